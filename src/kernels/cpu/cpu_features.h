@@ -1,0 +1,18 @@
+// What this CPU and this operating system let us run. Highway dispatches its own targets; this is for the units that
+// are written in intrinsics (AMX, AVX-512 bf16), which Highway 1.0.3 does not know.
+#pragma once
+
+namespace fovea::cpu {
+
+struct CpuFeatures {
+  bool avx2 = false;         // AVX2, FMA, F16C; the OS saves the registers
+  bool avx512 = false;       // AVX-512 F, BW, CD, DQ, VL; the OS saves the registers
+  bool avx512_bf16 = false;  // avx512, and VDPBF16PS / VCVTNEPS2BF16
+  bool amx_bf16 = false;     // avx512_bf16, AMX tiles with TDPBF16PS, and the kernel has granted this process their state
+};
+
+// Detected once. Asks Linux for the permission to use AMX tile state, for the process and all its later threads; where
+// it refuses, amx_bf16 is false. Thread-safe.
+const CpuFeatures& cpu_features();
+
+}  // namespace fovea::cpu
