@@ -1,0 +1,59 @@
+#include "kernels/ref/dense_math.h"
+
+#include <cmath>
+
+#include "kernels/ref/convert.h"
+
+namespace fovea::ref {
+
+void embed(const EmbedParams& p) {
+  for (int t = 0; t < p.tokens; ++t) {
+    const int64_t row = static_cast<int64_t>(p.ids[t]) * p.hidden;
+    float* out = p.out + static_cast<int64_t>(t) * p.hidden;
+    for (int i = 0; i < p.hidden; ++i) out[i] = load_as_f32(p.table, p.dtype, row + i);
+  }
+}
+
+void rms_norm(const RmsNormParams& p) {
+  for (int r = 0; r < p.rows; ++r) {
+    const int64_t row = static_cast<int64_t>(r) * p.dim;
+    float* x = p.x + row;
+    double sum = 0.0;
+    for (int i = 0; i < p.dim; ++i) {
+      if (p.add) x[i] += p.add[row + i];
+      sum += static_cast<double>(x[i]) * x[i];
+    }
+    if (!p.out) continue;
+    const float inverse = static_cast<float>(1.0 / std::sqrt(sum / p.dim + p.eps));
+    for (int i = 0; i < p.dim; ++i) p.out[row + i] = x[i] * inverse * p.weight[i];
+  }
+}
+
+void silu_mul(const SiluMulParams& p) {
+  const int64_t count = static_cast<int64_t>(p.rows) * p.dim;
+  for (int64_t i = 0; i < count; ++i) {
+    const double gate = p.gate[i];
+    p.out[i] = static_cast<float>(gate / (1.0 + std::exp(-gate)) * p.up[i]);
+  }
+}
+
+void linear(const LinearParams& p, Numerics numerics) {
+  for (int c = 0; c < p.count; ++c) {
+    const LinearWeight& weight = p.weights[c];
+    for (int r = 0; r < p.rows; ++r) {
+      const float* x = p.x + static_cast<int64_t>(r) * p.k;
+      for (int n = 0; n < weight.n; ++n) {
+        double sum = 0.0;
+        for (int k = 0; k < p.k; ++k) {
+          const float a = numerics == Numerics::bf16 ? bf16_to_f32(f32_to_bf16(x[k])) : x[k];
+          sum +=
+              static_cast<double>(a) * load_as_f32(weight.w, weight.dtype, static_cast<int64_t>(n) * p.k + k);
+        }
+        if (weight.bias) sum += weight.bias[n];
+        weight.out[static_cast<int64_t>(r) * weight.n + n] = static_cast<float>(sum);
+      }
+    }
+  }
+}
+
+}  // namespace fovea::ref

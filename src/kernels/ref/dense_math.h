@@ -1,0 +1,17 @@
+// Embedding, RMSNorm, linear layers and SiLU: the scalar reference. Sums are float64: no order of addition
+// shows.
+#pragma once
+
+#include <fovea/ops.h>
+
+namespace fovea::ref {
+
+void embed(const EmbedParams& p);
+void rms_norm(const RmsNormParams& p);
+void silu_mul(const SiluMulParams& p);
+
+// Weights are widened exactly. With Numerics::bf16 activations are first rounded to bf16, as the fast paths
+// do.
+void linear(const LinearParams& p, Numerics numerics = Numerics::f32);
+
+}  // namespace fovea::ref

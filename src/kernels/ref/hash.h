@@ -1,0 +1,72 @@
+// Sign-rotation hash of head vectors, Hamming scores and block selection: scalar, one reference operation
+// each. Source: GSA On-Device of UCM as ALGORITHMS 3 restates it; see docs/hash-selection.md.
+#pragma once
+
+#include <fovea/ops.h>
+#include <fovea/status.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace fovea {
+
+inline constexpr int kMaxHashBits = 256;
+inline constexpr int kMaxHashWords = kMaxHashBits / 64;
+inline constexpr int kMaxHeadDim = 256;
+
+// The signs of a HashCodec, drawn from splitmix64: the same on every machine for the same (head_dim, bits,
+// seed).
+class HashRotation {
+ public:
+  // head_dim in [1, 256]; bits 64, 128 or 256. Errors: invalid_argument naming the field and its value.
+  static Result<HashRotation> make(int head_dim, int bits, uint64_t seed = 7);
+
+  HashCodec codec() const;  // a view: valid while this object lives, also after it is moved
+
+ private:
+  int head_dim_ = 0;
+  int bits_ = 0;
+  int n_ = 0;
+  std::vector<float> signs_;  // [rotations, 3, n]
+};
+
+namespace ref {
+
+// words[bits / 64] of x [head_dim].
+void hash_encode(const HashCodec& codec, const float* x, uint64_t* words);
+
+// Bit i of words is bits[i] != 0; the last word is filled up with zeros. words: [ceil(count / 64)].
+void pack_bits(const uint8_t* bits, int64_t count, uint64_t* words);
+
+// scores[i, j] = 64 * words - 2 * hamming(queries[i], keys[j]): in [-bits, bits], higher is nearer.
+void hamming_scores(const uint64_t* queries,  // [query_count, words]
+                    int query_count,
+                    const uint64_t* keys,  // [key_count, words]
+                    int64_t key_count, int words,
+                    int32_t* scores);  // [query_count, key_count]
+
+// Where the codes of one sequence and KV head lie, and how many of its tokens a row sees.
+struct BlockCodes {
+  const uint64_t* codes = nullptr;  // a head's plane: block b starts at codes + slots[b] * block_stride
+  int64_t block_stride = 0;         // u64 elements
+  const int32_t* slots = nullptr;   // [ceil(len / block_size)]
+  int32_t block_size = 16;
+  int32_t len = 0;  // tokens beyond it never count
+  int32_t words = 0;
+};
+
+// scores[b] = max over the block's valid tokens and the queries of bits - 2 * hamming; [ceil(len /
+// block_size)].
+void block_scores(const BlockCodes& blocks, const uint64_t* queries, int query_count, int32_t* scores);
+
+// Which of `blocks` blocks to keep: exactly min(k, blocks), ascending. The windows count inside k: the
+// `local` last blocks, then the `init` first, then the rest by score, ties to the lower index. Where the
+// windows alone exceed k, the latest blocks go first, then the earliest: a row's own key is in the last
+// block. Returns the count.
+int select_topk(const int32_t* scores, int blocks, int k, int init, int local, int32_t* units);
+
+// All of the above, as fovea/ops.h states it.
+void hash_select(const HashSelectParams& p);
+
+}  // namespace ref
+}  // namespace fovea
