@@ -1,0 +1,155 @@
+// Scheduler: which rows run in the next step. Pure: no tensors, no I/O, no clock.
+//
+// Continuous batching with chunked prefill. A step holds, in this order and within max_num_batched_tokens:
+// one row of every decoding sequence; extensions; prefill chunks, shared out between queue keys; then
+// sequences swapped in, then new ones. Waiting requests are served first come, first served within a queue
+// key and round robin across keys.
+//
+// Where the pool is short, the last-arrived running sequence gives way: by recomputation (its tokens,
+// generated ones included, are prefilled again later) or, once a sparse row of it was computed, by swapping
+// its blocks out, because its KV could not be computed again the same way. A request that cannot go on at all
+// fails with resource_exhausted.
+//
+// Use: add() any time; then per step schedule(), carry out the plan (cache_ops first), commit(). abort() and
+// release() any time, also between schedule() and commit().
+#pragma once
+
+#include "kv/block_key.h"
+#include "kv/block_manager.h"
+#include "kv/cache_op.h"
+
+#include <fovea/status.h>
+#include <fovea/types.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace fovea {
+
+enum class Phase : uint8_t {
+  prefill,  // rows go through the prefill method; their full blocks are published
+  extend,  // a short extension of a long context: each row goes through the decode method with its own length
+  decode,  // one row
+};
+
+struct SchedulerConfig {
+  int32_t max_num_batched_tokens = 2048;  // rows of a step, >= 1
+  int32_t max_num_seqs = 64;              // running sequences, >= 1; never above max_num_batched_tokens
+  int32_t sparse_extend_max_tokens = 256;
+  int32_t sparse_min_context =
+      1024;                        // a decode row with at least this many keys goes through a sparse method
+  bool extend_prefix_hits = true;  // false: only forks extend, prefix hits are always prefilled
+};
+
+// One request.
+struct SequenceSpec {
+  std::vector<SequenceId>
+      answers;            // n new ids: answers[0] carries the prompt, the others fork it when it is computed
+  std::string queue_key;  // tenant or user
+  std::vector<int32_t> prompt;        // >= 1 tokens; of a fork: what follows the parent's tokens
+  int32_t max_new_tokens = 1;         // per answer; 0: prefill only (n = 1), nothing is sampled
+  bool sparse = false;                // its decode method is sparse (from sparse_min_context up)
+  bool hold = false;                  // n = 1: keeps its blocks after finishing, to be forked, until released
+  std::optional<SequenceId> fork_of;  // a held, finished sequence
+  int64_t fork_tokens = -1;           // how many of its tokens; -1: all that are computed
+  BlockHasher* hasher = nullptr;      // null: no prefix reuse; must outlive the scheduler's use of it
+};
+
+// Rows of one sequence in a step: tokens [first_position, first_position + num_tokens) of
+// scheduler.tokens(seq).
+struct ScheduledRows {
+  SequenceId seq;
+  Phase phase = Phase::prefill;
+  bool sparse = false;  // the rows go through the sparse decode method (else dense)
+  int64_t first_position = 0;
+  int32_t num_tokens = 0;
+  // Answers to sample from the last row's logits; empty: no logits needed. More than one at the end of a
+  // prompt with n > 1. Valid until commit().
+  std::span<const SequenceId> sample_for;
+};
+
+struct StepPlan {
+  std::vector<ScheduledRows> rows;    // decodes first, then extensions, then prefills as scheduled
+  std::vector<CacheOp> cache_ops;     // carry out in order, before the forward pass
+  std::vector<SequenceId> preempted;  // for counters and logs
+  std::vector<SequenceId> swapped_in;
+  std::vector<std::pair<SequenceId, Status>> failed;  // gone: every answer of a request is named
+  int32_t num_tokens = 0;                             // rows in all
+  bool empty() const { return rows.empty(); }
+};
+
+struct Sampled {
+  SequenceId seq;
+  int32_t token = 0;
+  bool finished = false;  // a stop token or string, or the last of max_new_tokens
+};
+
+struct SchedulerStats {
+  int64_t preempted_recompute = 0;
+  int64_t preempted_swap = 0;
+  int64_t swapped_in = 0;
+  int64_t prefix_hit_tokens = 0;
+  int64_t prompt_tokens = 0;  // admitted, hits and forked tokens included
+};
+
+class Scheduler {
+ public:
+  Scheduler(const SchedulerConfig& config, BlockManager& blocks);
+  ~Scheduler();
+
+  // invalid_argument: ids, prompt or n are wrong; not_found: fork_of is not held; resource_exhausted: one
+  // answer alone needs more blocks than the pool has.
+  Status add(SequenceSpec spec);
+  // Gives up one answer wherever it is: waiting, running, swapped, held, unknown (no-op).
+  void abort(SequenceId seq);
+  // Drops a held sequence's blocks (once forks of it that wait have begun); no-op for any other.
+  void release(SequenceId seq);
+
+  // The next step; valid until the next call. An empty plan with idle() false: everything just failed or
+  // finished.
+  const StepPlan& schedule();
+  // Takes over what the step computed. `sampled`: one entry for each id of every row's sample_for, in any
+  // order; an answer that was aborted meanwhile may be left out. Returns the sequences that finished, valid
+  // until the next call.
+  std::span<const SequenceId> commit(std::span<const Sampled> sampled);
+
+  bool idle() const { return running_.empty() && waiting_count_ == 0 && swapped_.empty(); }
+  std::span<const int32_t> tokens(SequenceId seq) const;  // prompt (of a fork: parent's first) and generated
+  int64_t prompt_tokens(SequenceId seq) const;
+  int64_t cached_tokens(
+      SequenceId seq) const;  // of its prompt, found by prefix or fork when it was first admitted
+  bool is_held(SequenceId seq) const;
+  int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
+  int32_t num_waiting() const { return waiting_count_; }
+  int32_t num_swapped() const { return static_cast<int32_t>(swapped_.size()); }
+  const SchedulerStats& stats() const { return stats_; }
+
+ private:
+  struct Sequence;
+  using Queue = std::map<uint64_t, Sequence*>;  // by arrival
+
+  SchedulerConfig config_;
+  BlockManager& blocks_;
+  std::unordered_map<SequenceId, std::unique_ptr<Sequence>> sequences_;  // by carrier id
+  std::unordered_map<SequenceId, Sequence*> by_id_;                      // every live answer
+  std::map<std::string, Queue> waiting_;                                 // only keys that have one waiting
+  std::string last_key_;                                                 // served last, round robin
+  std::vector<Sequence*> running_;                                       // by arrival
+  std::vector<Sequence*> swapped_;                                       // by arrival
+  int32_t waiting_count_ = 0;
+  uint64_t next_arrival_ = 0;
+  bool in_flight_ = false;           // between schedule() and commit()
+  std::vector<SequenceId> pending_;  // aborts and releases that wait for commit()
+  std::vector<SequenceId> finished_;
+  StepPlan plan_;
+  SchedulerStats stats_;
+};
+
+}  // namespace fovea

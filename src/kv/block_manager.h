@@ -1,0 +1,132 @@
+// BlockManager: page tables, pool and prefix index of all sequences. Pure bookkeeping: no tensor memory, no
+// clock.
+//
+// Sequences share blocks: by fork (the partial last block included), and by prefix hits (full blocks only). A
+// shared block is never written: appending to one that is partial and shared first moves the sequence to a
+// copy. Every change is all or nothing. Moves of memory come out as CacheOps in the order they have to be
+// carried out.
+//
+// Swapping: a column lies either in the pool or in the swap area, and the tables of swapped sequences follow
+// it. Swapping a sequence out moves the columns that only swapped sequences refer to; what others still use
+// stays in the pool, shared, so a question about a held document takes no swap space for the document.
+#pragma once
+
+#include "kv/block_key.h"
+#include "kv/block_pool.h"
+#include "kv/cache_op.h"
+#include "kv/page_table.h"
+#include "kv/prefix_index.h"
+
+#include <fovea/status.h>
+#include <fovea/types.h>
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+namespace fovea {
+
+struct BlockManagerConfig {
+  int32_t num_blocks = 0;   // of the pool
+  int32_t block_size = 16;  // tokens
+  int32_t swap_slots = 0;   // columns that fit in the swap area
+};
+
+class BlockManager {
+ public:
+  explicit BlockManager(const BlockManagerConfig& config);
+
+  // ---- life of a sequence ----
+  // An empty sequence. `hasher` names its content (null: no prefix hits, nothing published) and must outlive
+  // it. `max_tokens` sizes its table up front so that appending allocates nothing (0: grows).
+  void create_sequence(SequenceId seq, BlockHasher* hasher, int64_t max_tokens = 0);
+  // `child` gets the first `num_tokens` tokens of `parent` (-1: all of them), sharing all its blocks. Takes
+  // no block.
+  void fork(SequenceId parent, SequenceId child, int64_t num_tokens = -1, int64_t max_tokens = 0);
+  // Drops all its references, in the pool and in the swap area. Published blocks stay cached.
+  void free(SequenceId seq);
+  bool contains(SequenceId seq) const { return sequences_.count(seq) != 0; }
+
+  // ---- growing ----
+  // Of an empty sequence: takes the longest chain of published full blocks that begins `tokens`, at most
+  // tokens.size() - 1 tokens (one is left to compute). Returns the number of tokens taken.
+  int64_t match_prefix(SequenceId seq, std::span<const int32_t> tokens);
+  // Slots for n more tokens. resource_exhausted (nothing changed) where the pool has not enough blocks. A
+  // copy on write is appended to `ops`.
+  Status append_slots(SequenceId seq, int64_t n, std::vector<CacheOp>* ops);
+  int64_t blocks_needed(SequenceId seq, int64_t n) const;  // that append_slots(seq, n) would take
+  int64_t max_append(SequenceId seq) const;                // the largest n that append_slots would grant
+  // Publishes the full blocks among the first `prefilled` tokens, all of which were computed in prefill of
+  // the hasher's lineage (never by decode or a sparse extension). `tokens` are the sequence's, at least
+  // `prefilled` of them.
+  void publish(SequenceId seq, std::span<const int32_t> tokens, int64_t prefilled);
+
+  // ---- swapping ----
+  // resource_exhausted (nothing changed) where the swap area has not enough slots.
+  Status swap_out(SequenceId seq, std::vector<CacheOp>* ops);
+  // resource_exhausted (nothing changed) where the pool has not enough blocks.
+  Status swap_in(SequenceId seq, std::vector<CacheOp>* ops);
+  int64_t swap_in_blocks(SequenceId seq) const;  // blocks that swap_in would take
+  // Moves out what has stayed in the pool only because of sequences that are gone now. Returns the blocks it
+  // freed.
+  int64_t swap_out_leftovers(std::vector<CacheOp>* ops);
+  bool is_swapped(SequenceId seq) const { return find(seq).swapped; }
+
+  // ---- views ----
+  const PageTable& table(SequenceId seq) const { return find(seq).table; }
+  int64_t num_tokens(SequenceId seq) const { return find(seq).num_tokens; }  // slots given to it
+  // block * block_size + offset of a token: an entry of a slot mapping.
+  int64_t slot_of(SequenceId seq, int64_t position) const;
+  uint32_t generation(BlockId block) const { return pool_.generation(block); }
+  int32_t block_size() const { return config_.block_size; }
+  int32_t num_blocks() const { return config_.num_blocks; }
+  int32_t num_free() const { return pool_.num_allocatable(); }  // free and evictable blocks
+  int32_t num_cached() const { return pool_.num_cached(); }
+  int32_t num_swap_free() const { return static_cast<int32_t>(free_slots_.size()); }
+  bool can_allocate(int64_t blocks) const { return blocks <= num_free(); }
+  int64_t blocks_for(int64_t tokens) const { return (tokens + config_.block_size - 1) / config_.block_size; }
+  const BlockPool& pool() const { return pool_; }
+
+  // Internal fragmentation: slots of used blocks against those that hold a token. O(blocks), for reports.
+  struct Usage {
+    int64_t allocated_slots = 0;
+    int64_t used_slots = 0;
+    int64_t wasted_slots() const { return allocated_slots - used_slots; }
+  };
+  Usage usage() const;
+
+  // For tests: every reference count is the number of tables that hold the block or slot, nothing leaks,
+  // every published block is used or cached. Returns internal with what is wrong.
+  Status check_consistency() const;
+
+ private:
+  struct Sequence {
+    PageTable table;  // ceil(num_tokens / block_size) entries
+    int64_t num_tokens = 0;
+    int32_t keyed_blocks = 0;  // leading blocks whose keys are known
+    BlockKey last_key;         // of block keyed_blocks - 1
+    BlockHasher* hasher = nullptr;
+    bool swapped = false;
+  };
+
+  Sequence& find(SequenceId seq);
+  const Sequence& find(SequenceId seq) const;
+  BlockId allocate_block();           // one must be allocatable
+  void release_block(BlockId block);  // cached where it is published, else free
+  void release_slot(SwapSlot slot);
+  bool needs_copy(const Sequence& s) const;  // the last block is partial and shared
+  int64_t movable_blocks(const Sequence& s) const;
+  bool is_movable(const Sequence& s, int32_t logical) const;
+  int64_t move_out(Sequence& s, std::vector<CacheOp>* ops);
+
+  BlockManagerConfig config_;
+  BlockPool pool_;
+  PrefixIndex index_;
+  std::unordered_map<SequenceId, Sequence> sequences_;
+  std::vector<Sequence*> swapped_;   // the swapped ones; the map's nodes are stable
+  std::vector<int32_t> free_slots_;  // stack
+  std::vector<int32_t> slot_refs_;   // [swap_slots]
+};
+
+}  // namespace fovea
