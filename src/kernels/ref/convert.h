@@ -1,5 +1,5 @@
-// 16-bit floats to float32 and back: exact one way, rounded to nearest even the other; a NaN stays a NaN of its sign.
-// Scalar and branch-light: what every kernel's SIMD conversion must equal bit for bit.
+// 16-bit floats to float32 and back: exact one way, rounded to nearest even the other; a NaN stays a NaN of
+// its sign. Scalar and branch-light: what every kernel's SIMD conversion must equal bit for bit.
 #pragma once
 
 #include <fovea/types.h>
@@ -15,7 +15,8 @@ inline float bf16_to_f32(uint16_t x) { return std::bit_cast<float>(static_cast<u
 
 inline uint16_t f32_to_bf16(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x);
-  if ((u & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((u >> 16) | 0x40u);  // quiet NaN, never Inf
+  if ((u & 0x7fffffffu) > 0x7f800000u)
+    return static_cast<uint16_t>((u >> 16) | 0x40u);  // quiet NaN, never Inf
   return static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
@@ -54,19 +55,30 @@ inline uint16_t f32_to_f16(float x) {
 // Element i of an array of f32, f16 or bf16.
 inline float load_as_f32(const void* p, DType dtype, int64_t i) {
   switch (dtype) {
-    case DType::f32: return static_cast<const float*>(p)[i];
-    case DType::f16: return f16_to_f32(static_cast<const uint16_t*>(p)[i]);
-    case DType::bf16: return bf16_to_f32(static_cast<const uint16_t*>(p)[i]);
-    default: FOVEA_CHECK(false && "load_as_f32: a float dtype");
+    case DType::f32:
+      return static_cast<const float*>(p)[i];
+    case DType::f16:
+      return f16_to_f32(static_cast<const uint16_t*>(p)[i]);
+    case DType::bf16:
+      return bf16_to_f32(static_cast<const uint16_t*>(p)[i]);
+    default:
+      FOVEA_CHECK(false && "load_as_f32: a float dtype");
   }
 }
 
 inline void store_f32(void* p, DType dtype, int64_t i, float x) {
   switch (dtype) {
-    case DType::f32: static_cast<float*>(p)[i] = x; return;
-    case DType::f16: static_cast<uint16_t*>(p)[i] = f32_to_f16(x); return;
-    case DType::bf16: static_cast<uint16_t*>(p)[i] = f32_to_bf16(x); return;
-    default: FOVEA_CHECK(false && "store_f32: a float dtype");
+    case DType::f32:
+      static_cast<float*>(p)[i] = x;
+      return;
+    case DType::f16:
+      static_cast<uint16_t*>(p)[i] = f32_to_f16(x);
+      return;
+    case DType::bf16:
+      static_cast<uint16_t*>(p)[i] = f32_to_bf16(x);
+      return;
+    default:
+      FOVEA_CHECK(false && "store_f32: a float dtype");
   }
 }
 

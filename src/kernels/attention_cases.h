@@ -1,0 +1,428 @@
+// Hostile attention problems: one table that the tests of ref, CPU decode, CPU prefill and other backends
+// walk.
+//
+// A problem owns its memory, and everything in it that no row may read is poison: K and V beyond every row's
+// position, unselected or out of the window, unused blocks and the padding between blocks and heads are NaN;
+// table entries that no row needs are a slot that does not exist.
+#pragma once
+
+#include <fovea/ops.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/ref/convert.h"
+
+namespace fovea::testing {
+
+struct SeqShape {
+  int32_t rows;  // query rows: the last `rows` tokens of the sequence
+  int32_t len;   // keys, the rows' own included
+};
+
+struct AttentionCase {
+  std::string name;
+  int32_t heads = 4;
+  int32_t kv_heads = 2;
+  int32_t head_dim = 64;
+  int32_t block_size = 16;
+  std::vector<SeqShape> seqs;
+  DType dtype = DType::bf16;
+  KvLayout layout = KvLayout::hnd;
+  bool table_per_head = false;  // table.head_stride != 0: another permutation of slots for each KV head
+  bool head_major =
+      false;  // memory [kv_heads, slots, ...] (a pool per head) instead of [slots, kv_heads, ...]
+  float soft_cap = 0;
+  int32_t window = 0;
+  bool alibi = false;
+
+  bool select = false;  // the fields below hold
+  Selection::Kind kind = Selection::Kind::list;
+  HeadGroups groups = HeadGroups::per_kv_head;
+  int32_t tokens_per_unit = 16;
+  int32_t rows_per_list =
+      0;              // 0: a list per query row, row_indptr null; else that many rows share one (or fewer)
+  double keep = 0.3;  // share of units in a list; 0: every list is empty; 1: all
+};
+
+// Memory and Params of one case. Not movable: params point into it.
+class AttentionProblem {
+ public:
+  explicit AttentionProblem(const AttentionCase& c, uint64_t seed = 1) : c_(c), rng_(seed) {
+    build_rows();
+    build_selection();
+    build_tables();
+    build_memory();
+    fill_params();
+  }
+  AttentionProblem(const AttentionProblem&) = delete;
+  AttentionProblem& operator=(const AttentionProblem&) = delete;
+
+  const AttentionCase& shape() const { return c_; }
+  AttentionParams& params() { return params_; }
+  int32_t rows() const { return static_cast<int32_t>(row_seq_.size()); }
+  int32_t row_seq(int32_t row) const { return row_seq_[row]; }
+  int64_t row_pos(int32_t row) const { return row_pos_[row]; }
+  int32_t kv_head_of(int32_t head) const { return head / (c_.heads / c_.kv_heads); }
+  std::vector<float>& q() { return q_; }      // [T, H, d]
+  std::vector<float>& out() { return out_; }  // [T, H, d], NaN until written
+  std::vector<float>& lse() { return lse_; }  // [T, H]
+  float slope(int32_t head) const { return c_.alibi ? slopes_[head] : 0.0f; }
+
+  // Keys and values as the cache's dtype holds them, contiguous: [kv_heads, len, d] of one sequence.
+  const std::vector<float>& keys(int32_t seq) const { return keys_[seq]; }
+  const std::vector<float>& values(int32_t seq) const { return values_[seq]; }
+
+  // May this row and query head read the key at `pos`?
+  bool sees(int32_t row, int32_t head, int64_t pos) const {
+    if (pos > row_pos_[row] || (c_.window > 0 && pos <= row_pos_[row] - c_.window)) return false;
+    if (!c_.select || c_.kind == Selection::Kind::all) return true;
+    const auto& units = chosen_[row_list_[row]][group_of(head)];
+    return std::binary_search(units.begin(), units.end(), static_cast<int32_t>(pos / c_.tokens_per_unit));
+  }
+
+  // Overwrites K and V of one token, all heads, in the cache alone.
+  void write_token(int32_t seq, int64_t pos, float k_value, float v_value) {
+    for (int32_t h = 0; h < c_.kv_heads; ++h) {
+      if (!needed_[seq][h * lens(seq) + pos]) continue;
+      for (int32_t i = 0; i < c_.head_dim; ++i) {
+        store_f32(k_.data(), c_.dtype, k_index(seq, h, pos, i), k_value);
+        store_f32(v_.data(), c_.dtype, v_index(seq, h, pos, i), v_value);
+      }
+    }
+  }
+
+ private:
+  static constexpr int32_t kNoSlot = -7;  // an address far outside, should a kernel follow it
+
+  int32_t lens(int32_t seq) const { return c_.seqs[seq].len; }
+  int32_t group_of(int32_t head) const {
+    return c_.groups == HeadGroups::all ? 0 : c_.groups == HeadGroups::per_kv_head ? kv_head_of(head) : head;
+  }
+  int32_t num_groups() const {
+    return c_.groups == HeadGroups::all ? 1 : c_.groups == HeadGroups::per_kv_head ? c_.kv_heads : c_.heads;
+  }
+  float normal() { return std::normal_distribution<float>()(rng_); }
+
+  void build_rows() {
+    q_indptr_ = {0};
+    for (size_t s = 0; s < c_.seqs.size(); ++s) {
+      const auto [rows, len] = c_.seqs[s];
+      seq_len_.push_back(len);
+      for (int32_t i = 0; i < rows; ++i) {
+        row_seq_.push_back(static_cast<int32_t>(s));
+        row_pos_.push_back(len - rows + i);
+      }
+      q_indptr_.push_back(rows_so_far());
+    }
+    const size_t size = row_seq_.size() * c_.heads;
+    for (size_t i = 0; i < size * c_.head_dim; ++i) q_.push_back(normal());
+    out_.assign(size * c_.head_dim, std::numeric_limits<float>::quiet_NaN());
+    lse_.assign(size, std::numeric_limits<float>::quiet_NaN());
+    for (int32_t h = 0; h < c_.heads; ++h) slopes_.push_back(std::exp2(-8.0f * (h + 1) / c_.heads));
+  }
+  int32_t rows_so_far() const { return static_cast<int32_t>(row_seq_.size()); }
+
+  // Draws a random set of units for every list; rows that share one never cross a sequence.
+  void build_selection() {
+    if (!c_.select) return;
+    sel_.kind = c_.kind;
+    sel_.heads = c_.groups;
+    sel_.tokens_per_unit = c_.tokens_per_unit;
+    if (c_.kind == Selection::Kind::all) return;
+    const int32_t share = std::max(1, c_.rows_per_list);
+    for (int32_t s = 0; s < static_cast<int32_t>(c_.seqs.size()); ++s) {
+      for (int32_t first = q_indptr_[s]; first < q_indptr_[s + 1]; first += share) {
+        const int32_t last = std::min(first + share, q_indptr_[s + 1]) - 1;
+        sel_indptr_.push_back(first);
+        for (int32_t r = first; r <= last; ++r) row_list_.push_back(static_cast<int32_t>(chosen_.size()));
+        const auto units = static_cast<int32_t>(row_pos_[last] / c_.tokens_per_unit + 1);
+        chosen_.emplace_back();
+        for (int32_t g = 0; g < num_groups(); ++g) chosen_.back().push_back(draw_units(units));
+      }
+    }
+    sel_indptr_.push_back(rows());
+    pack_selection();
+  }
+
+  std::vector<int32_t> draw_units(int32_t units) {
+    std::vector<int32_t> list;
+    if (c_.keep <= 0) return list;
+    if (c_.kind == Selection::Kind::range) {
+      const auto size = std::max(1, static_cast<int32_t>(units * c_.keep));
+      const auto begin = std::uniform_int_distribution<int32_t>(0, units - size)(rng_);
+      for (int32_t u = begin; u < begin + size; ++u) list.push_back(u);
+      return list;
+    }
+    std::bernoulli_distribution kept(c_.keep);
+    for (int32_t u = 0; u < units; ++u) {
+      if (kept(rng_)) list.push_back(u);
+    }
+    return list;
+  }
+
+  void pack_selection() {
+    size_t capacity = 1;
+    for (const auto& row : chosen_) {
+      for (const auto& list : row) capacity = std::max(capacity, list.size() + 1);  // room that holds no unit
+    }
+    for (const auto& row : chosen_) {
+      for (const auto& list : row) {
+        counts_.push_back(static_cast<int32_t>(list.size()));
+        begins_.push_back(list.empty() ? 0 : list.front());
+        ends_.push_back(list.empty() ? 0 : list.back() + 1);
+        std::vector<int32_t> padded(list);
+        padded.resize(capacity, kNoSlot);
+        units_.insert(units_.end(), padded.begin(), padded.end());
+      }
+    }
+    sel_.rows = static_cast<int32_t>(chosen_.size());
+    sel_.groups = num_groups();
+    sel_.capacity = static_cast<int32_t>(capacity);
+    sel_.row_indptr = c_.rows_per_list > 0 ? sel_indptr_.data() : nullptr;
+    const bool list = c_.kind == Selection::Kind::list;
+    sel_.units = list ? units_.data() : nullptr;
+    sel_.counts = list ? counts_.data() : nullptr;
+    sel_.begins = list ? nullptr : begins_.data();
+    sel_.ends = list ? nullptr : ends_.data();
+  }
+
+  // Which (KV head, token) some row reads, and a random slot for every block that holds one.
+  void build_tables() {
+    const auto seqs = static_cast<int32_t>(c_.seqs.size());
+    const int32_t heads_in_table = c_.table_per_head ? c_.kv_heads : 1;
+    for (int32_t s = 0; s < seqs; ++s) max_blocks_ = std::max(max_blocks_, lens(s) / c_.block_size + 2);
+    table_.assign(static_cast<size_t>(seqs) * heads_in_table * max_blocks_, kNoSlot);
+    for (int32_t s = 0; s < seqs; ++s)
+      needed_.emplace_back(static_cast<size_t>(c_.kv_heads) * lens(s), false);
+    for (int32_t row = 0; row < rows(); ++row) {
+      for (int32_t h = 0; h < c_.heads; ++h) {
+        for (int64_t pos = 0; pos <= row_pos_[row]; ++pos) {
+          if (!sees(row, h, pos)) continue;
+          const int32_t s = row_seq_[row], kv_head = kv_head_of(h);
+          needed_[s][static_cast<int64_t>(kv_head) * lens(s) + pos] = true;
+          slot_entry(s, kv_head, pos) = 0;
+        }
+      }
+    }
+    slots_ = static_cast<int32_t>(table_.size() - std::count(table_.begin(), table_.end(), kNoSlot)) + 3;
+    std::vector<int32_t> order;
+    for (int32_t i = 0; i < slots_; ++i) order.push_back(i);
+    std::shuffle(order.begin(), order.end(), rng_);
+    size_t next = 0;
+    for (int32_t& entry : table_) {
+      if (entry != kNoSlot) entry = order[next++];
+    }
+  }
+  int32_t& slot_entry(int32_t seq, int32_t kv_head, int64_t pos) {
+    const int32_t heads_in_table = c_.table_per_head ? c_.kv_heads : 1;
+    const int32_t head = c_.table_per_head ? kv_head : 0;
+    return table_[(static_cast<int64_t>(seq) * heads_in_table + head) * max_blocks_ + pos / c_.block_size];
+  }
+
+  int64_t block_base(int32_t seq, int32_t head, int64_t pos) {
+    return slot_entry(seq, head, pos) * params_.kv.block_stride + head * params_.kv.head_stride;
+  }
+  int64_t k_index(int32_t seq, int32_t head, int64_t pos, int64_t i) {
+    const int64_t off = pos % c_.block_size;
+    if (c_.layout == KvLayout::hnd) return block_base(seq, head, pos) + off * c_.head_dim + i;
+    const int64_t x = c_.dtype == DType::f32 ? 4 : 8;
+    return block_base(seq, head, pos) + ((i / x) * c_.block_size + off) * x + i % x;
+  }
+  int64_t v_index(int32_t seq, int32_t head, int64_t pos, int64_t i) {
+    const int64_t off = pos % c_.block_size;
+    if (c_.layout == KvLayout::hnd) return block_base(seq, head, pos) + off * c_.head_dim + i;
+    return block_base(seq, head, pos) + i * c_.block_size + off;
+  }
+
+  void build_memory() {
+    KvView& kv = params_.kv;
+    const int64_t tile = static_cast<int64_t>(c_.block_size) * c_.head_dim;
+    const int64_t pad =
+        16;  // between heads, or between blocks of a head: strides are not the shape's product
+    kv.head_stride = c_.head_major ? slots_ * (tile + pad) + 2 * pad : tile + pad;
+    kv.block_stride = c_.head_major ? tile + pad : c_.kv_heads * (tile + pad) + 2 * pad;
+    const int64_t size = c_.head_major ? c_.kv_heads * kv.head_stride : slots_ * kv.block_stride;
+    k_.resize(size * dtype_bytes(c_.dtype));
+    v_.resize(size * dtype_bytes(c_.dtype));
+    for (int64_t i = 0; i < size; ++i) {
+      store_f32(k_.data(), c_.dtype, i, std::numeric_limits<float>::quiet_NaN());
+      store_f32(v_.data(), c_.dtype, i, std::numeric_limits<float>::quiet_NaN());
+    }
+    for (int32_t s = 0; s < static_cast<int32_t>(c_.seqs.size()); ++s) {
+      keys_.emplace_back(static_cast<size_t>(c_.kv_heads) * lens(s) * c_.head_dim);
+      values_.emplace_back(keys_.back().size());
+      for (int64_t e = 0; e < static_cast<int64_t>(keys_[s].size()); ++e) fill_element(s, e);
+    }
+  }
+  void fill_element(int32_t s, int64_t e) {
+    const int64_t i = e % c_.head_dim, pos = e / c_.head_dim % lens(s);
+    const auto head = static_cast<int32_t>(e / c_.head_dim / lens(s));
+    uint32_t bits = 0;  // through the cache's dtype, so that the contiguous copy holds what the cache holds
+    store_f32(&bits, c_.dtype, 0, normal());
+    keys_[s][e] = load_as_f32(&bits, c_.dtype, 0);
+    store_f32(&bits, c_.dtype, 0, normal());
+    values_[s][e] = load_as_f32(&bits, c_.dtype, 0);
+    if (!needed_[s][static_cast<int64_t>(head) * lens(s) + pos]) return;
+    store_f32(k_.data(), c_.dtype, k_index(s, head, pos, i), keys_[s][e]);
+    store_f32(v_.data(), c_.dtype, v_index(s, head, pos, i), values_[s][e]);
+  }
+
+  void fill_params() {
+    params_.q = q_.data();
+    params_.out = out_.data();
+    params_.lse = lse_.data();
+    params_.num_heads = c_.heads;
+    params_.num_seqs = static_cast<int32_t>(c_.seqs.size());
+    params_.q_indptr = q_indptr_.data();
+    params_.seq_len = seq_len_.data();
+    params_.scale = 1.0f / std::sqrt(static_cast<float>(c_.head_dim));
+    params_.soft_cap = c_.soft_cap;
+    params_.window = c_.window;
+    params_.alibi_slopes = c_.alibi ? slopes_.data() : nullptr;
+    params_.selection = c_.select ? &sel_ : nullptr;
+    KvView& kv = params_.kv;
+    kv.k = k_.data();
+    kv.v = v_.data();
+    kv.dtype = c_.dtype;
+    kv.layout = c_.layout;
+    kv.block_size = c_.block_size;
+    kv.kv_heads = c_.kv_heads;
+    kv.head_dim = c_.head_dim;
+    const int32_t heads_in_table = c_.table_per_head ? c_.kv_heads : 1;
+    kv.table = {table_.data(), static_cast<int64_t>(heads_in_table) * max_blocks_,
+                c_.table_per_head ? max_blocks_ : 0};
+  }
+
+  AttentionCase c_;
+  std::mt19937_64 rng_;
+  AttentionParams params_;
+  Selection sel_;
+  int32_t slots_ = 0, max_blocks_ = 0;
+  std::vector<int32_t> q_indptr_, seq_len_, row_seq_, row_list_, table_;
+  std::vector<int64_t> row_pos_;
+  std::vector<int32_t> sel_indptr_, units_, counts_, begins_, ends_;
+  std::vector<std::vector<std::vector<int32_t>>> chosen_;  // [list][group]: units
+  std::vector<std::vector<bool>> needed_;                  // [seq]: [kv_heads, len]
+  std::vector<float> q_, out_, lse_, slopes_;
+  std::vector<std::vector<float>> keys_, values_;
+  std::vector<uint8_t> k_, v_;
+};
+
+// The table. Lengths straddle blocks (bs - 1, bs, bs + 1) and the partitions and tiles of the kernels;
+// head_dim 64 to 256 in steps of 16; any group. Every row of it is legal for every kernel of the contract.
+inline std::vector<AttentionCase> attention_cases() {
+  using enum HeadGroups;
+  using Kind = Selection::Kind;
+  const std::vector<SeqShape> edges = {{1, 1}, {1, 15}, {0, 0}, {1, 16}, {1, 17}, {0, 9}, {1, 33}};
+  const std::vector<SeqShape> growing = {{5, 5}, {3, 40}, {7, 130}};
+  const std::vector<SeqShape> deep = {{1, 1023}, {1, 1024}, {1, 1025}, {2, 2100}};
+  std::vector<AttentionCase> cases;
+  auto add = [&](AttentionCase c) { cases.push_back(std::move(c)); };
+
+  // Shapes: groups of 1, 2, 3, 4, 5, 7, 8, 16 heads; odd head counts; every head_dim; block sizes 8 to 256.
+  add({.name = "edges", .seqs = edges});
+  add({.name = "growing_rows", .seqs = growing});
+  add({.name = "deep", .seqs = deep});
+  add({.name = "mha_odd_heads", .heads = 3, .kv_heads = 3, .seqs = growing});
+  add({.name = "mqa_7", .heads = 7, .kv_heads = 1, .seqs = growing});
+  add({.name = "group_3", .heads = 9, .kv_heads = 3, .head_dim = 128, .seqs = growing});
+  add({.name = "group_5", .heads = 5, .kv_heads = 1, .seqs = edges});
+  add({.name = "group_8", .heads = 16, .kv_heads = 2, .head_dim = 128, .seqs = growing});
+  add({.name = "group_16", .heads = 16, .kv_heads = 1, .seqs = {{2, 300}}});
+  add({.name = "block_8", .block_size = 8, .seqs = growing});
+  add({.name = "block_64", .block_size = 64, .seqs = {{1, 63}, {1, 64}, {1, 65}, {3, 200}}});
+  add({.name = "block_256", .block_size = 256, .seqs = {{1, 255}, {1, 257}, {2, 600}}});
+  for (int32_t d = 64; d <= 256; d += 16) {
+    const DType t = d % 48 == 0 ? DType::f16 : d % 32 == 0 ? DType::bf16 : DType::f32;
+    add({.name = "dim_" + std::to_string(d), .head_dim = d, .seqs = {{1, 37}, {2, 90}}, .dtype = t});
+    add({.name = "dim_bf16_" + std::to_string(d), .heads = 6, .head_dim = d, .seqs = {{1, 70}}});
+  }
+  add({.name = "only_empty", .seqs = {{0, 0}, {0, 5}}});
+
+  // Layouts, dtypes, tables.
+  for (DType t : {DType::bf16, DType::f16, DType::f32}) {
+    const std::string dtype(dtype_name(t));
+    add({.name = "hnd_" + dtype, .head_dim = 128, .seqs = growing, .dtype = t});
+    add({.name = "classic_" + dtype, .seqs = growing, .dtype = t, .layout = KvLayout::classic});
+    add({.name = "classic_list_" + dtype,
+         .head_dim = 80,
+         .block_size = 32,
+         .seqs = growing,
+         .dtype = t,
+         .layout = KvLayout::classic,
+         .select = true,
+         .tokens_per_unit = 8,
+         .keep = 0.5});
+  }
+  add({.name = "table_per_head", .heads = 6, .kv_heads = 3, .seqs = growing, .table_per_head = true});
+  add({.name = "pool_per_head", .seqs = growing, .table_per_head = true, .head_major = true, .select = true});
+  add({.name = "head_major_shared_table", .seqs = growing, .head_major = true});
+
+  // Masks and biases.
+  add({.name = "alibi", .heads = 6, .kv_heads = 2, .seqs = growing, .alibi = true});
+  add({.name = "soft_cap", .seqs = growing, .soft_cap = 0.7f});
+  add({.name = "window_1", .seqs = growing, .window = 1});
+  add({.name = "window_20", .seqs = growing, .window = 20});
+  add({.name = "window_deep", .seqs = deep, .window = 1030});
+  add({.name = "all_of_it",
+       .heads = 6,
+       .head_dim = 96,
+       .seqs = growing,
+       .dtype = DType::f16,
+       .soft_cap = 2.0f,
+       .window = 50,
+       .alibi = true,
+       .select = true,
+       .groups = per_query_head,
+       .keep = 0.6});
+
+  // Selections: kinds x head groups x units below, equal to and above a block.
+  add({.name = "select_all_kind", .seqs = growing, .select = true, .kind = Kind::all});
+  for (Kind kind : {Kind::range, Kind::list}) {
+    for (HeadGroups groups : {all, per_kv_head, per_query_head}) {
+      for (int32_t tokens : {1, 16, 128}) {
+        const std::string name = std::string(kind == Kind::range ? "range_" : "list_") +
+                                 (groups == all           ? "all_"
+                                  : groups == per_kv_head ? "kv_"
+                                                          : "q_") +
+                                 std::to_string(tokens);
+        add({.name = name,
+             .seqs = {{3, 40}, {1, 129}, {4, 700}},
+             .select = true,
+             .kind = kind,
+             .groups = groups,
+             .tokens_per_unit = tokens});
+        add({.name = name + "_shared_rows",
+             .heads = 6,
+             .seqs = {{3, 40}, {0, 0}, {9, 300}},
+             .select = true,
+             .kind = kind,
+             .groups = groups,
+             .tokens_per_unit = tokens,
+             .rows_per_list = 4});
+      }
+    }
+  }
+  add({.name = "list_units_of_24", .seqs = growing, .select = true, .tokens_per_unit = 24, .keep = 0.6});
+  add({.name = "list_empty", .seqs = growing, .select = true, .keep = 0});
+  add({.name = "range_empty", .seqs = growing, .select = true, .kind = Kind::range, .keep = 0});
+  add({.name = "list_everything", .seqs = {{1, 16}, {1, 1000}}, .select = true, .keep = 1});
+  add({.name = "list_window", .seqs = growing, .window = 33, .select = true, .keep = 0.5});
+  add({.name = "list_deep",
+       .heads = 8,
+       .kv_heads = 2,
+       .head_dim = 128,
+       .seqs = {{1, 5000}, {2, 2600}},
+       .select = true,
+       .keep = 0.5});
+  add({.name = "tokens_deep", .seqs = {{1, 3000}}, .select = true, .tokens_per_unit = 1, .keep = 0.5});
+  return cases;
+}
+
+}  // namespace fovea::testing

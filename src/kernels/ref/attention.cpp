@@ -1,0 +1,144 @@
+#include "kernels/ref/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "base/check.h"
+#include "kernels/ref/convert.h"
+
+namespace fovea::ref {
+namespace {
+
+// One query row of one head.
+struct RowHead {
+  int32_t row;      // of q and out
+  int32_t seq;      // row of the page table
+  int64_t pos;      // position of the query
+  int32_t head;     // query head
+  int32_t kv_head;  // head / (H / kv_heads)
+};
+
+// Index of the Selection row that query row `row` uses.
+int32_t selection_row(const Selection& sel, int32_t row) {
+  if (sel.row_indptr == nullptr) return row;
+  int32_t r = 0;
+  while (r < sel.rows && sel.row_indptr[r + 1] <= row) ++r;
+  return r;
+}
+
+// Positions the query reads, ascending: selected, not after it, inside its window.
+std::vector<int64_t> visible_keys(const AttentionParams& p, const RowHead& rh) {
+  const int64_t first = p.window > 0 ? std::max<int64_t>(0, rh.pos - p.window + 1) : 0;
+  std::vector<int64_t> keys;
+  auto add = [&](int64_t begin, int64_t end) {
+    for (int64_t t = std::max(begin, first); t < std::min(end, rh.pos + 1); ++t) keys.push_back(t);
+  };
+  const Selection* sel = p.selection;
+  if (sel == nullptr || sel->kind == Selection::Kind::all) {
+    add(0, rh.pos + 1);
+    return keys;
+  }
+  const int32_t r = selection_row(*sel, rh.row);
+  FOVEA_CHECK(r >= 0 && r < sel->rows);
+  const int32_t group = sel->heads == HeadGroups::all           ? 0
+                        : sel->heads == HeadGroups::per_kv_head ? rh.kv_head
+                                                                : rh.head;
+  FOVEA_CHECK(group < sel->groups);
+  const int64_t list = static_cast<int64_t>(r) * sel->groups + group;
+  const int64_t tokens = sel->tokens_per_unit;
+  if (sel->kind == Selection::Kind::range) {
+    add(sel->begins[list] * tokens, sel->ends[list] * tokens);
+    return keys;
+  }
+  const int32_t* units = sel->units + list * sel->capacity;
+  FOVEA_CHECK(sel->counts[list] <= sel->capacity);
+  for (int32_t i = 0; i < sel->counts[list]; ++i) {
+    FOVEA_CHECK(units[i] >= 0 && (i == 0 || units[i] > units[i - 1]));
+    add(units[i] * tokens, (units[i] + 1) * tokens);
+  }
+  return keys;
+}
+
+// Where element i of one key, and of one value, lies.
+struct TokenAddress {
+  const KvView& kv;
+  int64_t base;    // of this block and KV head
+  int64_t offset;  // token inside the block
+
+  int64_t k(int64_t i) const {
+    if (kv.layout == KvLayout::hnd) return base + offset * kv.head_dim + i;
+    const int64_t x = 16 / static_cast<int64_t>(dtype_bytes(kv.dtype));
+    return base + (i / x) * kv.block_size * x + offset * x + i % x;
+  }
+  int64_t v(int64_t i) const { return kv.layout == KvLayout::hnd ? k(i) : base + i * kv.block_size + offset; }
+};
+
+TokenAddress find_token(const KvView& kv, const RowHead& rh, int64_t pos) {
+  const int64_t slot =
+      kv.table.slots[rh.seq * kv.table.seq_stride + rh.kv_head * kv.table.head_stride + pos / kv.block_size];
+  FOVEA_CHECK(slot >= 0);
+  return {kv, slot * kv.block_stride + rh.kv_head * kv.head_stride, pos % kv.block_size};
+}
+
+double score(const AttentionParams& p, const RowHead& rh, int64_t pos) {
+  const KvView& kv = p.kv;
+  const float* q = p.q + (static_cast<int64_t>(rh.row) * p.num_heads + rh.head) * kv.head_dim;
+  const TokenAddress at = find_token(kv, rh, pos);
+  double dot = 0;
+  for (int64_t i = 0; i < kv.head_dim; ++i) {
+    dot += static_cast<double>(q[i]) * load_as_f32(kv.k, kv.dtype, at.k(i));
+  }
+  if (kv.k_scale != nullptr) dot *= kv.k_scale[rh.kv_head];
+  double x = dot * p.scale;
+  if (p.soft_cap > 0) x = p.soft_cap * std::tanh(x / p.soft_cap);
+  if (p.alibi_slopes != nullptr) x += p.alibi_slopes[rh.head] * static_cast<double>(pos - rh.pos);
+  return x;
+}
+
+void attend(const AttentionParams& p, const RowHead& rh) {
+  const KvView& kv = p.kv;
+  const std::vector<int64_t> keys = visible_keys(p, rh);
+  std::vector<double> weights;
+  double most = -std::numeric_limits<double>::infinity();
+  for (int64_t key : keys) {
+    weights.push_back(score(p, rh, key));
+    most = std::max(most, weights.back());
+  }
+  double sum = 0;
+  std::vector<double> acc(kv.head_dim, 0.0);
+  for (size_t j = 0; j < keys.size(); ++j) {
+    const double w = std::exp(weights[j] - most);
+    const TokenAddress at = find_token(kv, rh, keys[j]);
+    sum += w;
+    for (int64_t i = 0; i < kv.head_dim; ++i) acc[i] += w * load_as_f32(kv.v, kv.dtype, at.v(i));
+  }
+  const double v_scale = kv.v_scale != nullptr ? kv.v_scale[rh.kv_head] : 1.0;
+  const int64_t at = static_cast<int64_t>(rh.row) * p.num_heads + rh.head;
+  for (int64_t i = 0; i < kv.head_dim; ++i) {
+    p.out[at * kv.head_dim + i] = keys.empty() ? 0.0f : static_cast<float>(acc[i] / sum * v_scale);
+  }
+  if (p.lse == nullptr) return;
+  p.lse[at] =
+      keys.empty() ? -std::numeric_limits<float>::infinity() : static_cast<float>(most + std::log(sum));
+}
+
+}  // namespace
+
+void paged_attention(const AttentionParams& p) {
+  const KvView& kv = p.kv;
+  FOVEA_CHECK(kv.kv_heads > 0 && p.num_heads > 0 && p.num_heads % kv.kv_heads == 0);
+  FOVEA_CHECK(kv.head_dim > 0 && kv.head_dim % 8 == 0 && kv.block_size > 0);
+  const int32_t group = p.num_heads / kv.kv_heads;
+  for (int32_t s = 0; s < p.num_seqs; ++s) {
+    const int32_t end = p.q_indptr[s + 1];
+    for (int32_t row = p.q_indptr[s]; row < end; ++row) {
+      const int64_t pos = static_cast<int64_t>(p.seq_len[s]) - (end - row);
+      FOVEA_CHECK(pos >= 0);
+      for (int32_t h = 0; h < p.num_heads; ++h) attend(p, {row, s, pos, h, h / group});
+    }
+  }
+}
+
+}  // namespace fovea::ref
