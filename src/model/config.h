@@ -1,0 +1,81 @@
+// What a model is: config.json (+ generation_config.json) as transformers 4 and 5 write them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fovea/status.h"
+
+namespace fovea {
+
+enum class Arch { llama, qwen2, qwen3 };
+
+enum class RopeKind { none_scaling, linear, llama3, yarn };
+
+std::string_view arch_name(Arch arch);           // "llama"
+std::string_view rope_kind_name(RopeKind kind);  // "default", "linear", "llama3", "yarn": config.json's words
+
+// Rotary embedding, every optional field resolved to the value that transformers would use.
+struct RopeConfig {
+  double theta = 10000.0;
+  RopeKind kind = RopeKind::none_scaling;
+  double factor = 1.0;                 // linear, llama3, yarn
+  double low_freq_factor = 1.0;        // llama3
+  double high_freq_factor = 4.0;       // llama3
+  double original_max_position = 0.0;  // llama3, yarn: tokens of the model's first training
+  double beta_fast = 32.0;             // yarn
+  double beta_slow = 1.0;              // yarn
+  bool truncate = true;                // yarn: the ramp's ends are rounded to whole dimensions
+  double attention_factor = 1.0;       // yarn: cos and sin are multiplied by it (mscale is in it already)
+};
+
+// generation_config.json: the model's own defaults, for a user who sets none.
+struct SamplingDefaults {
+  std::optional<bool> do_sample;
+  std::optional<float> temperature, top_p, min_p, repetition_penalty;
+  std::optional<int32_t> top_k;
+};
+
+struct ModelConfig {
+  Arch arch = Arch::llama;
+  std::string architecture;  // as written: "Qwen3ForCausalLM"
+  int32_t num_layers = 0;
+  int32_t hidden_size = 0;
+  int32_t intermediate_size = 0;
+  int32_t num_heads = 0;     // query heads, a multiple of num_kv_heads
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;      // a multiple of 16 in [64, 256]
+  int32_t vocab_size = 0;
+  int64_t max_position_embeddings = 0;  // tokens
+  float rms_norm_eps = 1e-6f;
+  bool qkv_bias = false;
+  bool o_bias = false;
+  bool mlp_bias = false;
+  bool qk_norm = false;  // RMS norm of each head's q and k before the rotary embedding
+  bool tie_word_embeddings = false;
+  RopeConfig rope;
+  int32_t sliding_window = 0;          // tokens a query sees, itself among them, in windowed layers; 0: no such layer
+  std::vector<uint8_t> layer_windowed;  // [num_layers], 1: the layer uses sliding_window
+  std::vector<int32_t> eos_token_ids;   // any of them ends an answer; may be empty
+  std::optional<int32_t> bos_token_id, pad_token_id;
+  std::string stored_dtype;  // config's torch_dtype or dtype ("bfloat16"); may be empty. The weights' own dtype decides
+  SamplingDefaults sampling;
+
+  int32_t q_size() const { return num_heads * head_dim; }
+  int32_t kv_size() const { return num_kv_heads * head_dim; }
+};
+
+// Pure. `name` leads every error. Errors: corrupt (not JSON, a field missing or of a wrong kind or value), unsupported
+// (well formed, but an architecture, rope kind, activation or quantization this build does not know).
+Result<ModelConfig> parse_model_config(std::string_view json, const std::string& name);
+
+// Overrides `config` with what generation_config.json states. Pure.
+Status apply_generation_config(std::string_view json, const std::string& name, ModelConfig* config);
+
+// config.json of the directory, and generation_config.json where there is one.
+Result<ModelConfig> load_model_config(const std::string& model_dir);
+
+}  // namespace fovea

@@ -1,0 +1,103 @@
+#include "model/digest.h"
+
+#include <openssl/evp.h>
+
+#include <algorithm>
+#include <memory>
+#include <string_view>
+
+#include "base/check.h"
+#include "model/json_reader.h"
+#include "model/safetensors.h"
+
+namespace fovea {
+namespace {
+
+constexpr size_t kEndBytes = 64 << 10;
+constexpr size_t kPieces = 4096;
+constexpr size_t kPieceBytes = 64;
+
+class Sha256 {
+ public:
+  Sha256() : context_(EVP_MD_CTX_new(), EVP_MD_CTX_free) {
+    FOVEA_CHECK(context_ && EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) == 1);
+  }
+  void raw(std::string_view bytes) {
+    FOVEA_CHECK(EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()) == 1);
+  }
+  void number(uint64_t x) {
+    char le[8];
+    for (int i = 0; i < 8; ++i) le[i] = static_cast<char>(x >> (8 * i));
+    raw({le, sizeof le});
+  }
+  // Length first, so that no two lists of fields have one encoding.
+  void field(std::string_view bytes) {
+    number(bytes.size());
+    raw(bytes);
+  }
+  Digest finish() {
+    Digest out{};
+    unsigned size = 0;
+    FOVEA_CHECK(EVP_DigestFinal_ex(context_.get(), out.data(), &size) == 1 && size == out.size());
+    return out;
+  }
+
+ private:
+  std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context_;
+};
+
+void add_sample(std::string_view data, Sha256* sha) {
+  sha->number(data.size());
+  if (data.size() <= 2 * kEndBytes + kPieces * kPieceBytes) {
+    sha->raw(data);
+    return;
+  }
+  sha->raw(data.substr(0, kEndBytes));
+  const size_t stride = (data.size() - kPieceBytes) / kPieces;
+  for (size_t i = 0; i < kPieces; ++i) sha->raw(data.substr(i * stride, kPieceBytes));
+  sha->raw(data.substr(data.size() - kEndBytes));
+}
+
+}  // namespace
+
+std::string digest_hex(const Digest& digest) {
+  std::string out;
+  for (const uint8_t byte : digest) {
+    out += "0123456789abcdef"[byte >> 4];
+    out += "0123456789abcdef"[byte & 15];
+  }
+  return out;
+}
+
+Result<Digest> file_digest(const std::string& path) {
+  FOVEA_ASSIGN(const std::string bytes, read_file(path));
+  Sha256 sha;
+  sha.raw(bytes);
+  return sha.finish();
+}
+
+Result<Digest> model_digest(const std::string& model_dir) {
+  FOVEA_ASSIGN(const std::string config, read_file(model_dir + "/config.json"));
+  FOVEA_ASSIGN(const std::unique_ptr<WeightMap> map, WeightMap::open(model_dir));
+  Sha256 sha;
+  sha.field("fovea model 1");
+  sha.field(config);
+  sha.number(map->files().size());
+  for (const auto& file : map->files()) {
+    sha.field(std::string_view(file->path()).substr(file->path().rfind('/') + 1));
+    sha.field(file->header_bytes());
+    add_sample(file->data_bytes(), &sha);
+  }
+  return sha.finish();
+}
+
+Result<Digest> dummy_model_digest(const std::string& model_dir, uint64_t seed) {
+  FOVEA_ASSIGN(const std::string config, read_file(model_dir + "/config.json"));
+  Sha256 sha;
+  sha.field("fovea dummy model 1");
+  sha.field(config);
+  sha.number(seed);
+  return sha.finish();
+}
+
+}  // namespace fovea

@@ -1,0 +1,218 @@
+#include "model/safetensors.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "model/json_reader.h"
+
+namespace fovea {
+namespace {
+
+constexpr size_t kLengthBytes = 8;
+
+struct ReadableDType {
+  std::string_view name;
+  DType dtype;
+};
+constexpr ReadableDType kReadable[] = {{"F32", DType::f32}, {"F16", DType::f16}, {"BF16", DType::bf16}};
+
+uint64_t load_le64(const unsigned char* p) {
+  uint64_t v = 0;
+  for (int i = 7; i >= 0; --i) v = v << 8 | p[i];
+  return v;
+}
+
+Status errno_status(const std::string& path, int error) {
+  const std::string message = path + ": " + std::strerror(error);
+  return error == ENOENT || error == ENOTDIR ? Status::not_found(message) : Status::io_error(message);
+}
+
+// A shard must lie in the model's own directory: a plain file name, never a path.
+bool plain_file_name(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
+         name.find('\0') == std::string::npos;
+}
+
+}  // namespace
+
+Status SafetensorsFile::map(const std::string& path) {
+  path_ = path;
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return errno_status(path, errno);
+  if (!S_ISREG(info.st_mode)) return Status::invalid_argument(path + ": not a regular file");
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return errno_status(path, errno);
+  if (::fstat(fd, &info) != 0) {
+    const int error = errno;
+    ::close(fd);
+    return errno_status(path, error);
+  }
+  const auto bytes = static_cast<uint64_t>(info.st_size);
+  if (bytes < kLengthBytes) {
+    ::close(fd);
+    return Status::corrupt(path + ": file of " + std::to_string(bytes) + " bytes is too short for the header length");
+  }
+  void* mapping = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+  const int error = errno;
+  ::close(fd);
+  if (mapping == MAP_FAILED) return errno_status(path, error);
+  mapping_ = mapping;
+  mapping_bytes_ = bytes;
+  return Status();
+}
+
+Status SafetensorsFile::index(SafetensorsHeader header) {
+  const std::string_view data = data_bytes();
+  for (auto& [name, entry] : header.tensors) {
+    TensorInfo info;
+    info.name = name;
+    info.file = path_;
+    info.bytes = entry.end - entry.begin;
+    info.data = info.bytes == 0 ? nullptr : data.data() + entry.begin;
+    info.shape = std::move(entry.shape);
+    for (const ReadableDType& r : kReadable) {
+      if (r.name != entry.dtype) continue;
+      info.readable = true;
+      info.dtype = r.dtype;
+    }
+    info.stored_dtype = std::move(entry.dtype);
+    if (info.readable && reinterpret_cast<uintptr_t>(info.data) % dtype_bytes(info.dtype) != 0) {
+      std::unique_ptr<uint64_t[]> copy(new (std::nothrow) uint64_t[(info.bytes + 7) / 8]);
+      if (!copy) {
+        return Status::resource_exhausted(path_ + ": tensor " + quote_name(name) + ": no memory to align " +
+                                          std::to_string(info.bytes) + " bytes");
+      }
+      std::memcpy(copy.get(), info.data, info.bytes);
+      info.data = copy.get();
+      aligned_copies_.push_back(std::move(copy));
+    }
+    tensors_.emplace(name, std::move(info));
+  }
+  metadata_ = std::move(header.metadata);
+  return Status();
+}
+
+Result<std::unique_ptr<SafetensorsFile>> SafetensorsFile::open(const std::string& path) {
+  std::unique_ptr<SafetensorsFile> file(new SafetensorsFile());
+  FOVEA_TRY(file->map(path));
+  const uint64_t length = load_le64(static_cast<const unsigned char*>(file->mapping_));
+  const uint64_t room = file->mapping_bytes_ - kLengthBytes;
+  if (length > kSafetensorsHeaderBytesMax) {
+    return Status::corrupt(path + ": header length " + std::to_string(length) + " is above the limit of " +
+                           std::to_string(kSafetensorsHeaderBytesMax));
+  }
+  if (length > room) {
+    return Status::corrupt(path + ": header length " + std::to_string(length) + " exceeds the " + std::to_string(room) +
+                           " bytes that follow it (truncated file?)");
+  }
+  file->header_bytes_ = length;
+  FOVEA_ASSIGN(SafetensorsHeader header,
+               parse_safetensors_header(file->header_bytes(), file->data_bytes().size(), path));
+  FOVEA_TRY(file->index(std::move(header)));
+  return file;
+}
+
+SafetensorsFile::~SafetensorsFile() {
+  if (mapping_ != nullptr) ::munmap(mapping_, mapping_bytes_);
+}
+
+const TensorInfo* SafetensorsFile::find(const std::string& name) const {
+  const auto it = tensors_.find(name);
+  return it == tensors_.end() ? nullptr : &it->second;
+}
+
+Result<std::unique_ptr<WeightMap>> WeightMap::open(const std::string& model_dir) {
+  std::unique_ptr<WeightMap> map(new WeightMap());
+  const std::string single = model_dir + "/model.safetensors";
+  const std::string index = single + ".index.json";
+  if (file_exists(single)) {
+    map->source_ = single;
+    FOVEA_ASSIGN(std::unique_ptr<SafetensorsFile> file, SafetensorsFile::open(single));
+    for (const auto& [name, info] : file->tensors()) map->tensors_.emplace(name, &info);
+    map->files_.push_back(std::move(file));
+  } else if (file_exists(index)) {
+    map->source_ = index;
+    FOVEA_TRY(map->open_shards(model_dir));
+  } else {
+    return Status::not_found(model_dir + ": neither model.safetensors nor model.safetensors.index.json is there");
+  }
+  for (const auto& [name, info] : map->tensors_) map->total_bytes_ += info->bytes;
+  return map;
+}
+
+Status WeightMap::open_shards(const std::string& model_dir) {
+  FOVEA_ASSIGN(const std::string text, read_file(source_));
+  FOVEA_ASSIGN(const nlohmann::json index, parse_json_object(text, source_));
+  const auto weights = index.find("weight_map");
+  if (weights == index.end() || !weights->is_object() || weights->empty()) {
+    return Status::corrupt(source_ + ": field weight_map is not an object that names tensors");
+  }
+  std::map<std::string, std::vector<std::string>> by_shard;
+  for (const auto& [tensor, shard] : weights->items()) {
+    if (!shard.is_string() || !plain_file_name(shard.get_ref<const std::string&>())) {
+      return Status::corrupt(source_ + ": weight_map " + quote_name(tensor) + ": " + json_snippet(shard) +
+                             " is not the name of a file in the model's directory");
+    }
+    by_shard[shard.get<std::string>()].push_back(tensor);
+  }
+  for (const auto& [shard, wanted] : by_shard) FOVEA_TRY(add_shard(model_dir, shard, wanted));
+  return Status();
+}
+
+Status WeightMap::add_shard(const std::string& model_dir, const std::string& shard,
+                            const std::vector<std::string>& wanted) {
+  const std::string path = model_dir + "/" + shard;
+  if (!file_exists(path)) {
+    return Status::not_found(source_ + ": shard " + quote_name(shard) + " is not in the model's directory");
+  }
+  FOVEA_ASSIGN(std::unique_ptr<SafetensorsFile> file, SafetensorsFile::open(path));
+  for (const auto& [name, info] : file->tensors()) {
+    for (const auto& other : files_) {
+      if (other->find(name) == nullptr) continue;
+      return Status::corrupt(path + ": tensor " + quote_name(name) + " is in " + other->path() + " too");
+    }
+  }
+  for (const std::string& name : wanted) {
+    const TensorInfo* info = file->find(name);
+    if (info == nullptr) {
+      return Status::corrupt(source_ + ": tensor " + quote_name(name) + " is not in its shard " + quote_name(shard));
+    }
+    tensors_.emplace(name, info);
+  }
+  files_.push_back(std::move(file));
+  return Status();
+}
+
+const TensorInfo* WeightMap::find(const std::string& name) const {
+  const auto it = tensors_.find(name);
+  return it == tensors_.end() ? nullptr : it->second;
+}
+
+Result<TensorInfo> WeightMap::get(const std::string& name, std::span<const int64_t> shape) const {
+  const TensorInfo* info = find(name);
+  if (info == nullptr) return Status::not_found(source_ + ": tensor " + quote_name(name) + " is missing");
+  const std::string where = info->file + ": tensor " + quote_name(name);
+  if (!info->readable) {
+    return Status::unsupported(where + ": dtype " + quote_name(info->stored_dtype) + " is not one of F32, F16, BF16");
+  }
+  if (!std::equal(shape.begin(), shape.end(), info->shape.begin(), info->shape.end())) {
+    return Status::corrupt(where + ": shape " + shape_text(info->shape) + " is not the expected " + shape_text(shape));
+  }
+  return *info;
+}
+
+std::vector<std::string> WeightMap::names() const {
+  std::vector<std::string> out;
+  out.reserve(tensors_.size());
+  for (const auto& [name, info] : tensors_) out.push_back(name);
+  return out;
+}
+
+}  // namespace fovea

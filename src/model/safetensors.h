@@ -1,0 +1,114 @@
+// Strict reader of safetensors weights (https://github.com/huggingface/safetensors, "Format"), memory-mapped.
+//
+// A file is: header length (u64, little endian), header (JSON object), data. The header maps each tensor's name to its
+// dtype, shape and [begin, end) byte range within the data. A range must equal dtype x shape, and together the ranges
+// must cover the data exactly: no overlap, no gap, no tail. Anything else is refused with one line naming file,
+// tensor, field and value. Nothing is copied, except a tensor that the file does not align to its element size.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fovea/status.h"
+#include "fovea/types.h"
+
+namespace fovea {
+
+constexpr uint64_t kSafetensorsHeaderBytesMax = 100'000'000;  // the format's own limit
+constexpr size_t kSafetensorsRankMax = 16;
+
+// One tensor as the header states it, its byte range checked against its dtype and shape.
+struct SafetensorsEntry {
+  std::string dtype;           // as written: "BF16"
+  std::vector<int64_t> shape;  // empty: a scalar
+  uint64_t begin = 0;          // bytes from the start of the data
+  uint64_t end = 0;            // one past the last byte
+};
+
+struct SafetensorsHeader {
+  std::map<std::string, SafetensorsEntry> tensors;
+  std::map<std::string, std::string> metadata;  // "__metadata__", strings only
+};
+
+// Pure: no file, no allocation beyond the header's own size. `data_bytes`: how many bytes follow the header.
+// `name` leads every error. Errors: corrupt.
+Result<SafetensorsHeader> parse_safetensors_header(std::string_view header_json, uint64_t data_bytes,
+                                                   const std::string& name);
+
+// A tensor in memory. `data` points into the mapping (or an aligned copy) and lives as long as the SafetensorsFile or
+// WeightMap it comes from. Row-major, little endian; aligned to the element size at least.
+struct TensorInfo {
+  std::string name;
+  std::string file;         // path of the file that holds it
+  std::string stored_dtype; // as written: "BF16"
+  bool readable = false;    // stored_dtype is one of F32, F16, BF16; if not, `dtype` means nothing and data is raw bytes
+  DType dtype = DType::u8;
+  std::vector<int64_t> shape;
+  const void* data = nullptr;  // null only where bytes == 0
+  size_t bytes = 0;
+};
+
+class SafetensorsFile {
+ public:
+  // Errors: not_found, io_error, corrupt, resource_exhausted (no memory for an aligned copy).
+  static Result<std::unique_ptr<SafetensorsFile>> open(const std::string& path);
+  ~SafetensorsFile();
+  SafetensorsFile(const SafetensorsFile&) = delete;
+  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
+
+  const TensorInfo* find(const std::string& name) const;  // null: not there
+  const std::map<std::string, TensorInfo>& tensors() const { return tensors_; }
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  const std::string& path() const { return path_; }
+  std::string_view file_bytes() const { return {static_cast<const char*>(mapping_), mapping_bytes_}; }
+  std::string_view header_bytes() const { return file_bytes().substr(8, header_bytes_); }
+  std::string_view data_bytes() const { return file_bytes().substr(8 + header_bytes_); }
+
+ private:
+  SafetensorsFile() = default;
+  Status map(const std::string& path);
+  Status index(SafetensorsHeader header);
+
+  std::string path_;
+  void* mapping_ = nullptr;  // read-only, whole file
+  size_t mapping_bytes_ = 0;
+  size_t header_bytes_ = 0;
+  std::map<std::string, TensorInfo> tensors_;
+  std::map<std::string, std::string> metadata_;
+  std::vector<std::unique_ptr<uint64_t[]>> aligned_copies_;  // of tensors the file misaligns
+};
+
+// All weights of a model directory: model.safetensors, else the shards that model.safetensors.index.json names.
+class WeightMap {
+ public:
+  static Result<std::unique_ptr<WeightMap>> open(const std::string& model_dir);
+
+  // The tensor, if it has this shape and a readable dtype (F32, F16, BF16).
+  Result<TensorInfo> get(const std::string& name, std::span<const int64_t> shape) const;
+  const TensorInfo* find(const std::string& name) const;  // null: not there; see TensorInfo::readable
+  std::vector<std::string> names() const;                 // ascending
+  size_t total_bytes() const { return total_bytes_; }     // of all tensors that are visible here
+  const std::string& source() const { return source_; }   // the file that says what is there, for error lines
+  const std::vector<std::unique_ptr<SafetensorsFile>>& files() const { return files_; }
+
+ private:
+  WeightMap() = default;
+  Status open_shards(const std::string& model_dir);
+  Status add_shard(const std::string& model_dir, const std::string& shard, const std::vector<std::string>& wanted);
+
+  std::string source_;
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;  // ascending by file name
+  std::map<std::string, const TensorInfo*> tensors_;
+  size_t total_bytes_ = 0;
+};
+
+// "[4096, 384]", for error lines.
+std::string shape_text(std::span<const int64_t> shape);
+
+}  // namespace fovea
