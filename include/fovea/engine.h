@@ -1,0 +1,96 @@
+// The engine: a model, its paged KV cache, a scheduler and a step loop. See request.h and options.h.
+#pragma once
+
+#include <fovea/method.h>
+#include <fovea/options.h>
+#include <fovea/request.h>
+#include <fovea/status.h>
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace fovea {
+
+struct ChatMessage {
+  std::string role;
+  std::string content;
+};
+
+// What is known of a loaded model (fovea inspect).
+struct ModelInfo {
+  std::string architecture;
+  ModelShape shape;
+  int32_t hidden_size = 0;
+  int32_t intermediate_size = 0;
+  int32_t vocab_size = 0;
+  int64_t parameters = 0;
+  int64_t weight_bytes = 0;
+  std::string weight_dtype;
+  std::string rope;
+  int64_t max_position_embeddings = 0;
+  int64_t max_model_len = 0;
+  bool has_tokenizer = false;
+  bool has_chat_template = false;
+};
+
+struct EngineStats {
+  int64_t steps = 0;
+  int64_t blocks_total = 0;
+  int64_t blocks_free = 0;     // never used or evictable
+  int64_t blocks_in_use = 0;   // referenced by a sequence
+  int64_t block_bytes = 0;     // one block, all planes and layers
+  int64_t slots_allocated = 0;  // token slots of blocks in use
+  int64_t slots_used = 0;      // of them written: the rest is internal fragmentation
+  int64_t swapped_bytes = 0;
+  int64_t preemptions = 0;
+};
+
+// Which logical blocks one row of one layer read, by KV head. Called inside the step: copy what you keep.
+struct SelectionTrace {
+  RequestId request;
+  int32_t index = 0;          // answer
+  int64_t position = 0;       // of the row's token
+  LayerIdx layer;
+  const Selection* selection = nullptr;  // Kind::all for dense
+  int32_t row = 0;            // row of the Selection
+  int32_t blocks = 0;         // blocks the row could see
+};
+
+class Engine {
+ public:
+  // Loads the model. Errors name the file, field and value.
+  static Result<std::unique_ptr<Engine>> create(EngineOptions options);
+  virtual ~Engine() = default;
+
+  virtual const ModelInfo& model() const = 0;
+  virtual const EngineOptions& options() const = 0;
+  virtual std::string backend() const = 0;  // e.g. "cpu avx3 f32"
+
+  // Text <-> tokens by the model's own tokenizer and chat template.
+  virtual Result<std::vector<TokenId>> tokenize(std::string_view text) const = 0;
+  virtual std::string detokenize(std::span<const TokenId> tokens) const = 0;
+  virtual Result<std::string> apply_chat_template(std::span<const ChatMessage> messages,
+                                                  bool add_generation_prompt = true) const = 0;
+
+  // Queues a request. Refuses at once what can never run (too long, unknown method, impossible sampling).
+  // submit, abort and release may be called from any thread; step from one thread only.
+  virtual Result<RequestId> submit(Request request) = 0;
+  virtual void abort(RequestId id) = 0;    // idempotent; a final Output with FinishReason::aborted follows
+  virtual void release(RequestId id) = 0;  // gives back the blocks of a held request; idempotent
+
+  // Schedule, prepare, forward, sample, commit: one step. Appends what it produced to *outputs. False: nothing to do.
+  virtual Result<bool> step(std::vector<Output>* outputs) = 0;
+
+  virtual EngineStats stats() const = 0;
+  // Prompt tokens prefilled so far of a request that is being prefilled, for progress bars; 0 if unknown.
+  virtual int64_t computed_tokens(RequestId id) const = 0;
+  // Called for every row and layer of requests with trace set.
+  virtual void set_trace(std::function<void(const SelectionTrace&)> callback) = 0;
+  // Float32 logits of the last computed row of each sampled sequence go here too (tests): [vocab].
+  virtual void set_logits_tap(std::function<void(RequestId, int32_t index, std::span<const float>)> tap) = 0;
+};
+
+}  // namespace fovea

@@ -1,0 +1,110 @@
+// Method: a way to choose what attention reads. Methods are made by the registry from a name and options, declare the
+// planes they keep, and turn a layer's queries into a Selection. Kernels and engine know only this interface.
+//
+// UCM's hooks map to it so: build_sparse_meta -> step_begin; attention_begin -> select; attention_finished and
+// execute_finished -> step_finish; register_kv_caches -> planes; estimate_num_slots_sparsed -> estimate_blocks.
+#pragma once
+
+#include <fovea/ops.h>
+#include <fovea/plane.h>
+#include <fovea/selection.h>
+#include <fovea/status.h>
+#include <fovea/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fovea {
+
+// What a method may know of the model.
+struct ModelShape {
+  int32_t num_layers = 0;
+  int32_t num_heads = 0;
+  int32_t kv_heads = 0;
+  int32_t head_dim = 0;
+  int32_t block_size = 16;
+  int64_t kv_bytes_per_token_head = 0;  // K + V of one token and one KV head
+};
+
+// Sizes of the largest step, so that a method allocates once.
+struct MethodLimits {
+  int32_t max_rows = 1;     // query rows of one select() call
+  int64_t max_len = 1;      // tokens of a sequence
+};
+
+// How the results of one attention call combine with others of the same rows.
+enum class CombineRule : uint8_t {
+  none,       // one call, its output is the answer
+  lse_merge,  // several calls over disjoint keys, merged by log-sum-exp
+  gates,      // several branches weighted by learned gates (the original NSA)
+};
+
+// The rows of one step that one method serves. Host arrays; they live until step_finish.
+struct StepRows {
+  int32_t rows = 0;
+  const int32_t* row_seq = nullptr;        // [rows] row of the block table
+  const int32_t* row_len = nullptr;        // [rows] keys visible to the row: its position + 1
+  const SequenceId* row_sequence = nullptr;  // [rows] whose row it is
+  const int32_t* row_budget_tokens = nullptr;  // [rows] the request's own budget in tokens; 0: the method's
+};
+
+// What a layer offers for a choice. Device memory of the backend. Pointers a model does not have are null.
+struct SelectInputs {
+  LayerIdx layer;
+  const StepRows* step = nullptr;
+  const float* q = nullptr;         // [rows, H, d], post-rope
+  const float* hidden = nullptr;    // [rows, hidden], or null
+  const float* index_q = nullptr;   // projected index queries (DSA), or null
+  const float* index_weights = nullptr;  // signed head weights (DSA), or null
+  PageTableView block_table;        // BlockIds
+  std::byte* const* planes = nullptr;  // this layer's array of each plane that planes() declared, in that order
+};
+
+// Blocks that later steps will probably read, for the prefetch engine.
+struct Want {
+  SequenceId sequence;
+  LayerIdx layer;
+  KvHeadIdx head;
+  int32_t logical_block = 0;
+  int32_t priority = 0;
+};
+
+class Method {
+ public:
+  virtual ~Method() = default;
+
+  // As flags and files name it: "dense", "gsa_on_device".
+  virtual std::string_view name() const = 0;
+  // Determines what a prefill by this method leaves in the cache, parameters included; "dense" if it is dense.
+  virtual std::string lineage() const = 0;
+  virtual CombineRule combine() const { return CombineRule::none; }
+  // False: select() is never called, the engine takes the dense path.
+  virtual bool sparse() const = 0;
+
+  // Called once, before planes(). Rejects options that do not fit the model, naming them.
+  virtual Status attach(const ModelShape& shape, const MethodLimits& limits) = 0;
+  virtual std::vector<PlaneSpec> planes() const { return {}; }
+  // Hash codes the fused cache write keeps up to date; null: the method has none. `plane`: this layer's codes array.
+  virtual bool codes_view(std::byte* plane, CodesView* out) const { return false; }
+
+  virtual void request_begin(SequenceId) {}
+  virtual void request_finish(SequenceId) {}
+  virtual void step_begin(const StepRows&) {}
+  virtual void step_finish() {}
+  // K and V of `tokens` tokens lie in the cache now (summaries that the fused write does not keep are made here).
+  virtual void on_kv_written(const KvWriteParams&, LayerIdx) {}
+
+  // Fills *out with a view of buffers that live until the next select() of this method or step_finish().
+  virtual Status select(const SelectInputs& in, Ops& ops, Stream& stream, Selection* out) = 0;
+
+  // Blocks whose K and V the method reads of a context of `tokens` (what a sparse request really keeps).
+  virtual int64_t estimate_blocks(int64_t tokens, int32_t budget_tokens) const = 0;
+  // Bytes of summaries that choosing for one row and one layer scans.
+  virtual int64_t summary_bytes(int64_t row_len) const { return 0; }
+  virtual void take_wants(std::vector<Want>*) {}
+};
+
+}  // namespace fovea

@@ -1,0 +1,228 @@
+// Ops: every numeric operation of a forward pass, behind one interface. One plain Params struct per operation.
+//
+// Pointers are device memory of the backend (host memory for ref and cpu). Shapes are row-major, innermost last; T is the
+// number of token rows, H query heads, KV heads, d head_dim, bs block size in tokens. Activations are float32.
+// Operations are enqueued on `stream` in order; on the CPU they are finished when the call returns. They allocate
+// nothing: prepare() sizes all scratch once. Input that violates a stated bound is a bug and asserts.
+#pragma once
+
+#include <fovea/selection.h>
+#include <fovea/status.h>
+#include <fovea/types.h>
+
+#include <cstdint>
+#include <string_view>
+
+namespace fovea {
+
+class Stream;
+
+// How linear layers multiply. Attention scores and softmax are float32 in both.
+enum class Numerics : uint8_t {
+  f32,   // float32 activations, weights widened exactly: what goldens hold in
+  bf16,  // activations rounded to bf16, float32 accumulation: AMX or AVX-512 bf16, tensor cores
+};
+
+// ---- KV memory of one layer --------------------------------------------------------------------------------------
+
+enum class KvLayout : uint8_t {
+  hnd,      // K and V: [num_blocks, kv_heads, bs, d]; natural for per-head block selection, the default
+  classic,  // K: [num_blocks, kv_heads, d/x, bs, x] with x = 16 / sizeof(element); V: [num_blocks, kv_heads, d, bs]
+};
+
+// Logical block -> physical slot. The entry of sequence s, KV head h, logical block b is
+// slots[s * seq_stride + h * head_stride + b]; head_stride 0 is one table shared by all heads.
+struct PageTableView {
+  const int32_t* slots = nullptr;  // [seqs, max_blocks] (x kv_heads where head_stride != 0); entries beyond a length: any
+  int64_t seq_stride = 0;
+  int64_t head_stride = 0;
+};
+
+struct KvView {
+  void* k = nullptr;
+  void* v = nullptr;
+  DType dtype = DType::bf16;      // bf16, f16, f32
+  KvLayout layout = KvLayout::hnd;
+  int32_t block_size = 16;        // tokens, a power of two in [8, 256]
+  int32_t kv_heads = 0;
+  int32_t head_dim = 0;           // d, a multiple of 16 in [64, 256] (any multiple of 8 in ref)
+  int64_t block_stride = 0;       // elements from a slot to the next, K and V alike
+  int64_t head_stride = 0;        // elements from a KV head to the next
+  const float* k_scale = nullptr;  // [kv_heads] or null (1): quantised KV only
+  const float* v_scale = nullptr;
+  PageTableView table;
+};
+
+// ---- Attention ---------------------------------------------------------------------------------------------------
+
+// Paged attention over a Selection (ALGORITHMS: vLLM's PagedAttention; flash decoding).
+// Sequence s owns query rows [q_indptr[s], q_indptr[s+1]); the last of them sits at position seq_len[s] - 1, the one
+// before at seq_len[s] - 2, and so on; each row sees the keys at positions <= its own. A sequence may have no rows.
+// out = softmax(soft_cap(q k^T * scale) + alibi) v over the selected keys; a row that sees no key gives out = 0 and
+// lse = -inf. Keys beyond the row's position are never multiplied: NaN there changes nothing.
+struct AttentionParams {
+  const float* q = nullptr;         // [T, H, d], post-rope
+  float* out = nullptr;             // [T, H, d]
+  float* lse = nullptr;             // [T, H] natural log of sum exp of the scaled, capped, biased scores; or null
+  int32_t num_heads = 0;            // H, a multiple of kv.kv_heads
+  int32_t num_seqs = 0;
+  const int32_t* q_indptr = nullptr;  // [num_seqs + 1]
+  const int32_t* seq_len = nullptr;   // [num_seqs] keys of the sequence, its own rows included; 0 allowed with no rows
+  KvView kv;
+  float scale = 1.0f;               // usually d^-0.5
+  float soft_cap = 0.0f;            // 0: none; else c * tanh(x / c), before bias and masks
+  int32_t window = 0;               // 0: none; else a row at position p sees keys in (p - window, p]
+  const float* alibi_slopes = nullptr;  // [H] or null; adds slope * (key_pos - query_pos)
+  const Selection* selection = nullptr;  // null or Kind::all: dense
+};
+
+// ---- Rope, norm of q and k, cache write, hash codes: one pass ----------------------------------------------------
+
+// Sign-rotation hash of a head vector (ALGORITHMS 3): `rotations` rotations of n bits each, n = d rounded up to a power
+// of two; each is three rounds of (signs, Walsh-Hadamard); bits = sign; truncated to `bits`.
+struct HashCodec {
+  int32_t head_dim = 0;
+  int32_t bits = 0;              // 64, 128 or 256
+  int32_t n = 0;                 // power of two >= head_dim
+  int32_t rotations = 0;         // ceil(bits / n)
+  const float* signs = nullptr;  // [rotations, 3, n], each +1 or -1, in the order applied
+};
+
+// Plane `codes` of one layer: [num_blocks, kv_heads, words, bs] u64, words = bits / 64, indexed by BlockId (resident),
+// word-major inside a block so that one vector holds a word of many tokens.
+struct CodesView {
+  uint64_t* codes = nullptr;
+  int64_t block_stride = 0;  // u64 elements
+  int64_t head_stride = 0;   // u64 elements
+  HashCodec codec;
+};
+
+struct KvWriteParams {
+  int32_t tokens = 0;          // T
+  int32_t num_heads = 0;
+  float* q = nullptr;          // [T, H, d] in: projection; out: normed and rotated, in place
+  const float* k = nullptr;    // [T, kv_heads, d] projection
+  const float* v = nullptr;    // [T, kv_heads, d]
+  const float* q_norm = nullptr;  // [d] RMSNorm weight per head, or null
+  const float* k_norm = nullptr;  // [d] or null
+  float norm_eps = 1e-6f;
+  int32_t rope_dim = 0;         // first rope_dim of d are rotated; 0: none
+  bool rope_interleaved = false;  // false: pairs (i, i + rope_dim/2), as Llama; true: (2i, 2i+1)
+  const float* cos = nullptr;   // [T, rope_dim / 2], attention scaling included
+  const float* sin = nullptr;   // [T, rope_dim / 2]
+  const int64_t* slot_mapping = nullptr;  // [T] slot * bs + offset; -1: do not write this token
+  KvView kv;                    // kv.table is not used
+  const int64_t* code_mapping = nullptr;  // [T] block * bs + offset for codes; null: slot_mapping
+  const CodesView* codes = nullptr;       // null: no codes. Encodes k after rounding to the cache dtype.
+};
+
+// ---- Selection by hash codes ----------------------------------------------------------------------------------------
+
+// For each query row r: encode its H query heads, score[kv_head, block] = max over the block's tokens at positions
+// < row_len[r] and over the group's heads of (bits - 2 * hamming), then keep k[r] blocks: the first `init_blocks`, the last
+// `local_blocks` (the partial one is the last), the rest by score, ties to the lower index; ascending. k[r] >= blocks: all.
+struct HashSelectParams {
+  int32_t rows = 0;
+  int32_t num_heads = 0;
+  int32_t kv_heads = 0;
+  int32_t block_size = 16;
+  const float* q = nullptr;           // [rows, H, d], post-rope
+  const int32_t* row_seq = nullptr;   // [rows] row of the page table
+  const int32_t* row_len = nullptr;   // [rows] keys visible to the row, >= 1
+  const int32_t* k = nullptr;         // [rows] blocks to keep, >= 1, <= capacity
+  int32_t init_blocks = 1;
+  int32_t local_blocks = 2;
+  bool average_group = false;         // average the query over the group before encoding
+  bool share_heads = false;           // one selection over all KV heads (score = max over them); groups = 1
+  int32_t max_len = 0;                // >= every row_len: bounds scratch
+  CodesView codes;
+  PageTableView table;                // block table (codes are indexed by BlockId)
+  int32_t* units = nullptr;           // out [rows, groups, capacity]
+  int32_t* counts = nullptr;          // out [rows, groups]
+  int32_t capacity = 0;
+};
+
+// ---- Dense math -----------------------------------------------------------------------------------------------------
+
+struct EmbedParams {
+  const void* table = nullptr;  // [vocab, hidden]
+  DType dtype = DType::bf16;
+  const int32_t* ids = nullptr;  // [T]
+  float* out = nullptr;          // [T, hidden]
+  int32_t tokens = 0;
+  int32_t hidden = 0;
+};
+
+// x += add (if given); out = x / rms(x) * weight, over the last dimension.
+struct RmsNormParams {
+  float* x = nullptr;            // [rows, dim]; changed only where `add` is given
+  const float* add = nullptr;    // [rows, dim] or null
+  const float* weight = nullptr;  // [dim]
+  float* out = nullptr;          // [rows, dim]; null: only the addition
+  int32_t rows = 0;
+  int32_t dim = 0;
+  float eps = 1e-6f;
+};
+
+// One product of a group that shares x: out = x W^T + bias.
+struct LinearWeight {
+  const void* w = nullptr;     // [n, k] row-major, as checkpoints store it, read in place
+  DType dtype = DType::bf16;   // bf16, f16, f32
+  int32_t n = 0;
+  const float* bias = nullptr;  // [n] or null
+  float* out = nullptr;        // [rows, n]
+};
+
+struct LinearParams {
+  const float* x = nullptr;  // [rows, k]
+  int32_t rows = 0;
+  int32_t k = 0;
+  const LinearWeight* weights = nullptr;  // [count], e.g. q, k and v of one layer
+  int32_t count = 0;
+};
+
+// out = silu(gate) * up
+struct SiluMulParams {
+  const float* gate = nullptr;  // [rows, dim]
+  const float* up = nullptr;    // [rows, dim]
+  float* out = nullptr;         // [rows, dim]; may be gate
+  int32_t rows = 0;
+  int32_t dim = 0;
+};
+
+// ---- The interface --------------------------------------------------------------------------------------------------
+
+// The largest of everything one call will see; scratch is sized from it, once.
+struct OpsLimits {
+  int32_t max_rows = 1;         // T
+  int32_t max_decode_rows = 1;  // rows of one paged_decode or hash_select call
+  int64_t max_len = 1;          // keys of a sequence
+  int32_t num_heads = 1;
+  int32_t kv_heads = 1;
+  int32_t head_dim = 64;
+  int32_t block_size = 16;
+  int32_t max_k = 1;            // widest linear input
+  int32_t max_n = 1;            // widest linear output
+};
+
+class Ops {
+ public:
+  virtual ~Ops() = default;
+  virtual std::string_view name() const = 0;
+  virtual Numerics numerics() const = 0;
+  virtual Status prepare(const OpsLimits& limits) = 0;
+
+  virtual void embed(const EmbedParams& p, Stream& stream) = 0;
+  virtual void rms_norm(const RmsNormParams& p, Stream& stream) = 0;
+  virtual void linear(const LinearParams& p, Stream& stream) = 0;
+  virtual void silu_mul(const SiluMulParams& p, Stream& stream) = 0;
+  virtual void kv_write(const KvWriteParams& p, Stream& stream) = 0;
+  virtual void hash_select(const HashSelectParams& p, Stream& stream) = 0;
+
+  // Each row on its own, memory-bound, split over blocks and merged; splits depend on the row's length alone.
+  virtual void paged_decode(const AttentionParams& p, Stream& stream) = 0;
+  // Tiles of query rows, compute-bound; a row's result does not depend on which rows share its tile, bit for bit.
+  virtual void paged_prefill(const AttentionParams& p, Stream& stream) = 0;
+};
+
+}  // namespace fovea

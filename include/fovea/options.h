@@ -1,0 +1,58 @@
+// Options of an engine. Names are those of vLLM's and llama.cpp's flags, so that users know them.
+#pragma once
+
+#include <fovea/ops.h>
+#include <fovea/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace fovea {
+
+// Options of the GSA family (UCM's names and defaults; ALGORITHMS 2 and 3 say where ours differ).
+struct GsaOptions {
+  double sparse_ratio = 0.3;     // share of blocks kept when there is no token budget
+  int32_t budget_tokens = 0;     // tokens kept; 0: by ratio
+  int32_t init_window_sz = 1;    // first blocks, always kept
+  int32_t local_window_sz = 2;   // last blocks, always kept (the partial one is the last)
+  int32_t min_blocks = 4;
+  int32_t hash_bits = 128;       // 64, 128 or 256
+  uint64_t hash_seed = 7;
+  bool average_group = false;    // average the query over the group before encoding
+  bool share_heads = false;      // one selection for all KV heads
+  std::vector<int32_t> dense_layers;  // layers that read everything
+};
+
+// A decode method the engine holds ready; a request picks one by name.
+struct MethodOptions {
+  std::string name = "dense";  // dense, gsa_on_device
+  GsaOptions gsa;
+};
+
+enum class NumericsChoice : uint8_t { automatic, f32, bf16 };
+
+struct EngineOptions {
+  std::string model_dir;
+  std::string device = "auto";              // auto, cpu
+  int32_t block_size = 16;                  // tokens a KV block holds
+  DType kv_cache_dtype = DType::bf16;       // bf16, f16, f32
+  int64_t kv_cache_memory_bytes = 0;        // most bytes of KV (all planes); 0: what max_num_seqs and memory allow
+  int64_t swap_space_bytes = int64_t{4} << 30;  // RAM outside the pool for preempted sparse sequences
+  int64_t max_model_len = 0;                // 0: the model's max_position_embeddings
+  int32_t max_num_batched_tokens = 512;     // tokens of one step, the chunk of a prefill
+  int32_t max_num_seqs = 64;                // sequences of one step
+  int32_t threads = 0;                      // 0: the cores this process may use
+  NumericsChoice numerics = NumericsChoice::automatic;
+  std::vector<MethodOptions> methods = {MethodOptions{}};  // "dense" is always there
+  std::string decode_method = "dense";      // for requests that name none
+  int32_t sparse_min_context = 1024;        // below: dense, whatever the method
+  int32_t sparse_extend_max_tokens = 256;   // a question up to this long goes through the decode method
+  bool enable_prefix_caching = true;
+  bool dummy_weights = false;               // random weights of config.json's shape (benchmarks)
+  uint64_t seed = 0;                        // of dummy weights and of unseeded sampling
+  std::string tenant_salt;                  // part of every block's key
+  bool use_reference_ops = false;           // the scalar kernels (tests)
+};
+
+}  // namespace fovea

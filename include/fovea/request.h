@@ -1,0 +1,78 @@
+// Requests and what comes back.
+#pragma once
+
+#include <fovea/status.h>
+#include <fovea/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace fovea {
+
+using TokenId = int32_t;
+
+struct SamplingParams {
+  float temperature = 0.0f;         // 0: greedy
+  int32_t top_k = 0;                // 0: all
+  float top_p = 1.0f;               // (0, 1]
+  float min_p = 0.0f;               // [0, 1), relative to the most likely token
+  float repetition_penalty = 1.0f;  // > 0; over prompt and output, as transformers has it
+  std::optional<uint64_t> seed;     // with it a request repeats exactly
+  int32_t n = 1;                    // answers; they share the prompt's blocks
+  int32_t max_tokens = 256;         // per answer; 0: prefill only
+  std::vector<std::string> stop;    // the answer ends before the first of these
+  std::vector<TokenId> stop_token_ids;
+  bool ignore_eos = false;
+};
+
+struct Request {
+  std::vector<TokenId> prompt;      // never empty, except with fork_of
+  SamplingParams sampling;
+  std::string decode_method;        // empty: the engine's
+  int32_t budget_tokens = 0;        // 0: the method's own budget
+  std::string fairness_key;         // requests of one key are served in order, keys in turn
+  // Keep the sequence's blocks when it is finished, until release(): a document that questions fork.
+  bool hold = false;
+  // The prompt continues this held request's tokens instead of standing alone.
+  std::optional<RequestId> fork_of;
+  bool trace = false;               // report Selections to the engine's trace callback
+};
+
+enum class FinishReason : uint8_t { none, stop, length, aborted, failed };
+
+const char* finish_reason_name(FinishReason reason);
+
+// Counted, never estimated. "Sparse path": steps of question and answer rows that went through the decode method.
+struct RequestStats {
+  int64_t prompt_tokens = 0;       // the parent's included
+  int64_t cached_tokens = 0;       // of them found in the prefix cache or a parent
+  int64_t output_tokens = 0;
+  int64_t preemptions = 0;
+  int64_t rows_by_method = 0;      // question and answer rows through the decode method
+  int64_t kv_bytes_read = 0;       // selected K and V those rows read
+  int64_t summary_bytes_read = 0;  // codes those rows scanned
+  int64_t kv_bytes_dense = 0;      // K and V dense attention would have read for the same rows
+  int64_t context_tokens = 0;      // prompt and output at the end
+  double queue_s = 0;              // submitted to first scheduled
+  double ttft_s = 0;               // submitted to first token
+  double decode_s = 0;             // first token to last
+  double kv_bytes_share() const {
+    return kv_bytes_dense == 0 ? 1.0 : double(kv_bytes_read + summary_bytes_read) / double(kv_bytes_dense);
+  }
+};
+
+// One event of one answer. Text never ends in half a character and never holds part of a stop string.
+struct Output {
+  RequestId request;
+  int32_t index = 0;                // which of the n answers
+  std::vector<TokenId> tokens;      // new since the last event
+  std::string text;                 // likewise
+  bool finished = false;
+  FinishReason reason = FinishReason::none;
+  Status error;                     // with FinishReason::failed
+  RequestStats stats;               // whole when finished
+};
+
+}  // namespace fovea

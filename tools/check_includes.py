@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""Fails on an include that points up or sideways: a folder includes only from folders of a lower number.
+
+Usage: check_includes.py REPO_ROOT. Needs nothing but Python. The numbers are those of docs/map.md.
+"""
+import pathlib
+import re
+import sys
+
+LEVELS = {
+    "base": 0, "device": 1, "kernels": 2, "store": 2, "kv": 3, "prefetch": 4, "sparse": 4, "model": 5,
+    "engine": 6, "eval": 7, "bench": 7, "cli": 8, "server": 8, "python": 8,
+}
+# The thin programs see the public API, the harness and what every folder stands on; not the engine's inside.
+THIN = {"cli", "server", "python"}
+THIN_MAY = {"eval", "bench", "base"}
+INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<(fovea/[^>]+)>)')
+
+
+def check(root: pathlib.Path) -> list[str]:
+    faults = []
+    for path in sorted((root / "include").rglob("*.h")):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            m = INCLUDE.match(line)
+            if m and m.group(1):
+                faults.append(f"{path.relative_to(root)}:{number}: a public header includes \"{m.group(1)}\"")
+    for path in sorted((root / "src").rglob("*")):
+        if path.suffix not in {".h", ".cpp", ".cu", ".cuh"}:
+            continue
+        folder = path.relative_to(root / "src").parts[0]
+        if folder not in LEVELS:
+            faults.append(f"{path.relative_to(root)}: folder {folder} has no number in {pathlib.Path(__file__).name}")
+            continue
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            m = INCLUDE.match(line)
+            if not m or not m.group(1):
+                continue
+            target = m.group(1)
+            where = f"{path.relative_to(root)}:{number}"
+            if not (root / "src" / target).exists():
+                # Highway re-includes the file itself by name; anything else must exist under src/.
+                faults.append(f"{where}: \"{target}\" is not a path under src/")
+                continue
+            other = target.split("/")[0]
+            if other == folder:
+                continue
+            if folder in THIN and other not in THIN_MAY:
+                faults.append(f"{where}: {folder} may include only include/fovea, eval/, bench/ and base/, not \"{target}\"")
+            elif LEVELS[other] >= LEVELS[folder]:
+                faults.append(f"{where}: {folder} ({LEVELS[folder]}) includes {other} ({LEVELS[other]}): \"{target}\"")
+    return faults
+
+
+def main() -> int:
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
+    faults = check(root)
+    for fault in faults:
+        print(fault)
+    print(f"{len(faults)} wrong includes")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
