@@ -1,0 +1,42 @@
+// The SIMD pieces of selection by hash codes: encode, scan, top-k. Chosen at run time for the CPU.
+#pragma once
+
+#include <fovea/ops.h>
+
+#include <cstdint>
+
+namespace fovea::cpu {
+
+// words[codec.bits / 64] of x [codec.head_dim]; equals ref::hash_encode bit for bit.
+void hash_encode(const HashCodec& codec, const float* x, uint64_t* words);
+
+// One query row against the codes of its sequence.
+struct HashScan {
+  const uint64_t* queries = nullptr;  // [kv_heads, queries_per_head, words]
+  int kv_heads = 0;
+  int queries_per_head = 0;
+  int words = 0;  // 1, 2 or 4
+  int block_size = 16;
+  const uint64_t* codes = nullptr;  // as CodesView
+  int64_t block_stride = 0;
+  int64_t head_stride = 0;
+  const int32_t* slots = nullptr;  // of the row's sequence
+  int64_t slot_head_stride = 0;
+  int32_t len = 0;                // tokens beyond it never count
+  bool share_heads = false;       // one distance per block: the least over the KV heads
+  uint16_t* distances = nullptr;  // [kv_heads or 1, distance_stride]: least hamming distance of each block
+  int64_t distance_stride = 0;
+};
+
+// Distances of blocks [begin, end).
+void hash_scan(const HashScan& scan, int32_t begin, int32_t end);
+
+// distances[count] may be read up to a vector beyond its end.
+inline constexpr int kDistancePadding = 64;
+
+// The `keep` (1 to count) least of distances[0..count), ties to the lower index, ascending: units[i] = first
+// + index.
+void hash_topk(const uint16_t* distances, int32_t count, int32_t keep, int32_t max_distance, int32_t first,
+               int32_t* units);
+
+}  // namespace fovea::cpu

@@ -1,0 +1,24 @@
+// For tests: runs a body once on each Highway target that our kernels have and this CPU runs.
+#pragma once
+
+#define HWY_WANT_AVX3_DL
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
+#include <gtest/gtest.h>
+
+#include "hwy/targets.h"
+
+namespace fovea::cpu {
+
+template <typename Fn>
+void for_each_target(const Fn& fn) {
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    SCOPED_TRACE(hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    fn();
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+}
+
+}  // namespace fovea::cpu
