@@ -43,23 +43,22 @@ struct SchedulerConfig {
   int32_t max_num_batched_tokens = 2048;  // rows of a step, >= 1
   int32_t max_num_seqs = 64;              // running sequences, >= 1; never above max_num_batched_tokens
   int32_t sparse_extend_max_tokens = 256;
-  int32_t sparse_min_context =
-      1024;                        // a decode row with at least this many keys goes through a sparse method
-  bool extend_prefix_hits = true;  // false: only forks extend, prefix hits are always prefilled
+  int32_t sparse_min_context = 1024;  // decode rows with at least this many keys go through a sparse method
+  bool extend_prefix_hits = true;     // false: only forks extend, prefix hits are always prefilled
 };
 
 // One request.
 struct SequenceSpec {
-  std::vector<SequenceId>
-      answers;            // n new ids: answers[0] carries the prompt, the others fork it when it is computed
-  std::string queue_key;  // tenant or user
+  std::vector<SequenceId> answers;    // n new ids: answers[0] carries the prompt, then the others fork it
+  std::string queue_key;              // tenant or user
   std::vector<int32_t> prompt;        // >= 1 tokens; of a fork: what follows the parent's tokens
   int32_t max_new_tokens = 1;         // per answer; 0: prefill only (n = 1), nothing is sampled
   bool sparse = false;                // its decode method is sparse (from sparse_min_context up)
   bool hold = false;                  // n = 1: keeps its blocks after finishing, to be forked, until released
   std::optional<SequenceId> fork_of;  // a held, finished sequence
   int64_t fork_tokens = -1;           // how many of its tokens; -1: all that are computed
-  BlockHasher* hasher = nullptr;      // null: no prefix reuse; must outlive the scheduler's use of it
+  BlockHasher* hasher =
+      nullptr;  // null: no prefix reuse; must outlive the scheduler. A fork uses its parent's.
 };
 
 // Rows of one sequence in a step: tokens [first_position, first_position + num_tokens) of
@@ -109,7 +108,8 @@ class Scheduler {
   Status add(SequenceSpec spec);
   // Gives up one answer wherever it is: waiting, running, swapped, held, unknown (no-op).
   void abort(SequenceId seq);
-  // Drops a held sequence's blocks (once forks of it that wait have begun); no-op for any other.
+  // Drops a held sequence's blocks (once forks of it that wait have begun); of one still at work: it will not
+  // be held.
   void release(SequenceId seq);
 
   // The next step; valid until the next call. An empty plan with idle() false: everything just failed or
@@ -124,7 +124,7 @@ class Scheduler {
   std::span<const int32_t> tokens(SequenceId seq) const;  // prompt (of a fork: parent's first) and generated
   int64_t prompt_tokens(SequenceId seq) const;
   int64_t cached_tokens(
-      SequenceId seq) const;  // of its prompt, found by prefix or fork when it was first admitted
+      SequenceId seq) const;  // of its prompt: a fork's or a prefix hit's, at first admission
   bool is_held(SequenceId seq) const;
   int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
   int32_t num_waiting() const { return waiting_count_; }
@@ -134,6 +134,47 @@ class Scheduler {
  private:
   struct Sequence;
   using Queue = std::map<uint64_t, Sequence*>;  // by arrival
+  struct KeyShare {
+    const std::string* key;
+    int32_t used;  // prefill rows of this step
+  };
+
+  // add and removal
+  Status validate(const SequenceSpec& spec, Sequence** parent) const;
+  Sequence* find(SequenceId seq) const;       // null: unknown
+  const Sequence& get(SequenceId seq) const;  // must be known
+  void remove_answer(SequenceId seq);
+  void release_now(SequenceId seq);
+  void drop(Sequence& s);
+  void enqueue(Sequence& s);
+  void dequeue(Sequence& s);
+  void fail_one();
+  void fail(Sequence& s);
+
+  // one pass over the work, filling plan_
+  void schedule_pass();
+  void schedule_decodes();
+  void schedule_extensions();
+  void schedule_prefills(int32_t share);
+  void schedule_swap_ins();
+  void schedule_waiting(int32_t share);
+  int32_t prefill_share();
+  int32_t& used_share(const std::string& key);
+  bool schedule_rows(Sequence& s, int32_t most);
+  bool make_room(Sequence& s);
+  bool preempt(Sequence& victim);
+  bool try_swap_in(Sequence& s, int64_t available);
+  bool try_admit(Sequence& s);
+  void start(Sequence& s, std::vector<Sequence*>& list);
+  Sequence* next_waiting(int32_t share);
+  int64_t spare_blocks() const;
+  int32_t used_seqs() const;
+  int32_t budget_left() const { return config_.max_num_batched_tokens - plan_.num_tokens; }
+
+  // commit
+  void take_rows(const ScheduledRows& rows);
+  void fork_answers(Sequence& s);
+  void finish(Sequence& s);
 
   SchedulerConfig config_;
   BlockManager& blocks_;
@@ -143,10 +184,12 @@ class Scheduler {
   std::string last_key_;                                                 // served last, round robin
   std::vector<Sequence*> running_;                                       // by arrival
   std::vector<Sequence*> swapped_;                                       // by arrival
+  std::vector<KeyShare> shares_;
   int32_t waiting_count_ = 0;
   uint64_t next_arrival_ = 0;
-  bool in_flight_ = false;           // between schedule() and commit()
-  std::vector<SequenceId> pending_;  // aborts and releases that wait for commit()
+  bool in_flight_ = false;  // between schedule() and commit()
+  std::vector<SequenceId> pending_aborts_;
+  std::vector<SequenceId> pending_releases_;
   std::vector<SequenceId> finished_;
   StepPlan plan_;
   SchedulerStats stats_;

@@ -46,6 +46,8 @@ class BlockManager {
   void fork(SequenceId parent, SequenceId child, int64_t num_tokens = -1, int64_t max_tokens = 0);
   // Drops all its references, in the pool and in the swap area. Published blocks stay cached.
   void free(SequenceId seq);
+  // The sequence goes on under another, new id.
+  void rename(SequenceId from, SequenceId to);
   bool contains(SequenceId seq) const { return sequences_.count(seq) != 0; }
 
   // ---- growing ----
@@ -67,7 +69,8 @@ class BlockManager {
   Status swap_out(SequenceId seq, std::vector<CacheOp>* ops);
   // resource_exhausted (nothing changed) where the pool has not enough blocks.
   Status swap_in(SequenceId seq, std::vector<CacheOp>* ops);
-  int64_t swap_in_blocks(SequenceId seq) const;  // blocks that swap_in would take
+  int64_t swap_in_blocks(SequenceId seq,
+                         int64_t n) const;  // that swap_in and then append_slots(seq, n) would take
   // Moves out what has stayed in the pool only because of sequences that are gone now. Returns the blocks it
   // freed.
   int64_t swap_out_leftovers(std::vector<CacheOp>* ops);
@@ -115,6 +118,7 @@ class BlockManager {
   BlockId allocate_block();           // one must be allocatable
   void release_block(BlockId block);  // cached where it is published, else free
   void release_slot(SwapSlot slot);
+  bool ends_partial(const Sequence& s) const { return s.num_tokens % config_.block_size != 0; }
   bool needs_copy(const Sequence& s) const;  // the last block is partial and shared
   int64_t movable_blocks(const Sequence& s) const;
   bool is_movable(const Sequence& s, int32_t logical) const;

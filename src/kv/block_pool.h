@@ -30,7 +30,6 @@ class BlockPool {
   void ref(BlockId block);  // used or cached -> used, one more reference
   // One reference fewer; at none the block is cached (`keep`) or free. Returns true when it was the last.
   bool unref(BlockId block, bool keep);
-  void drop(BlockId block);  // cached -> free
 
   int32_t num_blocks() const { return static_cast<int32_t>(refs_.size()); }
   int32_t num_used() const { return num_blocks() - num_allocatable(); }

@@ -1,0 +1,610 @@
+#include "engine/scheduler.h"
+
+#include "base/check.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace fovea {
+namespace {
+
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+constexpr int32_t kNoLimit = std::numeric_limits<int32_t>::max();
+
+std::string name_of(SequenceId seq) { return "sequence " + std::to_string(seq.value); }
+
+}  // namespace
+
+// Until its prompt is computed, one record carries all answers of a request; then each answer has its own.
+struct Scheduler::Sequence {
+  enum class State : uint8_t { waiting, running, swapped, held };
+
+  SequenceId id;                    // its name in the block manager; one of `answers`
+  std::vector<SequenceId> answers;  // those that the next sampling gives a token to
+  std::string queue_key;
+  uint64_t arrival = 0;  // unique; a total order of who came first
+  State state = State::waiting;
+
+  std::vector<int32_t> tokens;  // prompt and generated; the last generated one is not computed yet
+  int64_t prompt_size = 0;
+  int32_t max_new_tokens = 0;
+  bool sparse = false;
+  bool hold = false;
+  BlockHasher* hasher = nullptr;
+
+  Sequence* parent = nullptr;  // to fork when admitted; null: none, or it is gone and is recomputed
+  int64_t fork_tokens = 0;
+  int32_t waiting_forks = 0;     // of a held one: those that wait to fork it
+  bool release_pending = false;  // released, but forks of it wait
+
+  bool admitted_before = false;
+  int64_t cached = 0;         // of the prompt, at first admission
+  int64_t computed = 0;       // tokens whose KV is in the cache
+  int64_t prefilled = 0;      // leading tokens computed by prefill: these may be published
+  int64_t prefill_until = 0;  // positions below go through prefill
+  int64_t extend_from =
+      0;  // prompt positions from here go through the decode method; fixed at first admission
+  int64_t sparse_from = kNever;  // first position computed sparsely: from then on it cannot be recomputed
+  int64_t blocked_at = -1;       // spare blocks when it last failed to be admitted
+
+  int32_t scheduled = 0;  // rows in the current plan, at plan_.rows[row]
+  size_t row = 0;
+  bool awaiting_token = false;  // within commit()
+
+  int64_t size() const { return static_cast<int64_t>(tokens.size()); }
+  int64_t capacity() const { return prompt_size + max_new_tokens; }
+  Phase phase() const {
+    return computed < prefill_until ? Phase::prefill : computed < prompt_size ? Phase::extend : Phase::decode;
+  }
+  int64_t phase_end() const {
+    return computed < prefill_until ? prefill_until : computed < prompt_size ? prompt_size : size();
+  }
+};
+
+Scheduler::Scheduler(const SchedulerConfig& config, BlockManager& blocks) : config_(config), blocks_(blocks) {
+  FOVEA_CHECK(config_.max_num_batched_tokens >= 1 && config_.max_num_seqs >= 1);
+  // Every decoding sequence has a row in every step.
+  config_.max_num_seqs = std::min(config_.max_num_seqs, config_.max_num_batched_tokens);
+  const auto seqs = static_cast<size_t>(config_.max_num_seqs);
+  running_.reserve(seqs);
+  swapped_.reserve(seqs);
+  finished_.reserve(seqs);
+  plan_.rows.reserve(seqs);
+  plan_.cache_ops.reserve(2 * seqs);
+  plan_.preempted.reserve(seqs);
+  plan_.swapped_in.reserve(seqs);
+}
+
+Scheduler::~Scheduler() {
+  for (const auto& [id, s] : sequences_) {
+    if (s->state != Sequence::State::waiting) blocks_.free(id);
+  }
+}
+
+// ---- add and removal
+// -------------------------------------------------------------------------------------------
+
+Status Scheduler::validate(const SequenceSpec& spec, Sequence** parent) const {
+  if (spec.answers.empty()) return Status::invalid_argument("request: n is 0, must be at least 1");
+  const std::string name = "request of " + name_of(spec.answers[0]);
+  for (size_t i = 0; i < spec.answers.size(); ++i) {
+    const bool twice = std::count(spec.answers.begin(), spec.answers.end(), spec.answers[i]) > 1;
+    if (twice || find(spec.answers[i]) != nullptr) {
+      return Status::invalid_argument(name + ": " + name_of(spec.answers[i]) + " exists already");
+    }
+  }
+  const auto n = static_cast<int64_t>(spec.answers.size());
+  if (n > config_.max_num_seqs) {
+    return Status::invalid_argument(name + ": n is " + std::to_string(n) + ", at most max_num_seqs " +
+                                    std::to_string(config_.max_num_seqs));
+  }
+  if (n > 1 && (spec.hold || spec.max_new_tokens == 0)) {
+    return Status::invalid_argument(name + ": n is " + std::to_string(n) +
+                                    ", must be 1 where it is held or generates nothing");
+  }
+  if (spec.prompt.empty()) return Status::invalid_argument(name + ": the prompt has no tokens");
+  if (spec.max_new_tokens < 0) {
+    return Status::invalid_argument(name + ": max_new_tokens is " + std::to_string(spec.max_new_tokens) +
+                                    ", must be 0 or more");
+  }
+  if (!spec.fork_of.has_value()) return Status();
+
+  *parent = find(*spec.fork_of);
+  if (*parent == nullptr || (*parent)->state != Sequence::State::held || (*parent)->release_pending) {
+    return Status::not_found(name + ": " + name_of(*spec.fork_of) + ", which it forks, is not held");
+  }
+  if (spec.fork_tokens != -1 && (spec.fork_tokens < 1 || spec.fork_tokens > (*parent)->computed)) {
+    return Status::invalid_argument(name + ": fork_tokens is " + std::to_string(spec.fork_tokens) + ", " +
+                                    name_of(*spec.fork_of) + " has " + std::to_string((*parent)->computed));
+  }
+  return Status();
+}
+
+Status Scheduler::add(SequenceSpec spec) {
+  Sequence* parent = nullptr;
+  FOVEA_TRY(validate(spec, &parent));
+  auto s = std::make_unique<Sequence>();
+  if (parent != nullptr) s->fork_tokens = spec.fork_tokens < 0 ? parent->computed : spec.fork_tokens;
+
+  s->prompt_size = s->fork_tokens + static_cast<int64_t>(spec.prompt.size());
+  const int64_t slots =
+      s->prompt_size + std::max<int64_t>(spec.max_new_tokens, 1) - 1;  // the last one is not computed
+  if (blocks_.blocks_for(slots) > blocks_.num_blocks()) {
+    return Status::resource_exhausted(
+        "request of " + name_of(spec.answers[0]) + ": " + std::to_string(s->prompt_size) + " prompt and " +
+        std::to_string(spec.max_new_tokens) + " new tokens need " +
+        std::to_string(blocks_.blocks_for(slots)) + " KV blocks of " + std::to_string(blocks_.block_size()) +
+        " tokens, the pool has " + std::to_string(blocks_.num_blocks()));
+  }
+  s->id = spec.answers[0];
+  s->answers = std::move(spec.answers);
+  s->queue_key = std::move(spec.queue_key);
+  s->arrival = next_arrival_;
+  next_arrival_ += s->answers.size();
+  s->max_new_tokens = spec.max_new_tokens;
+  s->sparse = spec.sparse;
+  s->hold = spec.hold;
+  s->hasher = parent != nullptr ? parent->hasher : spec.hasher;
+  s->parent = parent;
+  if (parent != nullptr && parent->sparse_from < s->fork_tokens) s->sparse_from = parent->sparse_from;
+  s->prefill_until = s->extend_from = s->prompt_size;
+  s->tokens.reserve(static_cast<size_t>(s->capacity()));
+  if (parent != nullptr) s->tokens.assign(parent->tokens.begin(), parent->tokens.begin() + s->fork_tokens);
+  s->tokens.insert(s->tokens.end(), spec.prompt.begin(), spec.prompt.end());
+
+  for (SequenceId id : s->answers) by_id_[id] = s.get();
+  enqueue(*s);
+  sequences_[s->id] = std::move(s);
+  return Status();
+}
+
+Scheduler::Sequence* Scheduler::find(SequenceId seq) const {
+  const auto it = by_id_.find(seq);
+  return it == by_id_.end() ? nullptr : it->second;
+}
+
+const Scheduler::Sequence& Scheduler::get(SequenceId seq) const {
+  const Sequence* s = find(seq);
+  FOVEA_CHECK(s != nullptr);
+  return *s;
+}
+
+void Scheduler::abort(SequenceId seq) {
+  if (!in_flight_) return remove_answer(seq);
+  pending_aborts_.push_back(seq);  // its blocks are being written
+}
+
+void Scheduler::release(SequenceId seq) {
+  if (!in_flight_) return release_now(seq);
+  pending_releases_.push_back(seq);
+}
+
+void Scheduler::remove_answer(SequenceId seq) {
+  Sequence* s = find(seq);
+  if (s == nullptr) return;
+  if (s->state == Sequence::State::held) return release_now(seq);
+  if (s->answers.size() == 1) return drop(*s);
+  std::erase(s->answers, seq);
+  by_id_.erase(seq);
+  if (s->id != seq) return;
+  // The other answers still want the prompt: the record goes on under the next one's id.
+  auto node = sequences_.extract(seq);
+  s->id = s->answers[0];
+  node.key() = s->id;
+  sequences_.insert(std::move(node));
+  if (s->state != Sequence::State::waiting) blocks_.rename(seq, s->id);
+}
+
+void Scheduler::release_now(SequenceId seq) {
+  Sequence* s = find(seq);
+  if (s == nullptr) return;
+  if (s->state != Sequence::State::held) {
+    s->hold = false;
+  } else if (s->waiting_forks > 0) {
+    s->release_pending = true;
+  } else {
+    drop(*s);
+  }
+}
+
+void Scheduler::drop(Sequence& s) {
+  if (s.state == Sequence::State::waiting) {
+    dequeue(s);
+  } else {
+    blocks_.free(s.id);
+  }
+  if (s.state == Sequence::State::running) std::erase(running_, &s);
+  if (s.state == Sequence::State::swapped) std::erase(swapped_, &s);
+  if (s.state == Sequence::State::held) {
+    for (const auto& [id, other] : sequences_) {
+      if (other->parent == &s) other->parent = nullptr;
+    }
+  }
+  for (SequenceId id : s.answers) by_id_.erase(id);
+  sequences_.erase(SequenceId(s.id));  // a copy: the argument must outlive the record
+}
+
+void Scheduler::enqueue(Sequence& s) {
+  s.state = Sequence::State::waiting;
+  s.blocked_at = -1;
+  waiting_[s.queue_key].emplace(s.arrival, &s);
+  ++waiting_count_;
+  if (s.parent != nullptr) ++s.parent->waiting_forks;
+}
+
+void Scheduler::dequeue(Sequence& s) {
+  const auto queue = waiting_.find(s.queue_key);
+  queue->second.erase(s.arrival);
+  if (queue->second.empty()) waiting_.erase(queue);
+  --waiting_count_;
+  Sequence* parent = s.parent;
+  if (parent != nullptr && --parent->waiting_forks == 0 && parent->release_pending) drop(*parent);
+}
+
+// Nothing can run: one request is given up. The youngest with blocks, so that the oldest keeps the best
+// chance.
+void Scheduler::fail_one() {
+  Sequence* victim = nullptr;
+  for (const auto* list : {&running_, &swapped_}) {
+    if (!list->empty() && (victim == nullptr || list->back()->arrival > victim->arrival))
+      victim = list->back();
+  }
+  if (victim != nullptr) return fail(*victim);
+  for (const auto& [key, queue] : waiting_) {
+    for (const auto& [arrival, s] : queue) {
+      // Giving up the last fork of a released document frees the document; else the first that came.
+      const bool frees = s->parent != nullptr && s->parent->release_pending;
+      const bool victim_frees =
+          victim != nullptr && victim->parent != nullptr && victim->parent->release_pending;
+      if (victim == nullptr || frees > victim_frees ||
+          (frees == victim_frees && s->arrival < victim->arrival))
+        victim = s;
+    }
+  }
+  fail(*victim);
+}
+
+void Scheduler::fail(Sequence& s) {
+  const int64_t needed = blocks_.blocks_for(s.size());
+  for (SequenceId id : s.answers) {
+    plan_.failed.emplace_back(
+        id, Status::resource_exhausted(name_of(id) + " cannot go on: its " + std::to_string(s.size()) +
+                                       " tokens need " + std::to_string(needed) + " KV blocks, " +
+                                       std::to_string(blocks_.num_free()) + " of " +
+                                       std::to_string(blocks_.num_blocks()) + " are free, " +
+                                       std::to_string(blocks_.num_swap_free()) +
+                                       " blocks of swap space are free, and nothing else can give way"));
+  }
+  drop(s);
+}
+
+// ---- schedule
+// --------------------------------------------------------------------------------------------------
+
+const StepPlan& Scheduler::schedule() {
+  FOVEA_CHECK(!in_flight_);
+  plan_.rows.clear();
+  plan_.cache_ops.clear();
+  plan_.preempted.clear();
+  plan_.swapped_in.clear();
+  plan_.failed.clear();
+  plan_.num_tokens = 0;
+  while (!idle()) {
+    schedule_pass();
+    if (!plan_.rows.empty()) break;
+    fail_one();
+  }
+  for (ScheduledRows& rows : plan_.rows) {
+    const Sequence& s = get(rows.seq);
+    if (s.computed + s.scheduled == s.size() && s.max_new_tokens > 0) rows.sample_for = s.answers;
+  }
+  in_flight_ = !plan_.rows.empty();
+  return plan_;
+}
+
+void Scheduler::schedule_pass() {
+  shares_.clear();
+  schedule_decodes();
+  schedule_extensions();
+  // First every key its share of the rows that are left, then what nobody used to whoever came first.
+  const int32_t share = prefill_share();
+  schedule_prefills(share);
+  schedule_swap_ins();
+  schedule_waiting(share);
+  schedule_prefills(kNoLimit);
+  schedule_waiting(kNoLimit);
+}
+
+// The loops below go by arrival while make_room takes younger sequences, which stand further back, out of
+// running_.
+void Scheduler::schedule_decodes() {
+  for (size_t i = 0; i < running_.size(); ++i) {
+    if (running_[i]->phase() == Phase::decode) schedule_rows(*running_[i], 1);
+  }
+}
+
+void Scheduler::schedule_extensions() {
+  for (size_t i = 0; i < running_.size(); ++i) {
+    if (running_[i]->phase() == Phase::extend) schedule_rows(*running_[i], kNoLimit);
+  }
+}
+
+void Scheduler::schedule_prefills(int32_t share) {
+  for (size_t i = 0; i < running_.size() && budget_left() > 0; ++i) {
+    Sequence& s = *running_[i];
+    if (s.phase() == Phase::prefill) schedule_rows(s, share - used_share(s.queue_key));
+  }
+}
+
+int32_t Scheduler::prefill_share() {
+  for (const Sequence* s : running_) {
+    if (s->phase() == Phase::prefill) used_share(s->queue_key);
+  }
+  auto keys = static_cast<int32_t>(shares_.size());
+  for (const auto& [key, queue] : waiting_) {
+    keys += std::none_of(shares_.begin(), shares_.end(), [&](const KeyShare& k) { return *k.key == key; });
+  }
+  return std::max(1, budget_left() / std::max(1, keys));
+}
+
+int32_t& Scheduler::used_share(const std::string& key) {
+  for (KeyShare& k : shares_) {
+    if (*k.key == key) return k.used;
+  }
+  return shares_.emplace_back(KeyShare{&key, 0}).used;
+}
+
+// Up to `most` more rows of s, as many as the phase, the budget and the pool allow; at least one, or false.
+bool Scheduler::schedule_rows(Sequence& s, int32_t most) {
+  const int64_t first = s.computed + s.scheduled;
+  int64_t n = std::min<int64_t>({s.phase_end() - first, most, budget_left()});
+  if (n <= 0) return false;
+  if (blocks_.max_append(s.id) == 0 && (s.scheduled > 0 || !make_room(s))) return false;
+  n = std::min(n, blocks_.max_append(s.id));
+  FOVEA_CHECK(blocks_.append_slots(s.id, n, &plan_.cache_ops).ok());
+
+  const Phase phase = s.phase();
+  if (s.scheduled == 0) {
+    const bool sparse = s.sparse && phase != Phase::prefill && first + 1 >= config_.sparse_min_context;
+    s.row = plan_.rows.size();
+    plan_.rows.push_back({s.id, phase, sparse, first, 0, {}});
+  }
+  plan_.rows[s.row].num_tokens += static_cast<int32_t>(n);
+  plan_.num_tokens += static_cast<int32_t>(n);
+  s.scheduled += static_cast<int32_t>(n);
+  if (phase != Phase::decode) used_share(s.queue_key) += static_cast<int32_t>(n);
+  return true;
+}
+
+// A block for s, from sequences that came later and have no rows in this step.
+bool Scheduler::make_room(Sequence& s) {
+  while (blocks_.max_append(s.id) == 0) {
+    if (!swapped_.empty() && blocks_.swap_out_leftovers(&plan_.cache_ops) > 0) continue;
+    bool gave_way = false;
+    for (size_t i = running_.size(); i-- > 0 && running_[i]->arrival > s.arrival && !gave_way;) {
+      gave_way = running_[i]->scheduled == 0 && preempt(*running_[i]);
+    }
+    if (!gave_way) return false;
+  }
+  return true;
+}
+
+bool Scheduler::preempt(Sequence& victim) {
+  if (victim.sparse_from != kNever) {
+    if (!blocks_.swap_out(victim.id, &plan_.cache_ops).ok()) return false;  // no swap space: another one
+    std::erase(running_, &victim);
+    victim.state = Sequence::State::swapped;
+    start(victim, swapped_);
+    ++stats_.preempted_swap;
+  } else {
+    blocks_.free(victim.id);
+    std::erase(running_, &victim);
+    victim.computed = victim.prefilled = 0;
+    victim.prefill_until = victim.extend_from < victim.prompt_size ? victim.extend_from : victim.size();
+    enqueue(victim);
+    ++stats_.preempted_recompute;
+  }
+  plan_.preempted.push_back(victim.id);
+  return true;
+}
+
+void Scheduler::start(Sequence& s, std::vector<Sequence*>& list) {
+  const auto at =
+      std::find_if(list.begin(), list.end(), [&](const Sequence* o) { return o->arrival > s.arrival; });
+  list.insert(at, &s);
+}
+
+// Blocks that nobody at work will soon want: what prompts in progress still need is theirs, and each running
+// sequence may open a block.
+int64_t Scheduler::spare_blocks() const {
+  int64_t spare = blocks_.num_free() - static_cast<int64_t>(running_.size());
+  for (const Sequence* s : running_) {
+    if (s->phase() != Phase::decode)
+      spare -= blocks_.blocks_needed(s->id, s->size() - blocks_.num_tokens(s->id));
+  }
+  return spare;
+}
+
+int32_t Scheduler::used_seqs() const {
+  size_t n = 0;
+  for (const Sequence* s : running_) n += s->answers.size();
+  return static_cast<int32_t>(n);
+}
+
+void Scheduler::schedule_swap_ins() {
+  if (!plan_.preempted.empty() && !running_.empty()) return;  // memory is short: first let it be used
+  while (!swapped_.empty() && budget_left() > 0) {
+    Sequence& s = *swapped_.front();
+    if (used_seqs() + static_cast<int32_t>(s.answers.size()) > config_.max_num_seqs) return;
+    if (!try_swap_in(s, spare_blocks())) break;
+  }
+  if (!running_.empty() || swapped_.empty()) return;
+  // Nothing runs and the oldest does not fit: whichever does.
+  blocks_.swap_out_leftovers(&plan_.cache_ops);
+  for (size_t i = 0; i < swapped_.size(); ++i) {
+    if (try_swap_in(*swapped_[i], blocks_.num_free())) return;
+  }
+}
+
+bool Scheduler::try_swap_in(Sequence& s, int64_t available) {
+  if (blocks_.swap_in_blocks(s.id, 1) > available) return false;
+  FOVEA_CHECK(blocks_.swap_in(s.id, &plan_.cache_ops).ok());
+  std::erase(swapped_, &s);
+  s.state = Sequence::State::running;
+  start(s, running_);
+  plan_.swapped_in.push_back(s.id);
+  ++stats_.swapped_in;
+  FOVEA_CHECK(schedule_rows(s, kNoLimit));
+  return true;
+}
+
+void Scheduler::schedule_waiting(int32_t share) {
+  if (!swapped_.empty() || (!plan_.preempted.empty() && !running_.empty())) return;
+  while (budget_left() > 0) {
+    Sequence* s = next_waiting(share);
+    if (s == nullptr) return;
+    if (used_seqs() + static_cast<int32_t>(s->answers.size()) > config_.max_num_seqs) return;
+    if (!try_admit(*s)) break;  // nobody overtakes it, or a large request would never start
+    schedule_rows(*s, share - used_share(s->queue_key));
+  }
+  if (!running_.empty()) return;
+  // Nothing runs and the first in turn does not fit: whichever does.
+  for (const auto& [key, queue] : waiting_) {
+    for (const auto& [arrival, s] : queue) {
+      if (!try_admit(*s)) continue;
+      schedule_rows(*s, kNoLimit);
+      return;
+    }
+  }
+}
+
+// The head of the next queue in turn whose key has not used up its share.
+Scheduler::Sequence* Scheduler::next_waiting(int32_t share) {
+  auto queue = waiting_.upper_bound(last_key_);
+  for (size_t i = 0; i < waiting_.size(); ++i, ++queue) {
+    if (queue == waiting_.end()) queue = waiting_.begin();
+    Sequence* head = queue->second.begin()->second;
+    if (used_share(head->queue_key) < share) return head;
+  }
+  return nullptr;
+}
+
+bool Scheduler::try_admit(Sequence& s) {
+  const int64_t spare = spare_blocks();
+  if (!running_.empty() && spare <= s.blocked_at) return false;  // no better than last time: save the hashing
+  if (s.parent != nullptr) {
+    blocks_.fork(s.parent->id, s.id, s.fork_tokens, s.capacity());
+    s.computed = s.fork_tokens;
+    s.prefilled = std::min(s.parent->prefilled, s.fork_tokens);
+  } else {
+    blocks_.create_sequence(s.id, s.hasher, s.capacity());
+    // A hit reaches no further than prefill would: what follows goes through the decode method.
+    const auto most = static_cast<size_t>(std::min(s.size(), s.prefill_until + 1));
+    s.computed = s.prefilled = blocks_.match_prefix(s.id, std::span<const int32_t>(s.tokens).first(most));
+  }
+  if (blocks_.blocks_needed(s.id, s.size() - s.computed) > spare_blocks()) {
+    blocks_.free(s.id);
+    s.computed = s.prefilled = 0;
+    s.blocked_at = spare;
+    return false;
+  }
+  if (!s.admitted_before) {
+    s.admitted_before = true;
+    s.cached = s.computed;
+    stats_.prompt_tokens += s.prompt_size;
+    if (s.parent == nullptr) stats_.prefix_hit_tokens += s.cached;
+    if (s.sparse && s.cached > 0 && s.cached >= config_.sparse_min_context &&
+        s.prompt_size - s.cached <= config_.sparse_extend_max_tokens &&
+        (s.parent != nullptr || config_.extend_prefix_hits)) {
+      s.prefill_until = s.extend_from = s.cached;
+    }
+  }
+  last_key_ = s.queue_key;
+  dequeue(s);
+  s.state = Sequence::State::running;
+  start(s, running_);
+  return true;
+}
+
+// ---- commit
+// ----------------------------------------------------------------------------------------------------
+
+std::span<const SequenceId> Scheduler::commit(std::span<const Sampled> sampled) {
+  FOVEA_CHECK(in_flight_);
+  finished_.clear();
+  for (const ScheduledRows& rows : plan_.rows) take_rows(rows);
+  for (const Sampled& sample : sampled) {
+    Sequence* s = find(sample.seq);
+    FOVEA_CHECK(s != nullptr && s->awaiting_token);
+    s->awaiting_token = false;
+    s->tokens.push_back(sample.token);
+    if (sample.finished) finish(*s);
+  }
+  for (Sequence* s : running_) {  // no token: only an aborted one may lack it
+    const bool aborted = std::count(pending_aborts_.begin(), pending_aborts_.end(), s->id) > 0;
+    FOVEA_CHECK(!s->awaiting_token || aborted);
+  }
+  in_flight_ = false;
+  for (SequenceId seq : pending_aborts_) remove_answer(seq);
+  for (SequenceId seq : pending_releases_) release_now(seq);
+  pending_aborts_.clear();
+  pending_releases_.clear();
+  return finished_;
+}
+
+void Scheduler::take_rows(const ScheduledRows& rows) {
+  Sequence& s = *find(rows.seq);
+  s.scheduled = 0;
+  s.computed += rows.num_tokens;
+  FOVEA_CHECK(s.computed == blocks_.num_tokens(s.id));
+  if (rows.sparse) s.sparse_from = std::min(s.sparse_from, rows.first_position);
+  if (rows.phase == Phase::prefill && s.prefilled == rows.first_position) {
+    s.prefilled = s.computed;
+    blocks_.publish(s.id, s.tokens, s.prefilled);
+  }
+  if (!rows.sample_for.empty()) {
+    s.awaiting_token = true;
+    if (s.answers.size() > 1) fork_answers(s);
+  } else if (s.computed == s.size()) {
+    finish(s);
+  }
+}
+
+// The prompt is computed: every answer becomes a sequence of its own.
+void Scheduler::fork_answers(Sequence& s) {
+  for (size_t i = 1; i < s.answers.size(); ++i) {
+    auto child = std::make_unique<Sequence>(s);
+    child->id = s.answers[i];
+    child->answers.assign(1, child->id);
+    child->arrival += i;
+    child->tokens.reserve(static_cast<size_t>(s.capacity()));
+    blocks_.fork(s.id, child->id, -1, s.capacity());
+    by_id_[child->id] = child.get();
+    start(*child, running_);
+    sequences_[child->id] = std::move(child);
+  }
+  s.answers.resize(1);
+}
+
+void Scheduler::finish(Sequence& s) {
+  finished_.push_back(s.id);
+  if (!s.hold) return drop(s);
+  std::erase(running_, &s);
+  s.state = Sequence::State::held;
+}
+
+// ---- views
+// -----------------------------------------------------------------------------------------------------
+
+std::span<const int32_t> Scheduler::tokens(SequenceId seq) const { return get(seq).tokens; }
+
+int64_t Scheduler::prompt_tokens(SequenceId seq) const { return get(seq).prompt_size; }
+
+int64_t Scheduler::cached_tokens(SequenceId seq) const { return get(seq).cached; }
+
+bool Scheduler::is_held(SequenceId seq) const {
+  const Sequence* s = find(seq);
+  return s != nullptr && s->state == Sequence::State::held;
+}
+
+}  // namespace fovea

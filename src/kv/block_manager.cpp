@@ -1,0 +1,357 @@
+#include "kv/block_manager.h"
+
+#include "base/check.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace fovea {
+
+BlockManager::BlockManager(const BlockManagerConfig& config)
+    : config_(config),
+      pool_(config.num_blocks),
+      index_(config.num_blocks),
+      slot_refs_(static_cast<size_t>(config.swap_slots), 0) {
+  FOVEA_CHECK(config.block_size > 0);
+  free_slots_.reserve(static_cast<size_t>(config.swap_slots));
+  for (int32_t slot = config.swap_slots - 1; slot >= 0; --slot) free_slots_.push_back(slot);  // lowest first
+}
+
+BlockManager::Sequence& BlockManager::find(SequenceId seq) {
+  const auto it = sequences_.find(seq);
+  FOVEA_CHECK(it != sequences_.end());
+  return it->second;
+}
+
+const BlockManager::Sequence& BlockManager::find(SequenceId seq) const {
+  const auto it = sequences_.find(seq);
+  FOVEA_CHECK(it != sequences_.end());
+  return it->second;
+}
+
+// ---- life of a sequence ----
+
+void BlockManager::create_sequence(SequenceId seq, BlockHasher* hasher, int64_t max_tokens) {
+  FOVEA_CHECK(hasher == nullptr || hasher->block_size() == config_.block_size);
+  const auto [it, inserted] = sequences_.try_emplace(seq);
+  FOVEA_CHECK(inserted);
+  it->second.hasher = hasher;
+  it->second.table.reserve(blocks_for(max_tokens));
+}
+
+void BlockManager::fork(SequenceId parent, SequenceId child, int64_t num_tokens, int64_t max_tokens) {
+  create_sequence(child, find(parent).hasher, max_tokens);
+  const Sequence& from = find(parent);  // after the insertion: it may have rehashed, but nodes stay
+  Sequence& to = find(child);
+  if (num_tokens < 0) num_tokens = from.num_tokens;
+  FOVEA_CHECK(!from.swapped && num_tokens <= from.num_tokens);
+
+  to.num_tokens = num_tokens;
+  for (int32_t i = 0; i < blocks_for(num_tokens); ++i) {
+    pool_.ref(from.table.block(i));
+    to.table.push_back(from.table.block(i));
+  }
+  // The key chain up to the fork point, so that the child need not hash a long document again.
+  const auto full = static_cast<int32_t>(num_tokens / config_.block_size);
+  if (from.keyed_blocks <= full) {
+    to.keyed_blocks = from.keyed_blocks;
+    to.last_key = from.last_key;
+  } else if (full > 0) {
+    const BlockKey* key = index_.key_of(from.table.block(full - 1));  // null: swapped in since
+    if (key != nullptr) {
+      to.keyed_blocks = full;
+      to.last_key = *key;
+    }
+  }
+}
+
+void BlockManager::free(SequenceId seq) {
+  Sequence& s = find(seq);
+  // Last block first: the head of a chain is worth most, because every hit begins there, so it is evicted
+  // last.
+  for (int32_t i = s.table.size() - 1; i >= 0; --i) {
+    const int32_t entry = s.table.block(i).value;
+    if (entry >= 0) {
+      release_block(BlockId{entry});
+    } else {
+      release_slot(SwapSlot{~entry});
+    }
+  }
+  if (s.swapped) std::erase(swapped_, &s);
+  sequences_.erase(seq);
+}
+
+void BlockManager::rename(SequenceId from, SequenceId to) {
+  FOVEA_CHECK(!contains(to));
+  auto node = sequences_.extract(from);
+  FOVEA_CHECK(!node.empty());
+  node.key() = to;
+  sequences_.insert(std::move(node));  // the Sequence itself stays where it is: swapped_ may point to it
+}
+
+BlockId BlockManager::allocate_block() {
+  const auto a = pool_.allocate();
+  FOVEA_CHECK(a.has_value());
+  if (a->evicted) index_.erase(a->block);
+  return a->block;
+}
+
+void BlockManager::release_block(BlockId block) {
+  const bool keep = index_.is_published(block);
+  if (pool_.unref(block, keep) && !keep) index_.erase(block);
+}
+
+void BlockManager::release_slot(SwapSlot slot) {
+  FOVEA_CHECK(slot_refs_[slot.value] > 0);
+  if (--slot_refs_[slot.value] == 0) free_slots_.push_back(slot.value);
+}
+
+// ---- growing ----
+
+int64_t BlockManager::match_prefix(SequenceId seq, std::span<const int32_t> tokens) {
+  Sequence& s = find(seq);
+  FOVEA_CHECK(s.table.empty());
+  if (s.hasher == nullptr || tokens.empty()) return 0;
+  const size_t block_size = static_cast<size_t>(config_.block_size);
+  const size_t most = (tokens.size() - 1) / block_size;
+  for (size_t i = 0; i < most; ++i) {
+    const BlockKey key =
+        s.hasher->key(i > 0 ? &s.last_key : nullptr, tokens.subspan(i * block_size, block_size));
+    const auto block = index_.find(key);
+    if (!block.has_value()) break;
+    pool_.ref(*block);
+    s.table.push_back(*block);
+    s.last_key = key;
+    ++s.keyed_blocks;
+  }
+  s.num_tokens = int64_t{s.keyed_blocks} * config_.block_size;
+  return s.num_tokens;
+}
+
+bool BlockManager::needs_copy(const Sequence& s) const {
+  return ends_partial(s) && pool_.ref_count(s.table.back()) > 1;
+}
+
+int64_t BlockManager::blocks_needed(SequenceId seq, int64_t n) const {
+  const Sequence& s = find(seq);
+  FOVEA_CHECK(!s.swapped && n >= 0);
+  if (n == 0) return 0;
+  return blocks_for(s.num_tokens + n) - s.table.size() + (needs_copy(s) ? 1 : 0);
+}
+
+int64_t BlockManager::max_append(SequenceId seq) const {
+  const Sequence& s = find(seq);
+  FOVEA_CHECK(!s.swapped);
+  int64_t blocks = num_free();
+  if (needs_copy(s) && --blocks < 0) return 0;
+  return (s.table.size() + blocks) * config_.block_size - s.num_tokens;
+}
+
+Status BlockManager::append_slots(SequenceId seq, int64_t n, std::vector<CacheOp>* ops) {
+  const int64_t needed = blocks_needed(seq, n);
+  if (needed > num_free()) {
+    return Status::resource_exhausted("sequence " + std::to_string(seq.value) + " needs " +
+                                      std::to_string(needed) + " more KV blocks, " +
+                                      std::to_string(num_free()) + " are free");
+  }
+  if (n == 0) return Status();
+  Sequence& s = find(seq);
+  if (needs_copy(s)) {
+    const BlockId shared = s.table.back();
+    const BlockId own = allocate_block();
+    ops->push_back(CacheOp::copy(shared, own));
+    s.table.set(s.table.size() - 1, own);
+    release_block(shared);
+  } else if (ends_partial(s)) {
+    // Full in a sequence that is gone and cut short by a fork: its tail is about to change.
+    index_.erase(s.table.back());
+  }
+  s.num_tokens += n;
+  while (s.table.size() < blocks_for(s.num_tokens)) s.table.push_back(allocate_block());
+  return Status();
+}
+
+void BlockManager::publish(SequenceId seq, std::span<const int32_t> tokens, int64_t prefilled) {
+  Sequence& s = find(seq);
+  FOVEA_CHECK(!s.swapped && prefilled <= s.num_tokens && prefilled <= static_cast<int64_t>(tokens.size()));
+  if (s.hasher == nullptr) return;
+  const size_t block_size = static_cast<size_t>(config_.block_size);
+  const auto full = static_cast<int32_t>(prefilled / config_.block_size);
+  for (; s.keyed_blocks < full; ++s.keyed_blocks) {
+    const auto i = static_cast<size_t>(s.keyed_blocks);
+    s.last_key = s.hasher->key(i > 0 ? &s.last_key : nullptr, tokens.subspan(i * block_size, block_size));
+    const BlockId block = s.table.block(s.keyed_blocks);
+    if (index_.key_of(block) == nullptr) index_.insert(s.last_key, block);
+  }
+}
+
+// ---- swapping ----
+
+// Whether none but swapped sequences refer to the block. Blocks are shared by forks and prefix hits only, so
+// a block stands at the same logical index in every table.
+bool BlockManager::is_movable(const Sequence& s, int32_t logical) const {
+  const BlockId block = s.table.block(logical);
+  if (block.value < 0) return false;
+  int32_t holders = 0;
+  for (const Sequence* w : swapped_) holders += logical < w->table.size() && w->table.block(logical) == block;
+  return holders == pool_.ref_count(block);
+}
+
+int64_t BlockManager::movable_blocks(const Sequence& s) const {
+  int64_t count = 0;
+  for (int32_t i = 0; i < s.table.size(); ++i) count += is_movable(s, i);
+  return count;
+}
+
+int64_t BlockManager::move_out(Sequence& s, std::vector<CacheOp>* ops) {
+  int64_t moved = 0;
+  for (int32_t i = 0; i < s.table.size() && !free_slots_.empty(); ++i) {
+    if (!is_movable(s, i)) continue;
+    const BlockId block = s.table.block(i);
+    const SwapSlot slot{free_slots_.back()};
+    free_slots_.pop_back();
+    ops->push_back(CacheOp::swap_out(block, slot));
+    for (Sequence* w : swapped_) {
+      if (i >= w->table.size() || w->table.block(i) != block) continue;
+      w->table.set(i, BlockId{~slot.value});
+      ++slot_refs_[slot.value];
+      release_block(block);
+    }
+    ++moved;
+  }
+  return moved;
+}
+
+Status BlockManager::swap_out(SequenceId seq, std::vector<CacheOp>* ops) {
+  Sequence& s = find(seq);
+  FOVEA_CHECK(!s.swapped);
+  swapped_.push_back(&s);
+  const int64_t needed = movable_blocks(s);
+  if (needed > num_swap_free()) {
+    swapped_.pop_back();
+    return Status::resource_exhausted("sequence " + std::to_string(seq.value) + " needs " +
+                                      std::to_string(needed) + " blocks of swap space, " +
+                                      std::to_string(num_swap_free()) + " are free");
+  }
+  s.swapped = true;
+  FOVEA_CHECK(move_out(s, ops) == needed);
+  return Status();
+}
+
+int64_t BlockManager::swap_out_leftovers(std::vector<CacheOp>* ops) {
+  int64_t moved = 0;
+  for (Sequence* s : swapped_) moved += move_out(*s, ops);
+  return moved;
+}
+
+int64_t BlockManager::swap_in_blocks(SequenceId seq, int64_t n) const {
+  const Sequence& s = find(seq);
+  FOVEA_CHECK(s.swapped);
+  const auto row = s.table.row();
+  const int64_t returning = std::count_if(row.begin(), row.end(), [](int32_t entry) { return entry < 0; });
+  if (n == 0) return returning;
+  const bool copies = ends_partial(s) && row.back() >= 0 && needs_copy(s);
+  return returning + blocks_for(s.num_tokens + n) - s.table.size() + (copies ? 1 : 0);
+}
+
+Status BlockManager::swap_in(SequenceId seq, std::vector<CacheOp>* ops) {
+  Sequence& s = find(seq);
+  const int64_t needed = swap_in_blocks(seq, 0);
+  if (needed > num_free()) {
+    return Status::resource_exhausted("sequence " + std::to_string(seq.value) + " needs " +
+                                      std::to_string(needed) + " KV blocks to return from swap space, " +
+                                      std::to_string(num_free()) + " are free");
+  }
+  for (int32_t i = 0; i < s.table.size(); ++i) {
+    const BlockId entry = s.table.block(i);
+    if (entry.value >= 0) continue;
+    const SwapSlot slot{~entry.value};
+    const BlockId block = allocate_block();
+    ops->push_back(CacheOp::swap_in(slot, block));
+    s.table.set(i, block);
+    release_slot(slot);
+    // Whoever shared the column shares it again; not a partial last one, which s is about to append to.
+    if (i == s.table.size() - 1 && ends_partial(s)) continue;
+    for (Sequence* w : swapped_) {
+      if (i >= w->table.size() || w->table.block(i) != entry) continue;
+      w->table.set(i, block);
+      pool_.ref(block);
+      release_slot(slot);
+    }
+  }
+  s.swapped = false;
+  std::erase(swapped_, &s);
+  return Status();
+}
+
+// ---- views ----
+
+int64_t BlockManager::slot_of(SequenceId seq, int64_t position) const {
+  const Sequence& s = find(seq);
+  FOVEA_CHECK(!s.swapped && position >= 0 && position < s.num_tokens);
+  const BlockId block = s.table.block(static_cast<int32_t>(position / config_.block_size));
+  return int64_t{block.value} * config_.block_size + position % config_.block_size;
+}
+
+BlockManager::Usage BlockManager::usage() const {
+  std::vector<int32_t> fill(static_cast<size_t>(config_.num_blocks),
+                            0);  // of a shared block: its fullest view
+  for (const auto& [id, s] : sequences_) {
+    for (int32_t i = 0; i < s.table.size(); ++i) {
+      const int32_t block = s.table.block(i).value;
+      if (block < 0) continue;
+      const int64_t tokens =
+          std::min<int64_t>(config_.block_size, s.num_tokens - int64_t{i} * config_.block_size);
+      fill[block] = std::max(fill[block], static_cast<int32_t>(tokens));
+    }
+  }
+  Usage usage;
+  usage.allocated_slots = int64_t{pool_.num_used()} * config_.block_size;
+  for (int32_t f : fill) usage.used_slots += f;
+  return usage;
+}
+
+Status BlockManager::check_consistency() const {
+  std::vector<int32_t> refs(static_cast<size_t>(config_.num_blocks), 0);
+  std::vector<int32_t> slot_refs(slot_refs_.size(), 0);
+  for (const auto& [id, s] : sequences_) {
+    const std::string name = "sequence " + std::to_string(id.value);
+    if (s.table.size() != blocks_for(s.num_tokens)) return Status::internal(name + ": table size");
+    if (int64_t{s.keyed_blocks} * config_.block_size > s.num_tokens)
+      return Status::internal(name + ": keyed_blocks");
+    for (int32_t entry : s.table.row()) {
+      if (entry < 0 && !s.swapped)
+        return Status::internal(name + ": a swap slot in a table that is not swapped");
+      ++(entry >= 0 ? refs[static_cast<size_t>(entry)] : slot_refs[static_cast<size_t>(~entry)]);
+    }
+  }
+  int32_t published = 0;
+  int32_t used = 0;
+  for (int32_t b = 0; b < config_.num_blocks; ++b) {
+    const BlockId block{b};
+    const std::string name = "block " + std::to_string(b);
+    if (pool_.ref_count(block) != refs[b]) {
+      return Status::internal(name + ": " + std::to_string(pool_.ref_count(block)) +
+                              " references, tables hold " + std::to_string(refs[b]));
+    }
+    if (pool_.is_cached(block) && (refs[b] != 0 || !index_.is_published(block)))
+      return Status::internal(name + ": cached");
+    const BlockKey* key = index_.key_of(block);
+    if (key != nullptr && refs[b] == 0 && !pool_.is_cached(block))
+      return Status::internal(name + ": free with a key");
+    if (index_.is_published(block)) {
+      ++published;
+      if (index_.find(*key) != block) return Status::internal(name + ": not found by its key");
+    }
+    used += refs[b] > 0;
+  }
+  if (published != index_.size()) return Status::internal("the index counts blocks that are not there");
+  if (used != pool_.num_used()) return Status::internal("the pool's count of used blocks is wrong");
+  if (slot_refs != slot_refs_) return Status::internal("reference counts of swap slots");
+  const auto free_slots = std::count(slot_refs.begin(), slot_refs.end(), 0);
+  if (free_slots != num_swap_free()) return Status::internal("a swap slot leaked");
+  return Status();
+}
+
+}  // namespace fovea

@@ -1,0 +1,103 @@
+#include "kv/plane.h"
+
+#include "base/check.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+namespace fovea {
+namespace {
+
+Status bad_size(const PlaneSpec& spec, const char* field, int64_t value) {
+  return Status::invalid_argument("plane " + spec.name + ": " + field + " is " + std::to_string(value) +
+                                  ", not positive or too large");
+}
+
+}  // namespace
+
+Result<Plane> Plane::create(PlaneSpec spec, int32_t num_layers, int32_t num_blocks, bool huge_pages) {
+  if (spec.heads <= 0) return bad_size(spec, "heads", spec.heads);
+  if (spec.bytes_per_block <= 0) return bad_size(spec, "bytes_per_block", spec.bytes_per_block);
+  if (spec.bytes_per_block % 8 != 0) {
+    return Status::invalid_argument("plane " + spec.name + ": bytes_per_block is " +
+                                    std::to_string(spec.bytes_per_block) + ", not a multiple of 8");
+  }
+  if (num_layers <= 0) return bad_size(spec, "num_layers", num_layers);
+  if (num_blocks <= 0) return bad_size(spec, "num_blocks", num_blocks);
+
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  int64_t layer_bytes = 0;
+  int64_t total = 0;
+  if (__builtin_mul_overflow(spec.bytes_per_block, int64_t{spec.heads}, &layer_bytes) ||
+      __builtin_mul_overflow(layer_bytes, int64_t{num_blocks}, &layer_bytes) ||
+      __builtin_add_overflow(layer_bytes, page - 1, &layer_bytes) ||
+      __builtin_mul_overflow(layer_bytes / page * page, int64_t{num_layers}, &total)) {
+    return bad_size(spec, "num_blocks", num_blocks);
+  }
+
+  Plane plane;
+  plane.layer_stride_ = layer_bytes / page * page;
+  plane.num_layers_ = num_layers;
+  plane.num_blocks_ = num_blocks;
+  void* base = mmap(nullptr, static_cast<size_t>(total), PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) {
+    return Status::resource_exhausted("plane " + spec.name + ": no address space for " +
+                                      std::to_string(total) + " bytes: " + std::strerror(errno));
+  }
+#ifdef MADV_HUGEPAGE
+  // Without huge pages asked for, refuse them too: a system set to `always` would take 2 MiB for the first
+  // block.
+  (void)madvise(base, static_cast<size_t>(total),
+                huge_pages ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);  // advice only
+#endif
+  plane.base_ = static_cast<std::byte*>(base);
+  plane.spec_ = std::move(spec);
+  return plane;
+}
+
+Plane::Plane(Plane&& other) noexcept { *this = std::move(other); }
+
+Plane& Plane::operator=(Plane&& other) noexcept {
+  std::swap(spec_, other.spec_);
+  std::swap(base_, other.base_);
+  std::swap(layer_stride_, other.layer_stride_);
+  std::swap(num_layers_, other.num_layers_);
+  std::swap(num_blocks_, other.num_blocks_);
+  return *this;
+}
+
+Plane::~Plane() {
+  if (base_ != nullptr) munmap(base_, static_cast<size_t>(reserved_bytes()));
+}
+
+std::byte* Plane::data(LayerIdx layer) const {
+  FOVEA_CHECK(layer.value >= 0 && layer.value < num_layers_);
+  return base_ + layer.value * layer_stride_;
+}
+
+std::byte* Plane::block(LayerIdx layer, BlockId block) const {
+  FOVEA_CHECK(block.value >= 0 && block.value < num_blocks_);
+  return data(layer) + block.value * block_bytes();
+}
+
+int64_t Plane::resident_bytes() const {
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  constexpr int64_t kPagesPerCall = 65536;
+  std::vector<unsigned char> present(kPagesPerCall);
+  int64_t pages = 0;
+  for (int64_t at = 0; at < reserved_bytes(); at += kPagesPerCall * page) {
+    const int64_t bytes = std::min(kPagesPerCall * page, reserved_bytes() - at);
+    if (mincore(base_ + at, static_cast<size_t>(bytes), present.data()) != 0) return reserved_bytes();
+    for (int64_t i = 0; i < bytes / page; ++i) pages += present[static_cast<size_t>(i)] & 1;
+  }
+  return pages * page;
+}
+
+}  // namespace fovea
