@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "kernels/cpu/prefill_plan.h"
+#include "kernels/cpu/prefill_engine.h"
 
 namespace fovea::cpu {
 
@@ -20,7 +20,10 @@ class PrefillAttention {
  public:
   // Sizes all scratch. Errors: invalid_argument for limits out of range, resource_exhausted where memory
   // lacks.
-  Status prepare(const OpsLimits& limits, int threads, Numerics numerics);
+  Status prepare(const OpsLimits& limits, int threads, Numerics numerics) {
+    return prepare(limits, threads, choose_prefill_engine(numerics));
+  }
+  Status prepare(const OpsLimits& limits, int threads, const PrefillEngine& engine);
 
   // pool.size() must be at most `threads`. Allocates nothing.
   void run(const AttentionParams& p, ThreadPool& pool);
@@ -31,7 +34,7 @@ class PrefillAttention {
   };
   OpsLimits limits_;
   int threads_ = 0;
-  bool amx_ = false;
+  PrefillEngine engine_{};
   size_t worker_floats_ = 0;
   std::vector<RowTile> tiles_;              // [max_rows]
   std::unique_ptr<float[], Free> scratch_;  // [threads, worker_floats_], 64-byte aligned

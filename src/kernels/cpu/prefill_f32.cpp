@@ -15,6 +15,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/prefill_f32.h"
+#include "kernels/cpu/prefill_scratch.h"
 #include "kernels/ref/convert.h"
 
 #ifndef FOVEA_PREFILL_F32_SHARED
@@ -42,7 +43,20 @@ struct F32Scratch {
 };
 
 constexpr int32_t kLanes = kPrefillF32Lanes;
-constexpr int32_t kMaxPanel = kLanes;
+
+inline F32Scratch carve(ScratchCarver& c, int32_t dim) {
+  F32Scratch w{};
+  w.q = c.floats(static_cast<int64_t>(kLanes) * dim);
+  w.o = c.floats(static_cast<int64_t>(kLanes) * dim);
+  w.k = c.floats(kTileKeys * kKeyStride);
+  w.v = c.floats(kTileKeys * kKeyStride);
+  w.s = c.floats(kTileKeys * kLanes);  // no panel is wider
+  w.m = c.floats(kLanes);
+  w.l = c.floats(kLanes);
+  w.k_pos = c.floats(kTileKeys);
+  w.lanes = {c.longs(kLanes), c.longs(kLanes), c.floats(kLanes), c.floats(kLanes)};
+  return w;
+}
 
 }  // namespace fovea::cpu
 #endif
@@ -324,34 +338,13 @@ void load_queries(const TileJob& job, int32_t padded, const F32Scratch& w) {
   std::fill(w.o, w.o + static_cast<int64_t>(padded) * dim, 0.0f);
 }
 
-F32Scratch carve(float* at, int32_t dim) {
-  F32Scratch w{};
-  const auto take = [&at](int64_t n) {
-    float* here = at;
-    at += (n + 15) / 16 * 16;
-    return here;
-  };
-  w.q = take(static_cast<int64_t>(kLanes) * dim);
-  w.o = take(static_cast<int64_t>(kLanes) * dim);
-  w.k = take(kTileKeys * kKeyStride);
-  w.v = take(kTileKeys * kKeyStride);
-  w.s = take(kTileKeys * kMaxPanel);
-  w.m = take(kLanes);
-  w.l = take(kLanes);
-  w.k_pos = take(kTileKeys);
-  w.lanes.pos = take(kLanes);
-  w.lanes.slope = take(kLanes);
-  w.lanes.lo = reinterpret_cast<int64_t*>(take(2 * kLanes));
-  w.lanes.hi = reinterpret_cast<int64_t*>(take(2 * kLanes));
-  return w;
-}
-
 void prefill_job_f32(const TileJob& job, float* scratch) {
   const AttentionParams& p = *job.params;
   const int32_t dim = p.kv.head_dim, lanes = job.rows * job.heads;
   const int32_t padded = (lanes + kPanel - 1) / kPanel * kPanel;
   FOVEA_CHECK(padded <= kLanes);
-  const F32Scratch w = carve(scratch, dim);
+  ScratchCarver carver(scratch);
+  const F32Scratch w = carve(carver, dim);
   fill_lanes(job, padded, w.lanes);
   load_queries(job, padded, w);
   // Rows ascend in position: the first sees from the lowest key, the last up to the highest.
@@ -388,8 +381,9 @@ namespace fovea::cpu {
 HWY_EXPORT(prefill_job_f32);
 
 size_t prefill_f32_scratch(int32_t head_dim) {
-  return 2 * static_cast<size_t>(kLanes) * head_dim + 2 * kTileKeys * kKeyStride + kTileKeys * kMaxPanel +
-         8 * kLanes + kTileKeys + 12 * 16;
+  ScratchCarver counter(nullptr);
+  carve(counter, head_dim);
+  return counter.used();
 }
 
 void prefill_f32(const TileJob& job, float* scratch) { HWY_DYNAMIC_DISPATCH(prefill_job_f32)(job, scratch); }
