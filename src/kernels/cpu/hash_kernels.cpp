@@ -30,6 +30,7 @@ struct QueryWord {
   uint64_t high;  // high nibbles, moved down
 };
 
+#undef FOVEA_NATIVE_POPCOUNT  // of the target before
 #if HWY_TARGET == HWY_AVX3_DL || HWY_TARGET == HWY_SCALAR
 #define FOVEA_NATIVE_POPCOUNT 1
 #else
