@@ -1,0 +1,108 @@
+#include "cli/flags.h"
+
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+
+#include "eval/methods.h"
+
+namespace fovea::cli {
+namespace {
+
+constexpr const char* kSparseGroup = "Sparse attention";
+
+}  // namespace
+
+void EngineFlags::add_to(CLI::App& app, bool methods) {
+  const std::string kv = "KV cache";
+  app.add_option("--model", options_.model_dir, "Model directory: config.json, *.safetensors, tokenizer.json")->required();
+  app.add_option("--device", options_.device, "auto or cpu")->capture_default_str();
+  app.add_option("--threads", options_.threads, "Worker threads; 0: every core this process may use")->capture_default_str();
+  app.add_option("--numerics", numerics_, "Linear layers: f32, bf16, or auto (bf16 where the CPU multiplies it)")
+      ->check(CLI::IsMember({"auto", "f32", "bf16"}))->capture_default_str();
+  app.add_option("--max-model-len", options_.max_model_len, "Most tokens of a sequence; 0: the model's own limit");
+  app.add_option("--max-num-batched-tokens", options_.max_num_batched_tokens, "Tokens of one step: the chunk of a prefill")
+      ->capture_default_str();
+  app.add_option("--max-num-seqs", options_.max_num_seqs, "Sequences of one step")->capture_default_str();
+  app.add_option("--block-size", options_.block_size, "Tokens a KV block holds")->capture_default_str()->group(kv);
+  app.add_option("--kv-cache-dtype", kv_cache_dtype_, "bf16, f16 or f32")
+      ->check(CLI::IsMember({"bf16", "bfloat16", "f16", "float16", "f32", "float32", "auto"}))->capture_default_str()->group(kv);
+  app.add_option("--kv-cache-memory", kv_cache_memory_, "Most memory for KV, e.g. 2G; 0: 60 % of what is free, taken as needed")
+      ->transform(CLI::AsSizeValue(false))->group(kv);
+  app.add_option("--swap-space", swap_space_, "RAM for preempted sparse sequences, e.g. 4G")
+      ->transform(CLI::AsSizeValue(false))->group(kv);
+  app.add_flag("!--no-prefix-caching", options_.enable_prefix_caching, "Do not reuse blocks of equal prompts")->group(kv);
+  app.add_flag("--dummy-weights", options_.dummy_weights, "Random weights of config.json's shape (for benchmarks)");
+  app.add_option("--seed", options_.seed, "Seed of sampling and of dummy weights")->capture_default_str();
+  if (!methods) return;
+  const std::string sparse = kSparseGroup;
+  app.add_option("--decode-method", decode_method, "What decode steps read: dense, gsa_on_device")->capture_default_str()->group(sparse);
+  app.add_option("--budget-tokens", budget_tokens, "Tokens of context each step reads; 0: the method's own budget")->group(sparse);
+  add_sparse_to(app);
+}
+
+void EngineFlags::add_sparse_to(CLI::App& app) {
+  const std::string sparse = kSparseGroup;
+  app.add_option("--config", config_, "YAML with ucm_sparse_config: {GSA_OnDevice: {...}}")->group(sparse);
+  app.add_option("--sparse-min-context", options_.sparse_min_context, "Shorter contexts are read whole")
+      ->capture_default_str()->group(sparse);
+  app.add_option("--sparse-extend-max-tokens", options_.sparse_extend_max_tokens,
+                 "A question up to this long goes through the decode method")->capture_default_str()->group(sparse);
+}
+
+Result<EngineOptions> EngineFlags::options() const {
+  EngineOptions o = options_;
+  const std::string& t = kv_cache_dtype_;
+  o.kv_cache_dtype = t == "f32" || t == "float32" ? DType::f32 : t == "f16" || t == "float16" ? DType::f16 : DType::bf16;
+  o.numerics = numerics_ == "f32" ? NumericsChoice::f32 : numerics_ == "bf16" ? NumericsChoice::bf16 : NumericsChoice::automatic;
+  o.kv_cache_memory_bytes = static_cast<int64_t>(kv_cache_memory_);
+  o.swap_space_bytes = static_cast<int64_t>(swap_space_);
+  if (budget_tokens < 0) return Status::invalid_argument("--budget-tokens " + std::to_string(budget_tokens) + ": must be >= 0");
+  std::vector<std::string> notes;
+  if (!config_.empty()) {
+    FOVEA_ASSIGN(o.methods, read_method_config(config_, &notes));
+  }
+  for (const std::string& note : notes) std::fprintf(stderr, "fovea: note: %s\n", note.c_str());
+  o.decode_method = decode_method;
+  return o;
+}
+
+int report(const Status& status) {
+  std::fprintf(stderr, "fovea: %s\n", status.message().c_str());
+  return status.code() == StatusCode::internal ? kFailure : kBadInput;
+}
+
+std::string duration_text(double s) {
+  char text[64];
+  if (s < 120) {
+    std::snprintf(text, sizeof(text), s < 10 ? "%.2f s" : "%.1f s", s);
+  } else if (s < 7200) {
+    std::snprintf(text, sizeof(text), "%.0f min %02.0f s", (s - static_cast<int>(s) % 60) / 60, static_cast<double>(static_cast<int>(s) % 60));
+  } else {
+    std::snprintf(text, sizeof(text), "%d h %02d min", static_cast<int>(s) / 3600, static_cast<int>(s) / 60 % 60);
+  }
+  return text;
+}
+
+std::string bytes_text(double bytes) {
+  const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  int u = 0;
+  while (bytes >= 1024 && u < 4) {
+    bytes /= 1024;
+    ++u;
+  }
+  char text[32];
+  std::snprintf(text, sizeof(text), u == 0 ? "%.0f %s" : "%.2f %s", bytes, units[u]);
+  return text;
+}
+
+Result<std::string> read_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return Status::not_found(path + ": cannot be opened");
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in.good() && !in.eof()) return Status::io_error(path + ": cannot be read");
+  return text.str();
+}
+
+}  // namespace fovea::cli

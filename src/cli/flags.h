@@ -1,0 +1,48 @@
+// Flags shared by the subcommands, and how errors leave the program.
+#pragma once
+
+#include <fovea/engine.h>
+#include <fovea/options.h>
+
+#include <CLI/CLI.hpp>
+
+#include <string>
+#include <vector>
+
+namespace fovea::cli {
+
+constexpr int kBadInput = 2;  // exit code for whatever the user can mend
+constexpr int kFailure = 1;   // exit code for what he cannot
+
+// --model and everything that shapes an engine, added to a subcommand; options() reads the result.
+class EngineFlags {
+ public:
+  void add_to(CLI::App& app, bool methods = true);
+  // The sparse flags that do not name a method; add_to() adds them too where `methods` is true.
+  void add_sparse_to(CLI::App& app);
+  // Reads --config too. Notes for the user (keys without effect) go to stderr.
+  Result<EngineOptions> options() const;
+
+  std::string decode_method = "dense";
+  int32_t budget_tokens = 0;
+
+ private:
+  EngineOptions options_;
+  std::string kv_cache_dtype_ = "bf16";
+  std::string numerics_ = "auto";
+  std::string config_;
+  uint64_t kv_cache_memory_ = 0;
+  uint64_t swap_space_ = uint64_t{4} << 30;
+};
+
+// Prints "fovea: message" to stderr; the exit code that belongs to the error.
+int report(const Status& status);
+
+// "3 h 12 min", "4.2 s"
+std::string duration_text(double seconds);
+// "1.50 GiB"
+std::string bytes_text(double bytes);
+
+Result<std::string> read_file(const std::string& path);
+
+}  // namespace fovea::cli

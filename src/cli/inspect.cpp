@@ -1,0 +1,82 @@
+// fovea inspect: what a model directory holds and what fits in memory.
+#include "cli/commands.h"
+#include "cli/flags.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cstdio>
+#include <iostream>
+#include <memory>
+
+namespace fovea::cli {
+namespace {
+
+struct InspectFlags {
+  EngineFlags engine;
+  bool json = false;
+};
+
+Status execute(const InspectFlags& f) {
+  FOVEA_ASSIGN(EngineOptions options, f.engine.options());
+  FOVEA_ASSIGN(const std::unique_ptr<Engine> engine, Engine::create(std::move(options)));
+  const ModelInfo& m = engine->model();
+  const EngineStats s = engine->stats();
+  const int64_t block_tokens = engine->options().block_size;
+  const double kv_token = static_cast<double>(m.shape.kv_bytes_per_token_head) * m.shape.kv_heads * m.shape.num_layers;
+  const double all_token = static_cast<double>(s.block_bytes) / static_cast<double>(block_tokens);
+  const int64_t fits = s.blocks_total * block_tokens;
+  if (f.json) {
+    std::cout << nlohmann::ordered_json{{"architecture", m.architecture},
+                                        {"parameters", m.parameters},
+                                        {"weight_bytes", m.weight_bytes},
+                                        {"weight_dtype", m.weight_dtype},
+                                        {"layers", m.shape.num_layers},
+                                        {"hidden_size", m.hidden_size},
+                                        {"heads", m.shape.num_heads},
+                                        {"kv_heads", m.shape.kv_heads},
+                                        {"head_dim", m.shape.head_dim},
+                                        {"vocab_size", m.vocab_size},
+                                        {"rope", m.rope},
+                                        {"max_position_embeddings", m.max_position_embeddings},
+                                        {"max_model_len", m.max_model_len},
+                                        {"has_tokenizer", m.has_tokenizer},
+                                        {"has_chat_template", m.has_chat_template},
+                                        {"kv_bytes_per_token", kv_token},
+                                        {"summary_bytes_per_token", all_token - kv_token},
+                                        {"kv_blocks", s.blocks_total},
+                                        {"kv_tokens", fits},
+                                        {"backend", engine->backend()}}
+                     .dump(2)
+              << "\n";
+    return {};
+  }
+  std::printf("model      %s, %.1f M parameters, %s in %s\n", m.architecture.c_str(), static_cast<double>(m.parameters) / 1e6,
+              bytes_text(static_cast<double>(m.weight_bytes)).c_str(), m.weight_dtype.c_str());
+  std::printf("shape      %d layers, hidden %d, ffn %d, %d query heads, %d KV heads of %d, vocabulary %d\n", m.shape.num_layers,
+              m.hidden_size, m.intermediate_size, m.shape.num_heads, m.shape.kv_heads, m.shape.head_dim, m.vocab_size);
+  std::printf("positions  %lld, rope %s\n", static_cast<long long>(m.max_position_embeddings), m.rope.c_str());
+  std::printf("text       tokenizer %s, chat template %s\n", m.has_tokenizer ? "yes" : "no", m.has_chat_template ? "yes" : "no");
+  std::printf("KV         %s a token (K and V), %s a token of summaries\n", bytes_text(kv_token).c_str(),
+              bytes_text(all_token - kv_token).c_str());
+  std::printf("fits       %lld tokens in %lld blocks of %lld (%s); one sequence may have %lld\n", static_cast<long long>(fits),
+              static_cast<long long>(s.blocks_total), static_cast<long long>(block_tokens),
+              bytes_text(static_cast<double>(s.block_bytes) * static_cast<double>(s.blocks_total)).c_str(),
+              static_cast<long long>(m.max_model_len));
+  std::printf("backend    %s\n", engine->backend().c_str());
+  return {};
+}
+
+}  // namespace
+
+Run add_inspect(CLI::App& app) {
+  auto f = std::make_shared<InspectFlags>();
+  CLI::App* cmd = app.add_subcommand("inspect", "Show a model, its KV bytes a token, and what fits in memory");
+  f->engine.add_to(*cmd);
+  cmd->add_flag("--json", f->json, "JSON on stdout");
+  return [f] {
+    const Status s = execute(*f);
+    return s.ok() ? 0 : report(s);
+  };
+}
+
+}  // namespace fovea::cli

@@ -1,0 +1,193 @@
+// fovea run: answers about a file, or to a prompt.
+#include "cli/commands.h"
+#include "cli/flags.h"
+#include "cli/progress.h"
+
+#include "base/clock.h"
+#include "eval/document_session.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cstdio>
+#include <iostream>
+#include <memory>
+
+namespace fovea::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct RunFlags {
+  EngineFlags engine;
+  std::string file;
+  std::vector<std::string> questions;
+  std::string prompt;
+  SamplingParams sampling;
+  bool json = false;
+};
+
+struct Printed {
+  std::string question;
+  Answer answer;
+};
+
+Json stats_json(const Printed& p) {
+  const RequestStats& s = p.answer.stats;
+  return {{"question", p.question},
+          {"answer", p.answer.text},
+          {"finish_reason", finish_reason_name(p.answer.reason)},
+          {"prompt_tokens", s.prompt_tokens},
+          {"cached_tokens", s.cached_tokens},
+          {"output_tokens", s.output_tokens},
+          {"ttft_s", s.ttft_s},
+          {"decode_s", s.decode_s},
+          {"kv_bytes_read", s.kv_bytes_read},
+          {"summary_bytes_read", s.summary_bytes_read},
+          {"kv_bytes_dense", s.kv_bytes_dense},
+          {"kv_bytes_share", s.kv_bytes_share()}};
+}
+
+void print_closing(const RequestStats& s, const std::string& method) {
+  const double rate = s.decode_s > 0 ? static_cast<double>(s.output_tokens - 1) / s.decode_s : 0;
+  std::fprintf(stderr, "   first token %s · %.1f tok/s · %s read %.1f %% of the KV bytes (%lld of %lld tokens cached)\n",
+               duration_text(s.ttft_s).c_str(), rate, method.c_str(), 100.0 * s.kv_bytes_share(),
+               static_cast<long long>(s.cached_tokens), static_cast<long long>(s.prompt_tokens));
+}
+
+// One question on an open document, streamed to stdout unless JSON was asked for.
+Result<Answer> ask_one(DocumentSession& session, const std::string& text, const RunFlags& f) {
+  Question q;
+  q.text = text;
+  q.budget_tokens = f.engine.budget_tokens;
+  const auto stream = [&](size_t, const Output& out) {
+    if (f.json) return;
+    std::fwrite(out.text.data(), 1, out.text.size(), stdout);
+    std::fflush(stdout);
+  };
+  FOVEA_ASSIGN(std::vector<Answer> answers, session.ask({q}, f.sampling, stream));
+  if (!answers[0].error.ok()) return answers[0].error;
+  if (!f.json) {
+    std::printf("\n");
+    std::fflush(stdout);
+    print_closing(answers[0].stats, f.engine.decode_method);
+  }
+  return std::move(answers[0]);
+}
+
+// Questions from the flags, else one per line of stdin.
+bool next_question(const RunFlags& f, size_t index, bool interactive, std::string* question) {
+  if (!f.questions.empty()) {
+    if (index >= f.questions.size()) return false;
+    *question = f.questions[index];
+    if (!f.json) std::fprintf(stderr, "\n?  %s\n", question->c_str());
+    return true;
+  }
+  do {
+    if (interactive) std::fprintf(stderr, "\n?  ");
+    if (!std::getline(std::cin, *question)) return false;
+  } while (question->empty());
+  return true;
+}
+
+Status answer_document(Engine& engine, const RunFlags& f, Json* json) {
+  FOVEA_ASSIGN(std::string document, read_file(f.file));
+  Progress progress("reading");
+  const double start = Clock().now_s();
+  Result<std::unique_ptr<DocumentSession>> opened =
+      DocumentSession::open(engine, std::move(document), [&](int64_t done, int64_t total) { progress.show(done, total); });
+  progress.clear();
+  if (!opened.ok()) return std::move(opened).status().with_context(f.file);
+  DocumentSession& session = **opened;
+  const double read_s = Clock().now_s() - start;
+  const double tokens = static_cast<double>(session.document_tokens());
+  if (!f.json)
+    std::fprintf(stderr, "read %.0f tokens in %s (%.0f tok/s)\n", tokens, duration_text(read_s).c_str(), tokens / read_s);
+  (*json)["document_tokens"] = session.document_tokens();
+  (*json)["prefill_s"] = read_s;
+  std::string question;
+  for (size_t i = 0; next_question(f, i, !f.json, &question); ++i) {
+    FOVEA_ASSIGN(Answer answer, ask_one(session, question, f));
+    (*json)["answers"].push_back(stats_json({question, std::move(answer)}));
+  }
+  return {};
+}
+
+Status answer_prompt(Engine& engine, const RunFlags& f, Json* json) {
+  Request r;
+  FOVEA_ASSIGN(r.prompt, chat_prompt(engine, f.prompt));
+  r.sampling = f.sampling;
+  r.budget_tokens = f.engine.budget_tokens;
+  const int64_t total = static_cast<int64_t>(r.prompt.size());
+  FOVEA_ASSIGN(const RequestId id, engine.submit(std::move(r)));
+  Progress progress("reading");
+  Printed printed{f.prompt, {}};
+  std::vector<Output> outputs;
+  for (bool more = true; more && printed.answer.reason == FinishReason::none;) {
+    outputs.clear();
+    FOVEA_ASSIGN(more, engine.step(&outputs));
+    progress.show(engine.computed_tokens(id), total);
+    for (const Output& out : outputs) {
+      progress.clear();
+      printed.answer.text += out.text;
+      if (!f.json) std::fwrite(out.text.data(), 1, out.text.size(), stdout);
+      if (!out.finished) continue;
+      FOVEA_TRY(out.error);
+      printed.answer.reason = out.reason;
+      printed.answer.stats = out.stats;
+    }
+    if (!f.json) std::fflush(stdout);
+  }
+  if (!f.json) {
+    std::printf("\n");
+    std::fflush(stdout);
+    print_closing(printed.answer.stats, f.engine.decode_method);
+  }
+  (*json)["answers"].push_back(stats_json(printed));
+  return {};
+}
+
+Status execute(const RunFlags& f) {
+  if (f.file.empty() == f.prompt.empty()) return Status::invalid_argument("run needs --file or --prompt, and not both");
+  if (!f.prompt.empty() && !f.questions.empty()) return Status::invalid_argument("--question goes with --file");
+  FOVEA_ASSIGN(EngineOptions options, f.engine.options());
+  const double start = Clock().now_s();
+  FOVEA_ASSIGN(const std::unique_ptr<Engine> engine, Engine::create(std::move(options)));
+  const ModelInfo& m = engine->model();
+  if (!f.json) {
+    std::fprintf(stderr, "%s, %.1f M parameters, loaded in %s (%s)\n", m.architecture.c_str(), static_cast<double>(m.parameters) / 1e6,
+                 duration_text(Clock().now_s() - start).c_str(), engine->backend().c_str());
+  }
+  if (m.max_model_len > m.max_position_embeddings)
+    std::fprintf(stderr, "fovea: warning: --max-model-len %lld exceeds the model's max_position_embeddings %lld: answers may degrade\n",
+                 static_cast<long long>(m.max_model_len), static_cast<long long>(m.max_position_embeddings));
+  Json json = {{"model", m.architecture}, {"decode_method", f.engine.decode_method}, {"backend", engine->backend()}};
+  json["answers"] = Json::array();
+  FOVEA_TRY(f.file.empty() ? answer_prompt(*engine, f, &json) : answer_document(*engine, f, &json));
+  if (f.json) std::cout << json.dump(2) << "\n";
+  return {};
+}
+
+}  // namespace
+
+Run add_run(CLI::App& app) {
+  auto f = std::make_shared<RunFlags>();
+  CLI::App* cmd = app.add_subcommand("run", "Answer questions about a file, or a prompt");
+  f->engine.add_to(*cmd);
+  cmd->add_option("--file", f->file, "A document: read once, then asked every --question (or the lines of stdin)");
+  cmd->add_option("--question", f->questions, "A question about --file; may be given many times")->take_all()->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  cmd->add_option("--prompt", f->prompt, "A prompt without a document");
+  cmd->add_option("--max-tokens", f->sampling.max_tokens, "Most tokens of an answer")->capture_default_str();
+  cmd->add_option("--temperature", f->sampling.temperature, "0: greedy")->capture_default_str();
+  cmd->add_option("--top-k", f->sampling.top_k, "Sample among the k likeliest; 0: all");
+  cmd->add_option("--top-p", f->sampling.top_p, "Sample among the likeliest that hold this mass");
+  cmd->add_option("--min-p", f->sampling.min_p, "Drop tokens less likely than this share of the likeliest");
+  cmd->add_option("--repetition-penalty", f->sampling.repetition_penalty, "Above 1: repeat less");
+  cmd->add_option("--stop", f->sampling.stop, "End the answer before this text; may be given many times");
+  cmd->add_flag("--json", f->json, "One JSON object on stdout instead of text");
+  return [f] {
+    const Status s = execute(*f);
+    return s.ok() ? 0 : report(s);
+  };
+}
+
+}  // namespace fovea::cli

@@ -1,0 +1,128 @@
+// The engine's inside. engine.cpp: making it and taking requests; engine_step.cpp: the step.
+#pragma once
+
+#include "base/arena.h"
+#include "base/clock.h"
+#include "base/thread_pool.h"
+#include "device/stream.h"
+#include "engine/batch.h"
+#include "engine/loaded_model.h"
+#include "engine/read_counter.h"
+#include "engine/sampler.h"
+#include "engine/scheduler.h"
+#include "engine/sequence.h"
+#include "kernels/cpu/cpu_ops.h"
+#include "kv/block_manager.h"
+#include "kv/kv_cache.h"
+
+#include <fovea/engine.h>
+
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+namespace fovea {
+
+// Refuses impossible options, naming flag and value.
+Status check_options(const EngineOptions& options);
+// Bytes the system could give now.
+int64_t available_memory();
+
+class EngineImpl final : public Engine {
+ public:
+  explicit EngineImpl(EngineOptions options) : options_(std::move(options)) {}
+  ~EngineImpl() override;
+  Status init();
+
+  const ModelInfo& model() const override { return info_; }
+  const EngineOptions& options() const override { return options_; }
+  std::string backend() const override;
+  Result<std::vector<TokenId>> tokenize(std::string_view text) const override;
+  std::string detokenize(std::span<const TokenId> tokens) const override;
+  Result<std::string> apply_chat_template(std::span<const ChatMessage> messages, bool add_generation_prompt) const override;
+  Result<RequestId> submit(Request request) override;
+  void abort(RequestId id) override;
+  void release(RequestId id) override;
+  Result<bool> step(std::vector<Output>* outputs) override;
+  EngineStats stats() const override;
+  int64_t computed_tokens(RequestId id) const override;
+  void set_trace(std::function<void(const SelectionTrace&)> callback) override { counter_->set_trace(std::move(callback)); }
+  void set_logits_tap(std::function<void(RequestId, int32_t, std::span<const float>)> tap) override { tap_ = std::move(tap); }
+
+  // For tests.
+  const BlockManager& blocks() const { return *blocks_; }
+  KvCache& kv() { return *kv_; }
+
+ private:
+  struct Pending {
+    RequestId id;
+    Request request;
+    double submitted_s;
+  };
+  struct LiveRequest {
+    std::vector<SequenceId> answers;
+    int32_t unfinished = 0;
+    bool hold = false;
+  };
+
+  // Making it.
+  Status make_methods();
+  Status make_cache();
+  Status make_ops();
+  void make_step_buffers();
+  Numerics numerics() const;
+  int32_t method_index(const std::string& name) const;
+  Status check_request(const Request& request) const;
+
+  // A step: schedule, prepare, forward, sample, commit.
+  void take_inbox(std::vector<Output>* outputs);
+  void admit(Pending pending, std::vector<Output>* outputs);
+  void abort_now(RequestId id, std::vector<Output>* outputs);
+  void release_now(RequestId id);
+  void report_failed(const StepPlan& plan, std::vector<Output>* outputs);
+  void note_scheduled(const StepPlan& plan);
+  void sample(const StepPlan& plan, std::vector<Output>* outputs);
+  void take_token(Sequence& seq, TokenId token, std::vector<Output>* outputs);
+  void finish(Sequence& seq, FinishReason reason, Status error, Output* out);
+  void forget(SequenceId id);
+
+  EngineOptions options_;
+  ModelInfo info_;
+  Clock clock_;
+  std::unique_ptr<LoadedModel> model_;
+  std::vector<MethodEntry> methods_;  // [0] is dense
+  const Method* codes_method_ = nullptr;  // whose codes the cache write keeps; null: none
+  PlaneIdx codes_plane_;
+  std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<Ops> ops_;
+  CpuOps* cpu_ops_ = nullptr;  // ops_, where it is the CPU's
+  CpuStream stream_;
+  std::unique_ptr<KvCache> kv_;
+  std::unique_ptr<SwapArea> swap_;
+  std::unique_ptr<BlockManager> blocks_;
+  std::unique_ptr<BlockHasher> hasher_;
+  std::unique_ptr<Scheduler> scheduler_;
+
+  // Owned by the stepping thread.
+  Batch::Sequences sequences_;
+  std::unordered_map<RequestId, LiveRequest> requests_;
+  std::unique_ptr<Batch> batch_;
+  std::unique_ptr<ReadCounter> counter_;
+  std::unique_ptr<Sampler> sampler_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<float[]> logits_;    // [max_num_seqs, vocab]
+  std::vector<float> scratch_logits_;  // [vocab]
+  std::vector<Sampled> sampled_;
+  uint64_t next_sequence_ = 1;
+  int64_t steps_ = 0;
+  std::function<void(RequestId, int32_t, std::span<const float>)> tap_;
+
+  mutable std::mutex mutex_;  // guards what follows: other threads submit, abort and ask
+  std::vector<Pending> inbox_;
+  std::vector<RequestId> aborts_, releases_;
+  std::unordered_map<RequestId, int64_t> progress_;  // computed tokens of live requests
+  uint64_t next_request_ = 1;
+};
+
+}  // namespace fovea

@@ -1,0 +1,260 @@
+// One step: schedule, prepare, forward, sample, commit.
+#include "engine/engine_impl.h"
+
+#include "base/check.h"
+
+#include <algorithm>
+
+namespace fovea {
+
+Result<bool> EngineImpl::step(std::vector<Output>* outputs) {
+  take_inbox(outputs);
+  const StepPlan& plan = scheduler_->schedule();
+  report_failed(plan, outputs);
+  if (plan.empty()) return !scheduler_->idle() || !outputs->empty();
+  kv_->apply(plan.cache_ops, swap_.get());
+  note_scheduled(plan);
+
+  batch_->build(plan, *scheduler_, *blocks_, sequences_);
+  ForwardBatch& forward = batch_->forward();
+  forward.logits = logits_.get();
+  forward.observer = counter_.get();
+  for (const RowGroup& g : forward.groups) {
+    if (g.method) g.method->step_begin(g.step);
+  }
+  arena_->reset();
+  FOVEA_TRY(model_->transformer->forward(forward, *kv_, codes_method_, codes_plane_, *ops_, stream_, *arena_));
+  FOVEA_TRY(stream_.synchronize());
+  for (const RowGroup& g : forward.groups) {
+    if (g.method) g.method->step_finish();
+  }
+  sample(plan, outputs);
+  ++steps_;
+  return true;
+}
+
+// ---- taking over what other threads asked for ----
+
+void EngineImpl::take_inbox(std::vector<Output>* outputs) {
+  std::vector<Pending> pending;
+  std::vector<RequestId> aborts, releases;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    pending.swap(inbox_);
+    aborts.swap(aborts_);
+    releases.swap(releases_);
+  }
+  for (Pending& p : pending) admit(std::move(p), outputs);
+  for (RequestId id : aborts) abort_now(id, outputs);
+  for (RequestId id : releases) release_now(id);
+}
+
+void EngineImpl::admit(Pending pending, std::vector<Output>* outputs) {
+  Request& r = pending.request;
+  const auto refuse = [&](Status why) {
+    Output out;
+    out.request = pending.id;
+    out.finished = true;
+    out.reason = FinishReason::failed;
+    out.error = std::move(why);
+    outputs->push_back(std::move(out));
+  };
+  SequenceSpec spec;
+  int64_t prompt_tokens = static_cast<int64_t>(r.prompt.size());
+  if (r.fork_of) {
+    const auto parent = requests_.find(*r.fork_of);
+    if (parent == requests_.end() || !parent->second.hold)
+      return refuse(Status::not_found("fork_of: request " + std::to_string(r.fork_of->value) + " is not held"));
+    const SequenceId id = parent->second.answers[0];
+    if (parent->second.unfinished)
+      return refuse(Status::invalid_argument("fork_of: request " + std::to_string(r.fork_of->value) + " is not finished"));
+    spec.fork_of = id;
+    prompt_tokens += scheduler_->tokens(id).size();
+  }
+  const int64_t room = options_.max_model_len - prompt_tokens;
+  if (room < (r.sampling.max_tokens > 0 ? 1 : 0))
+    return refuse(Status::invalid_argument("prompt: " + std::to_string(prompt_tokens) + " tokens do not fit --max-model-len " +
+                                           std::to_string(options_.max_model_len)));
+  const int32_t method = r.decode_method.empty() ? method_index(options_.decode_method) : method_index(r.decode_method);
+  LiveRequest live;
+  live.hold = r.hold;
+  live.unfinished = r.sampling.n;
+  for (int32_t i = 0; i < r.sampling.n; ++i) live.answers.push_back(SequenceId{next_sequence_++});
+  spec.answers = live.answers;
+  spec.queue_key = r.fairness_key;
+  spec.prompt = std::move(r.prompt);
+  spec.max_new_tokens = static_cast<int32_t>(std::min<int64_t>(r.sampling.max_tokens, room));
+  spec.sparse = methods_[method].method != nullptr;
+  spec.hold = r.hold;
+  spec.hasher = hasher_.get();
+  if (Status s = scheduler_->add(std::move(spec)); !s.ok()) return refuse(std::move(s));
+
+  const uint64_t seed = r.sampling.seed ? *r.sampling.seed : options_.seed + pending.id.value;
+  for (int32_t i = 0; i < r.sampling.n; ++i) {
+    auto s = std::make_unique<Sequence>();
+    s->id = live.answers[i];
+    s->request = pending.id;
+    s->index = i;
+    s->sampling = r.sampling;
+    s->sampling.max_tokens = static_cast<int32_t>(std::min<int64_t>(r.sampling.max_tokens, room));
+    s->seed = seed;
+    s->method = method;
+    s->budget_tokens = r.budget_tokens;
+    s->trace = r.trace;
+    s->prompt_tokens = static_cast<int32_t>(prompt_tokens);
+    if (model_->tokenizer) s->decoder.emplace(*model_->tokenizer);
+    s->stops = StopMatcher(r.sampling.stop);
+    s->submitted_s = pending.submitted_s;
+    s->stats.prompt_tokens = prompt_tokens;
+    if (methods_[method].method) methods_[method].method->request_begin(s->id);
+    sequences_.emplace(s->id, std::move(s));
+  }
+  requests_.emplace(pending.id, std::move(live));
+}
+
+void EngineImpl::abort_now(RequestId id, std::vector<Output>* outputs) {
+  const auto it = requests_.find(id);
+  if (it == requests_.end()) return;
+  const std::vector<SequenceId> answers = it->second.answers;
+  const bool held = it->second.hold && it->second.unfinished == 0;
+  if (held) return release_now(id);
+  for (SequenceId seq : answers) {
+    const auto s = sequences_.find(seq);
+    if (s == sequences_.end()) continue;
+    scheduler_->abort(seq);
+    Output out;
+    finish(*s->second, FinishReason::aborted, {}, &out);
+    outputs->push_back(std::move(out));
+    forget(seq);
+  }
+}
+
+void EngineImpl::release_now(RequestId id) {
+  const auto it = requests_.find(id);
+  if (it == requests_.end() || !it->second.hold) return;
+  it->second.hold = false;
+  if (it->second.unfinished > 0) return;  // finish() will let it go
+  scheduler_->release(it->second.answers[0]);
+  requests_.erase(it);
+}
+
+void EngineImpl::report_failed(const StepPlan& plan, std::vector<Output>* outputs) {
+  for (const auto& [id, why] : plan.failed) {
+    const auto s = sequences_.find(id);
+    if (s == sequences_.end()) continue;
+    Output out;
+    finish(*s->second, FinishReason::failed, why, &out);
+    outputs->push_back(std::move(out));
+    forget(id);
+  }
+  for (SequenceId id : plan.preempted) {
+    if (const auto s = sequences_.find(id); s != sequences_.end()) ++s->second->stats.preemptions;
+  }
+}
+
+void EngineImpl::note_scheduled(const StepPlan& plan) {
+  const double now = clock_.now_s();
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const ScheduledRows& rows : plan.rows) {
+    Sequence& s = *sequences_.at(rows.seq);
+    if (s.first_scheduled_s < 0) {
+      s.first_scheduled_s = now;
+      s.stats.queue_s = now - s.submitted_s;
+      s.stats.cached_tokens = scheduler_->cached_tokens(rows.seq);
+    }
+    progress_[s.request] = rows.first_position + rows.num_tokens;
+  }
+}
+
+// ---- sampling and what follows from it ----
+
+void EngineImpl::sample(const StepPlan& plan, std::vector<Output>* outputs) {
+  const int32_t vocab = model_->config.vocab_size;
+  sampled_.clear();
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    const int32_t at = batch_->logit_index(i);
+    if (at < 0) continue;
+    const float* logits = logits_.get() + int64_t{at} * vocab;
+    const std::span<const TokenId> history = scheduler_->tokens(plan.rows[i].seq);
+    for (SequenceId id : plan.rows[i].sample_for) {
+      Sequence& s = *sequences_.at(id);
+      if (tap_) tap_(s.request, s.index, {logits, static_cast<size_t>(vocab)});
+      std::copy_n(logits, vocab, scratch_logits_.data());
+      const TokenId token = sampler_->sample(scratch_logits_, history, s.sampling,
+                                             sample_uniform(s.seed, s.index, s.output_tokens));
+      take_token(s, token, outputs);
+      sampled_.push_back({id, token, s.finished});
+    }
+  }
+  for (SequenceId id : scheduler_->commit(sampled_)) {
+    const auto s = sequences_.find(id);
+    if (s == sequences_.end()) continue;
+    if (!s->second->finished) {  // a prefill without answers (max_tokens 0)
+      Output out;
+      finish(*s->second, FinishReason::length, {}, &out);
+      outputs->push_back(std::move(out));
+    }
+    forget(id);
+  }
+}
+
+void EngineImpl::take_token(Sequence& s, TokenId token, std::vector<Output>* outputs) {
+  const double now = clock_.now_s();
+  if (s.first_token_s < 0) s.first_token_s = now;
+  s.last_token_s = now;
+  ++s.output_tokens;
+  Output out;
+  out.request = s.request;
+  out.index = s.index;
+  out.tokens.push_back(token);
+  const auto holds = [&](const std::vector<TokenId>& ids) { return std::find(ids.begin(), ids.end(), token) != ids.end(); };
+  const bool eos = (!s.sampling.ignore_eos && holds(model_->config.eos_token_ids)) || holds(s.sampling.stop_token_ids);
+  if (s.decoder && !eos) out.text = s.stops.push(s.decoder->push(token));
+  const bool full = s.output_tokens >= s.sampling.max_tokens;
+  if (eos || s.stops.stopped() || full) {
+    std::string rest;
+    if (s.decoder && !s.stops.stopped()) {
+      rest = s.stops.push(s.decoder->finish());
+      rest += s.stops.finish();
+    }
+    out.text += rest;
+    finish(s, eos || s.stops.stopped() ? FinishReason::stop : FinishReason::length, {}, &out);
+  }
+  outputs->push_back(std::move(out));
+}
+
+void EngineImpl::finish(Sequence& s, FinishReason reason, Status error, Output* out) {
+  s.finished = true;
+  s.stats.output_tokens = s.output_tokens;
+  s.stats.context_tokens = s.prompt_tokens + s.output_tokens;
+  if (s.first_token_s >= 0) {
+    s.stats.ttft_s = s.first_token_s - s.submitted_s;
+    s.stats.decode_s = s.last_token_s - s.first_token_s;
+  }
+  out->request = s.request;
+  out->index = s.index;
+  out->finished = true;
+  out->reason = reason;
+  out->error = std::move(error);
+  out->stats = s.stats;
+}
+
+// The sequence is over; its request too when it was the last of its answers and is not held.
+void EngineImpl::forget(SequenceId id) {
+  const auto s = sequences_.find(id);
+  const RequestId request = s->second->request;
+  if (Method* m = methods_[s->second->method].method.get()) m->request_finish(id);
+  sequences_.erase(s);
+  const auto r = requests_.find(request);
+  if (r == requests_.end() || --r->second.unfinished > 0) return;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    progress_.erase(request);
+  }
+  const SequenceId first = r->second.answers[0];
+  if (r->second.hold && scheduler_->is_held(first)) return;
+  if (scheduler_->is_held(first)) scheduler_->release(first);
+  requests_.erase(r);
+}
+
+}  // namespace fovea

@@ -1,0 +1,83 @@
+#include "engine/loaded_model.h"
+
+#include "model/digest.h"
+
+#include <filesystem>
+
+namespace fovea {
+namespace {
+
+bool exists(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+Status load_text(const EngineOptions& options, LoadedModel* m) {
+  const std::string tokenizer = options.model_dir + "/tokenizer.json";
+  if (exists(tokenizer)) {
+    FOVEA_ASSIGN(m->tokenizer, Tokenizer::load(tokenizer));
+    FOVEA_ASSIGN(const Digest digest, file_digest(tokenizer));
+    m->tokenizer_digest = digest_hex(digest);
+    if (m->tokenizer->vocab_size() > m->config.vocab_size)
+      return Status::corrupt(tokenizer + ": its largest id " + std::to_string(m->tokenizer->vocab_size() - 1) +
+                             " is beyond config.json's vocab_size " + std::to_string(m->config.vocab_size));
+  }
+  if (!exists(options.model_dir + "/tokenizer_config.json")) return {};
+  FOVEA_ASSIGN(ChatTemplateSource source, load_chat_template(options.model_dir));
+  m->bos_token = source.bos_token;
+  m->eos_token = source.eos_token;
+  if (!source.source.empty()) {
+    FOVEA_ASSIGN(m->chat_template, ChatTemplate::parse(source.source, source.name));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<LoadedModel>> load_model(const EngineOptions& options) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(options.model_dir, error))
+    return Status::not_found("--model " + options.model_dir + ": there is no such directory");
+  auto m = std::make_unique<LoadedModel>();
+  FOVEA_ASSIGN(m->config, load_model_config(options.model_dir));
+  if (options.dummy_weights) {
+    FOVEA_ASSIGN(m->weights, dummy_weights(m->config, options.seed));
+    FOVEA_ASSIGN(const Digest digest, dummy_model_digest(options.model_dir, options.seed));
+    m->model_digest = digest_hex(digest);
+  } else {
+    FOVEA_ASSIGN(m->weights, load_checkpoint(options.model_dir, m->config));
+    FOVEA_ASSIGN(const Digest digest, model_digest(options.model_dir));
+    m->model_digest = digest_hex(digest);
+  }
+  FOVEA_TRY(load_text(options, m.get()));
+  m->transformer = make_llama(m->config, m->weights);
+  return m;
+}
+
+ModelInfo describe(const LoadedModel& model, const EngineOptions& options) {
+  const ModelConfig& c = model.config;
+  ModelInfo info;
+  info.architecture = c.architecture;
+  info.shape.num_layers = c.num_layers;
+  info.shape.num_heads = c.num_heads;
+  info.shape.kv_heads = c.num_kv_heads;
+  info.shape.head_dim = c.head_dim;
+  info.shape.block_size = options.block_size;
+  info.shape.kv_bytes_per_token_head = 2 * int64_t{c.head_dim} * static_cast<int64_t>(dtype_bytes(options.kv_cache_dtype));
+  info.hidden_size = c.hidden_size;
+  info.intermediate_size = c.intermediate_size;
+  info.vocab_size = c.vocab_size;
+  info.weight_bytes = static_cast<int64_t>(model.weights.matrix_bytes);
+  info.weight_dtype = dtype_name(model.weights.embed.dtype);
+  info.parameters = info.weight_bytes / static_cast<int64_t>(dtype_bytes(model.weights.embed.dtype));
+  info.rope = std::string(rope_kind_name(c.rope.kind)) + " theta=" + std::to_string(c.rope.theta) +
+              " factor=" + std::to_string(c.rope.factor) + " original=" + std::to_string(c.rope.original_max_position) +
+              " attention=" + std::to_string(c.rope.attention_factor);
+  info.max_position_embeddings = c.max_position_embeddings;
+  info.max_model_len = options.max_model_len ? options.max_model_len : c.max_position_embeddings;
+  info.has_tokenizer = model.tokenizer != nullptr;
+  info.has_chat_template = model.chat_template != nullptr;
+  return info;
+}
+
+}  // namespace fovea

@@ -1,0 +1,35 @@
+// LoadedModel: everything a model directory holds, ready to run.
+#pragma once
+
+#include "model/chat_template/chat_template.h"
+#include "model/checkpoint.h"
+#include "model/config.h"
+#include "model/forward.h"
+#include "model/tokenizer/tokenizer.h"
+
+#include <fovea/engine.h>
+#include <fovea/options.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace fovea {
+
+struct LoadedModel {
+  ModelConfig config;
+  ModelWeights weights;
+  std::unique_ptr<Transformer> transformer;
+  std::unique_ptr<Tokenizer> tokenizer;        // null: the directory has no tokenizer.json; token ids still work
+  std::unique_ptr<ChatTemplate> chat_template;  // null: it has none
+  std::string bos_token, eos_token;             // as the template prints them
+  std::string model_digest;
+  std::string tokenizer_digest;
+};
+
+// Errors name the file, field and value. With dummy_weights only config.json has to be there.
+Result<std::unique_ptr<LoadedModel>> load_model(const EngineOptions& options);
+
+ModelInfo describe(const LoadedModel& model, const EngineOptions& options);
+
+}  // namespace fovea

@@ -1,0 +1,66 @@
+// A document read once and asked many questions: the document's blocks are held, each question forks them.
+#pragma once
+
+#include <fovea/engine.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace fovea {
+
+struct Question {
+  std::string text;
+  std::string decode_method;   // empty: the engine's
+  int32_t budget_tokens = 0;   // 0: the method's own
+  bool trace = false;
+};
+
+struct Answer {
+  std::string text;
+  std::vector<TokenId> tokens;
+  std::vector<TokenId> prompt;  // the question's own tokens, after the held document
+  FinishReason reason = FinishReason::none;
+  Status error;
+  RequestStats stats;
+};
+
+// The message is document + "\n\n" + question, one user turn of the model's chat template. The tokens that every such
+// prompt begins with are prefilled once and held; what follows (the question, the template's end) goes with the question.
+class DocumentSession {
+ public:
+  using Progress = std::function<void(int64_t done, int64_t total)>;
+  using Stream = std::function<void(size_t question, const Output&)>;
+
+  // Prefills the document. `progress` (may be null) is called after every step.
+  static Result<std::unique_ptr<DocumentSession>> open(Engine& engine, std::string document, const Progress& progress);
+  ~DocumentSession();
+  DocumentSession(const DocumentSession&) = delete;
+  DocumentSession& operator=(const DocumentSession&) = delete;
+
+  // Asks all questions at once, in one batch; `stream` (may be null) sees every event. An error of one question is in its
+  // Answer; a Status is the engine's own failure.
+  Result<std::vector<Answer>> ask(const std::vector<Question>& questions, const SamplingParams& sampling, const Stream& stream);
+
+  int64_t document_tokens() const { return static_cast<int64_t>(held_.size()); }
+  const std::vector<TokenId>& held_tokens() const { return held_; }
+  const RequestStats& prefill_stats() const { return prefill_stats_; }
+
+ private:
+  DocumentSession(Engine& engine, std::string document) : engine_(engine), document_(std::move(document)) {}
+  Result<std::vector<TokenId>> prompt_of(const std::string& user_text) const;
+  Status prefill(const Progress& progress);
+
+  Engine& engine_;
+  const std::string document_;
+  std::vector<TokenId> held_;
+  RequestId request_;
+  bool holding_ = false;
+  RequestStats prefill_stats_;
+};
+
+// Tokens of one user turn in the model's chat template; of the bare text where the model has none.
+Result<std::vector<TokenId>> chat_prompt(const Engine& engine, const std::string& user_text);
+
+}  // namespace fovea

@@ -1,0 +1,58 @@
+#include "kernels/cpu/cpu_ops.h"
+
+#include "kernels/cpu/cpu_features.h"
+#include "kernels/cpu/decode_attention.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/hash_select.h"
+#include "kernels/cpu/kv_write.h"
+#include "kernels/cpu/linear.h"
+#include "kernels/cpu/prefill_attention.h"
+
+namespace fovea {
+namespace {
+
+class CpuOpsImpl final : public CpuOps {
+ public:
+  CpuOpsImpl(ThreadPool& pool, Numerics numerics) : pool_(pool), numerics_(numerics) {}
+
+  std::string_view name() const override { return "cpu"; }
+  Numerics numerics() const override { return numerics_; }
+
+  Status prepare(const OpsLimits& limits) override {
+    FOVEA_TRY(linear_.prepare(limits, pool_.size(), numerics_));
+    FOVEA_TRY(decode_.prepare(limits, pool_.size()));
+    FOVEA_TRY(prefill_.prepare(limits, pool_.size(), numerics_));
+    return select_.prepare(limits, pool_.size());
+  }
+  Status add_linear_shape(int32_t k, int32_t n, DType dtype) override { return linear_.add_shape(k, n, dtype); }
+
+  void embed(const EmbedParams& p, Stream&) override { cpu::embed(p, pool_); }
+  void rms_norm(const RmsNormParams& p, Stream&) override { cpu::rms_norm(p, pool_); }
+  void linear(const LinearParams& p, Stream&) override { linear_.run(p, pool_); }
+  void silu_mul(const SiluMulParams& p, Stream&) override { cpu::silu_mul(p, pool_); }
+  void kv_write(const KvWriteParams& p, Stream&) override { cpu::kv_write(p, pool_); }
+  void hash_select(const HashSelectParams& p, Stream&) override { select_.run(p, pool_); }
+  void paged_decode(const AttentionParams& p, Stream&) override { decode_.run(p, pool_); }
+  void paged_prefill(const AttentionParams& p, Stream&) override { prefill_.run(p, pool_); }
+
+ private:
+  ThreadPool& pool_;
+  const Numerics numerics_;
+  cpu::Linear linear_;
+  cpu::DecodeAttention decode_;
+  cpu::PrefillAttention prefill_;
+  cpu::HashSelect select_;
+};
+
+}  // namespace
+
+std::unique_ptr<CpuOps> make_cpu_ops(ThreadPool& pool, Numerics numerics) {
+  return std::make_unique<CpuOpsImpl>(pool, numerics);
+}
+
+Numerics preferred_numerics() {
+  const auto& f = cpu::cpu_features();
+  return f.amx_bf16 || f.avx512_bf16 ? Numerics::bf16 : Numerics::f32;
+}
+
+}  // namespace fovea

@@ -1,0 +1,31 @@
+#include "kernels/ref/ref_ops.h"
+
+#include "kernels/ref/attention.h"
+#include "kernels/ref/dense_math.h"
+#include "kernels/ref/hash.h"
+#include "kernels/ref/kv_write.h"
+
+namespace fovea {
+namespace {
+
+class RefOps final : public Ops {
+ public:
+  std::string_view name() const override { return "ref"; }
+  Numerics numerics() const override { return Numerics::f32; }
+  Status prepare(const OpsLimits&) override { return {}; }
+
+  void embed(const EmbedParams& p, Stream&) override { ref::embed(p); }
+  void rms_norm(const RmsNormParams& p, Stream&) override { ref::rms_norm(p); }
+  void linear(const LinearParams& p, Stream&) override { ref::linear(p); }
+  void silu_mul(const SiluMulParams& p, Stream&) override { ref::silu_mul(p); }
+  void kv_write(const KvWriteParams& p, Stream&) override { ref::kv_write(p); }
+  void hash_select(const HashSelectParams& p, Stream&) override { ref::hash_select(p); }
+  void paged_decode(const AttentionParams& p, Stream&) override { ref::paged_attention(p); }
+  void paged_prefill(const AttentionParams& p, Stream&) override { ref::paged_attention(p); }
+};
+
+}  // namespace
+
+std::unique_ptr<Ops> make_ref_ops() { return std::make_unique<RefOps>(); }
+
+}  // namespace fovea

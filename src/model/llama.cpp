@@ -1,0 +1,208 @@
+// The forward pass of Llama, Qwen2 and Qwen3: one page of algebra over ops. T rows, h hidden, H query heads, KV heads, d.
+#include "base/check.h"
+#include "model/forward.h"
+#include "model/rope.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace fovea {
+namespace {
+
+// Scratch of one pass. Every pointer comes from the step's arena.
+struct Activations {
+  float* x;       // [T, h] the residual stream
+  float* normed;  // [T, h]
+  float* q;       // [T, H, d]
+  float* k;       // [T, KV, d]
+  float* v;       // [T, KV, d]
+  float* attn;    // [T, H, d]
+  float* delta;   // [T, h] what a block adds to x
+  float* gate;    // [T, f]
+  float* up;      // [T, f]
+  float* cos;     // [T, d/2]
+  float* sin;     // [T, d/2]
+  float* picked;  // [logit rows, h]
+};
+
+class Llama final : public Transformer {
+ public:
+  Llama(const ModelConfig& config, const ModelWeights& weights)
+      : c_(config),
+        w_(weights),
+        inv_freq_(rope_inv_freq(config.rope, config.head_dim)),
+        rope_scaling_(rope_attention_scaling(config.rope)) {}
+
+  size_t workspace_bytes(int32_t max_tokens, int32_t max_logit_rows) const override {
+    const int64_t t = max_tokens;
+    size_t sum = 0;
+    for (int64_t n : {t * c_.hidden_size, t * c_.hidden_size, t * q_dim(), t * kv_dim(), t * kv_dim(), t * q_dim(),
+                      t * c_.hidden_size, t * c_.intermediate_size, t * c_.intermediate_size, t * c_.head_dim / 2,
+                      t * c_.head_dim / 2, int64_t{max_logit_rows} * c_.hidden_size})
+      sum += Arena::bytes_for<float>(n);
+    return sum;
+  }
+
+  Status forward(const ForwardBatch& b, KvCache& kv, const Method* codes, PlaneIdx codes_plane, Ops& ops,
+                 Stream& stream, Arena& arena) override {
+    const Activations a = take(b, arena);
+    for (int32_t t = 0; t < b.tokens; ++t)
+      rope_cos_sin(inv_freq_, rope_scaling_, b.positions[t], a.cos + t * c_.head_dim / 2, a.sin + t * c_.head_dim / 2);
+
+    ops.embed({w_.embed.data, w_.embed.dtype, b.ids, a.x, b.tokens, c_.hidden_size}, stream);
+    std::array<Selection, kGroupsMax> chosen;  // per group: what its last `own` layer chose
+    FOVEA_CHECK(b.groups.size() <= chosen.size());
+    const float* add = nullptr;
+    for (int32_t layer = 0; layer < c_.num_layers; ++layer) {
+      const LayerWeights& w = w_.layers[layer];
+      ops.rms_norm({a.x, add, w.input_norm.data(), a.normed, b.tokens, c_.hidden_size, c_.rms_norm_eps}, stream);
+      project(a.normed, b.tokens, c_.hidden_size, {{{&w.q, &w.q_bias, a.q}, {&w.k, &w.k_bias, a.k}, {&w.v, &w.v_bias, a.v}}}, 3, ops, stream);
+      write_kv(b, a, w, LayerIdx{layer}, kv, codes, codes_plane, ops, stream);
+      FOVEA_TRY(attend(b, a, LayerIdx{layer}, kv, chosen, ops, stream));
+      project(a.attn, b.tokens, q_dim(), {{{&w.o, &w.o_bias, a.delta}}}, 1, ops, stream);
+      ops.rms_norm({a.x, a.delta, w.post_attention_norm.data(), a.normed, b.tokens, c_.hidden_size, c_.rms_norm_eps}, stream);
+      project(a.normed, b.tokens, c_.hidden_size, {{{&w.gate, &w.gate_bias, a.gate}, {&w.up, &w.up_bias, a.up}}}, 2, ops, stream);
+      ops.silu_mul({a.gate, a.up, a.gate, b.tokens, c_.intermediate_size}, stream);
+      project(a.gate, b.tokens, c_.intermediate_size, {{{&w.down, &w.down_bias, a.delta}}}, 1, ops, stream);
+      add = a.delta;
+    }
+    logits(b, a, ops, stream);
+    return {};
+  }
+
+ private:
+  static constexpr size_t kGroupsMax = 64;  // row groups of a step: methods x {prefill, dense decode, sparse}
+
+  struct Product {
+    const WeightMatrix* w;
+    const std::vector<float>* bias;  // null or empty: none
+    float* out;
+  };
+
+  int64_t q_dim() const { return int64_t{c_.num_heads} * c_.head_dim; }
+  int64_t kv_dim() const { return int64_t{c_.num_kv_heads} * c_.head_dim; }
+
+  Activations take(const ForwardBatch& b, Arena& arena) const {
+    const int64_t t = b.tokens;
+    Activations a;
+    a.x = arena.take<float>(t * c_.hidden_size);
+    a.normed = arena.take<float>(t * c_.hidden_size);
+    a.q = arena.take<float>(t * q_dim());
+    a.k = arena.take<float>(t * kv_dim());
+    a.v = arena.take<float>(t * kv_dim());
+    a.attn = arena.take<float>(t * q_dim());
+    a.delta = arena.take<float>(t * c_.hidden_size);
+    a.gate = arena.take<float>(t * c_.intermediate_size);
+    a.up = arena.take<float>(t * c_.intermediate_size);
+    a.cos = arena.take<float>(t * c_.head_dim / 2);
+    a.sin = arena.take<float>(t * c_.head_dim / 2);
+    a.picked = arena.take<float>(int64_t{b.num_logit_rows} * c_.hidden_size);
+    return a;
+  }
+
+  static const float* optional(const std::vector<float>* v) { return v && !v->empty() ? v->data() : nullptr; }
+
+  // The products of one input, in one call so that a decode step has one parallel region for q, k and v.
+  static void project(const float* x, int32_t rows, int64_t k, std::array<Product, 3> products, int32_t count, Ops& ops, Stream& stream) {
+    std::array<LinearWeight, 3> weights;
+    for (int32_t i = 0; i < count; ++i) {
+      const Product& p = products[i];
+      weights[i] = {p.w->data, p.w->dtype, static_cast<int32_t>(p.w->rows), optional(p.bias), p.out};
+    }
+    ops.linear({x, rows, static_cast<int32_t>(k), weights.data(), count}, stream);
+  }
+
+  void write_kv(const ForwardBatch& b, const Activations& a, const LayerWeights& w, LayerIdx layer, KvCache& kv,
+                const Method* codes, PlaneIdx codes_plane, Ops& ops, Stream& stream) const {
+    CodesView view;
+    const bool with_codes = codes && codes->codes_view(kv.plane(codes_plane, layer), &view);
+    KvWriteParams p;
+    p.tokens = b.tokens;
+    p.num_heads = c_.num_heads;
+    p.q = a.q;
+    p.k = a.k;
+    p.v = a.v;
+    p.q_norm = optional(&w.q_norm);
+    p.k_norm = optional(&w.k_norm);
+    p.norm_eps = c_.rms_norm_eps;
+    p.rope_dim = c_.head_dim;
+    p.cos = a.cos;
+    p.sin = a.sin;
+    p.slot_mapping = b.slot_mapping;
+    p.kv = kv.kv_view(layer);
+    p.codes = with_codes ? &view : nullptr;
+    ops.kv_write(p, stream);
+    for (const RowGroup& g : b.groups) {
+      if (g.method) g.method->on_kv_written(p, layer);
+    }
+  }
+
+  Status attend(const ForwardBatch& b, const Activations& a, LayerIdx layer, KvCache& kv,
+                std::array<Selection, kGroupsMax>& chosen, Ops& ops, Stream& stream) const {
+    static const Selection kAll;
+    for (size_t i = 0; i < b.groups.size(); ++i) {
+      const RowGroup& g = b.groups[i];
+      AttentionParams p;
+      p.q = a.q + g.first_row * q_dim();
+      p.out = a.attn + g.first_row * q_dim();
+      p.num_heads = c_.num_heads;
+      p.num_seqs = g.num_seqs;
+      p.q_indptr = g.q_indptr;
+      p.seq_len = g.seq_len;
+      p.kv = kv.kv_view(layer);
+      p.kv.table = g.table;
+      p.scale = 1.0f / std::sqrt(static_cast<float>(c_.head_dim));
+      p.window = c_.layer_windowed[layer.value] ? c_.sliding_window : 0;
+      const LayerRule rule = g.method ? g.policy->rule(layer) : LayerRule::dense;
+      if (rule == LayerRule::own) FOVEA_TRY(select(g, p.q, layer, kv, ops, stream, &chosen[i]));
+      p.selection = rule == LayerRule::dense ? &kAll : &chosen[i];
+      if (b.observer) b.observer->on_selection(g, layer, *p.selection);
+      if (g.kind == RowGroup::Kind::prefill) {
+        ops.paged_prefill(p, stream);
+      } else {
+        ops.paged_decode(p, stream);
+      }
+    }
+    return {};
+  }
+
+  static Status select(const RowGroup& g, const float* q, LayerIdx layer, KvCache& kv, Ops& ops, Stream& stream,
+                       Selection* out) {
+    std::array<std::byte*, 8> planes;
+    FOVEA_CHECK(g.planes.size() <= planes.size());
+    for (size_t i = 0; i < g.planes.size(); ++i) planes[i] = kv.plane(g.planes[i], layer);
+    SelectInputs in;
+    in.layer = layer;
+    in.step = &g.step;
+    in.q = q;
+    in.block_table = g.table;
+    in.planes = planes.data();
+    return g.method->select(in, ops, stream, out);
+  }
+
+  void logits(const ForwardBatch& b, const Activations& a, Ops& ops, Stream& stream) const {
+    if (b.num_logit_rows == 0) return;
+    // The last block's output joins the residual stream here; only the wanted rows are normed and projected.
+    for (int32_t i = 0; i < b.num_logit_rows; ++i) {
+      const int64_t row = int64_t{b.logit_rows[i]} * c_.hidden_size;
+      std::copy_n(a.delta + row, c_.hidden_size, a.picked + int64_t{i} * c_.hidden_size);
+      ops.rms_norm({a.x + row, a.picked + int64_t{i} * c_.hidden_size, w_.final_norm.data(), a.normed + int64_t{i} * c_.hidden_size, 1,
+                    c_.hidden_size, c_.rms_norm_eps}, stream);
+    }
+    project(a.normed, b.num_logit_rows, c_.hidden_size, {{{&w_.lm_head, nullptr, b.logits}}}, 1, ops, stream);
+  }
+
+  const ModelConfig& c_;
+  const ModelWeights& w_;
+  const std::vector<float> inv_freq_;
+  const float rope_scaling_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transformer> make_llama(const ModelConfig& config, const ModelWeights& weights) {
+  return std::make_unique<Llama>(config, weights);
+}
+
+}  // namespace fovea

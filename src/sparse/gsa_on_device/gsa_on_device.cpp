@@ -1,0 +1,106 @@
+#include "sparse/gsa_on_device/gsa_on_device.h"
+
+#include "base/check.h"
+#include "sparse/gsa_on_device/budget.h"
+
+#include <algorithm>
+
+namespace fovea {
+
+Status GsaOnDevice::attach(const ModelShape& shape, const MethodLimits& limits) {
+  const auto bad = [](const char* field, const std::string& why) {
+    return Status::invalid_argument(std::string("gsa_on_device: ") + field + " " + why);
+  };
+  if (!(options_.sparse_ratio > 0.0 && options_.sparse_ratio <= 1.0))
+    return bad("sparse_ratio", std::to_string(options_.sparse_ratio) + " is not in (0, 1]");
+  if (options_.budget_tokens < 0) return bad("budget_tokens", std::to_string(options_.budget_tokens) + " is negative");
+  if (options_.init_window_sz < 0 || options_.local_window_sz < 1 || options_.min_blocks < 0)
+    return bad("windows", "need init_window_sz >= 0, local_window_sz >= 1 (the query's own block) and min_blocks >= 0");
+  for (int32_t layer : options_.dense_layers) {
+    if (layer < 0 || layer >= shape.num_layers)
+      return bad("dense_layers", "holds " + std::to_string(layer) + ", the model has " +
+                                     std::to_string(shape.num_layers) + " layers");
+  }
+  FOVEA_ASSIGN(auto rotation, HashRotation::make(shape.head_dim, options_.hash_bits, options_.hash_seed));
+  rotation_ = std::move(rotation);
+  shape_ = shape;
+  limits_ = limits;
+  groups_ = options_.share_heads ? 1 : shape.kv_heads;
+  const int64_t max_blocks = (limits.max_len + shape.block_size - 1) / shape.block_size;
+  units_capacity_ = int64_t{limits.max_rows} * groups_ * max_blocks;
+  units_ = std::unique_ptr<int32_t[]>(new int32_t[units_capacity_]);
+  counts_ = std::make_unique<int32_t[]>(int64_t{limits.max_rows} * groups_);
+  k_ = std::make_unique<int32_t[]>(limits.max_rows);
+  return {};
+}
+
+std::vector<PlaneSpec> GsaOnDevice::planes() const {
+  return {{"codes", shape_.kv_heads, int64_t{shape_.block_size} * options_.hash_bits / 8, Residency::resident}};
+}
+
+bool GsaOnDevice::codes_view(std::byte* plane, CodesView* out) const {
+  const int64_t head_words = int64_t{shape_.block_size} * options_.hash_bits / 64;
+  out->codes = reinterpret_cast<uint64_t*>(plane);
+  out->head_stride = head_words;
+  out->block_stride = head_words * shape_.kv_heads;
+  out->codec = rotation_->codec();
+  return true;
+}
+
+void GsaOnDevice::step_begin(const StepRows& step) {
+  FOVEA_CHECK(step.rows <= limits_.max_rows);
+  capacity_ = 1;
+  max_len_ = 1;
+  for (int32_t r = 0; r < step.rows; ++r) {
+    const int64_t blocks = (int64_t{step.row_len[r]} + shape_.block_size - 1) / shape_.block_size;
+    k_[r] = gsa_blocks_kept(options_, step.row_budget_tokens[r], blocks, shape_.block_size);
+    capacity_ = std::max(capacity_, k_[r]);
+    max_len_ = std::max(max_len_, step.row_len[r]);
+  }
+  FOVEA_CHECK(int64_t{step.rows} * groups_ * capacity_ <= units_capacity_);
+}
+
+Status GsaOnDevice::select(const SelectInputs& in, Ops& ops, Stream& stream, Selection* out) {
+  HashSelectParams p;
+  p.rows = in.step->rows;
+  p.num_heads = shape_.num_heads;
+  p.kv_heads = shape_.kv_heads;
+  p.block_size = shape_.block_size;
+  p.q = in.q;
+  p.row_seq = in.step->row_seq;
+  p.row_len = in.step->row_len;
+  p.k = k_.get();
+  p.init_blocks = options_.init_window_sz;
+  p.local_blocks = options_.local_window_sz;
+  p.average_group = options_.average_group;
+  p.share_heads = options_.share_heads;
+  p.max_len = max_len_;
+  codes_view(in.planes[0], &p.codes);
+  p.table = in.block_table;
+  p.units = units_.get();
+  p.counts = counts_.get();
+  p.capacity = capacity_;
+  ops.hash_select(p, stream);
+
+  *out = Selection{};
+  out->kind = Selection::Kind::list;
+  out->heads = options_.share_heads ? HeadGroups::all : HeadGroups::per_kv_head;
+  out->tokens_per_unit = shape_.block_size;
+  out->rows = p.rows;
+  out->groups = groups_;
+  out->capacity = capacity_;
+  out->units = units_.get();
+  out->counts = counts_.get();
+  return {};
+}
+
+int64_t GsaOnDevice::estimate_blocks(int64_t tokens, int32_t budget_tokens) const {
+  const int64_t blocks = (tokens + shape_.block_size - 1) / shape_.block_size;
+  return gsa_blocks_kept(options_, budget_tokens, blocks, shape_.block_size);
+}
+
+int64_t GsaOnDevice::summary_bytes(int64_t row_len) const {
+  return row_len * shape_.kv_heads * options_.hash_bits / 8;
+}
+
+}  // namespace fovea

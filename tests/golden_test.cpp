@@ -1,0 +1,65 @@
+// Greedy ids and logits of transformers (float32, eager attention): the shipped model, and random checkpoints that cover
+// architectures, rope kinds, biases, norms, tied heads and GQA ratios in pairs.
+#include "engine_test_util.h"
+
+#include <filesystem>
+
+namespace fovea::testing {
+namespace {
+
+constexpr float kLogitTolerance = 1e-3f;
+
+void expect_golden(Engine& engine, std::vector<TokenId> prompt, const nlohmann::json& golden) {
+  const auto want_ids = golden.at("generated_ids").get<std::vector<TokenId>>();
+  const auto want_logits = golden.at("last_logits").get<std::vector<float>>();
+  const Result1 r = run_one(engine, greedy(std::move(prompt), static_cast<int32_t>(want_ids.size())));
+  ASSERT_TRUE(r.error.ok()) << r.error.message();
+  EXPECT_EQ(r.tokens, want_ids);
+  ASSERT_FALSE(r.logits.empty());
+  EXPECT_LE(max_difference(r.logits[0], want_logits), kLogitTolerance);
+}
+
+class ShippedModel : public ::testing::TestWithParam<bool> {};
+
+TEST_P(ShippedModel, EqualsTransformers) {
+  EngineOptions o = exact_options(tiny_gqa());
+  o.use_reference_ops = GetParam();
+  auto engine = make_engine(o);
+  ASSERT_TRUE(engine);
+  const auto golden = read_json(tiny_gqa() + "/golden.json");
+  expect_golden(*engine, golden.at("prompt_ids").get<std::vector<TokenId>>(), golden);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ops, ShippedModel, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "reference" : "cpu"; });
+
+std::vector<std::string> checkpoints() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(repo("tests/data/checkpoints"))) {
+    if (entry.is_directory()) names.push_back(entry.path().filename());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+class RandomCheckpoint : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(RandomCheckpoint, EqualsTransformers) {
+  EngineOptions o = exact_options(tiny_checkpoint(GetParam()));
+  auto engine = make_engine(o);
+  ASSERT_TRUE(engine);
+  const auto golden = read_json(tiny_checkpoint(GetParam()) + "/golden.json");
+  for (const auto& c : golden.at("cases")) {
+    const int64_t tokens = c.at("prompt_tokens");
+    SCOPED_TRACE(tokens);
+    const auto prompt = random_prompt(c.at("prompt_seed"), tokens, engine->model().vocab_size);
+    const auto head = c.at("prompt_head").get<std::vector<TokenId>>();
+    ASSERT_TRUE(std::equal(head.begin(), head.end(), prompt.begin()));
+    expect_golden(*engine, prompt, c);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, RandomCheckpoint, ::testing::ValuesIn(checkpoints()));
+
+}  // namespace
+}  // namespace fovea::testing
