@@ -74,25 +74,29 @@ Status take_layer(Taker& take, const ModelConfig& c, int layer, LayerWeights* w)
   return Status();
 }
 
-// A bias or a norm that the file holds and the config does not ask for would be dropped in silence, and the answers
-// would be wrong: such a checkpoint is refused.
+// A bias or a norm that the file holds and the config does not ask for would be dropped in silence, and the
+// answers would be wrong: such a checkpoint is refused.
 Status refuse_unused(const WeightMap& map, const ModelConfig& c) {
   const struct {
     const char* suffix;
     bool used;
     const char* field;
   } kOptional[] = {
-      {"self_attn.q_proj.bias", c.qkv_bias, "attention_bias"}, {"self_attn.k_proj.bias", c.qkv_bias, "attention_bias"},
-      {"self_attn.v_proj.bias", c.qkv_bias, "attention_bias"}, {"self_attn.o_proj.bias", c.o_bias, "attention_bias"},
-      {"mlp.gate_proj.bias", c.mlp_bias, "mlp_bias"},          {"mlp.up_proj.bias", c.mlp_bias, "mlp_bias"},
-      {"mlp.down_proj.bias", c.mlp_bias, "mlp_bias"},          {"self_attn.q_norm.weight", c.qk_norm, "architectures"},
+      {"self_attn.q_proj.bias", c.qkv_bias, "attention_bias"},
+      {"self_attn.k_proj.bias", c.qkv_bias, "attention_bias"},
+      {"self_attn.v_proj.bias", c.qkv_bias, "attention_bias"},
+      {"self_attn.o_proj.bias", c.o_bias, "attention_bias"},
+      {"mlp.gate_proj.bias", c.mlp_bias, "mlp_bias"},
+      {"mlp.up_proj.bias", c.mlp_bias, "mlp_bias"},
+      {"mlp.down_proj.bias", c.mlp_bias, "mlp_bias"},
+      {"self_attn.q_norm.weight", c.qk_norm, "architectures"},
       {"self_attn.k_norm.weight", c.qk_norm, "architectures"},
   };
   for (const auto& row : kOptional) {
     const TensorInfo* t = map.find("model.layers.0." + std::string(row.suffix));
     if (row.used || t == nullptr) continue;
-    return Status::corrupt(t->file + ": tensor " + quote_name(t->name) + " is there, but config.json's " + row.field +
-                           " says that the model has none");
+    return Status::corrupt(t->file + ": tensor " + quote_name(t->name) + " is there, but config.json's " +
+                           row.field + " says that the model has none");
   }
   return Status();
 }

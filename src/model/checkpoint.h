@@ -33,24 +33,25 @@ struct LayerWeights {
   std::vector<float> q_norm, k_norm;       // [head_dim]; empty without qk_norm
   std::vector<float> post_attention_norm;  // [hidden]
   WeightMatrix gate, up, down;             // [intermediate, hidden] twice, [hidden, intermediate]
-  std::vector<float> gate_bias, up_bias;   // [intermediate]; this, up_bias and down_bias empty without mlp_bias
-  std::vector<float> down_bias;            // [hidden]
+  std::vector<float> gate_bias,
+      up_bias;                   // [intermediate]; this, up_bias and down_bias empty without mlp_bias
+  std::vector<float> down_bias;  // [hidden]
 };
 
 struct ModelWeights {
   WeightMatrix embed;  // [vocab, hidden]
   std::vector<LayerWeights> layers;
-  std::vector<float> final_norm;  // [hidden]
-  WeightMatrix lm_head;           // [vocab, hidden]; the same data as embed where the head is tied
-  size_t matrix_bytes = 0;        // of all matrices, a tied head counted once
+  std::vector<float> final_norm;      // [hidden]
+  WeightMatrix lm_head;               // [vocab, hidden]; the same data as embed where the head is tied
+  size_t matrix_bytes = 0;            // of all matrices, a tied head counted once
   std::shared_ptr<const void> owner;  // what the matrices point into; copies of ModelWeights share it
 };
 
 // Errors: those of WeightMap, and for each tensor not_found, unsupported (dtype) or corrupt (shape).
 Result<ModelWeights> load_checkpoint(const std::string& model_dir, const ModelConfig& config);
 
-// Random weights of the model's shape: bf16 matrices from a normal distribution of deviation 0.02, norms 1, biases 0;
-// the same for the same config and seed on every machine. Errors: resource_exhausted.
+// Random weights of the model's shape: bf16 matrices from a normal distribution of deviation 0.02, norms 1,
+// biases 0; the same for the same config and seed on every machine. Errors: resource_exhausted.
 Result<ModelWeights> dummy_weights(const ModelConfig& config, uint64_t seed);
 
 }  // namespace fovea

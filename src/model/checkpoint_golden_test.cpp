@@ -1,5 +1,5 @@
-// Config, rotary embedding and weights together: a scalar forward pass over what load_checkpoint returns must give
-// transformers' logits, for every checkpoint of tests/data/checkpoints.
+// Config, rotary embedding and weights together: a scalar forward pass over what load_checkpoint returns must
+// give transformers' logits, for every checkpoint of tests/data/checkpoints.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,11 +14,22 @@ namespace {
 
 using Row = std::vector<float>;
 
-Row multiply(const WeightMatrix& w, const Row& x, const Row& bias) {
+// A weight matrix in float32, converted once.
+struct Dense {
+  explicit Dense(const WeightMatrix& w)
+      : rows(w.rows), cols(w.cols), data(static_cast<size_t>(w.rows * w.cols)) {
+    for (size_t i = 0; i < data.size(); ++i) data[i] = load_as_f32(w.data, w.dtype, static_cast<int64_t>(i));
+  }
+  int64_t rows, cols;
+  std::vector<float> data;
+};
+
+Row multiply(const Dense& w, const Row& x, const Row& bias) {
   Row y(static_cast<size_t>(w.rows));
   for (int64_t n = 0; n < w.rows; ++n) {
+    const float* row = w.data.data() + n * w.cols;
     double sum = bias.empty() ? 0.0 : bias[n];
-    for (int64_t k = 0; k < w.cols; ++k) sum += load_as_f32(w.data, w.dtype, n * w.cols + k) * x[k];
+    for (int64_t k = 0; k < w.cols; ++k) sum += row[k] * x[k];
     y[n] = static_cast<float>(sum);
   }
   return y;
@@ -46,7 +57,8 @@ void norm_and_turn(const ModelConfig& c, const Row& weight, const Row& cos, cons
 }
 
 // Attention of the query at position t over positions [begin, t].
-Row attend(const ModelConfig& c, const Row& q, const std::vector<Row>& k, const std::vector<Row>& v, int begin, int t) {
+Row attend(const ModelConfig& c, const Row& q, const std::vector<Row>& k, const std::vector<Row>& v,
+           int begin, int t) {
   const int d = c.head_dim, group = c.num_heads / c.num_kv_heads;
   Row out(q.size());
   for (int h = 0; h < c.num_heads; ++h) {
@@ -73,30 +85,32 @@ void add(const Row& x, Row* y) {
   for (size_t i = 0; i < x.size(); ++i) (*y)[i] += x[i];
 }
 
-void run_layer(const ModelConfig& c, const LayerWeights& w, bool windowed, size_t first_row, std::vector<Row>* x) {
+void run_layer(const ModelConfig& c, const LayerWeights& w, bool windowed, size_t first_row,
+               std::vector<Row>* x) {
   const std::vector<float> inv_freq = rope_inv_freq(c.rope, c.head_dim);
+  const Dense wq(w.q), wk(w.k), wv(w.v), wo(w.o), wgate(w.gate), wup(w.up), wdown(w.down);
   std::vector<Row> q, k, v;
   Row cos(inv_freq.size()), sin(inv_freq.size());
   for (size_t t = 0; t < x->size(); ++t) {
     Row normed = (*x)[t];
     norm(normed.data(), w.input_norm, c.rms_norm_eps);
     rope_cos_sin(inv_freq, rope_attention_scaling(c.rope), static_cast<int64_t>(t), cos.data(), sin.data());
-    q.push_back(t < first_row ? Row() : multiply(w.q, normed, w.q_bias));
-    k.push_back(multiply(w.k, normed, w.k_bias));
-    v.push_back(multiply(w.v, normed, w.v_bias));
+    q.push_back(t < first_row ? Row() : multiply(wq, normed, w.q_bias));
+    k.push_back(multiply(wk, normed, w.k_bias));
+    v.push_back(multiply(wv, normed, w.v_bias));
     norm_and_turn(c, w.q_norm, cos, sin, &q.back());
     norm_and_turn(c, w.k_norm, cos, sin, &k.back());
   }
   for (size_t t = first_row; t < x->size(); ++t) {
     const int at = static_cast<int>(t);
     const int begin = windowed ? std::max(0, at - c.sliding_window + 1) : 0;
-    add(multiply(w.o, attend(c, q[t], k, v, begin, at), w.o_bias), &(*x)[t]);
+    add(multiply(wo, attend(c, q[t], k, v, begin, at), w.o_bias), &(*x)[t]);
     Row normed = (*x)[t];
     norm(normed.data(), w.post_attention_norm, c.rms_norm_eps);
-    Row gate = multiply(w.gate, normed, w.gate_bias);
-    const Row up = multiply(w.up, normed, w.up_bias);
+    Row gate = multiply(wgate, normed, w.gate_bias);
+    const Row up = multiply(wup, normed, w.up_bias);
     for (size_t i = 0; i < gate.size(); ++i) gate[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
-    add(multiply(w.down, gate, w.down_bias), &(*x)[t]);
+    add(multiply(wdown, gate, w.down_bias), &(*x)[t]);
   }
 }
 
@@ -104,7 +118,8 @@ Row last_logits(const ModelConfig& c, const ModelWeights& w, const std::vector<i
   std::vector<Row> x;
   for (const int32_t id : ids) {
     Row row(static_cast<size_t>(c.hidden_size));
-    for (int i = 0; i < c.hidden_size; ++i) row[i] = load_as_f32(w.embed.data, w.embed.dtype, id * w.embed.cols + i);
+    for (int i = 0; i < c.hidden_size; ++i)
+      row[i] = load_as_f32(w.embed.data, w.embed.dtype, id * w.embed.cols + i);
     x.push_back(std::move(row));
   }
   for (int layer = 0; layer < c.num_layers; ++layer) {
@@ -112,7 +127,7 @@ Row last_logits(const ModelConfig& c, const ModelWeights& w, const std::vector<i
     run_layer(c, w.layers[layer], c.layer_windowed[layer] != 0, last ? ids.size() - 1 : 0, &x);
   }
   norm(x.back().data(), w.final_norm, c.rms_norm_eps);
-  return multiply(w.lm_head, x.back(), {});
+  return multiply(Dense(w.lm_head), x.back(), {});
 }
 
 class CheckpointGolden : public testing::TestWithParam<GoldenCheckpoint> {};
@@ -130,7 +145,8 @@ TEST_P(CheckpointGolden, LoadsAndGivesTheLogitsOfTransformers) {
     const Row logits = last_logits(*config, *weights, one.prompt_ids);
     ASSERT_EQ(logits.size(), one.last_logits.size());
     float worst = 0;
-    for (size_t i = 0; i < logits.size(); ++i) worst = std::max(worst, std::abs(logits[i] - one.last_logits[i]));
+    for (size_t i = 0; i < logits.size(); ++i)
+      worst = std::max(worst, std::abs(logits[i] - one.last_logits[i]));
     EXPECT_LT(worst, 1e-3f) << one.prompt_ids.size() << " tokens";
   }
 }

@@ -14,11 +14,13 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kLayersMax = 4096;
-constexpr int64_t kWidthMax = 1 << 20;    // hidden and intermediate size: products of two stay far within 63 bits
+constexpr int64_t kWidthMax =
+    1 << 20;  // hidden and intermediate size: products of two stay far within 63 bits
 constexpr int64_t kHeadsMax = 4096;
 constexpr int64_t kVocabMax = 1 << 24;
 constexpr int64_t kPositionsMax = 1 << 30;
-constexpr int32_t kHeadDimMin = 64, kHeadDimMax = 256, kHeadDimStep = 16;  // what the attention kernels are built for
+constexpr int32_t kHeadDimMin = 64, kHeadDimMax = 256,
+                  kHeadDimStep = 16;  // what the attention kernels are built for
 
 struct ArchRow {
   std::string_view architecture;  // config.json: architectures
@@ -49,7 +51,8 @@ Result<const ArchRow*> find_arch(const ConfigFields& fields) {
     architecture = list->front().get<std::string>();
   }
   FOVEA_ASSIGN(const std::string model_type, fields.text("model_type"));
-  if (architecture.empty() && model_type.empty()) return fields.wrong("architectures", "a list with the architecture's name");
+  if (architecture.empty() && model_type.empty())
+    return fields.wrong("architectures", "a list with the architecture's name");
   const ArchRow* by_type = nullptr;
   for (const ArchRow& row : kArchs) {
     if (model_type == row.model_type) by_type = &row;
@@ -61,7 +64,8 @@ Result<const ArchRow*> find_arch(const ConfigFields& fields) {
   for (const ArchRow& row : kArchs) {
     if (architecture != row.architecture) continue;
     if (by_type != nullptr && by_type != &row) {
-      return fields.wrong("model_type", quote_name(row.model_type) + ", as architectures says " + architecture);
+      return fields.wrong("model_type",
+                          quote_name(row.model_type) + ", as architectures says " + architecture);
     }
     return &row;
   }
@@ -83,12 +87,13 @@ Status read_sizes(const ConfigFields& f, const ArchRow& arch, ModelConfig* c) {
   }
   const int64_t dim = head_dim ? *head_dim : arch.head_dim_default ? arch.head_dim_default : hidden / heads;
   if (!head_dim && !arch.head_dim_default && hidden % heads != 0) {
-    return f.wrong("hidden_size", "a multiple of num_attention_heads " + std::to_string(heads) + ", or a head_dim");
+    return f.wrong("hidden_size",
+                   "a multiple of num_attention_heads " + std::to_string(heads) + ", or a head_dim");
   }
   if (dim < kHeadDimMin || dim > kHeadDimMax || dim % kHeadDimStep != 0) {
-    return Status::unsupported(f.where() + ": head_dim " + std::to_string(dim) + " is not supported (multiples of " +
-                               std::to_string(kHeadDimStep) + " from " + std::to_string(kHeadDimMin) + " to " +
-                               std::to_string(kHeadDimMax) + " are)");
+    return Status::unsupported(f.where() + ": head_dim " + std::to_string(dim) +
+                               " is not supported (multiples of " + std::to_string(kHeadDimStep) + " from " +
+                               std::to_string(kHeadDimMin) + " to " + std::to_string(kHeadDimMax) + " are)");
   }
   c->num_layers = static_cast<int32_t>(layers);
   c->hidden_size = static_cast<int32_t>(hidden);
@@ -123,8 +128,8 @@ Status read_switches(const ConfigFields& f, ModelConfig* c) {
   return Status();
 }
 
-// Qwen2 and Qwen3: use_sliding_window decides whether sliding_window counts; which layers have it is stated by
-// layer_types (transformers 5), or is those from max_window_layers up (transformers 4).
+// Qwen2 and Qwen3: use_sliding_window decides whether sliding_window counts; which layers have it is stated
+// by layer_types (transformers 5), or is those from max_window_layers up (transformers 4).
 Status read_window(const ConfigFields& f, ModelConfig* c) {
   c->layer_windowed.assign(static_cast<size_t>(c->num_layers), 0);
   if (c->arch == Arch::llama) return Status();
@@ -145,7 +150,8 @@ Status read_window(const ConfigFields& f, ModelConfig* c) {
         return Status::unsupported(f.where() + ": layer_types " + json_snippet(type) +
                                    " is not supported (known: full_attention, sliding_attention)");
       }
-      if (here && !windowed) return f.wrong("use_sliding_window", "true, as layer_types has sliding_attention");
+      if (here && !windowed)
+        return f.wrong("use_sliding_window", "true, as layer_types has sliding_attention");
     }
     c->layer_windowed[i] = here;
     if (here) c->sliding_window = static_cast<int32_t>(window.value_or(4096));
@@ -154,7 +160,9 @@ Status read_window(const ConfigFields& f, ModelConfig* c) {
 }
 
 // attention_factor as the paper suggests, where config.json does not state it: 0.1 ln(factor) + 1.
-double yarn_mscale(double factor, double mscale) { return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0; }
+double yarn_mscale(double factor, double mscale) {
+  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+}
 
 Status read_yarn(const ConfigFields& f, double max_position, RopeConfig* rope) {
   FOVEA_ASSIGN(const auto attention_factor, f.number("attention_factor", 0.0, 1e6));
@@ -199,7 +207,8 @@ Status read_scaling(const ConfigFields& f, const ConfigFields& top, double max_p
   if (!factor && !may_be_null) return f.wrong("factor", "a number");
   rope->factor = factor.value_or(1.0);
   if (rope->kind == RopeKind::linear) return Status();
-  // A field of the config itself wins over the one beside rope_type, and max_position_embeddings stands in for both.
+  // A field of the config itself wins over the one beside rope_type, and max_position_embeddings stands in
+  // for both.
   FOVEA_ASSIGN(const auto outer, top.number("original_max_position_embeddings", 1, kPositionsMax));
   FOVEA_ASSIGN(const auto inner, f.number("original_max_position_embeddings", 1, kPositionsMax));
   rope->original_max_position = outer.value_or(inner.value_or(max_position));
@@ -219,7 +228,8 @@ Status read_rope(const ConfigFields& f, ModelConfig* c) {
   if (partial.value_or(1.0) != 1.0) return f.unsupported("partial_rotary_factor", "1 is");
   FOVEA_ASSIGN(const auto outer_theta, f.number("rope_theta", kThetaMin, kThetaMax));
   c->rope.theta = outer_theta.value_or(10000.0);
-  // transformers 5 writes rope_parameters, 4 wrote rope_scaling; where both stand, rope_scaling wins there as here.
+  // transformers 5 writes rope_parameters, 4 wrote rope_scaling; where both stand, rope_scaling wins there as
+  // here.
   const auto filled = [&](const char* field) { return f.find(field) != nullptr && !f.find(field)->empty(); };
   const char* const field = filled("rope_scaling") ? "rope_scaling" : "rope_parameters";
   if (!filled(field)) return Status();
@@ -267,10 +277,14 @@ std::string_view arch_name(Arch arch) {
 
 std::string_view rope_kind_name(RopeKind kind) {
   switch (kind) {
-    case RopeKind::none_scaling: return "default";
-    case RopeKind::linear: return "linear";
-    case RopeKind::llama3: return "llama3";
-    case RopeKind::yarn: return "yarn";
+    case RopeKind::none_scaling:
+      return "default";
+    case RopeKind::linear:
+      return "linear";
+    case RopeKind::llama3:
+      return "llama3";
+    case RopeKind::yarn:
+      return "yarn";
   }
   return "?";
 }

@@ -45,9 +45,9 @@ struct ModelConfig {
   int32_t num_layers = 0;
   int32_t hidden_size = 0;
   int32_t intermediate_size = 0;
-  int32_t num_heads = 0;     // query heads, a multiple of num_kv_heads
+  int32_t num_heads = 0;  // query heads, a multiple of num_kv_heads
   int32_t num_kv_heads = 0;
-  int32_t head_dim = 0;      // a multiple of 16 in [64, 256]
+  int32_t head_dim = 0;  // a multiple of 16 in [64, 256]
   int32_t vocab_size = 0;
   int64_t max_position_embeddings = 0;  // tokens
   float rms_norm_eps = 1e-6f;
@@ -57,19 +57,21 @@ struct ModelConfig {
   bool qk_norm = false;  // RMS norm of each head's q and k before the rotary embedding
   bool tie_word_embeddings = false;
   RopeConfig rope;
-  int32_t sliding_window = 0;          // tokens a query sees, itself among them, in windowed layers; 0: no such layer
+  int32_t sliding_window = 0;  // tokens a query sees, itself among them, in windowed layers; 0: no such layer
   std::vector<uint8_t> layer_windowed;  // [num_layers], 1: the layer uses sliding_window
   std::vector<int32_t> eos_token_ids;   // any of them ends an answer; may be empty
   std::optional<int32_t> bos_token_id, pad_token_id;
-  std::string stored_dtype;  // config's torch_dtype or dtype ("bfloat16"); may be empty. The weights' own dtype decides
+  std::string stored_dtype;  // config's torch_dtype or dtype ("bfloat16"); may be empty. The weights' own
+                             // dtype decides
   SamplingDefaults sampling;
 
   int32_t q_size() const { return num_heads * head_dim; }
   int32_t kv_size() const { return num_kv_heads * head_dim; }
 };
 
-// Pure. `name` leads every error. Errors: corrupt (not JSON, a field missing or of a wrong kind or value), unsupported
-// (well formed, but an architecture, rope kind, activation or quantization this build does not know).
+// Pure. `name` leads every error. Errors: corrupt (not JSON, a field missing or of a wrong kind or value),
+// unsupported (well formed, but an architecture, rope kind, activation or quantization this build does not
+// know).
 Result<ModelConfig> parse_model_config(std::string_view json, const std::string& name);
 
 // Overrides `config` with what generation_config.json states. Pure.

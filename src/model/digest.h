@@ -16,11 +16,11 @@ std::string digest_hex(const Digest& digest);  // 64 lower-case digits
 // SHA-256 of a whole file (tokenizer.json).
 Result<Digest> file_digest(const std::string& path);
 
-// SHA-256 over config.json, and of each weight file its name, size, header and a sample of its data: the first and the
-// last 64 KiB and 4,096 pieces of 64 bytes, evenly spaced. Not over all of the data: that reads gigabytes at every
-// start (2.5 GB: 2 s at SHA-256's speed, and the disk's time), and any training step, merge or conversion that
-// changes a model changes weights everywhere, so also the sample. Against a forged file it does not protect: whoever
-// can write the weights can already make the model say anything.
+// SHA-256 over config.json, and of each weight file its name, size, header and a sample of its data: the
+// first and the last 64 KiB and 4,096 pieces of 64 bytes, evenly spaced. Not over all of the data: that reads
+// gigabytes at every start (2.5 GB: 2 s at SHA-256's speed, and the disk's time), and any training step,
+// merge or conversion that changes a model changes weights everywhere, so also the sample. Against a forged
+// file it does not protect: whoever can write the weights can already make the model say anything.
 Result<Digest> model_digest(const std::string& model_dir);
 
 // The same for dummy_weights(config, seed): config.json and the seed.

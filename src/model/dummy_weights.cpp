@@ -1,4 +1,5 @@
-// Random weights for benchmarks of shapes that nobody ships: fast to fill, cheap in memory, the same everywhere.
+// Random weights for benchmarks of shapes that nobody ships: fast to fill, cheap in memory, the same
+// everywhere.
 #include <sys/mman.h>
 
 #include <array>
@@ -18,8 +19,8 @@ constexpr double kDeviation = 0.02;
 
 using NormalTable = std::array<uint16_t, kTableSize>;
 
-// Entry i is the middle of the i-th of 4,096 equally likely slices of the normal distribution: 12 random bits then
-// make one weight, where std::normal_distribution would take 30 times as long.
+// Entry i is the middle of the i-th of 4,096 equally likely slices of the normal distribution: 12 random bits
+// then make one weight, where std::normal_distribution would take 30 times as long.
 NormalTable make_normal_table() {
   NormalTable table{};
   for (size_t i = 0; i < kTableSize; ++i) {

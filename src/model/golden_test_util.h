@@ -1,4 +1,5 @@
-// For tests: the checkpoints under tests/data/checkpoints and what transformers computes with them (README.md there).
+// For tests: the checkpoints under tests/data/checkpoints and what transformers computes with them (README.md
+// there).
 #pragma once
 
 #include <algorithm>

@@ -52,9 +52,7 @@ class StrictJsonCheck : public nlohmann::json_sax<json> {
     error_ = std::move(message);
     return false;
   }
-  bool value() {
-    return keys_.empty() ? fail("the top level is not a JSON object") : true;
-  }
+  bool value() { return keys_.empty() ? fail("the top level is not a JSON object") : true; }
   bool open() {
     if (keys_.size() >= kJsonDepthMax) {
       return fail("nested deeper than " + std::to_string(kJsonDepthMax) + " levels");
@@ -128,7 +126,8 @@ Result<std::string> read_file(const std::string& path, uint64_t bytes_max) {
   std::string text(bytes, '\0');
   const size_t got = std::fread(text.data(), 1, bytes, file.get());
   if (got != bytes) {
-    return Status::io_error(path + ": read " + std::to_string(got) + " of " + std::to_string(bytes) + " bytes");
+    return Status::io_error(path + ": read " + std::to_string(got) + " of " + std::to_string(bytes) +
+                            " bytes");
   }
   return text;
 }

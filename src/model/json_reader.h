@@ -1,4 +1,5 @@
-// Strict, bounded reading of the JSON files beside a model: what the tokenizer, the config and the index share.
+// Strict, bounded reading of the JSON files beside a model: what the tokenizer, the config and the index
+// share.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +21,8 @@ std::string quote_name(std::string_view text);
 // The JSON text of a value, cut to a length that fits an error line.
 std::string json_snippet(const nlohmann::json& value);
 
-// Parses `text`; `name` leads every error. Refuses: invalid JSON or UTF-8, objects and arrays nested deeper than
-// kJsonDepthMax, a key twice in one object, a top level that is not an object. Never throws.
+// Parses `text`; `name` leads every error. Refuses: invalid JSON or UTF-8, objects and arrays nested deeper
+// than kJsonDepthMax, a key twice in one object, a top level that is not an object. Never throws.
 Result<nlohmann::json> parse_json_object(std::string_view text, const std::string& name);
 
 // A regular file of at most `bytes_max`, whole.

@@ -57,7 +57,8 @@ Status SafetensorsFile::map(const std::string& path) {
   const auto bytes = static_cast<uint64_t>(info.st_size);
   if (bytes < kLengthBytes) {
     ::close(fd);
-    return Status::corrupt(path + ": file of " + std::to_string(bytes) + " bytes is too short for the header length");
+    return Status::corrupt(path + ": file of " + std::to_string(bytes) +
+                           " bytes is too short for the header length");
   }
   void* mapping = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
   const int error = errno;
@@ -109,8 +110,8 @@ Result<std::unique_ptr<SafetensorsFile>> SafetensorsFile::open(const std::string
                            std::to_string(kSafetensorsHeaderBytesMax));
   }
   if (length > room) {
-    return Status::corrupt(path + ": header length " + std::to_string(length) + " exceeds the " + std::to_string(room) +
-                           " bytes that follow it (truncated file?)");
+    return Status::corrupt(path + ": header length " + std::to_string(length) + " exceeds the " +
+                           std::to_string(room) + " bytes that follow it (truncated file?)");
   }
   file->header_bytes_ = length;
   FOVEA_ASSIGN(SafetensorsHeader header,
@@ -141,7 +142,8 @@ Result<std::unique_ptr<WeightMap>> WeightMap::open(const std::string& model_dir)
     map->source_ = index;
     FOVEA_TRY(map->open_shards(model_dir));
   } else {
-    return Status::not_found(model_dir + ": neither model.safetensors nor model.safetensors.index.json is there");
+    return Status::not_found(model_dir +
+                             ": neither model.safetensors nor model.safetensors.index.json is there");
   }
   for (const auto& [name, info] : map->tensors_) map->total_bytes_ += info->bytes;
   return map;
@@ -182,7 +184,8 @@ Status WeightMap::add_shard(const std::string& model_dir, const std::string& sha
   for (const std::string& name : wanted) {
     const TensorInfo* info = file->find(name);
     if (info == nullptr) {
-      return Status::corrupt(source_ + ": tensor " + quote_name(name) + " is not in its shard " + quote_name(shard));
+      return Status::corrupt(source_ + ": tensor " + quote_name(name) + " is not in its shard " +
+                             quote_name(shard));
     }
     tensors_.emplace(name, info);
   }
@@ -200,10 +203,12 @@ Result<TensorInfo> WeightMap::get(const std::string& name, std::span<const int64
   if (info == nullptr) return Status::not_found(source_ + ": tensor " + quote_name(name) + " is missing");
   const std::string where = info->file + ": tensor " + quote_name(name);
   if (!info->readable) {
-    return Status::unsupported(where + ": dtype " + quote_name(info->stored_dtype) + " is not one of F32, F16, BF16");
+    return Status::unsupported(where + ": dtype " + quote_name(info->stored_dtype) +
+                               " is not one of F32, F16, BF16");
   }
   if (!std::equal(shape.begin(), shape.end(), info->shape.begin(), info->shape.end())) {
-    return Status::corrupt(where + ": shape " + shape_text(info->shape) + " is not the expected " + shape_text(shape));
+    return Status::corrupt(where + ": shape " + shape_text(info->shape) + " is not the expected " +
+                           shape_text(shape));
   }
   return *info;
 }

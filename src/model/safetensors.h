@@ -1,9 +1,10 @@
 // Strict reader of safetensors weights (https://github.com/huggingface/safetensors, "Format"), memory-mapped.
 //
-// A file is: header length (u64, little endian), header (JSON object), data. The header maps each tensor's name to its
-// dtype, shape and [begin, end) byte range within the data. A range must equal dtype x shape, and together the ranges
-// must cover the data exactly: no overlap, no gap, no tail. Anything else is refused with one line naming file,
-// tensor, field and value. Nothing is copied, except a tensor that the file does not align to its element size.
+// A file is: header length (u64, little endian), header (JSON object), data. The header maps each tensor's
+// name to its dtype, shape and [begin, end) byte range within the data. A range must equal dtype x shape, and
+// together the ranges must cover the data exactly: no overlap, no gap, no tail. Anything else is refused with
+// one line naming file, tensor, field and value. Nothing is copied, except a tensor that the file does not
+// align to its element size.
 #pragma once
 
 #include <cstddef>
@@ -41,13 +42,14 @@ struct SafetensorsHeader {
 Result<SafetensorsHeader> parse_safetensors_header(std::string_view header_json, uint64_t data_bytes,
                                                    const std::string& name);
 
-// A tensor in memory. `data` points into the mapping (or an aligned copy) and lives as long as the SafetensorsFile or
-// WeightMap it comes from. Row-major, little endian; aligned to the element size at least.
+// A tensor in memory. `data` points into the mapping (or an aligned copy) and lives as long as the
+// SafetensorsFile or WeightMap it comes from. Row-major, little endian; aligned to the element size at least.
 struct TensorInfo {
   std::string name;
-  std::string file;         // path of the file that holds it
-  std::string stored_dtype; // as written: "BF16"
-  bool readable = false;    // stored_dtype is one of F32, F16, BF16; if not, `dtype` means nothing and data is raw bytes
+  std::string file;          // path of the file that holds it
+  std::string stored_dtype;  // as written: "BF16"
+  bool readable =
+      false;  // stored_dtype is one of F32, F16, BF16; if not, `dtype` means nothing and data is raw bytes
   DType dtype = DType::u8;
   std::vector<int64_t> shape;
   const void* data = nullptr;  // null only where bytes == 0
@@ -84,7 +86,8 @@ class SafetensorsFile {
   std::vector<std::unique_ptr<uint64_t[]>> aligned_copies_;  // of tensors the file misaligns
 };
 
-// All weights of a model directory: model.safetensors, else the shards that model.safetensors.index.json names.
+// All weights of a model directory: model.safetensors, else the shards that model.safetensors.index.json
+// names.
 class WeightMap {
  public:
   static Result<std::unique_ptr<WeightMap>> open(const std::string& model_dir);
@@ -100,7 +103,8 @@ class WeightMap {
  private:
   WeightMap() = default;
   Status open_shards(const std::string& model_dir);
-  Status add_shard(const std::string& model_dir, const std::string& shard, const std::vector<std::string>& wanted);
+  Status add_shard(const std::string& model_dir, const std::string& shard,
+                   const std::vector<std::string>& wanted);
 
   std::string source_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;  // ascending by file name

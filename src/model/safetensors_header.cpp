@@ -18,12 +18,13 @@ struct StoredDType {
 };
 // Every dtype the format defines: the size of a tensor is checked even where its elements are never read.
 constexpr StoredDType kStoredDTypes[] = {
-    {"F64", 64},    {"F32", 32},    {"F16", 16},    {"BF16", 16},   {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8},
-    {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F4", 4},      {"I64", 64},    {"I32", 32},    {"I16", 16},    {"I8", 8},
-    {"U64", 64},    {"U32", 32},    {"U16", 16},    {"U8", 8},      {"BOOL", 8},    {"C64", 64},
+    {"F64", 64},    {"F32", 32},    {"F16", 16}, {"BF16", 16}, {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8},
+    {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F4", 4},   {"I64", 64},  {"I32", 32},    {"I16", 16},    {"I8", 8},
+    {"U64", 64},    {"U32", 32},    {"U16", 16}, {"U8", 8},    {"BOOL", 8},    {"C64", 64},
 };
 
-// Reads the header in one pass without a document tree, so a hostile header costs no more memory than its own size.
+// Reads the header in one pass without a document tree, so a hostile header costs no more memory than its own
+// size.
 class HeaderReader : public nlohmann::json_sax<json> {
  public:
   explicit HeaderReader(SafetensorsHeader* out) : out_(out) {}
@@ -102,8 +103,12 @@ class HeaderReader : public nlohmann::json_sax<json> {
     if (at_ == At::offset_items) return offset_item(value);
     return unexpected("the number " + std::to_string(value));
   }
-  bool number_integer(number_integer_t value) override { return unexpected("the number " + std::to_string(value)); }
-  bool number_float(number_float_t, const string_t& text) override { return unexpected("the number " + text); }
+  bool number_integer(number_integer_t value) override {
+    return unexpected("the number " + std::to_string(value));
+  }
+  bool number_float(number_float_t, const string_t& text) override {
+    return unexpected("the number " + text);
+  }
   bool null() override { return unexpected("null"); }
   bool boolean(bool value) override { return unexpected(value ? "true" : "false"); }
   bool binary(binary_t&) override { return unexpected("binary data"); }
@@ -112,8 +117,20 @@ class HeaderReader : public nlohmann::json_sax<json> {
   }
 
  private:
-  enum class At { nothing, top, entry_value, metadata, metadata_value, fields, dtype, shape_value, shape_items,
-                  offsets_value, offset_items, done };
+  enum class At {
+    nothing,
+    top,
+    entry_value,
+    metadata,
+    metadata_value,
+    fields,
+    dtype,
+    shape_value,
+    shape_items,
+    offsets_value,
+    offset_items,
+    done
+  };
   static constexpr unsigned kDType = 1, kShape = 2, kOffsets = 4, kAllFields = 7;
 
   SafetensorsEntry& entry() { return out_->tensors[tensor_]; }
@@ -133,7 +150,8 @@ class HeaderReader : public nlohmann::json_sax<json> {
     } else {
       return fail("tensor " + quote_name(tensor_) + ": unknown field " + quote_name(field_));
     }
-    if (seen_fields_ & field) return fail("tensor " + quote_name(tensor_) + ": field " + field_ + " appears twice");
+    if (seen_fields_ & field)
+      return fail("tensor " + quote_name(tensor_) + ": field " + field_ + " appears twice");
     seen_fields_ |= field;
     return true;
   }
@@ -154,7 +172,9 @@ class HeaderReader : public nlohmann::json_sax<json> {
     return true;
   }
   bool missing_field() {
-    const char* name = !(seen_fields_ & kDType) ? "dtype" : !(seen_fields_ & kShape) ? "shape" : "data_offsets";
+    const char* name = !(seen_fields_ & kDType)   ? "dtype"
+                       : !(seen_fields_ & kShape) ? "shape"
+                                                  : "data_offsets";
     return fail("tensor " + quote_name(tensor_) + ": field " + name + " is missing");
   }
   std::string where() const {
@@ -206,13 +226,13 @@ Status check_entry(const std::string& name, const SafetensorsEntry& e, uint64_t 
   if (known == std::end(kStoredDTypes)) return Status();  // refused when it is asked for
   const std::optional<uint64_t> bytes = bytes_of(e.shape, known->bits);
   if (!bytes) {
-    return Status::corrupt("tensor " + quote_name(name) + ": shape " + shape_text(e.shape) + " of " + e.dtype +
-                           " is no number of bytes that fits 64 bits");
+    return Status::corrupt("tensor " + quote_name(name) + ": shape " + shape_text(e.shape) + " of " +
+                           e.dtype + " is no number of bytes that fits 64 bits");
   }
   if (*bytes != e.end - e.begin) {
-    return Status::corrupt("tensor " + quote_name(name) + ": shape " + shape_text(e.shape) + " of " + e.dtype + " needs " +
-                           std::to_string(*bytes) + " bytes, data_offsets " + range + " hold " +
-                           std::to_string(e.end - e.begin));
+    return Status::corrupt("tensor " + quote_name(name) + ": shape " + shape_text(e.shape) + " of " +
+                           e.dtype + " needs " + std::to_string(*bytes) + " bytes, data_offsets " + range +
+                           " hold " + std::to_string(e.end - e.begin));
   }
   return Status();
 }
@@ -232,16 +252,16 @@ Status check_coverage(const SafetensorsHeader& header, uint64_t data_bytes) {
   uint64_t covered = 0;
   for (const Range& r : ranges) {
     if (r.begin != covered) {
-      return Status::corrupt("tensor " + quote_name(*r.name) + ": data_offsets begin at " + std::to_string(r.begin) +
-                             (r.begin < covered ? ", inside another tensor that ends at "
-                                                : ", which leaves a gap after byte ") +
-                             std::to_string(covered));
+      return Status::corrupt(
+          "tensor " + quote_name(*r.name) + ": data_offsets begin at " + std::to_string(r.begin) +
+          (r.begin < covered ? ", inside another tensor that ends at " : ", which leaves a gap after byte ") +
+          std::to_string(covered));
     }
     covered = r.end;
   }
   if (covered != data_bytes) {
-    return Status::corrupt("the tensors cover " + std::to_string(covered) + " of " + std::to_string(data_bytes) +
-                           " bytes of data");
+    return Status::corrupt("the tensors cover " + std::to_string(covered) + " of " +
+                           std::to_string(data_bytes) + " bytes of data");
   }
   return Status();
 }
