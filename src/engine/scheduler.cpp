@@ -38,12 +38,10 @@ struct Scheduler::Sequence {
   bool release_pending = false;  // released, but forks of it wait
 
   bool admitted_before = false;
-  int64_t cached = 0;         // of the prompt, at first admission
-  int64_t computed = 0;       // tokens whose KV is in the cache
-  int64_t prefilled = 0;      // leading tokens computed by prefill: these may be published
-  int64_t prefill_until = 0;  // positions below go through prefill
-  int64_t extend_from =
-      0;  // prompt positions from here go through the decode method; fixed at first admission
+  int64_t cached = 0;            // of the prompt, at first admission
+  int64_t computed = 0;          // tokens whose KV is in the cache
+  int64_t prefilled = 0;         // leading tokens computed by prefill: these may be published
+  int64_t prefill_until = 0;     // positions below go through prefill; grows with recomputation
   int64_t sparse_from = kNever;  // first position computed sparsely: from then on it cannot be recomputed
   int64_t blocked_at = -1;       // spare blocks when it last failed to be admitted
 
@@ -70,9 +68,7 @@ Scheduler::Scheduler(const SchedulerConfig& config, BlockManager& blocks) : conf
   swapped_.reserve(seqs);
   finished_.reserve(seqs);
   plan_.rows.reserve(seqs);
-  plan_.cache_ops.reserve(2 * seqs);
-  plan_.preempted.reserve(seqs);
-  plan_.swapped_in.reserve(seqs);
+  plan_.cache_ops.reserve(2 * seqs);  // a step of decodes has copies only
 }
 
 Scheduler::~Scheduler() {
@@ -81,8 +77,7 @@ Scheduler::~Scheduler() {
   }
 }
 
-// ---- add and removal
-// -------------------------------------------------------------------------------------------
+// ---- add and removal ----
 
 Status Scheduler::validate(const SequenceSpec& spec, Sequence** parent) const {
   if (spec.answers.empty()) return Status::invalid_argument("request: n is 0, must be at least 1");
@@ -104,8 +99,7 @@ Status Scheduler::validate(const SequenceSpec& spec, Sequence** parent) const {
   }
   if (spec.prompt.empty()) return Status::invalid_argument(name + ": the prompt has no tokens");
   if (spec.max_new_tokens < 0) {
-    return Status::invalid_argument(name + ": max_new_tokens is " + std::to_string(spec.max_new_tokens) +
-                                    ", must be 0 or more");
+    return Status::invalid_argument(name + ": max_new_tokens is " + std::to_string(spec.max_new_tokens));
   }
   if (!spec.fork_of.has_value()) return Status();
 
@@ -147,7 +141,7 @@ Status Scheduler::add(SequenceSpec spec) {
   s->hasher = parent != nullptr ? parent->hasher : spec.hasher;
   s->parent = parent;
   if (parent != nullptr && parent->sparse_from < s->fork_tokens) s->sparse_from = parent->sparse_from;
-  s->prefill_until = s->extend_from = s->prompt_size;
+  s->prefill_until = s->prompt_size;
   s->tokens.reserve(static_cast<size_t>(s->capacity()));
   if (parent != nullptr) s->tokens.assign(parent->tokens.begin(), parent->tokens.begin() + s->fork_tokens);
   s->tokens.insert(s->tokens.end(), spec.prompt.begin(), spec.prompt.end());
@@ -208,11 +202,8 @@ void Scheduler::release_now(SequenceId seq) {
 }
 
 void Scheduler::drop(Sequence& s) {
-  if (s.state == Sequence::State::waiting) {
-    dequeue(s);
-  } else {
-    blocks_.free(s.id);
-  }
+  if (s.state == Sequence::State::waiting) dequeue(s);
+  if (s.state != Sequence::State::waiting) blocks_.free(s.id);
   if (s.state == Sequence::State::running) std::erase(running_, &s);
   if (s.state == Sequence::State::swapped) std::erase(swapped_, &s);
   if (s.state == Sequence::State::held) {
@@ -265,21 +256,19 @@ void Scheduler::fail_one() {
 }
 
 void Scheduler::fail(Sequence& s) {
-  const int64_t needed = blocks_.blocks_for(s.size());
+  const auto text = [](int64_t v) { return std::to_string(v); };
+  const std::string why = " cannot go on: its " + text(s.size()) + " tokens need " +
+                          text(blocks_.blocks_for(s.size())) + " KV blocks, " + text(blocks_.num_free()) +
+                          " of " + text(blocks_.num_blocks()) +
+                          " are free, and nothing can give way (swap space for " +
+                          text(blocks_.num_swap_free()) + " blocks is free)";
   for (SequenceId id : s.answers) {
-    plan_.failed.emplace_back(
-        id, Status::resource_exhausted(name_of(id) + " cannot go on: its " + std::to_string(s.size()) +
-                                       " tokens need " + std::to_string(needed) + " KV blocks, " +
-                                       std::to_string(blocks_.num_free()) + " of " +
-                                       std::to_string(blocks_.num_blocks()) + " are free, " +
-                                       std::to_string(blocks_.num_swap_free()) +
-                                       " blocks of swap space are free, and nothing else can give way"));
+    plan_.failed.emplace_back(id, Status::resource_exhausted(name_of(id) + why));
   }
   drop(s);
 }
 
-// ---- schedule
-// --------------------------------------------------------------------------------------------------
+// ---- schedule ----
 
 const StepPlan& Scheduler::schedule() {
   FOVEA_CHECK(!in_flight_);
@@ -394,13 +383,15 @@ bool Scheduler::preempt(Sequence& victim) {
     if (!blocks_.swap_out(victim.id, &plan_.cache_ops).ok()) return false;  // no swap space: another one
     std::erase(running_, &victim);
     victim.state = Sequence::State::swapped;
-    start(victim, swapped_);
+    insert_by_arrival(victim, swapped_);
     ++stats_.preempted_swap;
   } else {
     blocks_.free(victim.id);
     std::erase(running_, &victim);
+    // All that was computed is prefilled again. The token that comes next keeps its phase: it may be a sparse
+    // row.
+    victim.prefill_until = std::max(victim.prefill_until, victim.computed);
     victim.computed = victim.prefilled = 0;
-    victim.prefill_until = victim.extend_from < victim.prompt_size ? victim.extend_from : victim.size();
     enqueue(victim);
     ++stats_.preempted_recompute;
   }
@@ -408,7 +399,7 @@ bool Scheduler::preempt(Sequence& victim) {
   return true;
 }
 
-void Scheduler::start(Sequence& s, std::vector<Sequence*>& list) {
+void Scheduler::insert_by_arrival(Sequence& s, std::vector<Sequence*>& list) {
   const auto at =
       std::find_if(list.begin(), list.end(), [&](const Sequence* o) { return o->arrival > s.arrival; });
   list.insert(at, &s);
@@ -425,17 +416,18 @@ int64_t Scheduler::spare_blocks() const {
   return spare;
 }
 
-int32_t Scheduler::used_seqs() const {
-  size_t n = 0;
-  for (const Sequence* s : running_) n += s->answers.size();
-  return static_cast<int32_t>(n);
+// Whether s, with all its answers, fits beside those that run.
+bool Scheduler::has_place(const Sequence& s) const {
+  size_t n = s.answers.size();
+  for (const Sequence* r : running_) n += r->answers.size();
+  return n <= static_cast<size_t>(config_.max_num_seqs);
 }
 
 void Scheduler::schedule_swap_ins() {
   if (!plan_.preempted.empty() && !running_.empty()) return;  // memory is short: first let it be used
   while (!swapped_.empty() && budget_left() > 0) {
     Sequence& s = *swapped_.front();
-    if (used_seqs() + static_cast<int32_t>(s.answers.size()) > config_.max_num_seqs) return;
+    if (!has_place(s)) return;
     if (!try_swap_in(s, spare_blocks())) break;
   }
   if (!running_.empty() || swapped_.empty()) return;
@@ -451,7 +443,7 @@ bool Scheduler::try_swap_in(Sequence& s, int64_t available) {
   FOVEA_CHECK(blocks_.swap_in(s.id, &plan_.cache_ops).ok());
   std::erase(swapped_, &s);
   s.state = Sequence::State::running;
-  start(s, running_);
+  insert_by_arrival(s, running_);
   plan_.swapped_in.push_back(s.id);
   ++stats_.swapped_in;
   FOVEA_CHECK(schedule_rows(s, kNoLimit));
@@ -463,14 +455,15 @@ void Scheduler::schedule_waiting(int32_t share) {
   while (budget_left() > 0) {
     Sequence* s = next_waiting(share);
     if (s == nullptr) return;
-    if (used_seqs() + static_cast<int32_t>(s->answers.size()) > config_.max_num_seqs) return;
+    if (!has_place(*s)) return;
     if (!try_admit(*s)) break;  // nobody overtakes it, or a large request would never start
     schedule_rows(*s, share - used_share(s->queue_key));
   }
   if (!running_.empty()) return;
   // Nothing runs and the first in turn does not fit: whichever does.
   for (const auto& [key, queue] : waiting_) {
-    for (const auto& [arrival, s] : queue) {
+    for (const auto& entry : queue) {
+      Sequence* s = entry.second;  // admission takes the entry away
       if (!try_admit(*s)) continue;
       schedule_rows(*s, kNoLimit);
       return;
@@ -516,18 +509,17 @@ bool Scheduler::try_admit(Sequence& s) {
     if (s.sparse && s.cached > 0 && s.cached >= config_.sparse_min_context &&
         s.prompt_size - s.cached <= config_.sparse_extend_max_tokens &&
         (s.parent != nullptr || config_.extend_prefix_hits)) {
-      s.prefill_until = s.extend_from = s.cached;
+      s.prefill_until = s.cached;
     }
   }
   last_key_ = s.queue_key;
   dequeue(s);
   s.state = Sequence::State::running;
-  start(s, running_);
+  insert_by_arrival(s, running_);
   return true;
 }
 
-// ---- commit
-// ----------------------------------------------------------------------------------------------------
+// ---- commit ----
 
 std::span<const SequenceId> Scheduler::commit(std::span<const Sampled> sampled) {
   FOVEA_CHECK(in_flight_);
@@ -580,7 +572,7 @@ void Scheduler::fork_answers(Sequence& s) {
     child->tokens.reserve(static_cast<size_t>(s.capacity()));
     blocks_.fork(s.id, child->id, -1, s.capacity());
     by_id_[child->id] = child.get();
-    start(*child, running_);
+    insert_by_arrival(*child, running_);
     sequences_[child->id] = std::move(child);
   }
   s.answers.resize(1);
@@ -592,9 +584,6 @@ void Scheduler::finish(Sequence& s) {
   std::erase(running_, &s);
   s.state = Sequence::State::held;
 }
-
-// ---- views
-// -----------------------------------------------------------------------------------------------------
 
 std::span<const int32_t> Scheduler::tokens(SequenceId seq) const { return get(seq).tokens; }
 

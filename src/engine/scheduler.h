@@ -165,10 +165,10 @@ class Scheduler {
   bool preempt(Sequence& victim);
   bool try_swap_in(Sequence& s, int64_t available);
   bool try_admit(Sequence& s);
-  void start(Sequence& s, std::vector<Sequence*>& list);
+  static void insert_by_arrival(Sequence& s, std::vector<Sequence*>& list);
   Sequence* next_waiting(int32_t share);
   int64_t spare_blocks() const;
-  int32_t used_seqs() const;
+  bool has_place(const Sequence& s) const;
   int32_t budget_left() const { return config_.max_num_batched_tokens - plan_.num_tokens; }
 
   // commit
