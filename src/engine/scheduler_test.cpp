@@ -292,6 +292,24 @@ TEST(Scheduler, PrefixHitsCanBeKeptFromExtending) {
   w.run();
 }
 
+TEST(Scheduler, OnlyPrefilledTokensArePublished) {
+  World w(config(64, 8, 60));
+  const SequenceId document = hold_document(w, 20, /*sparse=*/true, 12);
+  ASSERT_GE(w.blocks().num_tokens(document), 24);  // some were decoded, sparsely
+  const auto tokens =
+      w.scheduler().tokens(document).first(static_cast<size_t>(w.blocks().num_tokens(document)));
+  SequenceSpec same = w.prompt(0, 4);
+  same.prompt.assign(tokens.begin(), tokens.end());
+  const SequenceSpec asked = question(w, document, 12, 4, false);
+  same.prompt.insert(same.prompt.end(), asked.prompt.begin(), asked.prompt.end());
+  w.add(asked);  // prefilled on top of what was decoded
+  w.run();
+  const SequenceId cold = w.add(same);
+  w.step();
+  EXPECT_EQ(w.scheduler().cached_tokens(cold), 20);
+  w.run();
+}
+
 TEST(Scheduler, AReleasedDocumentWaitsForItsForks) {
   World w(config(64, 1, 40));
   const SequenceId document = hold_document(w, 42);
