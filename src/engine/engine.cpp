@@ -214,13 +214,10 @@ std::string EngineImpl::detokenize(std::span<const TokenId> tokens) const {
 Result<std::string> EngineImpl::apply_chat_template(std::span<const ChatMessage> messages, bool add_generation_prompt) const {
   if (!model_->chat_template)
     return Status::not_found(options_.model_dir + "/tokenizer_config.json: chat_template: the model has none");
-  nlohmann::ordered_json context;
-  context["messages"] = nlohmann::ordered_json::array();
-  for (const ChatMessage& m : messages) context["messages"].push_back({{"role", m.role}, {"content", m.content}});
-  context["add_generation_prompt"] = add_generation_prompt;
-  context["bos_token"] = model_->bos_token;
-  context["eos_token"] = model_->eos_token;
-  return model_->chat_template->render(context, std::time(nullptr));
+  ChatInput input;
+  for (const ChatMessage& m : messages) input.messages.push_back({{"role", m.role}, {"content", m.content}});
+  input.add_generation_prompt = add_generation_prompt;
+  return model_->chat_template->render(chat_context(model_->chat_source, input), std::time(nullptr));
 }
 
 // ---- requests ----

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/arena.h"
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/thread_pool.h"
 #include "device/stream.h"
@@ -50,9 +51,15 @@ class EngineImpl final : public Engine {
   void set_trace(std::function<void(const SelectionTrace&)> callback) override { counter_->set_trace(std::move(callback)); }
   void set_logits_tap(std::function<void(RequestId, int32_t, std::span<const float>)> tap) override { tap_ = std::move(tap); }
 
-  // For tests.
+  // For tests and benchmarks.
   const BlockManager& blocks() const { return *blocks_; }
   KvCache& kv() { return *kv_; }
+  // Steps of prefill rows alone write random keys and values and compute nothing. Only without prefix caching: such blocks
+  // must never be published.
+  void simulate_prefill(bool on) {
+    FOVEA_CHECK(!on || !options_.enable_prefix_caching);
+    simulate_prefill_ = on;
+  }
 
  private:
   struct Pending {
@@ -116,6 +123,7 @@ class EngineImpl final : public Engine {
   std::vector<Sampled> sampled_;
   uint64_t next_sequence_ = 1;
   int64_t steps_ = 0;
+  bool simulate_prefill_ = false;
   std::function<void(RequestId, int32_t, std::span<const float>)> tap_;
 
   mutable std::mutex mutex_;  // guards what follows: other threads submit, abort and ask

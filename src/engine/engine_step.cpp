@@ -2,6 +2,7 @@
 #include "engine/engine_impl.h"
 
 #include "base/check.h"
+#include "engine/simulated_context.h"
 
 #include <algorithm>
 
@@ -23,7 +24,12 @@ Result<bool> EngineImpl::step(std::vector<Output>* outputs) {
     if (g.method) g.method->step_begin(g.step);
   }
   arena_->reset();
-  FOVEA_TRY(model_->transformer->forward(forward, *kv_, codes_method_, codes_plane_, *ops_, stream_, *arena_));
+  if (simulate_prefill_ && forward.groups.size() == 1 && forward.groups[0].kind == RowGroup::Kind::prefill) {
+    write_random_kv(forward, info_.shape, *kv_, codes_method_, codes_plane_, *ops_, stream_, *arena_);
+    std::fill_n(logits_.get(), int64_t{forward.num_logit_rows} * model_->config.vocab_size, 0.0f);
+  } else {
+    FOVEA_TRY(model_->transformer->forward(forward, *kv_, codes_method_, codes_plane_, *ops_, stream_, *arena_));
+  }
   FOVEA_TRY(stream_.synchronize());
   for (const RowGroup& g : forward.groups) {
     if (g.method) g.method->step_finish();

@@ -22,13 +22,13 @@ Status load_text(const EngineOptions& options, LoadedModel* m) {
       return Status::corrupt(tokenizer + ": its largest id " + std::to_string(m->tokenizer->vocab_size() - 1) +
                              " is beyond config.json's vocab_size " + std::to_string(m->config.vocab_size));
   }
-  if (!exists(options.model_dir + "/tokenizer_config.json")) return {};
-  FOVEA_ASSIGN(ChatTemplateSource source, load_chat_template(options.model_dir));
-  m->bos_token = source.bos_token;
-  m->eos_token = source.eos_token;
-  if (!source.source.empty()) {
-    FOVEA_ASSIGN(m->chat_template, ChatTemplate::parse(source.source, source.name));
+  Result<ChatTemplateSource> source = load_chat_template(options.model_dir);
+  if (!source.ok()) {
+    // A base model has no template: its prompts are plain text.
+    return source.status().code() == StatusCode::not_found ? Status() : source.status();
   }
+  m->chat_source = std::move(source).value();
+  FOVEA_ASSIGN(m->chat_template, ChatTemplate::parse(m->chat_source.text, m->chat_source.name));
   return {};
 }
 

@@ -22,7 +22,7 @@ struct LoadedModel {
   std::unique_ptr<Transformer> transformer;
   std::unique_ptr<Tokenizer> tokenizer;        // null: the directory has no tokenizer.json; token ids still work
   std::unique_ptr<ChatTemplate> chat_template;  // null: it has none
-  std::string bos_token, eos_token;             // as the template prints them
+  ChatTemplateSource chat_source;               // its text and the special tokens it prints
   std::string model_digest;
   std::string tokenizer_digest;
 };

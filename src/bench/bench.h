@@ -1,0 +1,47 @@
+// The benchmarks behind `fovea bench`. Every figure stands beside a ceiling measured in the same run.
+#pragma once
+
+#include "bench/report.h"
+
+#include <fovea/engine.h>
+#include <fovea/options.h>
+
+#include <vector>
+
+namespace fovea {
+
+struct OpsBenchOptions {
+  int threads = 2;
+  int rounds = 15;
+  int64_t depth = 32768;      // tokens of context
+  int32_t budget_tokens = 512;
+};
+
+// Decode attention, hash selection and sparse attention over random pages: 32 query and 8 KV heads of 64 and of 128, bf16.
+Result<Report> bench_ops(const OpsBenchOptions& options);
+
+struct PrefillBenchOptions {
+  int threads = 2;
+  int rounds = 5;
+  NumericsChoice numerics = NumericsChoice::automatic;
+  std::vector<int64_t> depths = {8192, 32768};
+  int32_t rows = 512;
+};
+
+// Linear layers against the library's own best GEMM; prefill attention against the FMA peak, and on AMX against the
+// measured bf16 GEMM rate.
+Result<Report> bench_prefill(const PrefillBenchOptions& options);
+
+struct DecodeBenchOptions {
+  EngineOptions engine;
+  std::vector<int64_t> depths = {2048, 32768};
+  int32_t steps = 16;
+  int32_t budget_tokens = 512;
+  int64_t prefill_tokens = 0;  // also prefill that many tokens for real; 0: none
+};
+
+// Whole engine: tokens/s of dense and sparse decode at depths. The context's keys and values are random: their number is
+// what costs, not what they say. Also prefill tokens/s, and peak memory against weights and KV.
+Result<Report> bench_decode(const DecodeBenchOptions& options);
+
+}  // namespace fovea

@@ -1,0 +1,160 @@
+#include "base/clock.h"
+#include "bench/bench.h"
+#include "engine/engine_impl.h"
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <memory>
+
+namespace fovea {
+namespace {
+
+std::vector<TokenId> some_tokens(int64_t count, int32_t vocab) {
+  std::vector<TokenId> ids(static_cast<size_t>(count));
+  uint64_t x = 1;
+  for (TokenId& id : ids) {
+    x = x * 6364136223846793005ull + 1442695040888963407ull;
+    id = static_cast<TokenId>((x >> 33) % static_cast<uint64_t>(vocab));
+  }
+  return ids;
+}
+
+int64_t peak_rss_bytes() {
+  std::ifstream in("/proc/self/status");
+  std::string word;
+  while (in >> word) {
+    if (word == "VmHWM:") {
+      int64_t kib = 0;
+      in >> kib;
+      return kib * 1024;
+    }
+  }
+  return 0;
+}
+
+class DecodeBench {
+ public:
+  DecodeBench(EngineImpl& engine, const DecodeBenchOptions& o) : engine_(engine), o_(o) {}
+
+  // A held context of this depth with random keys and values.
+  Status hold(int64_t depth) {
+    engine_.simulate_prefill(true);
+    Request r;
+    r.prompt = some_tokens(depth, engine_.model().vocab_size);
+    r.sampling.max_tokens = 0;
+    r.hold = true;
+    FOVEA_ASSIGN(const RequestId id, engine_.submit(std::move(r)));
+    FOVEA_TRY(drain(id, nullptr, nullptr));
+    engine_.simulate_prefill(false);
+    contexts_[depth] = id;
+    return {};
+  }
+
+  // Decodes on top of a context; keeps the fastest step, in seconds, and what was read.
+  Status decode(int64_t depth, const std::string& method, double* best_s, RequestStats* stats) {
+    Request r;
+    r.prompt = some_tokens(1, engine_.model().vocab_size);
+    r.fork_of = contexts_.at(depth);
+    r.sampling.max_tokens = o_.steps;
+    r.sampling.ignore_eos = true;
+    r.decode_method = method;
+    r.budget_tokens = method == "dense" ? 0 : o_.budget_tokens;
+    FOVEA_ASSIGN(const RequestId id, engine_.submit(std::move(r)));
+    return drain(id, best_s, stats);
+  }
+
+  Result<double> prefill_s(int64_t tokens) {
+    Request r;
+    r.prompt = some_tokens(tokens, engine_.model().vocab_size);
+    r.sampling.max_tokens = 0;
+    const double start = clock_.now_s();
+    FOVEA_ASSIGN(const RequestId id, engine_.submit(std::move(r)));
+    FOVEA_TRY(drain(id, nullptr, nullptr));
+    return clock_.now_s() - start;
+  }
+
+ private:
+  Status drain(RequestId id, double* best_s, RequestStats* stats) {
+    std::vector<Output> outputs;
+    for (bool more = true, done = false; !done;) {
+      outputs.clear();
+      const double start = clock_.now_s();
+      FOVEA_ASSIGN(more, engine_.step(&outputs));
+      const double took = clock_.now_s() - start;
+      for (const Output& out : outputs) {
+        if (!(out.request == id)) continue;
+        FOVEA_TRY(out.error);
+        if (best_s) *best_s = std::min(*best_s, took);
+        if (!out.finished) continue;
+        if (stats) *stats = out.stats;
+        done = true;
+      }
+      if (!more && !done) return Status::internal("the engine stopped before the request was done");
+    }
+    return {};
+  }
+
+  EngineImpl& engine_;
+  const DecodeBenchOptions& o_;
+  const Clock clock_;
+  std::map<int64_t, RequestId> contexts_;
+};
+
+void report_memory(EngineImpl& engine, int64_t tokens, Report* report) {
+  const double kv = static_cast<double>(engine.stats().block_bytes) * static_cast<double>(tokens) / engine.options().block_size;
+  const double need = static_cast<double>(engine.model().weight_bytes) + kv;
+  report->add({"peak memory (RSS)", static_cast<double>(peak_rss_bytes()) / 1e9, "GB", "weights and KV in use", need / 1e9,
+               static_cast<double>(peak_rss_bytes()) / need});
+}
+
+}  // namespace
+
+Result<Report> bench_decode(const DecodeBenchOptions& options) {
+  DecodeBenchOptions o = options;
+  if (o.depths.empty()) return Status::invalid_argument("--depths: none given");
+  if (o.steps < 2) return Status::invalid_argument("--steps " + std::to_string(o.steps) + ": at least 2");
+  int64_t deepest = o.prefill_tokens, sum = o.prefill_tokens + 1024;
+  for (int64_t d : o.depths) {
+    if (d < 16) return Status::invalid_argument("--depths " + std::to_string(d) + ": at least 16 tokens");
+    deepest = std::max(deepest, d);
+    sum += d + o.steps + 64;
+  }
+  o.engine.enable_prefix_caching = false;
+  o.engine.max_model_len = std::max(o.engine.max_model_len, deepest + o.steps + 64);
+  MethodOptions sparse;
+  sparse.name = "gsa_on_device";
+  o.engine.methods = {sparse};
+  FOVEA_ASSIGN(const std::unique_ptr<Engine> made, Engine::create(o.engine));
+  EngineImpl& engine = dynamic_cast<EngineImpl&>(*made);
+  DecodeBench bench(engine, o);
+  Report report;
+  report.note(engine.model().architecture + ", " + std::to_string(engine.model().parameters / 1000000) + " M parameters, " + engine.backend());
+
+  if (o.prefill_tokens > 0) {
+    FOVEA_ASSIGN(const double s, bench.prefill_s(o.prefill_tokens));
+    report.add({"prefill of " + std::to_string(o.prefill_tokens) + " tokens", static_cast<double>(o.prefill_tokens) / s, "tok/s", "", 0, 0});
+  }
+  for (int64_t d : o.depths) FOVEA_TRY(bench.hold(d));
+  std::map<std::pair<int64_t, std::string>, double> best;
+  std::map<std::pair<int64_t, std::string>, RequestStats> stats;
+  for (int round = 0; round < 3; ++round) {
+    for (int64_t d : o.depths) {
+      for (const char* m : {"dense", "gsa_on_device"}) {
+        auto [it, fresh] = best.try_emplace({d, m}, 1e30);
+        FOVEA_TRY(bench.decode(d, m, &it->second, &stats[{d, m}]));
+      }
+    }
+  }
+  const double first = best.at({o.depths[0], "dense"});
+  for (const auto& [key, s] : best) {
+    const RequestStats& r = stats.at(key);
+    report.add({key.second + " decode at " + std::to_string(key.first) + " tokens, " + std::to_string(static_cast<int>(100 * r.kv_bytes_share() + 0.5)) + " % of KV bytes",
+                s * 1e3, "ms/tok", "dense step at " + std::to_string(o.depths[0]), first * 1e3, s / first});
+    report.add({key.second + " decode at " + std::to_string(key.first) + " tokens", 1 / s, "tok/s", "", 0, 0});
+  }
+  report_memory(engine, sum - 1024, &report);
+  return report;
+}
+
+}  // namespace fovea

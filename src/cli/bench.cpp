@@ -1,0 +1,74 @@
+// fovea bench: every figure beside a ceiling measured in the same run.
+#include "cli/commands.h"
+#include "cli/flags.h"
+
+#include "bench/bench.h"
+
+#include <iostream>
+#include <memory>
+#include <thread>
+
+namespace fovea::cli {
+namespace {
+
+struct BenchFlags {
+  OpsBenchOptions ops;
+  PrefillBenchOptions prefill;
+  DecodeBenchOptions decode;
+  EngineFlags engine;
+  std::string numerics = "auto";
+  bool json = false;
+  CLI::App* what = nullptr;
+};
+
+Result<Report> measure(BenchFlags& f) {
+  const std::string what = f.what->get_subcommands().at(0)->get_name();
+  if (what == "ops") return bench_ops(f.ops);
+  if (what == "prefill") {
+    f.prefill.numerics = f.numerics == "f32" ? NumericsChoice::f32 : f.numerics == "bf16" ? NumericsChoice::bf16 : NumericsChoice::automatic;
+    return bench_prefill(f.prefill);
+  }
+  FOVEA_ASSIGN(f.decode.engine, f.engine.options());
+  return bench_decode(f.decode);
+}
+
+}  // namespace
+
+Run add_bench(CLI::App& app) {
+  auto f = std::make_shared<BenchFlags>();
+  f->ops.threads = f->prefill.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  CLI::App* cmd = app.add_subcommand("bench", "Measure kernels and the engine against this machine's ceilings");
+  f->what = cmd;
+  cmd->require_subcommand(1);
+  const auto add_json = [f](CLI::App* sub) { sub->add_flag("--json", f->json, "JSON on stdout instead of a table"); };
+
+  CLI::App* ops = cmd->add_subcommand("ops", "Decode attention, hash selection and sparse attention against a read sweep");
+  ops->add_option("--threads", f->ops.threads, "Worker threads")->check(CLI::Range(1, 1024))->capture_default_str();
+  ops->add_option("--depth", f->ops.depth, "Tokens of context")->capture_default_str();
+  ops->add_option("--budget-tokens", f->ops.budget_tokens, "Tokens sparse attention reads")->capture_default_str();
+  ops->add_option("--rounds", f->ops.rounds, "Times each is measured, in turn; the best counts")->check(CLI::Range(1, 10000))->capture_default_str();
+  add_json(ops);
+
+  CLI::App* prefill = cmd->add_subcommand("prefill", "Linear layers against the library's best GEMM, attention against the peak");
+  prefill->add_option("--threads", f->prefill.threads, "Worker threads")->check(CLI::Range(1, 1024))->capture_default_str();
+  prefill->add_option("--numerics", f->numerics, "auto, f32 or bf16")->check(CLI::IsMember({"auto", "f32", "bf16"}))->capture_default_str();
+  prefill->add_option("--depths", f->prefill.depths, "Tokens of context, comma-separated")->delimiter(',')->capture_default_str();
+  prefill->add_option("--rounds", f->prefill.rounds, "Times each is measured; the best counts")->check(CLI::Range(1, 10000))->capture_default_str();
+  add_json(prefill);
+
+  CLI::App* decode = cmd->add_subcommand("decode", "Whole decode steps at depths, dense and sparse, and peak memory");
+  f->engine.add_to(*decode, false);
+  decode->add_option("--depths", f->decode.depths, "Tokens of context, comma-separated")->delimiter(',')->capture_default_str();
+  decode->add_option("--steps", f->decode.steps, "Tokens decoded at each depth and round")->capture_default_str();
+  decode->add_option("--budget-tokens", f->decode.budget_tokens, "Tokens a sparse step reads")->capture_default_str();
+  decode->add_option("--prefill", f->decode.prefill_tokens, "Also prefill this many tokens for real");
+  add_json(decode);
+  return [f] {
+    const Result<Report> report = measure(*f);
+    if (!report.ok()) return cli::report(report.status());
+    std::cout << (f->json ? report->json().dump(2) + "\n" : report->table());
+    return 0;
+  };
+}
+
+}  // namespace fovea::cli

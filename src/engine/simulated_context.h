@@ -1,0 +1,14 @@
+// Random keys and values in place of a prefill: a benchmark at 124K tokens of depth needs their number, not their meaning.
+#pragma once
+
+#include "base/arena.h"
+#include "kv/kv_cache.h"
+#include "model/forward.h"
+
+namespace fovea {
+
+// Writes random K, V and codes for every row of the batch, in every layer. Takes its scratch from the arena.
+void write_random_kv(const ForwardBatch& batch, const ModelShape& shape, KvCache& kv, const Method* codes, PlaneIdx codes_plane,
+                     Ops& ops, Stream& stream, Arena& arena);
+
+}  // namespace fovea

@@ -1,0 +1,91 @@
+#include "kernels/cpu/ceilings.h"
+
+#include <algorithm>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/ceilings.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/cache_control.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace fovea::cpu::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+double Sweep(const float* data, int64_t count) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  auto a = hn::Zero(d), b = hn::Zero(d), c = hn::Zero(d), e = hn::Zero(d);
+  int64_t i = 0;
+  for (; i + 4 * lanes <= count; i += 4 * lanes) {
+    hwy::Prefetch(data + i + 512);  // 2 KiB ahead, as the kernels do
+    a = hn::Add(a, hn::LoadU(d, data + i));
+    b = hn::Add(b, hn::LoadU(d, data + i + lanes));
+    c = hn::Add(c, hn::LoadU(d, data + i + 2 * lanes));
+    e = hn::Add(e, hn::LoadU(d, data + i + 3 * lanes));
+  }
+  return hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(a, b), hn::Add(c, e))));
+}
+
+// Twelve chains: more than latency times ports of any current core.
+double Burst(int64_t rounds) {
+  const hn::ScalableTag<float> d;
+  const auto x = hn::Set(d, 0.999f), y = hn::Set(d, 1e-3f);
+  auto a0 = y, a1 = y, a2 = y, a3 = y, a4 = y, a5 = y, a6 = y, a7 = y, a8 = y, a9 = y, a10 = y, a11 = y;
+  for (int64_t i = 0; i < rounds; ++i) {
+    a0 = hn::MulAdd(a0, x, y);
+    a1 = hn::MulAdd(a1, x, y);
+    a2 = hn::MulAdd(a2, x, y);
+    a3 = hn::MulAdd(a3, x, y);
+    a4 = hn::MulAdd(a4, x, y);
+    a5 = hn::MulAdd(a5, x, y);
+    a6 = hn::MulAdd(a6, x, y);
+    a7 = hn::MulAdd(a7, x, y);
+    a8 = hn::MulAdd(a8, x, y);
+    a9 = hn::MulAdd(a9, x, y);
+    a10 = hn::MulAdd(a10, x, y);
+    a11 = hn::MulAdd(a11, x, y);
+  }
+  const auto s = hn::Add(hn::Add(hn::Add(a0, a1), hn::Add(a2, a3)), hn::Add(hn::Add(a4, a5), hn::Add(a6, a7)));
+  // The sum is never negative: the compiler cannot know, so the chains stay.
+  return hn::GetLane(hn::SumOfLanes(d, hn::Add(s, hn::Add(hn::Add(a8, a9), hn::Add(a10, a11))))) < 0
+             ? 0.0
+             : 24.0 * static_cast<double>(rounds) * static_cast<double>(hn::Lanes(d));
+}
+
+}  // namespace fovea::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include <vector>
+
+namespace fovea::cpu {
+
+HWY_EXPORT(Sweep);
+HWY_EXPORT(Burst);
+
+double read_sweep(const void* data, int64_t bytes, ThreadPool& pool) {
+  constexpr int64_t kSlice = int64_t{1} << 20;  // floats: 4 MiB a task
+  const int64_t count = bytes / 4;
+  const int64_t tasks = (count + kSlice - 1) / kSlice;
+  std::vector<double> sums(static_cast<size_t>(tasks));
+  const float* p = static_cast<const float*>(data);
+  pool.parallel_for(tasks, [&](int64_t t, int) {
+    sums[t] = HWY_DYNAMIC_DISPATCH(Sweep)(p + t * kSlice, std::min(kSlice, count - t * kSlice));
+  });
+  double sum = 0;
+  for (double s : sums) sum += s;
+  return sum;
+}
+
+double fma_burst(int64_t rounds, ThreadPool& pool) {
+  std::vector<double> done(static_cast<size_t>(pool.size()));
+  pool.parallel_for(pool.size(), [&](int64_t t, int) { done[t] = HWY_DYNAMIC_DISPATCH(Burst)(rounds); });
+  double sum = 0;
+  for (double d : done) sum += d;
+  return sum;
+}
+
+}  // namespace fovea::cpu
+#endif
