@@ -1,0 +1,13 @@
+// Elements to bf16, rounded to nearest even as kernels/ref/convert.h does it, at the speed of memory.
+#pragma once
+
+#include <fovea/types.h>
+
+#include <cstdint>
+
+namespace fovea::cpu {
+
+// from: f32, f16 or bf16 [n]
+void to_bf16(const void* from, DType dtype, int64_t n, uint16_t* to);
+
+}  // namespace fovea::cpu
