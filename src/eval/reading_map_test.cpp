@@ -27,7 +27,8 @@ ModelShape shape() {
 class Lists {
  public:
   Lists(HeadGroups heads, int32_t groups, std::vector<std::vector<int32_t>> cells) {
-    for (const auto& c : cells) selection_.capacity = std::max(selection_.capacity, static_cast<int32_t>(c.size()));
+    for (const auto& c : cells)
+      selection_.capacity = std::max(selection_.capacity, static_cast<int32_t>(c.size()));
     for (const auto& c : cells) {
       counts_.push_back(static_cast<int32_t>(c.size()));
       units_.insert(units_.end(), c.begin(), c.end());
@@ -174,31 +175,36 @@ TEST(ReadingMapHtml, TheDataIsTheMap) {
 TEST(ReadingMapHtml, ItNeedsNothingFromElsewhere) {
   const std::string html = reading_map_html({sample()});
   EXPECT_EQ(html.rfind("<!doctype html>", 0), 0u);
-  for (const char* part : {" src=", "http://", "https://", "@import", "url(", "<link"}) EXPECT_EQ(html.find(part), std::string::npos) << part;
+  for (const char* part : {" src=", "http://", "https://", "@import", "url(", "<link"})
+    EXPECT_EQ(html.find(part), std::string::npos) << part;
 }
 
 // Whatever a model answers, the data ends where it should and comes back as it was.
 TEST(ReadingMapHtml, NoTextEndsTheDataEarly) {
   const std::string plain = reading_map_html({sample()});
-  for (const std::string& text : {std::string("</script><script>alert(1)</script>"), std::string("</SCRIPT >"), std::string("<!--<script>"),
-                                  std::string("<\\/script>"), std::string("]]>\"'\\"), std::string("\xe2\x80\xa8 line")}) {
+  for (const std::string& text :
+       {std::string("</script><script>alert(1)</script>"), std::string("</SCRIPT >"),
+        std::string("<!--<script>"), std::string("<\\/script>"), std::string("]]>\"'\\"),
+        std::string("\xe2\x80\xa8 line")}) {
     ReadingMap m = sample();
     m.question = m.answer = m.wanted = m.fact = m.method = m.rows[0].token = text;
     const std::string html = reading_map_html({m});
     EXPECT_EQ(count(html, "</script>"), count(plain, "</script>")) << text;
     const std::string data = data_of(html);
     EXPECT_EQ(data.find("</"), std::string::npos) << text;
-    EXPECT_EQ(data.find("<!--"), std::string::npos) << text << ": opens a comment, in which the end of the script is none";
+    EXPECT_EQ(data.find("<!--"), std::string::npos)
+        << text << ": opens a comment, in which the end of the script is none";
     const auto json = nlohmann::json::parse(data, nullptr, false);
     ASSERT_FALSE(json.is_discarded()) << text;
-    for (const char* field : {"question", "answer", "wanted", "fact", "method"}) EXPECT_EQ(json[0][field], text);
+    for (const char* field : {"question", "answer", "wanted", "fact", "method"})
+      EXPECT_EQ(json[0][field], text);
     EXPECT_EQ(json[0]["rows"][0]["token"], text);
   }
 }
 
 TEST(ReadingMapHtml, OddBytesGiveValidUtf8) {
   ReadingMap m = sample();
-  m.rows[0].token = "\xe2\x82";          // the first two bytes of a euro sign: a token may be part of a character
+  m.rows[0].token = "\xe2\x82";  // the first two bytes of a euro sign: a token may be part of a character
   m.rows[1].token = "\xff\xfe\x80";
   m.rows[2].token = std::string("a\0b", 3);
   m.answer = "caf\xc3";

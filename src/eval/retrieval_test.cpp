@@ -15,7 +15,11 @@ Json good() {
           {"document", "text"},
           {"questions",
            {{{"id", "q0"}, {"task", "number"}, {"depth", 0.5}, {"question", "What?"}, {"answer", "That."}},
-            {{"id", "q1"}, {"task", "absent"}, {"depth", nullptr}, {"question", "Who?"}, {"answer", "Nobody."}}}}};
+            {{"id", "q1"},
+             {"task", "absent"},
+             {"depth", nullptr},
+             {"question", "Who?"},
+             {"answer", "Nobody."}}}}};
 }
 
 // The second of two lines is wrong; the message is one line that names it.
@@ -27,7 +31,8 @@ void expect_refused(const std::string& line, std::initializer_list<std::string> 
   EXPECT_EQ(text.rfind("set.jsonl:2: ", 0), 0u) << text;
   EXPECT_EQ(text.find('\n'), std::string::npos) << text;
   EXPECT_LT(text.size(), 300u);
-  for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << text << " lacks " << part;
+  for (const std::string& part : parts)
+    EXPECT_NE(text.find(part), std::string::npos) << text << " lacks " << part;
 }
 
 TEST(RetrievalSet, AFileIsReadWhole) {
@@ -101,7 +106,8 @@ TEST(RetrievalSet, AWrongTypeIsNamedWithItsValue) {
 }
 
 TEST(RetrievalSet, WhatIsNoJsonObjectIsRefused) {
-  for (const char* line : {"[1, 2]", "7", "\"text\"", "{\"id\": ", "{} {}", "nothing", "{\"id\": \"\xff\"}"}) expect_refused(line, {"JSON"});
+  for (const char* line : {"[1, 2]", "7", "\"text\"", "{\"id\": ", "{} {}", "nothing", "{\"id\": \"\xff\"}"})
+    expect_refused(line, {"JSON"});
 }
 
 TEST(RetrievalSet, AnEmptyFileIsRefused) {
@@ -116,7 +122,8 @@ TEST(RetrievalSet, AnEmptyFileIsRefused) {
   EXPECT_NE(gone.status().message().find("/nonexistent/set.jsonl"), std::string::npos);
 }
 
-RetrievalRow row(const char* method, int32_t budget, int64_t length, const char* task, int64_t right, int64_t total, int64_t read, int64_t dense) {
+RetrievalRow row(const char* method, int32_t budget, int64_t length, const char* task, int64_t right,
+                 int64_t total, int64_t read, int64_t dense) {
   return {method, budget, length, task, right, total, read, dense};
 }
 
@@ -146,8 +153,11 @@ TEST(RetrievalTable, ALineForEachLengthMethodAndBudget) {
   });
   const auto lines = lines_of(table);
   ASSERT_EQ(lines.size(), 5u) << table;
-  const auto has = [&](size_t i, const char* part) { EXPECT_NE(lines[i].find(part), std::string::npos) << lines[i] << " lacks " << part; };
-  for (const char* name : {"tokens", "method", "budget", "KV bytes", "exact", "all", "kv", "number"}) has(0, name);
+  const auto has = [&](size_t i, const char* part) {
+    EXPECT_NE(lines[i].find(part), std::string::npos) << lines[i] << " lacks " << part;
+  };
+  for (const char* name : {"tokens", "method", "budget", "KV bytes", "exact", "all", "kv", "number"})
+    has(0, name);
   for (const char* part : {"2048", "dense", "100.0 %", "0.900", "9/10", "5/5", "4/5"}) has(1, part);
   for (const char* part : {"2048", "gsa_on_device", "512", "31.3 %", "0.800", "8/10"}) has(2, part);
   for (const char* part : {"1024", "1.000", "1/1", "100.0 %"}) has(3, part);
