@@ -1,0 +1,162 @@
+// Which keys a decode task reads, and where they lie: the Selection, the window and the page table, resolved
+// into the address of every key, chunk by chunk. What follows (decode_inner.cpp) sees addresses only, so
+// dense, lists of pages and lists of single tokens run through the same arithmetic.
+#pragma once
+
+#include <fovea/ops.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+namespace fovea::cpu {
+
+// Most keys whose scores are held at once; the arrays of a chunk are this long, so that a tile may read past
+// its end.
+inline constexpr int32_t kDecodeChunk = 64;
+
+// Partitions depend on the number of candidate keys alone: 512 keys each (64 tasks at 32K: the last one's end
+// leaves a second thread idle for under 1 %), and more beyond 64 of them, so that partial results stay below
+// 1 % of the KV.
+inline constexpr int64_t kDecodePartition = 512;
+inline constexpr int64_t kDecodeMaxPartitions = 64;
+
+// Keys of one chunk. K and V of a chunk of every KV head, and of the next one, are to fit a cache of 512 KiB.
+inline int32_t decode_chunk_keys(const KvView& kv) {
+  const int64_t key_bytes = static_cast<int64_t>(dtype_bytes(kv.dtype)) * kv.head_dim * kv.kv_heads;
+  return key_bytes <= 1024 ? 64 : key_bytes <= 2048 ? 32 : 16;
+}
+
+// Keys that one row's head group may read, ascending positions.
+struct KeySet {
+  int64_t begin = 0;  // visible positions [begin, end): window and causality
+  int64_t end = 0;
+  const int32_t* units = nullptr;  // null: every position of [begin, end)
+  int64_t count = 0;               // units
+  int64_t tokens_per_unit = 1;
+
+  // Candidates: what partitions divide. Those of a list are counted before they are clipped to [begin, end).
+  int64_t candidates() const { return units ? count * tokens_per_unit : std::max<int64_t>(0, end - begin); }
+  int64_t partition() const {
+    const int64_t least = (candidates() + kDecodeMaxPartitions - 1) / kDecodeMaxPartitions;
+    return std::max<int64_t>(1, (least + kDecodePartition - 1) / kDecodePartition) * kDecodePartition;
+  }
+  int64_t partitions() const { return std::max<int64_t>(1, (candidates() + partition() - 1) / partition()); }
+};
+
+// The keys of query row `row` at position `pos`. `group` is the KV head or query head that the Selection's
+// heads say.
+inline KeySet key_set(const AttentionParams& p, int32_t row, int64_t pos, int32_t group) {
+  KeySet keys;
+  keys.begin = p.window > 0 ? std::max<int64_t>(0, pos - p.window + 1) : 0;
+  keys.end = pos + 1;
+  const Selection* sel = p.selection;
+  if (sel == nullptr || sel->kind == Selection::Kind::all) return keys;
+  int64_t r = row;
+  if (sel->row_indptr != nullptr) {
+    r = std::upper_bound(sel->row_indptr, sel->row_indptr + sel->rows + 1, row) - sel->row_indptr - 1;
+  }
+  const int64_t list = r * sel->groups + (sel->groups == 1 ? 0 : group);
+  const int64_t tokens = sel->tokens_per_unit;
+  if (sel->kind == Selection::Kind::range) {
+    keys.begin = std::max(keys.begin, sel->begins[list] * tokens);
+    keys.end = std::min(keys.end, sel->ends[list] * tokens);
+    return keys;
+  }
+  keys.units = sel->units + list * sel->capacity;
+  keys.count = sel->counts[list];
+  keys.tokens_per_unit = tokens;
+  return keys;
+}
+
+// The next keys of a walk.
+struct KeyChunk {
+  int32_t count = 0;
+  int64_t at[kDecodeChunk];  // element index of each key's K (HND: and of its V), of the walk's first KV
+                             // head; after the last key: the last key's
+  int64_t v_at[kDecodeChunk];  // classic layout only: of its V
+  float age[kDecodeChunk];     // key position - query position, for ALiBi
+};
+
+// Walks candidates [first, last) of a KeySet in the blocks of one sequence and KV head.
+class KeyCursor {
+ public:
+  KeyCursor() = default;
+  KeyCursor(const AttentionParams& p, const KeySet& keys, int32_t seq, int32_t kv_head, int64_t pos,
+            int64_t first, int64_t last)
+      : kv_(&p.kv),
+        keys_(keys),
+        slots_(p.kv.table.slots + seq * p.kv.table.seq_stride + kv_head * p.kv.table.head_stride),
+        head_offset_(kv_head * p.kv.head_stride),
+        chunk_keys_(decode_chunk_keys(p.kv)),
+        block_shift_(std::countr_zero(static_cast<uint32_t>(p.kv.block_size))),
+        element_bytes_(static_cast<int64_t>(dtype_bytes(p.kv.dtype))),
+        query_(pos),
+        ages_(p.alibi_slopes != nullptr),
+        next_(first),
+        last_(std::min(last, keys.candidates())),
+        unit_(first / keys.tokens_per_unit),
+        unit_offset_(first % keys.tokens_per_unit) {}
+
+  // The next keys in order; count 0 at the end.
+  void fill(KeyChunk& chunk) {
+    int32_t n = 0;
+    while (n < chunk_keys_ && (run_ < run_end_ || advance())) {
+      const int64_t in_block = kv_->block_size - (run_ & (kv_->block_size - 1));
+      const auto take = static_cast<int32_t>(std::min({run_end_ - run_, in_block, int64_t{chunk_keys_ - n}}));
+      add(chunk, n, take);
+      run_ += take;
+      n += take;
+    }
+    chunk.count = n;
+    if (n > 0) std::fill(chunk.at + n, chunk.at + kDecodeChunk, chunk.at[n - 1]);
+  }
+
+ private:
+  // The next run of consecutive positions, not empty.
+  bool advance() {
+    while (next_ < last_) {
+      if (keys_.units == nullptr) {
+        run_ = keys_.begin + next_;
+        run_end_ = keys_.begin + last_;
+        next_ = last_;
+        return true;
+      }
+      const int64_t size = std::min(keys_.tokens_per_unit - unit_offset_, last_ - next_);
+      const int64_t start = keys_.units[unit_++] * keys_.tokens_per_unit + unit_offset_;
+      next_ += size;
+      unit_offset_ = 0;
+      run_ = std::max(start, keys_.begin);
+      run_end_ = std::min(start + size, keys_.end);
+      if (run_ < run_end_) return true;
+    }
+    return false;
+  }
+
+  // `take` keys from position run_ on, all in one block.
+  void add(KeyChunk& chunk, int32_t n, int32_t take) const {
+    const bool classic = kv_->layout == KvLayout::classic;
+    const int64_t base = slots_[run_ >> block_shift_] * kv_->block_stride + head_offset_;
+    const int64_t offset = run_ & (kv_->block_size - 1);
+    const int64_t step = classic ? 16 / element_bytes_ : kv_->head_dim;  // from a key to the next
+    int64_t at = base + offset * step;
+    for (int32_t i = 0; i < take; ++i, at += step) chunk.at[n + i] = at;
+    for (int32_t i = 0; classic && i < take; ++i) chunk.v_at[n + i] = base + offset + i;
+    for (int32_t i = 0; ages_ && i < take; ++i) chunk.age[n + i] = static_cast<float>(run_ + i - query_);
+  }
+
+  const KvView* kv_ = nullptr;
+  KeySet keys_;
+  const int32_t* slots_ = nullptr;  // of this sequence and head, by logical block
+  int64_t head_offset_ = 0;
+  int32_t chunk_keys_ = 0;
+  int32_t block_shift_ = 0;
+  int64_t element_bytes_ = 0;
+  int64_t query_ = 0;
+  bool ages_ = false;
+  int64_t next_ = 0, last_ = 0;         // candidates
+  int64_t unit_ = 0, unit_offset_ = 0;  // of next_, in a list
+  int64_t run_ = 0, run_end_ = 0;       // positions
+};
+
+}  // namespace fovea::cpu
