@@ -55,7 +55,7 @@ struct KvView {
 
 // ---- Attention ---------------------------------------------------------------------------------------------------
 
-// Paged attention over a Selection (ALGORITHMS: vLLM's PagedAttention; flash decoding).
+// Paged attention over a Selection (docs/algorithms.md, "Paged attention").
 // Sequence s owns query rows [q_indptr[s], q_indptr[s+1]); the last of them sits at position seq_len[s] - 1, the one
 // before at seq_len[s] - 2, and so on; each row sees the keys at positions <= its own. A sequence may have no rows.
 // out = softmax(soft_cap(q k^T * scale) + alibi) v over the selected keys; a row that sees no key gives out = 0 and
@@ -78,7 +78,7 @@ struct AttentionParams {
 
 // ---- Rope, norm of q and k, cache write, hash codes: one pass ----------------------------------------------------
 
-// Sign-rotation hash of a head vector (ALGORITHMS 3): `rotations` rotations of n bits each, n = d rounded up to a power
+// Sign-rotation hash of a head vector (docs/algorithms.md, "Rotation and code"): `rotations` rotations of n bits each, n = d rounded up to a power
 // of two; each is three rounds of (signs, Walsh-Hadamard); bits = sign; truncated to `bits`.
 struct HashCodec {
   int32_t head_dim = 0;

@@ -10,7 +10,7 @@
 
 namespace fovea {
 
-// Options of the GSA family (UCM's names and defaults; ALGORITHMS 2 and 3 say where ours differ).
+// Options of the GSA family (UCM's names and defaults; docs/algorithms.md says where ours differ).
 struct GsaOptions {
   double sparse_ratio = 0.3;     // share of blocks kept when there is no token budget
   int32_t budget_tokens = 0;     // tokens kept; 0: by ratio

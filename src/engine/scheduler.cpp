@@ -118,9 +118,13 @@ Status Scheduler::add(SequenceSpec spec) {
   Sequence* parent = nullptr;
   FOVEA_TRY(validate(spec, &parent));
   auto s = std::make_unique<Sequence>();
-  if (parent != nullptr) s->fork_tokens = spec.fork_tokens < 0 ? parent->computed : spec.fork_tokens;
-
-  s->prompt_size = s->fork_tokens + static_cast<int64_t>(spec.prompt.size());
+  if (parent != nullptr) {
+    const bool all = spec.fork_tokens < 0;
+    s->fork_tokens = all ? parent->computed : spec.fork_tokens;
+    s->tokens.assign(parent->tokens.begin(),
+                     all ? parent->tokens.end() : parent->tokens.begin() + s->fork_tokens);
+  }
+  s->prompt_size = s->size() + static_cast<int64_t>(spec.prompt.size());
   const int64_t slots =
       s->prompt_size + std::max<int64_t>(spec.max_new_tokens, 1) - 1;  // the last one is not computed
   if (blocks_.blocks_for(slots) > blocks_.num_blocks()) {
@@ -143,7 +147,6 @@ Status Scheduler::add(SequenceSpec spec) {
   if (parent != nullptr && parent->sparse_from < s->fork_tokens) s->sparse_from = parent->sparse_from;
   s->prefill_until = s->prompt_size;
   s->tokens.reserve(static_cast<size_t>(s->capacity()));
-  if (parent != nullptr) s->tokens.assign(parent->tokens.begin(), parent->tokens.begin() + s->fork_tokens);
   s->tokens.insert(s->tokens.end(), spec.prompt.begin(), spec.prompt.end());
 
   for (SequenceId id : s->answers) by_id_[id] = s.get();
@@ -262,9 +265,8 @@ void Scheduler::fail(Sequence& s) {
                           " of " + text(blocks_.num_blocks()) +
                           " are free, and nothing can give way (swap space for " +
                           text(blocks_.num_swap_free()) + " blocks is free)";
-  for (SequenceId id : s.answers) {
+  for (SequenceId id : s.answers)
     plan_.failed.emplace_back(id, Status::resource_exhausted(name_of(id) + why));
-  }
   drop(s);
 }
 
@@ -586,9 +588,7 @@ void Scheduler::finish(Sequence& s) {
 }
 
 std::span<const int32_t> Scheduler::tokens(SequenceId seq) const { return get(seq).tokens; }
-
 int64_t Scheduler::prompt_tokens(SequenceId seq) const { return get(seq).prompt_size; }
-
 int64_t Scheduler::cached_tokens(SequenceId seq) const { return get(seq).cached; }
 
 bool Scheduler::is_held(SequenceId seq) const {

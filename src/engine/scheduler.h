@@ -56,7 +56,7 @@ struct SequenceSpec {
   bool sparse = false;                // its decode method is sparse (from sparse_min_context up)
   bool hold = false;                  // n = 1: keeps its blocks after finishing, to be forked, until released
   std::optional<SequenceId> fork_of;  // a held, finished sequence
-  int64_t fork_tokens = -1;           // how many of its tokens; -1: all that are computed
+  int64_t fork_tokens = -1;  // how many of its computed tokens; -1: all, and the last one it generated
   BlockHasher* hasher =
       nullptr;  // null: no prefix reuse; must outlive the scheduler. A fork uses its parent's.
 };
@@ -112,8 +112,8 @@ class Scheduler {
   // be held.
   void release(SequenceId seq);
 
-  // The next step; valid until the next call. An empty plan with idle() false: everything just failed or
-  // finished.
+  // The next step; valid until the next call. A plan without rows leaves the scheduler idle: whatever there
+  // was failed. It is not committed, and its cache_ops matter to no one.
   const StepPlan& schedule();
   // Takes over what the step computed. `sampled`: one entry for each id of every row's sample_for, in any
   // order; an answer that was aborted meanwhile may be left out. Returns the sequences that finished, valid

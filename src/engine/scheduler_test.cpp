@@ -202,8 +202,13 @@ TEST(Scheduler, AForkMayCutItsParentShort) {
     spec.fork_tokens = at;
     w.add(spec);
   }
+  // All of it: its last token is generated but not computed, so the fork computes it.
+  const SequenceId all = w.add(question(w, document, 3, 4, false));
+  w.step();
+  EXPECT_EQ(rows_of(w.plan(), all)->first_position, w.blocks().num_tokens(document));
+  EXPECT_EQ(rows_of(w.plan(), all)->num_tokens, 4);
   w.run();
-  EXPECT_EQ(w.finished.size(), 6u);
+  EXPECT_EQ(w.finished.size(), 7u);
 }
 
 TEST(Scheduler, AShortExtensionGoesThroughTheDecodeMethodInOneStep) {

@@ -179,7 +179,7 @@ class World {
     if (spec.fork_of.has_value()) {
       alone = expected_[*spec.fork_of].end;
       const auto at = static_cast<size_t>(spec.fork_tokens < 0 ? alone.numbers.size() : spec.fork_tokens);
-      alone.tokens.resize(at);
+      if (spec.fork_tokens >= 0) alone.tokens.resize(at);
       alone.numbers.resize(at);
       alone.sum = 0;
       for (uint64_t number : alone.numbers) alone.sum += number;
@@ -188,7 +188,7 @@ class World {
     const auto forked = static_cast<int32_t>(alone.numbers.size());
     alone.tokens.insert(alone.tokens.end(), spec.prompt.begin(), spec.prompt.end());
     const bool extends = spec.sparse && forked > 0 && forked >= c.sparse_min_context &&
-                         static_cast<int32_t>(spec.prompt.size()) <= c.sparse_extend_max_tokens;
+                         static_cast<int32_t>(alone.tokens.size()) - forked <= c.sparse_extend_max_tokens;
     e.extend_from = extends ? forked : static_cast<int64_t>(alone.tokens.size());
     while (alone.numbers.size() < alone.tokens.size()) alone.compute(extends);
     for (int32_t i = 0; i < spec.max_new_tokens; ++i) {

@@ -125,10 +125,11 @@ nlohmann::json rows_json(const ReadingMap& m) {
   return rows;
 }
 
-// JSON inside a script element: no "</" may appear.
-std::string script_safe(std::string text) {
-  for (size_t at = 0; (at = text.find("</", at)) != std::string::npos; at += 3) text.replace(at, 2, "<\\/");
-  return text;
+// JSON inside a script element: neither an end tag nor a comment may appear, and "<" stands in strings alone.
+std::string script_safe(const std::string& json) {
+  std::string out;
+  for (char c : json) c == '<' ? out += "\\u003c" : out += c;
+  return out;
 }
 
 }  // namespace

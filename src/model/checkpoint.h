@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "fovea/status.h"
-#include "fovea/types.h"
+#include <fovea/status.h>
+#include <fovea/types.h>
 #include "model/config.h"
 
 namespace fovea {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "fovea/status.h"
+#include <fovea/status.h>
 
 namespace fovea {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "fovea/status.h"
+#include <fovea/status.h>
 
 namespace fovea {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "fovea/status.h"
+#include <fovea/status.h>
 
 namespace fovea {
 

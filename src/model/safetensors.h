@@ -16,8 +16,8 @@
 #include <string_view>
 #include <vector>
 
-#include "fovea/status.h"
-#include "fovea/types.h"
+#include <fovea/status.h>
+#include <fovea/types.h>
 
 namespace fovea {
 

@@ -1,8 +1,9 @@
-// The YAML of methods: one section per method under `ucm_sparse_config`, with the seeds' names and defaults.
+// The YAML of methods: one section per method under `ucm_sparse_config`, with UCM's names.
 #include "sparse/registry.h"
 
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -30,10 +31,13 @@ const std::map<std::string, Setter>& gsa_keys() {
   return keys;
 }
 
+// On one line, cut where it is long: a value can be a whole tree.
 std::string printed(const YAML::Node& node) {
   std::ostringstream out;
   out << node;
-  return out.str();
+  std::string text = out.str().substr(0, 60);
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
 }
 
 Status read_gsa_on_device(const YAML::Node& section, const std::string& where, GsaOptions* options,
@@ -51,7 +55,7 @@ Status read_gsa_on_device(const YAML::Node& section, const std::string& where, G
       return Status::invalid_argument(where + "." + key + ": \"" + printed(entry.second) + "\" is not of its type");
     }
   }
-  // The seed has both; a plane is a bit here, so they must agree whichever comes first.
+  // UCM has both; a plane is a bit here, so they must agree whichever comes first.
   if (section["hash_planes"]) {
     int64_t planes = -1;
     if (!YAML::convert<int64_t>::decode(section["hash_planes"], planes) || planes != options->hash_bits)

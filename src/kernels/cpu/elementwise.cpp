@@ -6,10 +6,10 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/elementwise.cpp"
 #define HWY_WANT_AVX3_DL
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
-#include "hwy/foreach_target.h"
+#include <hwy/foreach_target.h>
 //
-#include "hwy/contrib/math/math-inl.h"
-#include "hwy/highway.h"
+#include <hwy/contrib/math/math-inl.h>
+#include <hwy/highway.h>
 #include "kernels/cpu/elementwise_inl.h"
 
 HWY_BEFORE_NAMESPACE();

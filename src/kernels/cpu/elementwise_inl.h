@@ -15,7 +15,7 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "hwy/highway.h"
+#include <hwy/highway.h>
 #include "kernels/ref/convert.h"
 
 HWY_BEFORE_NAMESPACE();

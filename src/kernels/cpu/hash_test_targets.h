@@ -5,7 +5,7 @@
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
 #include <gtest/gtest.h>
 
-#include "hwy/targets.h"
+#include <hwy/targets.h>
 
 namespace fovea::cpu {
 

@@ -7,9 +7,9 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/kv_write.cpp"
 #define HWY_WANT_AVX3_DL
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
-#include "hwy/foreach_target.h"
+#include <hwy/foreach_target.h>
 //
-#include "hwy/highway.h"
+#include <hwy/highway.h>
 #include "kernels/cpu/elementwise_inl.h"
 #include "kernels/cpu/hash_encode_inl.h"
 

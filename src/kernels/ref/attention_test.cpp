@@ -83,7 +83,7 @@ TEST_P(RefAttention, LaterRowsKeysAreNotMultiplied) {
 INSTANTIATE_TEST_SUITE_P(Cases, RefAttention, ::testing::ValuesIn(testing::attention_cases()),
                          [](const auto& info) { return info.param.name; });
 
-// The seed's incremental example: attention over a cache that grows token by token equals attention over the
+// The classic incremental example: attention over a cache that grows token by token equals attention over the
 // whole.
 TEST(RefAttentionGrowth, CacheGrownTokenByTokenEqualsTheWhole) {
   constexpr int32_t kLen = 37, kHeads = 4, kDim = 64;

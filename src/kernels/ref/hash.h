@@ -1,5 +1,5 @@
 // Sign-rotation hash of head vectors, Hamming scores and block selection: scalar, one reference operation
-// each. Source: GSA On-Device of UCM as ALGORITHMS 3 restates it; see docs/hash-selection.md.
+// each. Source: GSA On-Device of UCM as docs/algorithms.md restates it; see docs/hash-selection.md.
 #pragma once
 
 #include <fovea/ops.h>

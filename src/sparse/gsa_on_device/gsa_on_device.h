@@ -1,4 +1,4 @@
-// GSA On-Device (UCM; seed 001; ALGORITHMS 3): per-token sign-hash codes of keys, Hamming scores of the query, top-k
+// GSA On-Device (UCM; docs/algorithms.md): per-token sign-hash codes of keys, Hamming scores of the query, top-k
 // blocks per KV head. Codes live in the plane `codes` and are written by the fused cache write.
 #pragma once
 

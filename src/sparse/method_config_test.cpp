@@ -1,0 +1,162 @@
+// The YAML of methods as UCM writes it, and one clear line for everything else.
+#include "sparse/registry.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+
+namespace fovea {
+namespace {
+
+std::string section(const std::string& lines) { return "ucm_sparse_config:\n  GSA_OnDevice:\n" + lines; }
+
+Result<std::vector<MethodOptions>> parse(const std::string& yaml, std::vector<std::string>* notes = nullptr) {
+  return parse_method_config(yaml, "m.yaml", notes);
+}
+
+GsaOptions options_of(const std::string& lines) {
+  const auto m = parse(section(lines));
+  EXPECT_TRUE(m.ok()) << m.status().message();
+  if (!m.ok() || m->size() != 1) return {};
+  EXPECT_EQ(m->at(0).name, "gsa_on_device");
+  return m->at(0).gsa;
+}
+
+// The message of a refusal: one line that begins with the file and holds every part.
+void expect_refused(const std::string& yaml, StatusCode code, std::initializer_list<const char*> parts) {
+  const auto m = parse(yaml);
+  ASSERT_FALSE(m.ok()) << yaml;
+  EXPECT_EQ(m.status().code(), code) << m.status().message();
+  const std::string& text = m.status().message();
+  EXPECT_EQ(text.rfind("m.yaml: ", 0), 0u) << text;
+  EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+  EXPECT_LT(text.size(), 400u) << text;
+  for (const char* part : parts) EXPECT_NE(text.find(part), std::string::npos) << text << " lacks " << part;
+}
+
+TEST(MethodConfig, UcmsOwnFileIsRead) {
+  std::vector<std::string> notes;
+  const auto m = parse(
+      "ucm_sparse_config:\n"
+      "  GSA_OnDevice:\n"
+      "    # hash\n"
+      "    hash_bits: 64\n"
+      "    hash_planes: 64\n"
+      "\n"
+      "    # sparsity\n"
+      "    sparse_ratio: 0.3\n"
+      "    local_window_sz: 2\n"
+      "    init_window_sz: 1\n"
+      "\n"
+      "    hash_cache_size: 10000\n",
+      &notes);
+  ASSERT_TRUE(m.ok()) << m.status().message();
+  ASSERT_EQ(m->size(), 1u);
+  const GsaOptions& o = m->at(0).gsa;
+  EXPECT_EQ(m->at(0).name, "gsa_on_device");
+  EXPECT_EQ(o.hash_bits, 64);
+  EXPECT_DOUBLE_EQ(o.sparse_ratio, 0.3);
+  EXPECT_EQ(o.local_window_sz, 2);
+  EXPECT_EQ(o.init_window_sz, 1);
+  // The cache of the original has no counterpart: said once, with file and key.
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("m.yaml"), std::string::npos);
+  EXPECT_NE(notes[0].find("hash_cache_size"), std::string::npos);
+}
+
+TEST(MethodConfig, WhatIsNotNamedKeepsItsDefault) {
+  const GsaOptions d, o = options_of("    min_blocks: 9\n");
+  EXPECT_EQ(o.min_blocks, 9);
+  EXPECT_EQ(o.hash_bits, d.hash_bits);
+  EXPECT_EQ(d.hash_bits, 128);
+  EXPECT_EQ(o.hash_seed, 7u);
+  EXPECT_EQ(o.budget_tokens, 0);
+  EXPECT_DOUBLE_EQ(o.sparse_ratio, 0.3);
+  // An empty section is the method with its defaults.
+  EXPECT_EQ(parse("ucm_sparse_config: {GSA_OnDevice: {}}")->size(), 1u);
+  EXPECT_EQ(parse("ucm_sparse_config:\n  GSA_OnDevice:\n")->size(), 1u);
+}
+
+TEST(MethodConfig, EveryKeyArrives) {
+  const GsaOptions o = options_of(
+      "    sparse_ratio: 0.25\n    budget_tokens: 512\n    init_window_sz: 3\n    local_window_sz: 5\n"
+      "    min_blocks: 7\n    hash_bits: 256\n    hash_seed: 18446744073709551615\n    average_group: true\n"
+      "    share_heads: true\n    dense_layers: [0, 5]\n");
+  EXPECT_DOUBLE_EQ(o.sparse_ratio, 0.25);
+  EXPECT_EQ(o.budget_tokens, 512);
+  EXPECT_EQ(o.init_window_sz, 3);
+  EXPECT_EQ(o.local_window_sz, 5);
+  EXPECT_EQ(o.min_blocks, 7);
+  EXPECT_EQ(o.hash_bits, 256);
+  EXPECT_EQ(o.hash_seed, UINT64_MAX);
+  EXPECT_TRUE(o.average_group);
+  EXPECT_TRUE(o.share_heads);
+  EXPECT_EQ(o.dense_layers, (std::vector<int32_t>{0, 5}));
+}
+
+TEST(MethodConfig, HashPlanesMustBeHashBitsWhicheverComesFirst) {
+  EXPECT_EQ(options_of("    hash_planes: 256\n    hash_bits: 256\n").hash_bits, 256);
+  EXPECT_EQ(options_of("    hash_planes: 128\n").hash_bits, 128) << "the default is 128";
+  const auto bad = StatusCode::invalid_argument;
+  expect_refused(section("    hash_planes: 64\n    hash_bits: 256\n"), bad, {"hash_planes", "64", "256"});
+  expect_refused(section("    hash_bits: 256\n    hash_planes: 64\n"), bad, {"hash_planes", "64", "256"});
+  expect_refused(section("    hash_planes: 64\n"), bad, {"hash_planes", "64", "128"});
+  expect_refused(section("    hash_planes: many\n"), bad, {"hash_planes", "many"});
+}
+
+TEST(MethodConfig, UnknownKeysAndSectionsAreRefused) {
+  const auto bad = StatusCode::invalid_argument;
+  expect_refused(section("    hash_bit: 64\n"), bad, {"GSA_OnDevice.hash_bit"});
+  expect_refused(section("    Hash_bits: 64\n"), bad, {"Hash_bits"});
+  expect_refused("sparse_config: {}\n", bad, {"sparse_config", "ucm_sparse_config"});
+  expect_refused("ucm_sparse_config: {GSA: {sparse_ratio: 0.3}}\n", StatusCode::unsupported,
+                 {"GSA", "GSA_OnDevice"});
+  // The indentation lost in a copy: everything at the top.
+  expect_refused("ucm_sparse_config:\nGSA_OnDevice:\nhash_bits: 64\n", bad, {"ucm_sparse_config"});
+}
+
+TEST(MethodConfig, WrongTypesNameKeyAndValue) {
+  const auto bad = StatusCode::invalid_argument;
+  expect_refused(section("    hash_bits: lots\n"), bad, {"GSA_OnDevice.hash_bits", "lots"});
+  expect_refused(section("    hash_bits: 64.5\n"), bad, {"hash_bits", "64.5"});
+  expect_refused(section("    hash_bits: 99999999999\n"), bad, {"hash_bits", "99999999999"});
+  expect_refused(section("    hash_bits:\n"), bad, {"hash_bits"});
+  expect_refused(section("    hash_seed: -1\n"), bad, {"hash_seed", "-1"});
+  expect_refused(section("    sparse_ratio: [0.3]\n"), bad, {"sparse_ratio", "0.3"});
+  expect_refused(section("    average_group: 2\n"), bad, {"average_group", "2"});
+  expect_refused(section("    dense_layers: 3\n"), bad, {"dense_layers", "3"});
+  expect_refused(section("    dense_layers: [0, one]\n"), bad, {"dense_layers", "one"});
+  expect_refused(section("    budget_tokens:\n      a: 1\n      b: 2\n"), bad, {"budget_tokens"});
+  expect_refused("ucm_sparse_config:\n  GSA_OnDevice: 3\n", bad, {"GSA_OnDevice"});
+  expect_refused("ucm_sparse_config: [GSA_OnDevice]\n", bad, {"ucm_sparse_config"});
+}
+
+TEST(MethodConfig, WhatIsNoYamlMapIsRefused) {
+  const auto bad = StatusCode::invalid_argument;
+  expect_refused("", bad, {"map"});
+  expect_refused("just text\n", bad, {"map"});
+  expect_refused("- a\n- b\n", bad, {"map"});
+  expect_refused("ucm_sparse_config: {GSA_OnDevice: {hash_bits: 64}\n", bad, {"YAML"});
+  expect_refused("a: b: c\n", bad, {"YAML"});
+  expect_refused("ucm_sparse_config: *nowhere\n", bad, {"YAML"});
+  expect_refused(std::string(100000, '['), bad, {"YAML"});
+}
+
+TEST(MethodConfig, FilesAreNamed) {
+  const auto gone = load_method_config("/nonexistent/m.yaml", nullptr);
+  ASSERT_FALSE(gone.ok());
+  EXPECT_EQ(gone.status().code(), StatusCode::not_found);
+  EXPECT_NE(gone.status().message().find("/nonexistent/m.yaml"), std::string::npos);
+
+  const std::string path = ::testing::TempDir() + "method_config_test.yaml";
+  std::ofstream(path) << section("    hash_bits: 64\n    hash_planes: 65\n");
+  std::vector<std::string> notes;
+  const auto m = load_method_config(path, &notes);
+  ASSERT_FALSE(m.ok());
+  EXPECT_EQ(m.status().message().rfind(path + ": ", 0), 0u) << m.status().message();
+  std::remove(path.c_str());
+}
+
+}  // namespace
+}  // namespace fovea
