@@ -1,5 +1,5 @@
-// The parsed template. Chains (a + b + c, a.b|c) are one node with a list, so that the depth of the tree is the depth
-// of nesting in the source, which the parser bounds.
+// The parsed template. Chains (a + b + c, a.b|c) are one node with a list, so that the depth of the tree is
+// the depth of nesting in the source, which the parser bounds.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,21 @@
 namespace fovea::jinja {
 
 struct Expr {
-  enum class Type { constant, name, list, tuple, dict, unary, chain, concat, logic, negation, compare, cond, postfix };
+  enum class Type {
+    constant,
+    name,
+    list,
+    tuple,
+    dict,
+    unary,
+    chain,
+    concat,
+    logic,
+    negation,
+    compare,
+    cond,
+    postfix
+  };
   Expr(Type type, int line) : type(type), line(line) {}
   virtual ~Expr() = default;
   const Type type;
@@ -41,7 +55,8 @@ struct DictExpr : Expr {
 };
 
 struct Unary : Expr {  // + and -
-  Unary(bool minus, ExprPtr operand, int line) : Expr(Type::unary, line), minus(minus), operand(std::move(operand)) {}
+  Unary(bool minus, ExprPtr operand, int line)
+      : Expr(Type::unary, line), minus(minus), operand(std::move(operand)) {}
   const bool minus;
   const ExprPtr operand;
 };
@@ -90,10 +105,10 @@ struct Link {  // one step of a postfix chain
   enum class Type { attribute, item, slice, call, filter, test };
   Type type = Type::attribute;
   int line = 0;
-  std::string name;             // of an attribute, filter or test
-  bool negated = false;         // `is not`
-  ExprPtr start, stop, step;    // of a slice, may be null; start alone: the key of an item
-  CallArgs args;                // of a call, filter or test
+  std::string name;           // of an attribute, filter or test
+  bool negated = false;       // `is not`
+  ExprPtr start, stop, step;  // of a slice, may be null; start alone: the key of an item
+  CallArgs args;              // of a call, filter or test
 };
 
 struct Postfix : Expr {
@@ -112,8 +127,22 @@ struct Target {  // of an assignment
 };
 
 struct Statement {
-  enum class Type { text, print, for_loop, branch, set, set_block, macro, call_block, filter_block, with, block,
-                    break_loop, continue_loop, refuse };
+  enum class Type {
+    text,
+    print,
+    for_loop,
+    branch,
+    set,
+    set_block,
+    macro,
+    call_block,
+    filter_block,
+    with,
+    block,
+    break_loop,
+    continue_loop,
+    refuse
+  };
   Statement(Type type, int line) : type(type), line(line) {}
   virtual ~Statement() = default;
   const Type type;
@@ -205,7 +234,8 @@ struct Jump : Statement {  // break, continue
   Jump(Type type, int line) : Statement(type, line) {}
 };
 
-struct Refuse : Statement {  // include, import, extends: fails when it is reached, as there are no other templates
+struct Refuse
+    : Statement {  // include, import, extends: fails when it is reached, as there are no other templates
   Refuse(std::string what, int line) : Statement(Type::refuse, line), what(std::move(what)) {}
   const std::string what;
 };

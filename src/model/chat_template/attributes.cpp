@@ -13,7 +13,8 @@ namespace {
 
 // Methods that exist in Python but would change the value: the sandbox makes them undefined.
 bool is_refused(const Value& object, std::string_view name) {
-  constexpr std::string_view kList[] = {"append", "clear", "pop", "reverse", "insert", "sort", "extend", "remove"};
+  constexpr std::string_view kList[] = {"append", "clear", "pop",    "reverse",
+                                        "insert", "sort",  "extend", "remove"};
   constexpr std::string_view kDict[] = {"clear", "pop", "popitem", "setdefault", "update"};
   if (object.is(Kind::list)) return std::find(std::begin(kList), std::end(kList), name) != std::end(kList);
   if (object.is(Kind::dict)) return std::find(std::begin(kDict), std::end(kDict), name) != std::end(kDict);
@@ -34,7 +35,8 @@ std::optional<Value> macro_attribute(Runtime& rt, const Macro& macro, std::strin
 
 // What Python's getattr gives; nothing when there is no such attribute.
 std::optional<Value> python_attribute(Runtime& rt, const Value& object, std::string_view name) {
-  if (const Method* method = find_method(object, name)) return rt.function(std::string(name), object, method->body);
+  if (const Method* method = find_method(object, name))
+    return rt.function(std::string(name), object, method->body);
   switch (object.kind()) {
     case Kind::list:
     case Kind::dict:
@@ -109,8 +111,10 @@ std::optional<Value> python_item(Runtime& rt, const Value& object, const Value& 
 }
 
 Value missing(Runtime& rt, const Value& object, const Value& key) {
-  const std::string shown = key.is_number() || key.is_string() ? to_repr(rt, key) : std::string(type_name(key));
-  if (!key.is_string()) return rt.undefined(std::string(type_name(object)) + " object has no element " + shown);
+  const std::string shown =
+      key.is_number() || key.is_string() ? to_repr(rt, key) : std::string(type_name(key));
+  if (!key.is_string())
+    return rt.undefined(std::string(type_name(object)) + " object has no element " + shown);
   return rt.undefined(std::string("'") + type_name(object) + " object' has no attribute " + shown);
 }
 
@@ -120,7 +124,8 @@ Value get_attribute(Runtime& rt, const Value& object, std::string_view name) {
   rt.step();
   if (object.is_undefined()) rt.fail_undefined(object);
   if (auto found = python_attribute(rt, object, name)) {
-    if (name.starts_with("_")) return rt.undefined("access to attribute '" + std::string(name) + "' is unsafe");
+    if (name.starts_with("_"))
+      return rt.undefined("access to attribute '" + std::string(name) + "' is unsafe");
     return *std::move(found);
   }
   if (object.is(Kind::dict)) {
@@ -135,7 +140,8 @@ Value get_item(Runtime& rt, const Value& object, const Value& key) {
   if (auto found = python_item(rt, object, key)) return *std::move(found);
   if (key.is_string()) {
     if (auto found = python_attribute(rt, object, key.text())) {
-      if (key.text().starts_with("_")) return rt.undefined("access to attribute '" + std::string(key.text()) + "' is unsafe");
+      if (key.text().starts_with("_"))
+        return rt.undefined("access to attribute '" + std::string(key.text()) + "' is unsafe");
       return *std::move(found);
     }
   }

@@ -1,4 +1,5 @@
-// obj.name and obj[key], in the order and with the refusals of jinja2's immutable sandbox; methods of built-in types.
+// obj.name and obj[key], in the order and with the refusals of jinja2's immutable sandbox; methods of
+// built-in types.
 #pragma once
 
 #include <string_view>

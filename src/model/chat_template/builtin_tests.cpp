@@ -32,8 +32,8 @@ bool is_sequence(const Value& value) {
          value.is_undefined();
 }
 bool is_callable(const Value& value) {
-  return value.is(Kind::function) || value.is(Kind::macro) || value.is(Kind::loop) || value.is(Kind::joiner) ||
-         value.is_undefined();
+  return value.is(Kind::function) || value.is(Kind::macro) || value.is(Kind::loop) ||
+         value.is(Kind::joiner) || value.is_undefined();
 }
 
 bool remainder_is(Runtime& rt, const Value& value, const Value& by, Int wanted) {
@@ -55,8 +55,12 @@ bool text_case(Runtime& rt, const Value& value, const Args& args, const char* me
   const Params none(method, args, {}, 0);
   return truthy(find_string_method(method)->body(rt, to_str(rt, value), {}));
 }
-bool lower(Runtime& rt, const Value& value, const Args& args) { return text_case(rt, value, args, "islower"); }
-bool upper(Runtime& rt, const Value& value, const Args& args) { return text_case(rt, value, args, "isupper"); }
+bool lower(Runtime& rt, const Value& value, const Args& args) {
+  return text_case(rt, value, args, "islower");
+}
+bool upper(Runtime& rt, const Value& value, const Args& args) {
+  return text_case(rt, value, args, "isupper");
+}
 
 bool same_as(Runtime&, const Value& value, const Args& args) {
   return same(value, Params("sameas", args, {"other"}, 1).get(0));
@@ -95,17 +99,45 @@ struct Row {
   Test test;
 };
 constexpr Row kTests[] = {
-    {"!=", ne}, {"<", compare<Order::less>}, {"<=", compare<Order::less_equal>}, {"==", eq},
-    {">", compare<Order::greater>}, {">=", compare<Order::greater_equal>}, {"boolean", plain<is_boolean>},
-    {"callable", plain<is_callable>}, {"defined", plain<is_defined>}, {"divisibleby", divisible_by}, {"eq", eq},
-    {"equalto", eq}, {"escaped", plain<is_escaped>}, {"even", even}, {"false", plain<is_false>},
-    {"filter", is_filter}, {"float", plain<is_float>}, {"ge", compare<Order::greater_equal>},
-    {"greaterthan", compare<Order::greater>}, {"gt", compare<Order::greater>}, {"in", in},
-    {"integer", plain<is_integer>}, {"iterable", iterable}, {"le", compare<Order::less_equal>},
-    {"lessthan", compare<Order::less>}, {"lower", lower}, {"lt", compare<Order::less>},
-    {"mapping", plain<is_mapping>}, {"ne", ne}, {"none", plain<is_none>}, {"number", plain<is_number>},
-    {"odd", odd}, {"sameas", same_as}, {"sequence", plain<is_sequence>}, {"string", plain<is_string>},
-    {"test", is_test}, {"true", plain<is_true>}, {"undefined", plain<is_undefined>}, {"upper", upper},
+    {"!=", ne},
+    {"<", compare<Order::less>},
+    {"<=", compare<Order::less_equal>},
+    {"==", eq},
+    {">", compare<Order::greater>},
+    {">=", compare<Order::greater_equal>},
+    {"boolean", plain<is_boolean>},
+    {"callable", plain<is_callable>},
+    {"defined", plain<is_defined>},
+    {"divisibleby", divisible_by},
+    {"eq", eq},
+    {"equalto", eq},
+    {"escaped", plain<is_escaped>},
+    {"even", even},
+    {"false", plain<is_false>},
+    {"filter", is_filter},
+    {"float", plain<is_float>},
+    {"ge", compare<Order::greater_equal>},
+    {"greaterthan", compare<Order::greater>},
+    {"gt", compare<Order::greater>},
+    {"in", in},
+    {"integer", plain<is_integer>},
+    {"iterable", iterable},
+    {"le", compare<Order::less_equal>},
+    {"lessthan", compare<Order::less>},
+    {"lower", lower},
+    {"lt", compare<Order::less>},
+    {"mapping", plain<is_mapping>},
+    {"ne", ne},
+    {"none", plain<is_none>},
+    {"number", plain<is_number>},
+    {"odd", odd},
+    {"sameas", same_as},
+    {"sequence", plain<is_sequence>},
+    {"string", plain<is_string>},
+    {"test", is_test},
+    {"true", plain<is_true>},
+    {"undefined", plain<is_undefined>},
+    {"upper", upper},
 };
 
 }  // namespace

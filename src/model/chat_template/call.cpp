@@ -14,7 +14,8 @@ Value Interpreter::call(const Value& callee, const Args& args) {
       const Value result = function.body(rt_, function.self, args);
       // The methods of a safe text give safe texts.
       if (!function.self.is_string() || !function.self.as<Str>().markup) return result;
-      return result.is_string() && !result.as<Str>().markup ? rt_.str(std::string(result.text()), true) : result;
+      return result.is_string() && !result.as<Str>().markup ? rt_.str(std::string(result.text()), true)
+                                                            : result;
     }
     case Kind::macro:
       return call_macro(callee.as<Macro>(), args);
@@ -90,7 +91,8 @@ void Interpreter::bind_parameters(const MacroDefinition& definition, const Args&
       continue;
     }
     found_caller = found_caller || name == "caller";
-    const auto found = std::find_if(named.begin(), named.end(), [&](const auto& arg) { return arg.first == name; });
+    const auto found =
+        std::find_if(named.begin(), named.end(), [&](const auto& arg) { return arg.first == name; });
     given[i] = found != named.end();
     scope->set(definition.parameters[i],
                given[i] ? found->second : rt_.undefined("parameter '" + name + "' was not provided"));
@@ -99,16 +101,19 @@ void Interpreter::bind_parameters(const MacroDefinition& definition, const Args&
   bind_specials(definition, std::move(named), args, found_caller, scope);
   for (size_t i = 0; i < count; ++i) {
     const size_t without = count - definition.defaults.size();
-    if (!given[i] && i >= without) scope->set(definition.parameters[i], evaluate(*definition.defaults[i - without]));
+    if (!given[i] && i >= without)
+      scope->set(definition.parameters[i], evaluate(*definition.defaults[i - without]));
   }
 }
 
 // caller, kwargs and varargs, for a body that names them; else surplus arguments fail.
-void Interpreter::bind_specials(const MacroDefinition& definition, std::vector<std::pair<std::string, Value>> named,
-                                const Args& args, bool found_caller, Scope* scope) {
+void Interpreter::bind_specials(const MacroDefinition& definition,
+                                std::vector<std::pair<std::string, Value>> named, const Args& args,
+                                bool found_caller, Scope* scope) {
   const size_t count = definition.parameters.size();
   if (definition.uses_caller && !found_caller) {
-    const auto caller = std::find_if(named.begin(), named.end(), [](const auto& arg) { return arg.first == "caller"; });
+    const auto caller =
+        std::find_if(named.begin(), named.end(), [](const auto& arg) { return arg.first == "caller"; });
     const bool passed = caller != named.end() && !caller->second.is_none();
     scope->set(definition.caller_id, passed ? caller->second : rt_.undefined("no caller defined"));
     if (caller != named.end()) named.erase(caller);

@@ -20,7 +20,8 @@ ChatTemplate::~ChatTemplate() = default;
 namespace {
 
 Status located(const std::string& name, int line, const jinja::TemplateError& error) {
-  return Status(error.code, name + ":" + std::to_string(error.line != 0 ? error.line : line) + ": " + error.what());
+  return Status(error.code,
+                name + ":" + std::to_string(error.line != 0 ? error.line : line) + ": " + error.what());
 }
 
 // Offset of the first byte that is not UTF-8, or npos.
@@ -65,7 +66,8 @@ Result<std::string> ChatTemplate::render(const nlohmann::ordered_json& context, 
   } catch (const jinja::TemplateError& error) {
     return located(name_, run.line(), error);
   } catch (const std::bad_alloc&) {
-    return Status::resource_exhausted(name_ + ":" + std::to_string(run.line()) + ": no memory to render the template");
+    return Status::resource_exhausted(name_ + ":" + std::to_string(run.line()) +
+                                      ": no memory to render the template");
   }
 }
 

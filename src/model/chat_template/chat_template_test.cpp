@@ -62,7 +62,8 @@ TEST(ChatTemplate, ErrorsNameTheTemplateAndTheLine) {
   EXPECT_EQ(error_of("a\n{{ raise_exception('roles must alternate') }}"), "t:2: roles must alternate");
   EXPECT_EQ(error_of("\n\n{{ 1 + }}"), "t:3: unexpected 'end of print statement'");
   EXPECT_EQ(error_of("x\n{% if a %}\n"), "t:2: unexpected end of template: the innermost open block is 'if'");
-  EXPECT_EQ(error_of("{{ a.b.c }}", {{"a", ordered_json::object()}}), "t:1: 'dict object' has no attribute 'b'");
+  EXPECT_EQ(error_of("{{ a.b.c }}", {{"a", ordered_json::object()}}),
+            "t:1: 'dict object' has no attribute 'b'");
   EXPECT_EQ(error_of("{% macro m() %}\n{{ nope.x }}{% endmacro %}\n\n{{ m() }}"), "t:2: 'nope' is undefined");
   EXPECT_EQ(error_of("{{ 'a' | nope }}"), "t:1: no filter named 'nope'");
   EXPECT_EQ(error_of("\xff{{ 1 }}"), "t: invalid UTF-8 at byte 0");
@@ -87,11 +88,15 @@ TEST(ChatTemplate, LimitsStopWhatExpands) {
            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
            "{% for a in range(99999) %}{{ 'x' * 100000 }}{% endfor %}",
            "{% set ns = namespace(s='ab') %}{% for a in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
-           "{% set ns = namespace(l=[1]) %}{% for a in range(60) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l }}",
-           "{% set ns = namespace(l=[1]) %}{% for a in range(60) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l | tojson }}",
+           "{% set ns = namespace(l=[1]) %}{% for a in range(60) %}{% set ns.l = [ns.l, ns.l] %}{% endfor "
+           "%}{{ ns.l }}",
+           "{% set ns = namespace(l=[1]) %}{% for a in range(60) %}{% set ns.l = [ns.l, ns.l] %}{% endfor "
+           "%}{{ ns.l | tojson }}",
            "{% set ns = namespace(l=[1]) %}{% for a in range(999) %}{% set ns.l = [ns.l] %}{% endfor %}",
-           "{% set ns = namespace(l=[1]) %}{% for a in range(999) %}{% set ns.l = ns.l | map('string') %}{% endfor %}",
-           "{% set ns = namespace(l=[]) %}{% for a in range(99999) %}{% set ns.l = ns.l + ['x' * 60000] %}{% endfor %}",
+           "{% set ns = namespace(l=[1]) %}{% for a in range(999) %}{% set ns.l = ns.l | map('string') %}{% "
+           "endfor %}",
+           "{% set ns = namespace(l=[]) %}{% for a in range(99999) %}{% set ns.l = ns.l + ['x' * 60000] %}{% "
+           "endfor %}",
            "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
            "{% macro m(f) %}{{ f(f) }}{% endmacro %}{{ m(m) }}",
            "{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}",
@@ -105,7 +110,8 @@ TEST(ChatTemplate, LimitsStopWhatExpands) {
            "{{ ','.join(['a' * 60000] * 99999) }}",
            "{{ [1] | batch(10**9, 0) | list }}",
            "{{ [1] | slice(10**9) | list }}",
-           "{% set a = 'a' * 9999999 %}{% for i in range(99999) %}{% if a ~ 'b' in a %}{% endif %}{% endfor %}",
+           "{% set a = 'a' * 9999999 %}{% for i in range(99999) %}{% if a ~ 'b' in a %}{% endif %}{% endfor "
+           "%}",
        }) {
     EXPECT_NE(code(source), StatusCode::ok) << source;
   }
@@ -122,9 +128,10 @@ TEST(ChatTemplate, NestingAndSizeOfTheSourceAreBounded) {
   };
   EXPECT_TRUE(render("{{ " + nested(60, "(", "") + "1" + nested(60, ")", "") + " }}").ok());
   for (const std::string& source :
-       {"{{ " + nested(5000, "(", "") + "1" + nested(5000, ")", "") + " }}", "{{ " + nested(5000, "[", "]") + " }}",
-        nested(5000, "{% if a %}", "{% endif %}"), "{{ " + nested(5000, "not ", "") + "1 }}",
-        "{{ " + nested(5000, "-", "") + "1 }}", "{{ " + nested(5000, "1 if 1 else ", "") + "1 }}",
+       {"{{ " + nested(5000, "(", "") + "1" + nested(5000, ")", "") + " }}",
+        "{{ " + nested(5000, "[", "]") + " }}", nested(5000, "{% if a %}", "{% endif %}"),
+        "{{ " + nested(5000, "not ", "") + "1 }}", "{{ " + nested(5000, "-", "") + "1 }}",
+        "{{ " + nested(5000, "1 if 1 else ", "") + "1 }}",
         "{% set " + nested(5000, "(", "") + "a" + nested(5000, ")", "") + " = 1 %}",
         "{{ 1 is " + nested(5000, "a(", ")") + " }}"}) {
     EXPECT_FALSE(render(source).ok()) << source.substr(0, 40);
@@ -142,7 +149,8 @@ TEST(ChatTemplate, LimitsAreTheCallers) {
   ChatTemplateLimits limits;
   limits.max_output_bytes = 10;
   EXPECT_EQ(*render("0123456789", ordered_json::object(), limits), "0123456789");
-  EXPECT_EQ(error_of("0123456789a", ordered_json::object(), limits), "t:1: the output is longer than 10 bytes");
+  EXPECT_EQ(error_of("0123456789a", ordered_json::object(), limits),
+            "t:1: the output is longer than 10 bytes");
   limits = {};
   limits.max_steps = 100;
   EXPECT_EQ(error_of("{% for i in range(1000) %}{% endfor %}", ordered_json::object(), limits),
@@ -158,22 +166,27 @@ TEST(ChatTemplate, LongDocumentsAreFine) {
   std::string text;
   while (text.size() < (4u << 20)) text += "A line of the document, é.\n";
   const ordered_json context = {{"m", {{"content", text}}}};
-  const auto out = render("{{ m.content | trim ~ '!' }}{{ m['content'].split('</think>')[-1].lstrip('\n') | tojson }}"
-                          "{{ m.content.startswith('A') and m.content.endswith('x') }}{{ m.content[:3] | upper }}",
-                          context);
+  const auto out = render(
+      "{{ m.content | trim ~ '!' }}{{ m['content'].split('</think>')[-1].lstrip('\n') | tojson }}"
+      "{{ m.content.startswith('A') and m.content.endswith('x') }}{{ m.content[:3] | upper }}",
+      context);
   ASSERT_TRUE(out.ok()) << out.status().message();
   EXPECT_GT(out->size(), 2 * text.size());
 }
 
 TEST(ChatTemplate, ValuesThatHoldThemselvesAreFreed) {  // the leak checker of the sanitizer build looks on
-  EXPECT_TRUE(render("{% set ns = namespace() %}{% set ns.me = [ns] %}{% macro m() %}{% endmacro %}{% set ns.m = m %}"
-                     "{% for i in [1, 2] %}{% set ns.loop = loop %}{{ loop.changed(loop) }}{% set ns.g = [ns] | map('list') %}"
-                     "{% endfor %}")
-                  .ok());
+  EXPECT_TRUE(
+      render("{% set ns = namespace() %}{% set ns.me = [ns] %}{% macro m() %}{% endmacro %}{% set ns.m = m %}"
+             "{% for i in [1, 2] %}{% set ns.loop = loop %}{{ loop.changed(loop) }}{% set ns.g = [ns] | "
+             "map('list') %}"
+             "{% endfor %}")
+          .ok());
   // A loop that outlives its statement, its filter included.
-  EXPECT_EQ(*render("{% set ns = namespace() %}{% for i in [0] %}{% set k = 2 %}{% for j in range(9) if j > k %}"
-                    "{% set ns.loop = loop %}{% break %}{% endfor %}{% endfor %}{{ ns.loop.nextitem }}{{ ns.loop.length }}"),
-            "46");
+  EXPECT_EQ(
+      *render("{% set ns = namespace() %}{% for i in [0] %}{% set k = 2 %}{% for j in range(9) if j > k %}"
+              "{% set ns.loop = loop %}{% break %}{% endfor %}{% endfor %}{{ ns.loop.nextitem }}{{ "
+              "ns.loop.length }}"),
+      "46");
 }
 
 TEST(ChatTemplate, TimeIsTheOnePassedIn) {
@@ -186,8 +199,9 @@ TEST(ChatTemplate, TimeIsTheOnePassedIn) {
 class SourceTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    path_ = std::filesystem::temp_directory_path() /
-            ("fovea_template_" + std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
+    path_ =
+        std::filesystem::temp_directory_path() /
+        ("fovea_template_" + std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
     std::filesystem::remove_all(path_);
     std::filesystem::create_directories(path_ / "additional_chat_templates");
   }
@@ -243,19 +257,22 @@ TEST_F(SourceTest, BadFilesAreNamed) {
   EXPECT_EQ(message(R"({"chat_template": []})"), config + ": chat_template: no entry is named 'default'");
   EXPECT_EQ(message(R"({"chat_template": "x", "bos_token": 3})"),
             config + ": bos_token must be a string or have a string 'content'");
-  EXPECT_EQ(message("{\"a\":" + std::string(200, '[') + std::string(200, ']') + "}"), config + ": nested deeper than 100");
+  EXPECT_EQ(message("{\"a\":" + std::string(200, '[') + std::string(200, ']') + "}"),
+            config + ": nested deeper than 100");
 }
 
 TEST(ChatContext, AbsentToolsAreNullAndReasoningHasAllItsNames) {
   ChatTemplateSource source;
   source.special_tokens["bos_token"] = "<s>";
   ChatInput input;
-  input.messages = ordered_json::parse(R"([{"role": "assistant", "content": "a", "reasoning": "r"}, {"role": "user"}])");
+  input.messages =
+      ordered_json::parse(R"([{"role": "assistant", "content": "a", "reasoning": "r"}, {"role": "user"}])");
   input.extra = {{"enable_thinking", false}, {"bos_token", "<x>"}};
-  EXPECT_EQ(chat_context(source, input).dump(),
-            R"({"bos_token":"<x>","enable_thinking":false,"messages":[{"thinking":"r","role":"assistant","content":"a",)"
-            R"("reasoning":"r","reasoning_content":"r"},{"role":"user"}],"tools":null,"documents":null,)"
-            R"("add_generation_prompt":false})");
+  EXPECT_EQ(
+      chat_context(source, input).dump(),
+      R"({"bos_token":"<x>","enable_thinking":false,"messages":[{"thinking":"r","role":"assistant","content":"a",)"
+      R"("reasoning":"r","reasoning_content":"r"},{"role":"user"}],"tools":null,"documents":null,)"
+      R"("add_generation_prompt":false})");
 }
 
 }  // namespace

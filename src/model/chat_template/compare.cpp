@@ -71,27 +71,36 @@ bool equal_ranges(const Range& a, const Range& b) {
 
 bool holds(Order order, int sign) {  // sign: -1, 0, 1
   switch (order) {
-    case Order::less: return sign < 0;
-    case Order::less_equal: return sign <= 0;
-    case Order::greater: return sign > 0;
-    case Order::greater_equal: return sign >= 0;
+    case Order::less:
+      return sign < 0;
+    case Order::less_equal:
+      return sign <= 0;
+    case Order::greater:
+      return sign > 0;
+    case Order::greater_equal:
+      return sign >= 0;
   }
   return false;
 }
 
 const char* order_text(Order order) {
   switch (order) {
-    case Order::less: return "<";
-    case Order::less_equal: return "<=";
-    case Order::greater: return ">";
-    case Order::greater_equal: return ">=";
+    case Order::less:
+      return "<";
+    case Order::less_equal:
+      return "<=";
+    case Order::greater:
+      return ">";
+    case Order::greater_equal:
+      return ">=";
   }
   return "?";
 }
 
 bool range_contains(const Range& range, Int item) {
   const Int last = range.start + range.step * (range.count - 1);
-  if (range.count == 0 || item < std::min(range.start, last) || item > std::max(range.start, last)) return false;
+  if (range.count == 0 || item < std::min(range.start, last) || item > std::max(range.start, last))
+    return false;
   const Int offset = item - range.start;
   return offset % range.step == 0;
 }
@@ -132,7 +141,8 @@ bool equal(Runtime& rt, const Value& a, const Value& b) {
     case Kind::range:
       return equal_ranges(a.as<Range>(), b.as<Range>());
     case Kind::function:
-      return a.as<Function>().body == b.as<Function>().body && same(a.as<Function>().self, b.as<Function>().self);
+      return a.as<Function>().body == b.as<Function>().body &&
+             same(a.as<Function>().self, b.as<Function>().self);
     default:
       return a.object() == b.object();
   }
@@ -158,8 +168,8 @@ bool ordered(Runtime& rt, const Value& a, const Value& b, Order order) {
     }
     return holds(order, x.size() < y.size() ? -1 : x.size() > y.size());
   }
-  Runtime::fail(std::string("'") + order_text(order) + "' is not supported between '" + type_name(a) + "' and '" +
-                type_name(b) + "'");
+  Runtime::fail(std::string("'") + order_text(order) + "' is not supported between '" + type_name(a) +
+                "' and '" + type_name(b) + "'");
 }
 
 bool less(Runtime& rt, const Value& a, const Value& b) { return ordered(rt, a, b, Order::less); }
@@ -201,7 +211,8 @@ size_t hash(Runtime& rt, const Value& value) {
     case Kind::dict:
       Runtime::fail(std::string("a ") + type_name(value) + " cannot be a key (unhashable type)");
     case Kind::view:
-      if (value.as<View>().of != ViewOf::values) Runtime::fail("a dict view cannot be a key (unhashable type)");
+      if (value.as<View>().of != ViewOf::values)
+        Runtime::fail("a dict view cannot be a key (unhashable type)");
       [[fallthrough]];
     default:
       return std::hash<const void*>()(value.object());
@@ -220,7 +231,8 @@ bool contains(Runtime& rt, const Value& container, const Value& item) {
     case Kind::dict:
       return dict_contains(rt, container.as<Dict>(), item);
     case Kind::view:
-      if (container.as<View>().of == ViewOf::keys) return dict_contains(rt, container.as<View>().dict.as<Dict>(), item);
+      if (container.as<View>().of == ViewOf::keys)
+        return dict_contains(rt, container.as<View>().dict.as<Dict>(), item);
       break;
     case Kind::range:
       if (item.is_integral()) return range_contains(container.as<Range>(), item.as_int());

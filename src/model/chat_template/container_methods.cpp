@@ -115,18 +115,26 @@ const Method* find_in(const Method (&methods)[n], std::string_view name) {
 
 const Method* find_method(const Value& object, std::string_view name) {
   switch (object.kind()) {
-    case Kind::string: return find_string_method(name);
-    case Kind::list: return find_in(kList, name);
+    case Kind::string:
+      return find_string_method(name);
+    case Kind::list:
+      return find_in(kList, name);
     case Kind::tuple:
-    case Kind::range: return find_in(kSequence, name);
-    case Kind::dict: return find_in(kDict, name);
+    case Kind::range:
+      return find_in(kSequence, name);
+    case Kind::dict:
+      return find_in(kDict, name);
     case Kind::boolean:
-    case Kind::integer: return find_in(kInt, name);
-    case Kind::floating: return find_in(kFloat, name);
-    case Kind::cycler: return find_in(kCycler, name);
+    case Kind::integer:
+      return find_in(kInt, name);
+    case Kind::floating:
+      return find_in(kFloat, name);
+    case Kind::cycler:
+      return find_in(kCycler, name);
     case Kind::function:  // the global `dict` is a value with this one method
       return name == "fromkeys" && object.as<Function>().name == "dict" ? find_in(kDict, name) : nullptr;
-    default: return nullptr;
+    default:
+      return nullptr;
   }
 }
 

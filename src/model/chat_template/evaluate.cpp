@@ -9,22 +9,32 @@ Value Interpreter::evaluate(const Expr& expr) {
   rt_.step();
   line_ = expr.line;
   switch (expr.type) {
-    case Expr::Type::constant: return static_cast<const Constant&>(expr).value;
-    case Expr::Type::name: return lookup(static_cast<const Name&>(expr).id);
+    case Expr::Type::constant:
+      return static_cast<const Constant&>(expr).value;
+    case Expr::Type::name:
+      return lookup(static_cast<const Name&>(expr).id);
     case Expr::Type::list:
-    case Expr::Type::tuple: return evaluate_list(static_cast<const ListExpr&>(expr));
-    case Expr::Type::dict: return evaluate_dict(static_cast<const DictExpr&>(expr));
+    case Expr::Type::tuple:
+      return evaluate_list(static_cast<const ListExpr&>(expr));
+    case Expr::Type::dict:
+      return evaluate_dict(static_cast<const DictExpr&>(expr));
     case Expr::Type::unary: {
       const auto& unary = static_cast<const Unary&>(expr);
       const Value operand = evaluate(*unary.operand);
       return unary.minus ? negate(rt_, operand) : unary_plus(rt_, operand);
     }
-    case Expr::Type::negation: return Value::boolean(!truthy(evaluate(*static_cast<const Negation&>(expr).operand)));
-    case Expr::Type::chain: return evaluate_chain(static_cast<const Chain&>(expr));
-    case Expr::Type::concat: return evaluate_concat(static_cast<const Concat&>(expr));
-    case Expr::Type::logic: return evaluate_logic(static_cast<const Logic&>(expr));
-    case Expr::Type::compare: return evaluate_compare(static_cast<const Compare&>(expr));
-    case Expr::Type::cond: return evaluate_cond(static_cast<const Cond&>(expr));
+    case Expr::Type::negation:
+      return Value::boolean(!truthy(evaluate(*static_cast<const Negation&>(expr).operand)));
+    case Expr::Type::chain:
+      return evaluate_chain(static_cast<const Chain&>(expr));
+    case Expr::Type::concat:
+      return evaluate_concat(static_cast<const Concat&>(expr));
+    case Expr::Type::logic:
+      return evaluate_logic(static_cast<const Logic&>(expr));
+    case Expr::Type::compare:
+      return evaluate_compare(static_cast<const Compare&>(expr));
+    case Expr::Type::cond:
+      return evaluate_cond(static_cast<const Cond&>(expr));
     case Expr::Type::postfix: {
       const auto& postfix = static_cast<const Postfix&>(expr);
       return evaluate_postfix(postfix, evaluate(*postfix.base));
@@ -85,14 +95,30 @@ Value Interpreter::evaluate_compare(const Compare& expr) {
     Value right = evaluate(*operand);
     bool holds = false;
     switch (relation) {
-      case Relation::eq: holds = equal(rt_, left, right); break;
-      case Relation::ne: holds = !equal(rt_, left, right); break;
-      case Relation::lt: holds = ordered(rt_, left, right, Order::less); break;
-      case Relation::le: holds = ordered(rt_, left, right, Order::less_equal); break;
-      case Relation::gt: holds = ordered(rt_, left, right, Order::greater); break;
-      case Relation::ge: holds = ordered(rt_, left, right, Order::greater_equal); break;
-      case Relation::in: holds = contains(rt_, right, left); break;
-      case Relation::not_in: holds = !contains(rt_, right, left); break;
+      case Relation::eq:
+        holds = equal(rt_, left, right);
+        break;
+      case Relation::ne:
+        holds = !equal(rt_, left, right);
+        break;
+      case Relation::lt:
+        holds = ordered(rt_, left, right, Order::less);
+        break;
+      case Relation::le:
+        holds = ordered(rt_, left, right, Order::less_equal);
+        break;
+      case Relation::gt:
+        holds = ordered(rt_, left, right, Order::greater);
+        break;
+      case Relation::ge:
+        holds = ordered(rt_, left, right, Order::greater_equal);
+        break;
+      case Relation::in:
+        holds = contains(rt_, right, left);
+        break;
+      case Relation::not_in:
+        holds = !contains(rt_, right, left);
+        break;
     }
     if (!holds) return Value::boolean(false);
     left = std::move(right);
@@ -137,7 +163,8 @@ Value Interpreter::apply(const Link& link, const Value& value, const Value* call
   rt_.step();
   line_ = link.line;
   switch (link.type) {
-    case Link::Type::attribute: return get_attribute(rt_, value, link.name);
+    case Link::Type::attribute:
+      return get_attribute(rt_, value, link.name);
     case Link::Type::item: {
       const Value key = evaluate(*link.start);
       line_ = link.line;
@@ -149,7 +176,8 @@ Value Interpreter::apply(const Link& link, const Value& value, const Value* call
       const Value step = link.step ? evaluate(*link.step) : Value();
       return slice(rt_, value, start, stop, step);
     }
-    default: break;
+    default:
+      break;
   }
   Args args = evaluate_args(link.args);
   line_ = link.line;

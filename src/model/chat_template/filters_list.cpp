@@ -163,8 +163,12 @@ Value least_or_most(Runtime& rt, const char* name, const Value& value, const Arg
   }
   return best ? best->second : rt.undefined("no aggregated item, sequence was empty");
 }
-Value min(Runtime& rt, const Value& value, const Args& args) { return least_or_most(rt, "min", value, args, false); }
-Value max(Runtime& rt, const Value& value, const Args& args) { return least_or_most(rt, "max", value, args, true); }
+Value min(Runtime& rt, const Value& value, const Args& args) {
+  return least_or_most(rt, "min", value, args, false);
+}
+Value max(Runtime& rt, const Value& value, const Args& args) {
+  return least_or_most(rt, "max", value, args, true);
+}
 
 Value sum(Runtime& rt, const Value& value, const Args& args) {
   const Params params("sum", args, {"attribute", "start"}, 0);
@@ -172,7 +176,8 @@ Value sum(Runtime& rt, const Value& value, const Args& args) {
   if (!params.is_none_or_missing(0)) path.emplace(rt, params.get(0));
   Value total = params.get(1, Value::integer(0));
   if (total.is_string()) Runtime::fail("sum: cannot sum strings, use the filter join");
-  for (const Value& item : to_vector(rt, value)) total = binary(rt, Op::add, total, path ? path->get(rt, item) : item);
+  for (const Value& item : to_vector(rt, value))
+    total = binary(rt, Op::add, total, path ? path->get(rt, item) : item);
   return total;
 }
 
@@ -207,7 +212,8 @@ Value slice_filter(Runtime& rt, const Value& value, const Args& args) {
   const std::vector<Value> all = to_vector(rt, value);
   const Int count = params.integer(0, 1);
   if (count == 0) Runtime::fail("slice: division by zero");
-  const Int size = static_cast<Int>(all.size()), each = count > 0 ? size / count : 0, longer = count > 0 ? size % count : 0;
+  const Int size = static_cast<Int>(all.size()), each = count > 0 ? size / count : 0,
+            longer = count > 0 ? size % count : 0;
   std::vector<Value> rows;
   Int at = 0;
   for (Int i = 0; i < count; ++i) {
@@ -233,12 +239,14 @@ Value group_by(Runtime& rt, const Value& value, const Args& args) {
     const Value part = path.get(rt, item, use);
     keyed.emplace_back(case_sensitive ? part : lower_if_text(rt, part), item);
   }
-  std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) { return less(rt, a.first, b.first); });
+  std::stable_sort(keyed.begin(), keyed.end(),
+                   [&](const auto& a, const auto& b) { return less(rt, a.first, b.first); });
   std::vector<Value> groups;
   for (size_t begin = 0; begin < keyed.size();) {
     std::vector<Value> members;
     size_t end = begin;
-    for (; end < keyed.size() && equal(rt, keyed[end].first, keyed[begin].first); ++end) members.push_back(keyed[end].second);
+    for (; end < keyed.size() && equal(rt, keyed[end].first, keyed[begin].first); ++end)
+      members.push_back(keyed[end].second);
     if (end == begin) members.push_back(keyed[end++].second);  // NaN equals nothing
     const Value key = case_sensitive ? keyed[begin].first : path.get(rt, keyed[begin].second, use);
     groups.push_back(rt.tuple({key, rt.list(std::move(members))}, true));
@@ -250,15 +258,32 @@ Value group_by(Runtime& rt, const Value& value, const Args& args) {
 Value attr(Runtime& rt, const Value& value, const Args& args) {
   const Params params("attr", args, {"name"}, 1);
   // Only attributes, no items: what is not a method or a namespace's has none.
-  if (value.is(Kind::dict) && find_method(value, params.text(0)) == nullptr) return rt.undefined("no such attribute");
+  if (value.is(Kind::dict) && find_method(value, params.text(0)) == nullptr)
+    return rt.undefined("no such attribute");
   return get_attribute(rt, value, params.text(0));
 }
 
 constexpr NamedFilter kFilters[] = {
-    {"attr", attr}, {"batch", batch}, {"count", length}, {"d", default_value}, {"default", default_value},
-    {"dictsort", dict_sort}, {"first", first}, {"groupby", group_by}, {"items", items}, {"join", join},
-    {"last", last}, {"length", length}, {"list", list}, {"max", max}, {"min", min}, {"reverse", reverse},
-    {"slice", slice_filter}, {"sort", sort}, {"sum", sum}, {"unique", unique},
+    {"attr", attr},
+    {"batch", batch},
+    {"count", length},
+    {"d", default_value},
+    {"default", default_value},
+    {"dictsort", dict_sort},
+    {"first", first},
+    {"groupby", group_by},
+    {"items", items},
+    {"join", join},
+    {"last", last},
+    {"length", length},
+    {"list", list},
+    {"max", max},
+    {"min", min},
+    {"reverse", reverse},
+    {"slice", slice_filter},
+    {"sort", sort},
+    {"sum", sum},
+    {"unique", unique},
 };
 
 }  // namespace

@@ -6,7 +6,8 @@ namespace fovea::jinja {
 
 namespace {
 
-// What the lazy filters share: the source is opened, and the arguments are looked at, when the first item is asked for.
+// What the lazy filters share: the source is opened, and the arguments are looked at, when the first item is
+// asked for.
 struct Source {
   Value value;
   Args args;
@@ -44,7 +45,8 @@ Args without_first(const Args& args, size_t count) {
 }
 
 std::string filter_name(const Value& name) {
-  if (!name.is_string()) Runtime::fail(std::string("the name of a filter or test must be a string, not ") + type_name(name));
+  if (!name.is_string())
+    Runtime::fail(std::string("the name of a filter or test must be a string, not ") + type_name(name));
   return std::string(name.text());
 }
 
@@ -56,7 +58,9 @@ Value map_attribute(Runtime& rt, const Value& value, const Args& args) {
       [=](Runtime& run, Value* out) {
         Value item;
         if (!source->next(run, &item)) return false;
-        const Value fallback = source->args.named.size() > 1 ? Params("map", source->args, {"attribute", "default"}, 1).get(1) : Value();
+        const Value fallback = source->args.named.size() > 1
+                                   ? Params("map", source->args, {"attribute", "default"}, 1).get(1)
+                                   : Value();
         *out = path.get(run, item, fallback.is_none() ? nullptr : &fallback);
         return true;
       },
@@ -74,7 +78,8 @@ Value map(Runtime& rt, const Value& value, const Args& args) {
         Value item;
         if (source->args.positional.empty()) Runtime::fail("map requires a filter argument");
         if (!source->next(run, &item)) return false;
-        *out = call_filter(run, filter_name(source->args.positional[0]), item, without_first(source->args, 1));
+        *out =
+            call_filter(run, filter_name(source->args.positional[0]), item, without_first(source->args, 1));
         return true;
       },
       depth_of(value, args));
@@ -93,9 +98,9 @@ Value choose(Runtime& rt, const Value& value, const Args& args, bool by_attribut
         const AttributePath path(run, by_attribute ? given[0] : Value());
         while (source->next(run, out)) {
           const Value tested = path.get(run, *out);
-          const bool passes = given.size() > used
-                                  ? call_test(run, filter_name(given[used]), tested, without_first(source->args, used + 1))
-                                  : truthy(tested);
+          const bool passes = given.size() > used ? call_test(run, filter_name(given[used]), tested,
+                                                              without_first(source->args, used + 1))
+                                                  : truthy(tested);
           if (passes == keep) return true;
         }
         return false;
@@ -103,10 +108,18 @@ Value choose(Runtime& rt, const Value& value, const Args& args, bool by_attribut
       depth_of(value, args));
 }
 
-Value select(Runtime& rt, const Value& value, const Args& args) { return choose(rt, value, args, false, true); }
-Value reject(Runtime& rt, const Value& value, const Args& args) { return choose(rt, value, args, false, false); }
-Value select_attr(Runtime& rt, const Value& value, const Args& args) { return choose(rt, value, args, true, true); }
-Value reject_attr(Runtime& rt, const Value& value, const Args& args) { return choose(rt, value, args, true, false); }
+Value select(Runtime& rt, const Value& value, const Args& args) {
+  return choose(rt, value, args, false, true);
+}
+Value reject(Runtime& rt, const Value& value, const Args& args) {
+  return choose(rt, value, args, false, false);
+}
+Value select_attr(Runtime& rt, const Value& value, const Args& args) {
+  return choose(rt, value, args, true, true);
+}
+Value reject_attr(Runtime& rt, const Value& value, const Args& args) {
+  return choose(rt, value, args, true, false);
+}
 
 constexpr NamedFilter kFilters[] = {{"map", map},
                                     {"reject", reject},

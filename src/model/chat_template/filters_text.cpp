@@ -17,7 +17,9 @@ Value method(Runtime& rt, std::string_view name, const Value& value, const Args&
 }
 Value upper(Runtime& rt, const Value& value, const Args& args) { return method(rt, "upper", value, args); }
 Value lower(Runtime& rt, const Value& value, const Args& args) { return method(rt, "lower", value, args); }
-Value capitalize(Runtime& rt, const Value& value, const Args& args) { return method(rt, "capitalize", value, args); }
+Value capitalize(Runtime& rt, const Value& value, const Args& args) {
+  return method(rt, "capitalize", value, args);
+}
 
 Value trim(Runtime& rt, const Value& value, const Args& args) {
   const Params params("trim", args, {"chars"}, 0);
@@ -36,12 +38,16 @@ Value title(Runtime& rt, const Value& value, const Args& args) {
   const Params none("title", args, {}, 0);
   const std::string text = to_text(rt, value);
   rt.meter().step_bytes(text.size() * 8);
-  const auto separates = [](char32_t cp) { return is_space(cp) || (cp < 0x80 && std::string_view("-({[<").find(static_cast<char>(cp)) != std::string_view::npos); };
+  const auto separates = [](char32_t cp) {
+    return is_space(cp) ||
+           (cp < 0x80 && std::string_view("-({[<").find(static_cast<char>(cp)) != std::string_view::npos);
+  };
   std::string out;
   for (size_t pos = 0; pos < text.size();) {
     const bool separator = separates(decode(text, pos).value);
     size_t end = pos;
-    while (end < text.size() && separates(decode(text, end).value) == separator) end += decode(text, end).bytes;
+    while (end < text.size() && separates(decode(text, end).value) == separator)
+      end += decode(text, end).bytes;
     const size_t first = decode(text, pos).bytes;
     out += change_case(std::string_view(text).substr(pos, first), Case::upper);
     out += change_case(std::string_view(text).substr(pos + first, end - pos - first), Case::lower);
@@ -53,7 +59,8 @@ Value title(Runtime& rt, const Value& value, const Args& args) {
 Value replace(Runtime& rt, const Value& value, const Args& args) {
   const Params params("replace", args, {"old", "new", "count"}, 2);
   const Int count = params.is_none_or_missing(2) ? -1 : params.integer(2, -1);
-  return rt.str(replace_text(rt, to_text(rt, value), to_text(rt, params.get(0)), to_text(rt, params.get(1)), count));
+  return rt.str(
+      replace_text(rt, to_text(rt, value), to_text(rt, params.get(0)), to_text(rt, params.get(1)), count));
 }
 
 Value string(Runtime& rt, const Value& value, const Args& args) {
@@ -79,7 +86,8 @@ Value format(Runtime& rt, const Value& value, const Args& args) {
     Runtime::fail("format: positional and named arguments cannot stand together");
   }
   const Value text = to_str(rt, value);
-  if (args.named.empty()) return rt.str(percent_format(rt, text, rt.tuple(args.positional)), text.as<Str>().markup);
+  if (args.named.empty())
+    return rt.str(percent_format(rt, text, rt.tuple(args.positional)), text.as<Str>().markup);
   DictBuilder named(rt);
   for (const auto& [name, item] : args.named) named.set(rt.str(name), item);
   return rt.str(percent_format(rt, text, named.build()), text.as<Str>().markup);
@@ -113,14 +121,16 @@ Value indent(Runtime& rt, const Value& value, const Args& args) {
 
 Value truncate(Runtime& rt, const Value& value, const Args& args) {
   const Params params("truncate", args, {"length", "killwords", "end", "leeway"}, 0);
-  if (!value.is_string() && !value.is_undefined()) Runtime::fail(std::string("truncate needs a string, not ") + type_name(value));
+  if (!value.is_string() && !value.is_undefined())
+    Runtime::fail(std::string("truncate needs a string, not ") + type_name(value));
   const Int length = params.integer(0, 255), leeway = params.is_none_or_missing(3) ? 5 : params.integer(3, 5);
   const std::string end(params.has(2) ? params.text(2) : "...");
   const Int end_length = static_cast<Int>(count_code_points(end));
   if (length < end_length || leeway < 0) Runtime::fail("truncate: the length is too small");
   if (value.is_undefined()) return value;
   if (static_cast<Int>(value.as<Str>().length) <= length + leeway) return value;
-  std::string_view kept = value.text().substr(0, byte_offset(value.text(), static_cast<size_t>(length - end_length)));
+  std::string_view kept =
+      value.text().substr(0, byte_offset(value.text(), static_cast<size_t>(length - end_length)));
   if (!params.flag(1, false)) {
     const size_t space = kept.rfind(' ');
     if (space != std::string_view::npos) kept = kept.substr(0, space);
@@ -145,7 +155,8 @@ Value word_count(Runtime& rt, const Value& value, const Args& args) {
 std::string quote_url(std::string_view text, bool query) {
   std::string out;
   for (char c : text) {
-    const bool plain = std::isalnum(static_cast<unsigned char>(c)) || std::string_view("_.-~").find(c) != std::string_view::npos;
+    const bool plain = std::isalnum(static_cast<unsigned char>(c)) ||
+                       std::string_view("_.-~").find(c) != std::string_view::npos;
     if (plain || (c == '/' && !query)) {
       out += c;
     } else if (c == ' ' && query) {
@@ -189,7 +200,8 @@ Value to_int(Runtime& rt, const Value& value, const Args& args) {
   }
   if (!value.is(Kind::floating)) return fallback;
   const auto cut = double_to_int(value.as_double());
-  if (!cut && std::isfinite(value.as_double())) Runtime::fail("int: the number is too big", StatusCode::resource_exhausted);
+  if (!cut && std::isfinite(value.as_double()))
+    Runtime::fail("int: the number is too big", StatusCode::resource_exhausted);
   if (!cut && std::isinf(value.as_double())) Runtime::fail("int: cannot convert float infinity to integer");
   return cut ? Value::integer(*cut) : fallback;
 }
@@ -212,7 +224,8 @@ Value absolute(Runtime& rt, const Value& value, const Args& args) {
 Value round(Runtime& rt, const Value& value, const Args& args) {
   const Params params("round", args, {"precision", "method"}, 0);
   const std::string_view how = params.has(1) ? params.text(1) : "common";
-  if (how != "common" && how != "ceil" && how != "floor") Runtime::fail("round: method must be common, ceil or floor");
+  if (how != "common" && how != "ceil" && how != "floor")
+    Runtime::fail("round: method must be common, ceil or floor");
   if (value.is_undefined()) rt.fail_undefined(value);
   if (!value.is_number()) Runtime::fail(std::string("round needs a number, not ") + type_name(value));
   if (how == "common" && params.has(0) && params.get(0).is_none()) {  // to an integer
@@ -244,7 +257,8 @@ Value file_size(Runtime& rt, const Value& value, const Args& args) {
   for (int i = 0; i < 8; ++i) {
     unit *= base;
     if (bytes >= unit && i < 7) continue;
-    const std::string shown = to_text(rt, rt.str(percent_format(rt, rt.str("%.1f "), Value::floating(base * bytes / unit))));
+    const std::string shown =
+        to_text(rt, rt.str(percent_format(rt, rt.str("%.1f "), Value::floating(base * bytes / unit))));
     const std::string letter(1, binary && i == 0 ? 'K' : kLetters[i]);
     return rt.str(shown + letter + (binary ? "iB" : "B"));
   }
@@ -254,11 +268,29 @@ Value file_size(Runtime& rt, const Value& value, const Args& args) {
 Value json(Runtime& rt, const Value& value, const Args& args) { return rt.str(to_json(rt, value, args)); }
 
 constexpr NamedFilter kFilters[] = {
-    {"abs", absolute}, {"capitalize", capitalize}, {"center", center}, {"e", escape_filter},
-    {"escape", escape_filter}, {"filesizeformat", file_size}, {"float", to_float}, {"forceescape", force_escape},
-    {"format", format}, {"indent", indent}, {"int", to_int}, {"lower", lower}, {"replace", replace},
-    {"round", round}, {"safe", safe}, {"string", string}, {"title", title}, {"tojson", json}, {"trim", trim},
-    {"truncate", truncate}, {"upper", upper}, {"urlencode", url_encode}, {"wordcount", word_count},
+    {"abs", absolute},
+    {"capitalize", capitalize},
+    {"center", center},
+    {"e", escape_filter},
+    {"escape", escape_filter},
+    {"filesizeformat", file_size},
+    {"float", to_float},
+    {"forceescape", force_escape},
+    {"format", format},
+    {"indent", indent},
+    {"int", to_int},
+    {"lower", lower},
+    {"replace", replace},
+    {"round", round},
+    {"safe", safe},
+    {"string", string},
+    {"title", title},
+    {"tojson", json},
+    {"trim", trim},
+    {"truncate", truncate},
+    {"upper", upper},
+    {"urlencode", url_encode},
+    {"wordcount", word_count},
 };
 
 }  // namespace

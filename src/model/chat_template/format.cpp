@@ -24,7 +24,8 @@ class PercentFormat {
       pos_ = percent;
       if (pos_ < text_.size()) conversion();
     }
-    const bool mapping = args_.is(Kind::dict) || args_.is(Kind::list) || args_.is_undefined() || args_.is(Kind::range);
+    const bool mapping =
+        args_.is(Kind::dict) || args_.is(Kind::list) || args_.is_undefined() || args_.is(Kind::range);
     const size_t given = args_.is(Kind::tuple) ? args_.items().size() : mapping || by_name_ ? 0 : 1;
     if (used_ < given) Runtime::fail("not all arguments converted during string formatting");
     return std::move(out_);
@@ -85,12 +86,18 @@ class PercentFormat {
     bool left = false;
     for (;; ++pos_) {
       const char c = peek();
-      if (c == '-') left = true;
-      else if (c == '+') spec.sign = '+';
-      else if (c == ' ') spec.sign = spec.sign == '+' ? '+' : ' ';
-      else if (c == '#') spec.alternate = true;
-      else if (c == '0') spec.zero = true;
-      else break;
+      if (c == '-')
+        left = true;
+      else if (c == '+')
+        spec.sign = '+';
+      else if (c == ' ')
+        spec.sign = spec.sign == '+' ? '+' : ' ';
+      else if (c == '#')
+        spec.alternate = true;
+      else if (c == '0')
+        spec.zero = true;
+      else
+        break;
     }
     spec.width = number();
     if (spec.width < 0) left = true, spec.width = -spec.width;
@@ -119,13 +126,15 @@ class PercentFormat {
         if (spec.precision >= 0) text.resize(byte_offset(text, static_cast<size_t>(spec.precision)));
         return put(pad(rt_, std::move(text), spec, '>'));
       }
-      case 'c': return put(pad(rt_, letter(value), spec, '>'));
+      case 'c':
+        return put(pad(rt_, letter(value), spec, '>'));
       case 'd':
       case 'i':
       case 'u':
       case 'o':
       case 'x':
-      case 'X': return pad_number(integer(value, spec));
+      case 'X':
+        return pad_number(integer(value, spec));
       case 'e':
       case 'E':
       case 'f':
@@ -146,7 +155,8 @@ class PercentFormat {
       append_utf8(&text, static_cast<char32_t>(value.as_int()));
       return text;
     }
-    if (!value.is_string() || value.as<Str>().length != 1) Runtime::fail("%c requires an int or one character");
+    if (!value.is_string() || value.as<Str>().length != 1)
+      Runtime::fail("%c requires an int or one character");
     return std::string(value.text());
   }
 
@@ -163,7 +173,8 @@ class PercentFormat {
       rt_.check_text(static_cast<size_t>(spec.precision));
       const size_t start = sign + (spec.alternate && !decimal ? 2 : 0);
       const size_t have = digits.size() - start;
-      if (static_cast<Int>(have) < spec.precision) digits.insert(start, static_cast<size_t>(spec.precision) - have, '0');
+      if (static_cast<Int>(have) < spec.precision)
+        digits.insert(start, static_cast<size_t>(spec.precision) - have, '0');
     }
     return digits;
   }
@@ -229,10 +240,14 @@ class BraceFormat {
     Value value = lookup(text.substr(0, name_end));
     std::string_view rest = text.substr(name_end);
     if (!rest.empty() && rest[0] == '!') {
-      if (rest.size() < 2 || (rest.size() > 2 && rest[2] != ':')) Runtime::fail("expected ':' after conversion specifier");
-      if (rest[1] == 'r' || rest[1] == 'a') value = rt_.str(to_repr(rt_, value));
-      else if (rest[1] == 's') value = rt_.str(to_text(rt_, value));
-      else Runtime::fail(std::string("unknown conversion specifier '") + rest[1] + "'");
+      if (rest.size() < 2 || (rest.size() > 2 && rest[2] != ':'))
+        Runtime::fail("expected ':' after conversion specifier");
+      if (rest[1] == 'r' || rest[1] == 'a')
+        value = rt_.str(to_repr(rt_, value));
+      else if (rest[1] == 's')
+        value = rt_.str(to_text(rt_, value));
+      else
+        Runtime::fail(std::string("unknown conversion specifier '") + rest[1] + "'");
       rest.remove_prefix(2);
     }
     const std::string spec = rest.empty() ? std::string() : run(rest.substr(1), depth + 1);
@@ -267,7 +282,8 @@ class BraceFormat {
         pos = end;
       } else if (name[pos] == '[') {
         const size_t end = name.find(']', pos);
-        if (end == std::string_view::npos || end == pos + 1) Runtime::fail("missing ']' or key in format string");
+        if (end == std::string_view::npos || end == pos + 1)
+          Runtime::fail("missing ']' or key in format string");
         const std::string_view key = name.substr(pos + 1, end - pos - 1);
         const bool digits = key.find_first_not_of("0123456789") == std::string_view::npos;
         const auto index = digits ? parse_int(key, 10) : std::nullopt;

@@ -25,7 +25,8 @@ Int take_number(std::string_view* text, Int fallback) {
 }
 
 std::string digits_in_base(Int value, int base, bool upper) {
-  unsigned __int128 rest = value < 0 ? -static_cast<unsigned __int128>(value) : static_cast<unsigned __int128>(value);
+  unsigned __int128 rest =
+      value < 0 ? -static_cast<unsigned __int128>(value) : static_cast<unsigned __int128>(value);
   std::string out;
   const char* letters = upper ? "0123456789ABCDEF" : "0123456789abcdef";
   do {
@@ -35,7 +36,8 @@ std::string digits_in_base(Int value, int base, bool upper) {
   return out;
 }
 
-// Separators between the whole digits; where the spec pads with zeros, zeros before them up to `width` in all.
+// Separators between the whole digits; where the spec pads with zeros, zeros before them up to `width` in
+// all.
 void group_digits(std::string* digits, const FormatSpec& spec, size_t every, Int width) {
   size_t whole = 0;
   while (whole < digits->size() && std::isxdigit(static_cast<unsigned char>((*digits)[whole]))) ++whole;
@@ -44,7 +46,8 @@ void group_digits(std::string* digits, const FormatSpec& spec, size_t every, Int
   std::string out;
   for (size_t count = 0;; ++count) {
     const bool more = count < whole;
-    const bool zeros = spec.fill == "0" && spec.align == '=' && static_cast<Int>(out.size() + tail.size()) < width;
+    const bool zeros =
+        spec.fill == "0" && spec.align == '=' && static_cast<Int>(out.size() + tail.size()) < width;
     if (!more && !zeros) break;
     if (count > 0 && count % every == 0) out += spec.grouping;
     out += more ? (*digits)[whole - 1 - count] : '0';
@@ -115,7 +118,8 @@ std::string format_int(Int value, const FormatSpec& spec) {
   if (spec.type == 'x') base = 16, prefix = "0x";
   if (spec.type == 'X') base = 16, prefix = "0X";
   std::string digits = digits_in_base(value, base, spec.type == 'X');
-  const Int around = (value < 0 || spec.sign != '-' ? 1 : 0) + (spec.alternate ? static_cast<Int>(prefix.size()) : 0);
+  const Int around =
+      (value < 0 || spec.sign != '-' ? 1 : 0) + (spec.alternate ? static_cast<Int>(prefix.size()) : 0);
   if (spec.grouping != 0) group_digits(&digits, spec, base == 10 ? 3 : 4, spec.width - around);
   if (spec.alternate) digits = prefix + digits;
   return with_sign(digits, value < 0, spec.sign);
@@ -166,8 +170,10 @@ std::string pad(Runtime& rt, std::string text, const FormatSpec& spec, char defa
     return out;
   };
   switch (spec.align != 0 ? spec.align : default_align) {
-    case '<': return text + filling(missing);
-    case '^': return filling(missing / 2) + text + filling(missing - missing / 2);
+    case '<':
+      return text + filling(missing);
+    case '^':
+      return filling(missing / 2) + text + filling(missing - missing / 2);
     case '=': {
       size_t sign = !text.empty() && (text[0] == '-' || text[0] == '+' || text[0] == ' ') ? 1 : 0;
       const bool prefixed = spec.alternate && text.size() > sign + 1 && text[sign] == '0' &&
@@ -175,7 +181,8 @@ std::string pad(Runtime& rt, std::string text, const FormatSpec& spec, char defa
       if (prefixed) sign += 2;
       return text.substr(0, sign) + filling(missing) + text.substr(sign);
     }
-    default: return filling(missing) + text;
+    default:
+      return filling(missing) + text;
   }
 }
 
@@ -183,8 +190,10 @@ std::string format_with(Runtime& rt, const Value& value, std::string_view text) 
   if (text.empty()) return to_text(rt, value);
   const FormatSpec spec = parse_format_spec(text);
   if (value.is_string()) {
-    const bool own_align = !spec.zero || spec.fill != "0" || spec.align != '=';  // 0 alone: zeros after the text
-    if ((spec.type != 0 && spec.type != 's') || (spec.align == '=' && own_align) || spec.sign != '-' || spec.alternate || spec.grouping) {
+    const bool own_align =
+        !spec.zero || spec.fill != "0" || spec.align != '=';  // 0 alone: zeros after the text
+    if ((spec.type != 0 && spec.type != 's') || (spec.align == '=' && own_align) || spec.sign != '-' ||
+        spec.alternate || spec.grouping) {
       Runtime::fail("invalid format specifier '" + std::string(text) + "' for a string");
     }
     std::string_view part = value.text();
@@ -193,14 +202,18 @@ std::string format_with(Runtime& rt, const Value& value, std::string_view text) 
     if (padding.align == '=') padding.align = '<';
     return pad(rt, std::string(part), padding, '<');
   }
-  if (spec.grouping == ',' && std::string_view("bcoxXn").find(spec.type) != std::string_view::npos && spec.type != 0) {
+  if (spec.grouping == ',' && std::string_view("bcoxXn").find(spec.type) != std::string_view::npos &&
+      spec.type != 0) {
     Runtime::fail(std::string("cannot specify ',' with '") + spec.type + "'");
   }
-  const bool float_type = spec.type != 0 && std::string_view("eEfFgG%").find(spec.type) != std::string_view::npos;
+  const bool float_type =
+      spec.type != 0 && std::string_view("eEfFgG%").find(spec.type) != std::string_view::npos;
   if (value.is_integral() && !float_type) {
     if (spec.type == 's' || spec.precision >= 0) {
       Runtime::fail("invalid format specifier '" + std::string(text) + "' for an integer");
     }
+    if (spec.type == 'c' && (spec.alternate || spec.sign != '-'))
+      Runtime::fail("'c' takes no sign and no '#'");
     if (spec.type != 'c') return pad(rt, format_int(value.as_int(), spec), spec, '>');
     if (value.as_int() < 0 || value.as_int() > 0x10FFFF) Runtime::fail("%c needs a code point");
     std::string letter;

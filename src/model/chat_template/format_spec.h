@@ -1,4 +1,5 @@
-// The mini-language of format(): [[fill]align][sign][#][0][width][,][.precision][type], for strings and numbers.
+// The mini-language of format(): [[fill]align][sign][#][0][width][,][.precision][type], for strings and
+// numbers.
 #pragma once
 
 #include <string>

@@ -12,7 +12,8 @@ constexpr Int kMaxRange = 100000;  // as jinja2's sandbox
 
 Int range_argument(const Value& value) {
   if (!value.is_integral()) Runtime::fail(std::string("range() needs integers, not ") + type_name(value));
-  if (value.as_int() > INT64_MAX || value.as_int() < INT64_MIN) Runtime::fail("range(): the number is too big");
+  if (value.as_int() > INT64_MAX || value.as_int() < INT64_MIN)
+    Runtime::fail("range(): the number is too big");
   return value.as_int();
 }
 
@@ -24,7 +25,8 @@ Value range(Runtime& rt, const Value&, const Args& args) {
   if (step == 0) Runtime::fail("range(): the step must not be zero");
   const Int span = step > 0 ? stop - start : start - stop, stride = step > 0 ? step : -step;
   const Int count = span <= 0 ? 0 : (span + stride - 1) / stride;
-  if (count > kMaxRange) Runtime::fail("range() is bigger than " + int_text(kMaxRange), StatusCode::resource_exhausted);
+  if (count > kMaxRange)
+    Runtime::fail("range() is bigger than " + int_text(kMaxRange), StatusCode::resource_exhausted);
   return rt.range(start, stop, step, count);
 }
 
@@ -52,7 +54,8 @@ Value name_space(Runtime& rt, const Value&, const Args& args) {
   const Value object = rt.name_space();
   for (const auto& [key, value] : attributes.as<Dict>().items) {
     if (!key.is_string()) continue;  // no template can reach it
-    if (key.text().starts_with("_")) Runtime::fail("a namespace cannot hold the name '" + std::string(key.text()) + "'");
+    if (key.text().starts_with("_"))
+      Runtime::fail("a namespace cannot hold the name '" + std::string(key.text()) + "'");
     object.as<Namespace>().attributes.emplace_back(key.text(), value);
   }
   return object;

@@ -30,14 +30,20 @@ void capture_scopes(Scope* scope) {  // with a captured scope, those around it a
 Value from_json(Runtime& rt, const nlohmann::ordered_json& json, int depth) {
   using JsonType = nlohmann::ordered_json::value_t;
   if (depth > kMaxValueDepth) {
-    Runtime::fail("the context is nested deeper than " + std::to_string(kMaxValueDepth), StatusCode::resource_exhausted);
+    Runtime::fail("the context is nested deeper than " + std::to_string(kMaxValueDepth),
+                  StatusCode::resource_exhausted);
   }
   switch (json.type()) {
-    case JsonType::boolean: return Value::boolean(json.get<bool>());
-    case JsonType::number_integer: return Value::integer(json.get<int64_t>());
-    case JsonType::number_unsigned: return Value::integer(json.get<uint64_t>());
-    case JsonType::number_float: return Value::floating(json.get<double>());
-    case JsonType::string: return rt.str(json.get_ref<const std::string&>());
+    case JsonType::boolean:
+      return Value::boolean(json.get<bool>());
+    case JsonType::number_integer:
+      return Value::integer(json.get<int64_t>());
+    case JsonType::number_unsigned:
+      return Value::integer(json.get<uint64_t>());
+    case JsonType::number_float:
+      return Value::floating(json.get<double>());
+    case JsonType::string:
+      return rt.str(json.get_ref<const std::string&>());
     case JsonType::array: {
       std::vector<Value> items;
       items.reserve(json.size());
@@ -49,12 +55,13 @@ Value from_json(Runtime& rt, const nlohmann::ordered_json& json, int depth) {
       for (const auto& [key, item] : json.items()) builder.set(rt.str(key), from_json(rt, item, depth + 1));
       return builder.build();
     }
-    default: return Value();
+    default:
+      return Value();
   }
 }
 
-Interpreter::Interpreter(const Template& source, const nlohmann::ordered_json& context, const RunLimits& limits,
-                         std::time_t now)
+Interpreter::Interpreter(const Template& source, const nlohmann::ordered_json& context,
+                         const RunLimits& limits, std::time_t now)
     : source_(source),
       context_(context),
       limits_(limits),
@@ -115,7 +122,8 @@ void Interpreter::write(std::string_view text) {
 
 // What a call block or a filter block gives must be text.
 void Interpreter::write_result(const Value& value) {
-  if (!value.is_string()) Runtime::fail(std::string("a block must give text, not a value of type ") + type_name(value));
+  if (!value.is_string())
+    Runtime::fail(std::string("a block must give text, not a value of type ") + type_name(value));
   write(value.text());
 }
 
@@ -132,7 +140,9 @@ Interpreter::Flow Interpreter::run_statement(const Statement& statement) {
   rt_.step();
   line_ = statement.line;
   switch (statement.type) {
-    case Statement::Type::text: write(static_cast<const Text&>(statement).text); break;
+    case Statement::Type::text:
+      write(static_cast<const Text&>(statement).text);
+      break;
     case Statement::Type::print: {
       const Value value = evaluate(*static_cast<const Print&>(statement).value);
       if (value.is_string()) {
@@ -142,17 +152,33 @@ Interpreter::Flow Interpreter::run_statement(const Statement& statement) {
       }
       break;
     }
-    case Statement::Type::for_loop: return run_for(static_cast<const ForStatement&>(statement));
-    case Statement::Type::branch: return run_branch(static_cast<const Branch&>(statement));
-    case Statement::Type::set: run_set(static_cast<const Set&>(statement)); break;
-    case Statement::Type::set_block: run_set_block(static_cast<const SetBlock&>(statement)); break;
-    case Statement::Type::macro: make_macro(static_cast<const MacroStatement&>(statement)); break;
-    case Statement::Type::call_block: run_call_block(static_cast<const CallBlock&>(statement)); break;
-    case Statement::Type::filter_block: return run_filter_block(static_cast<const FilterBlock&>(statement));
-    case Statement::Type::with: return run_with(static_cast<const With&>(statement));
-    case Statement::Type::block: run_block(static_cast<const Block&>(statement)); break;
-    case Statement::Type::break_loop: return Flow::break_loop;
-    case Statement::Type::continue_loop: return Flow::continue_loop;
+    case Statement::Type::for_loop:
+      return run_for(static_cast<const ForStatement&>(statement));
+    case Statement::Type::branch:
+      return run_branch(static_cast<const Branch&>(statement));
+    case Statement::Type::set:
+      run_set(static_cast<const Set&>(statement));
+      break;
+    case Statement::Type::set_block:
+      run_set_block(static_cast<const SetBlock&>(statement));
+      break;
+    case Statement::Type::macro:
+      make_macro(static_cast<const MacroStatement&>(statement));
+      break;
+    case Statement::Type::call_block:
+      run_call_block(static_cast<const CallBlock&>(statement));
+      break;
+    case Statement::Type::filter_block:
+      return run_filter_block(static_cast<const FilterBlock&>(statement));
+    case Statement::Type::with:
+      return run_with(static_cast<const With&>(statement));
+    case Statement::Type::block:
+      run_block(static_cast<const Block&>(statement));
+      break;
+    case Statement::Type::break_loop:
+      return Flow::break_loop;
+    case Statement::Type::continue_loop:
+      return Flow::continue_loop;
     case Statement::Type::refuse:
       Runtime::fail(static_cast<const Refuse&>(statement).what, StatusCode::unsupported);
   }
@@ -189,8 +215,8 @@ void Interpreter::assign(const Target& target, const Value& value) {
   const std::vector<Value> items = to_vector(rt_, value);
   if (items.size() != target.parts.size()) {
     Runtime::fail((items.size() < target.parts.size() ? "not enough" : "too many") +
-                  std::string(" values to unpack: expected ") + std::to_string(target.parts.size()) + ", got " +
-                  std::to_string(items.size()));
+                  std::string(" values to unpack: expected ") + std::to_string(target.parts.size()) +
+                  ", got " + std::to_string(items.size()));
   }
   for (size_t i = 0; i < items.size(); ++i) assign(target.parts[i], items[i]);
 }
@@ -253,7 +279,8 @@ Interpreter::Flow Interpreter::run_with(const With& statement) {
   return flow;
 }
 
-// A block sees the variables of the top of the template, not those of the statements around it, unless it is scoped.
+// A block sees the variables of the top of the template, not those of the statements around it, unless it is
+// scoped.
 void Interpreter::run_block(const Block& statement) {
   Scope* const outer = scope_;
   push_scope(statement.scoped ? outer : root_);
@@ -306,7 +333,8 @@ Interpreter::Flow Interpreter::run_loop(const ForStatement& statement, const Val
     object->recursive = statement.recursive ? &statement : nullptr;
     object->scope = outer;
     loop = Value(Kind::loop, std::move(object));
-    // The loop may outlive its statement (in a namespace), and its filter and its recursion look names up here.
+    // The loop may outlive its statement (in a namespace), and its filter and its recursion look names up
+    // here.
     if (statement.recursive || statement.test != nullptr) capture_scopes(outer);
   } else {
     plain = iterate(rt_, source);
@@ -335,7 +363,8 @@ Interpreter::Flow Interpreter::run_loop(const ForStatement& statement, const Val
 
 void Interpreter::make_macro(const MacroStatement& statement) {
   capture_scopes(scope_);
-  scope_->set(statement.id, Value(Kind::macro, std::make_shared<Macro>(&rt_.meter(), statement.definition, scope_)));
+  scope_->set(statement.id,
+              Value(Kind::macro, std::make_shared<Macro>(&rt_.meter(), statement.definition, scope_)));
 }
 
 void Interpreter::run_call_block(const CallBlock& statement) {

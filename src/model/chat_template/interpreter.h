@@ -30,7 +30,7 @@ class Interpreter {
   Interpreter(const Template& source, const nlohmann::ordered_json& context, const RunLimits& limits,
               std::time_t now);
 
-  std::string run();         // once; fails with a TemplateError
+  std::string run();                  // once; fails with a TemplateError
   int line() const { return line_; }  // where the run is, or where it failed
 
  private:

@@ -48,13 +48,27 @@ void Writer::write_text(std::string_view text) {
     if (pos == text.size()) break;
     const CodePoint cp = decode(text, pos);
     switch (cp.value) {
-      case '"': out += "\\\""; break;
-      case '\\': out += "\\\\"; break;
-      case '\n': out += "\\n"; break;
-      case '\r': out += "\\r"; break;
-      case '\t': out += "\\t"; break;
-      case '\b': out += "\\b"; break;
-      case '\f': out += "\\f"; break;
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
+      case '\b':
+        out += "\\b";
+        break;
+      case '\f':
+        out += "\\f";
+        break;
       default:
         if (cp.value < 0x20 || (ascii && cp.value >= 0x7F && cp.value < 0x10000 && cp.value != 0x7F)) {
           write_escape(cp.value);
@@ -96,12 +110,19 @@ void Writer::write_items(const std::vector<Value>& items, int depth) {
 
 std::string Writer::key_text(const Value& key) {
   switch (key.kind()) {
-    case Kind::string: return std::string(key.text());
-    case Kind::none: return "null";
-    case Kind::boolean: return key.as_int() != 0 ? "true" : "false";
-    case Kind::integer: return int_text(key.as_int());
-    case Kind::floating: return float_text(key.as_double());
-    default: Runtime::fail(std::string("tojson: a key of a dict must be a string or a number, not ") + type_name(key));
+    case Kind::string:
+      return std::string(key.text());
+    case Kind::none:
+      return "null";
+    case Kind::boolean:
+      return key.as_int() != 0 ? "true" : "false";
+    case Kind::integer:
+      return int_text(key.as_int());
+    case Kind::floating:
+      return float_text(key.as_double());
+    default:
+      Runtime::fail(std::string("tojson: a key of a dict must be a string or a number, not ") +
+                    type_name(key));
   }
 }
 
@@ -113,7 +134,8 @@ void Writer::write_dict(const Dict& dict, int depth) {
   std::vector<const std::pair<Value, Value>*> items;
   for (const auto& item : dict.items) items.push_back(&item);
   if (sort_keys) {
-    std::stable_sort(items.begin(), items.end(), [&](auto* a, auto* b) { return less(rt, a->first, b->first); });
+    std::stable_sort(items.begin(), items.end(),
+                     [&](auto* a, auto* b) { return less(rt, a->first, b->first); });
   }
   out += '{';
   for (size_t i = 0; i < items.size(); ++i) {
@@ -131,18 +153,33 @@ void Writer::write(const Value& value, int depth) {
   rt.step();
   rt.check_text(out.size());
   switch (value.kind()) {
-    case Kind::none: out += "null"; return;
-    case Kind::boolean: out += value.as_int() != 0 ? "true" : "false"; return;
-    case Kind::integer: out += int_text(value.as_int()); return;
-    case Kind::floating: out += float_text(value.as_double()); return;
-    case Kind::string: write_text(value.text()); return;
+    case Kind::none:
+      out += "null";
+      return;
+    case Kind::boolean:
+      out += value.as_int() != 0 ? "true" : "false";
+      return;
+    case Kind::integer:
+      out += int_text(value.as_int());
+      return;
+    case Kind::floating:
+      out += float_text(value.as_double());
+      return;
+    case Kind::string:
+      write_text(value.text());
+      return;
     case Kind::list:
-    case Kind::tuple: write_items(value.items(), depth); return;
-    case Kind::dict: write_dict(value.as<Dict>(), depth); return;
+    case Kind::tuple:
+      write_items(value.items(), depth);
+      return;
+    case Kind::dict:
+      write_dict(value.as<Dict>(), depth);
+      return;
     case Kind::undefined:
       Runtime::fail("tojson of an undefined value" +
                     (value.object() ? ": " + value.as<Hint>().text : std::string()));
-    default: Runtime::fail(std::string("tojson: a value of type ") + type_name(value) + " has no JSON form");
+    default:
+      Runtime::fail(std::string("tojson: a value of type ") + type_name(value) + " has no JSON form");
   }
 }
 

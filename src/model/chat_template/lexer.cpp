@@ -79,7 +79,8 @@ class Lexer {
     const std::string_view text = source_.substr(pos_, open - pos_);
     const char kind = source_[open + 1];
     const size_t after = open + 2;
-    const char sign = after < source_.size() && (source_[after] == '-' || source_[after] == '+') ? source_[after] : 0;
+    const char sign =
+        after < source_.size() && (source_[after] == '-' || source_[after] == '+') ? source_[after] : 0;
     data(text, sign, kind != '{');
     pos_ = after + (sign != 0 ? 1 : 0);
     if (kind == '#') return comment();
@@ -100,8 +101,8 @@ class Lexer {
     if (!text.empty()) add(Token::Type::data, text);
   }
 
-  // What follows an end of a tag at `end`: +%} and %} (which takes one line end with it) and -%} (all white space).
-  // Gives the position after it, or npos when no end of a tag stands there.
+  // What follows an end of a tag at `end`: +%} and %} (which takes one line end with it) and -%} (all white
+  // space). Gives the position after it, or npos when no end of a tag stands there.
   size_t tag_end(size_t pos, std::string_view end) const {
     const std::string_view rest = source_.substr(pos);
     if (rest.starts_with('+') && rest.substr(1).starts_with(end)) return pos + 3;
@@ -139,7 +140,9 @@ class Lexer {
     }
     leave(pos);
     for (size_t open = pos_; (open = source_.find("{%", open)) != std::string_view::npos; ++open) {
-      const char sign = open + 2 < source_.size() && (source_[open + 2] == '-' || source_[open + 2] == '+') ? source_[open + 2] : 0;
+      const char sign = open + 2 < source_.size() && (source_[open + 2] == '-' || source_[open + 2] == '+')
+                            ? source_[open + 2]
+                            : 0;
       size_t end = skip_space(open + 2 + (sign != 0 ? 1 : 0));
       if (!source_.substr(end).starts_with("endraw")) continue;
       end = tag_end(skip_space(end + 6), "%}");
@@ -214,9 +217,9 @@ class Lexer {
 
   // Digits with single underscores between them; the position after them.
   size_t digits(size_t pos) const {
-    while (pos < source_.size() &&
-           (is_digit_char(source_[pos]) || (source_[pos] == '_' && pos + 1 < source_.size() &&
-                                            is_digit_char(source_[pos + 1]) && is_digit_char(source_[pos - 1])))) {
+    while (pos < source_.size() && (is_digit_char(source_[pos]) ||
+                                    (source_[pos] == '_' && pos + 1 < source_.size() &&
+                                     is_digit_char(source_[pos + 1]) && is_digit_char(source_[pos - 1])))) {
       ++pos;
     }
     return pos;
@@ -247,7 +250,8 @@ class Lexer {
         const size_t digit = source_[end] == '_' ? end + 1 : end;
         if (digit >= source_.size()) break;
         const std::string_view all = "0123456789abcdef";
-        const char lower = static_cast<char>(is_digit_char(source_[digit]) ? source_[digit] : source_[digit] | 32);
+        const char lower =
+            static_cast<char>(is_digit_char(source_[digit]) ? source_[digit] : source_[digit] | 32);
         if (all.substr(0, static_cast<size_t>(base)).find(lower) == std::string_view::npos) break;
         end = digit + 1;
       }
@@ -255,7 +259,8 @@ class Lexer {
     }
     if (rest[0] != '0') return digits(pos_);
     size_t end = pos_ + 1;
-    while (end < source_.size() && (source_[end] == '0' || (source_[end] == '_' && end + 1 < source_.size() && source_[end + 1] == '0'))) {
+    while (end < source_.size() && (source_[end] == '0' || (source_[end] == '_' && end + 1 < source_.size() &&
+                                                            source_[end + 1] == '0'))) {
       end += source_[end] == '_' ? 2 : 1;
     }
     return end;
@@ -286,7 +291,8 @@ class Lexer {
   void string(char quote) {
     size_t end = pos_ + 1;
     while (end < source_.size() && source_[end] != quote) end += source_[end] == '\\' ? 2 : 1;
-    if (end >= source_.size()) fail(std::string("unexpected character '") + quote + "': the string has no end");
+    if (end >= source_.size())
+      fail(std::string("unexpected character '") + quote + "': the string has no end");
     const std::string_view inside = source_.substr(pos_ + 1, end - pos_ - 1);
     add(Token::Type::text, unescape(inside));
     pos_ = end + 1;
@@ -346,7 +352,8 @@ class Lexer {
     const int width = cp.value < 0x100 ? 2 : cp.value < 0x10000 ? 4 : 8;
     *out += '\\';
     *out += width == 2 ? 'x' : width == 4 ? 'u' : 'U';
-    for (int shift = 4 * (width - 1); shift >= 0; shift -= 4) *out += "0123456789abcdef"[(cp.value >> shift) & 15];
+    for (int shift = 4 * (width - 1); shift >= 0; shift -= 4)
+      *out += "0123456789abcdef"[(cp.value >> shift) & 15];
     return cp.bytes;
   }
 
@@ -366,16 +373,26 @@ std::vector<Token> tokenize(std::string_view source) {
 
 std::string describe(const Token& token) {
   switch (token.type) {
-    case Token::Type::data: return "template data";
-    case Token::Type::block_begin: return "begin of statement block";
-    case Token::Type::block_end: return "end of statement block";
-    case Token::Type::print_begin: return "begin of print statement";
-    case Token::Type::print_end: return "end of print statement";
-    case Token::Type::text: return "string";
-    case Token::Type::integer: return "integer";
-    case Token::Type::floating: return "float";
-    case Token::Type::end: return "end of template";
-    default: return token.text;
+    case Token::Type::data:
+      return "template data";
+    case Token::Type::block_begin:
+      return "begin of statement block";
+    case Token::Type::block_end:
+      return "end of statement block";
+    case Token::Type::print_begin:
+      return "begin of print statement";
+    case Token::Type::print_end:
+      return "end of print statement";
+    case Token::Type::text:
+      return "string";
+    case Token::Type::integer:
+      return "integer";
+    case Token::Type::floating:
+      return "float";
+    case Token::Type::end:
+      return "end of template";
+    default:
+      return token.text;
   }
 }
 

@@ -10,7 +10,19 @@
 namespace fovea::jinja {
 
 struct Token {
-  enum class Type { data, block_begin, block_end, print_begin, print_end, name, text, integer, floating, op, end };
+  enum class Type {
+    data,
+    block_begin,
+    block_end,
+    print_begin,
+    print_end,
+    name,
+    text,
+    integer,
+    floating,
+    op,
+    end
+  };
   Type type = Type::end;
   int line = 1;
   std::string text;  // data, name, unescaped string, operator

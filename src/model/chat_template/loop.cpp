@@ -70,8 +70,9 @@ bool Loop::changed(Runtime& rt, const Value& self, const std::vector<Value>& val
 }
 
 bool has_loop_attribute(std::string_view name) {
-  constexpr std::string_view kNames[] = {"index",    "index0",   "revindex", "revindex0", "first", "last",    "length",
-                                         "previtem", "nextitem", "depth",    "depth0",    "cycle", "changed"};
+  constexpr std::string_view kNames[] = {"index",  "index0", "revindex", "revindex0", "first",
+                                         "last",   "length", "previtem", "nextitem",  "depth",
+                                         "depth0", "cycle",  "changed"};
   return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
 }
 

@@ -12,10 +12,11 @@ struct Scope;
 struct Loop : Object {
   Loop(Runtime& rt, const Value& iterable, int depth0);
 
-  bool advance(Runtime& rt);             // to the next item; false at the end
-  const Value* peek(Runtime& rt);        // the item after the current one, or null
-  Int length(Runtime& rt);               // an iterator is read to its end for it
-  Value attribute(Runtime& rt, std::string_view name, const Value& self);  // kind none when there is no such name
+  bool advance(Runtime& rt);       // to the next item; false at the end
+  const Value* peek(Runtime& rt);  // the item after the current one, or null
+  Int length(Runtime& rt);         // an iterator is read to its end for it
+  Value attribute(Runtime& rt, std::string_view name,
+                  const Value& self);  // kind none when there is no such name
   bool changed(Runtime& rt, const Value& self, const std::vector<Value>& values);
 
   const Value iterable;

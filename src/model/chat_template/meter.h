@@ -1,4 +1,5 @@
-// What a run of a template may use: steps, bytes of live values, bytes of output. Passing a limit stops the run.
+// What a run of a template may use: steps, bytes of live values, bytes of output. Passing a limit stops the
+// run.
 #pragma once
 
 #include <cstddef>

@@ -22,8 +22,8 @@ Int checked_mul(Int a, Int b) {
 }
 
 [[noreturn]] void bad_operands(const char* op, const Value& a, const Value& b) {
-  Runtime::fail(std::string("unsupported operand types for ") + op + ": '" + type_name(a) + "' and '" + type_name(b) +
-                "'");
+  Runtime::fail(std::string("unsupported operand types for ") + op + ": '" + type_name(a) + "' and '" +
+                type_name(b) + "'");
 }
 
 constexpr Int kIntMin = static_cast<Int>(static_cast<unsigned __int128>(1) << 127);
@@ -143,13 +143,20 @@ Value concatenate(Runtime& rt, const Value& a, const Value& b) {
 
 const char* op_text(Op op) {
   switch (op) {
-    case Op::add: return "+";
-    case Op::sub: return "-";
-    case Op::mul: return "*";
-    case Op::div: return "/";
-    case Op::floor_div: return "//";
-    case Op::mod: return "%";
-    case Op::pow: return "**";
+    case Op::add:
+      return "+";
+    case Op::sub:
+      return "-";
+    case Op::mul:
+      return "*";
+    case Op::div:
+      return "/";
+    case Op::floor_div:
+      return "//";
+    case Op::mod:
+      return "%";
+    case Op::pow:
+      return "**";
   }
   return "?";
 }
@@ -178,7 +185,8 @@ bool take_prefix(std::string_view* text, int* base, bool* negative) {
     return true;
   }
   if (*base == 0) {
-    if (text->size() > 1 && (*text)[0] == '0' && text->find_first_not_of("0_") != std::string_view::npos) return false;
+    if (text->size() > 1 && (*text)[0] == '0' && text->find_first_not_of("0_") != std::string_view::npos)
+      return false;
     *base = 10;
   }
   return true;
@@ -189,7 +197,8 @@ bool drop_underscores(std::string_view text, std::string* out) {
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] != '_') {
       out->push_back(text[i]);
-    } else if (i == 0 || i + 1 == text.size() || digit_value(text[i - 1]) == 99 || digit_value(text[i + 1]) == 99) {
+    } else if (i == 0 || i + 1 == text.size() || digit_value(text[i - 1]) == 99 ||
+               digit_value(text[i + 1]) == 99) {
       return false;
     }
   }
@@ -200,7 +209,8 @@ bool drop_underscores(std::string_view text, std::string* out) {
 
 std::string int_text(Int value) {
   if (value == 0) return "0";
-  unsigned __int128 rest = value < 0 ? -static_cast<unsigned __int128>(value) : static_cast<unsigned __int128>(value);
+  unsigned __int128 rest =
+      value < 0 ? -static_cast<unsigned __int128>(value) : static_cast<unsigned __int128>(value);
   std::string digits;
   for (; rest != 0; rest /= 10) digits.push_back(static_cast<char>('0' + static_cast<int>(rest % 10)));
   if (value < 0) digits.push_back('-');
@@ -228,8 +238,10 @@ std::string float_repr(double value) {
     return text + tail;
   }
   if (exponent < 0) return sign + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
-  if (exponent + 1 >= count) return sign + digits + std::string(static_cast<size_t>(exponent + 1 - count), '0') + ".0";
-  return sign + digits.substr(0, static_cast<size_t>(exponent + 1)) + "." + digits.substr(static_cast<size_t>(exponent + 1));
+  if (exponent + 1 >= count)
+    return sign + digits + std::string(static_cast<size_t>(exponent + 1 - count), '0') + ".0";
+  return sign + digits.substr(0, static_cast<size_t>(exponent + 1)) + "." +
+         digits.substr(static_cast<size_t>(exponent + 1));
 }
 
 std::optional<Int> parse_int(std::string_view text, int base) {
@@ -243,7 +255,8 @@ std::optional<Int> parse_int(std::string_view text, int base) {
     const int digit = digit_value(c);
     if (digit >= base) return std::nullopt;
     if (__builtin_mul_overflow(value, static_cast<Int>(base), &value) ||
-        __builtin_sub_overflow(value, static_cast<Int>(digit), &value)) {  // downwards: the least Int has no positive
+        __builtin_sub_overflow(value, static_cast<Int>(digit),
+                               &value)) {  // downwards: the least Int has no positive
       overflow();
     }
   }
@@ -282,8 +295,8 @@ Value binary(Runtime& rt, Op op, const Value& a, const Value& b) {
     if (a.is_string() && b.is_string()) return concatenate(rt, a, b);
     if (a.is_sequence() && a.kind() == b.kind()) return concatenate(rt, a, b);
     if (a.is_string() || b.is_string()) {
-      Runtime::fail(std::string("can only join a string to a string with +, not '") + type_name(a) + "' and '" +
-                    type_name(b) + "'");
+      Runtime::fail(std::string("can only join a string to a string with +, not '") + type_name(a) +
+                    "' and '" + type_name(b) + "'");
     }
   }
   if (op == Op::mul) {
@@ -316,14 +329,16 @@ Value power(Runtime& rt, const Value& base, const Value& exponent) {
 Value negate(Runtime& rt, const Value& value) {
   if (value.is_undefined()) rt.fail_undefined(value);
   if (value.is(Kind::floating)) return Value::floating(-value.as_double());
-  if (!value.is_integral()) Runtime::fail(std::string("bad operand type for unary -: '") + type_name(value) + "'");
+  if (!value.is_integral())
+    Runtime::fail(std::string("bad operand type for unary -: '") + type_name(value) + "'");
   if (value.as_int() == kIntMin) overflow();
   return Value::integer(-value.as_int());
 }
 
 Value unary_plus(Runtime& rt, const Value& value) {
   if (value.is_undefined()) rt.fail_undefined(value);
-  if (!value.is_number()) Runtime::fail(std::string("bad operand type for unary +: '") + type_name(value) + "'");
+  if (!value.is_number())
+    Runtime::fail(std::string("bad operand type for unary +: '") + type_name(value) + "'");
   return value.is(Kind::boolean) ? Value::integer(value.as_int()) : value;
 }
 
@@ -333,7 +348,8 @@ Value round_to(Runtime& rt, const Value& value, Int digits) {
     if (digits < -38) return Value::integer(0);
     const Int unit = power(rt, Value::integer(10), Value::integer(-digits)).as_int();
     const Int down = floor_divide(value.as_int(), unit), rest = modulo(value.as_int(), unit);
-    const bool up = rest > unit / 2 || (rest == unit / 2 && modulo(down, 2) != 0);  // half to even; unit is even
+    const bool up =
+        rest > unit / 2 || (rest == unit / 2 && modulo(down, 2) != 0);  // half to even; unit is even
     return Value::integer(checked_mul(up ? down + 1 : down, unit));
   }
   const double number = value.as_double();

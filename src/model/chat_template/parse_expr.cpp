@@ -124,9 +124,9 @@ ExprPtr Parser::comparison() {
   ExprPtr first = sum();
   std::unique_ptr<Compare> node;
   while (true) {
-    constexpr std::pair<std::string_view, Relation> kRelations[] = {{"==", Relation::eq}, {"!=", Relation::ne},
-                                                                    {"<", Relation::lt},  {"<=", Relation::le},
-                                                                    {">", Relation::gt},  {">=", Relation::ge}};
+    constexpr std::pair<std::string_view, Relation> kRelations[] = {
+        {"==", Relation::eq}, {"!=", Relation::ne}, {"<", Relation::lt},
+        {"<=", Relation::le}, {">", Relation::gt},  {">=", Relation::ge}};
     std::optional<Relation> relation;
     for (const auto& [op, found] : kRelations) {
       if (at_op(op)) relation = found;
@@ -175,7 +175,11 @@ ExprPtr Parser::product() {
     if (!is_product) break;
     const std::string op = take().text;
     if (node == nullptr) node = std::make_unique<Chain>(std::move(first), line);
-    node->rest.emplace_back(op == "*" ? Op::mul : op == "/" ? Op::div : op == "//" ? Op::floor_div : Op::mod, power());
+    node->rest.emplace_back(op == "*"    ? Op::mul
+                            : op == "/"  ? Op::div
+                            : op == "//" ? Op::floor_div
+                                         : Op::mod,
+                            power());
   }
   return node != nullptr ? ExprPtr(std::move(node)) : std::move(first);
 }
@@ -210,7 +214,8 @@ ExprPtr Parser::primary() {
     case Type::text: {
       std::string text;
       while (current().type == Type::text) text += take().text;
-      return std::make_unique<Constant>(Value(Kind::string, std::make_shared<Str>(nullptr, std::move(text), false)), line);
+      return std::make_unique<Constant>(
+          Value(Kind::string, std::make_shared<Str>(nullptr, std::move(text), false)), line);
     }
     case Type::integer:
       return std::make_unique<Constant>(Value::integer(take().integer), line);
@@ -231,8 +236,10 @@ ExprPtr Parser::primary() {
 
 ExprPtr Parser::name() {
   const Token token = take();
-  if (token.text == "true" || token.text == "True") return std::make_unique<Constant>(Value::boolean(true), token.line);
-  if (token.text == "false" || token.text == "False") return std::make_unique<Constant>(Value::boolean(false), token.line);
+  if (token.text == "true" || token.text == "True")
+    return std::make_unique<Constant>(Value::boolean(true), token.line);
+  if (token.text == "false" || token.text == "False")
+    return std::make_unique<Constant>(Value::boolean(false), token.line);
   if (token.text == "none" || token.text == "None") return std::make_unique<Constant>(Value(), token.line);
   note_use(token.text);
   return std::make_unique<Name>(name_id(token.text), token.line);
@@ -390,7 +397,8 @@ std::string Parser::dotted_name() {
 void Parser::check_known(const Link& link, bool is_filter) {
   const bool known = is_filter ? find_filter(link.name) != nullptr : find_test(link.name) != nullptr;
   if (known || soft_) return;
-  unknown_.emplace_back(std::string("no ") + (is_filter ? "filter" : "test") + " named '" + link.name + "'", link.line);
+  unknown_.emplace_back(std::string("no ") + (is_filter ? "filter" : "test") + " named '" + link.name + "'",
+                        link.line);
 }
 
 Link Parser::filter() {
@@ -421,8 +429,8 @@ void Parser::test_args(Link* link) {
     return;
   }
   const Type type = current().type;
-  const bool value = type == Type::name || type == Type::text || type == Type::integer || type == Type::floating ||
-                     at_op("[") || at_op("{");
+  const bool value = type == Type::name || type == Type::text || type == Type::integer ||
+                     type == Type::floating || at_op("[") || at_op("{");
   if (!value || at_name("else") || at_name("or") || at_name("and")) return;
   if (at_name("is")) fail("you cannot chain multiple tests with is");
   const Nested level(this);

@@ -77,14 +77,13 @@ std::unique_ptr<Statement> Parser::statement() {
     std::string_view tag;
     std::unique_ptr<Statement> (Parser::*parse)();
   };
-  constexpr Row kRows[] = {{"for", &Parser::for_loop},        {"if", &Parser::branch},
-                           {"set", &Parser::set},             {"macro", &Parser::macro},
-                           {"call", &Parser::call_block},     {"generation", &Parser::generation},
-                           {"filter", &Parser::filter_block}, {"with", &Parser::with},
-                           {"block", &Parser::block},         {"break", &Parser::jump},
-                           {"continue", &Parser::jump},       {"autoescape", &Parser::autoescape},
-                           {"include", &Parser::refused},     {"import", &Parser::refused},
-                           {"from", &Parser::refused},        {"extends", &Parser::refused}};
+  constexpr Row kRows[] = {
+      {"for", &Parser::for_loop},        {"if", &Parser::branch},       {"set", &Parser::set},
+      {"macro", &Parser::macro},         {"call", &Parser::call_block}, {"generation", &Parser::generation},
+      {"filter", &Parser::filter_block}, {"with", &Parser::with},       {"block", &Parser::block},
+      {"break", &Parser::jump},          {"continue", &Parser::jump},   {"autoescape", &Parser::autoescape},
+      {"include", &Parser::refused},     {"import", &Parser::refused},  {"from", &Parser::refused},
+      {"extends", &Parser::refused}};
   for (const Row& row : kRows) {
     if (row.tag != tag) continue;
     auto node = (this->*row.parse)();
@@ -93,7 +92,8 @@ std::unique_ptr<Statement> Parser::statement() {
   }
   open_tags_.pop_back();
   fail("unknown tag '" + tag + "'" +
-       (open_tags_.empty() ? "" : "; the innermost block that needs to be closed is '" + open_tags_.back() + "'"));
+       (open_tags_.empty() ? ""
+                           : "; the innermost block that needs to be closed is '" + open_tags_.back() + "'"));
 }
 
 void Parser::print(Body* body) {
@@ -116,7 +116,8 @@ Target Parser::target_of(const Expr& expr) {
   }
   if (expr.type != Expr::Type::tuple) fail("cannot assign to an expression", expr.line);
   target.type = Target::Type::tuple;
-  for (const ExprPtr& part : static_cast<const ListExpr&>(expr).items) target.parts.push_back(target_of(*part));
+  for (const ExprPtr& part : static_cast<const ListExpr&>(expr).items)
+    target.parts.push_back(target_of(*part));
   return target;
 }
 
@@ -268,8 +269,9 @@ void Parser::macro_body(MacroDefinition* definition, const char* end) {
   skip_end();
   // A parameter of such a name is an ordinary one, except `caller`, which then needs a default.
   const auto position = [&](const char* name) {
-    return static_cast<size_t>(std::find(definition->parameter_names.begin(), definition->parameter_names.end(), name) -
-                               definition->parameter_names.begin());
+    return static_cast<size_t>(
+        std::find(definition->parameter_names.begin(), definition->parameter_names.end(), name) -
+        definition->parameter_names.begin());
   };
   const size_t count = definition->parameters.size();
   if (position("kwargs") < count) definition->uses_kwargs = false;
@@ -297,8 +299,8 @@ std::unique_ptr<Statement> Parser::call_block() {
   node->definition.line = node->line;
   if (at_op("(")) signature(&node->definition);
   ExprPtr call = expression();
-  const bool is_call = call->type == Expr::Type::postfix &&
-                       static_cast<Postfix&>(*call).links.back().type == Link::Type::call;
+  const bool is_call =
+      call->type == Expr::Type::postfix && static_cast<Postfix&>(*call).links.back().type == Link::Type::call;
   if (!is_call) fail("expected a call", node->line);
   node->call.reset(static_cast<Postfix*>(call.release()));
   macro_body(&node->definition, "endcall");
@@ -354,8 +356,8 @@ std::unique_ptr<Statement> Parser::block() {
 std::unique_ptr<Statement> Parser::jump() {
   const Token token = take();
   if (loops_ == 0) fail("'" + token.text + "' outside a loop", token.line);
-  return std::make_unique<Jump>(token.text == "break" ? Statement::Type::break_loop : Statement::Type::continue_loop,
-                                token.line);
+  return std::make_unique<Jump>(
+      token.text == "break" ? Statement::Type::break_loop : Statement::Type::continue_loop, token.line);
 }
 
 // Only switching it off is of use here: templates print plain text.

@@ -105,10 +105,10 @@ class Parser {
   const int max_depth_;
   size_t at_ = 0;
   int depth_ = 0;
-  int loops_ = 0;                            // for bodies around, within the same macro
-  bool soft_ = false;                        // in a branch: an unknown filter fails only when it runs
+  int loops_ = 0;      // for bodies around, within the same macro
+  bool soft_ = false;  // in a branch: an unknown filter fails only when it runs
   std::vector<std::pair<std::string, int>> unknown_;  // filters and tests that nobody knows, with their lines
-  std::vector<ForStatement*> open_loops_;    // all for bodies around
+  std::vector<ForStatement*> open_loops_;             // all for bodies around
   std::vector<MacroDefinition*> open_macros_;
   std::vector<std::string> open_tags_;
   std::unordered_set<std::string> blocks_;

@@ -58,7 +58,9 @@ void append_dict(Runtime& rt, const Dict& dict, std::string* out, int depth) {
 }
 
 void append_view(Runtime& rt, const View& view, std::string* out, int depth) {
-  *out += view.of == ViewOf::keys ? "dict_keys([" : view.of == ViewOf::values ? "dict_values([" : "dict_items([";
+  *out += view.of == ViewOf::keys     ? "dict_keys(["
+          : view.of == ViewOf::values ? "dict_values(["
+                                      : "dict_items([";
   const Dict& dict = view.dict.as<Dict>();
   for (size_t i = 0; i < dict.items.size(); ++i) {
     if (i > 0) *out += ", ";
@@ -94,11 +96,21 @@ void append_repr(Runtime& rt, const Value& value, std::string* out, int depth) {
   rt.check_text(out->size());
   if (depth > 2 * kMaxValueDepth) Runtime::fail("the value holds itself", StatusCode::resource_exhausted);
   switch (value.kind()) {
-    case Kind::undefined: *out += "Undefined"; return;
-    case Kind::none: *out += "None"; return;
-    case Kind::boolean: *out += value.as_int() != 0 ? "True" : "False"; return;
-    case Kind::integer: *out += int_text(value.as_int()); return;
-    case Kind::floating: *out += float_repr(value.as_double()); return;
+    case Kind::undefined:
+      *out += "Undefined";
+      return;
+    case Kind::none:
+      *out += "None";
+      return;
+    case Kind::boolean:
+      *out += value.as_int() != 0 ? "True" : "False";
+      return;
+    case Kind::integer:
+      *out += int_text(value.as_int());
+      return;
+    case Kind::floating:
+      *out += float_repr(value.as_double());
+      return;
     case Kind::string:
       rt.meter().step_bytes(value.text().size());
       if (value.as<Str>().markup) *out += "Markup(";
@@ -115,11 +127,21 @@ void append_repr(Runtime& rt, const Value& value, std::string* out, int depth) {
       append_items(rt, value.items(), out, depth + 1);
       *out += value.items().size() == 1 ? ",)" : ")";
       return;
-    case Kind::dict: append_dict(rt, value.as<Dict>(), out, depth + 1); return;
-    case Kind::view: append_view(rt, value.as<View>(), out, depth + 1); return;
-    case Kind::range: append_range(value.as<Range>(), out); return;
-    case Kind::name_space: append_namespace(rt, value.as<Namespace>(), out, depth + 1); return;
-    default: *out += std::string("<") + type_name(value) + ">"; return;
+    case Kind::dict:
+      append_dict(rt, value.as<Dict>(), out, depth + 1);
+      return;
+    case Kind::view:
+      append_view(rt, value.as<View>(), out, depth + 1);
+      return;
+    case Kind::range:
+      append_range(value.as<Range>(), out);
+      return;
+    case Kind::name_space:
+      append_namespace(rt, value.as<Namespace>(), out, depth + 1);
+      return;
+    default:
+      *out += std::string("<") + type_name(value) + ">";
+      return;
   }
 }
 
@@ -138,6 +160,8 @@ std::string to_text(Runtime& rt, const Value& value) {
   return to_repr(rt, value);
 }
 
-Value to_str(Runtime& rt, const Value& value) { return value.is_string() ? value : rt.str(to_text(rt, value)); }
+Value to_str(Runtime& rt, const Value& value) {
+  return value.is_string() ? value : rt.str(to_text(rt, value));
+}
 
 }  // namespace fovea::jinja

@@ -52,14 +52,15 @@ std::optional<Value> item_at(Runtime& rt, const Value& value, Int index);
 Value piece(Runtime& rt, const Value& whole, std::string_view part);
 size_t find_text(std::string_view text, std::string_view needle, size_t from);  // npos: none; linear time
 size_t rfind_text(std::string_view text, std::string_view needle);              // npos: none; linear time
-std::string replace_text(Runtime& rt, std::string_view text, std::string_view from, std::string_view to, Int count);
+std::string replace_text(Runtime& rt, std::string_view text, std::string_view from, std::string_view to,
+                         Int count);
 std::string join_texts(Runtime& rt, std::string_view separator, const std::vector<std::string>& parts);
 std::string escape_html(Runtime& rt, std::string_view text);
 Value escape(Runtime& rt, const Value& value);  // markupsafe.escape
 
-std::string percent_format(Runtime& rt, const Value& format, const Value& args);            // format % args
-std::string brace_format(Runtime& rt, const Value& format, const Args& args);               // format.format(...)
-std::string format_time(std::string_view format, std::time_t when);                         // strftime, C locale, UTC
-std::string to_json(Runtime& rt, const Value& value, const Args& args);                     // the filter tojson
+std::string percent_format(Runtime& rt, const Value& format, const Value& args);  // format % args
+std::string brace_format(Runtime& rt, const Value& format, const Args& args);     // format.format(...)
+std::string format_time(std::string_view format, std::time_t when);               // strftime, C locale, UTC
+std::string to_json(Runtime& rt, const Value& value, const Args& args);           // the filter tojson
 
 }  // namespace fovea::jinja

@@ -132,14 +132,15 @@ void DictBuilder::set(const Value& key, const Value& value) {
 
 Value DictBuilder::build() {
   if (depth_ + 1 > kMaxValueDepth) {
-    Runtime::fail("values are nested deeper than " + std::to_string(kMaxValueDepth), StatusCode::resource_exhausted);
+    Runtime::fail("values are nested deeper than " + std::to_string(kMaxValueDepth),
+                  StatusCode::resource_exhausted);
   }
   return Value(Kind::dict,
                std::make_shared<Dict>(&rt_.meter(), std::move(items_), std::move(index_), depth_ + 1));
 }
 
-Params::Params(const char* function, const Args& args, std::initializer_list<const char*> names, size_t required,
-               bool positional_only)
+Params::Params(const char* function, const Args& args, std::initializer_list<const char*> names,
+               size_t required, bool positional_only)
     : function_(function), names_(names), found_(names.size(), nullptr) {
   const std::string called = std::string(function) + "()";
   if (args.positional.size() > names_.size()) {
@@ -149,7 +150,8 @@ Params::Params(const char* function, const Args& args, std::initializer_list<con
   for (size_t i = 0; i < args.positional.size(); ++i) found_[i] = &args.positional[i];
   for (const auto& [name, value] : args.named) {
     const auto at = std::find(names_.begin(), names_.end(), name);
-    if (at == names_.end() || positional_only) Runtime::fail(called + " takes no argument named '" + name + "'");
+    if (at == names_.end() || positional_only)
+      Runtime::fail(called + " takes no argument named '" + name + "'");
     const size_t i = static_cast<size_t>(at - names_.begin());
     if (found_[i] != nullptr) Runtime::fail(called + " got two values for '" + name + "'");
     found_[i] = &value;
@@ -162,7 +164,8 @@ Params::Params(const char* function, const Args& args, std::initializer_list<con
 Int Params::integer(size_t i, Int fallback) const {
   if (found_[i] == nullptr) return fallback;
   if (!found_[i]->is_integral()) {
-    Runtime::fail(std::string(function_) + "(): '" + names_[i] + "' must be an integer, not " + type_name(*found_[i]));
+    Runtime::fail(std::string(function_) + "(): '" + names_[i] + "' must be an integer, not " +
+                  type_name(*found_[i]));
   }
   return found_[i]->as_int();
 }

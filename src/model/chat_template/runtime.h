@@ -73,7 +73,8 @@ class DictBuilder {
   int depth_ = 0;
 };
 
-// The arguments of one call, matched to the names of its parameters. Fails on too many, too few, twice or unknown.
+// The arguments of one call, matched to the names of its parameters. Fails on too many, too few, twice or
+// unknown.
 class Params {
  public:
   // The first `required` are needed; positional_only: no names are taken.

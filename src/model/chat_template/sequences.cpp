@@ -189,14 +189,21 @@ Value reversed(Runtime& rt, const Value& value) {
 
 std::optional<Int> length_of(const Value& value) {
   switch (value.kind()) {
-    case Kind::undefined: return 0;
-    case Kind::string: return static_cast<Int>(value.as<Str>().length);
+    case Kind::undefined:
+      return 0;
+    case Kind::string:
+      return static_cast<Int>(value.as<Str>().length);
     case Kind::list:
-    case Kind::tuple: return static_cast<Int>(value.items().size());
-    case Kind::dict: return static_cast<Int>(value.as<Dict>().items.size());
-    case Kind::view: return static_cast<Int>(value.as<View>().dict.as<Dict>().items.size());
-    case Kind::range: return value.as<Range>().count;
-    default: return std::nullopt;
+    case Kind::tuple:
+      return static_cast<Int>(value.items().size());
+    case Kind::dict:
+      return static_cast<Int>(value.as<Dict>().items.size());
+    case Kind::view:
+      return static_cast<Int>(value.as<View>().dict.as<Dict>().items.size());
+    case Kind::range:
+      return value.as<Range>().count;
+    default:
+      return std::nullopt;
   }
 }
 
@@ -211,13 +218,15 @@ Value slice(Runtime& rt, const Value& value, const Value& start, const Value& st
     const Range& range = value.as<Range>();
     Int by = 0;  // overflows only where one item is left, whose step means nothing
     if (__builtin_mul_overflow(range.step, bounds.step, &by)) by = 1;
-    return rt.range(range.start + range.step * bounds.start, range.start + range.step * bounds.stop, by, bounds.count);
+    return rt.range(range.start + range.step * bounds.start, range.start + range.step * bounds.stop, by,
+                    bounds.count);
   }
   rt.step(static_cast<int64_t>(bounds.count));
   std::vector<Value> picked;
   picked.reserve(static_cast<size_t>(bounds.count));
   Int at = bounds.start;
-  for (Int i = 0; i < bounds.count; ++i, at += bounds.step) picked.push_back(value.items()[static_cast<size_t>(at)]);
+  for (Int i = 0; i < bounds.count; ++i, at += bounds.step)
+    picked.push_back(value.items()[static_cast<size_t>(at)]);
   return value.is(Kind::list) ? rt.list(std::move(picked)) : rt.tuple(std::move(picked));
 }
 

@@ -15,9 +15,15 @@ Value cased(Runtime& rt, const char* name, const Value& self, const Args& args, 
   rt.meter().step_bytes(self.text().size() * 4);
   return piece(rt, self, change_case(self.text(), how));
 }
-Value upper(Runtime& rt, const Value& self, const Args& args) { return cased(rt, "upper", self, args, Case::upper); }
-Value lower(Runtime& rt, const Value& self, const Args& args) { return cased(rt, "lower", self, args, Case::lower); }
-Value title(Runtime& rt, const Value& self, const Args& args) { return cased(rt, "title", self, args, Case::title); }
+Value upper(Runtime& rt, const Value& self, const Args& args) {
+  return cased(rt, "upper", self, args, Case::upper);
+}
+Value lower(Runtime& rt, const Value& self, const Args& args) {
+  return cased(rt, "lower", self, args, Case::lower);
+}
+Value title(Runtime& rt, const Value& self, const Args& args) {
+  return cased(rt, "title", self, args, Case::title);
+}
 Value swapcase(Runtime& rt, const Value& self, const Args& args) {
   return cased(rt, "swapcase", self, args, Case::swap);
 }
@@ -51,7 +57,9 @@ Value strip_ends(Runtime& rt, const char* name, const Value& self, const Args& a
   }
   return piece(rt, self, text);
 }
-Value strip(Runtime& rt, const Value& self, const Args& args) { return strip_ends(rt, "strip", self, args, true, true); }
+Value strip(Runtime& rt, const Value& self, const Args& args) {
+  return strip_ends(rt, "strip", self, args, true, true);
+}
 Value lstrip(Runtime& rt, const Value& self, const Args& args) {
   return strip_ends(rt, "lstrip", self, args, true, false);
 }
@@ -157,12 +165,17 @@ Value partition_at(Runtime& rt, const char* name, const Value& self, const Args&
   const std::string_view text = self.text(), separator = separator_of(params);
   const size_t found = last ? rfind_text(text, separator) : find_text(text, separator, 0);
   const Value empty = piece(rt, self, {});
-  if (found == std::string_view::npos) return rt.tuple(last ? std::vector{empty, empty, self} : std::vector{self, empty, empty});
+  if (found == std::string_view::npos)
+    return rt.tuple(last ? std::vector{empty, empty, self} : std::vector{self, empty, empty});
   return rt.tuple({piece(rt, self, text.substr(0, found)), piece(rt, self, separator),
                    piece(rt, self, text.substr(found + separator.size()))});
 }
-Value partition(Runtime& rt, const Value& self, const Args& args) { return partition_at(rt, "partition", self, args, false); }
-Value rpartition(Runtime& rt, const Value& self, const Args& args) { return partition_at(rt, "rpartition", self, args, true); }
+Value partition(Runtime& rt, const Value& self, const Args& args) {
+  return partition_at(rt, "partition", self, args, false);
+}
+Value rpartition(Runtime& rt, const Value& self, const Args& args) {
+  return partition_at(rt, "rpartition", self, args, true);
+}
 
 // The part of the text that arguments 1 (start) and 2 (end) of a search choose, in code points.
 struct Window {
@@ -222,7 +235,8 @@ Value count(Runtime& rt, const Value& self, const Args& args) {
   if (!part.valid) return Value::integer(0);
   if (needle.empty()) return Value::integer(static_cast<Int>(count_code_points(part.text)) + 1);
   Int found = 0;
-  for (size_t at = 0; (at = find_text(part.text, needle, at)) != std::string_view::npos; at += needle.size()) ++found;
+  for (size_t at = 0; (at = find_text(part.text, needle, at)) != std::string_view::npos; at += needle.size())
+    ++found;
   return Value::integer(found);
 }
 
@@ -242,8 +256,12 @@ Value starts_or_ends(Runtime& rt, const char* name, const Value& self, const Arg
   }
   return Value::boolean(false);
 }
-Value startswith(Runtime& rt, const Value& self, const Args& args) { return starts_or_ends(rt, "startswith", self, args, false); }
-Value endswith(Runtime& rt, const Value& self, const Args& args) { return starts_or_ends(rt, "endswith", self, args, true); }
+Value startswith(Runtime& rt, const Value& self, const Args& args) {
+  return starts_or_ends(rt, "startswith", self, args, false);
+}
+Value endswith(Runtime& rt, const Value& self, const Args& args) {
+  return starts_or_ends(rt, "endswith", self, args, true);
+}
 
 Value replace(Runtime& rt, const Value& self, const Args& args) {
   const Params params("replace", args, {"old", "new", "count"}, 2, true);
@@ -270,7 +288,8 @@ Value join(Runtime& rt, const Value& self, const Args& args) {
     if (self.as<Str>().markup) {
       parts.emplace_back(escape(rt, item).text());
     } else {
-      if (!item.is_string()) Runtime::fail(std::string("join(): every item must be a string, not ") + type_name(item));
+      if (!item.is_string())
+        Runtime::fail(std::string("join(): every item must be a string, not ") + type_name(item));
       rt.meter().step_bytes(item.text().size());
       parts.emplace_back(item.text());
     }
@@ -283,10 +302,12 @@ Value padded(Runtime& rt, const char* name, const Value& self, const Args& args,
   const Params params(name, args, {"width", "fillchar"}, 1, true);
   const Int width = params.integer(0, 0), length = static_cast<Int>(self.as<Str>().length);
   const std::string fill(params.has(1) ? params.text(1) : " ");
-  if (count_code_points(fill) != 1) Runtime::fail(std::string(name) + "(): the fill must be exactly one character long");
+  if (count_code_points(fill) != 1)
+    Runtime::fail(std::string(name) + "(): the fill must be exactly one character long");
   if (width <= length) return self;
   const Int missing = width - length;
-  rt.check_text(missing > static_cast<Int>(rt.max_text_bytes()) ? SIZE_MAX : static_cast<size_t>(missing) * fill.size());
+  rt.check_text(missing > static_cast<Int>(rt.max_text_bytes()) ? SIZE_MAX
+                                                                : static_cast<size_t>(missing) * fill.size());
   // As str.center(): of an odd rest, the left side gets more only when the width is odd.
   const Int left = align == '<' ? 0 : align == '>' ? missing : missing / 2 + (missing & width & 1);
   std::string out;
@@ -295,7 +316,9 @@ Value padded(Runtime& rt, const char* name, const Value& self, const Args& args,
   for (Int i = left; i < missing; ++i) out += fill;
   return piece(rt, self, out);
 }
-Value center(Runtime& rt, const Value& self, const Args& args) { return padded(rt, "center", self, args, '^'); }
+Value center(Runtime& rt, const Value& self, const Args& args) {
+  return padded(rt, "center", self, args, '^');
+}
 Value ljust(Runtime& rt, const Value& self, const Args& args) { return padded(rt, "ljust", self, args, '<'); }
 Value rjust(Runtime& rt, const Value& self, const Args& args) { return padded(rt, "rjust", self, args, '>'); }
 
@@ -330,12 +353,15 @@ Value expandtabs(Runtime& rt, const Value& self, const Args& args) {
   return piece(rt, self, out);
 }
 
-Value format(Runtime& rt, const Value& self, const Args& args) { return piece(rt, self, brace_format(rt, self, args)); }
+Value format(Runtime& rt, const Value& self, const Args& args) {
+  return piece(rt, self, brace_format(rt, self, args));
+}
 
 Value format_map(Runtime& rt, const Value& self, const Args& args) {
   const Params params("format_map", args, {"mapping"}, 1, true);
   Args named;
-  if (!params.get(0).is(Kind::dict)) return piece(rt, self, brace_format(rt, self, named));  // only texts without fields
+  if (!params.get(0).is(Kind::dict))
+    return piece(rt, self, brace_format(rt, self, named));  // only texts without fields
   for (const auto& [key, value] : params.get(0).as<Dict>().items) {
     if (key.is_string()) named.named.emplace_back(key.text(), value);
   }
@@ -373,7 +399,8 @@ Value cased_as(Runtime& rt, const Value& self, const Args& args, bool upper_case
   rt.meter().step_bytes(self.text().size() * 4);
   bool any = false;
   for (char32_t cp : code_points(self.text())) {
-    if (upper_case ? is_lower(cp) || is_title(cp) : is_upper(cp) || is_title(cp)) return Value::boolean(false);
+    if (upper_case ? is_lower(cp) || is_title(cp) : is_upper(cp) || is_title(cp))
+      return Value::boolean(false);
     any = any || (upper_case ? is_upper(cp) : is_lower(cp));
   }
   return Value::boolean(any);
@@ -396,17 +423,50 @@ Value istitle(Runtime& rt, const Value& self, const Args& args) {
 }
 
 constexpr Method kMethods[] = {
-    {"capitalize", capitalize}, {"casefold", casefold}, {"center", center}, {"count", count},
-    {"endswith", endswith}, {"expandtabs", expandtabs}, {"find", find}, {"format", format},
-    {"format_map", format_map}, {"index", index}, {"isalnum", every<is_alnum>}, {"isalpha", every<is_alpha>},
-    {"isascii", isascii}, {"isdecimal", every<is_decimal>}, {"isdigit", every<is_digit>},
-    {"isidentifier", isidentifier}, {"islower", islower}, {"isnumeric", every<is_numeric>},
-    {"isprintable", isprintable}, {"isspace", every<is_space>}, {"istitle", istitle}, {"isupper", isupper},
-    {"join", join}, {"ljust", ljust}, {"lower", lower}, {"lstrip", lstrip}, {"partition", partition},
-    {"removeprefix", removeprefix}, {"removesuffix", removesuffix}, {"replace", replace}, {"rfind", rfind},
-    {"rindex", rindex}, {"rjust", rjust}, {"rpartition", rpartition}, {"rsplit", rsplit}, {"rstrip", rstrip},
-    {"split", split}, {"splitlines", splitlines}, {"startswith", startswith}, {"strip", strip},
-    {"swapcase", swapcase}, {"title", title}, {"upper", upper}, {"zfill", zfill},
+    {"capitalize", capitalize},
+    {"casefold", casefold},
+    {"center", center},
+    {"count", count},
+    {"endswith", endswith},
+    {"expandtabs", expandtabs},
+    {"find", find},
+    {"format", format},
+    {"format_map", format_map},
+    {"index", index},
+    {"isalnum", every<is_alnum>},
+    {"isalpha", every<is_alpha>},
+    {"isascii", isascii},
+    {"isdecimal", every<is_decimal>},
+    {"isdigit", every<is_digit>},
+    {"isidentifier", isidentifier},
+    {"islower", islower},
+    {"isnumeric", every<is_numeric>},
+    {"isprintable", isprintable},
+    {"isspace", every<is_space>},
+    {"istitle", istitle},
+    {"isupper", isupper},
+    {"join", join},
+    {"ljust", ljust},
+    {"lower", lower},
+    {"lstrip", lstrip},
+    {"partition", partition},
+    {"removeprefix", removeprefix},
+    {"removesuffix", removesuffix},
+    {"replace", replace},
+    {"rfind", rfind},
+    {"rindex", rindex},
+    {"rjust", rjust},
+    {"rpartition", rpartition},
+    {"rsplit", rsplit},
+    {"rstrip", rstrip},
+    {"split", split},
+    {"splitlines", splitlines},
+    {"startswith", startswith},
+    {"strip", strip},
+    {"swapcase", swapcase},
+    {"title", title},
+    {"upper", upper},
+    {"zfill", zfill},
 };
 
 }  // namespace

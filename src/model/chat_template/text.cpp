@@ -27,7 +27,8 @@ size_t rfind_text(std::string_view text, std::string_view needle) {
   return found == std::string_view::npos ? found : text.size() - found - needle.size();
 }
 
-std::string replace_text(Runtime& rt, std::string_view text, std::string_view from, std::string_view to, Int count) {
+std::string replace_text(Runtime& rt, std::string_view text, std::string_view from, std::string_view to,
+                         Int count) {
   rt.meter().step_bytes(text.size());
   std::string out;
   size_t done = 0;  // text before this is in `out`
@@ -72,12 +73,23 @@ std::string escape_html(Runtime& rt, std::string_view text) {
   std::string out;
   for (char c : text) {
     switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '\'': out += "&#39;"; break;
-      case '"': out += "&#34;"; break;
-      default: out += c;
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      case '"':
+        out += "&#34;";
+        break;
+      default:
+        out += c;
     }
   }
   return out;

@@ -7,7 +7,8 @@ namespace fovea::jinja {
 
 namespace {
 
-constexpr const char* kDays[] = {"Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"};
+constexpr const char* kDays[] = {"Sunday",   "Monday", "Tuesday", "Wednesday",
+                                 "Thursday", "Friday", "Saturday"};
 constexpr const char* kMonths[] = {"January", "February", "March",     "April",   "May",      "June",
                                    "July",    "August",   "September", "October", "November", "December"};
 
@@ -50,62 +51,135 @@ bool number_of(char letter, const std::tm& t, std::time_t when, Number* out) {
   iso_week(t, &iso_year, &week);
   const long year = t.tm_year + 1900L;
   switch (letter) {
-    case 'd': *out = {t.tm_mday, 2, '0'}; return true;
-    case 'e': *out = {t.tm_mday, 2, ' '}; return true;
-    case 'H': *out = {t.tm_hour, 2, '0'}; return true;
-    case 'I': *out = {hour12, 2, '0'}; return true;
-    case 'k': *out = {t.tm_hour, 2, ' '}; return true;
-    case 'l': *out = {hour12, 2, ' '}; return true;
-    case 'j': *out = {t.tm_yday + 1, 3, '0'}; return true;
-    case 'm': *out = {t.tm_mon + 1, 2, '0'}; return true;
-    case 'M': *out = {t.tm_min, 2, '0'}; return true;
-    case 'S': *out = {t.tm_sec, 2, '0'}; return true;
-    case 's': *out = {static_cast<long>(when), 1, '0'}; return true;
-    case 'u': *out = {t.tm_wday == 0 ? 7 : t.tm_wday, 1, '0'}; return true;
-    case 'w': *out = {t.tm_wday, 1, '0'}; return true;
-    case 'U': *out = {(t.tm_yday + 7 - t.tm_wday) / 7, 2, '0'}; return true;
-    case 'W': *out = {(t.tm_yday + 7 - (t.tm_wday + 6) % 7) / 7, 2, '0'}; return true;
-    case 'V': *out = {week, 2, '0'}; return true;
-    case 'G': *out = {iso_year, 1, '0'}; return true;
-    case 'g': *out = {iso_year % 100, 2, '0'}; return true;
-    case 'C': *out = {year / 100, 2, '0'}; return true;
-    case 'y': *out = {year % 100, 2, '0'}; return true;
-    case 'Y': *out = {year, 1, '0'}; return true;
-    case 'f': *out = {0, 6, '0'}; return true;  // microseconds: the time has none
-    default: return false;
+    case 'd':
+      *out = {t.tm_mday, 2, '0'};
+      return true;
+    case 'e':
+      *out = {t.tm_mday, 2, ' '};
+      return true;
+    case 'H':
+      *out = {t.tm_hour, 2, '0'};
+      return true;
+    case 'I':
+      *out = {hour12, 2, '0'};
+      return true;
+    case 'k':
+      *out = {t.tm_hour, 2, ' '};
+      return true;
+    case 'l':
+      *out = {hour12, 2, ' '};
+      return true;
+    case 'j':
+      *out = {t.tm_yday + 1, 3, '0'};
+      return true;
+    case 'm':
+      *out = {t.tm_mon + 1, 2, '0'};
+      return true;
+    case 'M':
+      *out = {t.tm_min, 2, '0'};
+      return true;
+    case 'S':
+      *out = {t.tm_sec, 2, '0'};
+      return true;
+    case 's':
+      *out = {static_cast<long>(when), 1, '0'};
+      return true;
+    case 'u':
+      *out = {t.tm_wday == 0 ? 7 : t.tm_wday, 1, '0'};
+      return true;
+    case 'w':
+      *out = {t.tm_wday, 1, '0'};
+      return true;
+    case 'U':
+      *out = {(t.tm_yday + 7 - t.tm_wday) / 7, 2, '0'};
+      return true;
+    case 'W':
+      *out = {(t.tm_yday + 7 - (t.tm_wday + 6) % 7) / 7, 2, '0'};
+      return true;
+    case 'V':
+      *out = {week, 2, '0'};
+      return true;
+    case 'G':
+      *out = {iso_year, 1, '0'};
+      return true;
+    case 'g':
+      *out = {iso_year % 100, 2, '0'};
+      return true;
+    case 'C':
+      *out = {year / 100, 2, '0'};
+      return true;
+    case 'y':
+      *out = {year % 100, 2, '0'};
+      return true;
+    case 'Y':
+      *out = {year, 1, '0'};
+      return true;
+    case 'f':
+      *out = {0, 6, '0'};
+      return true;  // microseconds: the time has none
+    default:
+      return false;
   }
 }
 
 // What stands for a conversion that is short for others; null when it is none.
 const char* expansion(char letter) {
   switch (letter) {
-    case 'c': return "%a %b %e %H:%M:%S %Y";
+    case 'c':
+      return "%a %b %e %H:%M:%S %Y";
     case 'D':
-    case 'x': return "%m/%d/%y";
-    case 'F': return "%Y-%m-%d";
-    case 'r': return "%I:%M:%S %p";
-    case 'R': return "%H:%M";
+    case 'x':
+      return "%m/%d/%y";
+    case 'F':
+      return "%Y-%m-%d";
+    case 'r':
+      return "%I:%M:%S %p";
+    case 'R':
+      return "%H:%M";
     case 'T':
-    case 'X': return "%H:%M:%S";
-    default: return nullptr;
+    case 'X':
+      return "%H:%M:%S";
+    default:
+      return nullptr;
   }
 }
 
 bool word_of(char letter, const std::tm& t, std::string* out) {
   switch (letter) {
-    case 'a': *out = std::string(kDays[t.tm_wday]).substr(0, 3); return true;
-    case 'A': *out = kDays[t.tm_wday]; return true;
+    case 'a':
+      *out = std::string(kDays[t.tm_wday]).substr(0, 3);
+      return true;
+    case 'A':
+      *out = kDays[t.tm_wday];
+      return true;
     case 'b':
-    case 'h': *out = std::string(kMonths[t.tm_mon]).substr(0, 3); return true;
-    case 'B': *out = kMonths[t.tm_mon]; return true;
-    case 'p': *out = t.tm_hour < 12 ? "AM" : "PM"; return true;
-    case 'P': *out = t.tm_hour < 12 ? "am" : "pm"; return true;
-    case 'n': *out = "\n"; return true;
-    case 't': *out = "\t"; return true;
-    case '%': *out = "%"; return true;
+    case 'h':
+      *out = std::string(kMonths[t.tm_mon]).substr(0, 3);
+      return true;
+    case 'B':
+      *out = kMonths[t.tm_mon];
+      return true;
+    case 'p':
+      *out = t.tm_hour < 12 ? "AM" : "PM";
+      return true;
+    case 'P':
+      *out = t.tm_hour < 12 ? "am" : "pm";
+      return true;
+    case 'n':
+      *out = "\n";
+      return true;
+    case 't':
+      *out = "\t";
+      return true;
+    case '%':
+      *out = "%";
+      return true;
     case 'z':
-    case 'Z': out->clear(); return true;  // Python's naive time has no zone
-    default: return false;
+    case 'Z':
+      out->clear();
+      return true;  // Python's naive time has no zone
+    default:
+      return false;
   }
 }
 
@@ -122,7 +196,8 @@ std::string format_time(std::string_view format, std::time_t when) {
     }
     const size_t start = i++;
     char flag = 0;
-    if (std::string_view("-_0^").find(format[i]) != std::string_view::npos && i + 1 < format.size()) flag = format[i++];
+    if (std::string_view("-_0^").find(format[i]) != std::string_view::npos && i + 1 < format.size())
+      flag = format[i++];
     Number number{};
     std::string word;
     if (flag != 0 && format[i] == 'f') {  // Python knows %f, the C library with its flags does not

@@ -29,16 +29,16 @@ bool in_ranges(const Range (&ranges)[n], char32_t cp) {
 }
 
 // Numeric_Type=Digit outside category Nd.
-constexpr Range kOtherDigits[] = {{0xB2, 0xB3},     {0xB9, 0xB9},     {0x1369, 0x1371}, {0x19DA, 0x19DA},
-                                  {0x2070, 0x2070}, {0x2074, 0x2079}, {0x2080, 0x2089}, {0x2460, 0x2468},
-                                  {0x2474, 0x247C}, {0x2488, 0x2490}, {0x24EA, 0x24EA}, {0x24F5, 0x24FD},
-                                  {0x24FF, 0x24FF}, {0x2776, 0x277E}, {0x2780, 0x2788}, {0x278A, 0x2792},
-                                  {0x10A40, 0x10A43}, {0x10E60, 0x10E68}, {0x11052, 0x1105A}, {0x1F100, 0x1F10A}};
+constexpr Range kOtherDigits[] = {
+    {0xB2, 0xB3},     {0xB9, 0xB9},       {0x1369, 0x1371},   {0x19DA, 0x19DA},   {0x2070, 0x2070},
+    {0x2074, 0x2079}, {0x2080, 0x2089},   {0x2460, 0x2468},   {0x2474, 0x247C},   {0x2488, 0x2490},
+    {0x24EA, 0x24EA}, {0x24F5, 0x24FD},   {0x24FF, 0x24FF},   {0x2776, 0x277E},   {0x2780, 0x2788},
+    {0x278A, 0x2792}, {0x10A40, 0x10A43}, {0x10E60, 0x10E68}, {0x11052, 0x1105A}, {0x1F100, 0x1F10A}};
 
 // Ideographs with a numeric value that are in everyday use (category Lo).
-constexpr char32_t kIdeographNumbers[] = {0x3007, 0x4E00, 0x4E03, 0x4E07, 0x4E09, 0x4E24, 0x4E5D, 0x4E8C, 0x4E94,
-                                          0x4EBF, 0x5104, 0x5146, 0x516B, 0x516D, 0x5341, 0x5343, 0x56DB, 0x767E,
-                                          0x842C, 0x96F6};
+constexpr char32_t kIdeographNumbers[] = {0x3007, 0x4E00, 0x4E03, 0x4E07, 0x4E09, 0x4E24, 0x4E5D,
+                                          0x4E8C, 0x4E94, 0x4EBF, 0x5104, 0x5146, 0x516B, 0x516D,
+                                          0x5341, 0x5343, 0x56DB, 0x767E, 0x842C, 0x96F6};
 
 enum class Kind { upper, lower, title };
 
@@ -89,8 +89,8 @@ bool is_case_ignorable(char32_t cp) {
     case UTF8PROC_CATEGORY_SK:
       return true;
     default:
-      return cp == '\'' || cp == '.' || cp == ':' || cp == 0xB7 || cp == 0x2018 || cp == 0x2019 || cp == 0x2024 ||
-             cp == 0x2027;
+      return cp == '\'' || cp == '.' || cp == ':' || cp == 0xB7 || cp == 0x2018 || cp == 0x2019 ||
+             cp == 0x2024 || cp == 0x2027;
   }
 }
 
@@ -126,7 +126,9 @@ void append_folded(std::string* out, char32_t cp) {
 CodePoint decode(std::string_view text, size_t pos) {
   const auto lead = static_cast<unsigned char>(text[pos]);
   if (lead < 0x80) return {lead, 1};
-  const auto low = [&](size_t i) { return static_cast<char32_t>(static_cast<unsigned char>(text[pos + i]) & 0x3F); };
+  const auto low = [&](size_t i) {
+    return static_cast<char32_t>(static_cast<unsigned char>(text[pos + i]) & 0x3F);
+  };
   if (lead >= 0xC2 && lead < 0xE0 && continuation(text, pos + 1)) {
     return {(static_cast<char32_t>(lead & 0x1F) << 6) | low(1), 2};
   }
@@ -193,13 +195,14 @@ std::vector<char32_t> code_points(std::string_view text) {
 }
 
 bool is_space(char32_t cp) {
-  return (cp >= 0x09 && cp <= 0x0D) || (cp >= 0x1C && cp <= 0x20) || cp == 0x85 || cp == 0xA0 || cp == 0x1680 ||
-         (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 || cp == 0x2029 || cp == 0x202F || cp == 0x205F ||
-         cp == 0x3000;
+  return (cp >= 0x09 && cp <= 0x0D) || (cp >= 0x1C && cp <= 0x20) || cp == 0x85 || cp == 0xA0 ||
+         cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 || cp == 0x2029 || cp == 0x202F ||
+         cp == 0x205F || cp == 0x3000;
 }
 
 bool is_line_break(char32_t cp) {
-  return (cp >= 0x0A && cp <= 0x0D) || (cp >= 0x1C && cp <= 0x1E) || cp == 0x85 || cp == 0x2028 || cp == 0x2029;
+  return (cp >= 0x0A && cp <= 0x0D) || (cp >= 0x1C && cp <= 0x1E) || cp == 0x85 || cp == 0x2028 ||
+         cp == 0x2029;
 }
 
 bool is_alpha(char32_t cp) {
@@ -232,8 +235,8 @@ bool is_lower(char32_t cp) {
 
 bool is_upper(char32_t cp) {
   if (cp < 0x80) return cp >= 'A' && cp <= 'Z';
-  constexpr Range kOther[] = {{0x2160, 0x216F}, {0x24B6, 0x24CF}, {0x1F130, 0x1F149}, {0x1F150, 0x1F169},
-                              {0x1F170, 0x1F189}};
+  constexpr Range kOther[] = {
+      {0x2160, 0x216F}, {0x24B6, 0x24CF}, {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}};
   return category(cp) == UTF8PROC_CATEGORY_LU || in_ranges(kOther, cp);
 }
 

@@ -1,5 +1,6 @@
 // Text as Python sees it: code points of UTF-8, str.isspace() and friends, full case mapping.
-// A byte that is not part of valid UTF-8 counts as one code point (0xDC00 + byte), so every text has a length.
+// A byte that is not part of valid UTF-8 counts as one code point (0xDC00 + byte), so every text has a
+// length.
 #pragma once
 
 #include <cstddef>

@@ -14,7 +14,9 @@ std::string_view Value::text() const { return as<Str>().text; }
 const std::vector<Value>& Value::items() const { return as<Seq>().values; }
 
 const Value* Dict::find(std::string_view key) const {
-  const auto matches = [&](const Value& candidate) { return candidate.is_string() && candidate.text() == key; };
+  const auto matches = [&](const Value& candidate) {
+    return candidate.is_string() && candidate.text() == key;
+  };
   if (index.empty()) {
     for (const auto& [name, value] : items) {
       if (matches(name)) return &value;
@@ -30,27 +32,44 @@ const Value* Dict::find(std::string_view key) const {
 
 const char* type_name(const Value& value) {
   switch (value.kind()) {
-    case Kind::undefined: return "Undefined";
-    case Kind::none: return "NoneType";
-    case Kind::boolean: return "bool";
-    case Kind::integer: return "int";
-    case Kind::floating: return "float";
-    case Kind::string: return "str";
-    case Kind::list: return "list";
-    case Kind::tuple: return "tuple";
-    case Kind::dict: return "dict";
-    case Kind::range: return "range";
+    case Kind::undefined:
+      return "Undefined";
+    case Kind::none:
+      return "NoneType";
+    case Kind::boolean:
+      return "bool";
+    case Kind::integer:
+      return "int";
+    case Kind::floating:
+      return "float";
+    case Kind::string:
+      return "str";
+    case Kind::list:
+      return "list";
+    case Kind::tuple:
+      return "tuple";
+    case Kind::dict:
+      return "dict";
+    case Kind::range:
+      return "range";
     case Kind::view: {
       const ViewOf of = value.as<View>().of;
       return of == ViewOf::keys ? "dict_keys" : of == ViewOf::values ? "dict_values" : "dict_items";
     }
-    case Kind::iterator: return "generator";
-    case Kind::name_space: return "Namespace";
-    case Kind::loop: return "LoopContext";
-    case Kind::cycler: return "Cycler";
-    case Kind::joiner: return "Joiner";
-    case Kind::macro: return "Macro";
-    case Kind::function: return "function";
+    case Kind::iterator:
+      return "generator";
+    case Kind::name_space:
+      return "Namespace";
+    case Kind::loop:
+      return "LoopContext";
+    case Kind::cycler:
+      return "Cycler";
+    case Kind::joiner:
+      return "Joiner";
+    case Kind::macro:
+      return "Macro";
+    case Kind::function:
+      return "function";
   }
   return "object";
 }

@@ -1,5 +1,6 @@
-// The values of a template: Python's, as far as templates see them. Containers are immutable and shared; what can
-// change (namespaces, loops, cyclers, iterators) is marked so. Every object is paid for at its run's Meter.
+// The values of a template: Python's, as far as templates see them. Containers are immutable and shared; what
+// can change (namespaces, loops, cyclers, iterators) is marked so. Every object is paid for at its run's
+// Meter.
 #pragma once
 
 #include <cstdint>
@@ -30,14 +31,14 @@ enum class Kind : uint8_t {
   tuple,
   dict,
   range,
-  view,       // dict.keys(), values(), items()
-  iterator,   // generators and reversed()
+  view,      // dict.keys(), values(), items()
+  iterator,  // generators and reversed()
   name_space,
   loop,
   cycler,
   joiner,
   macro,
-  function,   // a built-in function, class or bound method
+  function,  // a built-in function, class or bound method
 };
 
 // Containers deeper than this are refused, so that walking and freeing them never overflows the stack.
@@ -81,7 +82,9 @@ class Value {
   bool is_undefined() const { return kind_ == Kind::undefined; }
   bool is_none() const { return kind_ == Kind::none; }
   bool is_string() const { return kind_ == Kind::string; }
-  bool is_integral() const { return kind_ == Kind::integer || kind_ == Kind::boolean; }  // bool is an int in Python
+  bool is_integral() const {
+    return kind_ == Kind::integer || kind_ == Kind::boolean;
+  }  // bool is an int in Python
   bool is_number() const { return is_integral() || kind_ == Kind::floating; }
   bool is_sequence() const { return kind_ == Kind::list || kind_ == Kind::tuple; }
 
@@ -94,8 +97,8 @@ class Value {
     return static_cast<T&>(*object_);
   }
   int depth() const { return object_ ? object_->depth : 0; }
-  std::string_view text() const;             // of a string
-  const std::vector<Value>& items() const;   // of a list or tuple
+  std::string_view text() const;            // of a string
+  const std::vector<Value>& items() const;  // of a list or tuple
 
  private:
   explicit Value(Kind kind) : kind_(kind) {}
@@ -123,7 +126,9 @@ struct Hint : Object {
 
 struct Seq : Object {
   Seq(Meter* meter, std::vector<Value> values, int depth, bool group)
-      : Object(meter, values.capacity() * sizeof(Value) + sizeof(Seq), depth), values(std::move(values)), group(group) {}
+      : Object(meter, values.capacity() * sizeof(Value) + sizeof(Seq), depth),
+        values(std::move(values)),
+        group(group) {}
   const std::vector<Value> values;
   const bool group;  // a tuple of the filter `groupby`, with the attributes grouper and list
 };
@@ -147,7 +152,8 @@ struct Range : Object {
 
 enum class ViewOf { keys, values, items };
 struct View : Object {
-  View(Meter* meter, ViewOf of, Value dict) : Object(meter, sizeof(View), dict.depth() + 1), of(of), dict(dict) {}
+  View(Meter* meter, ViewOf of, Value dict)
+      : Object(meter, sizeof(View), dict.depth() + 1), of(of), dict(dict) {}
   const ViewOf of;
   const Value dict;
 };
@@ -157,7 +163,8 @@ class Runtime;
 // Mutable: each item is taken once. `next` gives false at the end, and again after it.
 struct Iterator : Object {
   using Next = std::function<bool(Runtime&, Value*)>;
-  Iterator(Meter* meter, int depth, Next next) : Object(meter, sizeof(Iterator) + 64, depth), next(std::move(next)) {}
+  Iterator(Meter* meter, int depth, Next next)
+      : Object(meter, sizeof(Iterator) + 64, depth), next(std::move(next)) {}
   const Next next;
 };
 
@@ -188,7 +195,10 @@ struct Args {
 struct Function : Object {
   using Body = Value (*)(Runtime&, const Value& self, const Args&);
   Function(Meter* meter, std::string name, Value self, Body body)
-      : Object(meter, sizeof(Function), self.depth() + 1), name(std::move(name)), self(std::move(self)), body(body) {}
+      : Object(meter, sizeof(Function), self.depth() + 1),
+        name(std::move(name)),
+        self(std::move(self)),
+        body(body) {}
   const std::string name;
   const Value self;  // of a bound method
   const Body body;
