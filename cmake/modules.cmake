@@ -3,7 +3,7 @@
 #   *.cpp           -> static library fovea_NAME
 #   *_test.cpp      -> one test executable each, beside the code it tests
 #   *_fuzz.cpp      -> one libFuzzer target each (FOVEA_FUZZ=ON, clang)
-#   *_test_util.cpp -> linked into every test of the folder
+#   *_test_util.cpp -> one library, linked into every test of the folder
 set(FOVEA_WARNINGS -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers)
 
 function(fovea_common target)
@@ -60,13 +60,21 @@ function(fovea_module name)
     target_link_libraries(${lib} INTERFACE ${M_DEPS} Threads::Threads)
   endif()
   if(FOVEA_TESTS)
+    set(test_deps ${lib})
+    if(util_sources)  # built once, linked into each
+      add_library(${lib}_test_util STATIC ${util_sources})
+      fovea_common(${lib}_test_util)
+      target_link_libraries(${lib}_test_util PUBLIC ${lib} GTest::gtest)
+      target_compile_options(${lib}_test_util PRIVATE ${M_FLAGS})
+      set(test_deps ${lib}_test_util ${lib})
+    endif()
     foreach(test ${test_sources})
       get_filename_component(stem ${test} NAME_WE)
       set(labels unit ${name})
       if("${name}" STREQUAL "base" OR "${name}" STREQUAL "engine")
         list(APPEND labels tsan)
       endif()
-      fovea_add_test(${name}_${stem} "${test};${util_sources}" DEPS ${lib} LABELS ${labels})
+      fovea_add_test(${name}_${stem} ${test} DEPS ${test_deps} LABELS ${labels})
     endforeach()
   endif()
   if(FOVEA_FUZZ)

@@ -2,11 +2,11 @@
 #include "cli/commands.h"
 #include "cli/flags.h"
 
+#include "base/cores.h"
 #include "bench/bench.h"
 
 #include <iostream>
 #include <memory>
-#include <thread>
 
 namespace fovea::cli {
 namespace {
@@ -36,7 +36,7 @@ Result<Report> measure(BenchFlags& f) {
 
 Run add_bench(CLI::App& app) {
   auto f = std::make_shared<BenchFlags>();
-  f->ops.threads = f->prefill.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  f->ops.threads = f->prefill.threads = usable_cores();
   CLI::App* cmd = app.add_subcommand("bench", "Measure kernels and the engine against this machine's ceilings");
   f->what = cmd;
   cmd->require_subcommand(1);

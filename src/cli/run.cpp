@@ -89,8 +89,7 @@ bool next_question(const RunFlags& f, size_t index, bool interactive, std::strin
   return true;
 }
 
-Status answer_document(Engine& engine, const RunFlags& f, Json* json) {
-  FOVEA_ASSIGN(std::string document, read_file(f.file));
+Status answer_document(Engine& engine, const RunFlags& f, std::string document, Json* json) {
   Progress progress("reading");
   const double start = Clock().now_s();
   Result<std::unique_ptr<DocumentSession>> opened =
@@ -150,6 +149,10 @@ Status execute(const RunFlags& f) {
   if (f.file.empty() == f.prompt.empty()) return Status::invalid_argument("run needs --file or --prompt, and not both");
   if (!f.prompt.empty() && !f.questions.empty()) return Status::invalid_argument("--question goes with --file");
   FOVEA_ASSIGN(EngineOptions options, f.engine.options());
+  std::string document;  // read first: a wrong path should not cost a model's loading
+  if (!f.file.empty()) {
+    FOVEA_ASSIGN(document, read_file(f.file));
+  }
   const double start = Clock().now_s();
   FOVEA_ASSIGN(const std::unique_ptr<Engine> engine, Engine::create(std::move(options)));
   const ModelInfo& m = engine->model();
@@ -162,7 +165,7 @@ Status execute(const RunFlags& f) {
                  static_cast<long long>(m.max_model_len), static_cast<long long>(m.max_position_embeddings));
   Json json = {{"model", m.architecture}, {"decode_method", f.engine.decode_method}, {"backend", engine->backend()}};
   json["answers"] = Json::array();
-  FOVEA_TRY(f.file.empty() ? answer_prompt(*engine, f, &json) : answer_document(*engine, f, &json));
+  FOVEA_TRY(f.file.empty() ? answer_prompt(*engine, f, &json) : answer_document(*engine, f, std::move(document), &json));
   if (f.json) std::cout << json.dump(2) << "\n";
   return {};
 }

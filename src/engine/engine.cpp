@@ -1,23 +1,17 @@
 #include "engine/engine_impl.h"
 
 #include "base/check.h"
+#include "base/cores.h"
 #include "kernels/ref/ref_ops.h"
 #include "sparse/registry.h"
 
 #include <algorithm>
-#include <sched.h>
-#include <thread>
+#include <ctime>
 
 namespace fovea {
 namespace {
 
 constexpr size_t kInboxMax = 4096;  // requests waiting to be taken over by step()
-
-int32_t usable_cores() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1u, std::thread::hardware_concurrency());
-}
 
 }  // namespace
 

@@ -1,6 +1,7 @@
 #include "eval/reading_map.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace fovea {
 
@@ -13,11 +14,14 @@ void ReadingMapBuilder::on_selection(const SelectionTrace& t) {
     row = map_->rows.end() - 1;
     row->position = t.position;
   }
-  if (t.selection->kind != Selection::Kind::list) {
-    row->dense = true;
+  if (row->blocks.empty()) row->blocks.assign(shape_.num_layers, std::vector<std::vector<int32_t>>(shape_.kv_heads));
+  if (t.selection->kind != Selection::Kind::list) {  // this layer read everything
+    for (auto& blocks : row->blocks[t.layer.value]) {
+      blocks.resize(t.blocks);
+      std::iota(blocks.begin(), blocks.end(), 0);
+    }
     return;
   }
-  if (row->blocks.empty()) row->blocks.assign(shape_.num_layers, std::vector<std::vector<int32_t>>(shape_.kv_heads));
   const Selection& s = *t.selection;
   for (int32_t h = 0; h < shape_.kv_heads; ++h) {
     const int32_t group = s.heads == HeadGroups::per_kv_head ? h : 0;

@@ -15,9 +15,8 @@ struct ReadingMap {
   struct Row {
     int64_t position = 0;
     std::string token;     // text of the answer's token that this row produced
-    // [layer][kv_head] -> ascending blocks it read. `dense`: it read all of them.
+    // [layer][kv_head] -> ascending blocks it read.
     std::vector<std::vector<std::vector<int32_t>>> blocks;
-    bool dense = false;
   };
   std::string question, answer, wanted, method;
   bool right = false;

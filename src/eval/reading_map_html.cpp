@@ -56,7 +56,6 @@ function reads(map, layer, head, row) {
   const counts = new Float32Array(map.blocks);
   const rows = row < 0 ? map.rows : [map.rows[row]];
   for (const r of rows) {
-    if (r.dense) { counts.fill(1); continue; }
     for (const b of r.blocks[layer][head]) counts[b] += 1 / rows.length;
   }
   return counts;
@@ -90,7 +89,7 @@ for (const map of maps) {
     const c = el('canvas', head + 1 == map.heads ? 'layer' : '');
     c.width = 980; c.height = 12; c.style.height = '12px';
     c.onmousemove = e => {
-      const b = Math.min(map.blocks - 1, Math.floor(e.offsetX / c.clientWidth * map.blocks)), n = map.rows.filter(r => r.dense || r.blocks[layer][head].includes(b)).length;
+      const b = Math.min(map.blocks - 1, Math.floor(e.offsetX / c.clientWidth * map.blocks)), n = map.rows.filter(r => r.blocks[layer][head].includes(b)).length;
       tip.style.display = 'block'; tip.style.left = e.clientX + 14 + 'px'; tip.style.top = e.clientY + 12 + 'px';
       tip.textContent = `block ${b} (tokens ${b * map.block_size} to ${(b + 1) * map.block_size - 1}): read by ${n} of ${map.rows.length} answer tokens` + (b >= map.fact_first && b <= map.fact_last && map.fact_first >= 0 ? ' — the planted fact' : '');
     };
@@ -107,7 +106,7 @@ for (const map of maps) {
   if (!map.right) figure('wanted', map.wanted);
   figure('method', map.method);
   figure('read', mb(map.bytes_read) + ' of ' + mb(map.bytes_dense) + ' (' + (100 * map.bytes_read / map.bytes_dense).toFixed(1) + ' %)');
-  const hits = map.fact_first < 0 ? null : map.rows.filter(r => r.dense || r.blocks.some(l => l.some(h => h.some(b => b >= map.fact_first && b <= map.fact_last)))).length;
+  const hits = map.fact_first < 0 ? null : map.rows.filter(r => r.blocks.some(l => l.some(h => h.some(b => b >= map.fact_first && b <= map.fact_last)))).length;
   if (hits !== null) figure('tokens that read the fact', hits + ' of ' + map.rows.length);
   s.append(figures);
   document.querySelector('main').append(s);
@@ -120,7 +119,7 @@ for (const map of maps) {
 nlohmann::json rows_json(const ReadingMap& m) {
   auto rows = nlohmann::json::array();
   for (const ReadingMap::Row& r : m.rows) {
-    rows.push_back({{"position", r.position}, {"token", r.token}, {"dense", r.dense || r.blocks.empty()}, {"blocks", r.blocks}});
+    rows.push_back({{"position", r.position}, {"token", r.token}, {"blocks", r.blocks}});
   }
   return rows;
 }

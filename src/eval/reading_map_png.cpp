@@ -76,10 +76,6 @@ std::vector<double> shares(const ReadingMap& m, int32_t layer, int32_t head, con
   for (const ReadingMap::Row& r : m.rows) {
     if (only && &r != only) continue;
     ++rows;
-    if (r.dense || r.blocks.empty()) {
-      for (double& s : share) s += 1;
-      continue;
-    }
     for (int32_t l = 0; l < m.layers; ++l) {
       for (int32_t h = 0; h < m.kv_heads; ++h) {
         if ((layer >= 0 && l != layer) || (head >= 0 && h != head)) continue;

@@ -75,7 +75,6 @@ TEST(ReadingMapBuilder, BlocksGoToTheirRowLayerAndHead) {
   EXPECT_EQ(map.rows[1].blocks, (std::vector<std::vector<Blocks>>{{{1, 2}, {3}}, {{}, {}}, {{7, 8}, {6}}}));
   EXPECT_EQ(map.context_tokens, 152);
   EXPECT_EQ(map.context_blocks, 10);
-  EXPECT_FALSE(map.rows[0].dense);
 }
 
 TEST(ReadingMapBuilder, AListForAllHeadsGoesToEach) {
@@ -87,7 +86,7 @@ TEST(ReadingMapBuilder, AListForAllHeadsGoesToEach) {
   EXPECT_EQ(map.rows[0].blocks[1], (std::vector<Blocks>{{0, 3}, {0, 3}}));
 }
 
-TEST(ReadingMapBuilder, ADenseRowIsMarked) {
+TEST(ReadingMapBuilder, ADenseLayerReadsEveryBlock) {
   ReadingMap map;
   ReadingMapBuilder builder(shape(), &map);
   const Selection all;
@@ -97,7 +96,8 @@ TEST(ReadingMapBuilder, ADenseRowIsMarked) {
   t.blocks = 3;
   builder.on_selection(t);
   ASSERT_EQ(map.rows.size(), 1u);
-  EXPECT_TRUE(map.rows[0].dense);
+  EXPECT_EQ(map.rows[0].blocks[0], (std::vector<Blocks>{{0, 1, 2}, {0, 1, 2}}));
+  EXPECT_TRUE(map.rows[0].blocks[1][0].empty());
   EXPECT_EQ(map.context_blocks, 3);
   EXPECT_EQ(map.context_tokens, 34);
 }
@@ -168,7 +168,6 @@ TEST(ReadingMapHtml, TheDataIsTheMap) {
   ASSERT_EQ(data[0]["rows"].size(), 4u);
   EXPECT_EQ(data[0]["rows"][3]["position"], 153);
   EXPECT_EQ(data[0]["rows"][3]["blocks"][2][1], (nlohmann::json{3, 9}));
-  EXPECT_EQ(data[0]["rows"][3]["dense"], false);
   EXPECT_NE(html.find("<b>160 tokens</b>"), std::string::npos);
 }
 
@@ -225,8 +224,6 @@ TEST(ReadingMapHtml, NoMapIsAPageToo) {
 TEST(ReadingMapPng, APictureIsWritten) {
   const std::string path = ::testing::TempDir() + "reading_map_test.png";
   ReadingMap m = sample();
-  m.rows[1].dense = true;
-  m.rows[1].blocks.clear();
   m.rows[2].token = "\xe2\x82";  // half a character
   const Status s = write_reading_map_png(m, path);
   ASSERT_TRUE(s.ok()) << s.message();

@@ -34,6 +34,8 @@ Result<RetrievalDocument> read_document(const std::string& line, const std::stri
   if (!json.is_object()) return Status::invalid_argument(where + ": not a JSON object");
   RetrievalDocument d;
   FOVEA_TRY(read(json, "id", where, &d.id));
+  if (const auto tokens = json.find("approx_tokens"); tokens != json.end() && !tokens->is_number_unsigned())
+    return Status::invalid_argument(where + ": approx_tokens has the wrong type, not a whole number: " + tokens->dump().substr(0, 60));
   FOVEA_TRY(read(json, "approx_tokens", where, &d.approx_tokens));
   FOVEA_TRY(read(json, "document", where, &d.document));
   Json questions;

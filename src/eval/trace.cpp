@@ -64,7 +64,7 @@ Result<ReadingMap> trace_question(Engine& engine, DocumentSession& session, cons
   map.question = question.question;
   map.answer = a.text;
   map.wanted = question.answer;
-  map.right = a.text == question.answer;
+  map.right = a.text == question.answer && a.reason == FinishReason::stop;
   map.method = method + (budget_tokens ? ", budget " + std::to_string(budget_tokens) + " tokens" : "");
   map.stats = a.stats;
   FOVEA_ASSIGN(const FactPlace fact, find_fact(engine, session, document, question));

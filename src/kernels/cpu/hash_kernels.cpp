@@ -98,7 +98,7 @@ HWY_INLINE uint16_t block_distance(const uint64_t* HWY_RESTRICT codes, int block
   return static_cast<uint16_t>(hn::GetLane(hn::MinOfLanes(d, best)));
 }
 
-constexpr int kPrefetchBlocks = 2;    // some 500 cycles of scoring ahead at 8 KV heads: a memory latency
+constexpr int kPrefetchHeads = 16;    // block heads ahead: some 500 cycles of scoring, a memory latency
 constexpr int kMaxQueryWords = 1024;  // [kv_heads, queries_per_head, words] of a scan
 
 template <int kWords>
@@ -106,9 +106,10 @@ HWY_INLINE void scan_words(const HashScan& s, const QueryWord* HWY_RESTRICT quer
                            int32_t end) {
   const int32_t blocks = (s.len + s.block_size - 1) / s.block_size;
   const int lines = kWords * s.block_size / 8;  // cache lines of a head's codes
+  const int32_t distance_ahead = (kPrefetchHeads + s.kv_heads - 1) / s.kv_heads;  // blocks
   for (int32_t b = begin; b < end; ++b) {
     const int valid = s.len - b * s.block_size < s.block_size ? s.len - b * s.block_size : s.block_size;
-    const int32_t ahead = b + kPrefetchBlocks < blocks ? b + kPrefetchBlocks : b;
+    const int32_t ahead = b + distance_ahead < blocks ? b + distance_ahead : b;
     uint16_t least = kFar;
     for (int h = 0; h < s.kv_heads; ++h) {
       const int32_t* slots = s.slots + h * s.slot_head_stride;
