@@ -1,11 +1,16 @@
 #include "eval/document_session.h"
 
+#include "model/tokenizer/utf8.h"
+
 #include <algorithm>
 #include <map>
 
 namespace fovea {
 
 Result<std::vector<TokenId>> chat_prompt(const Engine& engine, const std::string& user_text) {
+  // Before the template is put around it, so that the offset is the user's own.
+  if (const auto bad = utf8::first_invalid(user_text))
+    return Status::invalid_argument("not valid UTF-8 at byte offset " + std::to_string(*bad));
   if (!engine.model().has_chat_template) return engine.tokenize(user_text);
   const ChatMessage turn{"user", user_text};
   FOVEA_ASSIGN(const std::string text, engine.apply_chat_template({&turn, 1}));

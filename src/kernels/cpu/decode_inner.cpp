@@ -143,22 +143,21 @@ void unpack_row(const float* from, int64_t head_dim, float* to) {
   if (i < head_dim) std::memcpy(to + i, from + i, (head_dim - i) * sizeof(float));
 }
 
-// Rows of `bytes` bytes, `base` + an element index each, that are read next: asked for with every tile of
-// this step, a little at a time, since a core has few outstanding misses and is to compute beside them.
+// Rows that are read next, from `base` + an element index each: asked for while this step computes, line by line between
+// its multiplications, since a core has few outstanding misses and stands still where it asks for more.
 template <typename T>
 struct Ahead {
   const T* base;
-  const int64_t* at;  // [kDecodeChunk]
-  int64_t bytes;      // 0: nothing to ask for
-  HWY_INLINE void touch(int32_t key, int64_t element, int64_t size) const {
-    if (bytes == 0) return;
-    const char* p = reinterpret_cast<const char*>(base + at[key] + element);
-    for (int64_t b = 0; b < size; b += 64) hwy::Prefetch(p + b);
+  const int64_t* at;  // [kDecodeChunk]; null: nothing to ask for
+
+  template <int kElements>
+  HWY_INLINE void touch(int32_t key, int64_t element) const {
+    const T* p = base + at[key] + element;
+    for (int e = 0; e < kElements; e += 64 / sizeof(T)) hwy::Prefetch(p + e);
   }
 };
 
-// ---- Scores
-// ------------------------------------------------------------------------------------------------------------
+// ---- Scores ------------------------------------------------------------------------------------------
 
 // Keys of one chunk and KV head: element indices, kDecodeChunk of them.
 struct Keys {
@@ -230,15 +229,16 @@ HWY_NOINLINE void score_chunk(const T* HWY_RESTRICT k, Keys keys, const float* H
   for (int32_t t = 0; t < keys.count; t += kKeys) {
     const T* rows[kKeys];
     HWY_UNROLL(32)
-    for (int i = 0; i < kKeys; ++i) {
-      rows[i] = k + keys.at[t + i];
-      ahead.touch(t + i, 0, ahead.bytes);
-    }
+    for (int i = 0; i < kKeys; ++i) rows[i] = k + keys.at[t + i];
     V acc[kSums];
     HWY_UNROLL(16)
     for (int j = 0; j < kSums; ++j) acc[j] = hn::Zero(d);
     const float* HWY_RESTRICT qe = q;
     for (int64_t e = 0; e < head_dim; e += kStep, qe += kHeads * kPair) {
+      if (ahead.at != nullptr && e * sizeof(T) % 64 == 0) {
+        HWY_UNROLL(32)
+        for (int i = 0; i < kKeys; ++i) ahead.template touch<1>(t + i, e);
+      }
       HWY_UNROLL(16)
       for (int j = 0; j < kEach; ++j) {
         V a, b;
@@ -255,8 +255,7 @@ HWY_NOINLINE void score_chunk(const T* HWY_RESTRICT k, Keys keys, const float* H
   }
 }
 
-// ---- Softmax
-// -----------------------------------------------------------------------------------------------------------
+// ---- Softmax -----------------------------------------------------------------------------------------
 
 // 2^x for x <= kSlack, relative error 1e-7; 0 below 2^-126.
 HWY_INLINE V exp2_of(V x) {
@@ -332,8 +331,7 @@ HWY_NOINLINE void weigh_scores(int32_t count, float* HWY_RESTRICT scores, float*
   }
 }
 
-// ---- Values
-// ------------------------------------------------------------------------------------------------------------
+// ---- Values ------------------------------------------------------------------------------------------
 
 // o[h][e..] = o * rescale + sum over keys of weight * v, for kHeads heads and kVectors vectors along d, from
 // element `element` of a row on (v and o point there). Meanwhile asks for the same part of what `ahead` says.
@@ -351,7 +349,7 @@ HWY_NOINLINE void add_values(const T* HWY_RESTRICT v, Keys keys, const float* HW
     }
   }
   for (int32_t t = 0; t < keys.count; ++t) {
-    ahead.touch(t, element, kVectors * kLanes * static_cast<int64_t>(sizeof(T)));
+    if (ahead.at != nullptr) ahead.template touch<kVectors * kLanes>(t, element);
     const T* row = v + keys.at[t];
     V x[kVectors];
     if constexpr (kVectors == 1) {
@@ -389,8 +387,7 @@ void add_values_all(const T* v, Keys keys, const float* weights, const float* re
   if (e < head_dim) add_values<T, kHeads, 1>(v + e, keys, weights, rescale, head_dim, ahead, e, o + e);
 }
 
-// ---- One task
-// ----------------------------------------------------------------------------------------------------------
+// ---- One task ----------------------------------------------------------------------------------------
 
 // Classic layout: K and V of the chunk, of one KV head, as [keys, d] in scratch.
 template <typename T>
@@ -429,7 +426,6 @@ class TaskRunner {
         p_(*task.params),
         s_(s),
         d_(p_.kv.head_dim),
-        row_bytes_(d_ * static_cast<int64_t>(sizeof(T))),
         classic_(p_.kv.layout == KvLayout::classic),
         kv_share_(p_.num_heads / p_.kv.kv_heads / task.heads_per_group) {}
 
@@ -439,7 +435,7 @@ class TaskRunner {
     KeyChunk* chunk = &s_.chunks[0];
     KeyChunk* next = &s_.chunks[1];
     int32_t current = -1, following = next_chunk(*chunk);
-    for (int32_t t = 0; t < chunk->count; ++t) first_ahead(*chunk).touch(t, 0, row_bytes_);
+    ask_for(first_ahead(*chunk), chunk->count);
     while (chunk->count > 0) {
       if (following != current) begin(task_.streams[following]);
       current = following;
@@ -502,8 +498,15 @@ class TaskRunner {
     }
   }
 
+  // K of the first head group of a chunk.
   Ahead<T> first_ahead(const KeyChunk& chunk) const {
-    return {static_cast<const T*>(p_.kv.k), chunk.at, classic_ || chunk.count == 0 ? 0 : row_bytes_};
+    return {static_cast<const T*>(p_.kv.k), classic_ || chunk.count == 0 ? nullptr : chunk.at};
+  }
+  void ask_for(const Ahead<T>& rows, int32_t count) const {
+    if (rows.at == nullptr) return;
+    for (int32_t t = 0; t < count; ++t) {
+      for (int64_t e = 0; e < d_; e += 16) rows.template touch<16>(t, e);
+    }
   }
 
   // One chunk of one head group: scores, weights, values. What is read after it is the next group, or the
@@ -522,10 +525,10 @@ class TaskRunner {
       at = copied_;
     }
     const Keys keys = {chunk.count, at};
-    const Ahead<T> none = {nullptr, nullptr, 0};
-    const Ahead<T> values = {v, at, classic_ ? 0 : row_bytes_};
+    const Ahead<T> none = {nullptr, nullptr};
+    const Ahead<T> values = {v, classic_ ? nullptr : at};
     const bool last = g + 1 == s.groups;
-    const Ahead<T> following = last ? first_ahead(next) : Ahead<T>{k + p_.kv.head_stride, at, values.bytes};
+    const Ahead<T> following = last ? first_ahead(next) : Ahead<T>{k + p_.kv.head_stride, values.at};
     for_head_tiles<kScoreHeads>(heads, [&](auto n, int32_t h) {
       score_chunk<T, n>(k, keys, s_.q + (first + h) * d_ * kMerge, d_, h == 0 ? values : none,
                         s_.scores + h * kDecodeChunk);
@@ -546,7 +549,6 @@ class TaskRunner {
   const AttentionParams& p_;
   DecodeScratch& s_;
   const int64_t d_;
-  const int64_t row_bytes_;
   const bool classic_;
   const int32_t kv_share_;  // head groups of one KV head: 1, or its query heads where each has its own list
   KeyCursor cursor_;
@@ -559,8 +561,7 @@ void AttendBf16(const DecodeTask& t, DecodeScratch& s) { TaskRunner<hwy::bfloat1
 void AttendF16(const DecodeTask& t, DecodeScratch& s) { TaskRunner<hwy::float16_t>(t, s).run(); }
 void AttendF32(const DecodeTask& t, DecodeScratch& s) { TaskRunner<float>(t, s).run(); }
 
-// ---- Merge
-// -------------------------------------------------------------------------------------------------------------
+// ---- Merge -------------------------------------------------------------------------------------------
 
 void MergePartials(const Partial& first, int64_t count, int64_t stride, int32_t heads, int32_t head_dim,
                    float v_scale, float* HWY_RESTRICT out, float* HWY_RESTRICT lse) {

@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""The program as a user meets it: answers, JSON, and bad input that gets one clear line and exit code 2.
+
+Usage: cli_test.py FOVEA_BINARY REPO_ROOT. Needs nothing but Python.
+"""
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+FOVEA, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
+MODEL = ROOT / "models/tiny-gqa"
+
+
+def fovea(*args, stdin=""):
+    return subprocess.run([FOVEA, *map(str, args)], input=stdin, capture_output=True, text=True, timeout=600)
+
+
+class Cli(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.tmp = pathlib.Path(tempfile.mkdtemp())
+        subprocess.run([sys.executable, ROOT / "tools/make_set.py", "--station", "--tokens", "2048", "--documents", "2",
+                        "--questions", "20", "--seed", "5", "--plain", cls.tmp / "log.txt", "--out", cls.tmp / "set.jsonl"],
+                       check=True, capture_output=True)
+        cls.questions = json.loads((cls.tmp / "set.jsonl").read_text().splitlines()[0])["questions"]
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.tmp)
+
+    def refused(self, *args, names):
+        """Exit code 2, one line of error, and the line names what is wrong."""
+        r = fovea(*args)
+        self.assertEqual(r.returncode, 2, r.stderr)
+        lines = [line for line in r.stderr.splitlines() if line.startswith("fovea: ")]
+        self.assertEqual(len(lines), 1, r.stderr)
+        self.assertEqual(r.stderr.rstrip("\n").splitlines()[-1], lines[0])
+        for name in names:
+            self.assertIn(name, lines[0])
+
+    def test_answers_about_a_file(self):
+        q = next(q for q in self.questions if q["task"] == "kv")
+        r = fovea("run", "--model", MODEL, "--file", self.tmp / "log.txt", "--question", q["question"], "--decode-method",
+                  "gsa_on_device", "--budget-tokens", 512, "--json")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        answer = json.loads(r.stdout)["answers"][0]
+        self.assertEqual(answer["answer"], q["answer"])
+        self.assertEqual(answer["finish_reason"], "stop")
+        self.assertLess(answer["kv_bytes_share"], 0.4)
+
+    def test_questions_come_from_stdin(self):
+        kv = [q for q in self.questions if q["task"] == "kv"][:2]
+        r = fovea("run", "--model", MODEL, "--file", self.tmp / "log.txt", stdin="".join(q["question"] + "\n" for q in kv))
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertEqual(r.stdout.split("\n")[:2], [q["answer"] for q in kv])
+
+    def test_sparse_answers_as_dense_does(self):
+        r = fovea("eval", "--model", MODEL, "--set", self.tmp / "set.jsonl", "--decode-method", "dense,gsa_on_device",
+                  "--budget-tokens", "512", "--json", "-")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        rows = {row["method"]: row for row in json.loads(r.stdout)["rows"] if row["task"] == "all"}
+        self.assertEqual(rows["dense"]["total"], 40)
+        self.assertGreaterEqual(rows["dense"]["right"], 34)
+        self.assertGreaterEqual(rows["gsa_on_device"]["right"], rows["dense"]["right"] - 2)
+        self.assertEqual(rows["dense"]["kv_bytes_share"], 1.0)
+        self.assertLess(rows["gsa_on_device"]["kv_bytes_share"], 0.35)
+
+    def test_trace_writes_its_pictures(self):
+        out = self.tmp / "pictures"
+        r = fovea("trace", "--model", MODEL, "--set", self.tmp / "set.jsonl", "--out", out, "--json")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertEqual(len(json.loads(r.stdout)), 20)
+        self.assertTrue((out / "reading-map.png").read_bytes().startswith(b"\x89PNG"))
+        self.assertIn(self.questions[0]["question"], (out / "reading-map.html").read_text())
+
+    def test_inspect_and_version(self):
+        r = fovea("inspect", "--model", MODEL, "--json")
+        self.assertEqual(json.loads(r.stdout)["kv_bytes_per_token"], 3072)
+        self.assertRegex(fovea("--version").stdout, r"fovea \d+\.\d+\.\d+")
+        for command in ("run", "eval", "bench", "trace", "inspect"):
+            self.assertEqual(fovea(command, "--help").returncode, 0)
+
+    def test_bad_flags(self):
+        self.refused("run", "--model", MODEL, names=["--file", "--prompt"])
+        self.refused("run", "--model", MODEL, "--prompt", "x", "--no-such-flag", names=["--no-such-flag"])
+        self.refused("run", "--model", MODEL, "--prompt", "x", "--block-size", 15, names=["--block-size", "15"])
+        self.refused("run", "--model", MODEL, "--prompt", "x", "--kv-cache-dtype", "int3", names=["--kv-cache-dtype", "int3"])
+        self.refused("run", "--model", MODEL, "--prompt", "x", "--temperature", -1, names=["temperature", "-1"])
+        self.refused("run", "--model", MODEL, "--prompt", "x", "--decode-method", "magic", names=["magic", "gsa_on_device"])
+        self.refused("eval", "--model", MODEL, "--set", self.tmp / "set.jsonl", "--lengths", 77, names=["--lengths"])
+
+    def test_bad_files(self):
+        self.refused("run", "--model", self.tmp / "none", "--prompt", "x", names=["none"])
+        self.refused("run", "--model", MODEL, "--file", self.tmp / "none.txt", names=["none.txt"])
+        self.refused("eval", "--model", MODEL, "--set", self.tmp / "log.txt", names=["log.txt:1"])
+        config = self.tmp / "bad.yaml"
+        config.write_text("ucm_sparse_config:\n  GSA_OnDevice:\n    hash_bits: 64\n    hash_planes: 128\n")
+        self.refused("run", "--model", MODEL, "--prompt", "x", "--config", config, names=["bad.yaml", "hash_planes", "128"])
+        odd = self.tmp / "odd.txt"
+        odd.write_bytes(b"good \xff bad")
+        self.refused("run", "--model", MODEL, "--file", odd, "--question", "x", names=["odd.txt", "UTF-8", "offset 5"])
+
+    def test_bad_models(self):
+        model = self.tmp / "model"
+        shutil.copytree(MODEL, model)
+        weights = (model / "model.safetensors").read_bytes()
+        (model / "model.safetensors").write_bytes(weights[:-1000])
+        self.refused("run", "--model", model, "--prompt", "x", names=["model.safetensors"])
+        (model / "model.safetensors").write_bytes(weights)
+        config = json.loads((model / "config.json").read_text())
+        for field, value in (("architectures", ["MambaForCausalLM"]), ("hidden_size", 385), ("head_dim", 7)):
+            (model / "config.json").write_text(json.dumps({**config, field: value}))
+            r = fovea("run", "--model", model, "--prompt", "x")
+            self.assertEqual(r.returncode, 2, r.stderr)
+            self.assertEqual(len(r.stderr.strip().splitlines()), 1, r.stderr)
+
+    def test_what_does_not_fit_is_refused(self):
+        self.refused("run", "--model", MODEL, "--file", self.tmp / "log.txt", "--question", "x", "--max-model-len", 512,
+                     names=["512"])
+        self.refused("run", "--model", MODEL, "--file", self.tmp / "log.txt", "--question", "x", "--kv-cache-memory", "1M",
+                     names=["KV blocks"])
+
+    def test_a_longer_limit_than_the_models_is_warned_of(self):
+        r = fovea("run", "--model", MODEL, "--prompt", "What is the pin of Olga?", "--max-model-len", 50000, "--max-tokens", 4)
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertIn("max_position_embeddings 40960", r.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
