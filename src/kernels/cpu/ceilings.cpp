@@ -32,7 +32,10 @@ double Sweep(const float* data, int64_t count) {
 double Burst(int64_t rounds) {
   const hn::ScalableTag<float> d;
   const auto x = hn::Set(d, 0.999f), y = hn::Set(d, 1e-3f);
-  auto a0 = y, a1 = y, a2 = y, a3 = y, a4 = y, a5 = y, a6 = y, a7 = y, a8 = y, a9 = y, a10 = y, a11 = y;
+  // Each chain begins elsewhere: of equal ones the compiler would compute one.
+  const auto start = [&](float i) { return hn::Set(d, 1e-3f * i); };
+  auto a0 = start(1), a1 = start(2), a2 = start(3), a3 = start(4), a4 = start(5), a5 = start(6), a6 = start(7), a7 = start(8),
+       a8 = start(9), a9 = start(10), a10 = start(11), a11 = start(12);
   for (int64_t i = 0; i < rounds; ++i) {
     a0 = hn::MulAdd(a0, x, y);
     a1 = hn::MulAdd(a1, x, y);

@@ -11,11 +11,12 @@
 
 namespace fovea::cpu {
 
-// Most keys of a chunk: those whose scores are held at once. The arrays are this long, so that a tile may read past its end.
+// Most keys of a chunk: those whose scores are held at once. The arrays are this long, so that a tile may
+// read past its end.
 inline constexpr int32_t kDecodeChunk = 32;
 
-// Keys of a chunk: K and V of one KV head fit half of a 32 KiB cache, where the next ones arrive meanwhile. (16 keys of
-// d 64 are 8 % slower, 64 keys of d 128 5 %.)
+// Keys of a chunk: K and V of one KV head fit half of a 32 KiB cache, where the next ones arrive meanwhile.
+// (16 keys of d 64 are 8 % slower, 64 keys of d 128 5 %.)
 inline int32_t decode_chunk_keys(const KvView& kv) {
   return static_cast<int64_t>(dtype_bytes(kv.dtype)) * kv.head_dim <= 256 ? 32 : 16;
 }
@@ -71,8 +72,8 @@ inline KeySet key_set(const AttentionParams& p, int32_t row, int64_t pos, int32_
 // The next keys of a walk.
 struct KeyChunk {
   int32_t count = 0;
-  int64_t at[kDecodeChunk];  // element index of each key's K (HND: and of its V), of the walk's first KV
-                             // head; after the last key: the last key's
+  int64_t at[kDecodeChunk];    // element index of each key's K (HND: and of its V), of the walk's first KV
+                               // head; after the last key: the last key's
   int64_t v_at[kDecodeChunk];  // classic layout only: of its V
   float age[kDecodeChunk];     // key position - query position, for ALiBi
 };
@@ -145,8 +146,8 @@ class KeyCursor {
     for (int32_t i = 0; ages_ && i < take; ++i) chunk.age[n + i] = static_cast<float>(run_ + i - query_);
   }
 
-  // Touches the first lines of a run of keys long before it is read: the page's address is looked up then, and the
-  // hardware's prefetcher starts to follow it. Random pages of 4 KiB arrive 20 % sooner.
+  // Touches the first lines of a run of keys long before it is read: the page's address is looked up then,
+  // and the hardware's prefetcher starts to follow it. Random pages of 4 KiB arrive 20 % sooner.
   void wake_prefetcher(int64_t at) const {
     for (const void* plane : {kv_->k, kv_->v}) {
       const char* p = static_cast<const char*>(plane) + at * element_bytes_;
