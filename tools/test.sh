@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds and runs everything that is tested: release, unit tests under ASan and UBSan, the engine under TSan, and
-# FUZZ_SECONDS (20) of each fuzzer. Usage: tools/test.sh [JOBS]
+# Builds and runs what is tested: the release build's tests, the unit tests of base, kernels, KV, sparse and tokenizer under
+# ASan and UBSan, and FUZZ_SECONDS (20) of each fuzzer. With SANITIZE_ALL=1 every unit test runs under ASan and UBSan, and
+# thread pool, engine and soak under TSan. Usage: tools/test.sh [JOBS]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 jobs=${1:-$(nproc)}
@@ -8,20 +9,12 @@ fuzz_seconds=${FUZZ_SECONDS:-20}
 
 step() { printf '\n== %s\n' "$*"; }
 
-step "release"
-cmake --preset release
-cmake --build --preset release -j "$jobs"
-ctest --preset release -j "$jobs"
-
-step "address and undefined-behaviour sanitizers: unit tests"
-cmake --preset asan-ubsan
-cmake --build --preset asan-ubsan -j "$jobs"
-ctest --preset asan-ubsan -j "$jobs" -L unit
-
-step "thread sanitizer: thread pool and engine"
-cmake --preset tsan
-cmake --build --preset tsan -j "$jobs" --target tsan_tests
-ctest --preset tsan -j "$jobs" -L tsan
+# sanitized PRESET LABEL TARGET: builds and runs the tests of a label in a sanitizer build.
+sanitized() {
+  cmake --preset "$1"
+  cmake --build --preset "$1" -j "$jobs" --target "$3"
+  ctest --preset "$1" -j "$jobs" -L "$2"
+}
 
 step "fuzzers, $fuzz_seconds s each"
 cmake --preset fuzz
@@ -30,11 +23,21 @@ for fuzzer in build/fuzz/bin/*_fuzz; do
   name=$(basename "$fuzzer" _fuzz)
   found=$(mktemp -d)  # new inputs stay out of the repository
   echo "-- $name"
-  "$fuzzer" -max_total_time="$fuzz_seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=0 -verbosity=0 \
-    "$found" "tests/fuzz/$name"
+  "$fuzzer" -max_total_time="$fuzz_seconds" -timeout=10 -rss_limit_mb=2048 -verbosity=0 "$found" "tests/fuzz/$name"
   rm -rf "$found"
 done
 
-step "all tests"
-ctest --preset release -N | tail -1
+step "address and undefined-behaviour sanitizers"
+if [ "${SANITIZE_ALL:-0}" = 1 ]; then
+  sanitized asan-ubsan unit all
+  step "thread sanitizer: thread pool, engine, soak"
+  sanitized tsan tsan tsan_tests
+else
+  sanitized asan-ubsan asan asan_tests
+fi
+
+step "release"
+cmake --preset release
+cmake --build --preset release -j "$jobs"
+ctest --preset release -j "$jobs"
 echo "everything passed"

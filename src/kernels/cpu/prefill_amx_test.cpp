@@ -64,6 +64,22 @@ TEST_P(PrefillAmx, EqualsTheReference) {
   }
 }
 
+// Large scores: maxima grow by more than the slack in many key tiles, and what was summed before is rescaled.
+TEST(PrefillAmxMaxima, GrowWithLargeScores) {
+  AttentionProblem problem({.name = "large", .heads = 8, .kv_heads = 2, .seqs = {{20, 700}, {33, 300}}});
+  problem.params().scale *= 12;
+  round_queries(problem);
+  ref::paged_attention(problem.params());
+  const std::vector<float> out = problem.out(), lse = problem.lse();
+  const float most = testing::largest_value(problem);
+  ThreadPool pool(1);
+  for (const cpu::PrefillEngine* engine : engines()) {
+    SCOPED_TRACE(engine->name);
+    testing::run(problem, pool, *engine);
+    testing::expect_near(problem, out, lse, {kWeightTolerance * most, testing::kFloat32Tolerance});
+  }
+}
+
 TEST_P(PrefillAmx, LaterRowsKeysAreNotMultiplied) {
   for (const cpu::PrefillEngine* engine : engines()) testing::expect_no_later_keys(GetParam(), *engine);
 }
