@@ -1,9 +1,13 @@
 // Ops: every numeric operation of a forward pass, behind one interface. One plain Params struct per operation.
 //
-// Pointers are device memory of the backend (host memory for ref and cpu). Shapes are row-major, innermost last; T is the
-// number of token rows, H query heads, KV heads, d head_dim, bs block size in tokens. Activations are float32.
+// Pointers are device memory of the backend (host memory for ref and cpu), arrays of lengths, indices and counts among
+// them; the Params structs themselves, Selection and LinearParams::weights are host memory, read before the call returns.
+// Shapes are row-major, innermost last; T is the number of token rows, H query heads, KV heads, d head_dim, bs block size
+// in tokens. Activations are float32.
 // Operations are enqueued on `stream` in order; on the CPU they are finished when the call returns. They allocate
-// nothing: prepare() sizes all scratch once. Input that violates a stated bound is a bug and asserts.
+// nothing and wait for nothing: prepare() sizes all scratch once, and what a launch looks like follows from the plain
+// numbers of Params alone, never from an array, so that a captured launch replays with other lengths.
+// Input that violates a stated bound is a bug and asserts (where the host can see it).
 #pragma once
 
 #include <fovea/selection.h>
@@ -59,21 +63,27 @@ struct KvView {
 // Sequence s owns query rows [q_indptr[s], q_indptr[s+1]); the last of them sits at position seq_len[s] - 1, the one
 // before at seq_len[s] - 2, and so on; each row sees the keys at positions <= its own. A sequence may have no rows.
 // out = softmax(soft_cap(q k^T * scale) + alibi) v over the selected keys; a row that sees no key gives out = 0 and
-// lse = -inf. Keys beyond the row's position are never multiplied: NaN there changes nothing.
+// lse = -inf: also a row of a sequence of length 0, which pads a batch. Keys beyond the row's position are never
+// multiplied: NaN there changes nothing.
 struct AttentionParams {
   const float* q = nullptr;         // [T, H, d], post-rope
   float* out = nullptr;             // [T, H, d]
   float* lse = nullptr;             // [T, H] natural log of sum exp of the scaled, capped, biased scores; or null
   int32_t num_heads = 0;            // H, a multiple of kv.kv_heads
+  int32_t rows = 0;                 // T = q_indptr[num_seqs]
   int32_t num_seqs = 0;
   const int32_t* q_indptr = nullptr;  // [num_seqs + 1]
-  const int32_t* seq_len = nullptr;   // [num_seqs] keys of the sequence, its own rows included; 0 allowed with no rows
+  const int32_t* seq_len = nullptr;   // [num_seqs] keys of the sequence, its own rows included; 0: its rows see nothing
+  int64_t max_len = 0;              // >= every seq_len; 0: OpsLimits::max_len
   KvView kv;
   float scale = 1.0f;               // usually d^-0.5
   float soft_cap = 0.0f;            // 0: none; else c * tanh(x / c), before bias and masks
   int32_t window = 0;               // 0: none; else a row at position p sees keys in (p - window, p]
   const float* alibi_slopes = nullptr;  // [H] or null; adds slope * (key_pos - query_pos)
   const Selection* selection = nullptr;  // null or Kind::all: dense
+  // Counts what was read: adds, for each row, its (key, KV head) pairs whose K and V were loaded for it. cuda only
+  // (elsewhere the host sees the Selection itself); null: not counted.
+  int64_t* keys_read = nullptr;     // [T]
 };
 
 // ---- Rope, norm of q and k, cache write, hash codes: one pass ----------------------------------------------------
@@ -128,7 +138,7 @@ struct HashSelectParams {
   int32_t block_size = 16;
   const float* q = nullptr;           // [rows, H, d], post-rope
   const int32_t* row_seq = nullptr;   // [rows] row of the page table
-  const int32_t* row_len = nullptr;   // [rows] keys visible to the row, >= 1
+  const int32_t* row_len = nullptr;   // [rows] keys visible to the row; 0 pads a batch: its counts become 0
   const int32_t* k = nullptr;         // [rows] blocks to keep, >= 1, <= capacity
   int32_t init_blocks = 1;
   int32_t local_blocks = 2;
@@ -147,21 +157,36 @@ struct HashSelectParams {
 struct EmbedParams {
   const void* table = nullptr;  // [vocab, hidden]
   DType dtype = DType::bf16;
-  const int32_t* ids = nullptr;  // [T]
+  // [T] token ids; an id -1 - i stands for previous[i]: a token sampled by the step before, which no host has read yet.
+  const int32_t* ids = nullptr;
   float* out = nullptr;          // [T, hidden]
   int32_t tokens = 0;
   int32_t hidden = 0;
+  const int32_t* previous = nullptr;  // null: every id is >= 0
 };
 
-// x += add (if given); out = x / rms(x) * weight, over the last dimension.
+// cos and sin of every row's rotary angles: angle = float32(position * inv_freq[i]), both multiplied by `scaling`.
+struct RopeAnglesParams {
+  const int32_t* positions = nullptr;  // [T]
+  const float* inv_freq = nullptr;     // [half]
+  float scaling = 1.0f;
+  int32_t tokens = 0;
+  int32_t half = 0;                    // rope_dim / 2
+  float* cos = nullptr;                // [T, half]
+  float* sin = nullptr;                // [T, half]
+};
+
+// x += add (if given); out = x / rms(x) * weight, over the last dimension. With row_index, row r of out comes of row
+// row_index[r] of x and add, and x stays as it is.
 struct RmsNormParams {
   float* x = nullptr;            // [rows, dim]; changed only where `add` is given
   const float* add = nullptr;    // [rows, dim] or null
   const float* weight = nullptr;  // [dim]
   float* out = nullptr;          // [rows, dim]; null: only the addition
-  int32_t rows = 0;
+  int32_t rows = 0;              // of out
   int32_t dim = 0;
   float eps = 1e-6f;
+  const int32_t* row_index = nullptr;  // [rows] or null: row r
 };
 
 // One product of a group that shares x: out = x W^T + bias.
@@ -190,6 +215,30 @@ struct SiluMulParams {
   int32_t dim = 0;
 };
 
+// ---- Sampling -------------------------------------------------------------------------------------------------------
+
+// One token for each row of logits. Steps in transformers' order: repetition penalty (a token seen before: logit > 0 ? /
+// penalty : * penalty), temperature, top_k, top_p (the least head of the ranking whose mass reaches top_p; the first
+// always stays), min_p (weight relative to the most likely). Then the kept tokens are walked in ascending id until their
+// weights exceed uniform * (sum of all). Ranking: by logit, ties to the lower id. temperature 0: the first of the ranking.
+struct SampleParams {
+  const float* logits = nullptr;  // [.., vocab], unchanged
+  int32_t rows = 0;
+  int32_t vocab = 0;
+  const float* temperature = nullptr;         // [rows], >= 0
+  const int32_t* top_k = nullptr;             // [rows], 0: all
+  const float* top_p = nullptr;               // [rows], in (0, 1]
+  const float* min_p = nullptr;               // [rows], in [0, 1)
+  const float* repetition_penalty = nullptr;  // [rows], 1: none
+  const float* uniform = nullptr;             // [rows], in [0, 1)
+  const int32_t* row_index = nullptr;         // [rows] row of logits (n answers share one), or null: row r
+  // Tokens that occurred so far, any order, repeats allowed: history[history_indptr[r]..history_indptr[r+1]). Null: no
+  // row has a penalty.
+  const int32_t* history = nullptr;
+  const int32_t* history_indptr = nullptr;    // [rows + 1]
+  int32_t* tokens = nullptr;                  // out [rows]
+};
+
 // ---- The interface --------------------------------------------------------------------------------------------------
 
 // The largest of everything one call will see; scratch is sized from it, once.
@@ -203,6 +252,8 @@ struct OpsLimits {
   int32_t block_size = 16;
   int32_t max_k = 1;            // widest linear input
   int32_t max_n = 1;            // widest linear output
+  int32_t max_sample_rows = 1;  // rows of one sample() call
+  int32_t vocab = 1;
 };
 
 class Ops {
@@ -216,6 +267,7 @@ class Ops {
   virtual void rms_norm(const RmsNormParams& p, Stream& stream) = 0;
   virtual void linear(const LinearParams& p, Stream& stream) = 0;
   virtual void silu_mul(const SiluMulParams& p, Stream& stream) = 0;
+  virtual void rope_angles(const RopeAnglesParams& p, Stream& stream) = 0;
   virtual void kv_write(const KvWriteParams& p, Stream& stream) = 0;
   virtual void hash_select(const HashSelectParams& p, Stream& stream) = 0;
 
@@ -223,6 +275,7 @@ class Ops {
   virtual void paged_decode(const AttentionParams& p, Stream& stream) = 0;
   // Tiles of query rows, compute-bound; a row's result does not depend on which rows share its tile, bit for bit.
   virtual void paged_prefill(const AttentionParams& p, Stream& stream) = 0;
+  virtual void sample(const SampleParams& p, Stream& stream) = 0;
 };
 
 }  // namespace fovea

@@ -1,5 +1,5 @@
 // Hostile attention problems: one table that the tests of ref, CPU decode, CPU prefill and other backends
-// walk.
+// walk. attention_cases() is legal for every backend; fp8_attention_cases() for those that read fp8 KV.
 //
 // A problem owns its memory, and everything in it that no row may read is poison: K and V beyond every row's
 // position, unselected or out of the window, unused blocks and the padding between blocks and heads are NaN;
@@ -74,7 +74,23 @@ class AttentionProblem {
   std::vector<float>& lse() { return lse_; }  // [T, H]
   float slope(int32_t head) const { return c_.alibi ? slopes_[head] : 0.0f; }
 
-  // Keys and values as the cache's dtype holds them, contiguous: [kv_heads, len, d] of one sequence.
+  // The arrays that params() points into, for a copy of the problem on a device.
+  const std::vector<uint8_t>& k_memory() const { return k_; }
+  const std::vector<uint8_t>& v_memory() const { return v_; }
+  const std::vector<int32_t>& table() const { return table_; }
+  const std::vector<int32_t>& q_indptr() const { return q_indptr_; }
+  const std::vector<int32_t>& seq_len() const { return seq_len_; }
+  const std::vector<float>& slopes() const { return slopes_; }
+  const std::vector<float>& k_scales() const { return k_scales_; }  // [kv_heads]; fp8 only, else empty
+  const std::vector<float>& v_scales() const { return v_scales_; }
+  const std::vector<int32_t>& selection_indptr() const { return sel_indptr_; }
+  const std::vector<int32_t>& units() const { return units_; }
+  const std::vector<int32_t>& counts() const { return counts_; }
+  const std::vector<int32_t>& begins() const { return begins_; }
+  const std::vector<int32_t>& ends() const { return ends_; }
+
+  // Keys and values as the cache's dtype and scales hold them, contiguous: [kv_heads, len, d] of one
+  // sequence.
   const std::vector<float>& keys(int32_t seq) const { return keys_[seq]; }
   const std::vector<float>& values(int32_t seq) const { return values_[seq]; }
 
@@ -231,7 +247,7 @@ class AttentionProblem {
   int64_t k_index(int32_t seq, int32_t head, int64_t pos, int64_t i) {
     const int64_t off = pos % c_.block_size;
     if (c_.layout == KvLayout::hnd) return block_base(seq, head, pos) + off * c_.head_dim + i;
-    const int64_t x = c_.dtype == DType::f32 ? 4 : 8;
+    const int64_t x = 16 / static_cast<int64_t>(dtype_bytes(c_.dtype));
     return block_base(seq, head, pos) + ((i / x) * c_.block_size + off) * x + i % x;
   }
   int64_t v_index(int32_t seq, int32_t head, int64_t pos, int64_t i) {
@@ -254,6 +270,12 @@ class AttentionProblem {
       store_f32(k_.data(), c_.dtype, i, std::numeric_limits<float>::quiet_NaN());
       store_f32(v_.data(), c_.dtype, i, std::numeric_limits<float>::quiet_NaN());
     }
+    if (c_.dtype == DType::fp8_e4m3) {  // of few bits: an element times its scale is exact in float32
+      for (int32_t h = 0; h < c_.kv_heads; ++h) {
+        k_scales_.push_back(static_cast<float>(2 * h + 3) / 128);
+        v_scales_.push_back(static_cast<float>(2 * h + 5) / 64);
+      }
+    }
     for (int32_t s = 0; s < static_cast<int32_t>(c_.seqs.size()); ++s) {
       keys_.emplace_back(static_cast<size_t>(c_.kv_heads) * lens(s) * c_.head_dim);
       values_.emplace_back(keys_.back().size());
@@ -263,14 +285,20 @@ class AttentionProblem {
   void fill_element(int32_t s, int64_t e) {
     const int64_t i = e % c_.head_dim, pos = e / c_.head_dim % lens(s);
     const auto head = static_cast<int32_t>(e / c_.head_dim / lens(s));
-    uint32_t bits = 0;  // through the cache's dtype, so that the contiguous copy holds what the cache holds
-    store_f32(&bits, c_.dtype, 0, normal());
-    keys_[s][e] = load_as_f32(&bits, c_.dtype, 0);
-    store_f32(&bits, c_.dtype, 0, normal());
-    values_[s][e] = load_as_f32(&bits, c_.dtype, 0);
+    // Through the cache's dtype, so that the contiguous copy holds what the cache holds.
+    const float k_scale = k_scales_.empty() ? 1.0f : k_scales_[head];
+    const float v_scale = v_scales_.empty() ? 1.0f : v_scales_[head];
+    const float key = through_cache(normal() / k_scale), value = through_cache(normal() / v_scale);
+    keys_[s][e] = key * k_scale;
+    values_[s][e] = value * v_scale;
     if (!needed_[s][static_cast<int64_t>(head) * lens(s) + pos]) return;
-    store_f32(k_.data(), c_.dtype, k_index(s, head, pos, i), keys_[s][e]);
-    store_f32(v_.data(), c_.dtype, v_index(s, head, pos, i), values_[s][e]);
+    store_f32(k_.data(), c_.dtype, k_index(s, head, pos, i), key);
+    store_f32(v_.data(), c_.dtype, v_index(s, head, pos, i), value);
+  }
+  float through_cache(float x) const {
+    uint32_t bits = 0;
+    store_f32(&bits, c_.dtype, 0, x);
+    return load_as_f32(&bits, c_.dtype, 0);
   }
 
   void fill_params() {
@@ -278,9 +306,11 @@ class AttentionProblem {
     params_.out = out_.data();
     params_.lse = lse_.data();
     params_.num_heads = c_.heads;
+    params_.rows = rows();
     params_.num_seqs = static_cast<int32_t>(c_.seqs.size());
     params_.q_indptr = q_indptr_.data();
     params_.seq_len = seq_len_.data();
+    params_.max_len = *std::max_element(seq_len_.begin(), seq_len_.end());
     params_.scale = 1.0f / std::sqrt(static_cast<float>(c_.head_dim));
     params_.soft_cap = c_.soft_cap;
     params_.window = c_.window;
@@ -294,6 +324,8 @@ class AttentionProblem {
     kv.block_size = c_.block_size;
     kv.kv_heads = c_.kv_heads;
     kv.head_dim = c_.head_dim;
+    kv.k_scale = k_scales_.empty() ? nullptr : k_scales_.data();
+    kv.v_scale = v_scales_.empty() ? nullptr : v_scales_.data();
     const int32_t heads_in_table = c_.table_per_head ? c_.kv_heads : 1;
     kv.table = {table_.data(), static_cast<int64_t>(heads_in_table) * max_blocks_,
                 c_.table_per_head ? max_blocks_ : 0};
@@ -309,7 +341,7 @@ class AttentionProblem {
   std::vector<int32_t> sel_indptr_, units_, counts_, begins_, ends_;
   std::vector<std::vector<std::vector<int32_t>>> chosen_;  // [list][group]: units
   std::vector<std::vector<bool>> needed_;                  // [seq]: [kv_heads, len]
-  std::vector<float> q_, out_, lse_, slopes_;
+  std::vector<float> q_, out_, lse_, slopes_, k_scales_, v_scales_;
   std::vector<std::vector<float>> keys_, values_;
   std::vector<uint8_t> k_, v_;
 };
@@ -422,6 +454,58 @@ inline std::vector<AttentionCase> attention_cases() {
        .select = true,
        .keep = 0.5});
   add({.name = "tokens_deep", .seqs = {{1, 3000}}, .select = true, .tokens_per_unit = 1, .keep = 0.5});
+  return cases;
+}
+
+// Rows of sequences of length 0, as they pad a batch to a fixed number of rows.
+inline std::vector<AttentionCase> padded_attention_cases() {
+  const std::vector<SeqShape> padded = {{1, 0}, {1, 33}, {1, 0}, {3, 0}, {2, 200}, {1, 0}};
+  std::vector<AttentionCase> cases;
+  cases.push_back({.name = "padded_rows", .seqs = padded});
+  cases.push_back({.name = "padded_only", .seqs = {{1, 0}, {2, 0}}});
+  cases.push_back(
+      {.name = "padded_f32_window_alibi", .seqs = padded, .dtype = DType::f32, .window = 20, .alibi = true});
+  cases.push_back({.name = "padded_list", .seqs = padded, .select = true});
+  cases.push_back({.name = "padded_range_shared",
+                   .seqs = padded,
+                   .select = true,
+                   .kind = Selection::Kind::range,
+                   .rows_per_list = 2});
+  return cases;
+}
+
+// fp8 e4m3 KV with a scale per KV head, for backends that read it.
+inline std::vector<AttentionCase> fp8_attention_cases() {
+  using enum HeadGroups;
+  const std::vector<SeqShape> growing = {{5, 5}, {3, 40}, {7, 130}};
+  std::vector<AttentionCase> cases;
+  auto add = [&](AttentionCase c) {
+    c.dtype = DType::fp8_e4m3;
+    cases.push_back(std::move(c));
+  };
+  for (int32_t d : {64, 80, 112, 128, 256})
+    add({.name = "fp8_dim_" + std::to_string(d), .head_dim = d, .seqs = growing});
+  add({.name = "fp8_deep", .heads = 8, .head_dim = 128, .seqs = {{1, 1023}, {1, 1025}, {2, 2100}}});
+  add({.name = "fp8_classic", .head_dim = 96, .seqs = growing, .layout = KvLayout::classic});
+  add({.name = "fp8_list",
+       .heads = 6,
+       .kv_heads = 3,
+       .head_dim = 128,
+       .seqs = growing,
+       .select = true,
+       .keep = 0.5});
+  add({.name = "fp8_tokens_per_query_head",
+       .seqs = growing,
+       .select = true,
+       .groups = per_query_head,
+       .tokens_per_unit = 1,
+       .keep = 0.5});
+  add({.name = "fp8_all_of_it",
+       .head_dim = 80,
+       .seqs = growing,
+       .soft_cap = 2.0f,
+       .window = 50,
+       .alibi = true});
   return cases;
 }
 

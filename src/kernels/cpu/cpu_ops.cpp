@@ -7,6 +7,8 @@
 #include "kernels/cpu/kv_write.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/prefill_attention.h"
+#include "kernels/ref/dense_math.h"
+#include "kernels/ref/sample.h"
 
 namespace fovea {
 namespace {
@@ -22,6 +24,7 @@ class CpuOpsImpl final : public CpuOps {
     FOVEA_TRY(linear_.prepare(limits, pool_.size(), numerics_));
     FOVEA_TRY(decode_.prepare(limits, pool_.size()));
     FOVEA_TRY(prefill_.prepare(limits, pool_.size(), numerics_));
+    sample_.prepare(limits.vocab);
     return select_.prepare(limits, pool_.size());
   }
   Status add_linear_shape(int32_t k, int32_t n, DType dtype) override { return linear_.add_shape(k, n, dtype); }
@@ -30,10 +33,12 @@ class CpuOpsImpl final : public CpuOps {
   void rms_norm(const RmsNormParams& p, Stream&) override { cpu::rms_norm(p, pool_); }
   void linear(const LinearParams& p, Stream&) override { linear_.run(p, pool_); }
   void silu_mul(const SiluMulParams& p, Stream&) override { cpu::silu_mul(p, pool_); }
+  void rope_angles(const RopeAnglesParams& p, Stream&) override { ref::rope_angles(p); }
   void kv_write(const KvWriteParams& p, Stream&) override { cpu::kv_write(p, pool_); }
   void hash_select(const HashSelectParams& p, Stream&) override { select_.run(p, pool_); }
   void paged_decode(const AttentionParams& p, Stream&) override { decode_.run(p, pool_); }
   void paged_prefill(const AttentionParams& p, Stream&) override { prefill_.run(p, pool_); }
+  void sample(const SampleParams& p, Stream&) override { sample_.run(p); }
 
  private:
   ThreadPool& pool_;
@@ -42,6 +47,7 @@ class CpuOpsImpl final : public CpuOps {
   cpu::DecodeAttention decode_;
   cpu::PrefillAttention prefill_;
   cpu::HashSelect select_;
+  ref::Sample sample_;
 };
 
 }  // namespace

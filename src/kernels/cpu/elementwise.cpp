@@ -19,24 +19,33 @@ void embed_rows(const EmbedParams& p, int64_t begin, int64_t end) {
   const auto* table = static_cast<const uint8_t*>(p.table);
   const int64_t row_bytes = static_cast<int64_t>(p.hidden * dtype_bytes(p.dtype));
   for (int64_t t = begin; t < end; ++t) {
-    widen(table + p.ids[t] * row_bytes, p.dtype, p.hidden, p.out + t * p.hidden);
+    const int64_t id = p.ids[t] >= 0 ? p.ids[t] : p.previous[-1 - p.ids[t]];
+    widen(table + id * row_bytes, p.dtype, p.hidden, p.out + t * p.hidden);
   }
+}
+
+// sum[i] = x[i] + add[i]; sum may be x.
+HWY_INLINE void add_row(const float* x, const float* add, float* sum, int32_t dim) {
+  const FloatTag d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= dim; i += lanes) hn::StoreU(hn::Add(hn::LoadU(d, x + i), hn::LoadU(d, add + i)), d, sum + i);
+  for (; i < dim; ++i) sum[i] = x[i] + add[i];
 }
 
 void rms_norm_rows(const RmsNormParams& p, int64_t begin, int64_t end) {
   const FloatTag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   for (int64_t r = begin; r < end; ++r) {
-    float* x = p.x + r * p.dim;
+    const int64_t from = (p.row_index ? p.row_index[r] : r) * static_cast<int64_t>(p.dim);
+    float* out = p.out ? p.out + r * p.dim : nullptr;
+    float* x = p.x + from;
     if (p.add) {
-      const float* add = p.add + r * p.dim;
-      int64_t i = 0;
-      for (; i + lanes <= p.dim; i += lanes)
-        hn::StoreU(hn::Add(hn::LoadU(d, x + i), hn::LoadU(d, add + i)), d, x + i);
-      for (; i < p.dim; ++i) x[i] += add[i];
+      float* sum = p.row_index ? out : x;  // a gathered row's sum is kept nowhere else
+      add_row(x, p.add + from, sum, p.dim);
+      x = sum;
     }
-    if (!p.out) continue;
-    float* out = p.out + r * p.dim;
+    if (!out) continue;
     const float inverse = inverse_rms(x, p.dim, p.eps);
     const FloatVec scale = hn::Set(d, inverse);
     int64_t i = 0;

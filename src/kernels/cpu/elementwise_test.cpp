@@ -77,6 +77,39 @@ TEST(CpuRmsNorm, MayWriteOverItsInput) {
   EXPECT_EQ(x, want);
 }
 
+TEST(CpuEmbed, NegativeIdsComeFromTheStepBefore) {
+  ThreadPool pool(1);
+  const std::vector<float> table = noise(7 * 24, 1);
+  const std::vector<int32_t> ids = {3, -1, 0, -2}, previous = {6, 2};
+  const std::vector<int32_t> meant = {3, 6, 0, 2};
+  std::vector<float> want(ids.size() * 24), ref_got(want.size()), got(want.size());
+  ref::embed({table.data(), DType::f32, meant.data(), want.data(), 4, 24});
+  ref::embed({table.data(), DType::f32, ids.data(), ref_got.data(), 4, 24, previous.data()});
+  cpu::embed({table.data(), DType::f32, ids.data(), got.data(), 4, 24, previous.data()}, pool);
+  EXPECT_EQ(ref_got, want);
+  EXPECT_EQ(got, want);
+}
+
+TEST(CpuRmsNorm, GathersRowsAndLeavesThemAsTheyAre) {
+  ThreadPool pool(1);
+  const int dim = 67;
+  const std::vector<float> x0 = noise(5 * dim, 1), add = noise(5 * dim, 2), weight = noise(dim, 3);
+  const std::vector<int32_t> index = {4, 0, 4};
+  for (const float* a : {static_cast<const float*>(nullptr), add.data()}) {
+    std::vector<float> all = x0, normed(x0.size());
+    ref::rms_norm({all.data(), a, weight.data(), normed.data(), 5, dim, 1e-6f});
+    for (const bool reference : {true, false}) {
+      std::vector<float> x = x0, got(index.size() * dim);
+      const RmsNormParams p{x.data(), a, weight.data(), got.data(), 3, dim, 1e-6f, index.data()};
+      reference ? ref::rms_norm(p) : cpu::rms_norm(p, pool);
+      EXPECT_EQ(x, x0);
+      for (size_t r = 0; r < index.size(); ++r) {
+        for (int i = 0; i < dim; ++i) ASSERT_EQ(got[r * dim + i], normed[index[r] * dim + i]) << r << " " << i;
+      }
+    }
+  }
+}
+
 TEST(CpuSiluMul, NearTheReferenceAtEverySize) {
   ThreadPool pool(3);
   for (int rows : {1, 3}) {

@@ -134,7 +134,7 @@ void HashSelect::run(const HashSelectParams& p, ThreadPool& pool) {
     Pass pass{p, first, std::min(rows_, p.rows - first)};
     bool any = false;
     for (int row = 0; row < pass.rows; ++row) {
-      FOVEA_CHECK(p.row_len[first + row] >= 1 && pass.blocks(row) <= blocks_);
+      FOVEA_CHECK(p.row_len[first + row] >= 0 && pass.blocks(row) <= blocks_);
       FOVEA_CHECK(p.k[first + row] >= 1 && p.k[first + row] <= p.capacity);
       if (!pass.scores(row)) continue;
       any = true;

@@ -135,7 +135,7 @@ void paged_attention(const AttentionParams& p) {
     const int32_t end = p.q_indptr[s + 1];
     for (int32_t row = p.q_indptr[s]; row < end; ++row) {
       const int64_t pos = static_cast<int64_t>(p.seq_len[s]) - (end - row);
-      FOVEA_CHECK(pos >= 0);
+      FOVEA_CHECK(pos >= 0 || p.seq_len[s] == 0);
       for (int32_t h = 0; h < p.num_heads; ++h) attend(p, {row, s, pos, h, h / group});
     }
   }

@@ -5,7 +5,7 @@
 
 namespace fovea::ref {
 
-// See AttentionParams: both layouts, f32, f16 and bf16 (any head_dim that is a multiple of 8), tables per
+// See AttentionParams: both layouts, f32, f16, bf16 and fp8 e4m3 (any head_dim that is a multiple of 8), tables per
 // head, every Selection with any tokens_per_unit, ALiBi, sliding window, soft cap. Sums in float64; each
 // (row, head) on its own. lse is a natural logarithm; a row that sees no key gives out = 0 and lse = -inf.
 // Allocates; not for speed.

@@ -69,7 +69,7 @@ TEST_P(RefAttention, LaterRowsKeysAreNotMultiplied) {
   const std::vector<float> before = problem.out();
   const AttentionCase& c = GetParam();
   for (int32_t s = 0; s < static_cast<int32_t>(c.seqs.size()); ++s) {
-    if (c.seqs[s].rows > 0) problem.write_token(s, c.seqs[s].len - 1, NAN, NAN);
+    if (c.seqs[s].rows > 0 && c.seqs[s].len > 0) problem.write_token(s, c.seqs[s].len - 1, NAN, NAN);
   }
   ref::paged_attention(problem.params());
   const int64_t width = static_cast<int64_t>(c.heads) * c.head_dim;
@@ -81,6 +81,10 @@ TEST_P(RefAttention, LaterRowsKeysAreNotMultiplied) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, RefAttention, ::testing::ValuesIn(testing::attention_cases()),
+                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Padded, RefAttention, ::testing::ValuesIn(testing::padded_attention_cases()),
+                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Fp8, RefAttention, ::testing::ValuesIn(testing::fp8_attention_cases()),
                          [](const auto& info) { return info.param.name; });
 
 // The classic incremental example: attention over a cache that grows token by token equals attention over the

@@ -1,5 +1,5 @@
-// 16-bit floats to float32 and back: exact one way, rounded to nearest even the other; a NaN stays a NaN of
-// its sign. Scalar and branch-light: what every kernel's SIMD conversion must equal bit for bit.
+// 16-bit floats and fp8 e4m3 to float32 and back: exact one way, rounded to nearest even the other; a NaN
+// stays a NaN of its sign. Scalar and branch-light: what every kernel's conversion must equal bit for bit.
 #pragma once
 
 #include <fovea/types.h>
@@ -52,7 +52,40 @@ inline uint16_t f32_to_f16(float x) {
   return static_cast<uint16_t>(sign | rounded);
 }
 
-// Element i of an array of f32, f16 or bf16.
+// e4m3 as OCP's FP8 defines it ("e4m3fn"): bias 7, no infinity, NaN only with all seven low bits set, largest
+// 448.
+inline float fp8_e4m3_to_f32(uint8_t x) {
+  const uint32_t sign = static_cast<uint32_t>(x & 0x80u) << 24;
+  const uint32_t exponent = (x >> 3) & 0xfu;
+  const uint32_t mantissa = x & 0x7u;
+  if ((x & 0x7fu) == 0x7fu) return std::bit_cast<float>(sign | 0x7fc00000u);
+  if (exponent == 0) {  // zero or subnormal: mantissa * 2^-9
+    const float magnitude = static_cast<float>(mantissa) * 0x1p-9f;
+    return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
+  }
+  return std::bit_cast<float>(sign | ((exponent + 120u) << 23) | (mantissa << 20));
+}
+
+// What is too large, infinity among it, becomes the largest finite value.
+inline uint8_t f32_to_fp8_e4m3(float x) {
+  const uint32_t u = std::bit_cast<uint32_t>(x);
+  const uint32_t sign = (u >> 24) & 0x80u;
+  const uint32_t a = u & 0x7fffffffu;
+  if (a > 0x7f800000u) return static_cast<uint8_t>(sign | 0x7fu);
+  if (a >= 0x43e00000u) return static_cast<uint8_t>(sign | 0x7eu);  // >= 448
+  if (a >= 0x3c800000u) {                                           // normal: >= 2^-6
+    const uint32_t rounded = a + 0x7ffffu + ((a >> 20) & 1u);
+    return static_cast<uint8_t>(sign | ((rounded - 0x3c000000u) >> 20));
+  }
+  if (a < 0x3a800000u) return static_cast<uint8_t>(sign);  // < 2^-10: zero
+  const uint32_t shift = 141u - (a >> 23);                 // in [21, 24]: the subnormal's unit is 2^-9
+  const uint32_t mantissa = (a & 0x7fffffu) | 0x800000u;
+  const uint32_t half = 1u << (shift - 1);
+  const uint32_t rounded = (mantissa + half - 1u + ((mantissa >> shift) & 1u)) >> shift;
+  return static_cast<uint8_t>(sign | rounded);
+}
+
+// Element i of an array of f32, f16, bf16 or fp8_e4m3.
 inline float load_as_f32(const void* p, DType dtype, int64_t i) {
   switch (dtype) {
     case DType::f32:
@@ -61,6 +94,8 @@ inline float load_as_f32(const void* p, DType dtype, int64_t i) {
       return f16_to_f32(static_cast<const uint16_t*>(p)[i]);
     case DType::bf16:
       return bf16_to_f32(static_cast<const uint16_t*>(p)[i]);
+    case DType::fp8_e4m3:
+      return fp8_e4m3_to_f32(static_cast<const uint8_t*>(p)[i]);
     default:
       FOVEA_CHECK(false && "load_as_f32: a float dtype");
   }
@@ -76,6 +111,9 @@ inline void store_f32(void* p, DType dtype, int64_t i, float x) {
       return;
     case DType::bf16:
       static_cast<uint16_t*>(p)[i] = f32_to_bf16(x);
+      return;
+    case DType::fp8_e4m3:
+      static_cast<uint8_t*>(p)[i] = f32_to_fp8_e4m3(x);
       return;
     default:
       FOVEA_CHECK(false && "store_f32: a float dtype");

@@ -59,12 +59,45 @@ TEST(Convert, KnownValuesAndEnds) {
   EXPECT_TRUE(std::isnan(f16_to_f32(f32_to_f16(std::bit_cast<float>(0xff800001u)))));
 }
 
+TEST(Convert, EveryFp8ValueSurvivesTheRoundTrip) {
+  for (uint32_t i = 0; i < 256; ++i) {
+    const auto bits = static_cast<uint8_t>(i);
+    if ((i & 0x7fu) == 0x7fu) {
+      EXPECT_TRUE(std::isnan(fp8_e4m3_to_f32(bits)));
+      EXPECT_EQ(f32_to_fp8_e4m3(std::copysign(std::nanf(""), i < 128 ? 1.0f : -1.0f)), bits);
+    } else {
+      EXPECT_EQ(f32_to_fp8_e4m3(fp8_e4m3_to_f32(bits)), bits);
+    }
+  }
+}
+
+TEST(Convert, Fp8RoundsToNearestEvenAndSaturates) {
+  for (uint32_t i = 0; i < 0x7eu; ++i) {
+    const auto lo = static_cast<uint8_t>(i), hi = static_cast<uint8_t>(i + 1), even = i % 2 == 0 ? lo : hi;
+    const float mid = (fp8_e4m3_to_f32(lo) + fp8_e4m3_to_f32(hi)) / 2;  // exact in float32
+    EXPECT_EQ(f32_to_fp8_e4m3(mid), even);
+    EXPECT_EQ(f32_to_fp8_e4m3(std::nextafter(mid, 0.0f)), lo);
+    EXPECT_EQ(f32_to_fp8_e4m3(std::nextafter(mid, kInf)), hi);
+    EXPECT_EQ(f32_to_fp8_e4m3(-mid), even | 0x80u);
+  }
+  EXPECT_EQ(fp8_e4m3_to_f32(0x38), 1.0f);
+  EXPECT_EQ(fp8_e4m3_to_f32(0x01), 0x1p-9f);
+  EXPECT_EQ(fp8_e4m3_to_f32(0x7e), 448.0f);
+  for (float x : {448.1f, 1e30f, kInf}) {
+    EXPECT_EQ(f32_to_fp8_e4m3(x), 0x7eu);
+    EXPECT_EQ(f32_to_fp8_e4m3(-x), 0xfeu);
+  }
+}
+
 TEST(Convert, ArraysByDtype) {
   float f32[2] = {};
   uint16_t f16[2] = {}, bf16[2] = {};
+  uint8_t fp8[2] = {};
   store_f32(f32, DType::f32, 1, 1.0009766f);
   store_f32(f16, DType::f16, 1, 1.0009766f);
   store_f32(bf16, DType::bf16, 1, 1.0009766f);
+  store_f32(fp8, DType::fp8_e4m3, 1, 1.0009766f);
+  EXPECT_EQ(load_as_f32(fp8, DType::fp8_e4m3, 1), 1.0f);
   EXPECT_EQ(load_as_f32(f32, DType::f32, 1), 1.0009766f);
   EXPECT_EQ(load_as_f32(f16, DType::f16, 1), 1.0009766f);
   EXPECT_EQ(load_as_f32(bf16, DType::bf16, 1), 1.0f);

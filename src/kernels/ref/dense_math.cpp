@@ -8,24 +8,36 @@ namespace fovea::ref {
 
 void embed(const EmbedParams& p) {
   for (int t = 0; t < p.tokens; ++t) {
-    const int64_t row = static_cast<int64_t>(p.ids[t]) * p.hidden;
+    const int32_t id = p.ids[t] >= 0 ? p.ids[t] : p.previous[-1 - p.ids[t]];
+    const int64_t row = static_cast<int64_t>(id) * p.hidden;
     float* out = p.out + static_cast<int64_t>(t) * p.hidden;
     for (int i = 0; i < p.hidden; ++i) out[i] = load_as_f32(p.table, p.dtype, row + i);
   }
 }
 
+void rope_angles(const RopeAnglesParams& p) {
+  for (int t = 0; t < p.tokens; ++t) {
+    for (int i = 0; i < p.half; ++i) {
+      const float angle = static_cast<float>(p.positions[t]) * p.inv_freq[i];
+      const int64_t at = static_cast<int64_t>(t) * p.half + i;
+      p.cos[at] = std::cos(angle) * p.scaling;
+      p.sin[at] = std::sin(angle) * p.scaling;
+    }
+  }
+}
+
 void rms_norm(const RmsNormParams& p) {
   for (int r = 0; r < p.rows; ++r) {
-    const int64_t row = static_cast<int64_t>(r) * p.dim;
-    float* x = p.x + row;
-    double sum = 0.0;
+    const int64_t from = static_cast<int64_t>(p.row_index ? p.row_index[r] : r) * p.dim;
+    const auto sum_at = [&](int i) { return p.add ? p.x[from + i] + p.add[from + i] : p.x[from + i]; };
+    double squares = 0.0;
+    for (int i = 0; i < p.dim; ++i) squares += static_cast<double>(sum_at(i)) * sum_at(i);
+    const float inverse = static_cast<float>(1.0 / std::sqrt(squares / p.dim + p.eps));
     for (int i = 0; i < p.dim; ++i) {
-      if (p.add) x[i] += p.add[row + i];
-      sum += static_cast<double>(x[i]) * x[i];
+      const float x = sum_at(i);
+      if (p.add && !p.row_index) p.x[from + i] = x;
+      if (p.out) p.out[static_cast<int64_t>(r) * p.dim + i] = x * inverse * p.weight[i];
     }
-    if (!p.out) continue;
-    const float inverse = static_cast<float>(1.0 / std::sqrt(sum / p.dim + p.eps));
-    for (int i = 0; i < p.dim; ++i) p.out[row + i] = x[i] * inverse * p.weight[i];
   }
 }
 

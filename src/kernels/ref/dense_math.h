@@ -1,4 +1,4 @@
-// Embedding, RMSNorm, linear layers and SiLU: the scalar reference. Sums are float64: no order of addition
+// Embedding, rotary angles, RMSNorm, linear layers and SiLU: the scalar reference. Sums are float64: no order of addition
 // shows.
 #pragma once
 
@@ -7,6 +7,7 @@
 namespace fovea::ref {
 
 void embed(const EmbedParams& p);
+void rope_angles(const RopeAnglesParams& p);
 void rms_norm(const RmsNormParams& p);
 void silu_mul(const SiluMulParams& p);
 

@@ -177,7 +177,7 @@ void hash_select(const HashSelectParams& p) {
   std::vector<int32_t> scores;
   std::vector<int32_t> shared;
   for (int row = 0; row < p.rows; ++row) {
-    FOVEA_CHECK(p.row_len[row] >= 1 && p.row_len[row] <= p.max_len);
+    FOVEA_CHECK(p.row_len[row] >= 0 && p.row_len[row] <= p.max_len);
     FOVEA_CHECK(p.k[row] >= 1 && p.k[row] <= p.capacity);
     const int blocks = (p.row_len[row] + p.block_size - 1) / p.block_size;
     scores.resize(blocks);

@@ -46,6 +46,9 @@ int64_t value_offset(const KvView& kv, int64_t token_in_block, int i) {
   return static_cast<int64_t>(i) * kv.block_size + token_in_block;
 }
 
+// A quantised cache holds value / scale: the quotient is rounded to float32, then to the cache's dtype.
+float scale_of(const float* scales, int head) { return scales != nullptr ? scales[head] : 1.0f; }
+
 void write_codes(const CodesView& view, int block_size, int64_t slot, int head, const float* key) {
   std::array<uint64_t, kMaxHashWords> words;
   hash_encode(view.codec, key, words.data());
@@ -77,11 +80,12 @@ void kv_write(const KvWriteParams& p) {
       rope_head(key.data(), p, t);
       const int64_t base = slot / kv.block_size * kv.block_stride + h * kv.head_stride;
       const int64_t in_block = slot % kv.block_size;
+      const float k_scale = scale_of(kv.k_scale, h), v_scale = scale_of(kv.v_scale, h);
       for (int i = 0; i < d; ++i) {
         const int64_t at = base + key_offset(kv, in_block, i);
-        store_f32(kv.k, kv.dtype, at, key[i]);
-        key[i] = load_as_f32(kv.k, kv.dtype, at);  // what attention will read, and what the code is of
-        store_f32(kv.v, kv.dtype, base + value_offset(kv, in_block, i), p.v[row + i]);
+        store_f32(kv.k, kv.dtype, at, key[i] / k_scale);
+        key[i] = load_as_f32(kv.k, kv.dtype, at);  // what the code is of: a positive scale changes no sign
+        store_f32(kv.v, kv.dtype, base + value_offset(kv, in_block, i), p.v[row + i] / v_scale);
       }
       if (p.codes && code_slot >= 0) write_codes(*p.codes, kv.block_size, code_slot, h, key.data());
     }

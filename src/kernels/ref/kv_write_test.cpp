@@ -41,10 +41,11 @@ class KvWriteTest : public ::testing::TestWithParam<Case> {
     p.rope_dim = c.rope_dim, p.rope_interleaved = c.interleaved;
     p.cos = cos.data(), p.sin = sin.data();
     p.slot_mapping = slots.data();
-    k_cache.assign(kBlocks * kKvHeads * kBs * kDim * 4, 0x5a);
+    k_cache.assign(kBlocks * kKvHeads * kBs * kDim * 4, 0xff);
     v_cache = k_cache;
     p.kv.k = k_cache.data(), p.kv.v = v_cache.data();
     p.kv.dtype = c.dtype, p.kv.layout = c.layout, p.kv.block_size = kBs;
+    if (c.dtype == DType::fp8_e4m3) p.kv.k_scale = k_scales, p.kv.v_scale = v_scales;
     p.kv.kv_heads = kKvHeads, p.kv.head_dim = kDim;
     p.kv.head_stride = kBs * kDim, p.kv.block_stride = kKvHeads * kBs * kDim;
     codes.codes = code_words.data();
@@ -78,7 +79,7 @@ class KvWriteTest : public ::testing::TestWithParam<Case> {
     const int64_t t = slot % kBs;
     int64_t at = t * kDim + i;
     if (GetParam().layout == KvLayout::classic) {
-      const int x = GetParam().dtype == DType::f32 ? 4 : 8;
+      const int x = 16 / static_cast<int>(dtype_bytes(GetParam().dtype));
       at = is_key ? (static_cast<int64_t>(i / x) * kBs + t) * x + i % x : static_cast<int64_t>(i) * kBs + t;
     }
     return load_as_f32(plane.data(), GetParam().dtype, base + at);
@@ -89,6 +90,7 @@ class KvWriteTest : public ::testing::TestWithParam<Case> {
                      k = std::vector<float>(kTokens * kKvHeads * kDim);
   std::vector<float> v_ = k, q_norm = std::vector<float>(kDim), k_norm = q_norm;
   std::vector<float> cos = std::vector<float>(kTokens * kDim / 2), sin = cos;
+  const float k_scales[kKvHeads] = {0.02f, 0.5f}, v_scales[kKvHeads] = {0.1f, 3.0f};
   std::vector<int64_t> slots = {3 * kBs + 7, 0, -1, kBs + 3, 3 * kBs};
   std::vector<uint8_t> k_cache, v_cache;
   std::vector<uint64_t> code_words = std::vector<uint64_t>(kBlocks * kKvHeads * kWords * kBs, 0x1234);
@@ -100,7 +102,10 @@ TEST_P(KvWriteTest, WritesWhatTheFormulasSay) {
   const std::vector<float> q_in = q;
   p.q = q.data();
   ref::kv_write(p);
-  const double ulp = GetParam().dtype == DType::f32 ? 1e-6 : GetParam().dtype == DType::f16 ? 6e-4 : 5e-3;
+  const DType dtype = GetParam().dtype;
+  const bool fp8 = dtype == DType::fp8_e4m3;
+  const double ulp = dtype == DType::f32 ? 1e-6 : dtype == DType::f16 ? 6e-4 : fp8 ? 0.0626 : 5e-3;
+  const double least = fp8 ? 0x1p-10 : 0;  // half of a subnormal
   for (int t = 0; t < kTokens; ++t) {
     for (int h = 0; h < kHeads; ++h) {
       const auto want = expected(q_in, t * kHeads + h, t, p.q_norm);
@@ -109,12 +114,14 @@ TEST_P(KvWriteTest, WritesWhatTheFormulasSay) {
     if (slots[t] < 0) continue;
     for (int h = 0; h < kKvHeads; ++h) {
       const auto want = expected(k, t * kKvHeads + h, t, p.k_norm);
+      const float k_scale = fp8 ? k_scales[h] : 1.0f, v_scale = fp8 ? v_scales[h] : 1.0f;
       std::vector<float> key(kDim);
       for (int i = 0; i < kDim; ++i) {
         key[i] = cached(k_cache, true, slots[t], h, i);
-        EXPECT_NEAR(key[i], want[i], 2e-5 + ulp * std::abs(want[i]));
+        EXPECT_NEAR(key[i] * k_scale, want[i], 2e-5 + ulp * std::abs(want[i]) + least * k_scale);
         const float v_in = v_[(t * kKvHeads + h) * kDim + i];
-        EXPECT_NEAR(cached(v_cache, false, slots[t], h, i), v_in, ulp * std::abs(v_in));
+        EXPECT_NEAR(cached(v_cache, false, slots[t], h, i) * v_scale, v_in,
+                    ulp * std::abs(v_in) + least * v_scale);
       }
       uint64_t words[kWords];  // recomputed from the cache: what a rebuild of the plane would give
       ref::hash_encode(codes.codec, key.data(), words);
@@ -133,7 +140,7 @@ TEST_P(KvWriteTest, TouchesOnlyItsSlots) {
   size_t touched = 0;
   for (size_t i = 0; i < k_cache.size(); i += element) {
     for (size_t b = 0; b < element; ++b) {
-      if (k_cache[i + b] != 0x5a) {
+      if (k_cache[i + b] != 0xff) {
         ++touched;
         break;
       }
@@ -162,7 +169,9 @@ INSTANTIATE_TEST_SUITE_P(All, KvWriteTest,
                                            Case{DType::f16, KvLayout::hnd, true, kDim, false},
                                            Case{DType::f16, KvLayout::classic, true, 16, true},
                                            Case{DType::f32, KvLayout::hnd, false, 0, true},
-                                           Case{DType::f32, KvLayout::classic, true, kDim, false}));
+                                           Case{DType::f32, KvLayout::classic, true, kDim, false},
+                                           Case{DType::fp8_e4m3, KvLayout::hnd, false, kDim, true},
+                                           Case{DType::fp8_e4m3, KvLayout::classic, true, 16, false}));
 
 }  // namespace
 }  // namespace fovea

@@ -4,6 +4,7 @@
 #include "kernels/ref/dense_math.h"
 #include "kernels/ref/hash.h"
 #include "kernels/ref/kv_write.h"
+#include "kernels/ref/sample.h"
 
 namespace fovea {
 namespace {
@@ -12,16 +13,24 @@ class RefOps final : public Ops {
  public:
   std::string_view name() const override { return "ref"; }
   Numerics numerics() const override { return Numerics::f32; }
-  Status prepare(const OpsLimits&) override { return {}; }
+  Status prepare(const OpsLimits& limits) override {
+    sample_.prepare(limits.vocab);
+    return {};
+  }
 
   void embed(const EmbedParams& p, Stream&) override { ref::embed(p); }
   void rms_norm(const RmsNormParams& p, Stream&) override { ref::rms_norm(p); }
   void linear(const LinearParams& p, Stream&) override { ref::linear(p); }
   void silu_mul(const SiluMulParams& p, Stream&) override { ref::silu_mul(p); }
+  void rope_angles(const RopeAnglesParams& p, Stream&) override { ref::rope_angles(p); }
   void kv_write(const KvWriteParams& p, Stream&) override { ref::kv_write(p); }
   void hash_select(const HashSelectParams& p, Stream&) override { ref::hash_select(p); }
   void paged_decode(const AttentionParams& p, Stream&) override { ref::paged_attention(p); }
   void paged_prefill(const AttentionParams& p, Stream&) override { ref::paged_attention(p); }
+  void sample(const SampleParams& p, Stream&) override { sample_.run(p); }
+
+ private:
+  ref::Sample sample_;
 };
 
 }  // namespace

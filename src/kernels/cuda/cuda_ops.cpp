@@ -1,0 +1,73 @@
+#include "kernels/cuda/cuda_ops.h"
+
+#include "base/check.h"
+#include "device/cuda/cuda_device.h"
+#include "kernels/cuda/decode/decode.h"
+#include "kernels/cuda/elementwise/elementwise.h"
+#include "kernels/cuda/embed/embed.h"
+#include "kernels/cuda/hash_select/hash_select.h"
+#include "kernels/cuda/kv_write/kv_write.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/linear/linear.h"
+#include "kernels/cuda/norm/rms_norm.h"
+#include "kernels/cuda/prefill/prefill.h"
+#include "kernels/cuda/sample/sample.h"
+
+namespace fovea {
+namespace {
+
+class CudaOps final : public Ops {
+ public:
+  CudaOps(CudaDevice& device, Numerics numerics) : device_(device), numerics_(numerics) {}
+
+  std::string_view name() const override { return "cuda"; }
+  Numerics numerics() const override { return numerics_; }
+
+  Status prepare(const OpsLimits& limits) override {
+    device_.make_current();
+    overlap_ = cuda::runs_code_for_hopper();
+    FOVEA_TRY(linear_.prepare(limits, device_, numerics_));
+    FOVEA_TRY(decode_.prepare(limits, device_));
+    FOVEA_TRY(prefill_.prepare(limits, device_, numerics_));
+    FOVEA_TRY(select_.prepare(limits, device_));
+    return sample_.prepare(limits, device_);
+  }
+
+  void embed(const EmbedParams& p, Stream& s) override { cuda::embed(p, queue(s)); }
+  void rms_norm(const RmsNormParams& p, Stream& s) override { cuda::rms_norm(p, queue(s)); }
+  void linear(const LinearParams& p, Stream& s) override { linear_.run(p, queue(s)); }
+  void silu_mul(const SiluMulParams& p, Stream& s) override { cuda::silu_mul(p, queue(s)); }
+  void rope_angles(const RopeAnglesParams& p, Stream& s) override { cuda::rope_angles(p, queue(s)); }
+  void kv_write(const KvWriteParams& p, Stream& s) override { cuda::kv_write(p, on(s)); }
+  void hash_select(const HashSelectParams& p, Stream& s) override { select_.run(p, on(s)); }
+  void paged_decode(const AttentionParams& p, Stream& s) override { decode_.run(p, on(s)); }
+  void paged_prefill(const AttentionParams& p, Stream& s) override { prefill_.run(p, on(s)); }
+  void sample(const SampleParams& p, Stream& s) override { sample_.run(p, queue(s)); }
+
+ private:
+  // A launch goes to the thread's current GPU, whatever the stream's: the step's thread need not be the one
+  // that made it.
+  cudaStream_t on(Stream& stream) const {
+    device_.make_current();
+    return cuda_stream(stream);
+  }
+  cuda::Queue queue(Stream& stream) const { return {on(stream), overlap_}; }
+
+  CudaDevice& device_;
+  const Numerics numerics_;
+  bool overlap_ = false;
+  cuda::Linear linear_;
+  cuda::Decode decode_;
+  cuda::Prefill prefill_;
+  cuda::HashSelect select_;
+  cuda::Sample sample_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Ops>> make_cuda_ops(Device& device, Numerics numerics) {
+  FOVEA_CHECK(device.kind() == "cuda");
+  return std::unique_ptr<Ops>(std::make_unique<CudaOps>(static_cast<CudaDevice&>(device), numerics));
+}
+
+}  // namespace fovea

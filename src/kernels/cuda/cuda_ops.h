@@ -1,0 +1,18 @@
+// The CUDA backend: NVIDIA GPUs of compute capability 8.0 and later, with ways of their own for 9.0.
+#pragma once
+
+#include <fovea/ops.h>
+#include <fovea/status.h>
+
+#include <memory>
+
+namespace fovea {
+
+class Device;
+
+// `device` is one of make_cuda_device() and outlives the result. With Numerics::f32 linear layers are exact
+// to float32 rounding, and slow; bf16 is what tensor cores are for. Errors of prepare(): resource_exhausted;
+// unsupported where cuBLASLt is not found. Errors here: unsupported (built without CUDA).
+Result<std::unique_ptr<Ops>> make_cuda_ops(Device& device, Numerics numerics);
+
+}  // namespace fovea

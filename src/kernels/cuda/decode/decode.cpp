@@ -1,0 +1,127 @@
+#include "kernels/cuda/decode/decode.h"
+
+#include <algorithm>
+#include <bit>
+#include <string>
+
+#include "base/check.h"
+#include "kernels/cuda/decode/args.h"
+#include "kernels/cuda/decode/entries.h"
+#include "kernels/cuda/launch.h"
+
+namespace fovea::cuda {
+namespace {
+
+Status failed(const char* call, cudaError_t e) {
+  return Status::unsupported(std::string("decode attention: ") + call + ": " + cudaGetErrorString(e));
+}
+
+std::vector<decode::Entry> all_entries() {
+  std::vector<decode::Entry> all;
+  for (auto* family :
+       {decode::bf16_entries, decode::f16_entries, decode::fp8_entries, decode::scalar_entries}) {
+    const std::vector<decode::Entry> entries = family();
+    all.insert(all.end(), entries.begin(), entries.end());
+  }
+  return all;
+}
+
+// Lets a kernel have its shared memory, and counts the CTAs that run at once.
+Result<int> fit(const decode::Entry& e) {
+  int device = 0, multiprocessors = 0, ctas = 0;
+  const auto bytes = static_cast<int>(e.shared_bytes);
+  if (auto x = cudaFuncSetAttribute(e.function, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)) {
+    return failed("cudaFuncSetAttribute", x);
+  }
+  if (auto x = cudaGetDevice(&device)) return failed("cudaGetDevice", x);
+  if (auto x = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device)) {
+    return failed("cudaDeviceGetAttribute", x);
+  }
+  if (auto x = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&ctas, e.function, decode::kThreads,
+                                                             e.shared_bytes)) {
+    return failed("cudaOccupancyMaxActiveBlocksPerMultiprocessor", x);
+  }
+  if (ctas < 1) return Status::unsupported("decode attention: a kernel needs more than this device has");
+  return ctas * multiprocessors;
+}
+
+void check_params(const AttentionParams& p, const OpsLimits& limits) {
+  const KvView& kv = p.kv;
+  const auto bytes = static_cast<int64_t>(dtype_bytes(kv.dtype));
+  FOVEA_CHECK(p.rows <= limits.max_decode_rows && p.num_heads <= limits.num_heads &&
+              kv.head_dim <= limits.head_dim);
+  FOVEA_CHECK(kv.kv_heads > 0 && p.num_heads % kv.kv_heads == 0);
+  FOVEA_CHECK(kv.head_dim >= 64 && kv.head_dim <= 256 && kv.head_dim % 16 == 0);
+  FOVEA_CHECK(kv.block_size >= 8 && kv.block_size <= 256 &&
+              std::has_single_bit(static_cast<uint32_t>(kv.block_size)));
+  FOVEA_CHECK(kv.block_stride * bytes % 16 == 0 && kv.head_stride * bytes % 16 == 0);
+  FOVEA_CHECK(reinterpret_cast<uintptr_t>(kv.k) % 16 == 0 && reinterpret_cast<uintptr_t>(kv.v) % 16 == 0);
+  if (p.selection == nullptr || p.selection->kind == Selection::Kind::all) return;
+  const HeadGroups groups = p.selection->heads;
+  FOVEA_CHECK(p.selection->groups == (groups == HeadGroups::all           ? 1
+                                      : groups == HeadGroups::per_kv_head ? kv.kv_heads
+                                                                          : p.num_heads));
+  FOVEA_CHECK(p.selection->tokens_per_unit > 0);
+}
+
+}  // namespace
+
+Status Decode::prepare(const OpsLimits& limits, Device& device) {
+  if (limits.head_dim < 64 || limits.head_dim > 256 || limits.head_dim % 16 != 0) {
+    return Status::unsupported("decode attention: head_dim is " + std::to_string(limits.head_dim) +
+                               ", not a multiple of 16 in [64, 256]");
+  }
+  limits_ = limits;
+  rule_ = decode::choose_splits(limits);
+  kernels_.clear();
+  for (const decode::Entry& e : all_entries()) {
+    FOVEA_ASSIGN(const int grid, fit(e));
+    kernels_.push_back({e.dtype, e.shape, e.function, e.shared_bytes, grid});
+  }
+  const int64_t row_heads = static_cast<int64_t>(limits.max_decode_rows) * limits.num_heads;
+  const int64_t partials = row_heads * rule_.max_splits;
+  FOVEA_ASSIGN(partial_out_, device.allocate(partials * limits.head_dim * sizeof(float),
+                                             "decode attention's partial sums"));
+  FOVEA_ASSIGN(partial_softmax_,
+               device.allocate(partials * sizeof(float2), "decode attention's partial softmax"));
+  FOVEA_ASSIGN(done_, device.allocate(row_heads * sizeof(int32_t), "decode attention's counters"));
+  return {};
+}
+
+const Decode::Kernel& Decode::find(DType dtype, const decode::Shape& s) const {
+  const auto found = std::find_if(kernels_.begin(), kernels_.end(), [&](const Kernel& k) {
+    return k.dtype == dtype && k.shape.path == s.path && k.shape.dim_class == s.dim_class &&
+           k.shape.whole == s.whole && k.shape.tile_heads == s.tile_heads;
+  });
+  FOVEA_CHECK(found != kernels_.end());
+  return *found;
+}
+
+void Decode::run(const AttentionParams& p, cudaStream_t stream) {
+  if (p.rows == 0) return;
+  check_params(p, limits_);
+  const decode::Shape shape = decode::choose_shape(p, max_len(p), rule_);
+  decode::Args args;
+  args.p = p;
+  if (p.selection != nullptr) args.selection = *p.selection;
+  args.lists = shape.lists;
+  args.heads_per_list = shape.heads_per_list;
+  args.tile_heads = shape.tile_heads;
+  args.head_tiles = shape.head_tiles;
+  args.rule = rule_;
+  args.partial_out = partial_out_.as<float>();
+  args.partial_softmax = partial_softmax_.as<float2>();
+  args.done = done_.as<int32_t>();
+  const Kernel& kernel = find(p.kv.dtype, shape);
+  const auto grid = static_cast<unsigned>(std::min<int64_t>(kernel.grid, shape.max_items));
+  void* parameters[] = {&args};
+  check_call("decode attention", cudaLaunchKernel(kernel.function, dim3(grid), dim3(decode::kThreads),
+                                                  parameters, kernel.shared_bytes, stream));
+}
+
+std::string Decode::describe(const AttentionParams& p) const {
+  const decode::Shape shape = decode::choose_shape(p, max_len(p), rule_);
+  return shape.describe() + ", grid " + std::to_string(find(p.kv.dtype, shape).grid);
+}
+
+}  // namespace fovea::cuda

@@ -1,0 +1,54 @@
+// Paged decode attention on a GPU: one launch, split over keys, merged by the CTA that finishes last
+// (AttentionParams).
+//
+// Scores, softmax and sums are float32. With bf16, f16 or fp8 KV in layout hnd, q and the weights enter the
+// tensor cores as sums of two 16-bit floats each (f16 for fp8 KV: |q| <= 65504): results differ from
+// float32's by about 2^-16. keys_read counts a key once for each list that selects it: once for all heads of
+// a KV head, or once for each query head where the Selection has lists for those. K and V start at multiples
+// of 16 bytes, and so do their heads and blocks.
+#pragma once
+
+#include <fovea/ops.h>
+#include <fovea/status.h>
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+#include "kernels/cuda/decode/config.h"
+
+namespace fovea::cuda {
+
+class Decode {
+ public:
+  // Errors: resource_exhausted; unsupported: a head_dim that is no multiple of 16 in [64, 256], or a device
+  // that cannot run the kernels.
+  Status prepare(const OpsLimits& limits, Device& device);
+
+  // Calls of one object are on one stream: they share its scratch.
+  void run(const AttentionParams& p, cudaStream_t stream);
+
+  // How run() would launch it.
+  std::string describe(const AttentionParams& p) const;
+
+ private:
+  struct Kernel {
+    DType dtype;
+    decode::Shape shape;
+    const void* function;
+    size_t shared_bytes;
+    int grid;  // CTAs that the device holds at once
+  };
+
+  const Kernel& find(DType dtype, const decode::Shape& shape) const;
+  int64_t max_len(const AttentionParams& p) const { return p.max_len > 0 ? p.max_len : limits_.max_len; }
+
+  OpsLimits limits_;
+  decode::SplitRule rule_;
+  std::vector<Kernel> kernels_;
+  Buffer partial_out_, partial_softmax_, done_;
+};
+
+}  // namespace fovea::cuda

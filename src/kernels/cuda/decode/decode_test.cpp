@@ -1,0 +1,291 @@
+#include "kernels/cuda/decode/decode.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/cuda/attention_on_device_test_util.h"
+#include "kernels/cuda/gpu_test_util.h"
+#include "kernels/ref/attention.h"
+
+namespace fovea {
+namespace {
+
+using testing::AttentionCase;
+using testing::AttentionOnDevice;
+using testing::AttentionProblem;
+using testing::device_ok;
+using testing::DeviceArray;
+
+// Against float64. Values are N(0, 1), weights sum to 1, sums have some thousand float32 terms; the products
+// of bf16 KV are exact to 2^-17, those of f16 and fp8 to 2^-22.
+float tolerance(DType dtype) { return dtype == DType::bf16 ? 1e-4f : dtype == DType::f32 ? 2e-5f : 4e-5f; }
+
+OpsLimits limits_of(const AttentionCase& c) {
+  OpsLimits limits;
+  limits.num_heads = c.heads;
+  limits.kv_heads = c.kv_heads;
+  limits.head_dim = c.head_dim;
+  limits.block_size = c.block_size;
+  for (const auto& s : c.seqs) limits.max_len = std::max<int64_t>(limits.max_len, s.len);
+  for (const auto& s : c.seqs) limits.max_decode_rows += s.rows;
+  return limits;
+}
+
+// What the shared table leaves out: rows of many splits, lists for more threads than a CTA has, groups of
+// several tiles.
+std::vector<AttentionCase> split_cases() {
+  using enum HeadGroups;
+  std::vector<AttentionCase> cases;
+  auto add = [&](AttentionCase c) { cases.push_back(std::move(c)); };
+  std::vector<testing::SeqShape> many;
+  for (int32_t i = 0; i < 70; ++i) many.push_back({i % 5 == 4 ? 0 : 1, 1 + i * 7 % 300});
+  add({.name = "many_rows", .heads = 8, .kv_heads = 8, .seqs = many});
+  add({.name = "many_lists",
+       .heads = 16,
+       .kv_heads = 8,
+       .seqs = many,
+       .select = true,
+       .groups = per_query_head});
+  add({.name = "long_row",
+       .heads = 8,
+       .kv_heads = 2,
+       .head_dim = 128,
+       .seqs = {{1, 20000}, {1, 9000}, {1, 130}}});
+  add({.name = "long_row_f32",
+       .heads = 2,
+       .kv_heads = 1,
+       .seqs = {{1, 20000}, {2, 900}},
+       .dtype = DType::f32});
+  add({.name = "long_list",
+       .heads = 4,
+       .kv_heads = 1,
+       .head_dim = 128,
+       .seqs = {{1, 20000}},
+       .select = true,
+       .keep = 0.6});
+  add({.name = "group_16_d128", .heads = 32, .kv_heads = 2, .head_dim = 128, .seqs = {{2, 700}}});
+  add({.name = "group_12_d80",
+       .heads = 12,
+       .kv_heads = 1,
+       .head_dim = 80,
+       .seqs = {{2, 700}},
+       .alibi = true});
+  add({.name = "group_16_d256",
+       .heads = 16,
+       .kv_heads = 1,
+       .head_dim = 256,
+       .seqs = {{2, 700}},
+       .dtype = DType::f16});
+  add({.name = "group_40_list",
+       .heads = 40,
+       .kv_heads = 1,
+       .head_dim = 128,
+       .seqs = {{2, 700}},
+       .select = true});
+  add({.name = "group_20_f32", .heads = 20, .kv_heads = 1, .seqs = {{2, 700}}, .dtype = DType::f32});
+  add({.name = "cap_alibi_f32",
+       .heads = 6,
+       .seqs = {{3, 400}},
+       .dtype = DType::f32,
+       .soft_cap = 1.5f,
+       .alibi = true});
+  return cases;
+}
+
+std::vector<AttentionCase> all_cases() {
+  std::vector<AttentionCase> cases = testing::attention_cases();
+  for (auto&& more : {testing::padded_attention_cases(), testing::fp8_attention_cases(), split_cases()}) {
+    cases.insert(cases.end(), more.begin(), more.end());
+  }
+  return cases;
+}
+
+struct Results {
+  std::vector<float> out, lse;
+};
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+template <typename Base>
+class DecodeOnGpu : public testing::OnGpu<Base> {
+ protected:
+  Results run(const AttentionCase& c, AttentionOnDevice& on_device) {
+    cuda::Decode decode;
+    const Status prepared = decode.prepare(limits_of(c), *this->device_);
+    EXPECT_TRUE(prepared.ok()) << prepared.message();
+    decode.run(on_device.params(), this->handle());
+    EXPECT_TRUE(device_ok());
+    return {on_device.out(), on_device.lse()};
+  }
+};
+
+using DecodeTest = DecodeOnGpu<::testing::Test>;
+using DecodeCases = DecodeOnGpu<::testing::TestWithParam<AttentionCase>>;
+
+void expect_near(const AttentionCase& c, const Results& got, const std::vector<float>& out,
+                 const std::vector<float>& lse) {
+  ASSERT_EQ(got.out.size(), out.size());
+  for (size_t i = 0; i < out.size(); ++i) {
+    ASSERT_NEAR(got.out[i], out[i], tolerance(c.dtype))
+        << "row " << i / c.head_dim / c.heads << " head " << i / c.head_dim % c.heads << " dim "
+        << i % c.head_dim;
+  }
+  for (size_t i = 0; i < lse.size(); ++i) {
+    if (std::isinf(lse[i])) {
+      ASSERT_EQ(got.lse[i], lse[i]) << "row " << i / c.heads << " head " << i % c.heads;
+    } else {
+      ASSERT_NEAR(got.lse[i], lse[i], tolerance(c.dtype) * std::max(1.0f, std::abs(lse[i])))
+          << "row " << i / c.heads << " head " << i % c.heads;
+    }
+  }
+}
+
+int64_t keys_seen(const AttentionProblem& problem, int32_t row) {
+  const AttentionCase& c = problem.shape();
+  const bool own_lists = c.select && c.kind != Selection::Kind::all && c.groups == HeadGroups::per_query_head;
+  const int32_t step = own_lists ? 1 : c.heads / c.kv_heads;
+  int64_t keys = 0;
+  for (int32_t h = 0; h < c.heads; h += step) {
+    for (int64_t pos = 0; pos <= problem.row_pos(row); ++pos) keys += problem.sees(row, h, pos);
+  }
+  return keys;
+}
+
+TEST_P(DecodeCases, EqualTheReferenceAndCountWhatTheyRead) {
+  AttentionProblem problem(GetParam());
+  ref::paged_attention(problem.params());
+  AttentionOnDevice on_device(problem);
+  expect_near(GetParam(), run(GetParam(), on_device), problem.out(), problem.lse());
+  const std::vector<int64_t> keys_read = on_device.keys_read();
+  for (int32_t row = 0; row < problem.rows(); ++row)
+    EXPECT_EQ(keys_read[row], keys_seen(problem, row)) << "row " << row;
+}
+
+// A row alone, or beside others, or run again: the same bits.
+TEST_P(DecodeCases, OtherRowsChangeNoBit) {
+  const AttentionCase& c = GetParam();
+  if (c.select && c.rows_per_list > 0) GTEST_SKIP() << "a row alone would need a Selection of its own";
+  AttentionProblem problem(c);
+  AttentionOnDevice on_device(problem);
+  const Results all = run(c, on_device);
+  cuda::Decode decode;
+  ASSERT_TRUE(decode.prepare(limits_of(c), *device_).ok());
+  const int64_t width = static_cast<int64_t>(c.heads) * c.head_dim;
+  const DeviceArray<int32_t> indptr(std::vector<int32_t>{0, 1});
+  for (int32_t row = problem.rows() - 1; row >= 0; row -= 1 + problem.rows() / 8) {
+    const DeviceArray<int32_t> len({static_cast<int32_t>(std::max<int64_t>(0, problem.row_pos(row) + 1))});
+    const DeviceArray<float> out(std::vector<float>(width, NAN)), lse(std::vector<float>(c.heads, NAN));
+    AttentionParams one = on_device.params();
+    Selection selection;
+    one.rows = one.num_seqs = 1;
+    one.q_indptr = indptr.data(), one.seq_len = len.data();
+    one.q += row * width;
+    one.out = out.data(), one.lse = lse.data();
+    one.keys_read = nullptr;
+    one.kv.table.slots += problem.row_seq(row) * one.kv.table.seq_stride;
+    if (one.selection != nullptr) {
+      selection = *one.selection;
+      const int64_t lists = static_cast<int64_t>(row) * selection.groups;
+      if (selection.units) selection.units += lists * selection.capacity, selection.counts += lists;
+      if (selection.begins) selection.begins += lists, selection.ends += lists;
+      selection.rows = 1;
+      one.selection = &selection;
+    }
+    decode.run(one, handle());
+    ASSERT_TRUE(device_ok());
+    const auto first = all.out.begin() + row * width;
+    ASSERT_TRUE(same_bits(out.download(), {first, first + width})) << "row " << row;
+    const auto first_lse = all.lse.begin() + row * c.heads;
+    ASSERT_TRUE(same_bits(lse.download(), {first_lse, first_lse + c.heads})) << "row " << row;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, DecodeCases, ::testing::ValuesIn(all_cases()),
+                         [](const auto& info) { return info.param.name; });
+
+// A captured launch replays with other lengths and counts: the arrays are read on the device.
+TEST_F(DecodeTest, GraphFollowsLengthsAndCounts) {
+  for (const bool select : {false, true}) {
+    const AttentionCase c = {.name = "graph",
+                             .heads = 8,
+                             .kv_heads = 2,
+                             .head_dim = 128,
+                             .seqs = {{1, 3000}, {1, 700}, {1, 0}, {1, 40}},
+                             .select = select,
+                             .keep = 0.4};
+    AttentionProblem problem(c);
+    AttentionOnDevice on_device(problem);
+    cuda::Decode decode;
+    ASSERT_TRUE(decode.prepare(limits_of(c), *device_).ok());
+    auto graph = device_->capture(*stream_, [&] {
+      decode.run(on_device.params(), handle());
+      return Status();
+    });
+    ASSERT_TRUE(graph.ok()) << graph.status().message();
+    for (const std::vector<int32_t>& lengths :
+         {std::vector<int32_t>{3000, 700, 0, 40}, {17, 0, 0, 40}, {2999, 1, 0, 0}}) {
+      on_device.seq_len().upload(lengths);
+      std::vector<int32_t> counts = problem.counts();
+      for (int32_t& count : counts) count = count * lengths[0] / 3000;
+      on_device.counts().upload(counts);
+      on_device.poison_results(problem);
+      decode.run(on_device.params(), handle());
+      ASSERT_TRUE(device_ok());
+      const std::vector<float> out = on_device.out(), lse = on_device.lse();
+      on_device.poison_results(problem);
+      ASSERT_TRUE((*graph)->launch(*stream_).ok());
+      ASSERT_TRUE(device_ok());
+      EXPECT_TRUE(same_bits(on_device.out(), out)) << lengths[0];
+      EXPECT_TRUE(same_bits(on_device.lse(), lse)) << lengths[0];
+      EXPECT_EQ(std::count_if(out.begin(), out.end(), [](float x) { return std::isnan(x); }), 0);
+    }
+  }
+}
+
+// The blocks of a small pool, spread over one of more than 2^31 elements.
+TEST_F(DecodeTest, OffsetsBeyondThirtyTwoBits) {
+  const AttentionCase c = {
+      .name = "far", .heads = 4, .kv_heads = 2, .head_dim = 128, .seqs = {{1, 70}, {2, 100}}};
+  AttentionProblem problem(c);
+  AttentionOnDevice compact(problem);
+  const Results want = run(c, compact);
+  const AttentionParams& p = compact.params();
+  const int64_t slots = static_cast<int64_t>(problem.k_memory().size() / 2) / p.kv.block_stride;
+  const int64_t stride = (int64_t{1} << 31) / (slots - 1) / 64 * 64 + 64;
+  const size_t bytes = 2 * (stride * (slots - 1) + p.kv.block_stride);
+  ASSERT_GT(stride * (slots - 1), int64_t{1} << 31);
+  if (device_->free_bytes() < static_cast<int64_t>(3 * bytes))
+    GTEST_SKIP() << "needs " << 2 * bytes << " bytes";
+  AttentionOnDevice far(problem);
+  Result<Buffer> k = device_->allocate(bytes, "far keys"), v = device_->allocate(bytes, "far values");
+  ASSERT_TRUE(k.ok() && v.ok());
+  const size_t pitch = 2 * stride, width = 2 * p.kv.block_stride;
+  ASSERT_EQ(cudaMemcpy2D(k->data(), pitch, p.kv.k, width, width, slots, cudaMemcpyDeviceToDevice),
+            cudaSuccess);
+  ASSERT_EQ(cudaMemcpy2D(v->data(), pitch, p.kv.v, width, width, slots, cudaMemcpyDeviceToDevice),
+            cudaSuccess);
+  far.params().kv.k = k->data(), far.params().kv.v = v->data();
+  far.params().kv.block_stride = stride;
+  const Results got = run(c, far);
+  EXPECT_TRUE(same_bits(got.out, want.out));
+  EXPECT_TRUE(same_bits(got.lse, want.lse));
+}
+
+TEST_F(DecodeTest, RefusesWhatItHasNoKernelFor) {
+  cuda::Decode decode;
+  OpsLimits limits;
+  for (int32_t dim : {32, 72, 272}) {
+    limits.head_dim = dim;
+    const Status status = decode.prepare(limits, *device_);
+    EXPECT_EQ(status.code(), StatusCode::unsupported);
+    EXPECT_NE(status.message().find(std::to_string(dim)), std::string::npos) << status.message();
+  }
+}
+
+}  // namespace
+}  // namespace fovea

@@ -1,0 +1,25 @@
+// The compiled decode kernels: each family fills its table in a source file of its own.
+#pragma once
+
+#include <fovea/types.h>
+
+#include <cstddef>
+#include <vector>
+
+#include "kernels/cuda/decode/config.h"
+
+namespace fovea::cuda::decode {
+
+struct Entry {
+  DType dtype = DType::bf16;
+  Shape shape;                     // path, dim_class, whole and tile_heads tell the kernels apart
+  const void* function = nullptr;  // void(Args)
+  size_t shared_bytes = 0;
+};
+
+std::vector<Entry> bf16_entries();
+std::vector<Entry> f16_entries();
+std::vector<Entry> fp8_entries();
+std::vector<Entry> scalar_entries();
+
+}  // namespace fovea::cuda::decode

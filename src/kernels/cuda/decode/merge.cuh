@@ -1,0 +1,191 @@
+// From the warps' partial softmaxes to the result: over the warps of a CTA through shared memory, over the
+// splits of a list through scratch, by the CTA that finishes last. Every sum runs in a fixed order: who is
+// last changes no bit.
+#pragma once
+
+#include "kernels/cuda/decode/work_items.cuh"
+
+namespace fovea::cuda::decode {
+
+inline constexpr int kMaxSplits = SplitRule{}.max_splits;
+inline constexpr float kLn2 = 0.6931471805599453f;
+
+// Partial results of the warps of a CTA: `max` in log2 units, `out` and `sum` relative to it.
+template <int kHeads, int kDim>
+struct WarpPartials {
+  static constexpr int kStride =
+      kDim + 4;  // keeps float4 rows of neighbouring heads out of each other's banks
+  float out[kWarps][kHeads][kStride];
+  float max[kWarps][kHeads];
+  float sum[kWarps][kHeads];
+  float weight[kHeads][kMaxSplits];
+  float2 softmax[kHeads];
+  int32_t keys_read;
+  bool last;
+};
+
+// 2^x to two units in the last place; what is below 2^-126 is 0.
+__device__ inline float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// What scores are relative to: their largest, or anything finite where nothing was seen, so that -inf weighs
+// 0.
+__device__ inline float weight_base(float max) { return max == -INFINITY ? 0.0f : max; }
+__device__ inline float relative_weight(float x, float max) { return exp2_fast(x - weight_base(max)); }
+
+__device__ inline void add_scaled(float4& sum, float w, float4 x) {
+  sum.x += w * x.x;
+  sum.y += w * x.y;
+  sum.z += w * x.z;
+  sum.w += w * x.w;
+}
+
+// Elements [4 * column, 4 * column + 4) of one head's result.
+__device__ inline void write_result(const Args& a, int32_t row, int32_t head, int32_t kv_head, int column,
+                                    float4 out, float2 softmax) {
+  const float v_scale = a.p.kv.v_scale == nullptr ? 1.0f : a.p.kv.v_scale[kv_head];
+  const float f = softmax.y > 0.0f ? v_scale / softmax.y : softmax.y == 0.0f ? 0.0f : softmax.y;  // NaN stays
+  const int64_t row_head = static_cast<int64_t>(row) * a.p.num_heads + head;
+  reinterpret_cast<float4*>(a.p.out + row_head * a.p.kv.head_dim)[column] =
+      make_float4(out.x * f, out.y * f, out.z * f, out.w * f);
+  if (column == 0 && a.p.lse != nullptr) a.p.lse[row_head] = (softmax.x + log2f(softmax.y)) * kLn2;
+}
+
+// Merges the warps' results of an item, into the output where it is the list's only split, else into scratch.
+template <int kHeads, int kDim>
+__device__ void merge_warps(const Args& a, const WorkItem& w, const WarpPartials<kHeads, kDim>& s) {
+  const HeadTile& heads = w.heads;
+  const int columns = a.p.kv.head_dim / 4;
+  for (int i = threadIdx.x; i < heads.count * columns; i += kThreads) {
+    const int h = i / columns, column = i % columns;
+    float2 softmax = {-INFINITY, 0.0f};
+    for (int x = 0; x < kWarps; ++x) softmax.x = fmaxf(softmax.x, s.max[x][h]);
+    float4 out = {};
+    for (int x = 0; x < kWarps; ++x) {
+      const float f = relative_weight(s.max[x][h], softmax.x);
+      softmax.y += f * s.sum[x][h];
+      add_scaled(out, f, reinterpret_cast<const float4*>(s.out[x][h])[column]);
+    }
+    if (w.splits == 1) {
+      write_result(a, w.keys.row, heads.first + h, heads.kv_head, column, out, softmax);
+      continue;
+    }
+    const int64_t row_head = static_cast<int64_t>(w.keys.row) * a.p.num_heads + heads.first + h;
+    const int64_t at = row_head * a.rule.max_splits + w.split;
+    reinterpret_cast<float4*>(a.partial_out + at * a.p.kv.head_dim)[column] = out;
+    if (column == 0) a.partial_softmax[at] = softmax;
+  }
+}
+
+// Adds 1 and returns what was there. What this thread knows to be written (a barrier tells it of its whole CTA's writes) is
+// seen by whoever adds later.
+__device__ inline int32_t add_one(int32_t* to) {
+  int32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(before) : "l"(to) : "memory");
+  return before;
+}
+
+// True in all threads of the CTA that finished the list's last split: it sees what all others wrote. One thread speaks for
+// all: a fence of every warp took 2 us each, one after the other.
+template <int kHeads, int kDim>
+__device__ bool finished_last(const Args& a, const WorkItem& w, WarpPartials<kHeads, kDim>& s) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    int32_t* done =
+        a.done + (static_cast<int64_t>(w.keys.row) * a.lists + w.keys.list) * a.head_tiles + w.heads.number;
+    s.last = add_one(done) == w.splits - 1;
+    if (s.last) *done = 0;  // for the next launch
+  }
+  __syncthreads();
+  return s.last;
+}
+
+// A warp a head: the weight of each split, and the softmax over all of them.
+template <int kHeads, int kDim>
+__device__ void weigh_splits(const Args& a, const WorkItem& w, WarpPartials<kHeads, kDim>& s) {
+  const HeadTile& heads = w.heads;
+  const int lane = threadIdx.x % kWarp;
+  for (int h = threadIdx.x / kWarp; h < heads.count; h += kWarps) {
+    const int64_t row_head = static_cast<int64_t>(w.keys.row) * a.p.num_heads + heads.first + h;
+    const float2* splits = a.partial_softmax + row_head * a.rule.max_splits;
+    float max = -INFINITY;
+    for (int i = lane; i < w.splits; i += kWarp) max = fmaxf(max, __ldcg(&splits[i]).x);
+    for (int step = kWarp / 2; step > 0; step /= 2) max = fmaxf(max, __shfl_xor_sync(kAllLanes, max, step));
+    float sum = 0.0f;
+    for (int i = lane; i < w.splits; i += kWarp) {
+      const float2 part = __ldcg(&splits[i]);
+      s.weight[h][i] = relative_weight(part.x, max);
+      sum += s.weight[h][i] * part.y;
+    }
+    for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+    if (lane == 0) s.softmax[h] = {max, sum};
+  }
+}
+
+// The weighted sum of a list's splits. Where the columns are fewer than the threads, several threads share
+// one, each with every parts-th split, so that enough loads are under way.
+template <int kHeads, int kDim>
+__device__ void merge_splits(const Args& a, const WorkItem& w, WarpPartials<kHeads, kDim>& s) {
+  const HeadTile& heads = w.heads;
+  weigh_splits(a, w, s);
+  __syncthreads();
+  const int d = a.p.kv.head_dim, columns = d / 4, all = heads.count * columns;
+  const int parts = max(1, kThreads / all);
+  auto* sums = reinterpret_cast<float4*>(s.out);  // [parts, heads, columns]
+  for (int i = threadIdx.x; i < parts * all; i += kThreads) {
+    const int part = i / all, h = i % all / columns, column = i % columns;
+    const int64_t row_head = static_cast<int64_t>(w.keys.row) * a.p.num_heads + heads.first + h;
+    const float* splits = a.partial_out + row_head * a.rule.max_splits * d + 4 * column;
+    float4 sum = {};
+#pragma unroll 8
+    for (int split = part; split < w.splits; split += parts) {
+      add_scaled(sum, s.weight[h][split],
+                 __ldcg(reinterpret_cast<const float4*>(splits + static_cast<int64_t>(split) * d)));
+    }
+    sums[i] = sum;
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < all; i += kThreads) {
+    const int h = i / columns;
+    float4 sum = sums[i];
+    for (int part = 1; part < parts; ++part) add_scaled(sum, 1.0f, sums[part * all + i]);
+    write_result(a, w.keys.row, heads.first + h, heads.kv_head, i % columns, sum, s.softmax[h]);
+  }
+}
+
+// Adds an item's keys to the caller's count. Lists of several head tiles are counted once.
+__device__ inline void count_keys(const Args& a, const WorkItem& w, int32_t keys) {
+  if (a.p.keys_read == nullptr || w.heads.number > 0 || keys == 0) return;
+  atomicAdd(reinterpret_cast<unsigned long long*>(a.p.keys_read + w.keys.row),
+            static_cast<unsigned long long>(keys));
+}
+
+// Once every warp's partial result is in `s`. All threads of the CTA call it; ends with a barrier.
+template <int kHeads, int kDim>
+__device__ void finish_item(const Args& a, const WorkItem& w, WarpPartials<kHeads, kDim>& s) {
+  __syncthreads();
+  if (threadIdx.x == 0) count_keys(a, w, s.keys_read);
+  merge_warps(a, w, s);
+  if (w.splits > 1 && finished_last(a, w, s)) merge_splits(a, w, s);
+  __syncthreads();
+}
+
+// Calls attend() for each item of this CTA, with shared.item filled in. attend() ends in finish_item().
+template <typename Shared, typename Attend>
+__device__ void for_each_item(const Args& a, Shared& shared, Attend&& attend) {
+  const ItemFinder finder(a, shared.items);
+  for (int32_t i = blockIdx.x; i < finder.items(); i += gridDim.x) {
+    const WorkItem item = finder.find(i);
+    if (threadIdx.x == 0) {
+      shared.item = item;
+      shared.partials.keys_read = 0;
+    }
+    __syncthreads();
+    attend();
+  }
+}
+
+}  // namespace fovea::cuda::decode

@@ -1,0 +1,7 @@
+#include "kernels/cuda/decode/mma_kernel.cuh"
+
+namespace fovea::cuda::decode {
+
+std::vector<Entry> bf16_entries() { return mma_entries<Bf16Kv>(DType::bf16); }
+
+}  // namespace fovea::cuda::decode

@@ -1,0 +1,341 @@
+// Decode attention on tensor cores, bf16, f16 and fp8 KV in layout hnd.
+//
+// A warp takes 16 keys at a time and holds them in registers, straight from device memory. A dot product does
+// not care in which order its dimensions are added: a lane loads eight neighbouring dimensions at once (16
+// bytes of bf16) and calls them the rows of B that it holds anyway, so K needs no shuffling at all. V is
+// loaded the same way; pairs of its keys are woven together in registers. The scores come out of the first
+// product in the lanes where the second wants the weights. Nothing but q, which all warps share, and the
+// merge goes through shared memory, and warps meet only at the end of an item.
+//   scores[q large 8 heads, q small 8 heads; 8 keys] = q K^T          out^T[16 dims; 8 heads] += V^T
+//   weights^T
+// q and the weights are multiplied as sums of two 16-bit floats each: scores and results are float32 results
+// but for 2^-16 (bf16) or 2^-22 (f16, fp8) of each product, at no cost where memory is the limit.
+#pragma once
+
+#include "kernels/cuda/decode/entries.h"
+#include "kernels/cuda/decode/merge.cuh"
+#include "kernels/cuda/decode/mma.cuh"
+
+namespace fovea::cuda::decode {
+
+// kDim: head_dim rounded up; dimensions beyond head_dim are multiplied by a q of 0 and their results dropped.
+// kWhole: it is head_dim itself, and loads need no clamping. kColumns: tiles of 8 heads.
+template <typename Kv, int kDim, bool kWhole, int kColumns>
+struct MmaKernel {
+  using Eight = typename Kv::Eight;
+  using Stored = typename Kv::Stored;
+  static constexpr int kHeads = 8 * kColumns;
+  static constexpr int kSlices = kDim / 32;  // of K: a lane holds 8 of every 32 dimensions of two keys
+  static constexpr int kBlocks = kDim / 64;  // of V: a lane holds 8 of every 64 dimensions of four keys
+
+  struct Shared {
+    ItemFinder::Shared items;
+    WorkItem item;  // uniform values, which would cost every lane registers
+    alignas(
+        16) uint4 q[kColumns][kSlices][2][kWarp];  // A operands of q: rows of large parts, then of small ones
+    alignas(16) WarpPartials<kHeads, kDim> partials;
+  };
+
+  struct Tile {           // 16 keys of K, or of V
+    Eight k[kSlices][2];  // keys g and g + 8, dimensions 32 * slice + 8t ..
+    Eight v[kBlocks][4];  // keys 2t, 2t + 1, 2t + 8, 2t + 9, dimensions 64 * block + 8g ..
+  };
+
+  // Softmax and result of the keys so far. A lane's softmax is that of head g (of each column tile), `sum`
+  // its own keys' part. Of `out` it holds heads 2t and 2t + 1: [.][4 * block + p] is (dimension 64 * block +
+  // 8g + 2p, both heads), (the next dimension, both heads).
+  struct Running {
+    float max[kColumns];
+    float sum[kColumns];
+    float out[kColumns][4 * kBlocks][4];
+  };
+
+  // Of 16 keys, [2 * i + j]: head g and key 8i + 2t + j.
+  using Scores = float[kColumns][4];
+  static __device__ int key_of(int i, int t) { return 8 * (i / 2) + 2 * t + i % 2; }
+
+  const Args& a;
+  Shared& shared;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
+
+  __device__ MmaKernel(const Args& args, Shared& s) : a(args), shared(s) {}
+
+  // key: the lane that holds its place.
+  __device__ static const char* key_row(const void* cache, const KeyPlaces& places, int key) {
+    return static_cast<const char*>(cache) + __shfl_sync(kAllLanes, places.offset, key);
+  }
+
+  // Eight dimensions of every kPitch, from `dim` on. Beyond head_dim a lane reads the last ones once more.
+  template <int kPitch, int kAt = 0, int kCount, int kRows>
+  __device__ void load_row(const char* row, int dim, Eight (&to)[kCount][kRows], int r) const {
+    if constexpr (kAt < kCount) {
+      constexpr int kBytes = sizeof(Stored);
+      if constexpr (kWhole) {
+        load_once<kPitch * kAt * kBytes>(to[kAt][r], row + dim * kBytes);
+      } else {
+        load_once<0>(to[kAt][r], row + min(dim + kPitch * kAt, a.p.kv.head_dim - 8) * kBytes);
+      }
+      load_row<kPitch, kAt + 1>(row, dim, to, r);
+    }
+  }
+
+  // first: the lane that holds the tile's first key.
+  __device__ void load_k(Tile& tile, const KeyPlaces& places, int first) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) load_row<32>(key_row(a.p.kv.k, places, first + g + 8 * r), 8 * t, tile.k, r);
+  }
+  __device__ void load_v(Tile& tile, const KeyPlaces& places, int first) const {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      load_row<64>(key_row(a.p.kv.v, places, first + key_of(r, t)), 8 * g, tile.v, r);
+    }
+  }
+
+  // Each warp prepares some slices of q for all warps.
+  __device__ void share_q() {
+    const HeadTile& heads = shared.item.heads;
+    const int d = a.p.kv.head_dim;
+    for (int i = warp; i < kColumns * kSlices; i += kWarps) {
+      const int c = i / kSlices, s = i % kSlices, head = 8 * c + g, dim = 32 * s + 8 * t;
+      float4 x[2] = {};
+      if (head < heads.count && dim < d) {
+        const int64_t row_head =
+            static_cast<int64_t>(shared.item.keys.row) * a.p.num_heads + heads.first + head;
+        const auto* q = reinterpret_cast<const float4*>(a.p.q + row_head * d + dim);
+        x[0] = q[0], x[1] = q[1];
+      }
+      for (int half = 0; half < 2; ++half) {
+        uint4& rows = shared.q[c][s][half][lane];
+        split<Kv>(x[half].x, x[half].y, rows.x, rows.y);
+        split<Kv>(x[half].z, x[half].w, rows.z, rows.w);
+      }
+    }
+  }
+
+  __device__ void multiply_k(const Tile& tile, Scores& scores) const {
+    float sums[kColumns][2][4] = {};
+#pragma unroll
+    for (int s = 0; s < kSlices; ++s) {
+      uint32_t keys[2][4];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) Kv::widen(tile.k[s][r], keys[r]);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) {
+          const uint4 q = shared.q[c][s][half][lane];
+#pragma unroll
+          for (int r = 0; r < 2; ++r)
+            Kv::mma(sums[c][r], q, make_uint2(keys[r][2 * half], keys[r][2 * half + 1]));
+        }
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores[c][i] = sums[c][i / 2][i % 2] + sums[c][i / 2][i % 2 + 2];
+    }
+  }
+
+  // Scores to log2 units, capped and biased; -inf where the key is not to be read. `valid`: a bit for each
+  // key.
+  __device__ void bias_and_mask(int32_t pos, int first, unsigned valid, Scores& scores) const {
+    const float cap = a.p.soft_cap, scale = shared.item.score_scale;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        scores[c][i] *= scale;
+        if (cap > 0.0f) scores[c][i] = cap * kLog2e * tanhf(scores[c][i]);
+      }
+    }
+    if (a.p.alibi_slopes != nullptr) add_alibi(pos, first, scores);
+    if (valid == 0xffffu) return;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if ((valid >> key_of(i, t) & 1) == 0) scores[c][i] = -INFINITY;
+      }
+    }
+  }
+
+  __device__ void add_alibi(int32_t pos, int first, Scores& scores) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int32_t key_pos = __shfl_sync(kAllLanes, pos, first + key_of(i, t));
+      const float distance = static_cast<float>(key_pos - shared.item.keys.pos);
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        const int head = min(8 * c + g, shared.item.heads.count - 1);
+        scores[c][i] += a.p.alibi_slopes[shared.item.heads.first + head] * kLog2e * distance;
+      }
+    }
+  }
+
+  // Scores become weights relative to the largest score so far; what was summed up before is rescaled where
+  // that grew.
+  __device__ void weigh(Scores& scores, Running& run) const {
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      float max = run.max[c];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) max = fmaxf(max, scores[c][i]);
+      max = fmaxf(max, __shfl_xor_sync(kAllLanes, max, 1));
+      max = fmaxf(max, __shfl_xor_sync(kAllLanes, max, 2));
+      const float base = weight_base(max);
+      if (__any_sync(kAllLanes, max > run.max[c])) {
+        const float f = exp2_fast(run.max[c] - base);
+        run.max[c] = max;
+        run.sum[c] *= f;
+        const float of_heads[2] = {__shfl_sync(kAllLanes, f, 8 * t), __shfl_sync(kAllLanes, f, 8 * t + 4)};
+#pragma unroll
+        for (int m = 0; m < 4 * kBlocks; ++m) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) run.out[c][m][i] *= of_heads[i % 2];
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        scores[c][i] = exp2_fast(scores[c][i] - base);
+        run.sum[c] += scores[c][i];
+      }
+    }
+  }
+
+  // A weight of 0 does not make a NaN harmless.
+  __device__ void clear_unseen(unsigned valid, Tile& tile) const {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      if ((valid >> key_of(r, t) & 1) != 0) continue;
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) tile.v[b][r] = {};
+    }
+  }
+
+  __device__ void multiply_v(const Tile& tile, const Scores& weights, Running& run) const {
+    uint2 large[kColumns], small[kColumns];
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      split<Kv>(weights[c][0], weights[c][1], large[c].x, small[c].x);
+      split<Kv>(weights[c][2], weights[c][3], large[c].y, small[c].y);
+    }
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      uint32_t key[4][4];
+#pragma unroll
+      for (int r = 0; r < 4; ++r) Kv::widen(tile.v[b][r], key[r]);
+#pragma unroll
+      for (int p = 0; p < 4; ++p) {
+        const uint4 dims = {
+            __byte_perm(key[0][p], key[1][p], 0x5410), __byte_perm(key[0][p], key[1][p], 0x7632),
+            __byte_perm(key[2][p], key[3][p], 0x5410), __byte_perm(key[2][p], key[3][p], 0x7632)};
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) {
+          Kv::mma(run.out[c][4 * b + p], dims, large[c]);
+          Kv::mma(run.out[c][4 * b + p], dims, small[c]);
+        }
+      }
+    }
+  }
+
+  __device__ static void clear(Running& run) {
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      run.max[c] = -INFINITY, run.sum[c] = 0.0f;
+#pragma unroll
+      for (int m = 0; m < 4 * kBlocks; ++m) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) run.out[c][m][i] = 0.0f;
+      }
+    }
+  }
+
+  __device__ void store(const Running& run) {
+    auto& s = shared.partials;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      float sum = run.sum[c];
+      sum += __shfl_xor_sync(kAllLanes, sum, 1);
+      sum += __shfl_xor_sync(kAllLanes, sum, 2);
+      if (t == 0) s.max[warp][8 * c + g] = run.max[c], s.sum[warp][8 * c + g] = sum;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int head = 8 * c + 2 * t + i;
+        if (head >= shared.item.heads.count) continue;
+#pragma unroll
+        for (int b = 0; b < kBlocks; ++b) {
+          const auto& m = &run.out[c][4 * b];
+          auto* out = reinterpret_cast<float4*>(&s.out[warp][head][64 * b + 8 * g]);
+          out[0] = make_float4(m[0][i], m[0][i + 2], m[1][i], m[1][i + 2]);
+          out[1] = make_float4(m[2][i], m[2][i + 2], m[3][i], m[3][i + 2]);
+        }
+      }
+    }
+  }
+
+  // The next tile's K is on its way while this one's weights are computed, its V while the next scores are.
+  __device__ void attend() {
+    const WorkItem& item = shared.item;
+    const int32_t tiles = tiles_of_warp(item);
+    KeyCursor cursor(a, item, sizeof(Stored), a.p.kv.head_dim * sizeof(Stored));
+    KeyPlaces places = cursor.next();
+    Tile tile;
+    Running run;
+    load_k(tile, places, 0);
+    load_v(tile, places, 0);
+    clear(run);
+    share_q();
+    __syncthreads();
+    for (int32_t i = 0; i < tiles; ++i) {
+      const int first = i % 2 * kTileKeys, next = kTileKeys - first;
+      const unsigned valid = places.valid >> first & 0xffffu;
+      const int32_t pos = places.pos;
+      if (next == 0) places = cursor.next();
+      Scores scores;
+      multiply_k(tile, scores);
+      if (i + 1 < tiles) load_k(tile, places, next);
+      bias_and_mask(pos, first, valid, scores);
+      weigh(scores, run);
+      if (valid != 0xffffu) clear_unseen(valid, tile);
+      multiply_v(tile, scores, run);
+      if (i + 1 < tiles) load_v(tile, places, next);
+      if (lane == 0) atomicAdd(&shared.partials.keys_read, __popc(valid));
+    }
+    store(run);
+    finish_item(a, item, shared.partials);
+  }
+};
+
+// CTAs of a multiprocessor: what the registers of K, V and the result leave room for.
+constexpr int mma_ctas(int dim, int columns) { return dim * columns <= 128 ? kCtasPerSm : 1; }
+
+template <typename Kv, int kDim, bool kWhole, int kColumns>
+__global__ void __launch_bounds__(kThreads, mma_ctas(kDim, kColumns))
+    mma_kernel(const __grid_constant__ Args a) {
+  using Kernel = MmaKernel<Kv, kDim, kWhole, kColumns>;
+  extern __shared__ __align__(16) char memory[];
+  auto& shared = *reinterpret_cast<typename Kernel::Shared*>(memory);
+  Kernel kernel(a, shared);
+  for_each_item(a, shared, [&] { kernel.attend(); });
+}
+
+template <typename Kv, int kDim, bool kWhole, int kColumns>
+Entry mma_entry(DType dtype) {
+  Entry e;
+  e.dtype = dtype;
+  e.shape = {.path = Path::mma, .dim_class = kDim, .whole = kWhole, .tile_heads = 8 * kColumns};
+  e.function = reinterpret_cast<const void*>(&mma_kernel<Kv, kDim, kWhole, kColumns>);
+  e.shared_bytes = sizeof(typename MmaKernel<Kv, kDim, kWhole, kColumns>::Shared);
+  return e;
+}
+
+// All of one element type.
+template <typename Kv>
+std::vector<Entry> mma_entries(DType dtype) {
+  return {mma_entry<Kv, 64, true, 1>(dtype), mma_entry<Kv, 128, true, 1>(dtype),
+          mma_entry<Kv, 128, false, 1>(dtype), mma_entry<Kv, 256, false, 1>(dtype),
+          mma_entry<Kv, 128, false, 2>(dtype)};
+}
+
+}  // namespace fovea::cuda::decode

@@ -1,0 +1,273 @@
+// Which keys a CTA reads. The lists of all rows are cut into splits (SplitRule); a work item is one split of
+// one list for one tile of its heads. Nobody hands items out: every CTA of the fixed grid computes the same
+// running sum of splits from the lengths and counts that lie in device memory, and takes items blockIdx.x,
+// blockIdx.x + gridDim.x, ...
+#pragma once
+
+#include "kernels/cuda/decode/args.h"
+
+namespace fovea::cuda::decode {
+
+inline constexpr int kWarp = 32;
+
+inline constexpr unsigned kAllLanes = 0xffffffffu;
+inline constexpr float kLog2e = 1.4426950408889634f;
+
+// The keys of one list of one row, in the order in which they are walked: key i is token start + i of the
+// sequence, or token i % tokens_per_unit of unit units[i / tokens_per_unit]. Only positions in [lo, hi) are
+// visible.
+struct KeyList {
+  int32_t row;
+  int32_t list;
+  int32_t seq;
+  int32_t pos;  // of the query
+  int32_t lo, hi;
+  const int32_t* units;  // null: consecutive tokens
+  int32_t start;         // consecutive tokens: a multiple of kTileKeys at or before lo
+  int32_t keys;
+};
+
+// The query heads of one work item, all of one KV head.
+struct HeadTile {
+  int32_t number;  // in the list
+  int32_t kv_head;
+  int32_t first;  // query head
+  int32_t count;
+};
+
+struct WorkItem {
+  KeyList keys;
+  HeadTile heads;
+  float score_scale;           // turns q k^T into log2 units; with a soft cap, into caps
+  int32_t first_key, end_key;  // of keys' order
+  int32_t split, splits;
+};
+
+// The i with indptr[i] <= x < indptr[i + 1]. In decode it mostly is x itself.
+__device__ inline int32_t segment_of(const int32_t* indptr, int32_t segments, int32_t x) {
+  if (x < segments && indptr[x] <= x && x < indptr[x + 1]) return x;
+  int32_t low = 0, high = segments - 1;
+  while (low < high) {
+    const int32_t middle = (low + high) / 2;
+    if (indptr[middle + 1] <= x) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+__device__ inline void choose_consecutive(KeyList& k) {
+  k.units = nullptr;
+  k.start = k.lo & ~(kTileKeys - 1);
+  k.keys = k.hi > k.lo ? k.hi - k.start : 0;
+}
+
+__device__ inline void choose_selected(const Selection& s, KeyList& k, int32_t group) {
+  const int32_t r = s.row_indptr == nullptr ? k.row : segment_of(s.row_indptr, s.rows, k.row);
+  const int64_t at = static_cast<int64_t>(r) * s.groups + group;
+  if (s.kind == Selection::Kind::list) {
+    k.units = s.units + at * s.capacity;
+    k.start = 0;
+    k.keys = k.hi > k.lo ? s.counts[at] * s.tokens_per_unit : 0;
+    return;
+  }
+  const int64_t begin = static_cast<int64_t>(s.begins[at]) * s.tokens_per_unit;
+  const int64_t end = static_cast<int64_t>(s.ends[at]) * s.tokens_per_unit;
+  if (begin > k.lo) k.lo = static_cast<int32_t>(begin < k.hi ? begin : k.hi);
+  if (end < k.hi) k.hi = static_cast<int32_t>(end);
+  choose_consecutive(k);
+}
+
+__device__ inline HeadTile head_tile(const Args& a, int32_t list, int32_t number) {
+  HeadTile t;
+  t.number = number;
+  t.first = list * a.heads_per_list + number * a.tile_heads;
+  t.count = min(a.tile_heads, a.heads_per_list - number * a.tile_heads);
+  t.kv_head = t.first / (a.p.num_heads / a.p.kv.kv_heads);
+  return t;
+}
+
+__device__ inline float score_scale(const AttentionParams& p, int32_t kv_head) {
+  const float k_scale = p.kv.k_scale == nullptr ? 1.0f : p.kv.k_scale[kv_head];
+  return p.scale * k_scale * (p.soft_cap > 0.0f ? 1.0f / p.soft_cap : kLog2e);
+}
+
+// index: row * lists + list.
+__device__ inline KeyList key_list(const Args& a, int32_t index) {
+  KeyList k;
+  k.row = index / a.lists;
+  k.list = index % a.lists;
+  k.seq = segment_of(a.p.q_indptr, a.p.num_seqs, k.row);
+  k.pos = a.p.seq_len[k.seq] - (a.p.q_indptr[k.seq + 1] - k.row);
+  k.hi = max(k.pos + 1, 0);
+  k.lo = a.p.window > 0 ? max(k.pos - a.p.window + 1, 0) : 0;
+  if (a.selection.kind == Selection::Kind::all) {
+    choose_consecutive(k);
+  } else {
+    choose_selected(a.selection, k, a.selection.heads == HeadGroups::all ? 0 : k.list);
+  }
+  return k;
+}
+
+// Tiles of an item that this warp takes.
+__device__ inline int32_t tiles_of_warp(const WorkItem& item) {
+  const int32_t tiles = (item.end_key - item.first_key + kTileKeys - 1) / kTileKeys;
+  return (tiles - static_cast<int32_t>(threadIdx.x) / kWarp + kWarps - 1) / kWarps;
+}
+
+// Where each thread's share of the lists begins in the running sum of splits.
+class ItemFinder {
+ public:
+  struct Shared {
+    int32_t before[kThreads + 1];  // splits of the lists before thread t's share
+    int32_t warp_sums[kWarps];
+  };
+
+  // All threads of the CTA call it; ends with a barrier.
+  __device__ ItemFinder(const Args& a, Shared& shared) : a_(a), shared_(shared) {
+    lists_ = a.p.rows * a.lists;
+    share_ = (lists_ + kThreads - 1) / kThreads;
+    const int t = threadIdx.x, lane = t % kWarp, warp = t / kWarp;
+    int32_t sum = 0;
+    for (int32_t i = t * share_; i < min((t + 1) * share_, lists_); ++i)
+      sum += a.rule.splits(key_list(a, i).keys);
+    const int32_t inclusive = warp_sum_before(sum, lane);
+    if (lane == kWarp - 1) shared.warp_sums[warp] = inclusive;
+    __syncthreads();
+    int32_t before = inclusive - sum;
+    for (int w = 0; w < warp; ++w) before += shared.warp_sums[w];
+    shared.before[t] = before;
+    if (t == kThreads - 1) shared.before[kThreads] = before + sum;
+    __syncthreads();
+  }
+
+  __device__ int32_t items() const { return shared_.before[kThreads] * a_.head_tiles; }
+
+  // Whole warps call it. Head tiles of a split are neighbours: they run at the same time and share the L2
+  // cache.
+  __device__ WorkItem find(int32_t item) const {
+    WorkItem w;
+    int32_t rest = item / a_.head_tiles;
+    int32_t share = 0;
+    for (int step = kThreads / 2; step > 0; step /= 2) {
+      if (shared_.before[share + step] <= rest) share += step;
+    }
+    rest -= shared_.before[share];
+    int32_t list = share * share_;
+    if (share_ > 1) list = find_in_share(list, rest);
+    w.keys = key_list(a_, list);
+    w.heads = head_tile(a_, w.keys.list, item % a_.head_tiles);
+    w.score_scale = score_scale(a_.p, w.heads.kv_head);
+    const int32_t size = a_.rule.split_keys(w.keys.keys);
+    w.splits = a_.rule.splits(w.keys.keys);
+    w.split = rest;
+    w.first_key = rest * size;
+    w.end_key = min(w.first_key + size, w.keys.keys);
+    return w;
+  }
+
+ private:
+  __device__ static int32_t warp_sum_before(int32_t x, int lane) {
+    for (int step = 1; step < kWarp; step *= 2) {
+      const int32_t other = __shfl_up_sync(kAllLanes, x, step);
+      if (lane >= step) x += other;
+    }
+    return x;
+  }
+
+  // The list, from `list` on, that split `rest` falls into; `rest` becomes the split's number in it. A lane a
+  // list.
+  __device__ int32_t find_in_share(int32_t list, int32_t& rest) const {
+    const int lane = threadIdx.x % kWarp;
+    for (;; list += kWarp) {
+      const int32_t mine = list + lane < lists_ ? a_.rule.splits(key_list(a_, list + lane).keys) : 0;
+      const int32_t inclusive = warp_sum_before(mine, lane);
+      const unsigned reached = __ballot_sync(kAllLanes, inclusive > rest);
+      if (reached != 0) {
+        const int found = __ffs(reached) - 1;
+        rest -= __shfl_sync(kAllLanes, inclusive - mine, found);
+        return list + found;
+      }
+      rest -= __shfl_sync(kAllLanes, inclusive, kWarp - 1);
+    }
+  }
+
+  const Args& a_;
+  Shared& shared_;
+  int32_t lists_;
+  int32_t share_;  // lists a thread sums up
+};
+
+// Where 32 keys of a warp lie, one a lane.
+struct KeyPlaces {
+  int64_t offset;  // bytes from the start of K, or of V
+  int32_t pos;     // in the sequence
+  unsigned valid;  // a bit for each lane's key, the same in all lanes; others lie at offset 0 and are to be
+                   // ignored
+};
+
+// Finds the keys of a warp. A warp takes every kWarps-th tile of its item, two at a time: lane l holds key l
+// % 16 of the first (l < 16) or second of them. Looking a key up is a chain of up to three loads (unit, slot,
+// then K and V), each issued one call of next() before it is needed.
+class KeyCursor {
+ public:
+  // Both stay where they are while the cursor lives; `item` is read again and again, from shared memory.
+  // token_bytes: from a token of a block to the next.
+  __device__ KeyCursor(const Args& a, const WorkItem& item, int32_t element_bytes, int32_t token_bytes)
+      : a_(a), item_(item), element_bytes_(element_bytes), token_bytes_(token_bytes) {
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+    key_ = item.first_key + (lane / kTileKeys * kWarps + warp) * kTileKeys + lane % kTileKeys;
+    read_unit();
+    read_slot();
+    read_unit();
+  }
+
+  __device__ KeyPlaces next() {
+    const KvView& kv = a_.p.kv;
+    KeyPlaces places{0, pos_, __ballot_sync(kAllLanes, pos_ >= 0)};
+    if (pos_ >= 0) {
+      places.offset = (slot_ * kv.block_stride + item_.heads.kv_head * kv.head_stride) * element_bytes_ +
+                      (pos_ & (kv.block_size - 1)) * token_bytes_;
+    }
+    read_slot();
+    read_unit();
+    return places;
+  }
+
+ private:
+  static constexpr int32_t kStep = kBatchKeys * kWarps;
+
+  // Starts reading the unit of key_.
+  __device__ void read_unit() {
+    const int32_t* units = item_.keys.units;
+    if (units != nullptr && key_ < item_.end_key) {
+      unit_ = __ldg(units + static_cast<uint32_t>(key_) / tokens_per_unit());
+    }
+  }
+  // Starts reading the slot of key_, whose unit is there, and goes on to the next key.
+  __device__ void read_slot() {
+    const KeyList& keys = item_.keys;
+    const PageTableView& table = a_.p.kv.table;
+    pos_ = keys.units == nullptr ? keys.start + key_
+                                 : static_cast<int32_t>(unit_ * tokens_per_unit() + key_ % tokens_per_unit());
+    if (key_ >= item_.end_key || pos_ < keys.lo || pos_ >= keys.hi) pos_ = -1;
+    if (pos_ >= 0) {
+      const int32_t block = pos_ >> (__ffs(a_.p.kv.block_size) - 1);
+      slot_ =
+          __ldg(table.slots + keys.seq * table.seq_stride + item_.heads.kv_head * table.head_stride + block);
+    }
+    key_ += kStep;
+  }
+  __device__ uint32_t tokens_per_unit() const { return static_cast<uint32_t>(a_.selection.tokens_per_unit); }
+
+  const Args& a_;
+  const WorkItem& item_;
+  int32_t element_bytes_, token_bytes_;
+  int32_t key_;
+  int32_t unit_ = 0, slot_ = 0;
+  int32_t pos_ = -1;  // -1: not to be read
+};
+
+}  // namespace fovea::cuda::decode

@@ -1,0 +1,31 @@
+// What the kernels of block selection are launched with.
+#pragma once
+
+#include <fovea/ops.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/hash_select/config.h"
+
+namespace fovea::cuda::hash {
+
+struct ScanArgs {
+  HashSelectParams p;
+  ScanShape shape;
+  int32_t first_row = 0;
+  uint16_t* distances = nullptr;  // [rows of this pass, kv_heads, pitch]: least Hamming distance of a block
+  int64_t pitch = 0;
+};
+
+struct TopkArgs {
+  HashSelectParams p;
+  int32_t first_row = 0;
+  uint16_t* distances = nullptr;  // as in ScanArgs; overwritten where a list does not fit shared memory
+  int64_t pitch = 0;
+  bool staged = true;  // a list fits shared memory
+};
+
+const void* scan_kernel(const ScanShape& shape);  // void(ScanArgs)
+const void* topk_kernel();                        // void(TopkArgs)
+
+}  // namespace fovea::cuda::hash

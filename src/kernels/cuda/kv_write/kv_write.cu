@@ -1,0 +1,191 @@
+// A warp takes one head vector of one token: a query head, or a key with its value. Lane l holds elements l,
+// l + 32, ...: the order in which hash codes are computed. Products and sums are rounded one by one as the
+// reference rounds them (no fused multiply-add), so that keys, and with them their codes, come out the same
+// bit for bit.
+#include "kernels/cuda/kv_write/kv_write.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include "base/check.h"
+#include "kernels/cuda/hash_select/hash_code.cuh"
+#include "kernels/cuda/kv_write/config.h"
+#include "kernels/cuda/launch.h"
+
+namespace fovea::cuda {
+namespace kv_writing {
+namespace {
+
+using hash::kAllLanes;
+using hash::kWarp;
+
+struct Args {
+  KvWriteParams p;
+  CodesView codes;  // p.codes is not followed: where it is not null, this is its copy
+};
+
+// Rounds x to the cache's element, stores it there, and returns what was stored.
+__device__ float store(void* cache, DType dtype, int64_t at, float x) {
+  switch (dtype) {
+    case DType::f32:
+      return static_cast<float*>(cache)[at] = x;
+    case DType::f16:
+      return __half2float(static_cast<__half*>(cache)[at] = __float2half_rn(x));
+    case DType::bf16:
+      return __bfloat162float(static_cast<__nv_bfloat16*>(cache)[at] = __float2bfloat16_rn(x));
+    default: {
+      const __nv_fp8_storage_t y = __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
+      static_cast<__nv_fp8_storage_t*>(cache)[at] = y;
+      return __half2float(__half(__nv_cvt_fp8_to_halfraw(y, __NV_E4M3)));
+    }
+  }
+}
+
+// Where element i of a token lies, from the start of its block and head.
+__device__ int64_t key_offset(const KvView& kv, int token, int i) {
+  if (kv.layout == KvLayout::hnd) return static_cast<int64_t>(token) * kv.head_dim + i;
+  const int x = 16 / (kv.dtype == DType::f32 ? 4 : kv.dtype == DType::fp8_e4m3 ? 1 : 2);
+  return (static_cast<int64_t>(i / x) * kv.block_size + token) * x + i % x;
+}
+__device__ int64_t value_offset(const KvView& kv, int token, int i) {
+  if (kv.layout == KvLayout::hnd) return static_cast<int64_t>(token) * kv.head_dim + i;
+  return static_cast<int64_t>(i) * kv.block_size + token;
+}
+
+template <int kRegs>
+struct Vector {
+  float x[kRegs];  // element lane + 32 * r; 0 beyond head_dim
+
+  __device__ static int element(int r) { return static_cast<int>(threadIdx.x) % kWarp + kWarp * r; }
+
+  __device__ void load(const float* from, int d) {
+#pragma unroll
+    for (int r = 0; r < kRegs; ++r) x[r] = element(r) < d ? from[element(r)] : 0.0f;
+  }
+  __device__ void save(float* to, int d) const {
+#pragma unroll
+    for (int r = 0; r < kRegs; ++r) {
+      if (element(r) < d) to[element(r)] = x[r];
+    }
+  }
+
+  // Squares are summed in float64, where each is exact: the order of the sum does not show in the float32
+  // result.
+  __device__ void norm(const float* weight, int d, float eps) {
+    double sum = 0.0;
+#pragma unroll
+    for (int r = 0; r < kRegs; ++r) sum += static_cast<double>(x[r]) * x[r];
+    for (int step = 1; step < kWarp; step *= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+    const auto inverse = static_cast<float>(1.0 / sqrt(sum / d + eps));
+#pragma unroll
+    for (int r = 0; r < kRegs; ++r) {
+      if (element(r) < d) x[r] = __fmul_rn(__fmul_rn(x[r], inverse), weight[element(r)]);
+    }
+  }
+
+  // `row`: shared memory of this warp, in which each element finds its partner.
+  __device__ void rope(const KvWriteParams& p, int token, float* row) {
+    const int half = p.rope_dim / 2;
+    const float* cos = p.cos + static_cast<int64_t>(token) * half;
+    const float* sin = p.sin + static_cast<int64_t>(token) * half;
+#pragma unroll
+    for (int r = 0; r < kRegs; ++r) row[element(r)] = x[r];
+    __syncwarp();
+#pragma unroll
+    for (int r = 0; r < kRegs; ++r) {
+      const int e = element(r);
+      if (e >= p.rope_dim) continue;
+      const int pair = p.rope_interleaved ? e / 2 : e % half;
+      const bool first = p.rope_interleaved ? e % 2 == 0 : e < half;
+      const float other = row[p.rope_interleaved ? e ^ 1 : first ? e + half : e - half];
+      const float turned = __fmul_rn(other, sin[pair]), kept = __fmul_rn(x[r], cos[pair]);
+      x[r] = first ? __fsub_rn(kept, turned) : __fadd_rn(kept, turned);
+    }
+    __syncwarp();
+  }
+};
+
+// The key as it is stored, times its scale, stays in `key`: without the scale, which changes no sign of the
+// code.
+template <int kRegs>
+__device__ void write_cache(const KvWriteParams& p, int token, int head, int64_t slot, Vector<kRegs>& key) {
+  const KvView& kv = p.kv;
+  const float* v = p.v + (static_cast<int64_t>(token) * kv.kv_heads + head) * kv.head_dim;
+  const float k_scale = kv.k_scale == nullptr ? 1.0f : kv.k_scale[head];
+  const float v_scale = kv.v_scale == nullptr ? 1.0f : kv.v_scale[head];
+  const int64_t base = slot / kv.block_size * kv.block_stride + head * kv.head_stride;
+  const int in_block = static_cast<int>(slot % kv.block_size);
+#pragma unroll
+  for (int r = 0; r < kRegs; ++r) {
+    const int e = Vector<kRegs>::element(r);
+    if (e >= kv.head_dim) continue;
+    key.x[r] = store(kv.k, kv.dtype, base + key_offset(kv, in_block, e), __fdiv_rn(key.x[r], k_scale));
+    store(kv.v, kv.dtype, base + value_offset(kv, in_block, e), __fdiv_rn(v[e], v_scale));
+  }
+}
+
+template <int kRegs>
+__device__ void write_codes(const CodesView& view, int block_size, int64_t slot, int head,
+                            const Vector<kRegs>& key) {
+  float x[kRegs];
+#pragma unroll
+  for (int r = 0; r < kRegs; ++r) x[r] = key.x[r];
+  const int word = static_cast<int>(threadIdx.x) % kWarp;
+  const uint64_t code = hash::encode<kRegs>(view.codec, x);
+  uint64_t* out =
+      view.codes + slot / block_size * view.block_stride + head * view.head_stride + slot % block_size;
+  if (word < view.codec.bits / 64) out[static_cast<int64_t>(word) * block_size] = code;
+}
+
+template <int kRegs>
+__global__ void __launch_bounds__(kWarps* kWarp) write(const __grid_constant__ Args a) {
+  __shared__ float rows[kWarps][kWarp * kRegs];
+  const KvWriteParams& p = a.p;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, d = p.kv.head_dim,
+            heads = p.num_heads + p.kv.kv_heads;
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * kWarps + warp;
+  if (index >= static_cast<int64_t>(p.tokens) * heads) return;
+  const int token = static_cast<int>(index / heads), head = static_cast<int>(index % heads) - p.num_heads;
+  Vector<kRegs> vector;
+  if (head < 0) {
+    float* q = p.q + (static_cast<int64_t>(token) * p.num_heads + head + p.num_heads) * d;
+    vector.load(q, d);
+    if (p.q_norm != nullptr) vector.norm(p.q_norm, d, p.norm_eps);
+    if (p.rope_dim > 0) vector.rope(p, token, rows[warp]);
+    vector.save(q, d);
+    return;
+  }
+  const int64_t slot = p.slot_mapping[token];
+  if (slot < 0) return;
+  vector.load(p.k + (static_cast<int64_t>(token) * p.kv.kv_heads + head) * d, d);
+  if (p.k_norm != nullptr) vector.norm(p.k_norm, d, p.norm_eps);
+  if (p.rope_dim > 0) vector.rope(p, token, rows[warp]);
+  write_cache(p, token, head, slot, vector);
+  const int64_t code_slot = p.code_mapping == nullptr ? slot : p.code_mapping[token];
+  if (p.codes != nullptr && code_slot >= 0) write_codes(a.codes, p.kv.block_size, code_slot, head, vector);
+}
+
+// The codec's n decides how many elements a lane holds; where it is less than head_dim asks for, there are no
+// codes.
+void check_params(const KvWriteParams& p, const WriteShape& s) {
+  FOVEA_CHECK(p.kv.kv_heads > 0 && p.kv.head_dim > 0 && p.kv.head_dim <= 256);
+  FOVEA_CHECK(p.rope_dim >= 0 && p.rope_dim <= p.kv.head_dim && p.rope_dim % 2 == 0);
+  FOVEA_CHECK(p.codes == nullptr || p.codes->codec.n == 32 * s.regs);
+}
+
+}  // namespace
+}  // namespace kv_writing
+
+void kv_write(const KvWriteParams& p, cudaStream_t stream) {
+  using namespace kv_writing;
+  if (p.tokens == 0) return;
+  const WriteShape shape = choose_shape(p);
+  check_params(p, shape);
+  Args args{p, p.codes != nullptr ? *p.codes : CodesView{}};
+  auto* kernel = shape.regs == 2 ? &write<2> : shape.regs == 4 ? &write<4> : &write<8>;
+  kernel<<<dim3(static_cast<unsigned>(shape.ctas)), dim3(kWarps * kWarp), 0, stream>>>(args);
+  check_launch("kv write");
+}
+
+}  // namespace fovea::cuda

@@ -1,0 +1,15 @@
+// Norm and rope of q and k, the cache write and the hash codes of the keys as written, in one launch
+// (KvWriteParams).
+#pragma once
+
+#include <fovea/ops.h>
+
+#include <cuda_runtime_api.h>
+
+namespace fovea::cuda {
+
+// head_dim up to 256; with codes, the codec's n is 64, 128 or 256. KV of f32, f16, bf16 or fp8 e4m3, either
+// layout.
+void kv_write(const KvWriteParams& p, cudaStream_t stream);
+
+}  // namespace fovea::cuda

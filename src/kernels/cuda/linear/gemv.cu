@@ -1,0 +1,121 @@
+// A warp multiplies kCols weight rows with all rows of x. Its lanes read 16 bytes each, kSteps times kCols of
+// them before the first is used: what keeps the memory busy is bytes in flight, some 20 KB a multiprocessor
+// and more. x comes from L1, which the weights pass by.
+#include "base/check.h"
+#include "kernels/cuda/linear/gemv.h"
+#include "kernels/cuda/linear/weight_group.cuh"
+#include "kernels/cuda/vec.cuh"
+
+namespace fovea::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+
+template <typename T, int kRows, int kCols>
+struct Tile {
+  float sum[kRows][kCols] = {};
+
+  // w: 16 bytes of each weight row; x: where the same elements of x lie. Rows beyond `rows` repeat the last
+  // one.
+  __device__ void add(const uint4 (&w)[kCols], const float* x, int rows, int k) {
+    float wide[kCols][kVec<T>];
+#pragma unroll
+    for (int c = 0; c < kCols; ++c) widen(w[c], wide[c], T{});
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const float* from = x + static_cast<int64_t>(min(r, rows - 1)) * k;
+#pragma unroll
+      for (int j = 0; j < kVec<T>; j += 4) {
+        const float4 v = *reinterpret_cast<const float4*>(from + j);
+#pragma unroll
+        for (int c = 0; c < kCols; ++c) {
+          float& s = sum[r][c];
+          s = fmaf(v.x, wide[c][j], s);
+          s = fmaf(v.y, wide[c][j + 1], s);
+          s = fmaf(v.z, wide[c][j + 2], s);
+          s = fmaf(v.w, wide[c][j + 3], s);
+        }
+      }
+    }
+  }
+};
+
+template <typename T, int kRows, int kCols, int kSteps>
+__global__ void __launch_bounds__(kThreads) gemv_kernel(WeightGroup group, const float* x, int rows, int k) {
+  let_next_begin();
+  const int lane = threadIdx.x % 32;
+  int tile = blockIdx.x * kWarps + threadIdx.x / 32;
+  if (tile >= group.end_tile[group.count - 1]) return;
+  const int weight = group.find(tile);
+  const int first = tile * kCols, n = group.n[weight];
+  const T* w = static_cast<const T*>(group.w[weight]);
+
+  Tile<T, kRows, kCols> result;
+  constexpr int kStride = 32 * kVec<T>;
+  for (int base = lane * kVec<T>; base < k; base += kSteps * kStride) {
+    uint4 read[kSteps][kCols];
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      const int at = base + s * kStride;
+#pragma unroll
+      for (int c = 0; c < kCols; ++c) {
+        const T* from = w + static_cast<int64_t>(min(first + c, n - 1)) * k + at;
+        read[s][c] = at < k ? load_streaming(from) : uint4{};
+      }
+    }
+    wait_for_previous();  // weights are there always, x only now
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      const int at = base + s * kStride;
+      if (at < k) result.add(read[s], x + at, rows, k);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+    for (int c = 0; c < kCols; ++c) {
+      const float sum = warp_sum(result.sum[r][c]);
+      if (lane != 0 || r >= rows || first + c >= n) continue;
+      const float* bias = group.bias[weight];
+      group.out[weight][static_cast<int64_t>(r) * n + first + c] = bias ? sum + bias[first + c] : sum;
+    }
+  }
+}
+
+template <typename T, int kRows, int kCols, int kSteps>
+void launch_gemv(WeightGroup group, const LinearParams& p, const Queue& queue) {
+  const int tiles = group.number_tiles(kCols);
+  launch("gemv", gemv_kernel<T, kRows, kCols, kSteps>, ceil_div(tiles, kWarps), kThreads, queue, group, p.x,
+         p.rows, p.k);
+}
+
+template <typename T>
+void launch_for_rows(const WeightGroup& group, const LinearParams& p, const Queue& queue) {
+  // Measured on an H200: the longer rows need more in flight, the shorter ones more warps.
+  if (p.rows == 1 && p.k <= 4096) return launch_gemv<T, 1, 1, 4>(group, p, queue);
+  if (p.rows == 1) return launch_gemv<T, 1, 1, 8>(group, p, queue);
+  if (p.rows == 2) return launch_gemv<T, 2, 2, 4>(group, p, queue);
+  if (p.rows <= 4) return launch_gemv<T, 4, 4, 2>(group, p, queue);
+  return launch_gemv<T, 8, 4, 2>(group, p, queue);
+}
+
+}  // namespace
+
+bool on_vectors(const LinearParams& p) {
+  if (!aligned16(p.x) || p.k % 4 != 0) return false;
+  for (int c = 0; c < p.count; ++c) {
+    const LinearWeight& w = p.weights[c];
+    if (!aligned16(w.w) || p.k * dtype_bytes(w.dtype) % 16 != 0) return false;
+  }
+  return true;
+}
+
+void gemv(const LinearParams& p, const Queue& queue) {
+  FOVEA_CHECK(p.rows <= kGemvRowsMax);
+  for_each_group(p, [&](DType dtype, const WeightGroup& group) {
+    with_float_type(dtype, [&](auto type) { launch_for_rows<decltype(type)>(group, p, queue); });
+  });
+}
+
+}  // namespace fovea::cuda

@@ -1,0 +1,50 @@
+// The weights of one launch, read side by side: those of a LinearParams that have one type.
+#pragma once
+
+#include <fovea/ops.h>
+
+#include "kernels/cuda/launch.h"
+
+namespace fovea::cuda {
+
+struct WeightGroup {
+  static constexpr int kMax = 4;
+  const void* w[kMax];
+  const float* bias[kMax];
+  float* out[kMax];
+  int n[kMax];
+  int end_tile[kMax];  // tiles of outputs are numbered through all weights; where each weight's end
+  int count;
+
+  // The weight that tile `tile` belongs to; `tile` becomes its number within it.
+  __device__ int find(int& tile) const {
+    int c = 0;
+    while (c < count - 1 && tile >= end_tile[c]) ++c;
+    if (c > 0) tile -= end_tile[c - 1];
+    return c;
+  }
+  // Tiles of `outputs` outputs each; returns how many.
+  int number_tiles(int outputs) {
+    int tiles = 0;
+    for (int c = 0; c < count; ++c) end_tile[c] = tiles += ceil_div(n[c], outputs);
+    return tiles;
+  }
+};
+
+// f(dtype, group) for every run of weights of one type.
+template <typename F>
+void for_each_group(const LinearParams& p, F&& f) {
+  for (int c = 0; c < p.count;) {
+    WeightGroup group{};
+    const DType dtype = p.weights[c].dtype;
+    for (; c < p.count && group.count < WeightGroup::kMax && p.weights[c].dtype == dtype; ++c) {
+      const LinearWeight& w = p.weights[c];
+      if (w.n == 0) continue;
+      const int i = group.count++;
+      group.w[i] = w.w, group.bias[i] = w.bias, group.out[i] = w.out, group.n[i] = w.n;
+    }
+    if (group.count > 0) f(dtype, group);
+  }
+}
+
+}  // namespace fovea::cuda

@@ -1,0 +1,96 @@
+#include <algorithm>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/norm/rms_norm.h"
+#include "kernels/cuda/vec.cuh"
+
+namespace fovea::cuda {
+namespace {
+
+constexpr int kThreadsMax = 1024;
+constexpr int kHeld = 4;  // float4 of a row that a thread keeps between the two passes
+
+__device__ inline float4 operator+(float4 a, float4 b) {
+  return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+}
+__device__ inline float squares(float4 v) { return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w; }
+__device__ inline float4 scaled(float4 v, float f, float4 w) {
+  return {v.x * f * w.x, v.y * f * w.y, v.z * f * w.z, v.w * f * w.w};
+}
+
+__device__ inline int64_t row_from(const RmsNormParams& p) {
+  return (p.row_index ? p.row_index[blockIdx.x] : blockIdx.x) * static_cast<int64_t>(p.dim);
+}
+__device__ inline float inverse_rms(const RmsNormParams& p, float sum) {
+  return 1.0f / sqrtf(sum / p.dim + p.eps);
+}
+
+// One block a row, which lies in registers between the sum and the scaling: dim a multiple of 4, at most
+// 4 * kHeld * threads, and every address a multiple of 16.
+__global__ void __launch_bounds__(kThreadsMax) rms_norm_kernel(RmsNormParams p) {
+  let_next_begin();
+  wait_for_previous();
+  const int64_t from = row_from(p);
+  const int count = p.dim / 4;
+  auto* x = reinterpret_cast<float4*>(p.x + from);
+  const auto* add = reinterpret_cast<const float4*>(p.add ? p.add + from : nullptr);
+  float4 held[kHeld];
+  float sum = 0.0f;
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    const int i = j * blockDim.x + threadIdx.x;
+    if (i >= count) break;
+    held[j] = add ? x[i] + add[i] : x[i];
+    if (add && !p.row_index) x[i] = held[j];
+    sum += squares(held[j]);
+  }
+  if (!p.out) return;
+  const float inverse = inverse_rms(p, block_sum(sum));
+  auto* out = reinterpret_cast<float4*>(p.out + blockIdx.x * static_cast<int64_t>(p.dim));
+  const auto* weight = reinterpret_cast<const float4*>(p.weight);
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    const int i = j * blockDim.x + threadIdx.x;
+    if (i >= count) break;
+    out[i] = scaled(held[j], inverse, weight[i]);
+  }
+}
+
+// Any dim and any address.
+__global__ void __launch_bounds__(kThreadsMax) rms_norm_any_kernel(RmsNormParams p) {
+  let_next_begin();
+  wait_for_previous();
+  const int64_t from = row_from(p);
+  float* x = p.x + from;
+  const bool keeps_x = p.add && !p.row_index;
+  const auto value = [&](int i) { return p.add && !keeps_x ? x[i] + p.add[from + i] : x[i]; };
+  float sum = 0.0f;
+  for (int i = threadIdx.x; i < p.dim; i += blockDim.x) {
+    if (keeps_x) x[i] += p.add[from + i];
+    sum += value(i) * value(i);
+  }
+  if (!p.out) return;
+  const float inverse = inverse_rms(p, block_sum(sum));
+  float* out = p.out + blockIdx.x * static_cast<int64_t>(p.dim);
+  for (int i = threadIdx.x; i < p.dim; i += blockDim.x) out[i] = value(i) * inverse * p.weight[i];
+}
+
+// Few rows: as many threads as can share a row. Many: four float4 a thread, so that more rows share a
+// multiprocessor.
+int threads_for(const RmsNormParams& p) {
+  const int wanted = ceil_div(p.dim, p.rows >= 256 ? 4 * kHeld : 4);
+  const int least = ceil_div(p.dim, 4 * kHeld);
+  return std::clamp(ceil_div(std::max(wanted, least), 32) * 32, 32, kThreadsMax);
+}
+
+}  // namespace
+
+void rms_norm(const RmsNormParams& p, const Queue& queue) {
+  if (p.rows == 0) return;
+  const bool held = p.dim % 4 == 0 && p.dim <= 4 * kHeld * kThreadsMax && aligned16(p.x) &&
+                    aligned16(p.add) && aligned16(p.weight) && aligned16(p.out);
+  const auto kernel = held ? &rms_norm_kernel : &rms_norm_any_kernel;
+  launch("rms_norm", kernel, p.rows, threads_for(p), queue, p);
+}
+
+}  // namespace fovea::cuda

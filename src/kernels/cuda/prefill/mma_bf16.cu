@@ -1,0 +1,24 @@
+// Tensor-core prefill attention over bf16 K and V.
+#include "kernels/cuda/prefill/mma_kernel.cuh"
+
+namespace fovea::cuda::prefill {
+
+std::span<const PrefillEntry> mma_bf16_kernels() {
+  using T = __nv_bfloat16;
+  static const PrefillEntry kEntries[] = {
+      mma_entry<MmaTraits<T, 64, 1, 4, 3, false>>(PrefillPath::mma, DType::bf16),
+      mma_entry<MmaTraits<T, 64, 2, 4, 2, false>>(PrefillPath::mma, DType::bf16),
+      mma_entry<MmaTraits<T, 64, 2, 8, 1, false>>(PrefillPath::mma, DType::bf16),
+      mma_entry<MmaTraits<T, 96, 1, 4, 2, false>>(PrefillPath::mma, DType::bf16),
+      mma_entry<MmaTraits<T, 96, 2, 4, 2, false>>(PrefillPath::mma, DType::bf16),
+      mma_entry<MmaTraits<T, 96, 2, 8, 1, false>>(PrefillPath::mma, DType::bf16),
+      mma_entry<MmaTraits<T, 128, 1, 4, 2, false>>(PrefillPath::mma, DType::bf16),
+      mma_entry<MmaTraits<T, 128, 2, 4, 2, false>>(PrefillPath::mma, DType::bf16),
+      mma_entry<MmaTraits<T, 128, 2, 8, 1, false>>(PrefillPath::mma, DType::bf16),
+      mma_entry<MmaTraits<T, 192, 1, 8, 1, false>>(PrefillPath::mma, DType::bf16),
+      mma_entry<MmaTraits<T, 256, 1, 8, 1, false>>(PrefillPath::mma, DType::bf16),
+  };
+  return kEntries;
+}
+
+}  // namespace fovea::cuda::prefill

@@ -1,0 +1,20 @@
+// How the TMA is told where paged K and V lie.
+#pragma once
+
+#include <fovea/ops.h>
+
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace fovea::cuda::prefill {
+
+// [slots, kv_heads, block_size, head_dim] at `data`, read in boxes of 64 dims of box_keys keys. Both bf16 or f16, hnd.
+// Dims beyond head_dim read as zeros. Pure: computes on the host, allocates nothing.
+using EncodeTensorMap = decltype(&cuTensorMapEncodeTiled);
+CUtensorMap make_tensor_map(EncodeTensorMap encode, const KvView& kv, const void* data, int32_t box_keys);
+
+// The driver's encoder; null where the driver has none.
+EncodeTensorMap find_tensor_map_encoder();
+
+}  // namespace fovea::cuda::prefill

@@ -1,0 +1,364 @@
+// Prefill attention for sm_90a: TMA copies, wgmma products. One warp of a block copies keys and values; each other
+// warpgroup attends 64 lanes. A warpgroup's softmax overlaps its own product with the values of the tile before, and the
+// other warpgroup's products.
+#pragma once
+
+#include <span>
+
+#include "kernels/cuda/prefill/hopper.cuh"
+#include "kernels/cuda/prefill/kernels.h"
+#include "kernels/cuda/prefill/row_pairs.cuh"
+
+namespace fovea::cuda::prefill {
+
+template <typename Element, int kDim, int kGroupCount, bool kTurns = (kGroupCount == 2)>
+struct WgmmaTraits {
+  using T = Element;
+  static constexpr int kHeadDim = kDim;
+  static constexpr int kGroups = kGroupCount;  // warpgroups that attend
+  static constexpr int kLanes = 64 * kGroups;
+  static constexpr int kThreads = 128 * (kGroups + 1);
+  static constexpr int kKeys = 128;  // of a tile
+  static constexpr int kPanels = kHeadDim / 64;  // rows of 64 dims, 128 bytes: what TMA and wgmma permute
+  static constexpr int kPanelBytes = kKeys * 128;
+  // What a warpgroup that attends takes over of the copying one's registers: 64K / 384 = 168 at the start.
+  static constexpr bool kMovesRegisters = kGroups == 2;
+  static constexpr int kCopyRegisters = 24, kAttendRegisters = 240;
+  static constexpr bool kTakesTurns = kTurns;  // one warpgroup starts products while the other does its softmax
+};
+
+template <typename Traits>
+struct WgmmaShared {
+  alignas(1024) uint8_t k[2][Traits::kPanels][Traits::kPanelBytes];
+  alignas(1024) uint8_t v[2][Traits::kPanels][Traits::kPanelBytes];
+  alignas(1024) uint8_t q[Traits::kPanels][Traits::kLanes * 128];
+  // By stage, tile % 2: the tile has come; all warpgroups are done with it.
+  alignas(8) uint64_t k_full[2], v_full[2], k_empty[2], v_empty[2];
+  uint64_t v_edge;  // values have come of which some are to be cleared first
+  LaneViews<Traits::kLanes> views;
+  Job job;
+};
+
+// Tile number `i` of a job: its stage, and the parity of its turn there.
+struct Turn {
+  int stage;
+  uint32_t parity;
+  __device__ explicit Turn(int32_t i) : stage(i & 1), parity(i >> 1 & 1) {}
+};
+
+// ---- The copying warp -----------------------------------------------------------------------------------------------------
+
+// Each lane copies one box of every tile: box_keys keys that lie together in a page, 64 dims of them. Unit and slot of
+// the tiles to come are read ahead, as KeyFeed does.
+template <typename Traits>
+class TileCopier {
+ public:
+  __device__ TileCopier(const PrefillArgs& args, WgmmaShared<Traits>& shared)
+      : a(args), s(shared), lane_(threadIdx.x % 32), panel_(lane_ % Traits::kPanels),
+        first_key_(lane_ / Traits::kPanels * args.box_keys) {}
+
+  __device__ void run(int32_t first, int32_t end) {
+    read_unit(first);
+    read_slot(first);
+    read_unit(first + 1);
+    for (int32_t tile = first; tile < end; ++tile) {
+      const Turn turn(tile - first);
+      const int32_t slot = slot_, token = token_;
+      read_slot(tile + 1);
+      read_unit(tile + 2);
+      barrier_wait(s.k_empty[turn.stage], turn.parity ^ 1);
+      copy(a.k_map, tile, s.k[turn.stage][panel_], slot, token, s.k_full[turn.stage]);
+      barrier_wait(s.v_empty[turn.stage], turn.parity ^ 1);
+      if (whole(tile)) {
+        copy(a.v_map, tile, s.v[turn.stage][panel_], slot, token, s.v_full[turn.stage]);
+      } else {
+        copy(a.v_map, tile, s.v[turn.stage][panel_], slot, token, s.v_edge);
+        barrier_wait(s.v_edge, edges_++ & 1);
+        clear_unseen(tile, s.v[turn.stage]);
+        if (lane_ == 0) barrier_arrive(s.v_full[turn.stage]);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kKeys = Traits::kKeys;
+
+  __device__ bool copies(int32_t tile) const {  // some lane sees a key of this thread's box
+    const int32_t key = tile * kKeys + first_key_;
+    return first_key_ < kKeys && key < s.job.span.end && key + a.box_keys > s.job.span.begin;
+  }
+  __device__ bool whole(int32_t tile) const {
+    return s.job.span.begin <= tile * kKeys && (tile + 1) * kKeys <= s.job.span.end;
+  }
+
+  __device__ void read_unit(int32_t tile) {
+    const KeyList& keys = s.job.keys;
+    if (keys.units != nullptr && copies(tile)) unit_ = __ldg(&keys.units[(tile * kKeys + first_key_) / keys.tokens]);
+  }
+  __device__ void read_slot(int32_t tile) {
+    if (!copies(tile)) return;
+    const KeyList& keys = s.job.keys;
+    const int32_t key = tile * kKeys + first_key_;
+    const int32_t pos = keys.units == nullptr ? keys.first + key : unit_ * keys.tokens + key % keys.tokens;
+    slot_ = __ldg(&s.job.slots[pos >> a.block_shift]);
+    token_ = pos & (a.p.kv.block_size - 1);
+  }
+
+  __device__ void copy(const CUtensorMap& map, int32_t tile, uint8_t* to, int32_t slot, int32_t token,
+                       uint64_t& barrier) const {
+    const bool mine = copies(tile);
+    const int boxes = __popc(__ballot_sync(0xffffffffu, mine));
+    if (lane_ == 0) barrier_arrive_expecting(barrier, boxes * a.box_keys * 128);
+    __syncwarp();
+    if (mine) copy_box(to + first_key_ * 128, map, panel_ * 64, token, s.job.kv_head, slot, barrier);
+  }
+
+  // Values that no lane sees are multiplied with weights of zero: they must be finite.
+  __device__ void clear_unseen(int32_t tile, uint8_t (&v)[Traits::kPanels][Traits::kPanelBytes]) const {
+    for (int i = lane_; i < kKeys * 8; i += 32) {
+      if (s.job.span.holds(tile * kKeys + i / 8)) continue;
+      for (int panel = 0; panel < Traits::kPanels; ++panel) {
+        *reinterpret_cast<uint4*>(v[panel] + i * 16) = make_uint4(0, 0, 0, 0);
+      }
+    }
+    async_proxy_fence();
+    __syncwarp();
+  }
+
+  const PrefillArgs& a;
+  WgmmaShared<Traits>& s;
+  const int lane_, panel_, first_key_;
+  int32_t unit_ = 0, slot_ = 0, token_ = 0;
+  uint32_t edges_ = 0;
+};
+
+// ---- The attending warpgroups ----------------------------------------------------------------------------------------------
+
+// Rounds the warpgroup's 64 rows of q to T; empty lanes and padding dims are zero.
+template <typename Traits>
+__device__ void load_group_queries(const PrefillArgs& a, int group, WgmmaShared<Traits>& s) {
+  using T = typename Traits::T;
+  constexpr int kChunks = Traits::kHeadDim / 8;
+  const int32_t dim = a.p.kv.head_dim;
+#pragma unroll 4
+  for (int32_t i = threadIdx.x % 128; i < 64 * kChunks; i += 128) {
+    const int32_t lane = group * 64 + i / kChunks, chunk = i % kChunks;
+    float4 x = make_float4(0, 0, 0, 0), y = x;
+    if (lane < s.job.lanes && chunk * 8 < dim) {
+      const auto* from = reinterpret_cast<const float4*>(a.p.q + s.job.row_head(lane, a.p.num_heads) * dim + chunk * 8);
+      x = __ldg(from);
+      y = __ldg(from + 1);
+    }
+    *reinterpret_cast<uint4*>(s.q[chunk / 8] + lane * 128 + ((chunk % 8 ^ lane % 8) << 4)) =
+        make_uint4(pack2<T>(x.x, x.y), pack2<T>(x.z, x.w), pack2<T>(y.x, y.y), pack2<T>(y.z, y.w));
+  }
+}
+
+template <typename Traits>
+class Attender {
+ public:
+  __device__ Attender(const PrefillArgs& args, WgmmaShared<Traits>& shared, int group)
+      : a(args), s(shared), group_(group), lane_(group * 64 + threadIdx.x % 128 / 32 * 16 + pair_row()),
+        scale_(args.p, shared.job.kv_head), group_view_(shared.views, shared.job.lanes, group * 64, 64),
+        warp_view_(shared.views, shared.job.lanes, group * 64 + threadIdx.x % 128 / 32 * 16, 16) {}
+
+  __device__ __forceinline__ void run(int32_t first, int32_t end) {
+    last_ = end - 1;
+    if constexpr (Traits::kTakesTurns) {
+      if (group_ == 1 && first < end) named_barrier_arrive(kTurnBarrier, 256);
+    }
+    load_group_queries<Traits>(a, group_, s);
+    async_proxy_fence();
+    named_barrier_wait(kQueryBarrier + group_, 128);
+    // Tiles of which this warpgroup sees anything.
+    const int32_t own_first = max(first, group_view_.some_lo / kKeys);
+    const int32_t own_end = min(end, (group_view_.some_hi + kKeys - 1) / kKeys);
+    const bool any = group_view_.some_lo < group_view_.some_hi && own_first < own_end;
+
+    pass(first, first, any ? own_first : end);
+    RowSoftmax rows[2];
+    float out[kDimTiles][4] = {};
+    if (any) {
+      attend(first, own_first, own_end, rows, out);
+      pass(first, own_end, end);
+    }
+    store_rows(a, s.job, scale_, lane_, rows, out);
+  }
+
+ private:
+  static constexpr int kKeys = Traits::kKeys;
+  static constexpr int kDimTiles = Traits::kHeadDim / 8;
+  static constexpr int kQueryBarrier = 1;  // and the next: of each warpgroup
+  static constexpr int kTurnBarrier = 3;   // and the next
+
+  // Each warpgroup starts the products of a tile once, after the other did.
+  __device__ void take_turn() {
+    if constexpr (Traits::kTakesTurns) named_barrier_wait(kTurnBarrier + group_, 256);
+  }
+  __device__ void give_turn(bool last) {
+    if constexpr (Traits::kTakesTurns) {
+      if (group_ == 0 || !last) named_barrier_arrive(kTurnBarrier + 1 - group_, 256);
+    }
+  }
+
+  // Tiles of which this warpgroup sees nothing.
+  __device__ void pass(int32_t first, int32_t begin, int32_t end) {
+    for (int32_t tile = begin; tile < end; ++tile) {
+      const Turn turn(tile - first);
+      take_turn();
+      give_turn(tile == last_);
+      barrier_wait(s.k_full[turn.stage], turn.parity);
+      leave(s.k_empty[turn.stage]);
+      barrier_wait(s.v_full[turn.stage], turn.parity);
+      leave(s.v_empty[turn.stage]);
+    }
+  }
+
+  __device__ __forceinline__ void attend(int32_t first, int32_t begin, int32_t end, RowSoftmax (&rows)[2],
+                                         float (&out)[kDimTiles][4]) {
+    float scores[kKeys / 8][4], correction[2];
+    uint32_t weights[kKeys / 16][4];
+    take_turn();
+    start_scores(Turn(begin - first), scores);
+    give_turn(begin == last_);
+    wgmma_wait<0>();
+    pin(scores);
+    leave(s.k_empty[Turn(begin - first).stage]);
+    weigh(begin, scores, rows, correction);
+    pack(scores, weights);
+    for (int32_t tile = begin + 1; tile < end; ++tile) {
+      const Turn turn(tile - first), before(tile - 1 - first);
+      take_turn();
+      start_scores(turn, scores);
+      start_values(before, weights, out);
+      give_turn(tile == last_);
+      wgmma_wait<1>();
+      pin(scores);
+      leave(s.k_empty[turn.stage]);
+      const bool changed = weigh(tile, scores, rows, correction);
+      wgmma_wait<0>();
+      pin(out);
+      leave(s.v_empty[before.stage]);
+      if (__any_sync(0xffffffffu, changed)) rescale(correction, out);
+      pack(scores, weights);
+    }
+    const Turn last(end - 1 - first);
+    start_values(last, weights, out);
+    wgmma_wait<0>();
+    pin(out);
+    leave(s.v_empty[last.stage]);
+  }
+
+  __device__ __forceinline__ void start_scores(Turn turn, float (&scores)[kKeys / 8][4]) {
+    barrier_wait(s.k_full[turn.stage], turn.parity);
+    pin(scores);
+    wgmma_begin();
+#pragma unroll
+    for (int step = 0; step < Traits::kHeadDim / 16; ++step) {
+      const uint64_t q = matrix_descriptor(shared_address(s.q[step / 4]) + group_ * 64 * 128 + step % 4 * 32);
+      const uint64_t k = matrix_descriptor(shared_address(s.k[turn.stage][step / 4]) + step % 4 * 32);
+      wgmma_keys<typename Traits::T>(scores, q, k, step > 0);
+    }
+    wgmma_commit();
+  }
+
+  __device__ __forceinline__ void start_values(Turn turn, const uint32_t (&weights)[kKeys / 16][4],
+                                               float (&out)[kDimTiles][4]) {
+    barrier_wait(s.v_full[turn.stage], turn.parity);
+    pin(out);
+    wgmma_begin();
+#pragma unroll
+    for (int step = 0; step < kKeys / 16; ++step) {
+      const uint64_t v =
+          matrix_descriptor(shared_address(s.v[turn.stage][0]) + step * 16 * 128, Traits::kPanelBytes);
+      wgmma_values<typename Traits::T>(out, weights[step], v);
+    }
+    wgmma_commit();
+  }
+
+  // Raw scores -> weights in float32. True if the outputs are to be rescaled.
+  __device__ __forceinline__ bool weigh(int32_t tile, float (&scores)[kKeys / 8][4], RowSoftmax (&rows)[2],
+                                        float (&correction)[2]) {
+    const int32_t key = tile * kKeys;
+    if (!scale_.plain) cap_scores(scores);
+    if (key < warp_view_.all_lo || key + kKeys > warp_view_.all_hi) mask_scores(s.views, lane_, key, scores);
+    const bool changed = follow_scores(scale_, scores, rows, correction);
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n) exponentiate(scale_, rows, scores[n]);
+    return changed;
+  }
+
+  __device__ __forceinline__ void cap_scores(float (&scores)[kKeys / 8][4]) {
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) scores[n][e] = scale_.shape(scores[n][e], 0.0f, 0);
+    }
+  }
+
+  __device__ __forceinline__ static void pack(const float (&scores)[kKeys / 8][4], uint32_t (&weights)[kKeys / 16][4]) {
+#pragma unroll
+    for (int step = 0; step < kKeys / 16; ++step) {
+      pack_weights<typename Traits::T>(scores[2 * step], scores[2 * step + 1], weights[step]);
+    }
+  }
+
+  // This warp is done with a stage.
+  __device__ __forceinline__ static void leave(uint64_t& empty) {
+    if (threadIdx.x % 32 == 0) barrier_arrive(empty);
+  }
+
+  const PrefillArgs& a;
+  WgmmaShared<Traits>& s;
+  const int group_, lane_;
+  const ScoreScale scale_;
+  const SharedView group_view_, warp_view_;
+  int32_t last_ = 0;  // tile of the job
+};
+
+template <typename Traits>
+__device__ void init_barriers(WgmmaShared<Traits>& s) {
+  for (int stage = 0; stage < 2; ++stage) {
+    barrier_init(s.k_full[stage], 1);
+    barrier_init(s.v_full[stage], 1);
+    barrier_init(s.k_empty[stage], 4 * Traits::kGroups);
+    barrier_init(s.v_empty[stage], 4 * Traits::kGroups);
+  }
+  barrier_init(s.v_edge, 1);
+  barrier_init_fence();
+}
+
+template <typename Traits>
+__global__ void __launch_bounds__(Traits::kThreads, 1) prefill_wgmma(const __grid_constant__ PrefillArgs a) {
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  auto& s = *reinterpret_cast<WgmmaShared<Traits>*>(shared_memory());
+  Job job;
+  if (!find_job(a, job)) return;
+  if (threadIdx.x == 0) {
+    s.job = job;
+    init_barriers(s);
+  }
+  fill_lane_views(a, job, s.views);
+  const int32_t first = job.span.begin / Traits::kKeys;
+  const int32_t end = job.span.end > job.span.begin ? (job.span.end + Traits::kKeys - 1) / Traits::kKeys : first;
+  __syncthreads();
+
+  const int group = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0) - 1;  // the same in a warp, and known to be
+  if (group < 0) {
+    if constexpr (Traits::kMovesRegisters) keep_registers<Traits::kCopyRegisters>();
+    if (threadIdx.x < 32) TileCopier<Traits>(a, s).run(first, end);
+  } else {
+    if constexpr (Traits::kMovesRegisters) take_registers<Traits::kAttendRegisters>();
+    Attender<Traits>(a, s, group).run(first, end);
+  }
+#endif
+}
+
+template <typename Traits>
+PrefillEntry wgmma_entry(DType math) {
+  return {PrefillPath::wgmma, math, Traits::kHeadDim, Traits::kLanes,
+          {reinterpret_cast<const void*>(&prefill_wgmma<Traits>), Traits::kThreads,
+           static_cast<int32_t>(sizeof(WgmmaShared<Traits>))}};
+}
+
+}  // namespace fovea::cuda::prefill
