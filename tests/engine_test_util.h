@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -25,10 +26,17 @@ inline nlohmann::json read_json(const std::string& path) {
   return nlohmann::json::parse(in);
 }
 
+// The device that the engine's tests run on: FOVEA_TEST_DEVICE=cuda runs the same tests on a GPU.
+inline std::string test_device() {
+  const char* device = std::getenv("FOVEA_TEST_DEVICE");
+  return device ? device : "cpu";
+}
+
 // float32 everywhere: the mode that promises equal results.
 inline EngineOptions exact_options(const std::string& model_dir) {
   EngineOptions o;
   o.model_dir = model_dir;
+  o.device = test_device();
   o.numerics = NumericsChoice::f32;
   o.kv_cache_dtype = DType::f32;
   o.threads = 2;

@@ -191,13 +191,16 @@ TEST(Invariants, WhatLiesBeyondTheTokensIsNeverUsed) {
     const auto prompt = prompt_of(*clean, 9, 333);
     const Result1 want = run_one(*clean, greedy(prompt, 20));
     auto poisoned = make_engine(o);
-    KvCache& kv = dynamic_cast<EngineImpl&>(*poisoned).kv();
+    auto& impl = dynamic_cast<EngineImpl&>(*poisoned);
+    KvCache& kv = impl.kv();
+    const auto stream = impl.device().make_stream();
     for (int32_t plane = 0; plane < kv.num_planes(); ++plane) {
       for (int32_t layer = 0; layer < kv.config().num_layers; ++layer) {
         const auto& p = kv.plane(PlaneIdx{plane});
-        std::memset(p.data(LayerIdx{layer}), 0xff, static_cast<size_t>(p.block_bytes() * p.num_blocks()));  // NaN
+        impl.device().fill(p.data(LayerIdx{layer}), 0xff, static_cast<size_t>(p.block_bytes() * p.num_blocks()), *stream);  // NaN
       }
     }
+    ASSERT_TRUE(stream->synchronize().ok());
     expect_same(run_one(*poisoned, greedy(prompt, 20)), want, 0.0f);
   }
 }

@@ -19,6 +19,9 @@
 
 namespace fovea {
 
+class Device;
+class StepMemory;
+
 // What a method may know of the model.
 struct ModelShape {
   int32_t num_layers = 0;
@@ -42,13 +45,16 @@ enum class CombineRule : uint8_t {
   gates,      // several branches weighted by learned gates (the original NSA)
 };
 
-// The rows of one step that one method serves. Host arrays; they live until step_finish.
+// The rows of one step that one method serves. Host arrays, but for the last two; they live until step_finish. Rows that
+// only pad a batch have length 0.
 struct StepRows {
   int32_t rows = 0;
   const int32_t* row_seq = nullptr;        // [rows] row of the block table
   const int32_t* row_len = nullptr;        // [rows] keys visible to the row: its position + 1
   const SequenceId* row_sequence = nullptr;  // [rows] whose row it is
   const int32_t* row_budget_tokens = nullptr;  // [rows] the request's own budget in tokens; 0: the method's
+  const int32_t* device_row_seq = nullptr;  // row_seq and row_len in device memory
+  const int32_t* device_row_len = nullptr;
 };
 
 // What a layer offers for a choice. Device memory of the backend. Pointers a model does not have are null.
@@ -84,15 +90,20 @@ class Method {
   // False: select() is never called, the engine takes the dense path.
   virtual bool sparse() const = 0;
 
-  // Called once, before planes(). Rejects options that do not fit the model, naming them.
-  virtual Status attach(const ModelShape& shape, const MethodLimits& limits) = 0;
+  // Called once, before planes(). Rejects options that do not fit the model, naming them. What select() needs of the host
+  // in every step is taken from `staging` and filled in step_begin(); the rest is device memory of the method's own.
+  virtual Status attach(const ModelShape& shape, const MethodLimits& limits, Device& device, StepMemory& staging) = 0;
   virtual std::vector<PlaneSpec> planes() const { return {}; }
   // Hash codes the fused cache write keeps up to date; null: the method has none. `plane`: this layer's codes array.
   virtual bool codes_view(std::byte* plane, CodesView* out) const { return false; }
 
   virtual void request_begin(SequenceId) {}
   virtual void request_finish(SequenceId) {}
-  virtual void step_begin(const StepRows&) {}
+  // Before staging is uploaded. resource_exhausted: no memory for a step this large.
+  virtual Status step_begin(const StepRows&) { return {}; }
+  // What select() of this step bakes into a captured graph besides the number of rows: steps with another key replay
+  // another graph.
+  virtual uint64_t graph_key() const { return 0; }
   virtual void step_finish() {}
   // K and V of `tokens` tokens lie in the cache now (summaries that the fused write does not keep are made here).
   virtual void on_kv_written(const KvWriteParams&, LayerIdx) {}

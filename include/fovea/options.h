@@ -34,13 +34,13 @@ enum class NumericsChoice : uint8_t { automatic, f32, bf16 };
 
 struct EngineOptions {
   std::string model_dir;
-  std::string device = "auto";              // auto, cpu
+  std::string device = "auto";              // auto (a GPU if there is one), cpu, cuda
   int32_t block_size = 16;                  // tokens a KV block holds
-  DType kv_cache_dtype = DType::bf16;       // bf16, f16, f32
+  DType kv_cache_dtype = DType::bf16;       // bf16, f16, f32; fp8_e4m3 on a GPU
   int64_t kv_cache_memory_bytes = 0;        // most bytes of KV (all planes); 0: what max_num_seqs and memory allow
   int64_t swap_space_bytes = int64_t{4} << 30;  // RAM outside the pool for preempted sparse sequences
   int64_t max_model_len = 0;                // 0: the model's max_position_embeddings
-  int32_t max_num_batched_tokens = 512;     // tokens of one step, the chunk of a prefill
+  int32_t max_num_batched_tokens = 0;       // tokens of one step, the chunk of a prefill; 0: 512 on a CPU, 2048 on a GPU
   int32_t max_num_seqs = 64;                // sequences of one step
   int32_t threads = 0;                      // 0: the cores this process may use
   NumericsChoice numerics = NumericsChoice::automatic;
@@ -53,6 +53,7 @@ struct EngineOptions {
   uint64_t seed = 0;                        // of dummy weights and of unseeded sampling
   std::string tenant_salt;                  // part of every block's key
   bool use_reference_ops = false;           // the scalar kernels (tests)
+  bool cuda_graphs = true;                  // decode steps replay captured graphs
 };
 
 }  // namespace fovea

@@ -17,7 +17,11 @@ class Arena {
 
   explicit Arena(size_t bytes)
       : base_(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{4096}))), bytes_(bytes) {}
-  ~Arena() { ::operator delete(base_, std::align_val_t{4096}); }
+  // Over memory of the caller's, aligned to kAlign.
+  Arena(void* memory, size_t bytes) : base_(static_cast<std::byte*>(memory)), bytes_(bytes), owned_(false) {}
+  ~Arena() {
+    if (owned_) ::operator delete(base_, std::align_val_t{4096});
+  }
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
@@ -43,6 +47,7 @@ class Arena {
   std::byte* base_;  // pages are taken from the system as they are touched
   size_t bytes_;
   size_t used_ = 0;
+  bool owned_ = true;
 };
 
 }  // namespace fovea

@@ -17,13 +17,14 @@ struct BenchFlags {
   DecodeBenchOptions decode;
   EngineFlags engine;
   std::string numerics = "auto";
+  std::string device = "cpu";
   bool json = false;
   CLI::App* what = nullptr;
 };
 
 Result<Report> measure(BenchFlags& f) {
   const std::string what = f.what->get_subcommands().at(0)->get_name();
-  if (what == "ops") return bench_ops(f.ops);
+  if (what == "ops") return f.device == "cuda" ? bench_gpu_ops(f.ops) : bench_ops(f.ops);
   if (what == "prefill") {
     f.prefill.numerics = f.numerics == "f32" ? NumericsChoice::f32 : f.numerics == "bf16" ? NumericsChoice::bf16 : NumericsChoice::automatic;
     return bench_prefill(f.prefill);
@@ -43,6 +44,8 @@ Run add_bench(CLI::App& app) {
   const auto add_json = [f](CLI::App* sub) { sub->add_flag("--json", f->json, "JSON on stdout instead of a table"); };
 
   CLI::App* ops = cmd->add_subcommand("ops", "Decode attention, hash selection and sparse attention against a read sweep");
+  ops->add_option("--device", f->device, "cpu, or cuda: depths and batches of its own, prefill attention too")
+      ->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
   ops->add_option("--threads", f->ops.threads, "Worker threads")->check(CLI::Range(1, 1024))->capture_default_str();
   ops->add_option("--depth", f->ops.depth, "Tokens of context")->capture_default_str();
   ops->add_option("--budget-tokens", f->ops.budget_tokens, "Tokens sparse attention reads")->capture_default_str();

@@ -6,23 +6,41 @@
 
 namespace fovea {
 
-Batch::Batch(const BatchLimits& limits, std::vector<MethodEntry>& methods) : limits_(limits), methods_(methods) {
-  const size_t rows = limits.max_rows;
-  // A sequence's rows fall into at most two groups (short rows dense, long ones sparse).
-  tables_capacity_ = 2 * limits.max_seqs;
+Batch::Batch(const BatchLimits& limits, std::vector<MethodEntry>& methods, Device& device, StepMemory& staging)
+    : limits_(limits), methods_(methods), device_(device) {
+  // A sequence's rows fall into at most two groups (short rows dense, long ones sparse). Padding can double a group.
+  const int64_t pad = limits.pad_decodes ? 2 : 1;
+  const int64_t rows = limits.max_rows * pad;
+  tables_capacity_ = static_cast<int32_t>(2 * limits.max_seqs * pad);
   pieces_.resize(2 + methods.size());
   for (auto& p : pieces_) p.reserve(tables_capacity_);
   groups_.reserve(pieces_.size());
-  for (auto* v : {&ids_, &positions_, &row_seq_, &row_len_, &row_budget_}) v->resize(rows);
-  q_indptr_.resize(tables_capacity_ + pieces_.size());
-  seq_len_.resize(tables_capacity_);
-  slots_.resize(rows);
+  for (auto* a : {&ids_, &positions_, &row_seq_, &row_len_}) *a = staging.take<int32_t>(rows);
+  slots_ = staging.take<int64_t>(rows);
+  q_indptr_ = staging.take<int32_t>(tables_capacity_ + static_cast<int64_t>(pieces_.size()));
+  seq_len_ = staging.take<int32_t>(tables_capacity_);
+  logit_rows_ = staging.take<int32_t>(tables_capacity_);
+  row_budget_.resize(rows);
   row_ids_.resize(rows);
   row_owner_.resize(rows);
   row_decode_.resize(rows);
-  logit_rows_.reserve(limits.max_seqs);
   logit_index_.reserve(limits.max_seqs);
-  tables_ = std::unique_ptr<int32_t[]>(new int32_t[int64_t{tables_capacity_} * limits.max_blocks]);
+  table_rows_.resize(tables_capacity_);
+}
+
+Status Batch::init() {
+  const size_t bytes = sizeof(int32_t) * tables_capacity_ * limits_.max_blocks;
+  FOVEA_ASSIGN(device_tables_, device_.allocate(bytes, "page tables"));
+  if (device_.is_host()) return {};
+  FOVEA_ASSIGN(host_tables_, device_.allocate_pinned(bytes, "page tables"));
+  tables_copied_ = device_.make_event();
+  return {};
+}
+
+int32_t Batch::padded_rows(int32_t rows) {
+  if (rows <= 4) return rows == 3 ? 4 : rows;
+  if (rows <= 64) return (rows + 7) / 8 * 8;
+  return (rows + 31) / 32 * 32;
 }
 
 // Which row group serves a row. A sparse row that would keep every block takes the dense path, exactly.
@@ -57,19 +75,21 @@ void Batch::build(const StepPlan& plan, const Scheduler& scheduler, const BlockM
   FOVEA_CHECK(plan.num_tokens <= limits_.max_rows);
   split(plan, sequences);
   groups_.clear();
-  logit_rows_.clear();
+  num_logit_rows_ = 0;
   logit_index_.assign(plan.rows.size(), -1);
   tables_used_ = 0;
   forward_ = ForwardBatch{};
+  pure_decode_ = limits_.pad_decodes;
+  for (const ScheduledRows& rows : plan.rows) pure_decode_ &= rows.phase == Phase::decode && rows.sample_for.size() == 1;
   for (size_t group = 0; group < pieces_.size(); ++group) {
     if (!pieces_[group].empty()) emit_group(static_cast<int32_t>(group), scheduler, blocks);
   }
-  forward_.ids = ids_.data();
-  forward_.positions = positions_.data();
-  forward_.slot_mapping = slots_.data();
+  forward_.ids = ids_.device();
+  forward_.positions = positions_.device();
+  forward_.slot_mapping = slots_.device();
   forward_.groups = groups_;
-  forward_.logit_rows = logit_rows_.data();
-  forward_.num_logit_rows = static_cast<int32_t>(logit_rows_.size());
+  forward_.logit_rows = logit_rows_.device();
+  forward_.num_logit_rows = num_logit_rows_;
 }
 
 void Batch::emit_group(int32_t group, const Scheduler& scheduler, const BlockManager& blocks) {
@@ -79,24 +99,25 @@ void Batch::emit_group(int32_t group, const Scheduler& scheduler, const BlockMan
   g.first_row = forward_.tokens;
   g.num_seqs = static_cast<int32_t>(pieces.size());
   // Views into the shared arrays; one indptr entry more than sequences, hence the group's own offset.
-  int32_t* indptr = q_indptr_.data() + tables_used_ + groups_.size();
-  g.q_indptr = indptr;
-  g.seq_len = seq_len_.data() + tables_used_;
-  g.table = {tables_.get() + int64_t{tables_used_} * limits_.max_blocks, limits_.max_blocks, 0};
-  indptr[0] = 0;
+  const int64_t indptr_at = tables_used_ + static_cast<int64_t>(groups_.size());
+  const int32_t first_table = tables_used_;
+  g.q_indptr = q_indptr_.device() + indptr_at;
+  g.seq_len = seq_len_.device() + first_table;
+  g.table = {device_tables_.as<int32_t>() + int64_t{first_table} * limits_.max_blocks, limits_.max_blocks, 0};
   FOVEA_CHECK(tables_used_ + g.num_seqs <= tables_capacity_);
-  for (int32_t s = 0; s < g.num_seqs; ++s) {
-    emit_piece(pieces[s], group, s, g.first_row, scheduler, blocks);
-    indptr[s + 1] = forward_.tokens - g.first_row;
-  }
+  for (int32_t s = 0; s < g.num_seqs; ++s) emit_piece(pieces[s], group, s, g.first_row, scheduler, blocks);
+  if (pure_decode_) pad_group(&g);
   g.rows = forward_.tokens - g.first_row;
+  int32_t* indptr = q_indptr_.host() + indptr_at;
+  indptr[0] = 0;
+  for (int32_t row = 0; row < g.rows; ++row) indptr[row_seq_.host()[g.first_row + row] + 1] = row + 1;
   if (group >= 2) {
     MethodEntry& entry = methods_[group - 2];
     g.method = entry.method.get();
     g.policy = &entry.policy;
     g.planes = entry.planes;
-    g.step = {g.rows, row_seq_.data() + g.first_row, row_len_.data() + g.first_row, row_ids_.data() + g.first_row,
-              row_budget_.data() + g.first_row};
+    g.step = {g.rows, row_seq_.host() + g.first_row, row_len_.host() + g.first_row, row_ids_.data() + g.first_row,
+              row_budget_.data() + g.first_row, row_seq_.device() + g.first_row, row_len_.device() + g.first_row};
   }
   groups_.push_back(g);
 }
@@ -108,26 +129,79 @@ void Batch::emit_piece(const Piece& piece, int32_t group, int32_t seq_in_group, 
   for (int32_t i = piece.from; i < piece.to; ++i) {
     const int32_t row = forward_.tokens++;
     const int64_t position = base + i;
-    ids_[row] = tokens[position];
-    positions_[row] = static_cast<int32_t>(position);
-    slots_[row] = blocks.slot_of(piece.rows->seq, position);
-    row_seq_[row] = seq_in_group;
-    row_len_[row] = static_cast<int32_t>(position + 1);
+    const TokenId token = tokens[position];
+    ids_.host()[row] = token == kUnreadToken ? -1 - piece.sequence->sample_row : token;
+    positions_.host()[row] = static_cast<int32_t>(position);
+    slots_.host()[row] = blocks.slot_of(piece.rows->seq, position);
+    row_seq_.host()[row] = seq_in_group;
+    row_len_.host()[row] = static_cast<int32_t>(position + 1);
     row_budget_[row] = piece.sequence->budget_tokens;
     row_ids_[row] = piece.rows->seq;
     row_owner_[row] = piece.sequence;
     row_decode_[row] = group != 0;
   }
   const int64_t len = base + piece.to;
-  seq_len_[tables_used_] = static_cast<int32_t>(len);
-  const PageTable& table = blocks.table(piece.rows->seq);
-  int32_t* slots = tables_.get() + int64_t{tables_used_} * limits_.max_blocks;
-  std::copy_n(table.row().data(), blocks.blocks_for(len), slots);
-  ++tables_used_;
+  seq_len_.host()[tables_used_] = static_cast<int32_t>(len);
+  set_table(tables_used_++, blocks.table(piece.rows->seq).row().first(static_cast<size_t>(blocks.blocks_for(len))));
   if (piece.to == piece.rows->num_tokens && !piece.rows->sample_for.empty()) {
-    logit_index_[piece.plan_row] = static_cast<int32_t>(logit_rows_.size());
-    logit_rows_.push_back(forward_.tokens - 1);
+    logit_index_[piece.plan_row] = num_logit_rows_;
+    logit_rows_.host()[num_logit_rows_++] = forward_.tokens - 1;
   }
+}
+
+// Rows that read nothing and write nothing, up to the next size that graphs are kept for.
+void Batch::pad_group(RowGroup* g) {
+  const int32_t seqs = padded_rows(g->num_seqs);
+  FOVEA_CHECK(tables_used_ + seqs - g->num_seqs <= tables_capacity_);
+  for (; g->num_seqs < seqs; ++g->num_seqs) {
+    const int32_t row = forward_.tokens++;
+    ids_.host()[row] = 0;
+    positions_.host()[row] = 0;
+    slots_.host()[row] = -1;
+    row_seq_.host()[row] = g->num_seqs;
+    row_len_.host()[row] = 0;
+    row_budget_[row] = 0;
+    row_ids_[row] = SequenceId{};
+    row_owner_[row] = nullptr;
+    row_decode_[row] = 1;
+    seq_len_.host()[tables_used_++] = 0;
+    logit_rows_.host()[num_logit_rows_++] = row;
+  }
+}
+
+void Batch::set_table(int32_t row, std::span<const int32_t> blocks) {
+  const int64_t size = static_cast<int64_t>(blocks.size());
+  if (device_.is_host()) {
+    std::copy_n(blocks.data(), size, device_tables_.as<int32_t>() + row * limits_.max_blocks);
+    return;
+  }
+  int32_t* mirror = host_tables_.as<int32_t>() + row * limits_.max_blocks;
+  TableRow& r = table_rows_[row];
+  int64_t same = std::mismatch(mirror, mirror + std::min(size, r.size), blocks.data()).first - mirror;
+  if (same < r.size && same < size && copy_pending_) {
+    // An entry that may be on its way is about to be overwritten: another sequence has this row now.
+    FOVEA_CHECK(tables_copied_->wait().ok());
+    copy_pending_ = false;
+  }
+  std::copy_n(blocks.data() + same, size - same, mirror + same);
+  r.changed_from = same;
+  r.changed_to = size;
+  r.size = std::max(size, same == std::min(size, r.size) ? r.size : size);
+}
+
+Status Batch::upload_tables(Stream& stream) {
+  if (device_.is_host()) return {};
+  for (int32_t row = 0; row < tables_used_; ++row) {
+    TableRow& r = table_rows_[row];
+    if (r.changed_from >= r.changed_to) continue;
+    const int64_t at = row * limits_.max_blocks + r.changed_from;
+    device_.copy(device_tables_.as<int32_t>() + at, host_tables_.as<int32_t>() + at,
+                 sizeof(int32_t) * static_cast<size_t>(r.changed_to - r.changed_from), CopyKind::to_device, stream);
+    r.changed_from = r.changed_to;
+    copy_pending_ = true;
+  }
+  if (copy_pending_) tables_copied_->record(stream);
+  return {};
 }
 
 }  // namespace fovea

@@ -1,7 +1,9 @@
 // Batch: the immutable arrays of one step, built from the scheduler's plan. Rows are ordered by row group: prefill rows,
-// dense decode rows, then the rows of each sparse method. Buffers are sized once.
+// dense decode rows, then the rows of each sparse method. Buffers are sized once; what operations read lies in the step's
+// staging memory, and page tables in memory of their own, of which only what changed is copied.
 #pragma once
 
+#include "device/step_memory.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
 #include "kv/block_manager.h"
@@ -30,23 +32,33 @@ struct BatchLimits {
   int64_t max_blocks = 0;  // of one sequence
   int32_t block_size = 16;
   int32_t sparse_min_context = 0;
+  bool pad_decodes = false;  // decode groups are padded to a few sizes, so that few captured graphs serve all
 };
 
 class Batch {
  public:
-  Batch(const BatchLimits& limits, std::vector<MethodEntry>& methods);
+  // The arrays that operations read are taken from `staging`, which is committed later.
+  Batch(const BatchLimits& limits, std::vector<MethodEntry>& methods, Device& device, StepMemory& staging);
+  // Takes the page tables' memory. Errors: resource_exhausted.
+  Status init();
 
   using Sequences = std::unordered_map<SequenceId, std::unique_ptr<Sequence>>;
 
-  // Fills the arrays; views stay valid until the next build().
+  // Fills the arrays; views stay valid until the next build(). Operations see them after staging.upload() and
+  // upload_tables().
   void build(const StepPlan& plan, const Scheduler& scheduler, const BlockManager& blocks, const Sequences& sequences);
 
   const ForwardBatch& forward() const { return forward_; }
   ForwardBatch& forward() { return forward_; }
-  // The sequence whose token a row is, and whether the row went through the decode method.
+  Status upload_tables(Stream& stream);
+  // True: every row is a decode step of one sequence (or padding), and every row's logits are wanted.
+  bool is_pure_decode() const { return pure_decode_; }
+  // The rows of a decode group that a step of this many rows is padded to.
+  static int32_t padded_rows(int32_t rows);
+  // The sequence whose token a row is (null: padding), and whether the row went through the decode method.
   Sequence* row_sequence(int32_t row) const { return row_owner_[row]; }
   bool row_is_decode(int32_t row) const { return row_decode_[row] != 0; }
-  int64_t row_position(int32_t row) const { return positions_[row]; }
+  int64_t row_position(int32_t row) const { return positions_.host()[row]; }
   // Index into logits of a plan's row, -1 where none was asked for.
   int32_t logit_index(size_t plan_row) const { return logit_index_[plan_row]; }
 
@@ -63,17 +75,33 @@ class Batch {
   void emit_group(int32_t group, const Scheduler& scheduler, const BlockManager& blocks);
   void emit_piece(const Piece& piece, int32_t group, int32_t seq_in_group, int32_t first_row,
                   const Scheduler& scheduler, const BlockManager& blocks);
+  void pad_group(RowGroup* group);
+  void set_table(int32_t row, std::span<const int32_t> blocks);
+
+  // What the device holds of one row of the page tables, and what it does not hold yet.
+  struct TableRow {
+    int64_t size = 0;
+    int64_t changed_from = 0, changed_to = 0;
+  };
 
   const BatchLimits limits_;
   std::vector<MethodEntry>& methods_;
+  Device& device_;
   std::vector<std::vector<Piece>> pieces_;  // [groups]: 0 prefill, 1 dense decode, 2 + m: method m
   std::vector<RowGroup> groups_;
-  std::vector<int32_t> ids_, positions_, q_indptr_, seq_len_, row_seq_, row_len_, row_budget_, logit_rows_, logit_index_;
-  std::vector<int64_t> slots_;
+  Staged<int32_t> ids_, positions_, q_indptr_, seq_len_, row_seq_, row_len_, logit_rows_;
+  Staged<int64_t> slots_;
+  std::vector<int32_t> row_budget_, logit_index_;
   std::vector<SequenceId> row_ids_;
   std::vector<Sequence*> row_owner_;
   std::vector<uint8_t> row_decode_;
-  std::unique_ptr<int32_t[]> tables_;  // [pieces, max_blocks]; pages taken as they are touched
+  int32_t num_logit_rows_ = 0;
+  bool pure_decode_ = false;
+  // [pieces, max_blocks]. On a GPU `host_tables_` is pinned and mirrors `tables_`; on the CPU they are one.
+  Buffer host_tables_, device_tables_;
+  std::vector<TableRow> table_rows_;
+  std::unique_ptr<Event> tables_copied_;
+  bool copy_pending_ = false;
   int32_t tables_used_ = 0;
   int32_t tables_capacity_ = 0;
   ForwardBatch forward_;

@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "base/cores.h"
+#include "kernels/cuda/cuda_ops.h"
 #include "kernels/ref/ref_ops.h"
 #include "sparse/registry.h"
 
@@ -11,7 +12,8 @@
 namespace fovea {
 namespace {
 
-constexpr size_t kInboxMax = 4096;  // requests waiting to be taken over by step()
+constexpr size_t kInboxMax = 4096;      // requests waiting to be taken over by step()
+constexpr int32_t kAnswersMax = 256;  // of a request (check_sampling)
 
 }  // namespace
 
@@ -37,18 +39,44 @@ EngineImpl::~EngineImpl() = default;
 Status EngineImpl::init() {
   FOVEA_TRY(check_options(options_));
   if (options_.threads == 0) options_.threads = usable_cores();
+  FOVEA_TRY(make_device());
+  if (options_.max_num_batched_tokens == 0) options_.max_num_batched_tokens = device_->is_host() ? 512 : 2048;
   FOVEA_ASSIGN(model_, load_model(options_));
   const ModelConfig& c = model_->config;
   if (options_.max_model_len == 0) options_.max_model_len = c.max_position_embeddings;
   options_.max_num_seqs = std::min(options_.max_num_seqs, options_.max_num_batched_tokens);
   info_ = describe(*model_, options_);
 
+  FOVEA_ASSIGN(weights_, place_weights(model_->weights, c, *device_, *stream_));
+  if (!device_->is_host()) model_->weights.owner.reset();  // the copy serves; the file need not stay mapped
+  transformer_ = make_llama(c, *weights_);
+  staging_ = std::make_unique<StepMemory>(*device_);
   FOVEA_TRY(make_methods());
-  FOVEA_TRY(make_cache());
   FOVEA_TRY(make_ops());
-  make_step_buffers();
+  FOVEA_TRY(make_step_buffers());
+  return make_cache();  // last: it takes what the others leave
+}
+
+Status EngineImpl::make_device() {
+  if (options_.device != "cpu" && !options_.use_reference_ops) {
+    Result<std::unique_ptr<Device>> cuda = make_cuda_device();
+    if (cuda.ok()) {
+      device_ = std::move(cuda).value();
+    } else if (options_.device == "cuda") {
+      return cuda.status();
+    }
+  }
+  if (!device_) device_ = make_cpu_device();
+  stream_ = device_->make_stream();
   return {};
 }
+
+// Padding to the sizes that graphs are kept for at most doubles a decode step (Batch::padded_rows).
+int32_t EngineImpl::max_rows() const {
+  return device_->is_host() ? options_.max_num_batched_tokens : std::max(options_.max_num_batched_tokens, 2 * options_.max_num_seqs);
+}
+
+int32_t EngineImpl::max_logits() const { return device_->is_host() ? options_.max_num_seqs : 2 * options_.max_num_seqs; }
 
 Status EngineImpl::make_methods() {
   const auto add = [&](const MethodOptions& o) -> Status {
@@ -57,7 +85,7 @@ Status EngineImpl::make_methods() {
     }
     FOVEA_ASSIGN(auto method, make_method(o));
     FOVEA_ASSIGN(auto policy, LayerPolicy::make(model_->config.num_layers, o.gsa.dense_layers));
-    if (method) FOVEA_TRY(method->attach(info_.shape, {options_.max_num_batched_tokens, options_.max_model_len}));
+    if (method) FOVEA_TRY(method->attach(info_.shape, {max_rows(), options_.max_model_len}, *device_, *staging_));
     methods_.push_back({o.name, std::move(method), std::move(policy), {}});
     return {};
   };
@@ -82,6 +110,7 @@ Status EngineImpl::make_cache() {
   k.kv_heads = info_.shape.kv_heads;
   k.head_dim = info_.shape.head_dim;
   k.dtype = options_.kv_cache_dtype;
+  k.device = device_.get();
   for (const MethodEntry& e : methods_) {
     if (!e.method) continue;
     for (PlaneSpec& p : e.method->planes()) k.extra_planes.push_back(std::move(p));
@@ -89,7 +118,10 @@ Status EngineImpl::make_cache() {
   const int64_t block_bytes = column_bytes(k);
   const int64_t blocks_per_seq = (options_.max_model_len + k.block_size - 1) / k.block_size;
   const int64_t wanted = blocks_per_seq * options_.max_num_seqs;
-  const int64_t bytes = options_.kv_cache_memory_bytes ? options_.kv_cache_memory_bytes : available_memory() * 6 / 10;
+  // On a GPU memory is taken at once, and nothing but this cache is still to come: nine tenths of what is left.
+  const int64_t bytes = options_.kv_cache_memory_bytes ? options_.kv_cache_memory_bytes
+                        : device_->is_host()           ? available_memory() * 6 / 10
+                                                       : device_->free_bytes() / 10 * 9;
   const int64_t blocks = std::min(wanted, bytes / block_bytes);
   if (blocks < 1)
     return Status::resource_exhausted("--kv-cache-memory " + std::to_string(bytes) + ": one block of " +
@@ -136,24 +168,28 @@ Numerics EngineImpl::numerics() const {
   switch (options_.numerics) {
     case NumericsChoice::f32: return Numerics::f32;
     case NumericsChoice::bf16: return Numerics::bf16;
-    case NumericsChoice::automatic: return preferred_numerics();
+    case NumericsChoice::automatic: return device_->is_host() ? preferred_numerics() : Numerics::bf16;
   }
   return Numerics::f32;
 }
 
 Status EngineImpl::make_ops() {
   const ModelConfig& c = model_->config;
-  pool_ = std::make_unique<ThreadPool>(options_.threads);
   if (options_.use_reference_ops) {
     ops_ = make_ref_ops();
+  } else if (!device_->is_host()) {
+    FOVEA_ASSIGN(ops_, make_cuda_ops(*device_, numerics()));
   } else {
+    pool_ = std::make_unique<ThreadPool>(options_.threads);
     auto cpu = make_cpu_ops(*pool_, numerics());
     cpu_ops_ = cpu.get();
     ops_ = std::move(cpu);
   }
   OpsLimits limits;
-  limits.max_rows = options_.max_num_batched_tokens;
-  limits.max_decode_rows = options_.max_num_batched_tokens;
+  limits.max_rows = max_rows();
+  limits.max_decode_rows = max_rows();
+  limits.max_sample_rows = max_logits() + kAnswersMax;
+  limits.vocab = c.vocab_size;
   limits.max_len = options_.max_model_len;
   limits.num_heads = c.num_heads;
   limits.kv_heads = c.num_kv_heads;
@@ -173,25 +209,41 @@ Status EngineImpl::make_ops() {
   return {};
 }
 
-void EngineImpl::make_step_buffers() {
-  const int32_t vocab = model_->config.vocab_size;
+Status EngineImpl::make_step_buffers() {
+  const int64_t vocab = model_->config.vocab_size;
   const int64_t max_blocks = (options_.max_model_len + options_.block_size - 1) / options_.block_size;
   batch_ = std::make_unique<Batch>(
       BatchLimits{options_.max_num_batched_tokens, options_.max_num_seqs, max_blocks, options_.block_size,
-                  options_.sparse_min_context},
-      methods_);
-  counter_ = std::make_unique<ReadCounter>(info_.shape, *batch_);
-  logits_ = std::unique_ptr<float[]>(new float[int64_t{options_.max_num_seqs} * vocab]);
-  scratch_logits_.resize(vocab);
-  sampler_ = std::make_unique<Sampler>(vocab);
-  arena_ = std::make_unique<Arena>(
-      model_->transformer->workspace_bytes(options_.max_num_batched_tokens, options_.max_num_seqs));
-  sampled_.reserve(256 + options_.max_num_seqs);
+                  options_.sparse_min_context, !device_->is_host()},
+      methods_, *device_, *staging_);
+  const int32_t max_samples = max_logits() + kAnswersMax;  // the answers of one prompt begin in one step
+  samples_ = std::make_unique<SampleBatch>(max_samples, static_cast<int32_t>(vocab), *device_, *staging_);
+  FOVEA_TRY(staging_->commit());
+  FOVEA_TRY(batch_->init());
+  FOVEA_TRY(samples_->init());
+  counter_ = std::make_unique<ReadCounter>(info_.shape, *batch_, *device_, *stream_);
+  FOVEA_ASSIGN(logits_, device_->allocate(sizeof(float) * static_cast<size_t>(max_logits() * vocab), "logits"));
+  const size_t workspace = transformer_->workspace_bytes(max_rows(), max_logits());
+  sampled_.reserve(static_cast<size_t>(max_samples));
+  if (device_->is_host()) {
+    arena_ = std::make_unique<Arena>(workspace);
+    return {};
+  }
+  FOVEA_ASSIGN(arena_memory_, device_->allocate(workspace, "activations"));
+  arena_ = std::make_unique<Arena>(arena_memory_.data(), workspace);
+  FOVEA_ASSIGN(keys_read_, device_->allocate(sizeof(int64_t) * static_cast<size_t>(max_rows()), "read counts"));
+  for (Flight& f : flights_) {
+    FOVEA_ASSIGN(f.tokens, device_->allocate_pinned(sizeof(int32_t) * static_cast<size_t>(max_samples), "sampled tokens"));
+    FOVEA_ASSIGN(f.keys_read, device_->allocate_pinned(sizeof(int64_t) * static_cast<size_t>(max_rows()), "read counts"));
+    f.done = device_->make_event();
+  }
+  return {};
 }
 
 std::string EngineImpl::backend() const {
-  return std::string(ops_->name()) + (ops_->numerics() == Numerics::bf16 ? " bf16" : " f32") + ", " +
-         std::to_string(options_.threads) + (options_.threads == 1 ? " thread" : " threads");
+  const std::string name = std::string(ops_->name()) + (ops_->numerics() == Numerics::bf16 ? " bf16" : " f32");
+  if (!device_->is_host()) return name + ", " + device_->description();
+  return name + ", " + std::to_string(options_.threads) + (options_.threads == 1 ? " thread" : " threads");
 }
 
 // ---- text ----

@@ -5,10 +5,12 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/thread_pool.h"
-#include "device/stream.h"
+#include "device/device.h"
+#include "device/step_memory.h"
 #include "engine/batch.h"
 #include "engine/loaded_model.h"
 #include "engine/read_counter.h"
+#include "engine/sample_batch.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
@@ -18,6 +20,8 @@
 
 #include <fovea/engine.h>
 
+#include <array>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -54,6 +58,7 @@ class EngineImpl final : public Engine {
   // For tests and benchmarks.
   const BlockManager& blocks() const { return *blocks_; }
   KvCache& kv() { return *kv_; }
+  Device& device() { return *device_; }
   // Steps of prefill rows alone write random keys and values and compute nothing. Only without prefix caching: such blocks
   // must never be published.
   void simulate_prefill(bool on) {
@@ -73,11 +78,24 @@ class EngineImpl final : public Engine {
     bool hold = false;
   };
 
+  // A step that was launched, until its tokens are read.
+  struct Flight {
+    std::vector<SampleTarget> targets;
+    std::vector<ReadCounter::Row> reads;
+    bool pure_decode = false;
+    Buffer tokens;     // pinned: int32 [sampled rows]
+    Buffer keys_read;  // pinned: int64 [rows]
+    std::unique_ptr<Event> done;
+  };
+
   // Making it.
+  Status make_device();
   Status make_methods();
   Status make_cache();
   Status make_ops();
-  void make_step_buffers();
+  Status make_step_buffers();
+  int32_t max_rows() const;    // of a step, padding included
+  int32_t max_logits() const;  // rows of logits, likewise
   Numerics numerics() const;
   int32_t method_index(const std::string& name) const;
   Status check_request(const Request& request) const;
@@ -89,7 +107,17 @@ class EngineImpl final : public Engine {
   void release_now(RequestId id);
   void report_failed(const StepPlan& plan, std::vector<Output>* outputs);
   void note_scheduled(const StepPlan& plan);
-  void sample(const StepPlan& plan, std::vector<Output>* outputs);
+  Status launch(const StepPlan& plan, Flight* flight);
+  void fill_flight(Flight* flight);
+  bool may_run_ahead(const Flight& flight) const;
+  Status run_step();
+  Status enqueue_step();
+  Status wait_for(Flight& flight);
+  TokenId sampled_token(const Flight& flight, size_t row) const;
+  Status land(Flight& flight, std::vector<Output>* outputs);
+  void commit_unread(const Flight& flight);
+  Status land_late(Flight& flight, std::vector<Output>* outputs);
+  Status tap_logits(const SampleTarget& target);
   void take_token(Sequence& seq, TokenId token, std::vector<Output>* outputs);
   void finish(Sequence& seq, FinishReason reason, Status error, Output* out);
   void forget(SequenceId id);
@@ -97,14 +125,18 @@ class EngineImpl final : public Engine {
   EngineOptions options_;
   ModelInfo info_;
   Clock clock_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
   std::unique_ptr<LoadedModel> model_;
+  std::unique_ptr<PlacedWeights> weights_;
+  std::unique_ptr<Transformer> transformer_;
+  std::unique_ptr<StepMemory> staging_;
   std::vector<MethodEntry> methods_;  // [0] is dense
   const Method* codes_method_ = nullptr;  // whose codes the cache write keeps; null: none
   PlaneIdx codes_plane_;
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Ops> ops_;
   CpuOps* cpu_ops_ = nullptr;  // ops_, where it is the CPU's
-  CpuStream stream_;
   std::unique_ptr<KvCache> kv_;
   std::unique_ptr<SwapArea> swap_;
   std::unique_ptr<BlockManager> blocks_;
@@ -116,11 +148,16 @@ class EngineImpl final : public Engine {
   std::unordered_map<RequestId, LiveRequest> requests_;
   std::unique_ptr<Batch> batch_;
   std::unique_ptr<ReadCounter> counter_;
-  std::unique_ptr<Sampler> sampler_;
+  std::unique_ptr<SampleBatch> samples_;
+  Buffer arena_memory_;  // on a GPU; the CPU's arena takes pages as they are touched
   std::unique_ptr<Arena> arena_;
-  std::unique_ptr<float[]> logits_;    // [max_num_seqs, vocab]
-  std::vector<float> scratch_logits_;  // [vocab]
+  Buffer logits_;     // float [max_logits(), vocab]
+  Buffer keys_read_;  // int64 [max_rows()]: what attention of the step counted; null on the CPU, where the host sees it
+  std::array<Flight, 2> flights_;
+  Flight* flying_ = nullptr;  // launched, its tokens not read
+  std::map<std::vector<uint64_t>, std::unique_ptr<Graph>> graphs_;  // by the shape of a decode step; null: seen once
   std::vector<Sampled> sampled_;
+  std::vector<float> tapped_;
   uint64_t next_sequence_ = 1;
   int64_t steps_ = 0;
   bool simulate_prefill_ = false;

@@ -5,38 +5,111 @@
 #include "engine/simulated_context.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace fovea {
 
+// On a GPU a call launches one step and reads the tokens of the step before, so that the host's work hides behind the
+// device's. Where the next step needs to know the tokens themselves (a penalty, a fork, the end of an answer), they are read
+// first. On the CPU a step is over when it returns.
 Result<bool> EngineImpl::step(std::vector<Output>* outputs) {
   take_inbox(outputs);
+  Flight* before = std::exchange(flying_, nullptr);
+  const bool ahead = before && may_run_ahead(*before);
+  if (ahead) commit_unread(*before);
+  if (before && !ahead) FOVEA_TRY(land(*before, outputs));
+
   const StepPlan& plan = scheduler_->schedule();
   report_failed(plan, outputs);
+  if (!plan.empty()) {
+    flying_ = before == &flights_[0] ? &flights_[1] : &flights_[0];
+    FOVEA_TRY(launch(plan, flying_));
+  }
+  if (ahead) FOVEA_TRY(land_late(*before, outputs));
   if (plan.empty()) return !scheduler_->idle() || !outputs->empty();
-  kv_->apply(plan.cache_ops, swap_.get());
-  note_scheduled(plan);
+  ++steps_;
+  if (device_->is_host()) FOVEA_TRY(land(*std::exchange(flying_, nullptr), outputs));
+  return true;
+}
 
+// ---- launching a step ----
+
+Status EngineImpl::launch(const StepPlan& plan, Flight* flight) {
+  kv_->apply(plan.cache_ops, swap_.get(), *stream_);
+  note_scheduled(plan);
   batch_->build(plan, *scheduler_, *blocks_, sequences_);
+  FOVEA_TRY(samples_->build(plan, *batch_, *scheduler_, sequences_));
   ForwardBatch& forward = batch_->forward();
-  forward.logits = logits_.get();
-  forward.observer = counter_.get();
   for (const RowGroup& g : forward.groups) {
-    if (g.method) g.method->step_begin(g.step);
+    if (g.method) FOVEA_TRY(g.method->step_begin(g.step));
   }
-  arena_->reset();
-  if (simulate_prefill_ && forward.groups.size() == 1 && forward.groups[0].kind == RowGroup::Kind::prefill) {
-    write_random_kv(forward, info_.shape, *kv_, codes_method_, codes_plane_, *ops_, stream_, *arena_);
-    std::fill_n(logits_.get(), int64_t{forward.num_logit_rows} * model_->config.vocab_size, 0.0f);
-  } else {
-    FOVEA_TRY(model_->transformer->forward(forward, *kv_, codes_method_, codes_plane_, *ops_, stream_, *arena_));
-  }
-  FOVEA_TRY(stream_.synchronize());
+  FOVEA_TRY(staging_->upload(*stream_));
+  FOVEA_TRY(batch_->upload_tables(*stream_));
+  samples_->upload_history(*stream_);
+
+  forward.previous = samples_->tokens();
+  forward.logits = logits_.as<float>();
+  forward.keys_read = keys_read_.as<int64_t>();
+  forward.observer = counter_->wants_selections() ? counter_.get() : nullptr;
+  fill_flight(flight);
+  FOVEA_TRY(run_step());
   for (const RowGroup& g : forward.groups) {
     if (g.method) g.method->step_finish();
   }
-  sample(plan, outputs);
-  ++steps_;
+  if (device_->is_host()) return {};
+  device_->copy(flight->tokens.data(), samples_->tokens(), sizeof(int32_t) * flight->targets.size(), CopyKind::to_host, *stream_);
+  device_->copy(flight->keys_read.data(), keys_read_.data(), sizeof(int64_t) * static_cast<size_t>(forward.tokens), CopyKind::to_host, *stream_);
+  flight->done->record(*stream_);
+  return {};
+}
+
+// What reading the step's results will need: the batch is rebuilt before that.
+void EngineImpl::fill_flight(Flight* flight) {
+  flight->targets = samples_->targets();
+  flight->pure_decode = batch_->is_pure_decode();
+  counter_->note_step(&flight->reads);
+}
+
+bool EngineImpl::may_run_ahead(const Flight& flight) const {
+  if (!flight.pure_decode || tap_) return false;
+  for (const SampleTarget& t : flight.targets) {
+    const auto it = sequences_.find(t.seq);
+    if (it == sequences_.end()) continue;  // padding, or aborted
+    const Sequence& s = *it->second;
+    if (s.hold || s.trace || s.sampling.repetition_penalty != 1.0f || s.sampled_tokens >= s.sampling.max_tokens) return false;
+  }
   return true;
+}
+
+// A step of decode rows alone is one captured graph for each shape of batch: the first such step runs eagerly (and warms up
+// what is made on first use), the second is captured, later ones replay.
+Status EngineImpl::run_step() {
+  const ForwardBatch& forward = batch_->forward();
+  if (!batch_->is_pure_decode() || forward.observer || samples_->has_penalties() || !options_.cuda_graphs) return enqueue_step();
+  std::vector<uint64_t> key;
+  for (const RowGroup& g : forward.groups) {
+    key.insert(key.end(), {reinterpret_cast<uintptr_t>(g.method), static_cast<uint64_t>(g.rows), g.method ? g.method->graph_key() : 0});
+  }
+  const auto [it, fresh] = graphs_.try_emplace(std::move(key));
+  if (fresh) return enqueue_step();
+  if (!it->second) {
+    FOVEA_ASSIGN(it->second, device_->capture(*stream_, [this] { return enqueue_step(); }));
+  }
+  return it->second->launch(*stream_);
+}
+
+Status EngineImpl::enqueue_step() {
+  const ForwardBatch& forward = batch_->forward();
+  arena_->reset();
+  if (!device_->is_host()) device_->fill(keys_read_.data(), 0, sizeof(int64_t) * static_cast<size_t>(forward.tokens), *stream_);
+  if (simulate_prefill_ && forward.groups.size() == 1 && forward.groups[0].kind == RowGroup::Kind::prefill) {
+    FOVEA_TRY(write_random_kv(*batch_, info_.shape, *kv_, codes_method_, codes_plane_, *device_, *ops_, *stream_, *arena_));
+    device_->fill(logits_.data(), 0, sizeof(float) * static_cast<size_t>(int64_t{forward.num_logit_rows} * model_->config.vocab_size), *stream_);
+  } else {
+    FOVEA_TRY(transformer_->forward(forward, *kv_, codes_method_, codes_plane_, *ops_, *stream_, *arena_));
+  }
+  if (!samples_->targets().empty()) ops_->sample(samples_->params(logits_.as<float>()), *stream_);
+  return {};
 }
 
 // ---- taking over what other threads asked for ----
@@ -107,6 +180,7 @@ void EngineImpl::admit(Pending pending, std::vector<Output>* outputs) {
     s->method = method;
     s->budget_tokens = r.budget_tokens;
     s->trace = r.trace;
+    s->hold = r.hold;
     s->prompt_tokens = static_cast<int32_t>(prompt_tokens);
     if (model_->tokenizer) s->decoder.emplace(*model_->tokenizer);
     s->stops = StopMatcher(r.sampling.stop);
@@ -172,25 +246,30 @@ void EngineImpl::note_scheduled(const StepPlan& plan) {
   }
 }
 
-// ---- sampling and what follows from it ----
+// ---- reading a step's tokens, and what follows from them ----
 
-void EngineImpl::sample(const StepPlan& plan, std::vector<Output>* outputs) {
-  const int32_t vocab = model_->config.vocab_size;
+Status EngineImpl::wait_for(Flight& flight) {
+  if (!device_->is_host()) FOVEA_TRY(flight.done->wait());
+  counter_->count_step(flight.reads, flight.keys_read.as<int64_t>(), sequences_);
+  return {};
+}
+
+TokenId EngineImpl::sampled_token(const Flight& flight, size_t row) const {
+  return (device_->is_host() ? samples_->tokens() : flight.tokens.as<int32_t>())[row];
+}
+
+// Reads the tokens of the last step and commits it.
+Status EngineImpl::land(Flight& flight, std::vector<Output>* outputs) {
+  FOVEA_TRY(wait_for(flight));
   sampled_.clear();
-  for (size_t i = 0; i < plan.rows.size(); ++i) {
-    const int32_t at = batch_->logit_index(i);
-    if (at < 0) continue;
-    const float* logits = logits_.get() + int64_t{at} * vocab;
-    const std::span<const TokenId> history = scheduler_->tokens(plan.rows[i].seq);
-    for (SequenceId id : plan.rows[i].sample_for) {
-      Sequence& s = *sequences_.at(id);
-      if (tap_) tap_(s.request, s.index, {logits, static_cast<size_t>(vocab)});
-      std::copy_n(logits, vocab, scratch_logits_.data());
-      const TokenId token = sampler_->sample(scratch_logits_, history, s.sampling,
-                                             sample_uniform(s.seed, s.index, s.output_tokens));
-      take_token(s, token, outputs);
-      sampled_.push_back({id, token, s.finished});
-    }
+  for (size_t i = 0; i < flight.targets.size(); ++i) {
+    const SampleTarget& t = flight.targets[i];
+    const auto it = sequences_.find(t.seq);
+    if (it == sequences_.end()) continue;
+    if (tap_) FOVEA_TRY(tap_logits(t));
+    const TokenId token = sampled_token(flight, i);
+    take_token(*it->second, token, outputs);
+    sampled_.push_back({t.seq, token, it->second->finished});
   }
   for (SequenceId id : scheduler_->commit(sampled_)) {
     const auto s = sequences_.find(id);
@@ -202,6 +281,47 @@ void EngineImpl::sample(const StepPlan& plan, std::vector<Output>* outputs) {
     }
     forget(id);
   }
+  return {};
+}
+
+// Commits a step whose tokens no one has read.
+void EngineImpl::commit_unread(const Flight& flight) {
+  sampled_.clear();
+  for (const SampleTarget& t : flight.targets) {
+    if (sequences_.contains(t.seq)) sampled_.push_back({t.seq, kUnreadToken, false});
+  }
+  FOVEA_CHECK(scheduler_->commit(sampled_).empty());
+}
+
+// Reads the tokens of a step that was committed unread, behind which the next one runs already: an answer that ends here has
+// a row too many in that one, which nobody will look at.
+Status EngineImpl::land_late(Flight& flight, std::vector<Output>* outputs) {
+  FOVEA_TRY(wait_for(flight));
+  for (size_t i = 0; i < flight.targets.size(); ++i) {
+    const SampleTarget& t = flight.targets[i];
+    const auto it = sequences_.find(t.seq);
+    if (it == sequences_.end()) continue;
+    const TokenId token = sampled_token(flight, i);
+    scheduler_->resolve(t.seq, token);
+    take_token(*it->second, token, outputs);
+    if (!it->second->finished) continue;
+    scheduler_->abort(t.seq);
+    forget(t.seq);
+  }
+  return {};
+}
+
+Status EngineImpl::tap_logits(const SampleTarget& t) {
+  const int64_t vocab = model_->config.vocab_size;
+  const float* row = logits_.as<float>() + t.logit_row * vocab;
+  if (!device_->is_host()) {
+    tapped_.resize(static_cast<size_t>(vocab));
+    device_->copy(tapped_.data(), row, sizeof(float) * tapped_.size(), CopyKind::to_host, *stream_);
+    FOVEA_TRY(stream_->synchronize());
+    row = tapped_.data();
+  }
+  tap_(t.request, t.answer, {row, static_cast<size_t>(vocab)});
+  return {};
 }
 
 void EngineImpl::take_token(Sequence& s, TokenId token, std::vector<Output>* outputs) {

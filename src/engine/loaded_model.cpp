@@ -50,7 +50,6 @@ Result<std::unique_ptr<LoadedModel>> load_model(const EngineOptions& options) {
     m->model_digest = digest_hex(digest);
   }
   FOVEA_TRY(load_text(options, m.get()));
-  m->transformer = make_llama(m->config, m->weights);
   return m;
 }
 

@@ -1,10 +1,9 @@
-// LoadedModel: everything a model directory holds, ready to run.
+// LoadedModel: everything a model directory holds, in host memory.
 #pragma once
 
 #include "model/chat_template/chat_template.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
-#include "model/forward.h"
 #include "model/tokenizer/tokenizer.h"
 
 #include <fovea/engine.h>
@@ -19,7 +18,6 @@ namespace fovea {
 struct LoadedModel {
   ModelConfig config;
   ModelWeights weights;
-  std::unique_ptr<Transformer> transformer;
   std::unique_ptr<Tokenizer> tokenizer;        // null: the directory has no tokenizer.json; token ids still work
   std::unique_ptr<ChatTemplate> chat_template;  // null: it has none
   ChatTemplateSource chat_source;               // its text and the special tokens it prints

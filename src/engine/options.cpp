@@ -13,17 +13,18 @@ Status bad(const char* flag, const std::string& value, const char* want) {
 }  // namespace
 
 Status check_options(const EngineOptions& o) {
-  if (o.device != "auto" && o.device != "cpu") return bad("--device", o.device, "auto or cpu in this build");
+  if (o.device != "auto" && o.device != "cpu" && o.device != "cuda") return bad("--device", o.device, "auto, cpu or cuda");
   if (o.block_size < 8 || o.block_size > 256 || (o.block_size & (o.block_size - 1)))
     return bad("--block-size", std::to_string(o.block_size), "a power of two from 8 to 256");
-  if (o.kv_cache_dtype != DType::bf16 && o.kv_cache_dtype != DType::f16 && o.kv_cache_dtype != DType::f32)
-    return bad("--kv-cache-dtype", std::string(dtype_name(o.kv_cache_dtype)), "bf16, f16 or f32");
+  if (o.kv_cache_dtype != DType::bf16 && o.kv_cache_dtype != DType::f16 && o.kv_cache_dtype != DType::f32 &&
+      o.kv_cache_dtype != DType::fp8_e4m3)
+    return bad("--kv-cache-dtype", std::string(dtype_name(o.kv_cache_dtype)), "bf16, f16, f32 or fp8_e4m3");
   if (o.kv_cache_memory_bytes < 0) return bad("--kv-cache-memory", std::to_string(o.kv_cache_memory_bytes), ">= 0");
   if (o.swap_space_bytes < 0) return bad("--swap-space", std::to_string(o.swap_space_bytes), ">= 0");
   if (o.max_model_len < 0 || o.max_model_len > INT32_MAX / 2)
     return bad("--max-model-len", std::to_string(o.max_model_len), "from 1 to 2^30");
-  if (o.max_num_batched_tokens < 1 || o.max_num_batched_tokens > 65536)
-    return bad("--max-num-batched-tokens", std::to_string(o.max_num_batched_tokens), "from 1 to 65536");
+  if (o.max_num_batched_tokens < 0 || o.max_num_batched_tokens > 65536)
+    return bad("--max-num-batched-tokens", std::to_string(o.max_num_batched_tokens), "from 1 to 65536 (0: by the device)");
   if (o.max_num_seqs < 1 || o.max_num_seqs > 4096) return bad("--max-num-seqs", std::to_string(o.max_num_seqs), "from 1 to 4096");
   if (o.threads < 0 || o.threads > 1024) return bad("--threads", std::to_string(o.threads), "from 1 to 1024 (0: all cores)");
   if (o.sparse_min_context < 0) return bad("--sparse-min-context", std::to_string(o.sparse_min_context), ">= 0");

@@ -1,5 +1,7 @@
 #include "engine/read_counter.h"
 
+#include "base/check.h"
+
 #include <algorithm>
 
 namespace fovea {
@@ -26,29 +28,85 @@ int64_t selected_tokens(const Selection& s, int32_t row, int32_t group, int64_t 
   return 0;
 }
 
+bool ReadCounter::wants_selections() const {
+  if (device_.is_host()) return true;
+  if (!trace_) return false;
+  for (int32_t row = 0; row < batch_.forward().tokens; ++row) {
+    if (const Sequence* s = batch_.row_sequence(row); s && s->trace) return true;
+  }
+  return false;
+}
+
 void ReadCounter::on_selection(const RowGroup& group, LayerIdx layer, const Selection& selection) {
+  const Selection& seen = on_host(selection);
   for (int32_t r = 0; r < group.rows; ++r) {
     const int32_t row = group.first_row + r;
-    Sequence* seq = batch_.row_sequence(row);
-    const int64_t len = batch_.row_position(row) + 1;
-    if (batch_.row_is_decode(row)) {
-      int64_t tokens = 0;  // over KV heads
-      for (int32_t h = 0; h < shape_.kv_heads; ++h) {
-        const int32_t g = selection.heads == HeadGroups::per_kv_head ? h : 0;
-        tokens += selected_tokens(selection, r, g, len);
-      }
-      seq->stats.kv_bytes_read += tokens * shape_.kv_bytes_per_token_head;
-      seq->stats.kv_bytes_dense += len * shape_.kv_heads * shape_.kv_bytes_per_token_head;
-      if (group.method && selection.kind != Selection::Kind::all) {
-        // A layer that reuses an earlier choice scans nothing.
-        if (group.policy->rule(layer) == LayerRule::own) seq->stats.summary_bytes_read += group.method->summary_bytes(len);
-      }
-      if (layer.value == 0) ++seq->stats.rows_by_method;
-    }
+    const Sequence* seq = batch_.row_sequence(row);
+    if (!seq) continue;
+    if (device_.is_host() && batch_.row_is_decode(row)) count(group, layer, seen, r);
     if (seq->trace && trace_) {
+      const int64_t len = batch_.row_position(row) + 1;
       const int32_t blocks = static_cast<int32_t>((len + shape_.block_size - 1) / shape_.block_size);
-      trace_({seq->request, seq->index, len - 1, layer, &selection, r, blocks});
+      trace_({seq->request, seq->index, len - 1, layer, &seen, r, blocks});
     }
+  }
+}
+
+void ReadCounter::count(const RowGroup& group, LayerIdx layer, const Selection& selection, int32_t r) const {
+  RequestStats& stats = batch_.row_sequence(group.first_row + r)->stats;
+  const int64_t len = batch_.row_position(group.first_row + r) + 1;
+  int64_t tokens = 0;  // over KV heads
+  for (int32_t h = 0; h < shape_.kv_heads; ++h)
+    tokens += selected_tokens(selection, r, selection.heads == HeadGroups::per_kv_head ? h : 0, len);
+  stats.kv_bytes_read += tokens * shape_.kv_bytes_per_token_head;
+  stats.kv_bytes_dense += len * shape_.kv_heads * shape_.kv_bytes_per_token_head;
+  // A layer that reuses an earlier choice scans nothing.
+  if (group.method && selection.kind != Selection::Kind::all && group.policy->rule(layer) == LayerRule::own)
+    stats.summary_bytes_read += group.method->summary_bytes(len);
+  if (layer.value == 0) ++stats.rows_by_method;
+}
+
+// The Selection with its lists in host memory. Waits for the device: traces only.
+const Selection& ReadCounter::on_host(const Selection& s) {
+  if (device_.is_host() || s.kind != Selection::Kind::list) return s;
+  const size_t cells = static_cast<size_t>(s.rows) * static_cast<size_t>(s.groups);
+  host_counts_.resize(cells);
+  host_units_.resize(cells * static_cast<size_t>(s.capacity));
+  device_.copy(host_counts_.data(), s.counts, sizeof(int32_t) * host_counts_.size(), CopyKind::to_host, stream_);
+  device_.copy(host_units_.data(), s.units, sizeof(int32_t) * host_units_.size(), CopyKind::to_host, stream_);
+  FOVEA_CHECK(stream_.synchronize().ok());
+  host_selection_ = s;
+  host_selection_.counts = host_counts_.data();
+  host_selection_.units = host_units_.data();
+  return host_selection_;
+}
+
+void ReadCounter::note_step(std::vector<Row>* rows) const {
+  rows->clear();
+  if (device_.is_host()) return;
+  for (const RowGroup& g : batch_.forward().groups) {
+    for (int32_t row = g.first_row; row < g.first_row + g.rows; ++row) {
+      const Sequence* s = batch_.row_sequence(row);
+      if (!s || !batch_.row_is_decode(row)) continue;
+      Row r{s->id, row, batch_.row_position(row) + 1, g.method != nullptr, 0};
+      for (int32_t layer = 0; g.method && layer < shape_.num_layers; ++layer) {
+        if (g.policy->rule(LayerIdx{layer}) == LayerRule::own) r.summary_bytes += g.method->summary_bytes(r.len);
+      }
+      rows->push_back(r);
+    }
+  }
+}
+
+void ReadCounter::count_step(const std::vector<Row>& rows, const int64_t* keys_read, const Batch::Sequences& sequences) const {
+  for (const Row& r : rows) {
+    const auto it = sequences.find(r.seq);
+    if (it == sequences.end()) continue;
+    RequestStats& stats = it->second->stats;
+    const int64_t dense = r.len * shape_.kv_heads * shape_.num_layers;
+    stats.kv_bytes_read += (r.counted ? keys_read[r.row] : dense) * shape_.kv_bytes_per_token_head;
+    stats.kv_bytes_dense += dense * shape_.kv_bytes_per_token_head;
+    stats.summary_bytes_read += r.summary_bytes;
+    ++stats.rows_by_method;
   }
 }
 

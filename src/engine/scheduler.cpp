@@ -546,6 +546,13 @@ std::span<const SequenceId> Scheduler::commit(std::span<const Sampled> sampled) 
   return finished_;
 }
 
+void Scheduler::resolve(SequenceId seq, int32_t token) {
+  Sequence* s = find(seq);
+  if (s == nullptr) return;
+  FOVEA_CHECK(!s->tokens.empty() && s->tokens.back() == kUnreadToken);
+  s->tokens.back() = token;
+}
+
 void Scheduler::take_rows(const ScheduledRows& rows) {
   Sequence& s = *find(rows.seq);
   s.scheduled = 0;

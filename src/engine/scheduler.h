@@ -33,6 +33,9 @@
 
 namespace fovea {
 
+// A token that was sampled on the device and not read yet: commit() takes it, resolve() replaces it.
+inline constexpr int32_t kUnreadToken = -1;
+
 enum class Phase : uint8_t {
   prefill,  // rows go through the prefill method; their full blocks are published
   extend,  // a short extension of a long context: each row goes through the decode method with its own length
@@ -119,6 +122,9 @@ class Scheduler {
   // order; an answer that was aborted meanwhile may be left out. Returns the sequences that finished, valid
   // until the next call.
   std::span<const SequenceId> commit(std::span<const Sampled> sampled);
+  // The last token of seq, committed as kUnreadToken, is known now. Before the next commit(); seq may meanwhile be
+  // scheduled on, preempted or gone (no-op). An answer that turns out to end with this token is then aborted.
+  void resolve(SequenceId seq, int32_t token);
 
   bool idle() const { return running_.empty() && waiting_count_ == 0 && swapped_.empty(); }
   std::span<const int32_t> tokens(SequenceId seq) const;  // prompt (of a fork: parent's first) and generated

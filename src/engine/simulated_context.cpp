@@ -1,5 +1,7 @@
 #include "engine/simulated_context.h"
 
+#include <vector>
+
 namespace fovea {
 namespace {
 
@@ -13,17 +15,25 @@ void fill(float* x, int64_t count, uint64_t seed) {
 
 }  // namespace
 
-void write_random_kv(const ForwardBatch& batch, const ModelShape& shape, KvCache& kv, const Method* codes, PlaneIdx codes_plane,
-                     Ops& ops, Stream& stream, Arena& arena) {
+Status write_random_kv(const Batch& rows, const ModelShape& shape, KvCache& kv, const Method* codes, PlaneIdx codes_plane,
+                       Device& device, Ops& ops, Stream& stream, Arena& arena) {
+  const ForwardBatch& batch = rows.forward();
   const int64_t kv_dim = int64_t{shape.kv_heads} * shape.head_dim;
-  float* q = arena.take<float>(batch.tokens * int64_t{shape.num_heads} * shape.head_dim);
-  float* k = arena.take<float>(batch.tokens * kv_dim);
-  float* v = arena.take<float>(batch.tokens * kv_dim);
-  fill(q, batch.tokens * int64_t{shape.num_heads} * shape.head_dim, 1);
+  const int64_t q_size = batch.tokens * int64_t{shape.num_heads} * shape.head_dim, kv_size = batch.tokens * kv_dim;
+  std::vector<float> host(static_cast<size_t>(q_size + 2 * kv_size));
+  fill(host.data(), q_size, 1);
   for (int32_t t = 0; t < batch.tokens; ++t) {
-    fill(k + t * kv_dim, kv_dim, 2 * static_cast<uint64_t>(batch.positions[t]));
-    fill(v + t * kv_dim, kv_dim, 2 * static_cast<uint64_t>(batch.positions[t]) + 1);
+    const auto position = static_cast<uint64_t>(rows.row_position(t));
+    fill(host.data() + q_size + t * kv_dim, kv_dim, 2 * position);
+    fill(host.data() + q_size + kv_size + t * kv_dim, kv_dim, 2 * position + 1);
   }
+  float* q = arena.take<float>(q_size);
+  float* k = arena.take<float>(kv_size);
+  float* v = arena.take<float>(kv_size);
+  device.copy(q, host.data(), sizeof(float) * q_size, CopyKind::to_device, stream);
+  device.copy(k, host.data() + q_size, sizeof(float) * kv_size, CopyKind::to_device, stream);
+  device.copy(v, host.data() + q_size + kv_size, sizeof(float) * kv_size, CopyKind::to_device, stream);
+  FOVEA_TRY(stream.synchronize());
   for (int32_t layer = 0; layer < shape.num_layers; ++layer) {
     CodesView view;
     const bool with_codes = codes && codes->codes_view(kv.plane(codes_plane, LayerIdx{layer}), &view);
@@ -38,6 +48,7 @@ void write_random_kv(const ForwardBatch& batch, const ModelShape& shape, KvCache
     p.codes = with_codes ? &view : nullptr;
     ops.kv_write(p, stream);
   }
+  return {};
 }
 
 }  // namespace fovea

@@ -2,13 +2,14 @@
 #pragma once
 
 #include "base/arena.h"
+#include "device/device.h"
+#include "engine/batch.h"
 #include "kv/kv_cache.h"
-#include "model/forward.h"
 
 namespace fovea {
 
 // Writes random K, V and codes for every row of the batch, in every layer. Takes its scratch from the arena.
-void write_random_kv(const ForwardBatch& batch, const ModelShape& shape, KvCache& kv, const Method* codes, PlaneIdx codes_plane,
-                     Ops& ops, Stream& stream, Arena& arena);
+Status write_random_kv(const Batch& rows, const ModelShape& shape, KvCache& kv, const Method* codes, PlaneIdx codes_plane,
+                       Device& device, Ops& ops, Stream& stream, Arena& arena);
 
 }  // namespace fovea

@@ -34,9 +34,10 @@ Status validate(const KvCacheConfig& c) {
   if (c.head_dim <= 0 || c.head_dim % 8 != 0 || c.head_dim > 4096) {
     return field_error("head_dim", c.head_dim, "a multiple of 8 up to 4096");
   }
-  if (c.dtype != DType::bf16 && c.dtype != DType::f16 && c.dtype != DType::f32) {
+  const bool fp8 = c.dtype == DType::fp8_e4m3 && c.device && !c.device->is_host();
+  if (c.dtype != DType::bf16 && c.dtype != DType::f16 && c.dtype != DType::f32 && !fp8) {
     return Status::invalid_argument("kv cache: dtype is " + std::string(dtype_name(c.dtype)) +
-                                    ", must be bf16, f16 or f32");
+                                    ", must be bf16, f16 or f32, or fp8_e4m3 on a GPU");
   }
   return Status();
 }
@@ -62,7 +63,7 @@ Result<std::unique_ptr<KvCache>> KvCache::create(const KvCacheConfig& config) {
     if (cache->find_plane(spec.name).has_value()) {
       return Status::invalid_argument("kv cache: two planes are named " + spec.name);
     }
-    FOVEA_ASSIGN(Plane plane, Plane::create(spec, config.num_layers, config.num_blocks, config.huge_pages));
+    FOVEA_ASSIGN(Plane plane, Plane::create(spec, config.num_layers, config.num_blocks, config.huge_pages, config.device));
     cache->bytes_per_block_ += plane.block_bytes() * config.num_layers;
     cache->planes_.push_back(std::move(plane));
   }
@@ -91,29 +92,34 @@ KvView KvCache::kv_view(LayerIdx layer) const {
   return view;
 }
 
-void KvCache::copy_block(BlockId from, BlockId to) {
+void KvCache::copy(void* to, const void* from, size_t bytes, CopyKind kind, Stream& stream) const {
+  if (config_.device) return config_.device->copy(to, from, bytes, kind, stream);
+  std::memcpy(to, from, bytes);
+}
+
+void KvCache::copy_block(BlockId from, BlockId to, Stream& stream) {
   FOVEA_CHECK(from != to);
   for (const Plane& plane : planes_) {
     for (int32_t layer = 0; layer < plane.num_layers(); ++layer) {
-      std::memcpy(plane.block(LayerIdx{layer}, to), plane.block(LayerIdx{layer}, from),
-                  static_cast<size_t>(plane.block_bytes()));
+      copy(plane.block(LayerIdx{layer}, to), plane.block(LayerIdx{layer}, from), static_cast<size_t>(plane.block_bytes()),
+           CopyKind::on_device, stream);
     }
   }
 }
 
-void KvCache::apply(std::span<const CacheOp> ops, SwapArea* swap) {
+void KvCache::apply(std::span<const CacheOp> ops, SwapArea* swap, Stream& stream) {
   for (const CacheOp& op : ops) {
     switch (op.kind) {
       case CacheOp::Kind::copy:
-        copy_block(op.block, op.to);
+        copy_block(op.block, op.to, stream);
         break;
       case CacheOp::Kind::swap_out:
         FOVEA_CHECK(swap != nullptr);
-        swap->save(*this, op.block, op.slot);
+        swap->save(*this, op.block, op.slot, stream);
         break;
       case CacheOp::Kind::swap_in:
         FOVEA_CHECK(swap != nullptr);
-        swap->restore(*this, op.slot, op.block);
+        swap->restore(*this, op.slot, op.block, stream);
         break;
     }
   }
@@ -158,25 +164,25 @@ std::byte* SwapArea::slot_data(SwapSlot slot) const {
   return base_ + slot.value * slot_bytes_;
 }
 
-void SwapArea::save(const KvCache& cache, BlockId block, SwapSlot slot) {
+void SwapArea::save(const KvCache& cache, BlockId block, SwapSlot slot, Stream& stream) {
   FOVEA_CHECK(cache.bytes_per_block() == slot_bytes_);
   std::byte* out = slot_data(slot);
   for (int32_t p = 0; p < cache.num_planes(); ++p) {
     const Plane& plane = cache.plane(PlaneIdx{p});
     for (int32_t layer = 0; layer < plane.num_layers(); ++layer) {
-      std::memcpy(out, plane.block(LayerIdx{layer}, block), static_cast<size_t>(plane.block_bytes()));
+      cache.copy(out, plane.block(LayerIdx{layer}, block), static_cast<size_t>(plane.block_bytes()), CopyKind::to_host, stream);
       out += plane.block_bytes();
     }
   }
 }
 
-void SwapArea::restore(const KvCache& cache, SwapSlot slot, BlockId block) {
+void SwapArea::restore(const KvCache& cache, SwapSlot slot, BlockId block, Stream& stream) {
   FOVEA_CHECK(cache.bytes_per_block() == slot_bytes_);
   const std::byte* in = slot_data(slot);
   for (int32_t p = 0; p < cache.num_planes(); ++p) {
     const Plane& plane = cache.plane(PlaneIdx{p});
     for (int32_t layer = 0; layer < plane.num_layers(); ++layer) {
-      std::memcpy(plane.block(LayerIdx{layer}, block), in, static_cast<size_t>(plane.block_bytes()));
+      cache.copy(plane.block(LayerIdx{layer}, block), in, static_cast<size_t>(plane.block_bytes()), CopyKind::to_device, stream);
       in += plane.block_bytes();
     }
   }

@@ -24,9 +24,10 @@ struct KvCacheConfig {
   int32_t block_size = 16;  // tokens, a power of two in [8, 256]
   int32_t kv_heads = 0;
   int32_t head_dim = 0;       // a multiple of 8
-  DType dtype = DType::bf16;  // bf16, f16 or f32
+  DType dtype = DType::bf16;  // bf16, f16, f32, or fp8_e4m3 on a GPU
   KvLayout layout = KvLayout::hnd;
   std::vector<PlaneSpec> extra_planes;  // a method's summaries, after k and v
+  Device* device = nullptr;  // whose memory it is; null: the host's
   bool huge_pages = false;  // ask for 2 MiB pages: memory is then taken 2 MiB at a time per plane and layer
 };
 
@@ -52,13 +53,17 @@ class KvCache {
   // Pointers and strides of one layer; its page table is left empty.
   KvView kv_view(LayerIdx layer) const;
 
-  void copy_block(BlockId from, BlockId to);
+  // Enqueued on the stream, as is what follows.
+  void copy_block(BlockId from, BlockId to, Stream& stream);
   // Carries out the moves of a step in their order. `swap` may be null where there are no swaps.
-  void apply(std::span<const CacheOp> ops, SwapArea* swap);
+  void apply(std::span<const CacheOp> ops, SwapArea* swap, Stream& stream);
 
   int64_t bytes_per_block() const { return bytes_per_block_; }  // a column: all planes, all layers
   int64_t reserved_bytes() const;                               // address space
   int64_t resident_bytes() const;                               // memory really taken
+
+  // Copies bytes of this cache: from it to the host, from the host to it, or within.
+  void copy(void* to, const void* from, size_t bytes, CopyKind kind, Stream& stream) const;
 
  private:
   KvCache() = default;
@@ -79,8 +84,8 @@ class SwapArea {
   SwapArea& operator=(const SwapArea&) = delete;
 
   int32_t num_slots() const { return num_slots_; }
-  void save(const KvCache& cache, BlockId block, SwapSlot slot);
-  void restore(const KvCache& cache, SwapSlot slot, BlockId block);
+  void save(const KvCache& cache, BlockId block, SwapSlot slot, Stream& stream);
+  void restore(const KvCache& cache, SwapSlot slot, BlockId block, Stream& stream);
 
  private:
   SwapArea() = default;

@@ -72,7 +72,8 @@ TEST(KvCache, CopiesWholeColumns) {
   auto made = KvCache::create(small());
   ASSERT_TRUE(made.ok());
   fill(**made);
-  (*made)->copy_block(BlockId{4}, BlockId{1});
+  CpuStream stream;
+  (*made)->copy_block(BlockId{4}, BlockId{1}, stream);
   for (int32_t b = 0; b < 6; ++b) expect_column(**made, BlockId{b}, b == 1 ? 4 : b);
 }
 
@@ -90,7 +91,8 @@ TEST(KvCache, AppliesMovesInTheirOrder) {
       CacheOp::swap_out(BlockId{0}, SwapSlot{0}), CacheOp::copy(BlockId{5}, BlockId{0}),
       CacheOp::swap_in(SwapSlot{0}, BlockId{2}),  CacheOp::swap_in(SwapSlot{1}, BlockId{3}),
   };
-  cache.apply(ops, area->get());
+  CpuStream stream;
+  cache.apply(ops, area->get(), stream);
   const int32_t expected[] = {5, 1, 3, 0, 4, 5};
   for (int32_t b = 0; b < 6; ++b) expect_column(cache, BlockId{b}, expected[b]);
 }
@@ -104,7 +106,8 @@ TEST(KvCache, TakesMemoryAsBlocksAreUsed) {
   ASSERT_TRUE(made.ok()) << made.status().message();
   EXPECT_EQ((*made)->resident_bytes(), 0);
   EXPECT_GE((*made)->reserved_bytes(), c.num_blocks * (*made)->bytes_per_block());
-  (*made)->copy_block(BlockId{0}, BlockId{1});
+  CpuStream stream;
+  (*made)->copy_block(BlockId{0}, BlockId{1}, stream);
   EXPECT_LE((*made)->resident_bytes(), 9 * (3 * 4096));  // 9 arrays
 }
 

@@ -21,7 +21,7 @@ Status bad_size(const PlaneSpec& spec, const char* field, int64_t value) {
 
 }  // namespace
 
-Result<Plane> Plane::create(PlaneSpec spec, int32_t num_layers, int32_t num_blocks, bool huge_pages) {
+Result<Plane> Plane::create(PlaneSpec spec, int32_t num_layers, int32_t num_blocks, bool huge_pages, Device* device) {
   if (spec.heads <= 0) return bad_size(spec, "heads", spec.heads);
   if (spec.bytes_per_block <= 0) return bad_size(spec, "bytes_per_block", spec.bytes_per_block);
   if (spec.bytes_per_block % 8 != 0) {
@@ -45,21 +45,30 @@ Result<Plane> Plane::create(PlaneSpec spec, int32_t num_layers, int32_t num_bloc
   plane.layer_stride_ = layer_bytes / page * page;
   plane.num_layers_ = num_layers;
   plane.num_blocks_ = num_blocks;
-  void* base = mmap(nullptr, static_cast<size_t>(total), PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  plane.spec_ = std::move(spec);
+  if (device && !device->is_host()) {
+    FOVEA_ASSIGN(plane.device_memory_, device->allocate(static_cast<size_t>(total), "plane " + plane.spec_.name));
+    plane.base_ = plane.device_memory_.as<std::byte>();
+  } else {
+    FOVEA_TRY(plane.map_host_memory(huge_pages));
+  }
+  return plane;
+}
+
+Status Plane::map_host_memory(bool huge_pages) {
+  const auto bytes = static_cast<size_t>(reserved_bytes());
+  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) {
-    return Status::resource_exhausted("plane " + spec.name + ": no address space for " +
-                                      std::to_string(total) + " bytes: " + std::strerror(errno));
+    return Status::resource_exhausted("plane " + spec_.name + ": no address space for " + std::to_string(bytes) +
+                                      " bytes: " + std::strerror(errno));
   }
 #ifdef MADV_HUGEPAGE
   // Without huge pages asked for, refuse them too: a system set to `always` would take 2 MiB for the first
   // block.
-  (void)madvise(base, static_cast<size_t>(total),
-                huge_pages ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);  // advice only
+  (void)madvise(base, bytes, huge_pages ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);  // advice only
 #endif
-  plane.base_ = static_cast<std::byte*>(base);
-  plane.spec_ = std::move(spec);
-  return plane;
+  base_ = static_cast<std::byte*>(base);
+  return {};
 }
 
 Plane::Plane(Plane&& other) noexcept { *this = std::move(other); }
@@ -67,6 +76,7 @@ Plane::Plane(Plane&& other) noexcept { *this = std::move(other); }
 Plane& Plane::operator=(Plane&& other) noexcept {
   std::swap(spec_, other.spec_);
   std::swap(base_, other.base_);
+  std::swap(device_memory_, other.device_memory_);
   std::swap(layer_stride_, other.layer_stride_);
   std::swap(num_layers_, other.num_layers_);
   std::swap(num_blocks_, other.num_blocks_);
@@ -74,7 +84,7 @@ Plane& Plane::operator=(Plane&& other) noexcept {
 }
 
 Plane::~Plane() {
-  if (base_ != nullptr) munmap(base_, static_cast<size_t>(reserved_bytes()));
+  if (base_ != nullptr && !device_memory_) munmap(base_, static_cast<size_t>(reserved_bytes()));
 }
 
 std::byte* Plane::data(LayerIdx layer) const {
@@ -88,6 +98,7 @@ std::byte* Plane::block(LayerIdx layer, BlockId block) const {
 }
 
 int64_t Plane::resident_bytes() const {
+  if (device_memory_) return reserved_bytes();
   const int64_t page = sysconf(_SC_PAGESIZE);
   constexpr int64_t kPagesPerCall = 65536;
   std::vector<unsigned char> present(kPagesPerCall);

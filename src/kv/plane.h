@@ -5,6 +5,8 @@
 // blocks are first written.
 #pragma once
 
+#include "device/device.h"
+
 #include <fovea/plane.h>
 #include <fovea/status.h>
 #include <fovea/types.h>
@@ -17,11 +19,12 @@ namespace fovea {
 
 class Plane {
  public:
-  // Reserves [num_layers][num_blocks, heads, bytes_per_block]; each layer starts on a page boundary.
+  // Reserves [num_layers][num_blocks, heads, bytes_per_block]; each layer starts on a page boundary. `device`: null or the
+  // host itself: memory of the host, taken page by page; else the device's, taken at once.
   // Errors: invalid_argument (a size that is not positive or overflows), resource_exhausted (no address
-  // space).
+  // space, no device memory).
   static Result<Plane> create(PlaneSpec spec, int32_t num_layers, int32_t num_blocks,
-                              bool huge_pages = false);
+                              bool huge_pages = false, Device* device = nullptr);
 
   Plane(Plane&& other) noexcept;
   Plane& operator=(Plane&& other) noexcept;
@@ -45,7 +48,10 @@ class Plane {
   Plane() = default;
 
   PlaneSpec spec_;
+  Status map_host_memory(bool huge_pages);
+
   std::byte* base_ = nullptr;
+  Buffer device_memory_;  // where base_ lies, if not in the host's
   int64_t layer_stride_ = 0;  // bytes, a multiple of the page size
   int32_t num_layers_ = 0;
   int32_t num_blocks_ = 0;

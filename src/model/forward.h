@@ -3,8 +3,8 @@
 
 #include "base/arena.h"
 #include "kv/kv_cache.h"
-#include "model/checkpoint.h"
 #include "model/config.h"
+#include "model/placed_weights.h"
 #include "sparse/layer_policy.h"
 
 #include <fovea/method.h>
@@ -24,6 +24,7 @@ struct RowGroup {
   int32_t first_row = 0;
   int32_t rows = 0;
   int32_t num_seqs = 0;
+  // Device memory.
   const int32_t* q_indptr = nullptr;  // [num_seqs + 1], relative to first_row
   const int32_t* seq_len = nullptr;   // [num_seqs]
   PageTableView table;                // its row 0 is the group's first sequence
@@ -41,15 +42,18 @@ class SelectionObserver {
   virtual void on_selection(const RowGroup& group, LayerIdx layer, const Selection& selection) = 0;
 };
 
+// Arrays are device memory.
 struct ForwardBatch {
   int32_t tokens = 0;                    // T
-  const int32_t* ids = nullptr;          // [T]
+  const int32_t* ids = nullptr;          // [T]; -1 - i: previous[i]
+  const int32_t* previous = nullptr;     // tokens that the step before sampled
   const int32_t* positions = nullptr;    // [T]
   const int64_t* slot_mapping = nullptr; // [T]
   std::span<const RowGroup> groups;      // cover all rows, in order
   const int32_t* logit_rows = nullptr;   // [num_logit_rows] rows whose logits are wanted
   int32_t num_logit_rows = 0;
   float* logits = nullptr;               // [num_logit_rows, vocab]
+  int64_t* keys_read = nullptr;          // [T] or null: what attention of groups with a method read (ops.h)
   SelectionObserver* observer = nullptr;
 };
 
@@ -64,6 +68,6 @@ class Transformer {
 };
 
 // Llama, Qwen2 and Qwen3, dense. `weights` outlives the result.
-std::unique_ptr<Transformer> make_llama(const ModelConfig& config, const ModelWeights& weights);
+std::unique_ptr<Transformer> make_llama(const ModelConfig& config, const PlacedWeights& weights);
 
 }  // namespace fovea

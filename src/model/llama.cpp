@@ -23,23 +23,19 @@ struct Activations {
   float* up;      // [T, f]
   float* cos;     // [T, d/2]
   float* sin;     // [T, d/2]
-  float* picked;  // [logit rows, h]
 };
 
 class Llama final : public Transformer {
  public:
-  Llama(const ModelConfig& config, const ModelWeights& weights)
-      : c_(config),
-        w_(weights),
-        inv_freq_(rope_inv_freq(config.rope, config.head_dim)),
-        rope_scaling_(rope_attention_scaling(config.rope)) {}
+  Llama(const ModelConfig& config, const PlacedWeights& weights)
+      : c_(config), w_(weights), rope_scaling_(rope_attention_scaling(config.rope)) {}
 
   size_t workspace_bytes(int32_t max_tokens, int32_t max_logit_rows) const override {
     const int64_t t = max_tokens;
     size_t sum = 0;
     for (int64_t n : {t * c_.hidden_size, t * c_.hidden_size, t * q_dim(), t * kv_dim(), t * kv_dim(), t * q_dim(),
                       t * c_.hidden_size, t * c_.intermediate_size, t * c_.intermediate_size, t * c_.head_dim / 2,
-                      t * c_.head_dim / 2, int64_t{max_logit_rows} * c_.hidden_size})
+                      t * c_.head_dim / 2})
       sum += Arena::bytes_for<float>(n);
     return sum;
   }
@@ -47,24 +43,22 @@ class Llama final : public Transformer {
   Status forward(const ForwardBatch& b, KvCache& kv, const Method* codes, PlaneIdx codes_plane, Ops& ops,
                  Stream& stream, Arena& arena) override {
     const Activations a = take(b, arena);
-    for (int32_t t = 0; t < b.tokens; ++t)
-      rope_cos_sin(inv_freq_, rope_scaling_, b.positions[t], a.cos + t * c_.head_dim / 2, a.sin + t * c_.head_dim / 2);
-
-    ops.embed({w_.embed.data, w_.embed.dtype, b.ids, a.x, b.tokens, c_.hidden_size}, stream);
+    ops.rope_angles({b.positions, w_.inv_freq, rope_scaling_, b.tokens, c_.head_dim / 2, a.cos, a.sin}, stream);
+    ops.embed({w_.embed.data, w_.embed.dtype, b.ids, a.x, b.tokens, c_.hidden_size, b.previous}, stream);
     std::array<Selection, kGroupsMax> chosen;  // per group: what its last `own` layer chose
     FOVEA_CHECK(b.groups.size() <= chosen.size());
     const float* add = nullptr;
     for (int32_t layer = 0; layer < c_.num_layers; ++layer) {
-      const LayerWeights& w = w_.layers[layer];
-      ops.rms_norm({a.x, add, w.input_norm.data(), a.normed, b.tokens, c_.hidden_size, c_.rms_norm_eps}, stream);
-      project(a.normed, b.tokens, c_.hidden_size, {{{&w.q, &w.q_bias, a.q}, {&w.k, &w.k_bias, a.k}, {&w.v, &w.v_bias, a.v}}}, 3, ops, stream);
+      const PlacedLayer& w = w_.layers[layer];
+      ops.rms_norm({a.x, add, w.input_norm, a.normed, b.tokens, c_.hidden_size, c_.rms_norm_eps}, stream);
+      project(a.normed, b.tokens, c_.hidden_size, {{{&w.q, w.q_bias, a.q}, {&w.k, w.k_bias, a.k}, {&w.v, w.v_bias, a.v}}}, 3, ops, stream);
       write_kv(b, a, w, LayerIdx{layer}, kv, codes, codes_plane, ops, stream);
       FOVEA_TRY(attend(b, a, LayerIdx{layer}, kv, chosen, ops, stream));
-      project(a.attn, b.tokens, q_dim(), {{{&w.o, &w.o_bias, a.delta}}}, 1, ops, stream);
-      ops.rms_norm({a.x, a.delta, w.post_attention_norm.data(), a.normed, b.tokens, c_.hidden_size, c_.rms_norm_eps}, stream);
-      project(a.normed, b.tokens, c_.hidden_size, {{{&w.gate, &w.gate_bias, a.gate}, {&w.up, &w.up_bias, a.up}}}, 2, ops, stream);
+      project(a.attn, b.tokens, q_dim(), {{{&w.o, w.o_bias, a.delta}}}, 1, ops, stream);
+      ops.rms_norm({a.x, a.delta, w.post_attention_norm, a.normed, b.tokens, c_.hidden_size, c_.rms_norm_eps}, stream);
+      project(a.normed, b.tokens, c_.hidden_size, {{{&w.gate, w.gate_bias, a.gate}, {&w.up, w.up_bias, a.up}}}, 2, ops, stream);
       ops.silu_mul({a.gate, a.up, a.gate, b.tokens, c_.intermediate_size}, stream);
-      project(a.gate, b.tokens, c_.intermediate_size, {{{&w.down, &w.down_bias, a.delta}}}, 1, ops, stream);
+      project(a.gate, b.tokens, c_.intermediate_size, {{{&w.down, w.down_bias, a.delta}}}, 1, ops, stream);
       add = a.delta;
     }
     logits(b, a, ops, stream);
@@ -76,7 +70,7 @@ class Llama final : public Transformer {
 
   struct Product {
     const WeightMatrix* w;
-    const std::vector<float>* bias;  // null or empty: none
+    const float* bias;  // null: none
     float* out;
   };
 
@@ -97,23 +91,20 @@ class Llama final : public Transformer {
     a.up = arena.take<float>(t * c_.intermediate_size);
     a.cos = arena.take<float>(t * c_.head_dim / 2);
     a.sin = arena.take<float>(t * c_.head_dim / 2);
-    a.picked = arena.take<float>(int64_t{b.num_logit_rows} * c_.hidden_size);
     return a;
   }
-
-  static const float* optional(const std::vector<float>* v) { return v && !v->empty() ? v->data() : nullptr; }
 
   // The products of one input, in one call so that a decode step has one parallel region for q, k and v.
   static void project(const float* x, int32_t rows, int64_t k, std::array<Product, 3> products, int32_t count, Ops& ops, Stream& stream) {
     std::array<LinearWeight, 3> weights;
     for (int32_t i = 0; i < count; ++i) {
       const Product& p = products[i];
-      weights[i] = {p.w->data, p.w->dtype, static_cast<int32_t>(p.w->rows), optional(p.bias), p.out};
+      weights[i] = {p.w->data, p.w->dtype, static_cast<int32_t>(p.w->rows), p.bias, p.out};
     }
     ops.linear({x, rows, static_cast<int32_t>(k), weights.data(), count}, stream);
   }
 
-  void write_kv(const ForwardBatch& b, const Activations& a, const LayerWeights& w, LayerIdx layer, KvCache& kv,
+  void write_kv(const ForwardBatch& b, const Activations& a, const PlacedLayer& w, LayerIdx layer, KvCache& kv,
                 const Method* codes, PlaneIdx codes_plane, Ops& ops, Stream& stream) const {
     CodesView view;
     const bool with_codes = codes && codes->codes_view(kv.plane(codes_plane, layer), &view);
@@ -123,8 +114,8 @@ class Llama final : public Transformer {
     p.q = a.q;
     p.k = a.k;
     p.v = a.v;
-    p.q_norm = optional(&w.q_norm);
-    p.k_norm = optional(&w.k_norm);
+    p.q_norm = w.q_norm;
+    p.k_norm = w.k_norm;
     p.norm_eps = c_.rms_norm_eps;
     p.rope_dim = c_.head_dim;
     p.cos = a.cos;
@@ -147,6 +138,7 @@ class Llama final : public Transformer {
       p.q = a.q + g.first_row * q_dim();
       p.out = a.attn + g.first_row * q_dim();
       p.num_heads = c_.num_heads;
+      p.rows = g.rows;
       p.num_seqs = g.num_seqs;
       p.q_indptr = g.q_indptr;
       p.seq_len = g.seq_len;
@@ -157,6 +149,7 @@ class Llama final : public Transformer {
       const LayerRule rule = g.method ? g.policy->rule(layer) : LayerRule::dense;
       if (rule == LayerRule::own) FOVEA_TRY(select(g, p.q, layer, kv, ops, stream, &chosen[i]));
       p.selection = rule == LayerRule::dense ? &kAll : &chosen[i];
+      if (g.method && b.keys_read) p.keys_read = b.keys_read + g.first_row;
       if (b.observer) b.observer->on_selection(g, layer, *p.selection);
       if (g.kind == RowGroup::Kind::prefill) {
         ops.paged_prefill(p, stream);
@@ -184,24 +177,18 @@ class Llama final : public Transformer {
   void logits(const ForwardBatch& b, const Activations& a, Ops& ops, Stream& stream) const {
     if (b.num_logit_rows == 0) return;
     // The last block's output joins the residual stream here; only the wanted rows are normed and projected.
-    for (int32_t i = 0; i < b.num_logit_rows; ++i) {
-      const int64_t row = int64_t{b.logit_rows[i]} * c_.hidden_size;
-      std::copy_n(a.delta + row, c_.hidden_size, a.picked + int64_t{i} * c_.hidden_size);
-      ops.rms_norm({a.x + row, a.picked + int64_t{i} * c_.hidden_size, w_.final_norm.data(), a.normed + int64_t{i} * c_.hidden_size, 1,
-                    c_.hidden_size, c_.rms_norm_eps}, stream);
-    }
+    ops.rms_norm({a.x, a.delta, w_.final_norm, a.normed, b.num_logit_rows, c_.hidden_size, c_.rms_norm_eps, b.logit_rows}, stream);
     project(a.normed, b.num_logit_rows, c_.hidden_size, {{{&w_.lm_head, nullptr, b.logits}}}, 1, ops, stream);
   }
 
   const ModelConfig& c_;
-  const ModelWeights& w_;
-  const std::vector<float> inv_freq_;
+  const PlacedWeights& w_;
   const float rope_scaling_;
 };
 
 }  // namespace
 
-std::unique_ptr<Transformer> make_llama(const ModelConfig& config, const ModelWeights& weights) {
+std::unique_ptr<Transformer> make_llama(const ModelConfig& config, const PlacedWeights& weights) {
   return std::make_unique<Llama>(config, weights);
 }
 

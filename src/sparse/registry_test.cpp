@@ -1,5 +1,7 @@
 #include "sparse/registry.h"
 
+#include "device/step_memory.h"
+
 #include <gtest/gtest.h>
 
 namespace fovea {
@@ -33,7 +35,9 @@ TEST(Registry, TheOptionsReachTheMethod) {
   ModelShape shape;
   shape.num_layers = shape.num_heads = shape.kv_heads = 1;
   shape.head_dim = 64;
-  const Status s = (*m)->attach(shape, {});
+  const std::unique_ptr<Device> device = make_cpu_device();
+  StepMemory staging(*device);
+  const Status s = (*m)->attach(shape, {}, *device, staging);
   EXPECT_FALSE(s.ok());
   EXPECT_NE(s.message().find("96"), std::string::npos) << s.message();
 }

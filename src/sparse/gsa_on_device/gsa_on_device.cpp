@@ -1,13 +1,20 @@
 #include "sparse/gsa_on_device/gsa_on_device.h"
 
 #include "base/check.h"
+#include "device/device.h"
 #include "sparse/gsa_on_device/budget.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace fovea {
+namespace {
 
-Status GsaOnDevice::attach(const ModelShape& shape, const MethodLimits& limits) {
+constexpr int64_t kUnitsAtFirst = 64;  // blocks a row and list: 1,024 tokens in blocks of 16
+
+}  // namespace
+
+Status GsaOnDevice::attach(const ModelShape& shape, const MethodLimits& limits, Device& device, StepMemory& staging) {
   const auto bad = [](const char* field, const std::string& why) {
     return Status::invalid_argument(std::string("gsa_on_device: ") + field + " " + why);
   };
@@ -21,16 +28,32 @@ Status GsaOnDevice::attach(const ModelShape& shape, const MethodLimits& limits) 
       return bad("dense_layers", "holds " + std::to_string(layer) + ", the model has " +
                                      std::to_string(shape.num_layers) + " layers");
   }
-  FOVEA_ASSIGN(auto rotation, HashRotation::make(shape.head_dim, options_.hash_bits, options_.hash_seed));
-  rotation_ = std::move(rotation);
+  FOVEA_ASSIGN(const auto rotation, HashRotation::make(shape.head_dim, options_.hash_bits, options_.hash_seed));
   shape_ = shape;
   limits_ = limits;
+  device_ = &device;
   groups_ = options_.share_heads ? 1 : shape.kv_heads;
-  const int64_t max_blocks = (limits.max_len + shape.block_size - 1) / shape.block_size;
-  units_capacity_ = int64_t{limits.max_rows} * groups_ * max_blocks;
-  units_ = std::unique_ptr<int32_t[]>(new int32_t[units_capacity_]);
-  counts_ = std::make_unique<int32_t[]>(int64_t{limits.max_rows} * groups_);
-  k_ = std::make_unique<int32_t[]>(limits.max_rows);
+  FOVEA_TRY(place_codec(rotation.codec()));
+  FOVEA_ASSIGN(counts_, device.allocate(sizeof(int32_t) * limits.max_rows * groups_, "gsa_on_device counts"));
+  k_ = staging.take<int32_t>(limits.max_rows);
+  return reserve_units(int64_t{limits.max_rows} * groups_ * kUnitsAtFirst);
+}
+
+Status GsaOnDevice::place_codec(const HashCodec& codec) {
+  const size_t bytes = sizeof(float) * codec.rotations * 3 * codec.n;
+  FOVEA_ASSIGN(signs_, device_->allocate(bytes, "gsa_on_device signs"));
+  const auto stream = device_->make_stream();
+  device_->copy(signs_.data(), codec.signs, bytes, CopyKind::to_device, *stream);
+  codec_ = codec;
+  codec_.signs = signs_.as<float>();
+  return stream->synchronize();
+}
+
+// Only a step with more rows or larger budgets than any before it moves the buffer, never one of a steady decode.
+Status GsaOnDevice::reserve_units(int64_t entries) {
+  if (static_cast<int64_t>(units_.bytes() / sizeof(int32_t)) >= entries) return {};
+  FOVEA_ASSIGN(units_, device_->allocate(sizeof(int32_t) * entries, "gsa_on_device block lists"));
+  ++units_version_;
   return {};
 }
 
@@ -43,22 +66,24 @@ bool GsaOnDevice::codes_view(std::byte* plane, CodesView* out) const {
   out->codes = reinterpret_cast<uint64_t*>(plane);
   out->head_stride = head_words;
   out->block_stride = head_words * shape_.kv_heads;
-  out->codec = rotation_->codec();
+  out->codec = codec_;
   return true;
 }
 
-void GsaOnDevice::step_begin(const StepRows& step) {
+Status GsaOnDevice::step_begin(const StepRows& step) {
   FOVEA_CHECK(step.rows <= limits_.max_rows);
-  capacity_ = 1;
-  max_len_ = 1;
+  int32_t most = 1;
   for (int32_t r = 0; r < step.rows; ++r) {
     const int64_t blocks = (int64_t{step.row_len[r]} + shape_.block_size - 1) / shape_.block_size;
-    k_[r] = gsa_blocks_kept(options_, step.row_budget_tokens[r], blocks, shape_.block_size);
-    capacity_ = std::max(capacity_, k_[r]);
-    max_len_ = std::max(max_len_, step.row_len[r]);
+    const int32_t k = blocks == 0 ? 1 : gsa_blocks_kept(options_, step.row_budget_tokens[r], blocks, shape_.block_size);
+    k_.host()[r] = k;
+    most = std::max(most, k);
   }
-  FOVEA_CHECK(int64_t{step.rows} * groups_ * capacity_ <= units_capacity_);
+  capacity_ = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(most)));
+  return reserve_units(int64_t{step.rows} * groups_ * capacity_);
 }
+
+uint64_t GsaOnDevice::graph_key() const { return uint64_t{units_version_} << 32 | static_cast<uint32_t>(capacity_); }
 
 Status GsaOnDevice::select(const SelectInputs& in, Ops& ops, Stream& stream, Selection* out) {
   HashSelectParams p;
@@ -67,18 +92,18 @@ Status GsaOnDevice::select(const SelectInputs& in, Ops& ops, Stream& stream, Sel
   p.kv_heads = shape_.kv_heads;
   p.block_size = shape_.block_size;
   p.q = in.q;
-  p.row_seq = in.step->row_seq;
-  p.row_len = in.step->row_len;
-  p.k = k_.get();
+  p.row_seq = in.step->device_row_seq;
+  p.row_len = in.step->device_row_len;
+  p.k = k_.device();
   p.init_blocks = options_.init_window_sz;
   p.local_blocks = options_.local_window_sz;
   p.average_group = options_.average_group;
   p.share_heads = options_.share_heads;
-  p.max_len = max_len_;
+  p.max_len = static_cast<int32_t>(limits_.max_len);
   codes_view(in.planes[0], &p.codes);
   p.table = in.block_table;
-  p.units = units_.get();
-  p.counts = counts_.get();
+  p.units = units_.as<int32_t>();
+  p.counts = counts_.as<int32_t>();
   p.capacity = capacity_;
   ops.hash_select(p, stream);
 
@@ -89,8 +114,8 @@ Status GsaOnDevice::select(const SelectInputs& in, Ops& ops, Stream& stream, Sel
   out->rows = p.rows;
   out->groups = groups_;
   out->capacity = capacity_;
-  out->units = units_.get();
-  out->counts = counts_.get();
+  out->units = p.units;
+  out->counts = p.counts;
   return {};
 }
 

@@ -5,9 +5,9 @@
 #include <fovea/method.h>
 #include <fovea/options.h>
 
+#include "device/step_memory.h"
 #include "kernels/ref/hash.h"
 
-#include <memory>
 #include <optional>
 
 namespace fovea {
@@ -20,27 +20,31 @@ class GsaOnDevice final : public Method {
   std::string lineage() const override { return "dense"; }  // it decodes only: prefill is dense
   bool sparse() const override { return true; }
 
-  Status attach(const ModelShape& shape, const MethodLimits& limits) override;
+  Status attach(const ModelShape& shape, const MethodLimits& limits, Device& device, StepMemory& staging) override;
   std::vector<PlaneSpec> planes() const override;
   bool codes_view(std::byte* plane, CodesView* out) const override;
-  void step_begin(const StepRows& step) override;
+  Status step_begin(const StepRows& step) override;
+  uint64_t graph_key() const override;
   Status select(const SelectInputs& in, Ops& ops, Stream& stream, Selection* out) override;
   int64_t estimate_blocks(int64_t tokens, int32_t budget_tokens) const override;
   int64_t summary_bytes(int64_t row_len) const override;
 
  private:
+  Status place_codec(const HashCodec& codec);
+  Status reserve_units(int64_t entries);
+
   GsaOptions options_;
   ModelShape shape_;
   MethodLimits limits_;
-  std::optional<HashRotation> rotation_;
-  int32_t groups_ = 1;             // lists per row
-  int64_t units_capacity_ = 0;     // of units_, in entries
-  // Sized in attach() for the largest step; pages of units_ are taken from the system as steps touch them.
-  std::unique_ptr<int32_t[]> units_;   // [rows, groups, capacity of this step]
-  std::unique_ptr<int32_t[]> counts_;  // [rows, groups]
-  std::unique_ptr<int32_t[]> k_;       // [rows] blocks each row keeps, from lengths alone
-  int32_t capacity_ = 0;               // of this step: its largest k
-  int32_t max_len_ = 0;                // of this step
+  Device* device_ = nullptr;
+  HashCodec codec_;             // its signs in device memory
+  Buffer signs_;
+  int32_t groups_ = 1;          // lists per row
+  Buffer units_;                // int32 [rows, groups, capacity of this step]; grows with the largest step
+  Buffer counts_;               // int32 [rows, groups]
+  Staged<int32_t> k_;           // [rows] blocks each row keeps, from lengths alone
+  int32_t capacity_ = 0;        // of this step: the power of two that holds its largest k
+  uint32_t units_version_ = 0;  // how often units_ has moved
 };
 
 }  // namespace fovea

@@ -1,0 +1,212 @@
+#include "bench/gpu_layers.h"
+
+#include "kernels/cuda/ceilings/ceilings.h"
+#include "kernels/cuda/cuda_ops.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+namespace fovea {
+namespace {
+
+constexpr int64_t kChunk = 4096;  // tokens a cache write
+
+double median(std::vector<double> v) {
+  std::nth_element(v.begin(), v.begin() + static_cast<int64_t>(v.size() / 2), v.end());
+  return v[v.size() / 2];
+}
+
+std::vector<float> normals(int64_t count, uint32_t seed) {
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> v(static_cast<size_t>(std::min<int64_t>(count, 1 << 20)));
+  for (float& f : v) f = normal(rng);
+  const size_t drawn = v.size();
+  v.resize(static_cast<size_t>(count));
+  for (size_t i = drawn; i < v.size(); ++i) v[i] = v[(i * 31 + 7) % drawn];
+  return v;
+}
+
+}  // namespace
+
+template <typename T>
+Result<Buffer> GpuLayers::send(const std::vector<T>& values, const char* what) {
+  const size_t bytes = values.size() * sizeof(T);
+  FOVEA_ASSIGN(Buffer buffer, device_.allocate(bytes, what));
+  device_.copy(buffer.data(), values.data(), bytes, CopyKind::to_device, stream_);
+  return buffer;
+}
+
+Result<std::unique_ptr<GpuLayers>> GpuLayers::make(const GpuLayersShape& shape, Device& device, Stream& stream) {
+  std::unique_ptr<GpuLayers> g(new GpuLayers(shape, device, stream));
+  FOVEA_ASSIGN(g->ops_, make_cuda_ops(device, Numerics::bf16));
+  OpsLimits limits;
+  limits.max_rows = static_cast<int32_t>(std::max<int64_t>(kChunk, int64_t{shape.seqs} * shape.rows));
+  limits.max_decode_rows = shape.seqs;
+  limits.max_len = shape.tokens;
+  limits.num_heads = shape.heads;
+  limits.kv_heads = shape.kv_heads;
+  limits.head_dim = shape.head_dim;
+  limits.block_size = shape.block_size;
+  FOVEA_TRY(g->ops_->prepare(limits));
+  KvCacheConfig c;
+  c.num_layers = shape.layers;
+  c.block_size = shape.block_size;
+  c.num_blocks = static_cast<int32_t>(shape.seqs * shape.tokens / shape.block_size);
+  c.kv_heads = shape.kv_heads;
+  c.head_dim = shape.head_dim;
+  c.device = &device;
+  c.extra_planes = {{"codes", shape.kv_heads, int64_t{shape.block_size} * shape.bits / 8, Residency::resident}};
+  FOVEA_ASSIGN(g->cache_, KvCache::create(c));
+  FOVEA_TRY(g->place());
+  FOVEA_TRY(g->fill());
+  return g;
+}
+
+Status GpuLayers::place() {
+  FOVEA_ASSIGN(const HashRotation rotation, HashRotation::make(s_.head_dim, s_.bits));
+  codec_ = rotation.codec();
+  FOVEA_ASSIGN(signs_, send(std::vector<float>(codec_.signs, codec_.signs + int64_t{codec_.rotations} * 3 * codec_.n), "signs"));
+  codec_.signs = signs_.as<float>();
+  host_table_.resize(static_cast<size_t>(s_.seqs * s_.tokens / s_.block_size));
+  std::iota(host_table_.begin(), host_table_.end(), 0);
+  std::shuffle(host_table_.begin(), host_table_.end(), std::mt19937(7));
+  FOVEA_ASSIGN(table_, send(host_table_, "page tables"));
+
+  const int64_t rows = int64_t{s_.seqs} * s_.rows;
+  FOVEA_ASSIGN(q_, send(normals(rows * s_.heads * s_.head_dim, 1), "queries"));
+  FOVEA_ASSIGN(out_, device_.allocate(q_.bytes(), "attention output"));
+  std::vector<int32_t> indptr, lens(static_cast<size_t>(s_.seqs), static_cast<int32_t>(s_.tokens)), row_seq;
+  for (int32_t i = 0; i <= s_.seqs; ++i) indptr.push_back(i * s_.rows);
+  for (int32_t i = 0; i < s_.seqs; ++i) row_seq.push_back(i);
+  FOVEA_ASSIGN(indptr_, send(indptr, "row offsets"));
+  FOVEA_ASSIGN(lens_, send(lens, "lengths"));
+  FOVEA_ASSIGN(row_seq_, send(row_seq, "row sequences"));
+  const int32_t k = s_.budget_tokens / s_.block_size;
+  FOVEA_ASSIGN(k_, send(std::vector<int32_t>(static_cast<size_t>(s_.seqs), k), "budgets"));
+  FOVEA_ASSIGN(units_, device_.allocate(sizeof(int32_t) * static_cast<size_t>(s_.seqs) * s_.kv_heads * k, "block lists"));
+  FOVEA_ASSIGN(counts_, device_.allocate(sizeof(int32_t) * static_cast<size_t>(s_.seqs) * s_.kv_heads, "block counts"));
+  selection_.kind = Selection::Kind::list;
+  selection_.heads = HeadGroups::per_kv_head;
+  selection_.tokens_per_unit = s_.block_size;
+  selection_.rows = s_.seqs;
+  selection_.groups = s_.kv_heads;
+  selection_.capacity = k;
+  selection_.units = units_.as<int32_t>();
+  selection_.counts = counts_.as<int32_t>();
+  return {};
+}
+
+CodesView GpuLayers::codes(int32_t layer) const {
+  const int64_t words = int64_t{s_.block_size} * s_.bits / 64;
+  return {reinterpret_cast<uint64_t*>(cache_->plane(*cache_->find_plane("codes"), LayerIdx{layer})), s_.kv_heads * words, words, codec_};
+}
+
+Status GpuLayers::fill() {
+  const int64_t kv = kChunk * s_.kv_heads * s_.head_dim;
+  FOVEA_ASSIGN(const Buffer q, send(normals(kChunk * s_.heads * s_.head_dim, 2), "queries"));
+  // Each write takes K and V from another place of a longer array, so that no two blocks are alike.
+  FOVEA_ASSIGN(const Buffer k, send(normals(kv + 4099, 3), "keys"));
+  FOVEA_ASSIGN(const Buffer v, send(normals(kv + 4099, 4), "values"));
+  std::vector<int64_t> slots;
+  for (int64_t t = 0; t < s_.seqs * s_.tokens; ++t)
+    slots.push_back(int64_t{host_table_[static_cast<size_t>(t / s_.block_size)]} * s_.block_size + t % s_.block_size);
+  FOVEA_ASSIGN(const Buffer device_slots, send(slots, "slots"));
+  for (int32_t layer = 0; layer < s_.layers; ++layer) {
+    const CodesView view = codes(layer);
+    for (int64_t at = 0; at < static_cast<int64_t>(slots.size()); at += kChunk) {
+      KvWriteParams w;
+      w.tokens = static_cast<int32_t>(std::min<int64_t>(kChunk, static_cast<int64_t>(slots.size()) - at));
+      w.num_heads = s_.heads;
+      w.q = q.as<float>();
+      w.k = k.as<float>() + (at / kChunk * 37 + layer * 11) % 1024 * 4;
+      w.v = v.as<float>() + (at / kChunk * 53 + layer * 13) % 1024 * 4;
+      w.slot_mapping = device_slots.as<int64_t>() + at;
+      w.kv = cache_->kv_view(LayerIdx{layer});
+      w.codes = &view;
+      ops_->kv_write(w, stream_);
+    }
+  }
+  return stream_.synchronize();
+}
+
+AttentionParams GpuLayers::attention(int32_t layer) const {
+  AttentionParams p;
+  p.q = q_.as<float>();
+  p.out = out_.as<float>();
+  p.num_heads = s_.heads;
+  p.rows = s_.seqs * s_.rows;
+  p.num_seqs = s_.seqs;
+  p.q_indptr = indptr_.as<int32_t>();
+  p.seq_len = lens_.as<int32_t>();
+  p.kv = cache_->kv_view(LayerIdx{layer});
+  p.kv.table = {table_.as<int32_t>(), s_.tokens / s_.block_size, 0};
+  p.scale = 1.0f / std::sqrt(static_cast<float>(s_.head_dim));
+  return p;
+}
+
+void GpuLayers::dense(int32_t layer) { ops_->paged_decode(attention(layer), stream_); }
+
+void GpuLayers::prefill(int32_t layer) { ops_->paged_prefill(attention(layer), stream_); }
+
+void GpuLayers::select(int32_t layer) {
+  HashSelectParams p;
+  p.rows = s_.seqs;
+  p.num_heads = s_.heads;
+  p.kv_heads = s_.kv_heads;
+  p.block_size = s_.block_size;
+  p.q = q_.as<float>();
+  p.row_seq = row_seq_.as<int32_t>();
+  p.row_len = lens_.as<int32_t>();
+  p.k = k_.as<int32_t>();
+  p.max_len = static_cast<int32_t>(s_.tokens);
+  p.codes = codes(layer);
+  p.table = {table_.as<int32_t>(), s_.tokens / s_.block_size, 0};
+  p.units = units_.as<int32_t>();
+  p.counts = counts_.as<int32_t>();
+  p.capacity = selection_.capacity;
+  ops_->hash_select(p, stream_);
+}
+
+void GpuLayers::sparse(int32_t layer) {
+  AttentionParams p = attention(layer);
+  p.selection = &selection_;
+  ops_->paged_decode(p, stream_);
+}
+
+double GpuLayers::kv_bytes() const { return 2.0 * s_.seqs * static_cast<double>(s_.tokens) * s_.kv_heads * s_.head_dim * 2; }
+
+Result<double> GpuLayers::time_op(void (GpuLayers::*op)(int32_t), int rounds) {
+  for (int32_t layer = 0; layer < s_.layers; ++layer) (this->*op)(layer);  // first use
+  FOVEA_TRY(stream_.synchronize());
+  FOVEA_ASSIGN(const std::unique_ptr<Graph> graph, device_.capture(stream_, [&]() -> Status {
+    for (int32_t layer = 0; layer < s_.layers; ++layer) (this->*op)(layer);
+    return {};
+  }));
+  std::vector<double> seconds;
+  for (int i = 0; i < rounds + 3; ++i) {
+    FOVEA_ASSIGN(const double s, device_.time(stream_, [&] { return graph->launch(stream_); }));
+    if (i >= 3) seconds.push_back(s / s_.layers);
+  }
+  return median(std::move(seconds));
+}
+
+Result<double> gpu_read_bandwidth(Device& device, Stream& stream) {
+  const size_t bytes = static_cast<size_t>(std::min<int64_t>(int64_t{4} << 30, device.free_bytes() / 4)) / 4096 * 4096;
+  FOVEA_ASSIGN(const Buffer memory, device.allocate(bytes, "read sweep"));
+  FOVEA_ASSIGN(const Buffer sink, device.allocate(sizeof(float), "read sweep"));
+  device.fill(memory.data(), 0x5a, bytes, stream);
+  std::vector<double> seconds;
+  for (int i = 0; i < 23; ++i) {
+    FOVEA_ASSIGN(const double s, device.time(stream, [&]() -> Status {
+      cuda::read_sweep(memory.data(), bytes, sink.as<float>(), stream);
+      return {};
+    }));
+    if (i >= 3) seconds.push_back(s);
+  }
+  return static_cast<double>(bytes) / median(std::move(seconds));
+}
+
+}  // namespace fovea

@@ -1,0 +1,68 @@
+// Layers of paged KV cache on a GPU, filled with random keys, values and codes, their pages in random order: what the
+// operations of one step read. Several layers, so that repeated runs find nothing in the L2 cache.
+#pragma once
+
+#include "device/device.h"
+#include "kernels/ref/hash.h"
+#include "kv/kv_cache.h"
+
+#include <fovea/ops.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace fovea {
+
+struct GpuLayersShape {
+  int32_t layers = 1;
+  int32_t seqs = 1;
+  int64_t tokens = 32768;  // of each sequence
+  int32_t heads = 32;
+  int32_t kv_heads = 8;
+  int32_t head_dim = 128;
+  int32_t block_size = 16;
+  int32_t bits = 128;
+  int32_t rows = 1;            // query rows a sequence: its last
+  int32_t budget_tokens = 2048;
+};
+
+class GpuLayers {
+ public:
+  static Result<std::unique_ptr<GpuLayers>> make(const GpuLayersShape& shape, Device& device, Stream& stream);
+
+  // Enqueue one operation over one layer.
+  void dense(int32_t layer);
+  void select(int32_t layer);
+  void sparse(int32_t layer);
+  void prefill(int32_t layer);
+
+  // Seconds of `op` on one layer: the median over graph replays of all layers in turn.
+  Result<double> time_op(void (GpuLayers::*op)(int32_t), int rounds);
+
+  double kv_bytes() const;  // that dense decode attention reads of one layer
+
+ private:
+  GpuLayers(const GpuLayersShape& shape, Device& device, Stream& stream) : s_(shape), device_(device), stream_(stream) {}
+  Status fill();
+  Status place();
+  AttentionParams attention(int32_t layer) const;
+  CodesView codes(int32_t layer) const;
+  template <typename T>
+  Result<Buffer> send(const std::vector<T>& values, const char* what);
+
+  const GpuLayersShape s_;
+  Device& device_;
+  Stream& stream_;
+  std::unique_ptr<Ops> ops_;
+  std::unique_ptr<KvCache> cache_;
+  HashCodec codec_;
+  std::vector<int32_t> host_table_;
+  Buffer signs_, table_, q_, out_, indptr_, lens_, row_seq_, k_, units_, counts_;
+  Selection selection_;
+};
+
+// Bytes per second of a read of 4 GiB (less where less is free): the ceiling of everything that reads memory.
+Result<double> gpu_read_bandwidth(Device& device, Stream& stream);
+
+}  // namespace fovea
