@@ -1,5 +1,6 @@
 # fovea_module(NAME [DEPS targets...] [FLAGS flags...]): one target per folder.
-# LABELS of tests: unit (beside the code), cross (tests/), asan and tsan (run under that sanitizer by tools/test.sh).
+# LABELS of tests: unit (beside the code; tools/test.sh runs them under ASan and UBSan too), cross (tests/), tsan (run under
+# ThreadSanitizer too).
 #   *.cpp           -> static library fovea_NAME
 #   *_test.cpp      -> one test executable each, beside the code it tests
 #   *_fuzz.cpp      -> one libFuzzer target each (FOVEA_FUZZ=ON, clang)
@@ -28,11 +29,12 @@ function(fovea_add_test name sources)
   target_compile_definitions(${name} PRIVATE FOVEA_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   set_tests_properties(${name} PROPERTIES LABELS "${T_LABELS}" TIMEOUT 1200)
-  foreach(sanitizer asan tsan)
-    if(${sanitizer} IN_LIST T_LABELS)
-      add_dependencies(${sanitizer}_tests ${name})
-    endif()
-  endforeach()
+  if(unit IN_LIST T_LABELS)
+    add_dependencies(asan_tests ${name})
+  endif()
+  if(tsan IN_LIST T_LABELS)
+    add_dependencies(tsan_tests ${name})
+  endif()
 endfunction()
 
 function(fovea_add_fuzzer name sources)
@@ -76,9 +78,6 @@ function(fovea_module name)
       set(labels unit ${name})
       if("${name}" STREQUAL "base" OR "${name}" STREQUAL "engine")
         list(APPEND labels tsan)
-      endif()
-      if(NOT "${name}" MATCHES "^(chat_template|model|engine|eval)$")
-        list(APPEND labels asan)
       endif()
       fovea_add_test(${name}_${stem} ${test} DEPS ${test_deps} LABELS ${labels})
     endforeach()

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Builds and runs what is tested: the release build's tests, the unit tests of base, kernels, KV, sparse and tokenizer under
-# ASan and UBSan, and FUZZ_SECONDS (20) of each fuzzer. With SANITIZE_ALL=1 every unit test runs under ASan and UBSan, and
-# thread pool, engine and soak under TSan. Usage: tools/test.sh [JOBS]
+# Builds and runs what is tested: FUZZ_SECONDS (20) of each fuzzer, every unit test under ASan and UBSan, thread pool, engine
+# and soak under TSan, and all tests of the release build. Usage: tools/test.sh [JOBS]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 jobs=${1:-$(nproc)}
@@ -28,13 +27,9 @@ for fuzzer in build/fuzz/bin/*_fuzz; do
 done
 
 step "address and undefined-behaviour sanitizers"
-if [ "${SANITIZE_ALL:-0}" = 1 ]; then
-  sanitized asan-ubsan unit all
-  step "thread sanitizer: thread pool, engine, soak"
-  sanitized tsan tsan tsan_tests
-else
-  sanitized asan-ubsan asan asan_tests
-fi
+sanitized asan-ubsan unit asan_tests
+step "thread sanitizer: thread pool, engine, soak"
+sanitized tsan tsan tsan_tests
 
 step "release"
 cmake --preset release

@@ -12,7 +12,7 @@ namespace fovea {
 
 struct OpsBenchOptions {
   int threads = 2;
-  int rounds = 15;
+  int rounds = 60;
   int64_t depth = 32768;      // tokens of context
   int32_t budget_tokens = 512;
 };

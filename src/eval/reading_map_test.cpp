@@ -10,6 +10,9 @@
 #include <string>
 #include <vector>
 
+// Fontconfig keeps what it loaded until the process ends.
+extern "C" const char* __lsan_default_suppressions() { return "leak:libfontconfig"; }
+
 namespace fovea {
 namespace {
 

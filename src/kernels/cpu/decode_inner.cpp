@@ -66,15 +66,16 @@ class TaskRunner {
 
   // Chunk after chunk, stream after stream; a chunk's memory is asked for while the one before it computes.
   void run() {
-    for (int32_t i = 0; i < task_.num_streams; ++i) clear_result(task_.streams[i]);
     KeyChunk* chunk = &s_.chunks[0];
     KeyChunk* next = &s_.chunks[1];
     int32_t current = -1, following = next_chunk(*chunk);
     ask_for(first_ahead(*chunk), chunk->count);
+    clear_results(0, following);
     while (chunk->count > 0) {
       if (following != current) begin(task_.streams[following]);
       current = following;
       following = next_chunk(*next);
+      clear_results(current + 1, following);
       for (int32_t g = 0; g < task_.streams[current].groups; ++g)
         attend_group(task_.streams[current], *chunk, g, *next);
       if (following != current) finish(task_.streams[current]);
@@ -103,10 +104,14 @@ class TaskRunner {
   }
   int32_t heads_of(const DecodeStream& s) const { return s.groups * task_.heads_per_group; }
 
-  void clear_result(const DecodeStream& s) const {
-    std::memset(s.result.o, 0, heads_of(s) * d_ * sizeof(float));
-    std::fill(s.result.m, s.result.m + heads_of(s), -std::numeric_limits<float>::infinity());
-    std::fill(s.result.l, s.result.l + heads_of(s), 0.0f);
+  // Of streams [begin, end): those without a key.
+  void clear_results(int32_t begin, int32_t end) const {
+    for (int32_t i = begin; i < end; ++i) {
+      const DecodeStream& s = task_.streams[i];
+      std::memset(s.result.o, 0, heads_of(s) * d_ * sizeof(float));
+      std::fill(s.result.m, s.result.m + heads_of(s), -std::numeric_limits<float>::infinity());
+      std::fill(s.result.l, s.result.l + heads_of(s), 0.0f);
+    }
   }
 
   void begin(const DecodeStream& s) {
@@ -133,15 +138,15 @@ class TaskRunner {
     }
   }
 
-  // K of the first head group of a chunk.
-  Ahead<T> first_ahead(const KeyChunk& chunk) const {
-    return {static_cast<const T*>(p_.kv.k), classic_ || chunk.count == 0 ? nullptr : chunk.at};
+  Ahead<T> ahead(const T* base, const KeyChunk& chunk) const {
+    const bool listed = !classic_ && d_ * static_cast<int64_t>(sizeof(T)) <= 64 * kDecodeLines;
+    return {base, listed && chunk.count > 0 ? chunk.line_at : nullptr};
   }
+  // K of the first head group of a chunk.
+  Ahead<T> first_ahead(const KeyChunk& chunk) const { return ahead(static_cast<const T*>(p_.kv.k), chunk); }
   void ask_for(const Ahead<T>& rows, int32_t count) const {
-    if (rows.at == nullptr) return;
-    for (int32_t t = 0; t < count; ++t) {
-      for (int64_t e = 0; e < d_; e += 16) rows.template touch<16>(t, e);
-    }
+    if (rows.line_at == nullptr) return;
+    for (int64_t line = 0; line < count * d_ * static_cast<int64_t>(sizeof(T)) / 64; ++line) rows.touch(line);
   }
 
   // One chunk of one head group: scores, weights, values. What is read after it is the next group, or the
@@ -160,13 +165,12 @@ class TaskRunner {
       at = copied_;
     }
     const Keys keys = {chunk.count, at};
-    const Ahead<T> none = {nullptr, nullptr};
-    const Ahead<T> values = {v, classic_ ? nullptr : at};
-    const bool last = g + 1 == s.groups;
-    const Ahead<T> following = last ? first_ahead(next) : Ahead<T>{k + p_.kv.head_stride, values.at};
+    const Ahead<T> values = ahead(v, chunk);
+    const Ahead<T> following = g + 1 == s.groups ? first_ahead(next) : ahead(k + p_.kv.head_stride, chunk);
     for_head_tiles<kScoreHeads>(heads, [&](auto n, int32_t h) {
-      score_chunk<T, n>(k, keys, s_.q + (first + h) * d_ * kMerge, d_, h == 0 ? values : none,
-                        s_.scores + h * kDecodeChunk);
+      const bool ask = h == 0 && values.line_at != nullptr;
+      const auto score = ask ? &score_chunk<T, n, true> : &score_chunk<T, n, false>;
+      score(k, keys, s_.q + (first + h) * d_ * kMerge, d_, values, s_.scores + h * kDecodeChunk);
     });
     for (int32_t h = 0; h < heads && (p_.soft_cap > 0 || p_.alibi_slopes != nullptr); ++h) {
       const float slope = p_.alibi_slopes != nullptr ? p_.alibi_slopes[s.head + first + h] : 0.0f;
@@ -175,8 +179,9 @@ class TaskRunner {
     for_head_tiles<4>(heads, [&](auto n, int32_t h) {
       float* scores = s_.scores + h * kDecodeChunk;
       weigh_scores<n>(chunk.count, scores, s_.m + first + h, s_.l + (first + h) * kLanes, s_.rescale + h);
-      add_values_all<T, n>(v, keys, scores, s_.rescale + h, d_, h == 0 ? following : none,
-                           s_.o + (first + h) * d_);
+      const bool ask = h == 0 && following.line_at != nullptr;
+      const auto add = ask ? &add_values_all<T, n, true> : &add_values_all<T, n, false>;
+      add(v, keys, scores, s_.rescale + h, d_, following, s_.o + (first + h) * d_);
     });
   }
 

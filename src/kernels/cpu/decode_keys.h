@@ -13,19 +13,25 @@ namespace fovea::cpu {
 
 // Most keys of a chunk: those whose scores are held at once. The arrays are this long, so that a tile may
 // read past its end.
-inline constexpr int32_t kDecodeChunk = 32;
+inline constexpr int32_t kDecodeChunk = 64;
+inline constexpr int32_t kDecodeTile = 32;  // most keys of a tile of scores
 
-// Keys of a chunk: K and V of one KV head fit half of a 32 KiB cache, where the next ones arrive meanwhile.
-// (16 keys of d 64 are 8 % slower, 64 keys of d 128 5 %.)
+// Keys of a chunk: K and V of one KV head fit half of a 32 KiB cache. (32 keys of d 64 are 2 % slower, 64 of
+// d 128 as well.)
 inline int32_t decode_chunk_keys(const KvView& kv) {
-  return static_cast<int64_t>(dtype_bytes(kv.dtype)) * kv.head_dim <= 256 ? 32 : 16;
+  const int64_t row = static_cast<int64_t>(dtype_bytes(kv.dtype)) * kv.head_dim;
+  return row <= 128 ? 64 : row <= 256 ? 32 : 16;
 }
 
-// Partitions depend on the number of candidate keys alone: 512 keys each (64 tasks at 32K: the last one's end
-// leaves a second thread idle for under 1 %), and more beyond 64 of them, so that partial results stay below
-// 1 % of the KV.
+// Cache lines of a key's row that are asked for ahead; longer rows are left to the hardware.
+inline constexpr int64_t kDecodeLines = 16;
+
+// Partitions depend on the number of candidate keys alone: 512 keys each, and more beyond 32 of them, so that
+// partial results stay below 1 % of the KV and their merge, which reads what other threads wrote, below 2 %
+// of the time. (64 of them are 1 % slower at 32K keys on two threads; where there are many threads, a
+// partition's heads are divided as well.)
 inline constexpr int64_t kDecodePartition = 512;
-inline constexpr int64_t kDecodeMaxPartitions = 64;
+inline constexpr int64_t kDecodeMaxPartitions = 32;
 
 // Keys that one row's head group may read, ascending positions.
 struct KeySet {
@@ -75,7 +81,9 @@ struct KeyChunk {
   int64_t at[kDecodeChunk];    // element index of each key's K (HND: and of its V), of the walk's first KV
                                // head; after the last key: the last key's
   int64_t v_at[kDecodeChunk];  // classic layout only: of its V
-  float age[kDecodeChunk];     // key position - query position, for ALiBi
+  int64_t line_at[kDecodeChunk * kDecodeLines];  // element index of each cache line of K (HND: and of V), one
+                                                 // key's after the other's, of the keys of whole tiles
+  float age[kDecodeChunk];                       // key position - query position, for ALiBi
 };
 
 // Walks candidates [first, last) of a KeySet in the blocks of one sequence and KV head.
@@ -109,7 +117,9 @@ class KeyCursor {
       n += take;
     }
     chunk.count = n;
-    if (n > 0) std::fill(chunk.at + n, chunk.at + kDecodeChunk, chunk.at[n - 1]);
+    if (n == 0) return;
+    std::fill(chunk.at + n, chunk.at + kDecodeChunk, chunk.at[n - 1]);
+    list_lines(chunk);
   }
 
  private:
@@ -144,6 +154,18 @@ class KeyCursor {
     for (int32_t i = 0; i < take; ++i, at += step) chunk.at[n + i] = at;
     for (int32_t i = 0; classic && i < take; ++i) chunk.v_at[n + i] = base + offset + i;
     for (int32_t i = 0; ages_ && i < take; ++i) chunk.age[n + i] = static_cast<float>(run_ + i - query_);
+  }
+
+  // All head groups of a chunk ask for the same lines, at other bases: the list is made once for them.
+  void list_lines(KeyChunk& chunk) const {
+    const int64_t step = 64 / element_bytes_, width = kv_->head_dim;
+    if (width > step * kDecodeLines) return;
+    const int32_t keys = (chunk.count + kDecodeTile - 1) / kDecodeTile * kDecodeTile;
+    int64_t* line = chunk.line_at;
+    int64_t e = 0;
+    for (int32_t i = 0; i < keys; ++i, e -= width) {
+      for (; e < width; e += step) *line++ = chunk.at[i] + e;
+    }
   }
 
   // Touches the first lines of a run of keys long before it is read: the page's address is looked up then,

@@ -141,19 +141,16 @@ void unpack_row(const float* from, int64_t head_dim, float* to) {
   if (i < head_dim) std::memcpy(to + i, from + i, (head_dim - i) * sizeof(float));
 }
 
-// Rows that are read next, from `base` + an element index each: asked for while this step computes, line by
-// line between its multiplications, since a core has few outstanding misses and stands still where it asks
-// for more.
+// The cache lines that are read next, asked for while this step computes: some between each step's
+// multiplications, since a core has few outstanding misses and stands still where it asks for more; in the
+// order they lie, which the hardware's prefetcher continues; into the second cache, from where the arithmetic
+// reads without waiting.
 template <typename T>
 struct Ahead {
-  const T* base;
-  const int64_t* at;  // [kDecodeChunk]; null: nothing to ask for
+  const T* base = nullptr;
+  const int64_t* line_at = nullptr;  // KeyChunk::line_at; null: nothing to ask for
 
-  template <int kElements>
-  HWY_INLINE void touch(int32_t key, int64_t element) const {
-    const T* p = base + at[key] + element;
-    for (int e = 0; e < kElements; e += 64 / sizeof(T)) hwy::Prefetch(p + e);
-  }
+  HWY_INLINE void touch(int64_t line) const { __builtin_prefetch(base + line_at[line], 0, 2); }
 };
 
 // ---- Scores ------------------------------------------------------------------------------------------
@@ -218,13 +215,16 @@ HWY_INLINE void store_sums(const V* HWY_RESTRICT v, float* HWY_RESTRICT scores) 
 #endif
 
 // scores[h][t] = q[h] . k[t] for kHeads heads and every key, a tile at a time: a key's elements are widened
-// once for all heads. Meanwhile asks for what `ahead` says.
-template <typename T, int kHeads>
+// once for all heads. Meanwhile asks for what `ahead` says (kAsk).
+template <typename T, int kHeads, bool kAsk>
 HWY_NOINLINE void score_chunk(const T* HWY_RESTRICT k, Keys keys, const float* HWY_RESTRICT q,
                               int64_t head_dim, const Ahead<T>& ahead, float* HWY_RESTRICT scores) {
   constexpr int kEach = kSums / kHeads;  // accumulators of a head
   constexpr int kKeys = kEach * kMerge;
+  static_assert(kKeys <= kDecodeTile);
+  constexpr int kLines = kKeys * kStep * sizeof(T) / 64;  // a step reads as many
   const D d;
+  int64_t line = 0;
   for (int32_t t = 0; t < keys.count; t += kKeys) {
     const T* rows[kKeys];
     HWY_UNROLL(32)
@@ -234,9 +234,10 @@ HWY_NOINLINE void score_chunk(const T* HWY_RESTRICT k, Keys keys, const float* H
     for (int j = 0; j < kSums; ++j) acc[j] = hn::Zero(d);
     const float* HWY_RESTRICT qe = q;
     for (int64_t e = 0; e < head_dim; e += kStep, qe += kHeads * kPair) {
-      if (ahead.at != nullptr && e * sizeof(T) % 64 == 0) {
-        HWY_UNROLL(32)
-        for (int i = 0; i < kKeys; ++i) ahead.template touch<1>(t + i, e);
+      if constexpr (kAsk) {
+        HWY_UNROLL(16)
+        for (int i = 0; i < kLines; ++i) ahead.touch(line + i);
+        line += kLines;
       }
       HWY_UNROLL(16)
       for (int j = 0; j < kEach; ++j) {
@@ -260,9 +261,9 @@ HWY_NOINLINE void score_chunk(const T* HWY_RESTRICT k, Keys keys, const float* H
 HWY_INLINE V exp2_of(V x) {
   const D d;
   const hn::RebindToSigned<D> di;
-  const V clamped = hn::Max(x, hn::Set(d, -126.0f));
-  const V whole = hn::Round(clamped);
-  const V f = hn::Sub(clamped, whole);
+  const V magic = hn::Set(d, 0x1.8p23f);  // adding it rounds x, and leaves the integer in the low bits
+  const V shifted = hn::Add(x, magic);
+  const V f = hn::Sub(x, hn::Sub(shifted, magic));
   V y = hn::Set(d, 0x1.444p-13f);
   y = hn::MulAdd(y, f, hn::Set(d, 0x1.5f48cp-10f));
   y = hn::MulAdd(y, f, hn::Set(d, 0x1.3b2a1cp-7f));
@@ -270,7 +271,7 @@ HWY_INLINE V exp2_of(V x) {
   y = hn::MulAdd(y, f, hn::Set(d, 0x1.ebfbe0p-3f));
   y = hn::MulAdd(y, f, hn::Set(d, 0x1.62e430p-1f));
   y = hn::MulAdd(y, f, hn::Set(d, 1.0f));
-  const auto bits = hn::Add(hn::BitCast(di, y), hn::ShiftLeft<23>(hn::ConvertTo(di, whole)));
+  const auto bits = hn::Add(hn::BitCast(di, y), hn::ShiftLeft<23>(hn::BitCast(di, shifted)));
   return hn::IfThenElseZero(hn::Ge(x, hn::Set(d, -126.0f)), hn::BitCast(d, bits));
 }
 HWY_INLINE float exp2_of(float x) { return hn::GetLane(exp2_of(hn::Set(D(), x))); }
@@ -333,8 +334,9 @@ HWY_NOINLINE void weigh_scores(int32_t count, float* HWY_RESTRICT scores, float*
 // ---- Values ------------------------------------------------------------------------------------------
 
 // o[h][e..] = o * rescale + sum over keys of weight * v, for kHeads heads and kVectors vectors along d, from
-// element `element` of a row on (v and o point there). Meanwhile asks for the same part of what `ahead` says.
-template <typename T, int kHeads, int kVectors>
+// element `element` of a row on (v and o point there). Meanwhile asks for as large a part of what `ahead`
+// says (kAsk).
+template <typename T, int kHeads, int kVectors, bool kAsk>
 HWY_NOINLINE void add_values(const T* HWY_RESTRICT v, Keys keys, const float* HWY_RESTRICT weights,
                              const float* HWY_RESTRICT rescale, int64_t head_dim, const Ahead<T>& ahead,
                              int64_t element, float* HWY_RESTRICT o) {
@@ -347,8 +349,14 @@ HWY_NOINLINE void add_values(const T* HWY_RESTRICT v, Keys keys, const float* HW
       acc[h * kVectors + j] = hn::Mul(hn::Load(d, o + h * head_dim + j * kLanes), hn::Set(d, rescale[h]));
     }
   }
+  constexpr int kBytes = kVectors * kLanes * sizeof(T);  // of a key
+  int64_t line = element * keys.count * static_cast<int64_t>(sizeof(T)) / 64;
   for (int32_t t = 0; t < keys.count; ++t) {
-    if (ahead.at != nullptr) ahead.template touch<kVectors * kLanes>(t, element);
+    if constexpr (kAsk && kBytes >= 64) {
+      for (int i = 0; i < kBytes / 64; ++i) ahead.touch(line++);
+    } else if (kAsk && t % (64 / kBytes) == 0) {
+      ahead.touch(line++);
+    }
     const T* row = v + keys.at[t];
     V x[kVectors];
     if constexpr (kVectors == 1) {
@@ -371,19 +379,19 @@ HWY_NOINLINE void add_values(const T* HWY_RESTRICT v, Keys keys, const float* HW
   }
 }
 
-template <typename T, int kHeads>
+template <typename T, int kHeads, bool kAsk>
 void add_values_all(const T* v, Keys keys, const float* weights, const float* rescale, int64_t head_dim,
                     const Ahead<T>& ahead, float* o) {
   int64_t e = 0;
   if constexpr (kSlabPairs == 2) {
     for (; e + 2 * kPair <= head_dim; e += 2 * kPair) {
-      add_values<T, kHeads, 4>(v + e, keys, weights, rescale, head_dim, ahead, e, o + e);
+      add_values<T, kHeads, 4, kAsk>(v + e, keys, weights, rescale, head_dim, ahead, e, o + e);
     }
   }
   for (; e + kPair <= head_dim; e += kPair) {
-    add_values<T, kHeads, 2>(v + e, keys, weights, rescale, head_dim, ahead, e, o + e);
+    add_values<T, kHeads, 2, kAsk>(v + e, keys, weights, rescale, head_dim, ahead, e, o + e);
   }
-  if (e < head_dim) add_values<T, kHeads, 1>(v + e, keys, weights, rescale, head_dim, ahead, e, o + e);
+  if (e < head_dim) add_values<T, kHeads, 1, kAsk>(v + e, keys, weights, rescale, head_dim, ahead, e, o + e);
 }
 
 }  // namespace fovea::cpu::HWY_NAMESPACE

@@ -42,88 +42,145 @@ HWY_INLINE QueryWord split(uint64_t word) {
   return FOVEA_NATIVE_POPCOUNT ? QueryWord{word, 0} : QueryWord{word & kNibbles, (word >> 4) & kNibbles};
 }
 
-// Least distance from any of the queries to the first `valid` tokens of a block. A vector holds one word of
-// `lanes` tokens. Without VPOPCNTDQ this is bound by the vector ports: two vectors a query load were no
-// faster.
-template <int kWords>
-HWY_INLINE uint16_t block_distance(const uint64_t* HWY_RESTRICT codes, int block_size, int valid,
-                                   const QueryWord* HWY_RESTRICT queries, int query_count) {
-  const WordTag d;
-  const int lanes = static_cast<int>(hn::Lanes(d));
-  const WordVec far = hn::Set(d, kFar);
-  WordVec best = far;
-#if !FOVEA_NATIVE_POPCOUNT
-  const hn::Repartition<uint8_t, WordTag> d8;
+// Distances fit 32 bits, and a minimum of 64-bit lanes is two instructions or more: the upper halves are
+// zero.
+HWY_INLINE WordVec least(WordVec a, WordVec b) {
+#if HWY_TARGET == HWY_SCALAR
+  return hn::Min(a, b);
+#else
   const hn::Repartition<uint32_t, WordTag> d32;
+  return hn::BitCast(WordTag(), hn::Min(hn::BitCast(d32, a), hn::BitCast(d32, b)));
+#endif
+}
+
+#if FOVEA_NATIVE_POPCOUNT
+constexpr int kVectorsAtOnce = 2;  // for one load of the queries
+
+// Lane by lane the least distance from any of the queries to kVectors vectors of tokens, whose words are
+// block_size apart.
+template <int kWords, int kQueries, int kVectors>
+HWY_INLINE WordVec nearest_query(const uint64_t* HWY_RESTRICT codes, int block_size,
+                                 const QueryWord* HWY_RESTRICT queries, int query_count) {
+  const WordTag d;
+  WordVec keys[kVectors][kWords], nearest[kVectors];
+  for (int v = 0; v < kVectors; ++v) {
+    for (int w = 0; w < kWords; ++w) {
+      keys[v][w] = hn::LoadU(d, codes + w * block_size + v * static_cast<int>(hn::Lanes(d)));
+    }
+  }
+  const auto distance = [&](int v, const QueryWord* HWY_RESTRICT query) HWY_ATTR {
+    WordVec sum = hn::PopulationCount(hn::Xor(keys[v][0], hn::Set(d, query[0].low)));
+    for (int w = 1; w < kWords; ++w) {
+      sum = hn::Add(sum, hn::PopulationCount(hn::Xor(keys[v][w], hn::Set(d, query[w].low))));
+    }
+    return sum;
+  };
+  for (int v = 0; v < kVectors; ++v) nearest[v] = distance(v, queries);
+  HWY_UNROLL(8)
+  for (int q = 1; q < (kQueries > 0 ? kQueries : query_count); ++q) {
+    for (int v = 0; v < kVectors; ++v) nearest[v] = least(nearest[v], distance(v, queries + q * kWords));
+  }
+  for (int v = 1; v < kVectors; ++v) nearest[0] = least(nearest[0], nearest[v]);
+  return nearest[0];
+}
+#else
+constexpr int kVectorsAtOnce = 1;  // bound by the vector ports: two were no faster
+
+template <int kWords, int kQueries, int kVectors>
+HWY_INLINE WordVec nearest_query(const uint64_t* HWY_RESTRICT codes, int block_size,
+                                 const QueryWord* HWY_RESTRICT queries, int query_count) {
+  const WordTag d;
+  const hn::Repartition<uint8_t, WordTag> d8;
   const WordVec nibbles = hn::Set(d, 0x0f0f0f0f0f0f0f0full);
   alignas(16) static constexpr uint8_t kCounts[16] = {0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4};
   const auto table = hn::LoadDup128(d8, kCounts);
-#endif
-  for (int t = 0; t < valid; t += lanes) {
-    WordVec nearest = far;
-#if FOVEA_NATIVE_POPCOUNT
-    WordVec keys[kWords];
-    for (int w = 0; w < kWords; ++w) keys[w] = hn::LoadU(d, codes + w * block_size + t);
-    for (int q = 0; q < query_count; ++q) {
-      WordVec sum = hn::Zero(d);
-      for (int w = 0; w < kWords; ++w) {
-        sum = hn::Add(sum, hn::PopulationCount(hn::Xor(keys[w], hn::Set(d, queries[q * kWords + w].low))));
-      }
-      nearest = hn::Min(nearest, sum);
-    }
-#else
-    WordVec low[kWords], high[kWords];
-    for (int w = 0; w < kWords; ++w) {
-      const WordVec key = hn::LoadU(d, codes + w * block_size + t);
-      low[w] = hn::And(key, nibbles);
-      high[w] = hn::And(hn::ShiftRight<4>(key), nibbles);
-    }
-    for (int q = 0; q < query_count; ++q) {
-      auto sum = hn::Zero(d8);  // at most 8 a word: bytes hold the sum of all words, so one SAD a token
-      for (int w = 0; w < kWords; ++w) {
-        const QueryWord query = queries[q * kWords + w];
-        const auto a = hn::BitCast(d8, hn::Xor(low[w], hn::Set(d, query.low)));
-        const auto b = hn::BitCast(d8, hn::Xor(high[w], hn::Set(d, query.high)));
-        sum = hn::Add(sum, hn::Add(hn::TableLookupBytes(table, a), hn::TableLookupBytes(table, b)));
-      }
-      // The upper halves are zero, and a minimum of 32-bit lanes is one instruction everywhere.
-      const auto distance = hn::BitCast(d32, hn::SumsOf8(sum));
-      nearest = hn::BitCast(d, hn::Min(hn::BitCast(d32, nearest), distance));
-    }
-#endif
-    if (t + lanes > valid)
-      nearest = hn::IfThenElse(hn::FirstN(d, static_cast<size_t>(valid - t)), nearest, far);
-    best = hn::Min(best, nearest);
+  WordVec low[kWords], high[kWords], nearest = hn::Set(d, kFar);
+  for (int w = 0; w < kWords; ++w) {
+    const WordVec key = hn::LoadU(d, codes + w * block_size);
+    low[w] = hn::And(key, nibbles);
+    high[w] = hn::And(hn::ShiftRight<4>(key), nibbles);
   }
-  return static_cast<uint16_t>(hn::GetLane(hn::MinOfLanes(d, best)));
+  for (int q = 0; q < (kQueries > 0 ? kQueries : query_count); ++q, queries += kWords) {
+    auto sum = hn::Zero(d8);  // at most 8 a word: bytes hold the sum of all words, so one SAD a token
+    for (int w = 0; w < kWords; ++w) {
+      const auto a = hn::BitCast(d8, hn::Xor(low[w], hn::Set(d, queries[w].low)));
+      const auto b = hn::BitCast(d8, hn::Xor(high[w], hn::Set(d, queries[w].high)));
+      sum = hn::Add(sum, hn::Add(hn::TableLookupBytes(table, a), hn::TableLookupBytes(table, b)));
+    }
+    nearest = least(nearest, hn::SumsOf8(sum));
+  }
+  return nearest;
+}
+#endif
+
+// Least distance from any of the queries to the first `valid` tokens of a block.
+template <int kWords, int kQueries>
+HWY_INLINE uint16_t block_distance(const uint64_t* HWY_RESTRICT codes, int block_size, int valid,
+                                   const QueryWord* HWY_RESTRICT queries, int query_count) {
+  const WordTag d;
+  const int lanes = static_cast<int>(hn::Lanes(d)), step = kVectorsAtOnce * lanes;
+  const WordVec far = hn::Set(d, kFar);
+  WordVec best = far;
+  int t = 0;
+  if (valid >= step) {
+    best = nearest_query<kWords, kQueries, kVectorsAtOnce>(codes, block_size, queries, query_count);
+    for (t = step; t + step <= valid; t += step) {
+      best = least(
+          best, nearest_query<kWords, kQueries, kVectorsAtOnce>(codes + t, block_size, queries, query_count));
+    }
+  }
+  for (; t < valid; t += lanes) {
+    const WordVec nearest = nearest_query<kWords, kQueries, 1>(codes + t, block_size, queries, query_count);
+    best = least(best, hn::IfThenElse(hn::FirstN(d, static_cast<size_t>(valid - t)), nearest, far));
+  }
+  const hn::Rebind<uint16_t, WordTag> d16;
+  return hn::GetLane(hn::MinOfLanes(d16, hn::TruncateTo(d16, best)));
 }
 
 constexpr int kPrefetchHeads = 16;    // block heads ahead: some 500 cycles of scoring, a memory latency
 constexpr int kMaxQueryWords = 1024;  // [kv_heads, queries_per_head, words] of a scan
 
-template <int kWords>
-HWY_INLINE void scan_words(const HashScan& s, const QueryWord* HWY_RESTRICT queries, int32_t begin,
-                           int32_t end) {
+template <int kWords, int kQueries>
+HWY_INLINE void scan_blocks(const HashScan& s, const QueryWord* HWY_RESTRICT queries, int32_t begin,
+                            int32_t end) {
   const int32_t blocks = (s.len + s.block_size - 1) / s.block_size;
   const int lines = kWords * s.block_size / 8;  // cache lines of a head's codes
   const int32_t distance_ahead = (kPrefetchHeads + s.kv_heads - 1) / s.kv_heads;  // blocks
+  const int query_words = s.queries_per_head * kWords;
   for (int32_t b = begin; b < end; ++b) {
     const int valid = s.len - b * s.block_size < s.block_size ? s.len - b * s.block_size : s.block_size;
     const int32_t ahead = b + distance_ahead < blocks ? b + distance_ahead : b;
-    uint16_t least = kFar;
-    for (int h = 0; h < s.kv_heads; ++h) {
-      const int32_t* slots = s.slots + h * s.slot_head_stride;
-      const uint64_t* plane = s.codes + h * s.head_stride;
-      const uint64_t* next = plane + slots[ahead] * s.block_stride;
-      for (int line = 0; line < lines; ++line) hwy::Prefetch(next + line * 8);
+    const uint64_t* here = s.codes + s.slots[b] * s.block_stride;
+    const uint64_t* next = s.codes + s.slots[ahead] * s.block_stride;
+    const QueryWord* HWY_RESTRICT query = queries;
+    uint16_t* to = s.distances + b;
+    uint16_t nearest = kFar;
+    for (int h = 0; h < s.kv_heads; ++h, query += query_words, to += s.distance_stride) {
+      if (s.slot_head_stride != 0) {
+        const int32_t* slots = s.slots + h * s.slot_head_stride;
+        here = s.codes + slots[b] * s.block_stride + h * s.head_stride;
+        next = s.codes + slots[ahead] * s.block_stride + h * s.head_stride;
+      }
+      for (int line = 0; line < lines; line += kWords) {
+        for (int w = 0; w < kWords; ++w) hwy::Prefetch(next + (line + w) * 8);
+      }
       const uint16_t distance =
-          block_distance<kWords>(plane + slots[b] * s.block_stride, s.block_size, valid,
-                                 queries + h * s.queries_per_head * kWords, s.queries_per_head);
-      if (!s.share_heads) s.distances[h * s.distance_stride + b] = distance;
-      least = distance < least ? distance : least;
+          block_distance<kWords, kQueries>(here, s.block_size, valid, query, s.queries_per_head);
+      if (!s.share_heads) *to = distance;
+      nearest = distance < nearest ? distance : nearest;
+      here += s.head_stride;
+      next += s.head_stride;
     }
-    if (s.share_heads) s.distances[b] = least;
+    if (s.share_heads) s.distances[b] = nearest;
   }
+}
+
+// Groups of four queries are common, and worth a loop without a loop inside.
+template <int kWords>
+HWY_INLINE void scan_words(const HashScan& s, const QueryWord* HWY_RESTRICT queries, int32_t begin,
+                           int32_t end) {
+  if (s.queries_per_head == 4) return scan_blocks<kWords, 4>(s, queries, begin, end);
+  scan_blocks<kWords, 0>(s, queries, begin, end);
 }
 
 void scan(const HashScan& s, int32_t begin, int32_t end) {

@@ -12,8 +12,13 @@
 namespace fovea::cpu {
 namespace {
 
-constexpr int kRowsPerPass = 16;         // bounds the scratch: 4 MiB at 128K tokens, 16 KV heads
-constexpr int32_t kBlocksPerTask = 128;  // some 20 us of scanning
+constexpr int kRowsPerPass = 16;  // bounds the scratch: 4 MiB at 128K tokens, 16 KV heads
+// Of a scan task: some 5 us at least. Few and long ones, since a task's first blocks have not been asked for;
+// but several per thread, lest one waits for the other's last.
+constexpr int32_t kLeastBlocks = 64, kMostBlocks = 512;
+constexpr int32_t kTasksPerThread = 8;
+
+int32_t ceil_div(int32_t a, int32_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
@@ -22,7 +27,8 @@ struct HashSelect::Pass {
   const HashSelectParams& p;
   int first = 0;
   int rows = 0;
-  int32_t chunks = 0;  // scan tasks a row: enough for its longest
+  int32_t longest = 0;   // blocks of a row that is scored
+  int32_t per_task = 1;  // blocks of a scan task
 
   int group() const { return p.num_heads / p.kv_heads; }
   int words() const { return p.codes.codec.bits / 64; }
@@ -85,8 +91,8 @@ void HashSelect::scan(const Pass& pass, int64_t task) {
   const int row = static_cast<int>(task % pass.rows);
   const int32_t chunk = static_cast<int32_t>(task / pass.rows);
   if (!pass.scores(row)) return;
-  const int32_t begin = pass.init(row) + chunk * kBlocksPerTask;  // windows need no score
-  const int32_t end = std::min(pass.blocks(row) - pass.local(row), begin + kBlocksPerTask);
+  const int32_t begin = pass.init(row) + chunk * pass.per_task;  // windows need no score
+  const int32_t end = std::min(pass.blocks(row) - pass.local(row), begin + pass.per_task);
   if (begin >= end) return;
   HashScan s;
   s.queries =
@@ -138,15 +144,18 @@ void HashSelect::run(const HashSelectParams& p, ThreadPool& pool) {
       FOVEA_CHECK(p.k[first + row] >= 1 && p.k[first + row] <= p.capacity);
       if (!pass.scores(row)) continue;
       any = true;
-      pass.chunks = std::max(pass.chunks, (pass.blocks(row) + kBlocksPerTask - 1) / kBlocksPerTask);
+      pass.longest = std::max(pass.longest, pass.blocks(row));
     }
     const int64_t lists = static_cast<int64_t>(pass.rows) * pass.lists();
     if (!any) {
       for (int64_t t = 0; t < lists; ++t) keep(pass, t);
       continue;
     }
+    pass.per_task =
+        std::clamp(ceil_div(pass.longest, kTasksPerThread * pool.size()), kLeastBlocks, kMostBlocks);
+    const int64_t chunks = ceil_div(pass.longest, pass.per_task);
     pool.parallel_for(static_cast<int64_t>(pass.rows) * p.kv_heads, [&](int64_t t, int) { encode(pass, t); });
-    pool.parallel_for(static_cast<int64_t>(pass.rows) * pass.chunks, [&](int64_t t, int) { scan(pass, t); });
+    pool.parallel_for(static_cast<int64_t>(pass.rows) * chunks, [&](int64_t t, int) { scan(pass, t); });
     pool.parallel_for(lists, [&](int64_t t, int) { keep(pass, t); });
   }
 }
