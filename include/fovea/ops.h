@@ -63,7 +63,7 @@ struct KvView {
 // Sequence s owns query rows [q_indptr[s], q_indptr[s+1]); the last of them sits at position seq_len[s] - 1, the one
 // before at seq_len[s] - 2, and so on; each row sees the keys at positions <= its own. A sequence may have no rows.
 // out = softmax(soft_cap(q k^T * scale) + alibi) v over the selected keys; a row that sees no key gives out = 0 and
-// lse = -inf: also a row of a sequence of length 0, which pads a batch. Keys beyond the row's position are never
+// lse = -inf: also a row of a sequence of length 0, which pads a batch (decode only). Keys beyond the row's position are never
 // multiplied: NaN there changes nothing.
 struct AttentionParams {
   const float* q = nullptr;         // [T, H, d], post-rope

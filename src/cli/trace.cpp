@@ -27,8 +27,18 @@ struct TraceFlags {
 
 double rate(const RequestStats& s) { return s.decode_s > 0 ? static_cast<double>(s.output_tokens - 1) / s.decode_s : 0; }
 
+// An answer on one line of a table: its line breaks as spaces, a long one cut short.
+std::string one_line(std::string answer) {
+  constexpr size_t kMost = 42;
+  std::replace(answer.begin(), answer.end(), '\n', ' ');
+  if (answer.size() <= kMost) return answer;
+  size_t end = kMost - 1;
+  while (end > 0 && (static_cast<unsigned char>(answer[end]) & 0xc0) == 0x80) --end;  // never half a character
+  return answer.substr(0, end) + "…  ";  // three bytes for one column: the width counts bytes
+}
+
 void print_line(const char* method, const std::string& answer, bool right, const RequestStats& s) {
-  std::printf("   %-14s %s %-42s reads %5.1f %%   first token %-8s %5.0f tok/s\n", method, right ? "✓" : "✗", answer.c_str(),
+  std::printf("   %-14s %s %-42s reads %5.1f %%   first token %-8s %5.0f tok/s\n", method, right ? "✓" : "✗", one_line(answer).c_str(),
               100 * s.kv_bytes_share(), duration_text(s.ttft_s).c_str(), rate(s));
   std::fflush(stdout);
 }

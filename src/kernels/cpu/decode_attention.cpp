@@ -1,6 +1,7 @@
 #include "kernels/cpu/decode_attention.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -120,6 +121,11 @@ void DecodeAttention::run(const AttentionParams& p, ThreadPool& pool) {
     const int32_t end = p.q_indptr[s + 1];
     for (int32_t row = p.q_indptr[s]; row < end; ++row) {
       const int64_t pos = int64_t{p.seq_len[s]} - (end - row);
+      if (p.seq_len[s] == 0) {  // a row that pads a batch
+        std::fill_n(p.out + int64_t{row} * p.num_heads * kv.head_dim, int64_t{p.num_heads} * kv.head_dim, 0.0f);
+        if (p.lse) std::fill_n(p.lse + int64_t{row} * p.num_heads, p.num_heads, -std::numeric_limits<float>::infinity());
+        continue;
+      }
       FOVEA_CHECK(pos >= 0);
       add_row(call, pool, s, row, pos);
     }
