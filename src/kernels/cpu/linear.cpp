@@ -290,7 +290,7 @@ void Linear::run_library(const LinearParams& p, ThreadPool& pool) {
   pool.parallel_for((p.rows + kPackRows - 1) / kPackRows, [&](int64_t task, int) {
     const int64_t begin = task * kPackRows * p.k,
                   end = std::min<int64_t>(p.rows, (task + 1) * kPackRows) * p.k;
-    to_bf16(p.x + begin, DType::f32, end - begin, x_bf16_.get() + begin);
+    round_to_bf16(p.x + begin, end - begin, x_bf16_.get() + begin);
   });
   // oneDNN takes whole pieces; what is left goes to the kernels for few rows, at most 16 at a time.
   const int64_t rows = p.rows - p.rows % library_min_rows();

@@ -1,9 +1,13 @@
 #include "kernels/cpu/linear_convert.h"
 
 #include "base/check.h"
+#include "kernels/cpu/cpu_features.h"
 #include "kernels/ref/convert.h"
 
 #include <cstring>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 // AVX2 and AVX-512; anything older takes the scalar target.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
@@ -69,6 +73,30 @@ HWY_EXPORT(to_bf16_target);
 
 void to_bf16(const void* from, DType dtype, int64_t n, uint16_t* to) {
   HWY_DYNAMIC_DISPATCH(to_bf16_target)(from, dtype, n, to);
+}
+
+#if defined(__x86_64__)
+namespace {
+
+// One instruction where the portable way takes nine; Highway 1.0.3 does not know it.
+__attribute__((target("avx512f,avx512vl,avx512bf16"))) int64_t round_by_instruction(const float* from, int64_t n, uint16_t* to) {
+  int64_t i = 0;
+  for (; i + 32 <= n; i += 32) {
+    const __m512bh both = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + i + 16), _mm512_loadu_ps(from + i));
+    _mm512_storeu_si512(to + i, reinterpret_cast<const __m512i&>(both));
+  }
+  return i;
+}
+
+}  // namespace
+#endif
+
+void round_to_bf16(const float* from, int64_t n, uint16_t* to) {
+  int64_t done = 0;
+#if defined(__x86_64__)
+  if (cpu_features().avx512_bf16) done = round_by_instruction(from, n, to);
+#endif
+  to_bf16(from + done, DType::f32, n - done, to + done);
 }
 
 }  // namespace fovea::cpu

@@ -4,6 +4,7 @@
 #include <hwy/targets.h>
 
 #include <bit>
+#include <cmath>
 #include <random>
 #include <vector>
 
@@ -44,6 +45,22 @@ TEST(ToBf16, EqualsTheScalarConversionOnEveryTarget) {
   std::vector<uint16_t> same(h.size());
   to_bf16(h.data(), DType::bf16, static_cast<int64_t>(h.size()), same.data());
   EXPECT_EQ(same, h);
+}
+
+TEST(RoundToBf16, IsTheSameButForSubnormalNumbers) {
+  std::vector<float> x;
+  for (uint32_t top = 0; top < 0x10000; top += 5) {
+    for (const uint32_t low : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) x.push_back(std::bit_cast<float>(top << 16 | low));
+  }
+  for (const size_t n : {x.size(), size_t{31}, size_t{32}, size_t{33}, size_t{1}, size_t{0}}) {
+    std::vector<uint16_t> to(n + 1, 0xabcd);
+    round_to_bf16(x.data(), static_cast<int64_t>(n), to.data());
+    for (size_t i = 0; i < n; ++i) {
+      if (std::fpclassify(x[i]) == FP_SUBNORMAL && (to[i] & 0x7fffu) == 0) continue;
+      ASSERT_EQ(to[i], f32_to_bf16(x[i])) << i << " " << x[i];
+    }
+    EXPECT_EQ(to[n], 0xabcd);
+  }
 }
 
 }  // namespace
