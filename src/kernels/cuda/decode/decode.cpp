@@ -12,6 +12,9 @@
 namespace fovea::cuda {
 namespace {
 
+// Rows of a launch: partial results are kept for so many, however many rows a step may have. Long extensions take several.
+constexpr int32_t kRowsPerLaunch = 256;
+
 Status failed(const char* call, cudaError_t e) {
   return Status::unsupported(std::string("decode attention: ") + call + ": " + cudaGetErrorString(e));
 }
@@ -72,13 +75,15 @@ Status Decode::prepare(const OpsLimits& limits, Device& device) {
                                ", not a multiple of 16 in [64, 256]");
   }
   limits_ = limits;
-  rule_ = decode::choose_splits(limits);
+  OpsLimits launch = limits;
+  launch.max_decode_rows = std::min(limits.max_decode_rows, kRowsPerLaunch);
+  rule_ = decode::choose_splits(launch);
   kernels_.clear();
   for (const decode::Entry& e : all_entries()) {
     FOVEA_ASSIGN(const int grid, fit(e));
     kernels_.push_back({e.dtype, e.shape, e.function, e.shared_bytes, grid});
   }
-  const int64_t row_heads = static_cast<int64_t>(limits.max_decode_rows) * limits.num_heads;
+  const int64_t row_heads = static_cast<int64_t>(launch.max_decode_rows) * limits.num_heads;
   const int64_t partials = row_heads * rule_.max_splits;
   FOVEA_ASSIGN(partial_out_, device.allocate(partials * limits.head_dim * sizeof(float),
                                              "decode attention's partial sums"));
@@ -113,10 +118,15 @@ void Decode::run(const AttentionParams& p, cudaStream_t stream) {
   args.partial_softmax = partial_softmax_.as<float2>();
   args.done = done_.as<int32_t>();
   const Kernel& kernel = find(p.kv.dtype, shape);
-  const auto grid = static_cast<unsigned>(std::min<int64_t>(kernel.grid, shape.max_items));
   void* parameters[] = {&args};
-  check_call("decode attention", cudaLaunchKernel(kernel.function, dim3(grid), dim3(decode::kThreads),
-                                                  parameters, kernel.shared_bytes, stream));
+  for (int32_t first = 0; first < p.rows; first += kRowsPerLaunch) {
+    args.first_row = first;
+    args.rows = std::min(kRowsPerLaunch, p.rows - first);
+    const int64_t most = shape.max_items / p.rows * args.rows;
+    const auto grid = static_cast<unsigned>(std::min<int64_t>(kernel.grid, most));
+    check_call("decode attention", cudaLaunchKernel(kernel.function, dim3(grid), dim3(decode::kThreads),
+                                                    parameters, kernel.shared_bytes, stream));
+  }
 }
 
 std::string Decode::describe(const AttentionParams& p) const {

@@ -73,7 +73,7 @@ __device__ void merge_warps(const Args& a, const WorkItem& w, const WarpPartials
       write_result(a, w.keys.row, heads.first + h, heads.kv_head, column, out, softmax);
       continue;
     }
-    const int64_t row_head = static_cast<int64_t>(w.keys.row) * a.p.num_heads + heads.first + h;
+    const int64_t row_head = static_cast<int64_t>(w.keys.row - a.first_row) * a.p.num_heads + heads.first + h;
     const int64_t at = row_head * a.rule.max_splits + w.split;
     reinterpret_cast<float4*>(a.partial_out + at * a.p.kv.head_dim)[column] = out;
     if (column == 0) a.partial_softmax[at] = softmax;
@@ -95,7 +95,7 @@ __device__ bool finished_last(const Args& a, const WorkItem& w, WarpPartials<kHe
   __syncthreads();
   if (threadIdx.x == 0) {
     int32_t* done =
-        a.done + (static_cast<int64_t>(w.keys.row) * a.lists + w.keys.list) * a.head_tiles + w.heads.number;
+        a.done + (static_cast<int64_t>(w.keys.row - a.first_row) * a.lists + w.keys.list) * a.head_tiles + w.heads.number;
     s.last = add_one(done) == w.splits - 1;
     if (s.last) *done = 0;  // for the next launch
   }
@@ -109,7 +109,7 @@ __device__ void weigh_splits(const Args& a, const WorkItem& w, WarpPartials<kHea
   const HeadTile& heads = w.heads;
   const int lane = threadIdx.x % kWarp;
   for (int h = threadIdx.x / kWarp; h < heads.count; h += kWarps) {
-    const int64_t row_head = static_cast<int64_t>(w.keys.row) * a.p.num_heads + heads.first + h;
+    const int64_t row_head = static_cast<int64_t>(w.keys.row - a.first_row) * a.p.num_heads + heads.first + h;
     const float2* splits = a.partial_softmax + row_head * a.rule.max_splits;
     float max = -INFINITY;
     for (int i = lane; i < w.splits; i += kWarp) max = fmaxf(max, __ldcg(&splits[i]).x);
@@ -137,7 +137,7 @@ __device__ void merge_splits(const Args& a, const WorkItem& w, WarpPartials<kHea
   auto* sums = reinterpret_cast<float4*>(s.out);  // [parts, heads, columns]
   for (int i = threadIdx.x; i < parts * all; i += kThreads) {
     const int part = i / all, h = i % all / columns, column = i % columns;
-    const int64_t row_head = static_cast<int64_t>(w.keys.row) * a.p.num_heads + heads.first + h;
+    const int64_t row_head = static_cast<int64_t>(w.keys.row - a.first_row) * a.p.num_heads + heads.first + h;
     const float* splits = a.partial_out + row_head * a.rule.max_splits * d + 4 * column;
     float4 sum = {};
 #pragma unroll 8

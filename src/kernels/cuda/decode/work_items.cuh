@@ -94,10 +94,10 @@ __device__ inline float score_scale(const AttentionParams& p, int32_t kv_head) {
   return p.scale * k_scale * (p.soft_cap > 0.0f ? 1.0f / p.soft_cap : kLog2e);
 }
 
-// index: row * lists + list.
+// index: (row of the launch) * lists + list.
 __device__ inline KeyList key_list(const Args& a, int32_t index) {
   KeyList k;
-  k.row = index / a.lists;
+  k.row = a.first_row + index / a.lists;
   k.list = index % a.lists;
   k.seq = segment_of(a.p.q_indptr, a.p.num_seqs, k.row);
   k.pos = a.p.seq_len[k.seq] - (a.p.q_indptr[k.seq + 1] - k.row);
@@ -127,7 +127,7 @@ class ItemFinder {
 
   // All threads of the CTA call it; ends with a barrier.
   __device__ ItemFinder(const Args& a, Shared& shared) : a_(a), shared_(shared) {
-    lists_ = a.p.rows * a.lists;
+    lists_ = a.rows * a.lists;
     share_ = (lists_ + kThreads - 1) / kThreads;
     const int t = threadIdx.x, lane = t % kWarp, warp = t / kWarp;
     int32_t sum = 0;

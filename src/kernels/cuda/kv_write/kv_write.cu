@@ -8,6 +8,8 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
+#include <bit>
+
 #include "base/check.h"
 #include "kernels/cuda/hash_select/hash_code.cuh"
 #include "kernels/cuda/kv_write/config.h"
@@ -42,15 +44,20 @@ __device__ float store(void* cache, DType dtype, int64_t at, float x) {
   }
 }
 
-// Where element i of a token lies, from the start of its block and head.
-__device__ int64_t key_offset(const KvView& kv, int token, int i) {
-  if (kv.layout == KvLayout::hnd) return static_cast<int64_t>(token) * kv.head_dim + i;
-  const int x = 16 / (kv.dtype == DType::f32 ? 4 : kv.dtype == DType::fp8_e4m3 ? 1 : 2);
-  return (static_cast<int64_t>(i / x) * kv.block_size + token) * x + i % x;
+// Of a slot_mapping's entry; block sizes are powers of two.
+__device__ int64_t block_of(int64_t slot, int block_size) { return slot >> (__ffs(block_size) - 1); }
+__device__ int offset_in_block(int64_t slot, int block_size) {
+  return static_cast<int>(slot) & (block_size - 1);
 }
-__device__ int64_t value_offset(const KvView& kv, int token, int i) {
-  if (kv.layout == KvLayout::hnd) return static_cast<int64_t>(token) * kv.head_dim + i;
-  return static_cast<int64_t>(i) * kv.block_size + token;
+
+// Where element i of a token lies, from the start of its block and head.
+__device__ int key_offset(const KvView& kv, int token, int i) {
+  if (kv.layout == KvLayout::hnd) return token * kv.head_dim + i;
+  const int x = 16 / (kv.dtype == DType::f32 ? 4 : kv.dtype == DType::fp8_e4m3 ? 1 : 2);
+  return (i / x * kv.block_size + token) * x + i % x;
+}
+__device__ int value_offset(const KvView& kv, int token, int i) {
+  return kv.layout == KvLayout::hnd ? token * kv.head_dim + i : i * kv.block_size + token;
 }
 
 template <int kRegs>
@@ -114,8 +121,8 @@ __device__ void write_cache(const KvWriteParams& p, int token, int head, int64_t
   const float* v = p.v + (static_cast<int64_t>(token) * kv.kv_heads + head) * kv.head_dim;
   const float k_scale = kv.k_scale == nullptr ? 1.0f : kv.k_scale[head];
   const float v_scale = kv.v_scale == nullptr ? 1.0f : kv.v_scale[head];
-  const int64_t base = slot / kv.block_size * kv.block_stride + head * kv.head_stride;
-  const int in_block = static_cast<int>(slot % kv.block_size);
+  const int64_t base = block_of(slot, kv.block_size) * kv.block_stride + head * kv.head_stride;
+  const int in_block = offset_in_block(slot, kv.block_size);
 #pragma unroll
   for (int r = 0; r < kRegs; ++r) {
     const int e = Vector<kRegs>::element(r);
@@ -133,8 +140,8 @@ __device__ void write_codes(const CodesView& view, int block_size, int64_t slot,
   for (int r = 0; r < kRegs; ++r) x[r] = key.x[r];
   const int word = static_cast<int>(threadIdx.x) % kWarp;
   const uint64_t code = hash::encode<kRegs>(view.codec, x);
-  uint64_t* out =
-      view.codes + slot / block_size * view.block_stride + head * view.head_stride + slot % block_size;
+  uint64_t* out = view.codes + block_of(slot, block_size) * view.block_stride + head * view.head_stride +
+                  offset_in_block(slot, block_size);
   if (word < view.codec.bits / 64) out[static_cast<int64_t>(word) * block_size] = code;
 }
 
@@ -144,9 +151,9 @@ __global__ void __launch_bounds__(kWarps* kWarp) write(const __grid_constant__ A
   const KvWriteParams& p = a.p;
   const int warp = static_cast<int>(threadIdx.x) / kWarp, d = p.kv.head_dim,
             heads = p.num_heads + p.kv.kv_heads;
-  const int64_t index = static_cast<int64_t>(blockIdx.x) * kWarps + warp;
-  if (index >= static_cast<int64_t>(p.tokens) * heads) return;
+  const unsigned index = blockIdx.x * kWarps + warp;
   const int token = static_cast<int>(index / heads), head = static_cast<int>(index % heads) - p.num_heads;
+  if (token >= p.tokens) return;
   Vector<kRegs> vector;
   if (head < 0) {
     float* q = p.q + (static_cast<int64_t>(token) * p.num_heads + head + p.num_heads) * d;
@@ -170,6 +177,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) write(const __grid_constant__ A
 // codes.
 void check_params(const KvWriteParams& p, const WriteShape& s) {
   FOVEA_CHECK(p.kv.kv_heads > 0 && p.kv.head_dim > 0 && p.kv.head_dim <= 256);
+  FOVEA_CHECK(std::has_single_bit(static_cast<uint32_t>(p.kv.block_size)) && s.vectors < INT32_MAX);
   FOVEA_CHECK(p.rope_dim >= 0 && p.rope_dim <= p.kv.head_dim && p.rope_dim % 2 == 0);
   FOVEA_CHECK(p.codes == nullptr || p.codes->codec.n == 32 * s.regs);
 }

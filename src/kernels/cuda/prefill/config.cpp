@@ -62,8 +62,8 @@ void choose_tiles(const PrefillShape& s, PrefillConfig& c) {
   if (c.path == PrefillPath::f32) return shape_tiles(s, kSmallTile, c);
   if (c.padded_dim > 128) return shape_tiles(s, kMediumTile, c);
   if (c.path == PrefillPath::wgmma) {
-    shape_tiles(s, kMediumTile, c);
-    if (2 * static_cast<int64_t>(c.grid_tiles) * c.grid_heads < s.sm_count) shape_tiles(s, kSmallTile, c);
+    shape_tiles(s, kMediumTile, c);  // one block a multiprocessor, as the small tile
+    if (4 * static_cast<int64_t>(c.grid_tiles) * c.grid_heads < 3 * s.sm_count) shape_tiles(s, kSmallTile, c);
     return;
   }
   if (c.path == PrefillPath::mma) {

@@ -109,7 +109,7 @@ __device__ __forceinline__ void weigh_f32(const ScoreScale& scale, Shared& s, in
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const float weight = exp2f(fmaf(scores[i][j], scale.factor, -offset));
-      rows[i].sum += weight;
+      rows[i].add(weight);
       s.weights[lane][x + 16 * j] = weight;
     }
   }

@@ -44,12 +44,9 @@ __device__ __forceinline__ void barrier_wait(uint64_t& barrier, uint32_t parity)
       : "memory");
 }
 
-// The block's numbered barriers (0 is __syncthreads): wait for `threads`, some of which may only arrive.
+// The block's numbered barriers (0 is __syncthreads): waits for `threads` of its threads.
 __device__ __forceinline__ void named_barrier_wait(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-__device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 // ---- Copies ---------------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ class Prefill {
   // From here on chooses kernels as for another device, of which this one can run them all: how a test reaches the paths
   // that its device does not choose.
   void choose_as(const PrefillDevice& device) { device_ = device; }
+  const PrefillDevice& device() const { return device_; }
 
   // Enqueues two launches. At most limits.max_rows rows.
   void run(const AttentionParams& p, cudaStream_t stream);

@@ -94,7 +94,7 @@ __device__ __forceinline__ void exponentiate(const ScoreScale& scale, RowSoftmax
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
     scores[e] = exp2_fast(fmaf(scores[e], scale.factor, -rows[e / 2].offset(scale)));
-    rows[e / 2].sum += scores[e];
+    rows[e / 2].add(scores[e]);
   }
 }
 

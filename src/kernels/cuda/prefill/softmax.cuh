@@ -1,4 +1,5 @@
-// The running softmax of the tensor-core kernels, in units of log2.
+// The running softmax, in units of log2. Products and sums are spelled as instructions: left to itself the compiler fuses
+// them in one kernel and not in the next, and a row would get other bits in a tile of another size.
 #pragma once
 
 #include "kernels/cuda/prefill/keys.cuh"
@@ -25,12 +26,12 @@ struct ScoreScale {
 
   // Scale, soft cap and ALiBi of one score; in units of log2.
   __device__ float shape(float score, float slope, int32_t distance) const {
-    float x = score * raw_;
+    float x = __fmul_rn(score, raw_);
     if (soft_cap > 0.0f) {
-      const float y = exp2_fast(x * (2.0f * kLog2e / soft_cap));  // tanh(z) = 1 - 2 / (exp(2 z) + 1)
-      x = soft_cap * (1.0f - __fdividef(2.0f, y + 1.0f));
+      const float y = exp2_fast(__fmul_rn(x, 2.0f * kLog2e / soft_cap));  // tanh(z) = 1 - 2 / (exp(2 z) + 1)
+      x = __fmul_rn(soft_cap, __fsub_rn(1.0f, __fdividef(2.0f, __fadd_rn(y, 1.0f))));
     }
-    return fmaf(slope, static_cast<float>(distance), x * kLog2e);
+    return fmaf(slope, static_cast<float>(distance), __fmul_rn(x, kLog2e));
   }
 
  private:
@@ -48,18 +49,19 @@ struct RowSoftmax {
   // as in a tile of which the row sees nothing.
   __device__ float follow(float greatest, const ScoreScale& scale) {
     if (!(greatest - reference > scale.slack)) return 1.0f;  // also where both are -inf
-    const float correction = exp2_fast((reference - greatest) * scale.factor);
+    const float correction = exp2_fast(__fmul_rn(__fsub_rn(reference, greatest), scale.factor));
     reference = greatest;
-    sum *= correction;
+    sum = __fmul_rn(sum, correction);
     return correction;
   }
+  __device__ void add(float weight) { sum = __fadd_rn(sum, weight); }
   // Subtracted from factor * score.
   __device__ float offset(const ScoreScale& scale) const {
-    return reference == -INFINITY ? 0.0f : reference * scale.factor;
+    return reference == -INFINITY ? 0.0f : __fmul_rn(reference, scale.factor);
   }
   // Natural logarithm of the sum of exponentials; `total`: the row's whole sum.
   __device__ float log_sum(float total, const ScoreScale& scale) const {
-    return total == 0.0f ? -INFINITY : offset(scale) * 0.693147181f + logf(total);
+    return total == 0.0f ? -INFINITY : fmaf(offset(scale), 0.693147181f, logf(total));
   }
 };
 
