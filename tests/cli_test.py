@@ -93,6 +93,11 @@ class Cli(unittest.TestCase):
         self.refused("run", "--model", MODEL, "--prompt", "x", "--decode-method", "magic", names=["magic", "gsa_on_device"])
         self.refused("eval", "--model", MODEL, "--set", self.tmp / "set.jsonl", "--lengths", 77, names=["--lengths"])
 
+    @unittest.skipIf(pathlib.Path("/dev/nvidia0").exists(), "there is a GPU")
+    def test_a_gpu_that_is_not_there(self):
+        for what in (["run", "--model", MODEL, "--prompt", "x"], ["bench", "ops"]):
+            self.refused(*what, "--device", "cuda", names=["device cuda"])
+
     def test_bad_files(self):
         self.refused("run", "--model", self.tmp / "none", "--prompt", "x", names=["none"])
         self.refused("run", "--model", MODEL, "--file", self.tmp / "none.txt", names=["none.txt"])
