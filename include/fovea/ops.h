@@ -45,7 +45,7 @@ struct PageTableView {
 struct KvView {
   void* k = nullptr;
   void* v = nullptr;
-  DType dtype = DType::bf16;      // bf16, f16, f32
+  DType dtype = DType::bf16;      // bf16, f16, f32; fp8_e4m3 on ref and cuda
   KvLayout layout = KvLayout::hnd;
   int32_t block_size = 16;        // tokens, a power of two in [8, 256]
   int32_t kv_heads = 0;

@@ -10,17 +10,17 @@
 namespace fovea::cuda::decode {
 
 struct Args {
-  AttentionParams p;    // p.selection is not followed: its copy is below
-  Selection selection;  // Kind::all where there is none
+  AttentionParams p;      // p.selection is not followed: its copy is below
+  Selection selection;    // Kind::all where there is none
   int32_t first_row = 0;  // of this launch
   int32_t rows = 0;
-  int32_t lists = 1;    // of a row, see Shape
+  int32_t lists = 1;  // of a row, see Shape
   int32_t heads_per_list = 1;
   int32_t tile_heads = 8;
   int32_t head_tiles = 1;
   SplitRule rule;
-  // Partial results of a (row of this launch, head) that has several splits: unnormalised sums, and (largest score, sum) in
-  // log2 units.
+  // Partial results of a (row of this launch, head) that has several splits: unnormalised sums, and (largest
+  // score, sum) in log2 units.
   float* partial_out = nullptr;       // [rows, H, rule.max_splits, d]
   float2* partial_softmax = nullptr;  // [rows, H, rule.max_splits]
   int32_t* done = nullptr;            // [rows, lists, head_tiles] splits finished; 0 between launches

@@ -38,8 +38,8 @@ struct SplitRule {
 // Bytes that hold the partial results of `rule` for the largest call.
 int64_t partial_bytes(const OpsLimits& limits, const SplitRule& rule);
 
-// As many splits as let one long row occupy the device, whose KV heads are walked in parallel too: more would only cost
-// merging. Fewer where the partial results would need more than `budget` bytes.
+// As many splits as let one long row occupy the device, whose KV heads are walked in parallel too: more would
+// only cost merging. Fewer where the partial results would need more than `budget` bytes.
 SplitRule choose_splits(const OpsLimits& limits, int64_t budget = int64_t{256} << 20);
 
 enum class Path : uint8_t {

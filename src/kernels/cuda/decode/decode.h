@@ -1,5 +1,5 @@
-// Paged decode attention on a GPU: one launch, split over keys, merged by the CTA that finishes last
-// (AttentionParams).
+// Paged decode attention on a GPU (AttentionParams): one launch for every 256 rows, split over keys, merged by
+// the CTA that finishes last.
 //
 // Scores, softmax and sums are float32. With bf16, f16 or fp8 KV in layout hnd, q and the weights enter the
 // tensor cores as sums of two 16-bit floats each (f16 for fp8 KV: |q| <= 65504): results differ from

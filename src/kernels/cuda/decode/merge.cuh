@@ -20,8 +20,10 @@ struct WarpPartials {
   float sum[kWarps][kHeads];
   float weight[kHeads][kMaxSplits];
   float2 softmax[kHeads];
-  int32_t keys_read;
-  bool last;
+  int32_t keys_read;  // of the item
+  // Of the last two items: whether its list is to be merged now, by this CTA.
+  bool ready[2];
+  WorkList finished[2];
 };
 
 // 2^x to two units in the last place; what is below 2^-126 is 0.
@@ -56,7 +58,8 @@ __device__ inline void write_result(const Args& a, int32_t row, int32_t head, in
 
 // Merges the warps' results of an item, into the output where it is the list's only split, else into scratch.
 template <int kHeads, int kDim>
-__device__ void merge_warps(const Args& a, const WorkItem& w, const WarpPartials<kHeads, kDim>& s) {
+__device__ void merge_warps(const Args& a, const WorkList& w, int32_t split,
+                            const WarpPartials<kHeads, kDim>& s) {
   const HeadTile& heads = w.heads;
   const int columns = a.p.kv.head_dim / 4;
   for (int i = threadIdx.x; i < heads.count * columns; i += kThreads) {
@@ -74,38 +77,39 @@ __device__ void merge_warps(const Args& a, const WorkItem& w, const WarpPartials
       continue;
     }
     const int64_t row_head = static_cast<int64_t>(w.keys.row - a.first_row) * a.p.num_heads + heads.first + h;
-    const int64_t at = row_head * a.rule.max_splits + w.split;
+    const int64_t at = row_head * a.rule.max_splits + split;
     reinterpret_cast<float4*>(a.partial_out + at * a.p.kv.head_dim)[column] = out;
     if (column == 0) a.partial_softmax[at] = softmax;
   }
 }
 
-// Adds 1 and returns what was there. What this thread knows to be written (a barrier tells it of its whole CTA's writes) is
-// seen by whoever adds later.
+// Adds 1 and returns what was there. What this thread knows to be written (a barrier tells it of its whole
+// CTA's writes) is seen by whoever adds later.
 __device__ inline int32_t add_one(int32_t* to) {
   int32_t before;
   asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(before) : "l"(to) : "memory");
   return before;
 }
 
-// True in all threads of the CTA that finished the list's last split: it sees what all others wrote. One thread speaks for
-// all: a fence of every warp took 2 us each, one after the other.
+// One thread tells that an item's partial results are written, all of the CTA's, and learns whether the
+// list's are complete. It speaks for all (a fence of every warp took 2 us each, one after the other) and none
+// waits for the answer: it is looked at when the next item is done.
 template <int kHeads, int kDim>
-__device__ bool finished_last(const Args& a, const WorkItem& w, WarpPartials<kHeads, kDim>& s) {
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    int32_t* done =
-        a.done + (static_cast<int64_t>(w.keys.row - a.first_row) * a.lists + w.keys.list) * a.head_tiles + w.heads.number;
-    s.last = add_one(done) == w.splits - 1;
-    if (s.last) *done = 0;  // for the next launch
-  }
-  __syncthreads();
-  return s.last;
+__device__ void announce(const Args& a, const WorkList& w, WarpPartials<kHeads, kDim>& s, int turn) {
+  s.ready[turn] = false;
+  if (w.splits == 1) return;
+  int32_t* done = a.done +
+                  (static_cast<int64_t>(w.keys.row - a.first_row) * a.lists + w.keys.list) * a.head_tiles +
+                  w.heads.number;
+  if (add_one(done) < w.splits - 1) return;
+  *done = 0;  // for the next launch
+  s.finished[turn] = w;
+  s.ready[turn] = true;
 }
 
 // A warp a head: the weight of each split, and the softmax over all of them.
 template <int kHeads, int kDim>
-__device__ void weigh_splits(const Args& a, const WorkItem& w, WarpPartials<kHeads, kDim>& s) {
+__device__ void weigh_splits(const Args& a, const WorkList& w, WarpPartials<kHeads, kDim>& s) {
   const HeadTile& heads = w.heads;
   const int lane = threadIdx.x % kWarp;
   for (int h = threadIdx.x / kWarp; h < heads.count; h += kWarps) {
@@ -128,7 +132,7 @@ __device__ void weigh_splits(const Args& a, const WorkItem& w, WarpPartials<kHea
 // The weighted sum of a list's splits. Where the columns are fewer than the threads, several threads share
 // one, each with every parts-th split, so that enough loads are under way.
 template <int kHeads, int kDim>
-__device__ void merge_splits(const Args& a, const WorkItem& w, WarpPartials<kHeads, kDim>& s) {
+__device__ void merge_splits(const Args& a, const WorkList& w, WarpPartials<kHeads, kDim>& s) {
   const HeadTile& heads = w.heads;
   weigh_splits(a, w, s);
   __syncthreads();
@@ -157,35 +161,66 @@ __device__ void merge_splits(const Args& a, const WorkItem& w, WarpPartials<kHea
 }
 
 // Adds an item's keys to the caller's count. Lists of several head tiles are counted once.
-__device__ inline void count_keys(const Args& a, const WorkItem& w, int32_t keys) {
+__device__ inline void count_keys(const Args& a, const WorkList& w, int32_t keys) {
   if (a.p.keys_read == nullptr || w.heads.number > 0 || keys == 0) return;
   atomicAdd(reinterpret_cast<unsigned long long*>(a.p.keys_read + w.keys.row),
             static_cast<unsigned long long>(keys));
 }
 
-// Once every warp's partial result is in `s`. All threads of the CTA call it; ends with a barrier.
+// Merges the list whose last split this CTA announced, if it was the last. A barrier has passed since
+// announce().
 template <int kHeads, int kDim>
-__device__ void finish_item(const Args& a, const WorkItem& w, WarpPartials<kHeads, kDim>& s) {
-  __syncthreads();
-  if (threadIdx.x == 0) count_keys(a, w, s.keys_read);
-  merge_warps(a, w, s);
-  if (w.splits > 1 && finished_last(a, w, s)) merge_splits(a, w, s);
+__device__ void settle(const Args& a, WarpPartials<kHeads, kDim>& s, int turn) {
+  if (!s.ready[turn]) return;
+  merge_splits(a, s.finished[turn], s);
   __syncthreads();
 }
 
-// Calls attend() for each item of this CTA, with shared.item filled in. attend() ends in finish_item().
-template <typename Shared, typename Attend>
-__device__ void for_each_item(const Args& a, Shared& shared, Attend&& attend) {
-  const ItemFinder finder(a, shared.items);
-  for (int32_t i = blockIdx.x; i < finder.items(); i += gridDim.x) {
-    const WorkItem item = finder.find(i);
-    if (threadIdx.x == 0) {
-      shared.item = item;
-      shared.partials.keys_read = 0;
-    }
-    __syncthreads();
-    attend();
+// Before the first item; a barrier follows.
+template <int kHeads, int kDim>
+__device__ void begin_items(WarpPartials<kHeads, kDim>& s) {
+  if (threadIdx.x == 0) s.keys_read = 0, s.ready[0] = s.ready[1] = false;
+}
+
+// Once every warp's partial result is in `s`. All threads of the CTA call it. turn: 0 and 1 in alternation.
+template <int kHeads, int kDim>
+__device__ void finish_item(const Args& a, const WorkList& w, int32_t split, WarpPartials<kHeads, kDim>& s,
+                            int turn) {
+  __syncthreads();
+  merge_warps(a, w, split, s);
+  if (threadIdx.x == 0) {
+    count_keys(a, w, s.keys_read);
+    s.keys_read = 0;
   }
+  __syncthreads();
+  settle(a, s, 1 - turn);
+  if (threadIdx.x == 0) announce(a, w, s, turn);
+}
+
+// After the last item, which had this turn.
+template <int kHeads, int kDim>
+__device__ void end_items(const Args& a, WarpPartials<kHeads, kDim>& s, int turn) {
+  __syncthreads();
+  settle(a, s, turn);
+}
+
+// Calls attend(split, run, turn) for each run of neighbouring items of this CTA, with shared.list filled in.
+// attend() calls finish_item() for each of them and returns the next turn.
+template <typename Shared, typename Attend>
+__device__ void for_each_run(const Args& a, Shared& shared, Attend&& attend) {
+  begin_items(shared.partials);
+  const ItemFinder finder(a, shared.items);
+  const auto [begin, end] = finder.items_of_cta();
+  int turn = 0;
+  for (int32_t i = begin; i < end;) {
+    const WorkItem item = finder.find(i);
+    const int32_t run = finder.run_length(item, end - i);
+    if (threadIdx.x == 0) shared.list = item.list;
+    __syncthreads();
+    turn = attend(item.split, run, turn);
+    i += run;
+  }
+  end_items(a, shared.partials, 1 - turn);
 }
 
 }  // namespace fovea::cuda::decode

@@ -6,8 +6,8 @@
 // loaded the same way; pairs of its keys are woven together in registers. The scores come out of the first
 // product in the lanes where the second wants the weights. Nothing but q, which all warps share, and the
 // merge goes through shared memory, and warps meet only at the end of an item.
-//   scores[q large 8 heads, q small 8 heads; 8 keys] = q K^T          out^T[16 dims; 8 heads] += V^T
-//   weights^T
+//   scores[large parts of q, 8 heads, then small ones; 8 keys] = q K^T
+//   out^T[16 dimensions; 8 heads] += V^T weights^T
 // q and the weights are multiplied as sums of two 16-bit floats each: scores and results are float32 results
 // but for 2^-16 (bf16) or 2^-22 (f16, fp8) of each product, at no cost where memory is the limit.
 #pragma once
@@ -30,7 +30,7 @@ struct MmaKernel {
 
   struct Shared {
     ItemFinder::Shared items;
-    WorkItem item;  // uniform values, which would cost every lane registers
+    WorkList list;  // uniform values, which would cost every lane registers
     alignas(
         16) uint4 q[kColumns][kSlices][2][kWarp];  // A operands of q: rows of large parts, then of small ones
     alignas(16) WarpPartials<kHeads, kDim> partials;
@@ -38,7 +38,8 @@ struct MmaKernel {
 
   struct Tile {           // 16 keys of K, or of V
     Eight k[kSlices][2];  // keys g and g + 8, dimensions 32 * slice + 8t ..
-    Eight v[kBlocks][4];  // keys 2t, 2t + 1, 2t + 8, 2t + 9, dimensions 64 * block + 8g ..
+    Eight v[kBlocks][4];  // keys 2t, 2t + 1, 2t + 8, 2t + 9, dimensions 64 *
+                          // block + 8g ..
   };
 
   // Softmax and result of the keys so far. A lane's softmax is that of head g (of each column tile), `sum`
@@ -93,14 +94,14 @@ struct MmaKernel {
 
   // Each warp prepares some slices of q for all warps.
   __device__ void share_q() {
-    const HeadTile& heads = shared.item.heads;
+    const HeadTile& heads = shared.list.heads;
     const int d = a.p.kv.head_dim;
     for (int i = warp; i < kColumns * kSlices; i += kWarps) {
       const int c = i / kSlices, s = i % kSlices, head = 8 * c + g, dim = 32 * s + 8 * t;
       float4 x[2] = {};
       if (head < heads.count && dim < d) {
         const int64_t row_head =
-            static_cast<int64_t>(shared.item.keys.row) * a.p.num_heads + heads.first + head;
+            static_cast<int64_t>(shared.list.keys.row) * a.p.num_heads + heads.first + head;
         const auto* q = reinterpret_cast<const float4*>(a.p.q + row_head * d + dim);
         x[0] = q[0], x[1] = q[1];
       }
@@ -140,7 +141,7 @@ struct MmaKernel {
   // Scores to log2 units, capped and biased; -inf where the key is not to be read. `valid`: a bit for each
   // key.
   __device__ void bias_and_mask(int32_t pos, int first, unsigned valid, Scores& scores) const {
-    const float cap = a.p.soft_cap, scale = shared.item.score_scale;
+    const float cap = a.p.soft_cap, scale = shared.list.score_scale;
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
 #pragma unroll
@@ -164,11 +165,11 @@ struct MmaKernel {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int32_t key_pos = __shfl_sync(kAllLanes, pos, first + key_of(i, t));
-      const float distance = static_cast<float>(key_pos - shared.item.keys.pos);
+      const float distance = static_cast<float>(key_pos - shared.list.keys.pos);
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
-        const int head = min(8 * c + g, shared.item.heads.count - 1);
-        scores[c][i] += a.p.alibi_slopes[shared.item.heads.first + head] * kLog2e * distance;
+        const int head = min(8 * c + g, shared.list.heads.count - 1);
+        scores[c][i] += a.p.alibi_slopes[shared.list.heads.first + head] * kLog2e * distance;
       }
     }
   }
@@ -262,7 +263,7 @@ struct MmaKernel {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int head = 8 * c + 2 * t + i;
-        if (head >= shared.item.heads.count) continue;
+        if (head >= shared.list.heads.count) continue;
 #pragma unroll
         for (int b = 0; b < kBlocks; ++b) {
           const auto& m = &run.out[c][4 * b];
@@ -274,19 +275,16 @@ struct MmaKernel {
     }
   }
 
-  // The next tile's K is on its way while this one's weights are computed, its V while the next scores are.
-  __device__ void attend() {
-    const WorkItem& item = shared.item;
-    const int32_t tiles = tiles_of_warp(item);
-    KeyCursor cursor(a, item, sizeof(Stored), a.p.kv.head_dim * sizeof(Stored));
-    KeyPlaces places = cursor.next();
-    Tile tile;
-    Running run;
+  __device__ void load_first(KeyCursor& cursor, Tile& tile, KeyPlaces& places) const {
+    places = cursor.next();
     load_k(tile, places, 0);
     load_v(tile, places, 0);
-    clear(run);
-    share_q();
-    __syncthreads();
+  }
+
+  // The next tile's K is on its way while this one's weights are computed, its V while the next scores are.
+  __device__ void walk(int32_t split, KeyCursor& cursor, Tile& tile, KeyPlaces& places, Running& sums) {
+    clear(sums);
+    const int32_t tiles = tiles_of_warp(shared.list, split);
     for (int32_t i = 0; i < tiles; ++i) {
       const int first = i % 2 * kTileKeys, next = kTileKeys - first;
       const unsigned valid = places.valid >> first & 0xffffu;
@@ -296,14 +294,33 @@ struct MmaKernel {
       multiply_k(tile, scores);
       if (i + 1 < tiles) load_k(tile, places, next);
       bias_and_mask(pos, first, valid, scores);
-      weigh(scores, run);
+      weigh(scores, sums);
       if (valid != 0xffffu) clear_unseen(valid, tile);
-      multiply_v(tile, scores, run);
+      multiply_v(tile, scores, sums);
       if (i + 1 < tiles) load_v(tile, places, next);
       if (lane == 0) atomicAdd(&shared.partials.keys_read, __popc(valid));
     }
-    store(run);
-    finish_item(a, item, shared.partials);
+  }
+
+  // `run` splits of shared.list from `split` on. The first keys of the next one are on their way while a
+  // split's results are merged. Returns the next turn.
+  __device__ int attend(int32_t split, int32_t run, int turn) {
+    KeyCursor cursor(a, shared.list, sizeof(Stored), a.p.kv.head_dim * sizeof(Stored));
+    Tile tile;
+    KeyPlaces places;
+    cursor.start(split);
+    load_first(cursor, tile, places);
+    share_q();
+    __syncthreads();
+    for (; run > 0; --run, ++split, turn = 1 - turn) {
+      Running sums;
+      walk(split, cursor, tile, places, sums);
+      if (run > 1) cursor.start(split + 1);
+      store(sums);
+      if (run > 1) load_first(cursor, tile, places);
+      finish_item(a, shared.list, split, shared.partials, turn);
+    }
+    return turn;
   }
 };
 
@@ -317,7 +334,8 @@ __global__ void __launch_bounds__(kThreads, mma_ctas(kDim, kColumns))
   extern __shared__ __align__(16) char memory[];
   auto& shared = *reinterpret_cast<typename Kernel::Shared*>(memory);
   Kernel kernel(a, shared);
-  for_each_item(a, shared, [&] { kernel.attend(); });
+  for_each_run(a, shared,
+               [&](int32_t split, int32_t run, int turn) { return kernel.attend(split, run, turn); });
 }
 
 template <typename Kv, int kDim, bool kWhole, int kColumns>

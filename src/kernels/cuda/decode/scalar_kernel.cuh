@@ -39,10 +39,10 @@ struct ScalarKernel {
 
   struct Shared {
     ItemFinder::Shared items;
-    WorkItem item;
+    WorkList list;
     alignas(16) float q[kHeads][kDim];
-    alignas(
-        16) float weights[kWarps][kHeads][kBatchKeys + 4];  // first the scores; padded against bank conflicts
+    alignas(16) float weights[kWarps][kHeads][kBatchKeys + 4];  // first the scores; padded
+                                                                // against bank conflicts
     alignas(16) WarpPartials<kHeads, kDim> partials;
   };
 
@@ -67,9 +67,9 @@ struct ScalarKernel {
   }
 
   __device__ void share_q() {
-    const HeadTile& heads = shared.item.heads;
+    const HeadTile& heads = shared.list.heads;
     const int d = a.p.kv.head_dim;
-    const float* q = a.p.q + (static_cast<int64_t>(shared.item.keys.row) * a.p.num_heads + heads.first) * d;
+    const float* q = a.p.q + (static_cast<int64_t>(shared.list.keys.row) * a.p.num_heads + heads.first) * d;
     for (int i = threadIdx.x; i < heads.count * d; i += kThreads) shared.q[i / d][i % d] = q[i];
   }
 
@@ -79,7 +79,7 @@ struct ScalarKernel {
     const auto* x = reinterpret_cast<const Stored*>(&bits);
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
-      if (h >= shared.item.heads.count) break;
+      if (h >= shared.list.heads.count) break;
 #pragma unroll
       for (int e = 0; e < kChunk; ++e) dots[h] += Kv::widen(x[e]) * shared.q[h][first_dim + e];
     }
@@ -99,20 +99,20 @@ struct ScalarKernel {
     }
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
-      if (h >= shared.item.heads.count) break;
+      if (h >= shared.list.heads.count) break;
       for (int lanes = 1; lanes < 8; lanes *= 2) dots[h] += __shfl_xor_sync(kAllLanes, dots[h], lanes);
       if (h == lane % 8) shared.weights[warp][h][key] = dots[h];
     }
   }
 
   __device__ float bias_and_mask(float score, const KeyPlaces& places, int key) const {
-    const int head = min(lane % 8, shared.item.heads.count - 1);
+    const int head = min(lane % 8, shared.list.heads.count - 1);
     const int32_t pos = __shfl_sync(kAllLanes, places.pos, key);
-    float x = score * shared.item.score_scale;
+    float x = score * shared.list.score_scale;
     if (a.p.soft_cap > 0.0f) x = a.p.soft_cap * kLog2e * tanhf(x);
     if (a.p.alibi_slopes != nullptr) {
-      x += a.p.alibi_slopes[shared.item.heads.first + head] * kLog2e *
-           static_cast<float>(pos - shared.item.keys.pos);
+      x += a.p.alibi_slopes[shared.list.heads.first + head] * kLog2e *
+           static_cast<float>(pos - shared.list.keys.pos);
     }
     return (places.valid >> key & 1) != 0 ? x : -INFINITY;
   }
@@ -140,7 +140,7 @@ struct ScalarKernel {
     }
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
-      if (h >= shared.item.heads.count) break;
+      if (h >= shared.list.heads.count) break;
       const float f = __shfl_sync(kAllLanes, rescale, h);
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
@@ -175,7 +175,7 @@ struct ScalarKernel {
     }
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
-      if (h >= shared.item.heads.count) break;
+      if (h >= shared.list.heads.count) break;
       const float4 w = *reinterpret_cast<const float4*>(&shared.weights[warp][h][first]);
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
@@ -195,7 +195,7 @@ struct ScalarKernel {
     if (lane < kHeads) s.max[warp][lane] = run.max, s.sum[warp][lane] = sum;
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
-      if (h >= shared.item.heads.count) break;
+      if (h >= shared.list.heads.count) break;
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
         *reinterpret_cast<float4*>(&s.out[warp][h][4 * (lane + kWarp * part)]) = run.out[h][part];
@@ -203,13 +203,10 @@ struct ScalarKernel {
     }
   }
 
-  __device__ void attend() {
-    const WorkItem& item = shared.item;
-    share_q();
-    __syncthreads();
-    KeyCursor cursor(a, item, sizeof(Stored), kClassic ? 0 : a.p.kv.head_dim * sizeof(Stored));
-    Running run = {-INFINITY, 0.0f, {}};
-    for (int32_t tiles = tiles_of_warp(item); tiles > 0; tiles -= 2) {
+  __device__ void walk(int32_t split, Running& run) {
+    KeyCursor cursor(a, shared.list, sizeof(Stored), kClassic ? 0 : a.p.kv.head_dim * sizeof(Stored));
+    cursor.start(split);
+    for (int32_t tiles = tiles_of_warp(shared.list, split); tiles > 0; tiles -= 2) {
       const KeyPlaces places = cursor.next();
 #pragma unroll 1
       for (int key = 0; key < kBatchKeys; key += 4) multiply_k(places, key);
@@ -221,8 +218,19 @@ struct ScalarKernel {
       __syncwarp();
       if (lane == 0) atomicAdd(&shared.partials.keys_read, __popc(places.valid));
     }
-    store(run);
-    finish_item(a, item, shared.partials);
+  }
+
+  // `run` splits of shared.list from `split` on. Returns the next turn.
+  __device__ int attend(int32_t split, int32_t run, int turn) {
+    share_q();
+    __syncthreads();
+    for (; run > 0; --run, ++split, turn = 1 - turn) {
+      Running sums = {-INFINITY, 0.0f, {}};
+      walk(split, sums);
+      store(sums);
+      finish_item(a, shared.list, split, shared.partials, turn);
+    }
+    return turn;
   }
 };
 
@@ -232,7 +240,8 @@ __global__ void __launch_bounds__(kThreads, kCtasPerSm) scalar_kernel(const __gr
   extern __shared__ __align__(16) char memory[];
   auto& shared = *reinterpret_cast<typename Kernel::Shared*>(memory);
   Kernel kernel(a, shared);
-  for_each_item(a, shared, [&] { kernel.attend(); });
+  for_each_run(a, shared,
+               [&](int32_t split, int32_t run, int turn) { return kernel.attend(split, run, turn); });
 }
 
 }  // namespace fovea::cuda::decode

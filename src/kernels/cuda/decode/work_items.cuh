@@ -1,7 +1,8 @@
 // Which keys a CTA reads. The lists of all rows are cut into splits (SplitRule); a work item is one split of
 // one list for one tile of its heads. Nobody hands items out: every CTA of the fixed grid computes the same
-// running sum of splits from the lengths and counts that lie in device memory, and takes items blockIdx.x,
-// blockIdx.x + gridDim.x, ...
+// running sum of splits from the lengths and counts that lie in device memory, and takes its share of
+// consecutive items: mostly splits of one list, so that the keys of the next are on their way before the last
+// is done with.
 #pragma once
 
 #include "kernels/cuda/decode/args.h"
@@ -35,12 +36,21 @@ struct HeadTile {
   int32_t count;
 };
 
-struct WorkItem {
+// A list, one tile of its heads, and how its keys are cut.
+struct WorkList {
   KeyList keys;
   HeadTile heads;
-  float score_scale;           // turns q k^T into log2 units; with a soft cap, into caps
-  int32_t first_key, end_key;  // of keys' order
-  int32_t split, splits;
+  float score_scale;  // turns q k^T into log2 units; with a soft cap, into caps
+  int32_t split_keys, splits;
+
+  // Of the list's order; the last split ends with the list.
+  __device__ int32_t first_key(int32_t split) const { return split * split_keys; }
+  __device__ int32_t end_key(int32_t split) const { return min(first_key(split) + split_keys, keys.keys); }
+};
+
+struct WorkItem {
+  WorkList list;
+  int32_t split;
 };
 
 // The i with indptr[i] <= x < indptr[i + 1]. In decode it mostly is x itself.
@@ -111,9 +121,9 @@ __device__ inline KeyList key_list(const Args& a, int32_t index) {
   return k;
 }
 
-// Tiles of an item that this warp takes.
-__device__ inline int32_t tiles_of_warp(const WorkItem& item) {
-  const int32_t tiles = (item.end_key - item.first_key + kTileKeys - 1) / kTileKeys;
+// Tiles of a split that this warp takes.
+__device__ inline int32_t tiles_of_warp(const WorkList& list, int32_t split) {
+  const int32_t tiles = (list.end_key(split) - list.first_key(split) + kTileKeys - 1) / kTileKeys;
   return (tiles - static_cast<int32_t>(threadIdx.x) / kWarp + kWarps - 1) / kWarps;
 }
 
@@ -143,10 +153,26 @@ class ItemFinder {
     __syncthreads();
   }
 
-  __device__ int32_t items() const { return shared_.before[kThreads] * a_.head_tiles; }
+  // Items [begin, end) of this CTA. Where there are fewer items than CTAs, the first ones take them: those
+  // lie on different multiprocessors.
+  struct Items {
+    int32_t begin, end;
+  };
+  __device__ Items items_of_cta() const {
+    const auto ctas = static_cast<int32_t>(gridDim.x), cta = static_cast<int32_t>(blockIdx.x);
+    const int32_t items = shared_.before[kThreads] * a_.head_tiles;
+    const int32_t each = items / ctas, more = items % ctas;
+    const int32_t begin = cta * each + min(cta, more);
+    return {begin, begin + each + (cta < more ? 1 : 0)};
+  }
 
-  // Whole warps call it. Head tiles of a split are neighbours: they run at the same time and share the L2
-  // cache.
+  // How many of the items from `item` on, up to `end`, are splits of the same list and heads. Head tiles
+  // alternate: the second of a split finds its keys in the L2 cache.
+  __device__ int32_t run_length(const WorkItem& item, int32_t left) const {
+    return a_.head_tiles > 1 ? 1 : min(left, item.list.splits - item.split);
+  }
+
+  // Whole warps call it.
   __device__ WorkItem find(int32_t item) const {
     WorkItem w;
     int32_t rest = item / a_.head_tiles;
@@ -157,14 +183,12 @@ class ItemFinder {
     rest -= shared_.before[share];
     int32_t list = share * share_;
     if (share_ > 1) list = find_in_share(list, rest);
-    w.keys = key_list(a_, list);
-    w.heads = head_tile(a_, w.keys.list, item % a_.head_tiles);
-    w.score_scale = score_scale(a_.p, w.heads.kv_head);
-    const int32_t size = a_.rule.split_keys(w.keys.keys);
-    w.splits = a_.rule.splits(w.keys.keys);
+    w.list.keys = key_list(a_, list);
+    w.list.heads = head_tile(a_, w.list.keys.list, item % a_.head_tiles);
+    w.list.score_scale = score_scale(a_.p, w.list.heads.kv_head);
+    w.list.split_keys = a_.rule.split_keys(w.list.keys.keys);
+    w.list.splits = a_.rule.splits(w.list.keys.keys);
     w.split = rest;
-    w.first_key = rest * size;
-    w.end_key = min(w.first_key + size, w.keys.keys);
     return w;
   }
 
@@ -204,8 +228,8 @@ class ItemFinder {
 struct KeyPlaces {
   int64_t offset;  // bytes from the start of K, or of V
   int32_t pos;     // in the sequence
-  unsigned valid;  // a bit for each lane's key, the same in all lanes; others lie at offset 0 and are to be
-                   // ignored
+  unsigned valid;  // a bit for each lane's key, the same in all lanes; others
+                   // lie at offset 0 and are to be ignored
 };
 
 // Finds the keys of a warp. A warp takes every kWarps-th tile of its item, two at a time: lane l holds key l
@@ -213,12 +237,15 @@ struct KeyPlaces {
 // then K and V), each issued one call of next() before it is needed.
 class KeyCursor {
  public:
-  // Both stay where they are while the cursor lives; `item` is read again and again, from shared memory.
-  // token_bytes: from a token of a block to the next.
-  __device__ KeyCursor(const Args& a, const WorkItem& item, int32_t element_bytes, int32_t token_bytes)
-      : a_(a), item_(item), element_bytes_(element_bytes), token_bytes_(token_bytes) {
+  // token_bytes: from a token of a block to the next. `list` is read again and again, from shared memory.
+  __device__ KeyCursor(const Args& a, const WorkList& list, int32_t element_bytes, int32_t token_bytes)
+      : a_(a), list_(list), element_bytes_(element_bytes), token_bytes_(token_bytes) {}
+
+  // Starts looking up the keys of a split.
+  __device__ void start(int32_t split) {
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-    key_ = item.first_key + (lane / kTileKeys * kWarps + warp) * kTileKeys + lane % kTileKeys;
+    end_ = list_.end_key(split);
+    key_ = list_.first_key(split) + (lane / kTileKeys * kWarps + warp) * kTileKeys + lane % kTileKeys;
     read_unit();
     read_slot();
     read_unit();
@@ -228,7 +255,7 @@ class KeyCursor {
     const KvView& kv = a_.p.kv;
     KeyPlaces places{0, pos_, __ballot_sync(kAllLanes, pos_ >= 0)};
     if (pos_ >= 0) {
-      places.offset = (slot_ * kv.block_stride + item_.heads.kv_head * kv.head_stride) * element_bytes_ +
+      places.offset = (slot_ * kv.block_stride + list_.heads.kv_head * kv.head_stride) * element_bytes_ +
                       (pos_ & (kv.block_size - 1)) * token_bytes_;
     }
     read_slot();
@@ -241,31 +268,31 @@ class KeyCursor {
 
   // Starts reading the unit of key_.
   __device__ void read_unit() {
-    const int32_t* units = item_.keys.units;
-    if (units != nullptr && key_ < item_.end_key) {
+    const int32_t* units = list_.keys.units;
+    if (units != nullptr && key_ < end_) {
       unit_ = __ldg(units + static_cast<uint32_t>(key_) / tokens_per_unit());
     }
   }
   // Starts reading the slot of key_, whose unit is there, and goes on to the next key.
   __device__ void read_slot() {
-    const KeyList& keys = item_.keys;
+    const KeyList& keys = list_.keys;
     const PageTableView& table = a_.p.kv.table;
     pos_ = keys.units == nullptr ? keys.start + key_
                                  : static_cast<int32_t>(unit_ * tokens_per_unit() + key_ % tokens_per_unit());
-    if (key_ >= item_.end_key || pos_ < keys.lo || pos_ >= keys.hi) pos_ = -1;
+    if (key_ >= end_ || pos_ < keys.lo || pos_ >= keys.hi) pos_ = -1;
     if (pos_ >= 0) {
       const int32_t block = pos_ >> (__ffs(a_.p.kv.block_size) - 1);
       slot_ =
-          __ldg(table.slots + keys.seq * table.seq_stride + item_.heads.kv_head * table.head_stride + block);
+          __ldg(table.slots + keys.seq * table.seq_stride + list_.heads.kv_head * table.head_stride + block);
     }
     key_ += kStep;
   }
   __device__ uint32_t tokens_per_unit() const { return static_cast<uint32_t>(a_.selection.tokens_per_unit); }
 
   const Args& a_;
-  const WorkItem& item_;
+  const WorkList& list_;
   int32_t element_bytes_, token_bytes_;
-  int32_t key_;
+  int32_t end_, key_;
   int32_t unit_ = 0, slot_ = 0;
   int32_t pos_ = -1;  // -1: not to be read
 };
