@@ -24,7 +24,8 @@ function(fovea_add_test name sources)
   cmake_parse_arguments(T "" "" "DEPS;LABELS" ${ARGN})
   add_executable(${name} ${sources})
   fovea_common(${name})
-  target_compile_options(${name} PRIVATE -O1)  # tests are built more often than they are waited for
+  # Tests are built more often than they are waited for.
+  target_compile_options(${name} PRIVATE $<IF:$<BOOL:${FOVEA_SANITIZE}>,-O0,-O1>)
   target_link_libraries(${name} PRIVATE ${T_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE FOVEA_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
