@@ -56,25 +56,19 @@ void shape_tiles(const PrefillShape& s, int32_t lanes, PrefillConfig& c) {
   c.grid_heads = s.kv_heads * c.tiles_per_group;
 }
 
-// Larger tiles read K and V less often: 350, 311 and 265 TFLOP/s with 256, 128 and 64 lanes (d 128, 32K tokens, H200).
-// Smaller ones spread few rows over more multiprocessors.
+// Tiles of wgmma follow the number of rows: a warpgroup does the same for its 64 lanes in a tile of either size. The
+// compiled mma kernels of different tiles differ in the last bits, so there a call's rows must not decide.
+// Larger tiles read K and V less often: 357, 311 and 265 TFLOP/s with 256, 128 and 64 lanes (mma, d 128, 32K tokens, H200).
 void choose_tiles(const PrefillShape& s, PrefillConfig& c) {
-  if (c.path == PrefillPath::f32) return shape_tiles(s, kSmallTile, c);
-  if (c.padded_dim > 128) return shape_tiles(s, kMediumTile, c);
   if (c.path == PrefillPath::wgmma) {
     shape_tiles(s, kMediumTile, c);  // one block a multiprocessor, as the small tile
     if (4 * static_cast<int64_t>(c.grid_tiles) * c.grid_heads < 3 * s.sm_count) shape_tiles(s, kSmallTile, c);
-    return;
+  } else if (c.path == PrefillPath::mma && c.padded_dim <= 128) {
+    // A list of a query head's own serves 128 rows as a rule; one row a tile rarely has more than 64 heads.
+    shape_tiles(s, !s.selected ? kLargeTile : s.list_per_row ? kSmallTile : s.lone_heads ? kMediumTile : kLargeTile, c);
+  } else {
+    shape_tiles(s, c.path != PrefillPath::f32 && c.padded_dim > 128 ? kMediumTile : kSmallTile, c);
   }
-  if (c.path == PrefillPath::mma) {
-    const auto blocks = [&] { return static_cast<int64_t>(c.grid_tiles) * c.grid_heads; };
-    const auto half_empty = [&] { return 2 * c.rows_per_tile * c.heads_per_tile <= c.lanes; };
-    shape_tiles(s, kLargeTile, c);  // one block a multiprocessor
-    if (!s.selected && 2 * blocks() >= 3 * s.sm_count && !half_empty()) return;
-    shape_tiles(s, kMediumTile, c);  // two
-    if (blocks() >= 2 * s.sm_count && !half_empty()) return;
-  }
-  shape_tiles(s, kSmallTile, c);
 }
 
 }  // namespace

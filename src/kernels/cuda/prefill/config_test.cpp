@@ -14,17 +14,37 @@ TEST(PrefillConfig, AGroupSharesATile) {
   EXPECT_EQ(to_string(c), "mma bf16 d128, 256 lanes = 64 rows x 4 heads, grid 513 x 8");
 }
 
-TEST(PrefillConfig, FewRowsSpreadWider) {
-  EXPECT_EQ(choose(llama(512)).lanes, 64);
-  EXPECT_EQ(choose(llama(1)).grid_tiles, 1);
+PrefillShape llama_on_hopper(int32_t rows) {
+  PrefillShape s = llama(rows);
+  s.hopper = true;
+  return s;
 }
 
-TEST(PrefillConfig, OnlyTheTileDependsOnTheRows) {
+TEST(PrefillConfig, FewRowsSpreadWiderOnHopper) {
+  EXPECT_EQ(to_string(choose(llama_on_hopper(512))), "wgmma bf16 d128, 128 lanes = 32 rows x 4 heads, grid 17 x 8");
+  EXPECT_EQ(choose(llama_on_hopper(256)).lanes, 64);
+  EXPECT_EQ(choose(llama_on_hopper(1)).grid_tiles, 1);
+}
+
+// What decides over a row's bits: the kernel, and before Hopper also its tile.
+TEST(PrefillConfig, TheRowsDoNotChooseTheArithmetic) {
   for (int32_t rows : {1, 7, 100, 2048, 100000}) {
-    PrefillConfig few = choose(llama(rows)), many = choose(llama(1 << 20));
-    EXPECT_EQ(few.path, many.path);
-    EXPECT_EQ(few.math, many.math);
-    EXPECT_EQ(few.padded_dim, many.padded_dim);
+    for (bool hopper : {false, true}) {
+      for (bool selected : {false, true}) {
+        PrefillShape few = llama(rows), many = llama(1 << 20);
+        few.hopper = many.hopper = hopper;
+        few.selected = many.selected = selected;
+        few.tokens_per_unit = many.tokens_per_unit = 128;
+        few.list_rows = 1;
+        many.num_seqs = many.list_rows = 100;
+        const PrefillConfig a = choose(few), b = choose(many);
+        EXPECT_EQ(a.path, b.path);
+        EXPECT_EQ(a.math, b.math);
+        EXPECT_EQ(a.padded_dim, b.padded_dim);
+        EXPECT_EQ(a.box_keys, b.box_keys);
+        if (!hopper) EXPECT_EQ(a.lanes, b.lanes);
+      }
+    }
   }
 }
 
@@ -48,8 +68,8 @@ TEST(PrefillConfig, ListsDecideWhoSharesATile) {
 
 TEST(PrefillConfig, AGroupLargerThanATileIsCut) {
   const PrefillConfig c = choose(
-      {.head_dim = 64, .num_heads = 260, .kv_heads = 2, .rows = 10, .num_seqs = 1, .sm_count = 1});
-  EXPECT_EQ(c.heads_per_tile * c.tiles_per_group >= 130, true);
+      {.head_dim = 64, .num_heads = 600, .kv_heads = 2, .rows = 10, .num_seqs = 1, .sm_count = 1});
+  EXPECT_GE(c.heads_per_tile * c.tiles_per_group, 300);
   EXPECT_LE(c.heads_per_tile, c.lanes);
   EXPECT_EQ(c.grid_heads, 2 * c.tiles_per_group);
 }
@@ -75,6 +95,24 @@ TEST(PrefillConfig, WhatHasNoRoomRunsInFloat32) {
   s.shared_kib = 163;
   EXPECT_EQ(choose(s).path, PrefillPath::f32);
   s.head_dim = 192;
+  EXPECT_EQ(choose(s).path, PrefillPath::mma);
+}
+
+TEST(PrefillConfig, HopperTakesWhatItsCopiesReach) {
+  PrefillShape s = llama_on_hopper(1000);
+  EXPECT_EQ(choose(s).box_keys, 16);
+  s.block_size = 256;
+  EXPECT_EQ(choose(s).box_keys, 128);
+  s.selected = true;
+  s.tokens_per_unit = 24;
+  EXPECT_EQ(choose(s).box_keys, 8);
+  s.tokens_per_unit = 4;
+  EXPECT_EQ(choose(s).path, PrefillPath::mma);
+  s = llama_on_hopper(1000);
+  s.alibi = true;
+  EXPECT_EQ(choose(s).path, PrefillPath::mma);
+  s.alibi = false;
+  s.head_dim = 144;
   EXPECT_EQ(choose(s).path, PrefillPath::mma);
 }
 

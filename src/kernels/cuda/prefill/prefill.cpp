@@ -63,7 +63,8 @@ Status allow_shared_memory(int32_t limit_kib) {
 
 void launch(const char* what, const PrefillKernel& k, dim3 grid, const PrefillArgs& args, cudaStream_t stream) {
   void* pointers[] = {const_cast<PrefillArgs*>(&args)};
-  check_call(what, cudaLaunchKernel(k.function, grid, dim3(k.threads), pointers, static_cast<size_t>(k.shared_bytes), stream));
+  check_call(what, cudaLaunchKernel(k.function, grid, dim3(k.threads), pointers, static_cast<size_t>(k.shared_bytes),
+                                    stream));
 }
 
 void check_params(const AttentionParams& p, int32_t max_rows) {

@@ -63,7 +63,7 @@ class PrefillOnGpu : public testing::OnGpu<Base> {
     cuda::Prefill prefill;
     const Status status = prefill.prepare(limits, *this->device_, mode.numerics);
     EXPECT_TRUE(status.ok()) << status.message();
-    // Few multiprocessors: of these small problems some take large tiles and their chunks small ones.
+    // Few multiprocessors: on Hopper these small problems take large tiles and their chunks small ones.
     cuda::PrefillDevice device = prefill.device();
     device.sm_count = 6;
     device.hopper = device.hopper && !mode.before_hopper;

@@ -1,5 +1,5 @@
-// The running softmax, in units of log2. Products and sums are spelled as instructions: left to itself the compiler fuses
-// them in one kernel and not in the next, and a row would get other bits in a tile of another size.
+// The running softmax, in units of log2. Products and sums are spelled as instructions: left to itself the compiler may fuse
+// them in one kernel and not in the next.
 #pragma once
 
 #include "kernels/cuda/prefill/keys.cuh"
