@@ -8,7 +8,7 @@
 namespace fovea::cuda {
 namespace {
 
-constexpr int32_t kSmallTile = 64, kMediumTile = 128, kLargeTile = 256;
+constexpr int32_t kSmallTile = 64, kMediumTile = 128;
 
 // Of the tensor-core kernels for head_dim 256; before Hopper a block has 163 KiB at most.
 constexpr int32_t kSharedKibOfDim256 = 200;
@@ -58,14 +58,13 @@ void shape_tiles(const PrefillShape& s, int32_t lanes, PrefillConfig& c) {
 
 // Tiles of wgmma follow the number of rows: a warpgroup does the same for its 64 lanes in a tile of either size. The
 // compiled mma kernels of different tiles differ in the last bits, so there a call's rows must not decide.
-// Larger tiles read K and V less often: 357, 311 and 265 TFLOP/s with 256, 128 and 64 lanes (mma, d 128, 32K tokens, H200).
+// Larger tiles read K and V less often: 286 and 265 TFLOP/s with 128 and 64 lanes (mma, d 128, 32K tokens, H200).
 void choose_tiles(const PrefillShape& s, PrefillConfig& c) {
   if (c.path == PrefillPath::wgmma) {
     shape_tiles(s, kMediumTile, c);  // one block a multiprocessor, as the small tile
     if (4 * static_cast<int64_t>(c.grid_tiles) * c.grid_heads < 3 * s.sm_count) shape_tiles(s, kSmallTile, c);
   } else if (c.path == PrefillPath::mma && c.padded_dim <= 128) {
-    // A list of a query head's own serves 128 rows as a rule; one row a tile rarely has more than 64 heads.
-    shape_tiles(s, !s.selected ? kLargeTile : s.list_per_row ? kSmallTile : s.lone_heads ? kMediumTile : kLargeTile, c);
+    shape_tiles(s, s.selected && s.list_per_row ? kSmallTile : kMediumTile, c);  // one row rarely has more than 64 heads
   } else {
     shape_tiles(s, c.path != PrefillPath::f32 && c.padded_dim > 128 ? kMediumTile : kSmallTile, c);
   }

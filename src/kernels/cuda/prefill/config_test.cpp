@@ -11,7 +11,7 @@ PrefillShape llama(int32_t rows) {
 
 TEST(PrefillConfig, AGroupSharesATile) {
   const PrefillConfig c = choose(llama(32768));
-  EXPECT_EQ(to_string(c), "mma bf16 d128, 256 lanes = 64 rows x 4 heads, grid 513 x 8");
+  EXPECT_EQ(to_string(c), "mma bf16 d128, 128 lanes = 32 rows x 4 heads, grid 1025 x 8");
 }
 
 PrefillShape llama_on_hopper(int32_t rows) {

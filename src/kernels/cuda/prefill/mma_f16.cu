@@ -7,14 +7,11 @@ std::span<const PrefillEntry> mma_f16_kernels() {
   using T = __half;
   static const PrefillEntry kEntries[] = {
       mma_entry<MmaTraits<T, 64, 1, 4, 3, false>>(PrefillPath::mma, DType::f16),
-      mma_entry<MmaTraits<T, 64, 2, 4, 2, false>>(PrefillPath::mma, DType::f16),
-      mma_entry<MmaTraits<T, 64, 2, 8, 1, false>>(PrefillPath::mma, DType::f16),
+      mma_entry<MmaTraits<T, 64, 1, 8, 2, false>>(PrefillPath::mma, DType::f16),
       mma_entry<MmaTraits<T, 96, 1, 4, 2, false>>(PrefillPath::mma, DType::f16),
-      mma_entry<MmaTraits<T, 96, 2, 4, 2, false>>(PrefillPath::mma, DType::f16),
-      mma_entry<MmaTraits<T, 96, 2, 8, 1, false>>(PrefillPath::mma, DType::f16),
+      mma_entry<MmaTraits<T, 96, 1, 8, 1, false>>(PrefillPath::mma, DType::f16),
       mma_entry<MmaTraits<T, 128, 1, 4, 2, false>>(PrefillPath::mma, DType::f16),
-      mma_entry<MmaTraits<T, 128, 2, 4, 2, false>>(PrefillPath::mma, DType::f16),
-      mma_entry<MmaTraits<T, 128, 2, 8, 1, false>>(PrefillPath::mma, DType::f16),
+      mma_entry<MmaTraits<T, 128, 1, 8, 1, false>>(PrefillPath::mma, DType::f16),
       mma_entry<MmaTraits<T, 192, 1, 8, 1, false>>(PrefillPath::mma, DType::f16),
       mma_entry<MmaTraits<T, 256, 1, 8, 1, false>>(PrefillPath::mma, DType::f16),
   };

@@ -9,7 +9,9 @@
 namespace fovea::cuda::prefill {
 
 // Which of the family's kernels. kRowTiles x 16 lanes a warp: with 2, each fragment of K and V that a warp reads serves
-// two products, and shared memory keeps up with the tensor cores.
+// two products, and 128 and 256 lanes reached 311 and 350 TFLOP/s. But a row then had other bits in a warp's second tile than
+// in its first (of the size of a rounding of its weights; on an H200, and not in an emulation), so that a prompt's chunks
+// showed in its results: until that is understood, no kernel has more than 1.
 template <typename Element, int kDim, int kRowTilesPerWarp, int kWarpCount, int kBlocks, bool kConvert>
 struct MmaTraits {
   using T = Element;

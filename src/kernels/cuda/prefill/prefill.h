@@ -1,4 +1,4 @@
-// Tiled causal prefill attention over paged KV memory, on an NVIDIA GPU. docs/cuda-prefill.md says how it works.
+// Tiled causal prefill attention over paged KV memory, on an NVIDIA GPU. docs/gpu.md says how it works.
 //
 // A row's result does not depend, bit for bit, on the rows that share its tile, on the batch or on how a prompt was cut
 // into chunks: tiles of keys lie at fixed places of the row's own list of keys, and a tile that a row does not see leaves

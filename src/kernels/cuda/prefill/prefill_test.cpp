@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <functional>
 
@@ -36,6 +37,22 @@ std::vector<float> slice(const std::vector<float>& x, int64_t first, int64_t cou
 // Rows [first, first + count) of results whose row holds `heads` heads.
 Results rows_of(const Results& r, int64_t first, int64_t count, int64_t heads, int64_t dim) {
   return {slice(r.out, first * heads * dim, count * heads * dim), slice(r.lse, first * heads, count * heads)};
+}
+// Empty if all bits are the same; else how many differ, and where the first one is.
+std::string difference(const Results& a, const Results& b, int64_t heads, int64_t dim) {
+  if (a == b) return "";
+  int64_t first = -1, count = 0;
+  for (size_t i = 0; i < std::min(a.out.size(), b.out.size()); ++i) {
+    if (std::memcmp(&a.out[i], &b.out[i], sizeof(float)) == 0) continue;
+    if (first < 0) first = static_cast<int64_t>(i);
+    ++count;
+  }
+  if (count == 0) return "lse";
+  char text[160];
+  std::snprintf(text, sizeof text, "%lld of %zu outputs, first: row %lld, head %lld, element %lld: %.9g and %.9g",
+                static_cast<long long>(count), a.out.size(), static_cast<long long>(first / dim / heads),
+                static_cast<long long>(first / dim % heads), static_cast<long long>(first % dim), a.out[first], b.out[first]);
+  return text;
 }
 void append(Results& to, const Results& from) {
   to.out.insert(to.out.end(), from.out.begin(), from.out.end());
@@ -264,7 +281,8 @@ TEST_P(CudaPrefillChunks, AnyChunkingGivesTheSameBits) {
   for (const Mode& mode : kModes) {
     const Results whole = run(problem, mode);
     for (int32_t size : {1, 7, 64, 100}) {
-      EXPECT_TRUE(in_chunks(problem, size, mode) == whole) << mode.name << ", chunks of " << size;
+      EXPECT_EQ(difference(in_chunks(problem, size, mode), whole, GetParam().heads, GetParam().head_dim), "")
+          << mode.name << ", chunks of " << size;
     }
   }
 }
