@@ -148,7 +148,10 @@ struct Statement {
   const Type type;
   const int line;
 };
-using Body = std::vector<std::unique_ptr<Statement>>;
+struct Body {
+  std::vector<std::unique_ptr<Statement>> statements;
+  std::vector<int> late;  // of a scope: the names that are undefined until a statement of it assigns them
+};
 
 struct Text : Statement {
   Text(std::string text, int line) : Statement(Type::text, line), text(std::move(text)) {}

@@ -189,6 +189,81 @@ TEST(ChatTemplate, ValuesThatHoldThemselvesAreFreed) {  // the leak checker of t
       "46");
 }
 
+TEST(ChatTemplate, LettersOfSafeTextsArePlainUnlessSubscripted) {
+  EXPECT_EQ(*render("{{ ('<' | e) | list }}{{ 'b<' | e | sort }}{{ 'ba' | e | max is escaped }}"),
+            "['&', 'l', 't', ';']['&', ';', 'b', 'l', 't']False");
+  EXPECT_EQ(
+      *render(
+          "{{ 'ab' | e | first is escaped }}{{ 'ab' | e | last is escaped }}{{ ('ab' | e)[0] is escaped }}"),
+      "FalseTrueTrue");
+}
+
+TEST(ChatTemplate, TruncateLeavesShortListsAlone) {
+  EXPECT_EQ(
+      *render("{{ [1, 'a'] | truncate(3) }}{{ {'a': 1} | truncate(4, true) }}{{ range(2) | truncate }}"),
+      "[1, 'a']{'a': 1}range(0, 2)");
+  EXPECT_EQ(error_of("{{ ([1] * 9) | truncate(3) }}"), "t:1: truncate needs a string, not list");
+  EXPECT_EQ(error_of("{{ 5 | truncate(3) }}"), "t:1: truncate needs a string, not int");
+}
+
+// A scope owns the names it assigns before it reads them; a scope inside that runs sooner finds them
+// undefined.
+TEST(ChatTemplate, NamesAreBoundWhereTheirScopeAssignsThem) {
+  const ordered_json context = {{"s", "S"}};
+  const auto out = [&](std::string_view source) { return *render(source, context); };
+  EXPECT_EQ(out("{% for i in [1, 2] %}[{{ s }}]{% endfor %}{% set s = 1 %}{{ s }}{% for i in [1] %}{{ s }}{% "
+                "endfor %}"),
+            "[][]11");
+  EXPECT_EQ(out("{{ s }}{% for i in [1] %}{{ s }}{% endfor %}{% set s = 1 %}{{ s }}"), "SS1");
+  EXPECT_EQ(out("{% macro m() %}[{{ s }}]{% endmacro %}{{ m() }}{% set s = 1 %}{{ m() }}"), "[][1]");
+  EXPECT_EQ(out("{% macro m() %}[{{ s }}]{% endmacro %}{{ m() }}{% set s = s ~ 1 %}{{ m() }}"), "[S][S1]");
+  EXPECT_EQ(out("{% with %}{{ s }}{% endwith %}{% set x %}{{ s }}{% endset %}{{ x }}{% set s = 1 %}{{ s }}"),
+            "1");
+  EXPECT_EQ(out("{% for i in [1] %}{% for j in [1] %}{{ s }}{% endfor %}{% set s = 2 %}{{ s }}{% endfor %}"),
+            "2");
+  EXPECT_EQ(out("{% for i in [1, 2] if s %}{{ i }}{% endfor %}{% set s = 1 %}"), "");
+  // An assignment in a branch, which may not run, leaves the context's value.
+  EXPECT_EQ(out("{% for i in [1] %}{{ s }}{% endfor %}{% if i %}{% set s = 1 %}{% endif %}{{ s }}"), "SS");
+  EXPECT_EQ(out("{% for i in [1] %}{{ s }}{% endfor %}{% if i %}{% set s = 1 %}{% else %}{% set s = 2 %}{% "
+                "endif %}{{ s }}"),
+            "S2");
+  EXPECT_EQ(out("{% block b %}{{ s }}{% endblock %}{% set s = 2 %}{% block c %}{{ s }}{% endblock %}"), "S2");
+  EXPECT_EQ(error_of("{% for i in [1] %}{{ s.x.y }}{% endfor %}{% set s = 1 %}", context),
+            "t:1: 's' is undefined");
+}
+
+TEST(ChatTemplate, ElseOfALoopRunsWhenNoBodyCameToItsEnd) {
+  EXPECT_EQ(*render("{% for x in [1, 2] %}{{ x }}{% continue %}{% else %}E{% endfor %}"), "12E");
+  EXPECT_EQ(*render("{% for x in [1, 2] %}{% break %}{% else %}E{% endfor %}"), "E");
+  EXPECT_EQ(
+      *render("{% for x in [1, 2] %}{% if x == 2 %}{% break %}{% endif %}{{ x }}{% else %}E{% endfor %}"),
+      "1");
+  EXPECT_EQ(
+      *render("{% for x in [1, 2] %}{% if x == 1 %}{% continue %}{% endif %}{{ x }}{% else %}E{% endfor %}"),
+      "2");
+  EXPECT_EQ(
+      *render("{% for x in [1, 2] %}{% for y in [1] %}{% continue %}{% else %}{% break %}{% endfor %}{{ x }}"
+              "{% else %}E{% endfor %}"),
+      "E");
+}
+
+TEST(ChatTemplate, LoopsPrintTheirPlace) {
+  EXPECT_EQ(*render("{% for i in [4, 5] %}{{ loop }}{% endfor %}"), "<LoopContext 1/2><LoopContext 2/2>");
+  EXPECT_EQ(
+      *render("{% for i in range(9) if i is odd %}{% if loop.last %}{{ loop ~ '' }}{% endif %}{% endfor %}"),
+      "<LoopContext 4/4>");
+}
+
+TEST(ChatTemplate, FilteredLoopsSeeTheirNeighboursAsTheTargetHoldsThem) {
+  EXPECT_EQ(*render("{% for a, b in [[1, 2], [3, 4], [5, 6]] if a > 1 %}{{ loop.previtem }}{{ loop.nextitem "
+                    "}}{% endfor %}"),
+            "(5, 6)(3, 4)");
+  EXPECT_EQ(*render("{% for a, (b, c) in [[1, [2, 3]], [4, [5, 6]]] if a %}{{ loop.nextitem }}{% endfor %}"),
+            "(4, (5, 6))");
+  EXPECT_EQ(*render("{% for a, b in [[1, 2], [3, 4]] %}{{ loop.nextitem }}{% endfor %}"), "[3, 4]");
+  EXPECT_EQ(*render("{% for a in [[1, 2], [3, 4]] if a %}{{ loop.nextitem }}{% endfor %}"), "[3, 4]");
+}
+
 TEST(ChatTemplate, TimeIsTheOnePassedIn) {
   const auto parsed = ChatTemplate::parse("{{ strftime_now('%d %b %Y') }}", "t");
   ASSERT_TRUE(parsed.ok());

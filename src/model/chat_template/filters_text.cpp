@@ -121,14 +121,13 @@ Value indent(Runtime& rt, const Value& value, const Args& args) {
 
 Value truncate(Runtime& rt, const Value& value, const Args& args) {
   const Params params("truncate", args, {"length", "killwords", "end", "leeway"}, 0);
-  if (!value.is_string() && !value.is_undefined())
-    Runtime::fail(std::string("truncate needs a string, not ") + type_name(value));
+  const std::optional<Int> size = length_of(value);
   const Int length = params.integer(0, 255), leeway = params.is_none_or_missing(3) ? 5 : params.integer(3, 5);
   const std::string end(params.has(2) ? params.text(2) : "...");
   const Int end_length = static_cast<Int>(count_code_points(end));
   if (length < end_length || leeway < 0) Runtime::fail("truncate: the length is too small");
-  if (value.is_undefined()) return value;
-  if (static_cast<Int>(value.as<Str>().length) <= length + leeway) return value;
+  if (size && *size <= length + leeway) return value;  // a short list stays itself as well
+  if (!value.is_string()) Runtime::fail(std::string("truncate needs a string, not ") + type_name(value));
   std::string_view kept =
       value.text().substr(0, byte_offset(value.text(), static_cast<size_t>(length - end_length)));
   if (!params.flag(1, false)) {

@@ -128,7 +128,11 @@ void Interpreter::write_result(const Value& value) {
 }
 
 Interpreter::Flow Interpreter::run_body(const Body& body) {
-  for (const auto& statement : body) {
+  for (const int name : body.late) {
+    if (context_value(name).is_undefined()) continue;  // it is undefined anyway
+    scope_->set(name, rt_.undefined("'" + source_.names[static_cast<size_t>(name)] + "' is undefined"));
+  }
+  for (const auto& statement : body.statements) {
     const Flow flow = run_statement(*statement);
     if (flow != Flow::next) return flow;
   }
@@ -284,11 +288,24 @@ Interpreter::Flow Interpreter::run_with(const With& statement) {
 void Interpreter::run_block(const Block& statement) {
   Scope* const outer = scope_;
   push_scope(statement.scoped ? outer : root_);
+  for (const int name : source_.body.late) {  // not assigned yet: the context's
+    const Value* found = root_->find(name);
+    if (found != nullptr && found->is_undefined()) scope_->set(name, context_value(name));
+  }
   run_body(statement.body);
   scope_ = outer;
   pop_scope();
 }
 
+// What the names of a target hold: a tuple for a, b.
+Value Interpreter::held(const Target& target) {
+  if (target.type == Target::Type::name) return lookup(target.id);
+  std::vector<Value> parts;
+  for (const Target& part : target.parts) parts.push_back(held(part));
+  return rt_.tuple(std::move(parts));
+}
+
+// The items that pass the test. They come as the target holds them: an item [a, b] of `for x, y` is a tuple.
 Value Interpreter::filtered_source(const ForStatement& statement, const Value& items) {
   const auto source = iterate(rt_, items);
   Scope* const outer = scope_;
@@ -300,6 +317,7 @@ Value Interpreter::filtered_source(const ForStatement& statement, const Value& i
           push_scope(outer);
           assign(statement.target, *out);
           const bool passes = truthy(evaluate(*statement.test));
+          if (passes) *out = held(statement.target);
           scope_ = caller;
           pop_scope();
           if (passes) return true;
@@ -322,7 +340,8 @@ Interpreter::Flow Interpreter::run_for(const ForStatement& statement) {
   return Flow::next;
 }
 
-// The body for each item. A break or continue of an outer loop can only come from the else part.
+// The body for each item. The else part runs when no item's body came to its end, be it by break or continue.
+// A break or continue of an outer loop can only come from the else part.
 Interpreter::Flow Interpreter::run_loop(const ForStatement& statement, const Value& items, int depth0) {
   Scope* const outer = scope_;
   const Value source = statement.test != nullptr ? filtered_source(statement, items) : items;
@@ -340,20 +359,20 @@ Interpreter::Flow Interpreter::run_loop(const ForStatement& statement, const Val
     plain = iterate(rt_, source);
   }
   const int loop_id = statement.loop_id;
-  bool ran = false;
+  bool finished = false;  // the body, for some item
   Value item;
   while (plain != nullptr ? plain->next(rt_, &item) : loop.as<Loop>().advance(rt_)) {
     rt_.step();
-    ran = true;
     push_scope(outer);
     if (plain == nullptr) scope_->set(loop_id, loop);
     assign(statement.target, plain != nullptr ? item : loop.as<Loop>().current);
     const Flow flow = run_body(statement.body);
     scope_ = outer;
     pop_scope();
+    finished = finished || flow == Flow::next;
     if (flow == Flow::break_loop) break;
   }
-  if (ran || statement.otherwise.empty()) return Flow::next;
+  if (finished || statement.otherwise.statements.empty()) return Flow::next;
   push_scope(outer);
   const Flow flow = run_body(statement.otherwise);
   scope_ = outer;

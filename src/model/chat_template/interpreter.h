@@ -54,6 +54,7 @@ class Interpreter {
   void write_result(const Value& value);
   void assign(const Target& target, const Value& value);
   void check_namespaces(const Target& target);
+  Value held(const Target& target);
   Value filtered_source(const ForStatement& statement, const Value& items);
 
   // Scopes.

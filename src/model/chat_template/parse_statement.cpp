@@ -29,6 +29,7 @@ Template Parser::run() {
   result.body = until({});
   if (!unknown_.empty()) fail(unknown_[0].first, unknown_[0].second);
   result.names = std::move(names_);
+  find_late_names(&result);
   return result;
 }
 
@@ -47,10 +48,10 @@ Body Parser::until(std::initializer_list<const char*> ends) {
   while (current().type != Type::end) {
     if (current().type == Type::data) {
       const Token token = take();
-      body.push_back(std::make_unique<Text>(token.text, token.line));
+      body.statements.push_back(std::make_unique<Text>(token.text, token.line));
     } else if (current().type == Type::print_begin) {
       const int line = take().line;
-      body.push_back(std::make_unique<Print>(tuple(), line));
+      body.statements.push_back(std::make_unique<Print>(tuple(), line));
       expect(Type::print_end, "end of print statement");
     } else {
       expect(Type::block_begin, "a tag");
@@ -58,7 +59,7 @@ Body Parser::until(std::initializer_list<const char*> ends) {
       if (at_name("print")) {
         print(&body);
       } else {
-        body.push_back(statement());
+        body.statements.push_back(statement());
       }
       expect(Type::block_end, "end of statement block");
     }
@@ -100,7 +101,7 @@ void Parser::print(Body* body) {
   const int line = take().line;
   for (bool first = true; current().type != Type::block_end; first = false) {
     if (!first) expect_op(",");
-    body->push_back(std::make_unique<Print>(expression(), line));
+    body->statements.push_back(std::make_unique<Print>(expression(), line));
   }
 }
 

@@ -15,6 +15,9 @@ namespace fovea::jinja {
 // Fails with a TemplateError that has its line. max_depth bounds the nesting of expressions and blocks.
 Template parse_template(std::string_view source, int max_depth);
 
+// Fills the lists `late` of a template's bodies.
+void find_late_names(Template* source);
+
 // The recursive descent over one template. Expressions in parse_expr.cpp, statements in parse_statement.cpp.
 class Parser {
  public:

@@ -1,4 +1,5 @@
 // str() and repr() of values.
+#include "model/chat_template/loop.h"
 #include "model/chat_template/python.h"
 #include "model/chat_template/unicode.h"
 
@@ -139,6 +140,11 @@ void append_repr(Runtime& rt, const Value& value, std::string* out, int depth) {
     case Kind::name_space:
       append_namespace(rt, value.as<Namespace>(), out, depth + 1);
       return;
+    case Kind::loop: {
+      Loop& loop = value.as<Loop>();
+      *out += "<LoopContext " + int_text(loop.index0 + 1) + "/" + int_text(loop.length(rt)) + ">";
+      return;
+    }
     default:
       *out += std::string("<") + type_name(value) + ">";
       return;

@@ -16,12 +16,13 @@ Value view_item(Runtime& rt, const View& view, size_t i) {
   return rt.tuple({key, value});
 }
 
+// The letters of a safe text are plain.
 Iterator::Next next_of_text(const Value& value) {
   return [value, pos = size_t{0}](Runtime& rt, Value* out) mutable {
     const std::string_view text = value.text();
     if (pos >= text.size()) return false;
     const size_t bytes = decode(text, pos).bytes;
-    *out = piece(rt, value, text.substr(pos, bytes));
+    *out = rt.str(text.substr(pos, bytes));
     pos += bytes;
     return true;
   };
@@ -176,8 +177,11 @@ std::vector<Value> to_vector(Runtime& rt, const Value& value) {
 }
 
 Value reversed(Runtime& rt, const Value& value) {
-  if (value.is_string()) {
+  if (value.is_string()) {  // subscripts, so that the letters of a safe text are safe
     std::vector<Value> letters = to_vector(rt, value);
+    if (value.as<Str>().markup) {
+      for (Value& letter : letters) letter = rt.str(std::string(letter.text()), true);
+    }
     std::reverse(letters.begin(), letters.end());
     const Value all = rt.list(std::move(letters));
     return rt.iterator(next_of(all, false), all.depth());
