@@ -1,6 +1,8 @@
+// Requests that come and go, and what runs next. What a step computed is taken over in scheduler_commit.cpp.
 #include "engine/scheduler.h"
 
 #include "base/check.h"
+#include "engine/scheduler_sequence.h"
 
 #include <algorithm>
 #include <limits>
@@ -8,56 +10,11 @@
 namespace fovea {
 namespace {
 
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 constexpr int32_t kNoLimit = std::numeric_limits<int32_t>::max();
 
 std::string name_of(SequenceId seq) { return "sequence " + std::to_string(seq.value); }
 
 }  // namespace
-
-// Until its prompt is computed, one record carries all answers of a request; then each answer has its own.
-struct Scheduler::Sequence {
-  enum class State : uint8_t { waiting, running, swapped, held };
-
-  SequenceId id;                    // its name in the block manager; one of `answers`
-  std::vector<SequenceId> answers;  // those that the next sampling gives a token to
-  std::string queue_key;
-  uint64_t arrival = 0;  // unique; a total order of who came first
-  State state = State::waiting;
-
-  std::vector<int32_t> tokens;  // prompt and generated; the last generated one is not computed yet
-  int64_t prompt_size = 0;
-  int32_t max_new_tokens = 0;
-  bool sparse = false;
-  bool hold = false;
-  BlockHasher* hasher = nullptr;
-
-  Sequence* parent = nullptr;  // to fork when admitted; null: none, or it is gone and is recomputed
-  int64_t fork_tokens = 0;
-  int32_t waiting_forks = 0;     // of a held one: those that wait to fork it
-  bool release_pending = false;  // released, but forks of it wait
-
-  bool admitted_before = false;
-  int64_t cached = 0;            // of the prompt, at first admission
-  int64_t computed = 0;          // tokens whose KV is in the cache
-  int64_t prefilled = 0;         // leading tokens computed by prefill: these may be published
-  int64_t prefill_until = 0;     // positions below go through prefill; grows with recomputation
-  int64_t sparse_from = kNever;  // first position computed sparsely: from then on it cannot be recomputed
-  int64_t blocked_at = -1;       // spare blocks when it last failed to be admitted
-
-  int32_t scheduled = 0;  // rows in the current plan, at plan_.rows[row]
-  size_t row = 0;
-  bool awaiting_token = false;  // within commit()
-
-  int64_t size() const { return static_cast<int64_t>(tokens.size()); }
-  int64_t capacity() const { return prompt_size + max_new_tokens; }
-  Phase phase() const {
-    return computed < prefill_until ? Phase::prefill : computed < prompt_size ? Phase::extend : Phase::decode;
-  }
-  int64_t phase_end() const {
-    return computed < prefill_until ? prefill_until : computed < prompt_size ? prompt_size : size();
-  }
-};
 
 Scheduler::Scheduler(const SchedulerConfig& config, BlockManager& blocks) : config_(config), blocks_(blocks) {
   FOVEA_CHECK(config_.max_num_batched_tokens >= 1 && config_.max_num_seqs >= 1);
@@ -381,7 +338,7 @@ bool Scheduler::make_room(Sequence& s) {
 }
 
 bool Scheduler::preempt(Sequence& victim) {
-  if (victim.sparse_from != kNever) {
+  if (victim.sparse_from != Sequence::kNever) {
     if (!blocks_.swap_out(victim.id, &plan_.cache_ops).ok()) return false;  // no swap space: another one
     std::erase(running_, &victim);
     victim.state = Sequence::State::swapped;
@@ -519,79 +476,6 @@ bool Scheduler::try_admit(Sequence& s) {
   s.state = Sequence::State::running;
   insert_by_arrival(s, running_);
   return true;
-}
-
-// ---- commit ----
-
-std::span<const SequenceId> Scheduler::commit(std::span<const Sampled> sampled) {
-  FOVEA_CHECK(in_flight_);
-  finished_.clear();
-  for (const ScheduledRows& rows : plan_.rows) take_rows(rows);
-  for (const Sampled& sample : sampled) {
-    Sequence* s = find(sample.seq);
-    FOVEA_CHECK(s != nullptr && s->awaiting_token);
-    s->awaiting_token = false;
-    s->tokens.push_back(sample.token);
-    if (sample.finished) finish(*s);
-  }
-  for (Sequence* s : running_) {  // no token: only an aborted one may lack it
-    const bool aborted = std::count(pending_aborts_.begin(), pending_aborts_.end(), s->id) > 0;
-    FOVEA_CHECK(!s->awaiting_token || aborted);
-  }
-  in_flight_ = false;
-  for (SequenceId seq : pending_aborts_) remove_answer(seq);
-  for (SequenceId seq : pending_releases_) release_now(seq);
-  pending_aborts_.clear();
-  pending_releases_.clear();
-  return finished_;
-}
-
-void Scheduler::resolve(SequenceId seq, int32_t token) {
-  Sequence* s = find(seq);
-  if (s == nullptr) return;
-  FOVEA_CHECK(!s->tokens.empty() && s->tokens.back() == kUnreadToken);
-  s->tokens.back() = token;
-}
-
-void Scheduler::take_rows(const ScheduledRows& rows) {
-  Sequence& s = *find(rows.seq);
-  s.scheduled = 0;
-  s.computed += rows.num_tokens;
-  FOVEA_CHECK(s.computed == blocks_.num_tokens(s.id));
-  if (rows.sparse) s.sparse_from = std::min(s.sparse_from, rows.first_position);
-  if (rows.phase == Phase::prefill && s.prefilled == rows.first_position) {
-    s.prefilled = s.computed;
-    blocks_.publish(s.id, s.tokens, s.prefilled);
-  }
-  if (!rows.sample_for.empty()) {
-    s.awaiting_token = true;
-    if (s.answers.size() > 1) fork_answers(s);
-  } else if (s.computed == s.size()) {
-    finish(s);
-  }
-}
-
-// The prompt is computed: every answer becomes a sequence of its own.
-void Scheduler::fork_answers(Sequence& s) {
-  for (size_t i = 1; i < s.answers.size(); ++i) {
-    auto child = std::make_unique<Sequence>(s);
-    child->id = s.answers[i];
-    child->answers.assign(1, child->id);
-    child->arrival += i;
-    child->tokens.reserve(static_cast<size_t>(s.capacity()));
-    blocks_.fork(s.id, child->id, -1, s.capacity());
-    by_id_[child->id] = child.get();
-    insert_by_arrival(*child, running_);
-    sequences_[child->id] = std::move(child);
-  }
-  s.answers.resize(1);
-}
-
-void Scheduler::finish(Sequence& s) {
-  finished_.push_back(s.id);
-  if (!s.hold) return drop(s);
-  std::erase(running_, &s);
-  s.state = Sequence::State::held;
 }
 
 std::span<const int32_t> Scheduler::tokens(SequenceId seq) const { return get(seq).tokens; }

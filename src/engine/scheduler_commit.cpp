@@ -1,0 +1,82 @@
+// Taking over what a step computed: tokens, published blocks, answers that end.
+#include "engine/scheduler.h"
+
+#include "base/check.h"
+#include "engine/scheduler_sequence.h"
+
+#include <algorithm>
+
+namespace fovea {
+
+std::span<const SequenceId> Scheduler::commit(std::span<const Sampled> sampled) {
+  FOVEA_CHECK(in_flight_);
+  finished_.clear();
+  for (const ScheduledRows& rows : plan_.rows) take_rows(rows);
+  for (const Sampled& sample : sampled) {
+    Sequence* s = find(sample.seq);
+    FOVEA_CHECK(s != nullptr && s->awaiting_token);
+    s->awaiting_token = false;
+    s->tokens.push_back(sample.token);
+    if (sample.finished) finish(*s);
+  }
+  for (Sequence* s : running_) {  // no token: only an aborted one may lack it
+    const bool aborted = std::count(pending_aborts_.begin(), pending_aborts_.end(), s->id) > 0;
+    FOVEA_CHECK(!s->awaiting_token || aborted);
+  }
+  in_flight_ = false;
+  for (SequenceId seq : pending_aborts_) remove_answer(seq);
+  for (SequenceId seq : pending_releases_) release_now(seq);
+  pending_aborts_.clear();
+  pending_releases_.clear();
+  return finished_;
+}
+
+void Scheduler::resolve(SequenceId seq, int32_t token) {
+  Sequence* s = find(seq);
+  if (s == nullptr) return;
+  FOVEA_CHECK(!s->tokens.empty() && s->tokens.back() == kUnreadToken);
+  s->tokens.back() = token;
+}
+
+void Scheduler::take_rows(const ScheduledRows& rows) {
+  Sequence& s = *find(rows.seq);
+  s.scheduled = 0;
+  s.computed += rows.num_tokens;
+  FOVEA_CHECK(s.computed == blocks_.num_tokens(s.id));
+  if (rows.sparse) s.sparse_from = std::min(s.sparse_from, rows.first_position);
+  if (rows.phase == Phase::prefill && s.prefilled == rows.first_position) {
+    s.prefilled = s.computed;
+    blocks_.publish(s.id, s.tokens, s.prefilled);
+  }
+  if (!rows.sample_for.empty()) {
+    s.awaiting_token = true;
+    if (s.answers.size() > 1) fork_answers(s);
+  } else if (s.computed == s.size()) {
+    finish(s);
+  }
+}
+
+// The prompt is computed: every answer becomes a sequence of its own.
+void Scheduler::fork_answers(Sequence& s) {
+  for (size_t i = 1; i < s.answers.size(); ++i) {
+    auto child = std::make_unique<Sequence>(s);
+    child->id = s.answers[i];
+    child->answers.assign(1, child->id);
+    child->arrival += i;
+    child->tokens.reserve(static_cast<size_t>(s.capacity()));
+    blocks_.fork(s.id, child->id, -1, s.capacity());
+    by_id_[child->id] = child.get();
+    insert_by_arrival(*child, running_);
+    sequences_[child->id] = std::move(child);
+  }
+  s.answers.resize(1);
+}
+
+void Scheduler::finish(Sequence& s) {
+  finished_.push_back(s.id);
+  if (!s.hold) return drop(s);
+  std::erase(running_, &s);
+  s.state = Sequence::State::held;
+}
+
+}  // namespace fovea
