@@ -2,20 +2,14 @@
 // engine tests run there too, with FOVEA_TEST_DEVICE=cuda.
 #include "engine_test_util.h"
 
+#include "device/gpu_test_util.h"
 #include "engine/engine_impl.h"
 
 namespace fovea::testing {
 namespace {
 
-class GpuEngine : public ::testing::Test {
+class GpuEngine : public WithGpu<::testing::Test> {
  protected:
-  void SetUp() override {
-    const auto device = make_cuda_device();
-    if (device.ok()) return;
-    ASSERT_EQ(std::getenv("FOVEA_REQUIRE_GPU"), nullptr) << device.status().message();
-    GTEST_SKIP() << device.status().message();
-  }
-
   static EngineOptions options(const std::string& device, NumericsChoice numerics = NumericsChoice::f32) {
     EngineOptions o = exact_options(tiny_gqa());
     o.device = device;
