@@ -68,6 +68,7 @@ class AttentionProblem {
   int32_t rows() const { return static_cast<int32_t>(row_seq_.size()); }
   int32_t row_seq(int32_t row) const { return row_seq_[row]; }
   int64_t row_pos(int32_t row) const { return row_pos_[row]; }
+  int32_t row_list(int32_t row) const { return row_list_[row]; }  // which row of the Selection it reads through
   int32_t kv_head_of(int32_t head) const { return head / (c_.heads / c_.kv_heads); }
   std::vector<float>& q() { return q_; }      // [T, H, d]
   std::vector<float>& out() { return out_; }  // [T, H, d], NaN until written
@@ -455,6 +456,18 @@ inline std::vector<AttentionCase> attention_cases() {
        .keep = 0.5});
   add({.name = "tokens_deep", .seqs = {{1, 3000}}, .select = true, .tokens_per_unit = 1, .keep = 0.5});
   return cases;
+}
+
+// What paged_decode() is prepared with for a case.
+inline OpsLimits decode_limits(const AttentionCase& c) {
+  OpsLimits limits;
+  limits.num_heads = c.heads;
+  limits.kv_heads = c.kv_heads;
+  limits.head_dim = c.head_dim;
+  limits.block_size = c.block_size;
+  for (const SeqShape& s : c.seqs) limits.max_len = std::max<int64_t>(limits.max_len, s.len);
+  for (const SeqShape& s : c.seqs) limits.max_decode_rows += s.rows;
+  return limits;
 }
 
 // Rows of sequences of length 0, as they pad a batch to a fixed number of rows.

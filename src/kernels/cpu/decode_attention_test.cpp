@@ -14,20 +14,10 @@ namespace {
 
 using testing::AttentionCase;
 using testing::AttentionProblem;
+using testing::decode_limits;
 
 // Against float64: values are N(0, 1) and weights sum to 1, so absolute; float32 sums of up to 5,000 terms.
 constexpr float kTolerance = 2e-5f;
-
-OpsLimits limits_of(const AttentionCase& c) {
-  OpsLimits limits;
-  limits.num_heads = c.heads;
-  limits.kv_heads = c.kv_heads;
-  limits.head_dim = c.head_dim;
-  limits.block_size = c.block_size;
-  for (const auto& s : c.seqs) limits.max_len = std::max<int64_t>(limits.max_len, s.len);
-  for (const auto& s : c.seqs) limits.max_decode_rows += s.rows;
-  return limits;
-}
 
 // One pool of each size for all tests: starting threads would be most of their time.
 ThreadPool& pool_of(int threads) {
@@ -37,7 +27,7 @@ ThreadPool& pool_of(int threads) {
 
 void decode(const AttentionCase& c, const AttentionParams& p, int threads) {
   cpu::DecodeAttention attention;
-  ASSERT_TRUE(attention.prepare(limits_of(c), threads).ok());
+  ASSERT_TRUE(attention.prepare(decode_limits(c), threads).ok());
   attention.run(p, pool_of(threads));
 }
 
@@ -90,7 +80,6 @@ TEST_P(DecodeAttention, ThreadsAndOtherRowsChangeNoBit) {
     ASSERT_EQ(problem.out(), out) << threads << " threads";
     ASSERT_EQ(problem.lse(), lse) << threads << " threads";
   }
-  if (c.select && c.rows_per_list > 0) return;  // a row alone would need a Selection of its own
   const int64_t width = static_cast<int64_t>(c.heads) * c.head_dim;
   for (int32_t row = 0; row < problem.rows(); ++row) {
     if (problem.row_pos(row) < 0) continue;  // it pads
@@ -107,10 +96,11 @@ TEST_P(DecodeAttention, ThreadsAndOtherRowsChangeNoBit) {
     one.kv.table.slots += problem.row_seq(row) * one.kv.table.seq_stride;
     if (one.selection != nullptr) {
       selection = *one.selection;
-      const int64_t lists = static_cast<int64_t>(row) * selection.groups;
+      const int64_t lists = static_cast<int64_t>(problem.row_list(row)) * selection.groups;
       if (selection.units) selection.units += lists * selection.capacity, selection.counts += lists;
       if (selection.begins) selection.begins += lists, selection.ends += lists;
       selection.rows = 1;
+      selection.row_indptr = nullptr;
       one.selection = &selection;
     }
     decode(c, one, 1);
@@ -189,7 +179,7 @@ TEST(DecodeAttentionWaves, ManyRowsEqualTheSameRowsAlone) {
   AttentionProblem problem(c);
   ThreadPool& pool = pool_of(2);
   cpu::DecodeAttention large, small;
-  OpsLimits limits = limits_of(c);
+  OpsLimits limits = decode_limits(c);
   ASSERT_TRUE(large.prepare(limits, 2).ok());
   limits.max_decode_rows = 1;
   ASSERT_TRUE(small.prepare(limits, 2).ok());

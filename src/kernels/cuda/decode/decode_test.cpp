@@ -16,23 +16,13 @@ namespace {
 using testing::AttentionCase;
 using testing::AttentionOnDevice;
 using testing::AttentionProblem;
+using testing::decode_limits;
 using testing::device_ok;
 using testing::DeviceArray;
 
 // Against float64. Values are N(0, 1), weights sum to 1, sums have some thousand float32 terms; the products
 // of bf16 KV are exact to 2^-17, those of f16 and fp8 to 2^-22.
 float tolerance(DType dtype) { return dtype == DType::bf16 ? 1e-4f : dtype == DType::f32 ? 2e-5f : 4e-5f; }
-
-OpsLimits limits_of(const AttentionCase& c) {
-  OpsLimits limits;
-  limits.num_heads = c.heads;
-  limits.kv_heads = c.kv_heads;
-  limits.head_dim = c.head_dim;
-  limits.block_size = c.block_size;
-  for (const auto& s : c.seqs) limits.max_len = std::max<int64_t>(limits.max_len, s.len);
-  for (const auto& s : c.seqs) limits.max_decode_rows += s.rows;
-  return limits;
-}
 
 // What the shared table leaves out: rows of many splits, lists for more threads than a CTA has, groups of
 // several tiles.
@@ -116,7 +106,7 @@ class DecodeOnGpu : public testing::OnGpu<Base> {
  protected:
   Results run(const AttentionCase& c, AttentionOnDevice& on_device) {
     cuda::Decode decode;
-    const Status prepared = decode.prepare(limits_of(c), *this->device_);
+    const Status prepared = decode.prepare(decode_limits(c), *this->device_);
     EXPECT_TRUE(prepared.ok()) << prepared.message();
     decode.run(on_device.params(), this->handle());
     EXPECT_TRUE(device_ok());
@@ -169,12 +159,11 @@ TEST_P(DecodeCases, EqualTheReferenceAndCountWhatTheyRead) {
 // A row alone, or beside others, or run again: the same bits.
 TEST_P(DecodeCases, OtherRowsChangeNoBit) {
   const AttentionCase& c = GetParam();
-  if (c.select && c.rows_per_list > 0) GTEST_SKIP() << "a row alone would need a Selection of its own";
   AttentionProblem problem(c);
   AttentionOnDevice on_device(problem);
   const Results all = run(c, on_device);
   cuda::Decode decode;
-  ASSERT_TRUE(decode.prepare(limits_of(c), *device_).ok());
+  ASSERT_TRUE(decode.prepare(decode_limits(c), *device_).ok());
   const int64_t width = static_cast<int64_t>(c.heads) * c.head_dim;
   const DeviceArray<int32_t> indptr(std::vector<int32_t>{0, 1});
   for (int32_t row = problem.rows() - 1; row >= 0; row -= 1 + problem.rows() / 8) {
@@ -190,10 +179,11 @@ TEST_P(DecodeCases, OtherRowsChangeNoBit) {
     one.kv.table.slots += problem.row_seq(row) * one.kv.table.seq_stride;
     if (one.selection != nullptr) {
       selection = *one.selection;
-      const int64_t lists = static_cast<int64_t>(row) * selection.groups;
+      const int64_t lists = static_cast<int64_t>(problem.row_list(row)) * selection.groups;
       if (selection.units) selection.units += lists * selection.capacity, selection.counts += lists;
       if (selection.begins) selection.begins += lists, selection.ends += lists;
       selection.rows = 1;
+      selection.row_indptr = nullptr;
       one.selection = &selection;
     }
     decode.run(one, handle());
@@ -221,7 +211,7 @@ TEST_F(DecodeTest, GraphFollowsLengthsAndCounts) {
     AttentionProblem problem(c);
     AttentionOnDevice on_device(problem);
     cuda::Decode decode;
-    ASSERT_TRUE(decode.prepare(limits_of(c), *device_).ok());
+    ASSERT_TRUE(decode.prepare(decode_limits(c), *device_).ok());
     auto graph = device_->capture(*stream_, [&] {
       decode.run(on_device.params(), handle());
       return Status();
