@@ -34,19 +34,11 @@ using testing::LinearCase;
 constexpr CpuFeatures kNoMatrixHardware = {.avx2 = true, .avx512 = true};
 constexpr CpuFeatures kAvx512Bf16 = {.avx2 = true, .avx512 = true, .avx512_bf16 = true};
 
-OpsLimits limits(int32_t rows, int32_t k, int32_t n) {
-  OpsLimits l;
-  l.max_rows = rows;
-  l.max_k = k;
-  l.max_n = n;
-  return l;
-}
-
 struct Runner {
   Runner(const LinearCase& c, int threads, Numerics numerics, const CpuFeatures& features) : pool(threads) {
     int32_t n = 1;
     for (const auto& w : c.weights) n = std::max(n, w.n);
-    EXPECT_TRUE(linear.prepare(limits(c.rows, c.k, n), threads, numerics, features).ok());
+    EXPECT_TRUE(linear.prepare(testing::linear_limits(c.rows, c.k, n), threads, numerics, features).ok());
     for (const auto& w : c.weights) {
       if (w.n == 0) continue;
       const Status status = linear.add_shape(c.k, w.n, w.dtype);
@@ -222,8 +214,8 @@ TEST(Linear, WorkersRunTheLibraryAtOnce) {
 
 TEST(Linear, ShapesThatCannotBeAreRefused) {
   Linear linear;
-  EXPECT_EQ(linear.prepare(limits(0, 8, 8), 1, Numerics::f32).code(), StatusCode::invalid_argument);
-  ASSERT_TRUE(linear.prepare(limits(4, 8, 16), 1, Numerics::f32).ok());
+  EXPECT_EQ(linear.prepare(testing::linear_limits(0, 8, 8), 1, Numerics::f32).code(), StatusCode::invalid_argument);
+  ASSERT_TRUE(linear.prepare(testing::linear_limits(4, 8, 16), 1, Numerics::f32).ok());
   EXPECT_TRUE(linear.add_shape(8, 16, DType::f16).ok());
   EXPECT_EQ(linear.add_shape(9, 16, DType::f16).code(), StatusCode::invalid_argument);
   EXPECT_EQ(linear.add_shape(8, 17, DType::f16).code(), StatusCode::invalid_argument);

@@ -99,4 +99,12 @@ struct LinearCase {
 inline constexpr double kF32Tolerance = 1e-6;
 inline constexpr double kBf16Tolerance = 0x1p-8 * 2.02;
 
+inline OpsLimits linear_limits(int32_t rows, int32_t k, int32_t n) {
+  OpsLimits l;
+  l.max_rows = rows;
+  l.max_k = k;
+  l.max_n = n;
+  return l;
+}
+
 }  // namespace fovea::testing

@@ -64,14 +64,6 @@ class LinearOnDevice {
   std::vector<LinearWeight> weights_;
 };
 
-OpsLimits limits(int32_t rows, int32_t k, int32_t n) {
-  OpsLimits l;
-  l.max_rows = rows;
-  l.max_k = k;
-  l.max_n = n;
-  return l;
-}
-
 constexpr int32_t kRows[] = {1, 2, 5, 8, 9, 17, 65, 257};
 const std::vector<std::pair<int32_t, DType>> kBf16Shapes = {{64, DType::bf16},  {33, DType::bf16},
                                                             {1, DType::bf16},   {0, DType::bf16},
@@ -106,7 +98,7 @@ TEST_P(LinearOfK, IsWithinTheRoundingOfItsNumerics) {
     LinearOnDevice on_device(c);
     for (const Numerics numerics : {Numerics::f32, Numerics::bf16}) {
       Linear linear;
-      prepare(linear, limits(258, c.k, 512), numerics);
+      prepare(linear, testing::linear_limits(258, c.k, 512), numerics);
       for (const int32_t rows : kRows) {
         on_device.poison();
         linear.run(on_device.params(rows), queue());
@@ -127,7 +119,7 @@ TEST_F(LinearTest, LargeShapes) {
   LinearOnDevice on_device(c);
   for (const Numerics numerics : {Numerics::f32, Numerics::bf16}) {
     Linear linear;
-    prepare(linear, limits(300, 4096, 3072), numerics);
+    prepare(linear, testing::linear_limits(300, 4096, 3072), numerics);
     for (const int32_t rows : {1, 6, 16, 300}) {
       on_device.poison();
       linear.run(on_device.params(rows), queue());
@@ -183,7 +175,7 @@ TEST_F(LinearTest, NonFiniteInputsStayInTheirRows) {
   LinearOnDevice on_device(c);
   for (const Numerics numerics : {Numerics::f32, Numerics::bf16}) {
     Linear linear;
-    prepare(linear, limits(20, 128, 40), numerics);
+    prepare(linear, testing::linear_limits(20, 128, 40), numerics);
     for (const int32_t rows : {8, 20}) {
       linear.run(on_device.params(rows), queue());
       on_device.download();
@@ -200,7 +192,7 @@ TEST_F(LinearTest, LargeValuesKeepTheirRange) {
   for (float& v : c.x) v *= 1e20f;  // beyond f16, within float32
   LinearOnDevice on_device(c);
   Linear linear;
-  prepare(linear, limits(20, 64, 16), Numerics::bf16);
+  prepare(linear, testing::linear_limits(20, 64, 16), Numerics::bf16);
   linear.run(on_device.params(20), queue());
   on_device.download();
   EXPECT_LT(on_device.worst_error(20), kBf16Tolerance);
@@ -210,7 +202,7 @@ TEST_F(LinearTest, AGraphReplaysWithOtherActivationsAndTakesNoMemory) {
   LinearCase c(64, 512, {{300, DType::bf16}, {64, DType::f16}, {128, DType::f32}});
   LinearOnDevice on_device(c);
   Linear linear;
-  prepare(linear, limits(64, 512, 300), Numerics::bf16);
+  prepare(linear, testing::linear_limits(64, 512, 300), Numerics::bf16);
   const DeviceCounters before = device_->counters();
   for (const int32_t rows : {1, 8, 64}) {
     auto graph = device_->capture(*stream_, [&] {
@@ -233,7 +225,7 @@ TEST_F(LinearTest, AGraphReplaysWithOtherActivationsAndTakesNoMemory) {
 
 TEST_F(LinearTest, NothingToDoIsNoError) {
   Linear linear;
-  prepare(linear, limits(4, 8, 8), Numerics::bf16);
+  prepare(linear, testing::linear_limits(4, 8, 8), Numerics::bf16);
   linear.run({.rows = 0, .k = 8}, queue());
   linear.run({.rows = 4, .k = 8, .count = 0}, queue());
 }
