@@ -10,16 +10,6 @@
 namespace fovea {
 namespace {
 
-Status empty_entry(std::string_view flag, std::string_view text) {
-  return Status::invalid_argument(std::string(flag) + " \"" + std::string(text) + "\": an entry is empty");
-}
-
-std::string trimmed(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return {};
-  return std::string(text.substr(first, text.find_last_not_of(" \t") - first + 1));
-}
-
 // The values of a key of one entry: a scalar is a list of one.
 template <typename T>
 Status read_list(const YAML::Node& entry, const char* key, const std::string& where, std::vector<T>* out) {
@@ -64,26 +54,6 @@ void add_once(const EvalRun& run, std::vector<EvalRun>* runs) {
 }
 
 }  // namespace
-
-Result<std::vector<std::string>> split_specs(std::string_view flag, std::string_view text) {
-  std::vector<std::string> specs;
-  bool inside = false;
-  size_t from = 0;
-  for (size_t i = 0; i <= text.size(); ++i) {
-    const char c = i < text.size() ? text[i] : ',';
-    if (c == '[' || c == ']') {
-      if (inside == (c == '['))
-        return Status::invalid_argument(std::string(flag) + " \"" + std::string(text) + "\": \"" + c + "\" at " + std::to_string(i) + " has no partner");
-      inside = c == '[';
-    }
-    if (c != ',' || (inside && i < text.size())) continue;
-    if (inside) return Status::invalid_argument(std::string(flag) + " \"" + std::string(text) + "\": a \"[\" is not closed");
-    specs.push_back(trimmed(text.substr(from, i - from)));
-    if (specs.back().empty()) return empty_entry(flag, text);
-    from = i + 1;
-  }
-  return specs;
-}
 
 Result<std::vector<EvalRun>> eval_runs(const EvalProduct& p) {
   for (const auto& [flag, empty] : {std::pair{"--prefill-method", p.prefill_methods.empty()}, {"--decode-method", p.decode_methods.empty()},

@@ -6,7 +6,6 @@
 #include <compare>
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace fovea {
@@ -27,10 +26,6 @@ struct EvalProduct {
   std::vector<int32_t> budgets = {0};
   std::vector<int32_t> block_sizes = {16};
 };
-
-// "dense,gsa[hash_bits=64,share_heads=true]" -> {"dense", "gsa[hash_bits=64,share_heads=true]"}: a comma inside brackets
-// belongs to its spec. Errors name the flag: an empty entry, brackets that do not match.
-Result<std::vector<std::string>> split_specs(std::string_view flag, std::string_view text);
 
 // Dense decode is one run whatever the budgets; no run is listed twice. Errors name the flag: a budget below 0, a list that
 // is empty.

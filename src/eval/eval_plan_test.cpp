@@ -6,23 +6,7 @@
 namespace fovea {
 namespace {
 
-using Specs = std::vector<std::string>;
 using Runs = std::vector<EvalRun>;
-
-TEST(SplitSpecs, ACommaInBracketsBelongsToItsSpec) {
-  const auto specs = split_specs("--decode-method", "dense, gsa[representation=mean,hash_bits=64] ,gsa_on_device[]");
-  ASSERT_TRUE(specs.ok()) << specs.status().message();
-  EXPECT_EQ(*specs, (Specs{"dense", "gsa[representation=mean,hash_bits=64]", "gsa_on_device[]"}));
-  EXPECT_EQ(split_specs("--x", "dense").value(), Specs{"dense"});
-}
-
-TEST(SplitSpecs, WhatCannotBeSplitNamesTheFlagAndTheText) {
-  for (const char* text : {"", ",", "dense,", ",dense", "dense,,gsa", " ", "a[b", "a]", "a[b[c]]", "a[b]]", "a[b,c"}) {
-    const auto specs = split_specs("--decode-method", text);
-    ASSERT_FALSE(specs.ok()) << text;
-    EXPECT_EQ(specs.status().message().rfind("--decode-method \"" + std::string(text) + "\"", 0), 0u) << specs.status().message();
-  }
-}
 
 TEST(EvalRuns, AProductHasDenseDecodeOnce) {
   EvalProduct p;

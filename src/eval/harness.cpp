@@ -38,6 +38,12 @@ std::string model_text(const ModelInfo& m) {
   return text;
 }
 
+// The methods a run names, held by the engine that serves it.
+Status hold_methods(const EvalRun& run, EngineOptions* engine) {
+  FOVEA_TRY(hold_method("--prefill-method", run.prefill_method, true, engine));
+  return hold_method("--decode-method", run.decode_method, false, engine);
+}
+
 class Harness {
  public:
   Harness(const EngineOptions& engine, const std::vector<RetrievalDocument>& set, const EvalOptions& options)
@@ -57,7 +63,7 @@ class Harness {
     EngineOptions o = base_;
     o.block_size = block_size;
     for (const EvalRun& r : options_.runs) {
-      if (r.block_size == block_size) FOVEA_TRY(add_methods(r, &o));
+      if (r.block_size == block_size) FOVEA_TRY(hold_methods(r, &o));
     }
     FOVEA_ASSIGN(const std::unique_ptr<Engine> engine, Engine::create(std::move(o)));
     result_.model = model_text(engine->model());
@@ -77,7 +83,7 @@ class Harness {
       progress_.tokens = total;
       if (options_.progress) options_.progress(progress_);
     };
-    FOVEA_ASSIGN(const std::unique_ptr<DocumentSession> session, DocumentSession::open(engine, d.document, lineage.prefill_method, report));
+    FOVEA_ASSIGN(const std::unique_ptr<DocumentSession> session, DocumentSession::open(engine, d.document, report, lineage.prefill_method));
     const RequestStats& prefill = session->prefill_stats();
     for (size_t run : lineage.runs) {
       scores_.add_prefill(d.approx_tokens, run, prefill.prefill_pairs_read, prefill.prefill_pairs_dense);
@@ -115,7 +121,7 @@ class Harness {
 
 Result<EvalResult> evaluate(const EngineOptions& engine, const std::vector<RetrievalDocument>& set, const EvalOptions& options) {
   EngineOptions checked = engine;  // every name, before a model is loaded
-  for (const EvalRun& r : options.runs) FOVEA_TRY(add_methods(r, &checked));
+  for (const EvalRun& r : options.runs) FOVEA_TRY(hold_methods(r, &checked));
   return Harness(engine, set, options).run();
 }
 
