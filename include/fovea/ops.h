@@ -15,6 +15,9 @@
 #include <fovea/types.h>
 
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
 #include <string_view>
 
 namespace fovea {
@@ -257,6 +260,12 @@ struct OpsLimits {
   int32_t vocab = 1;
 };
 
+struct BlockSummariesParams;  // fovea/summary_ops.h
+struct EncodeCodesParams;
+struct SummarySelectParams;
+struct AttentionMassParams;
+struct BlockTopkParams;
+
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -277,6 +286,22 @@ class Ops {
   // Tiles of query rows, compute-bound; a row's result does not depend on which rows share its tile, bit for bit.
   virtual void paged_prefill(const AttentionParams& p, Stream& stream) = 0;
   virtual void sample(const SampleParams& p, Stream& stream) = 0;
+
+  // Block summaries and what chooses by them: ref and cpu only. A method that needs them refuses other devices.
+  virtual void block_summaries(const BlockSummariesParams&, Stream&) { not_of_this_backend("block_summaries"); }
+  virtual void encode_codes(const EncodeCodesParams&, Stream&) { not_of_this_backend("encode_codes"); }
+  virtual void summary_select(const SummarySelectParams&, Stream&) { not_of_this_backend("summary_select"); }
+  virtual void attention_mass(const AttentionMassParams&, Stream&) { not_of_this_backend("attention_mass"); }
+  virtual void block_topk(const BlockTopkParams&, Stream&) { not_of_this_backend("block_topk"); }
+
+ protected:
+  // Calling an operation that a backend lacks is a bug: whoever needs it asks for the device first.
+  [[noreturn]] void not_of_this_backend(const char* op) const {
+    std::fprintf(stderr, "fovea: %s: not an operation of backend %s\n", op, std::string(name()).c_str());
+    std::abort();
+  }
 };
 
 }  // namespace fovea
+
+#include <fovea/summary_ops.h>
