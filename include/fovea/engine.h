@@ -48,7 +48,7 @@ struct EngineStats {
   int64_t preemptions = 0;
 };
 
-// Which logical blocks one row of one layer read, by KV head. Called inside the step: copy what you keep.
+// What one row of one layer read. Called inside the step: copy what you keep.
 struct SelectionTrace {
   RequestId request;
   int32_t index = 0;          // answer
@@ -57,6 +57,10 @@ struct SelectionTrace {
   const Selection* selection = nullptr;  // Kind::all for dense
   int32_t row = 0;            // row of the Selection
   int32_t blocks = 0;         // blocks the row could see
+  bool prefill = false;       // a row of a prompt, else of a question or answer
+  // [kv_heads, blocks] share of the true attention (the softmax over all keys, mean over the head's query heads) on each block;
+  // null unless Request::trace_mass asked for it, for rows that produce tokens of the answer, in layers without a window.
+  const float* block_mass = nullptr;
 };
 
 class Engine {

@@ -39,6 +39,7 @@ struct Request {
   // The prompt continues this held request's tokens instead of standing alone.
   std::optional<RequestId> fork_of;
   bool trace = false;               // report Selections to the engine's trace callback
+  bool trace_mass = false;          // and the true attention mass of blocks for the answer's rows; costs dense attention; CPU only
 };
 
 enum class FinishReason : uint8_t { none, stop, length, aborted, failed };

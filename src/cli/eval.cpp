@@ -8,14 +8,17 @@
 #include "eval/eval_table.h"
 #include "eval/harness.h"
 #include "eval/methods.h"
+#include "eval/trace_page.h"
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <iterator>
 #include <memory>
 
 namespace fovea::cli {
@@ -31,7 +34,8 @@ struct EvalFlags {
   RetrievalFilter filter;
   EvalOptions options;
   std::string format = "text", json, out;
-  bool verbose = false;
+  bool verbose = false, trace = false;
+  int32_t trace_questions = 8;
 };
 
 Result<std::vector<std::string>> read_specs(const char* flag, const std::vector<std::string>& given) {
@@ -77,12 +81,27 @@ Status make_folder(const std::string& folder) {
   return error ? Status::io_error("--out " + folder + ": " + error.message()) : Status();
 }
 
+// A page for each run that was traced, with all of its lengths.
+Result<std::vector<EvalLink>> write_traces(const EvalFlags& f, const EvalResult& r, const std::string& about) {
+  std::vector<EvalLink> links;
+  for (const RunTrace& first : r.traces) {
+    if (std::any_of(links.begin(), links.end(), [&](const EvalLink& l) { return l.run == first.run; })) continue;
+    std::vector<RunTrace> traces;
+    std::copy_if(r.traces.begin(), r.traces.end(), std::back_inserter(traces), [&](const RunTrace& t) { return t.run == first.run; });
+    links.push_back({first.run, "trace-" + std::to_string(links.size() + 1) + ".html"});
+    FOVEA_TRY(write_file(f.out + "/" + links.back().file, trace_html(traces, first.run.block_size, about)));
+  }
+  return links;
+}
+
 Status write_folder(const EvalFlags& f, const EvalResult& r) {
   const std::string set = std::filesystem::path(f.set).filename().string();
   FOVEA_TRY(write_file(f.out + "/eval.json", result_json(f, r).dump(2) + "\n"));
   FOVEA_TRY(write_file(f.out + "/eval.csv", eval_csv(r.rows)));
-  FOVEA_TRY(write_file(f.out + "/eval.html", eval_html({r.model, r.backend, set, r.rows, {}})));
-  return write_drawing_png(eval_plot(r.rows, "all", {"Answers against what was read", set + " · " + r.model + " · " + r.backend}), f.out + "/eval.png");
+  const std::string about = set + " · " + r.model + " · " + r.backend;
+  FOVEA_ASSIGN(std::vector<EvalLink> links, write_traces(f, r, about));
+  FOVEA_TRY(write_file(f.out + "/eval.html", eval_html({about, r.rows, std::move(links)})));
+  return write_drawing_png(eval_plot(r.rows, "all", {"Answers against what was read", about}), f.out + "/eval.png");
 }
 
 Status write_results(const EvalFlags& f, const EvalResult& r) {
@@ -116,6 +135,9 @@ Status execute(EvalFlags& f) {
   FOVEA_ASSIGN(const std::vector<RetrievalDocument> whole, load_retrieval_set(f.set));
   FOVEA_ASSIGN(const std::vector<RetrievalDocument> set, filter_retrieval_set(whole, f.filter));
   FOVEA_ASSIGN(const EngineOptions options, f.engine.options());
+  if (f.trace && f.out.empty()) return Status::invalid_argument("--trace: its pages need --out DIR");
+  if (f.trace && f.trace_questions < 1) return Status::invalid_argument("--trace-questions " + std::to_string(f.trace_questions) + ": must be >= 1");
+  f.options.trace_questions = f.trace ? f.trace_questions : 0;
   if (!f.out.empty()) FOVEA_TRY(make_folder(f.out));  // before the hours, not after
   std::unique_ptr<Progress> bar;
   size_t shown = 0;
@@ -153,6 +175,8 @@ void add_flags(EvalFlags& f, CLI::App& cmd) {
   cmd.add_option("--format", f.format, "Of stdout: text, markdown, csv or json")->check(CLI::IsMember({"text", "markdown", "csv", "json"}))->capture_default_str();
   cmd.add_option("--json", f.json, "Also write the rows to this file; - is --format json");
   cmd.add_option("--out", f.out, "Folder for eval.html (plot and table), eval.png, eval.json and eval.csv");
+  cmd.add_flag("--trace", f.trace, "Also judge what was chosen by the true attention, and write trace-N.html for each run to --out (CPU only)");
+  cmd.add_option("--trace-questions", f.trace_questions, "Questions traced, of the first document of each length")->capture_default_str();
   cmd.add_flag("--verbose", f.verbose, "Print wrong answers");
   f.engine.add_sparse_to(cmd);
 }

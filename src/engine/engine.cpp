@@ -264,7 +264,7 @@ Status EngineImpl::make_step_buffers() {
   FOVEA_TRY(staging_->commit());
   FOVEA_TRY(batch_->init());
   FOVEA_TRY(samples_->init());
-  counter_ = std::make_unique<ReadCounter>(info_.shape, *batch_, *device_, *stream_);
+  counter_ = std::make_unique<ReadCounter>(info_.shape, *batch_, *device_, *ops_, *stream_);
   FOVEA_ASSIGN(logits_, device_->allocate(sizeof(float) * static_cast<size_t>(max_logits() * vocab), "logits"));
   const size_t workspace = transformer_->workspace_bytes(max_rows(), max_logits());
   sampled_.reserve(static_cast<size_t>(max_samples));
@@ -340,6 +340,8 @@ Status EngineImpl::check_request(const Request& r) const {
                                       std::to_string(blocks_->num_blocks()));
   FOVEA_TRY(check_method("decode method", r.decode_method, false));
   FOVEA_TRY(check_method("prefill method", r.prefill_method, true));
+  if (r.trace_mass && !device_->is_host()) return Status::unsupported("trace_mass: it needs --device cpu");
+  if (r.trace_mass && info_.shape.kv_lora_rank > 0) return Status::unsupported("trace_mass: it needs a model with K and V in its cache, not MLA");
   if (r.budget_tokens < 0) return Status::invalid_argument("budget_tokens: " + std::to_string(r.budget_tokens) + " is negative");
   if (r.hold && (r.sampling.n != 1)) return Status::invalid_argument("hold: needs n = 1, not " + std::to_string(r.sampling.n));
   if (r.sampling.max_tokens == 0 && r.sampling.n != 1) return Status::invalid_argument("max_tokens: 0 needs n = 1");

@@ -192,6 +192,7 @@ void EngineImpl::admit(Pending pending, std::vector<Output>* outputs) {
     s->prefill_method = prefill_method;
     s->budget_tokens = r.budget_tokens;
     s->trace = r.trace;
+    s->trace_mass = r.trace && r.trace_mass;
     s->hold = r.hold;
     s->prompt_tokens = static_cast<int32_t>(prompt_tokens);
     if (model_->tokenizer) s->decoder.emplace(*model_->tokenizer);

@@ -23,6 +23,7 @@ struct Sequence {
   int32_t prefill_method = 0;     // of the prompt, likewise
   int32_t budget_tokens = 0;
   bool trace = false;
+  bool trace_mass = false;
   bool hold = false;
   bool finished = false;
 

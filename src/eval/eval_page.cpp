@@ -172,8 +172,7 @@ nlohmann::ordered_json page_data(const EvalPage& page) {
 
 std::string eval_html(const EvalPage& page) {
   std::string html = kHead;
-  html += "<h1>Answers against what was read</h1>\n<p class=\"lead\">" + html_escaped(page.set) + " · " + html_escaped(page.model) + " · " +
-          html_escaped(page.backend) + "</p>\n<div class=\"chips\"><span>questions</span></div>\n";
+  html += "<h1>Answers against what was read</h1>\n<p class=\"lead\">" + html_escaped(page.about) + "</p>\n<div class=\"chips\"><span>questions</span></div>\n";
   for (const std::string& task : tasks_of(page.rows))
     html += "<div class=\"plot\" data-task=\"" + html_escaped(task) + "\">" + drawing_svg(eval_plot(page.rows, task, {})) + "</div>\n";
   html += "<div class=\"wide\"><table><thead><tr id=\"head\"></tr></thead><tbody id=\"body\"></tbody></table></div>\n"

@@ -15,7 +15,7 @@ struct EvalLink {
 };
 
 struct EvalPage {
-  std::string model, backend, set;
+  std::string about;  // set, model and backend, for the head line
   std::vector<EvalRow> rows;
   std::vector<EvalLink> links;
 };

@@ -2,6 +2,7 @@
 
 #include "eval/document_session.h"
 #include "eval/methods.h"
+#include "eval/question_tracer.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -68,37 +69,47 @@ class Harness {
     FOVEA_ASSIGN(const std::unique_ptr<Engine> engine, Engine::create(std::move(o)));
     result_.model = model_text(engine->model());
     result_.backend = engine->backend();
+    std::vector<int64_t> lengths;  // seen so far
     for (const RetrievalDocument& d : set_) {
+      const bool first = std::find(lengths.begin(), lengths.end(), d.approx_tokens) == lengths.end();
+      if (first) lengths.push_back(d.approx_tokens);
       for (const Lineage& lineage : lineages_of(options_.runs, block_size)) {
-        if (Status s = run_document(*engine, d, lineage); !s.ok()) return s.with_context("document " + d.id);
+        if (Status s = run_document(*engine, d, lineage, first ? options_.trace_questions : 0); !s.ok()) return s.with_context("document " + d.id);
         ++progress_.step;
       }
     }
     return {};
   }
 
-  Status run_document(Engine& engine, const RetrievalDocument& d, const Lineage& lineage) {
+  Status run_document(Engine& engine, const RetrievalDocument& d, const Lineage& lineage, int32_t trace_questions) {
     const auto report = [&](int64_t done, int64_t total) {
       progress_.prefilled = done;
       progress_.tokens = total;
       if (options_.progress) options_.progress(progress_);
     };
-    FOVEA_ASSIGN(const std::unique_ptr<DocumentSession> session, DocumentSession::open(engine, d.document, report, lineage.prefill_method));
+    RunTrace traced;
+    TraceRecorder recorder(engine.model().shape, &traced);
+    DocumentSession::PrefillTraceSink sink;
+    if (trace_questions > 0 && lineage.prefill_method != "dense") sink = [&](const SelectionTrace& t) { recorder.on_prefill_row(t); };
+    FOVEA_ASSIGN(const std::unique_ptr<DocumentSession> session, DocumentSession::open(engine, d.document, report, lineage.prefill_method, sink));
+    recorder.finish_prefill();
     const RequestStats& prefill = session->prefill_stats();
     for (size_t run : lineage.runs) {
       scores_.add_prefill(d.approx_tokens, run, prefill.prefill_pairs_read, prefill.prefill_pairs_dense);
-      FOVEA_TRY(ask(*session, d, run));
+      FOVEA_TRY(ask(engine, *session, d, run, trace_questions, traced.prefill));
     }
     return {};
   }
 
-  Status ask(DocumentSession& session, const RetrievalDocument& d, size_t run) {
+  Status ask(Engine& engine, DocumentSession& session, const RetrievalDocument& d, size_t run, int32_t trace_questions, const PrefillTrace& prefill) {
     const EvalRun& r = options_.runs[run];
+    QuestionTracer tracer(engine.model().shape, d, r, r.decode_method == "dense" ? 0 : trace_questions);
     SamplingParams sampling;
     sampling.max_tokens = options_.max_tokens;
     std::vector<Question> questions;
-    for (const RetrievalQuestion& q : d.questions) questions.push_back({q.question, r.decode_method, r.budget_tokens, false});
-    FOVEA_ASSIGN(const std::vector<Answer> answers, session.ask(questions, sampling, nullptr));
+    for (size_t i = 0; i < d.questions.size(); ++i)
+      questions.push_back({d.questions[i].question, r.decode_method, r.budget_tokens, tracer.takes(i), tracer.takes(i)});
+    FOVEA_ASSIGN(const std::vector<Answer> answers, session.ask(questions, sampling, nullptr, [&](size_t i, const SelectionTrace& t) { tracer.on_selection(i, t); }));
     for (size_t i = 0; i < answers.size(); ++i) {
       const RetrievalQuestion& q = d.questions[i];
       if (!answers[i].error.ok()) return answers[i].error.with_context(run_label(r));
@@ -106,6 +117,11 @@ class Harness {
       scores_.add_answer(d.approx_tokens, run, q.task, right, answers[i].stats);
       if (options_.reply) options_.reply(d, q, r, answers[i].text, right);
     }
+    if (trace_questions == 0 || (r.decode_method == "dense" && prefill.units == 0)) return {};
+    FOVEA_ASSIGN(RunTrace trace, tracer.finish(engine, session, answers));
+    if (r.decode_method != "dense") scores_.set_trace(d.approx_tokens, run, trace.score());
+    trace.prefill = prefill;
+    result_.traces.push_back(std::move(trace));
     return {};
   }
 

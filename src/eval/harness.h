@@ -4,6 +4,7 @@
 // through the run's decode method. A reply is right if it equals the expected answer and stops there.
 #pragma once
 
+#include "eval/attention_trace.h"
 #include "eval/eval_plan.h"
 #include "eval/eval_score.h"
 #include "eval/retrieval_set.h"
@@ -24,6 +25,7 @@ struct EvalProgress {
 struct EvalOptions {
   std::vector<EvalRun> runs;
   int32_t max_tokens = 48;  // of an answer: longer than any right one
+  int32_t trace_questions = 0;  // of the first document of each length, traced in every run that is not all dense; CPU only
   std::function<void(const EvalProgress&)> progress;  // null: no one watches
   // Told of every reply (may be null).
   std::function<void(const RetrievalDocument&, const RetrievalQuestion&, const EvalRun&, const std::string& reply, bool right)> reply;
@@ -33,6 +35,7 @@ struct EvalResult {
   std::string model;    // architecture and size
   std::string backend;
   std::vector<EvalRow> rows;
+  std::vector<RunTrace> traces;
 };
 
 // Runs everything, with an engine for each block size, one after the other. `engine` holds what the runs do not say; a bare
