@@ -15,6 +15,9 @@
 #include <fovea/types.h>
 
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
 #include <string_view>
 
 namespace fovea {
@@ -254,7 +257,10 @@ struct OpsLimits {
   int32_t max_n = 1;            // widest linear output
   int32_t max_sample_rows = 1;  // rows of one sample() call
   int32_t vocab = 1;
+  int32_t xattention_stride = 0;  // least stride of an xattention_select() call; 0: none is made
 };
+
+struct XAttentionParams;  // fovea/xattention_ops.h
 
 class Ops {
  public:
@@ -276,6 +282,18 @@ class Ops {
   // Tiles of query rows, compute-bound; a row's result does not depend on which rows share its tile, bit for bit.
   virtual void paged_prefill(const AttentionParams& p, Stream& stream) = 0;
   virtual void sample(const SampleParams& p, Stream& stream) = 0;
+
+  // Sparse prefill's choice of blocks: ref and cpu only. A method that needs it refuses other devices.
+  virtual void xattention_select(const XAttentionParams&, Stream&) { not_of_this_backend("xattention_select"); }
+
+ protected:
+  // Calling an operation that a backend lacks is a bug: whoever needs it asks for the device first.
+  [[noreturn]] void not_of_this_backend(const char* op) const {
+    std::fprintf(stderr, "fovea: %s: not an operation of backend %s\n", op, std::string(name()).c_str());
+    std::abort();
+  }
 };
 
 }  // namespace fovea
+
+#include <fovea/xattention_ops.h>

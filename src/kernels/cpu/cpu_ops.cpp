@@ -7,6 +7,7 @@
 #include "kernels/cpu/kv_write.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/prefill_attention.h"
+#include "kernels/cpu/xattention.h"
 #include "kernels/ref/dense_math.h"
 #include "kernels/ref/sample.h"
 
@@ -24,6 +25,7 @@ class CpuOpsImpl final : public CpuOps {
     FOVEA_TRY(linear_.prepare(limits, pool_.size(), numerics_));
     FOVEA_TRY(decode_.prepare(limits, pool_.size()));
     FOVEA_TRY(prefill_.prepare(limits, pool_.size(), numerics_));
+    FOVEA_TRY(xattention_.prepare(limits, pool_.size(), numerics_));
     sample_.prepare(limits.vocab);
     return select_.prepare(limits, pool_.size());
   }
@@ -39,6 +41,7 @@ class CpuOpsImpl final : public CpuOps {
   void paged_decode(const AttentionParams& p, Stream&) override { decode_.run(p, pool_); }
   void paged_prefill(const AttentionParams& p, Stream&) override { prefill_.run(p, pool_); }
   void sample(const SampleParams& p, Stream&) override { sample_.run(p); }
+  void xattention_select(const XAttentionParams& p, Stream&) override { xattention_.run(p, pool_); }
 
  private:
   ThreadPool& pool_;
@@ -47,6 +50,7 @@ class CpuOpsImpl final : public CpuOps {
   cpu::DecodeAttention decode_;
   cpu::PrefillAttention prefill_;
   cpu::HashSelect select_;
+  cpu::XAttentionSelect xattention_;
   ref::Sample sample_;
 };
 

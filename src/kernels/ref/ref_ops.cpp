@@ -5,6 +5,7 @@
 #include "kernels/ref/hash.h"
 #include "kernels/ref/kv_write.h"
 #include "kernels/ref/sample.h"
+#include "kernels/ref/xattention.h"
 
 namespace fovea {
 namespace {
@@ -28,6 +29,7 @@ class RefOps final : public Ops {
   void paged_decode(const AttentionParams& p, Stream&) override { ref::paged_attention(p); }
   void paged_prefill(const AttentionParams& p, Stream&) override { ref::paged_attention(p); }
   void sample(const SampleParams& p, Stream&) override { sample_.run(p); }
+  void xattention_select(const XAttentionParams& p, Stream&) override { ref::xattention_select(p); }
 
  private:
   ref::Sample sample_;
