@@ -12,9 +12,6 @@
 namespace fovea::cpu {
 namespace {
 
-// What a pass may hold. One tile always fits, whatever it needs.
-constexpr int64_t kMostSumBytes = int64_t{32} << 20;
-constexpr int64_t kMostQueryBytes = int64_t{16} << 20;
 constexpr int32_t kMostBlock = 128, kLeastBlock = 64;
 constexpr int32_t kTasksPerThread = 4;
 
@@ -61,7 +58,8 @@ Status XAttentionSelect::reserve(size_t floats, Floats* memory) {
   return {};
 }
 
-Status XAttentionSelect::prepare(const OpsLimits& limits, int threads, const XEngine& engine) {
+Status XAttentionSelect::prepare(const OpsLimits& limits, int threads, const XEngine& engine,
+                                 int64_t pass_bytes) {
   if (limits.xattention_stride == 0) return {};
   const int32_t stride = limits.xattention_stride;
   if (stride < 4 || stride > 64 || (stride & (stride - 1)) != 0)
@@ -73,13 +71,13 @@ Status XAttentionSelect::prepare(const OpsLimits& limits, int threads, const XEn
   engine_ = engine;
   blocks_ = ceil_div(limits.max_len, kLeastBlock);
   const int64_t tiles = std::min<int64_t>(limits.max_rows, ceil_div(limits.max_rows, kLeastBlock) + 1);
-  sum_floats_ = std::max(tile_sums(limits), std::min(tiles * tile_sums(limits), kMostSumBytes / 4));
+  sum_floats_ = std::max(tile_sums(limits), std::min(tiles * tile_sums(limits), pass_bytes / 4));
   // A tile's queries, with the lanes that fill up its last batch. Any stride up to 64: a batch is deepest there.
   for (int32_t s = stride; s <= 64; s *= 2) {
     const int64_t depth = int64_t{s} * limits.head_dim, lanes = int64_t{kMostBlock} / s * limits.num_heads;
     const int64_t tile = engine.query_floats(static_cast<int32_t>(lanes), depth) +
                          limits.kv_heads * engine.query_floats(1, depth);
-    query_floats_ = std::max({query_floats_, tile, std::min(tiles * tile, kMostQueryBytes / 4)});
+    query_floats_ = std::max({query_floats_, tile, std::min(tiles * tile, pass_bytes / 8)});
     worker_floats_ = std::max(worker_floats_, (engine.scratch(s, limits.head_dim) + 15) / 16 * 16);
   }
   FOVEA_TRY(reserve(worker_floats_ * threads, &scratch_));

@@ -24,7 +24,8 @@ class XAttentionSelect {
   Status prepare(const OpsLimits& limits, int threads, Numerics numerics) {
     return prepare(limits, threads, choose_xattention_engine(numerics));
   }
-  Status prepare(const OpsLimits& limits, int threads, const XEngine& engine);
+  // pass_bytes: about what the block sums of the tiles that are scored together may take, one tile at least.
+  Status prepare(const OpsLimits& limits, int threads, const XEngine& engine, int64_t pass_bytes = int64_t{32} << 20);
 
   // pool.size() must be at most `threads`. Allocates nothing.
   void run(const XAttentionParams& p, ThreadPool& pool);

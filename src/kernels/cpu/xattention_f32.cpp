@@ -220,7 +220,7 @@ template <int C>
 void weigh_block(const XJob& job, const XScratch& w, int32_t lane, int32_t lanes, int32_t j0, int32_t j1,
                  int64_t block) {
   const D d;
-  HWY_ALIGN float tops[kPanel], weights[kPanel];
+  HWY_ALIGN float tops[kPanel] = {}, weights[kPanel] = {};
   for (int32_t c = 0; c < C; ++c) {
     V top = hn::Set(d, kXNoMax), sum = hn::Zero(d);
     for (int32_t j = j0; j < j1; ++j) top = hn::Max(top, hn::Load(d, w.s + j * kPanel + c * kVec));

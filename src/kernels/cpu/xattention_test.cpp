@@ -112,6 +112,18 @@ TEST_P(XAttentionCpu, ThreadsChangeNothing) {
   EXPECT_TRUE(choice_of(problem) == alone);
 }
 
+TEST_P(XAttentionCpu, PassesOfOneTileChooseTheSame) {
+  XProblem problem(GetParam());
+  ThreadPool pool(2);
+  run(problem, pool);
+  const Choice together = choice_of(problem);
+  XAttentionSelect select;
+  ASSERT_TRUE(select.prepare(limits_of(problem), 2, cpu::choose_xattention_engine(Numerics::f32), 1).ok());
+  problem.cut();
+  select.run(problem.params(), pool);
+  EXPECT_TRUE(choice_of(problem) == together);
+}
+
 // The keys of each sequence's rows, chunk by chunk at multiples of 128, as an engine would meet them.
 TEST_P(XAttentionCpu, ChunksOfWholeBlocksChooseTheSame) {
   if (!GetParam().causal) GTEST_SKIP() << "a later chunk's keys belong to every row";
@@ -180,33 +192,6 @@ TEST(XAttentionSelect, AKeyThatIsNotANumberTakesEveryBlock) {
   for (int32_t t = 0; t < problem.params().tiles; ++t) {
     for (int32_t h = 0; h < problem.params().num_heads; ++h)
       EXPECT_EQ(static_cast<int32_t>(problem.list(t, h).size()), ref::place_of_tile(problem.params(), t).blocks);
-  }
-}
-
-TEST(XAttentionSelect, ManyPassesAreOne) {
-  // 64 heads at 20,000 tokens: a pass holds a few tiles of the sixteen; the lists of each are those of its own call.
-  XCase c{.name = "passes", .shape = {.heads = 64, .kv_heads = 2, .head_dim = 16, .seqs = {{1024, 20000}}}, .stride = 4, .block_size = 64};
-  XProblem problem(c);
-  ThreadPool pool(2);
-  run(problem, pool);
-  const Choice all = choice_of(problem);
-  XAttentionParams p = problem.params();
-  XAttentionSelect select;
-  ASSERT_TRUE(select.prepare(limits_of(problem), 2, Numerics::f32).ok());
-  problem.cut();
-  for (int32_t t = 0; t < p.tiles; t += 5) {
-    XAttentionParams one = p;
-    one.tiles = 1;
-    one.tile_seq += t;
-    one.tile_indptr += t;
-    one.units += int64_t{t} * p.num_heads * p.capacity;
-    one.counts += int64_t{t} * p.num_heads;
-    one.sums += int64_t{t} * p.num_heads * p.capacity;
-    select.run(one, pool);
-    for (int32_t h = 0; h < p.num_heads; h += 7) {
-      const int64_t at = (int64_t{t} * p.num_heads + h) * p.capacity;
-      ASSERT_EQ(std::memcmp(all.sums.data() + at, problem.sums().data() + at, p.capacity * sizeof(float)), 0) << t;
-    }
   }
 }
 
