@@ -261,6 +261,11 @@ struct OpsLimits {
   int32_t xattention_stride = 0;  // least stride of an xattention_select() call; 0: none is made
 };
 
+struct BlockSummariesParams;  // fovea/summary_ops.h
+struct EncodeCodesParams;
+struct SummarySelectParams;
+struct AttentionMassParams;
+struct BlockTopkParams;
 struct XAttentionParams;  // fovea/xattention_ops.h
 
 class Ops {
@@ -284,6 +289,13 @@ class Ops {
   virtual void paged_prefill(const AttentionParams& p, Stream& stream) = 0;
   virtual void sample(const SampleParams& p, Stream& stream) = 0;
 
+  // Block summaries and what chooses by them: ref and cpu only. A method that needs them refuses other devices.
+  virtual void block_summaries(const BlockSummariesParams&, Stream&) { not_of_this_backend("block_summaries"); }
+  virtual void encode_codes(const EncodeCodesParams&, Stream&) { not_of_this_backend("encode_codes"); }
+  virtual void summary_select(const SummarySelectParams&, Stream&) { not_of_this_backend("summary_select"); }
+  virtual void attention_mass(const AttentionMassParams&, Stream&) { not_of_this_backend("attention_mass"); }
+  virtual void block_topk(const BlockTopkParams&, Stream&) { not_of_this_backend("block_topk"); }
+
   // Sparse prefill's choice of blocks: ref and cpu only. A method that needs it refuses other devices.
   virtual void xattention_select(const XAttentionParams&, Stream&) { not_of_this_backend("xattention_select"); }
 
@@ -297,4 +309,5 @@ class Ops {
 
 }  // namespace fovea
 
+#include <fovea/summary_ops.h>
 #include <fovea/xattention_ops.h>

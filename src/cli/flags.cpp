@@ -36,7 +36,7 @@ void EngineFlags::add_to(CLI::App& app, bool methods) {
   app.add_option("--seed", options_.seed, "Seed of sampling and of dummy weights")->capture_default_str();
   if (!methods) return;
   const std::string sparse = kSparseGroup;
-  app.add_option("--decode-method", decode_method, "What questions and answers read: dense, gsa_on_device; auto: as the model was trained")
+  app.add_option("--decode-method", decode_method, "What questions and answers read: a method or a spec, gsa_on_device[hash_bits=256]; auto: as the model was trained")
       ->capture_default_str()->group(sparse);
   app.add_option("--prefill-method", prefill_method, "What prompts read, likewise")->capture_default_str()->group(sparse);
   app.add_option("--budget-tokens", budget_tokens, "Tokens of context each step reads; 0: the method's own budget")->group(sparse);

@@ -116,7 +116,11 @@ Status EngineImpl::add_method(const MethodOptions& o) {
 Status EngineImpl::resolve_default(const char* flag, std::string* label) {
   const bool prefill = std::string_view(flag) == "--prefill-method";
   if (*label == "auto") *label = info_.shape.index_topk > 0 ? "dsa" : "dense";
-  if (method_index(*label) < 0) FOVEA_TRY(add_method({*label, "", GsaOptions{}}));
+  if (method_index(*label) < 0) {
+    Result<MethodOptions> spec = parse_method_spec(*label);
+    if (!spec.ok()) return spec.status().with_context(flag);
+    FOVEA_TRY(add_method(*spec));
+  }
   const Method* m = methods_[static_cast<size_t>(method_index(*label))].method.get();
   if (m && !(prefill ? m->prefills() : m->decodes()))
     return Status::invalid_argument(std::string(flag) + " " + *label + ": it serves " + (prefill ? "questions and answers, not prompts" : "prompts, not questions and answers"));

@@ -17,8 +17,9 @@ Result<std::vector<TokenId>> chat_prompt(const Engine& engine, const std::string
   return engine.tokenize(text);
 }
 
-Result<std::unique_ptr<DocumentSession>> DocumentSession::open(Engine& engine, std::string document, const Progress& progress) {
-  std::unique_ptr<DocumentSession> session(new DocumentSession(engine, std::move(document)));
+Result<std::unique_ptr<DocumentSession>> DocumentSession::open(Engine& engine, std::string document, const Progress& progress,
+                                                               std::string prefill_method) {
+  std::unique_ptr<DocumentSession> session(new DocumentSession(engine, std::move(document), std::move(prefill_method)));
   FOVEA_TRY(session->prefill(progress));
   return session;
 }
@@ -41,6 +42,7 @@ Status DocumentSession::prefill(const Progress& progress) {
 
   Request r;
   r.prompt = held_;
+  r.prefill_method = prefill_method_;
   r.sampling.max_tokens = 0;
   r.hold = true;
   FOVEA_ASSIGN(request_, engine_.submit(std::move(r)));
@@ -76,6 +78,7 @@ Result<std::vector<Answer>> DocumentSession::ask(const std::vector<Question>& qu
     answers[i].prompt = prompt;
     r.prompt = std::move(prompt);
     r.sampling = sampling;
+    r.prefill_method = prefill_method_;
     r.decode_method = questions[i].decode_method;
     r.budget_tokens = questions[i].budget_tokens;
     r.trace = questions[i].trace;

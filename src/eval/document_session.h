@@ -33,8 +33,10 @@ class DocumentSession {
   using Progress = std::function<void(int64_t done, int64_t total)>;
   using Stream = std::function<void(size_t question, const Output&)>;
 
-  // Prefills the document. `progress` (may be null) is called after every step.
-  static Result<std::unique_ptr<DocumentSession>> open(Engine& engine, std::string document, const Progress& progress);
+  // Prefills the document; its questions continue it by the same method. `progress` (may be null) is called after every step.
+  // `prefill_method` empty: the engine's.
+  static Result<std::unique_ptr<DocumentSession>> open(Engine& engine, std::string document, const Progress& progress,
+                                                       std::string prefill_method = {});
   ~DocumentSession();
   DocumentSession(const DocumentSession&) = delete;
   DocumentSession& operator=(const DocumentSession&) = delete;
@@ -48,12 +50,12 @@ class DocumentSession {
   const RequestStats& prefill_stats() const { return prefill_stats_; }
 
  private:
-  DocumentSession(Engine& engine, std::string document) : engine_(engine), document_(std::move(document)) {}
-  Result<std::vector<TokenId>> prompt_of(const std::string& user_text) const;
+  DocumentSession(Engine& engine, std::string document, std::string prefill_method)
+      : engine_(engine), document_(std::move(document)), prefill_method_(std::move(prefill_method)) {}
   Status prefill(const Progress& progress);
 
   Engine& engine_;
-  const std::string document_;
+  const std::string document_, prefill_method_;
   std::vector<TokenId> held_;
   RequestId request_;
   bool holding_ = false;

@@ -1,5 +1,7 @@
 #include "kernels/cpu/cpu_ops.h"
 
+#include "kernels/cpu/attention_mass.h"
+#include "kernels/cpu/block_topk.h"
 #include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/decode_attention.h"
 #include "kernels/cpu/elementwise.h"
@@ -7,6 +9,8 @@
 #include "kernels/cpu/kv_write.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/prefill_attention.h"
+#include "kernels/cpu/summary.h"
+#include "kernels/cpu/summary_select.h"
 #include "kernels/cpu/xattention.h"
 #include "kernels/ref/dense_math.h"
 #include "kernels/ref/sample.h"
@@ -25,6 +29,10 @@ class CpuOpsImpl final : public CpuOps {
     FOVEA_TRY(linear_.prepare(limits, pool_.size(), numerics_));
     FOVEA_TRY(decode_.prepare(limits, pool_.size()));
     FOVEA_TRY(prefill_.prepare(limits, pool_.size(), numerics_));
+    FOVEA_TRY(mass_.prepare(limits));
+    FOVEA_TRY(summary_select_.prepare(limits));
+    summaries_.prepare(limits);
+    topk_.prepare(limits, pool_.size());
     FOVEA_TRY(xattention_.prepare(limits, pool_.size(), numerics_));
     sample_.prepare(limits.vocab);
     return select_.prepare(limits, pool_.size());
@@ -41,6 +49,11 @@ class CpuOpsImpl final : public CpuOps {
   void paged_decode(const AttentionParams& p, Stream&) override { decode_.run(p, pool_); }
   void paged_prefill(const AttentionParams& p, Stream&) override { prefill_.run(p, pool_); }
   void sample(const SampleParams& p, Stream&) override { sample_.run(p); }
+  void block_summaries(const BlockSummariesParams& p, Stream&) override { summaries_.run(p, pool_); }
+  void encode_codes(const EncodeCodesParams& p, Stream&) override { cpu::encode_codes(p, pool_); }
+  void summary_select(const SummarySelectParams& p, Stream&) override { summary_select_.run(p, pool_); }
+  void block_topk(const BlockTopkParams& p, Stream&) override { topk_.run(p, pool_); }
+  void attention_mass(const AttentionMassParams& p, Stream&) override { mass_.run(p, pool_); }
   void xattention_select(const XAttentionParams& p, Stream&) override { xattention_.run(p, pool_); }
 
  private:
@@ -50,6 +63,10 @@ class CpuOpsImpl final : public CpuOps {
   cpu::DecodeAttention decode_;
   cpu::PrefillAttention prefill_;
   cpu::HashSelect select_;
+  cpu::BlockSummaries summaries_;
+  cpu::SummarySelect summary_select_;
+  cpu::BlockTopk topk_;
+  cpu::AttentionMass mass_;
   cpu::XAttentionSelect xattention_;
   ref::Sample sample_;
 };

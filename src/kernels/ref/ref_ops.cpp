@@ -5,6 +5,7 @@
 #include "kernels/ref/hash.h"
 #include "kernels/ref/kv_write.h"
 #include "kernels/ref/sample.h"
+#include "kernels/ref/summary.h"
 #include "kernels/ref/xattention.h"
 
 namespace fovea {
@@ -29,6 +30,11 @@ class RefOps final : public Ops {
   void paged_decode(const AttentionParams& p, Stream&) override { ref::paged_attention(p); }
   void paged_prefill(const AttentionParams& p, Stream&) override { ref::paged_attention(p); }
   void sample(const SampleParams& p, Stream&) override { sample_.run(p); }
+  void block_summaries(const BlockSummariesParams& p, Stream&) override { ref::block_summaries(p); }
+  void encode_codes(const EncodeCodesParams& p, Stream&) override { ref::encode_codes(p); }
+  void summary_select(const SummarySelectParams& p, Stream&) override { ref::summary_select(p); }
+  void attention_mass(const AttentionMassParams& p, Stream&) override { ref::attention_mass(p); }
+  void block_topk(const BlockTopkParams& p, Stream&) override { ref::block_topk(p); }
   void xattention_select(const XAttentionParams& p, Stream&) override { ref::xattention_select(p); }
 
  private:
