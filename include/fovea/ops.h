@@ -258,6 +258,7 @@ struct OpsLimits {
   int32_t max_n = 1;            // widest linear output
   int32_t max_sample_rows = 1;  // rows of one sample() call
   int32_t vocab = 1;
+  int32_t xattention_stride = 0;  // least stride of an xattention_select() call; 0: none is made
 };
 
 struct BlockSummariesParams;  // fovea/summary_ops.h
@@ -265,6 +266,7 @@ struct EncodeCodesParams;
 struct SummarySelectParams;
 struct AttentionMassParams;
 struct BlockTopkParams;
+struct XAttentionParams;  // fovea/xattention_ops.h
 
 class Ops {
  public:
@@ -294,6 +296,9 @@ class Ops {
   virtual void attention_mass(const AttentionMassParams&, Stream&) { not_of_this_backend("attention_mass"); }
   virtual void block_topk(const BlockTopkParams&, Stream&) { not_of_this_backend("block_topk"); }
 
+  // Sparse prefill's choice of blocks: ref and cpu only. A method that needs it refuses other devices.
+  virtual void xattention_select(const XAttentionParams&, Stream&) { not_of_this_backend("xattention_select"); }
+
  protected:
   // Calling an operation that a backend lacks is a bug: whoever needs it asks for the device first.
   [[noreturn]] void not_of_this_backend(const char* op) const {
@@ -305,3 +310,4 @@ class Ops {
 }  // namespace fovea
 
 #include <fovea/summary_ops.h>
+#include <fovea/xattention_ops.h>

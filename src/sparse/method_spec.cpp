@@ -1,18 +1,11 @@
 // Specs: one configuration of a method on one line, `name[key=value,key=value]`.
+#include "sparse/method_sections.h"
 #include "sparse/registry.h"
-
-#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 
 namespace fovea {
 namespace {
-
-// The YAML section whose keys a method's spec takes.
-constexpr struct {
-  const char* method;
-  const char* section;
-} kSections[] = {{"gsa_on_device", "GSA_OnDevice"}, {"gsa", "GSA"}, {"dsa", "DSA"}, {"xattention", "XAttention"}};
 
 Status wrong(const std::string& spec, const std::string& why) { return Status::invalid_argument("method \"" + spec + "\": " + why); }
 
@@ -59,8 +52,9 @@ Result<MethodOptions> parse_method_spec(const std::string& spec) {
   const std::vector<std::string> names = method_names();
   if (std::find(names.begin(), names.end(), options.name) == names.end()) return make_method(options).status();  // lists the known
   if (open == std::string::npos) return options;
-  const auto section = std::find_if(std::begin(kSections), std::end(kSections), [&](const auto& s) { return options.name == s.method; });
-  if (section == std::end(kSections)) return wrong(spec, options.name + " has no settings");
+  const auto& sections = method_sections();
+  const auto section = std::find_if(sections.begin(), sections.end(), [&](const MethodSection& s) { return options.name == s.method; });
+  if (section == sections.end()) return wrong(spec, options.name + " has no settings");
   const std::string inside = spec.substr(open + 1, spec.size() - open - 2);
   YAML::Node keys(YAML::NodeType::Map);
   if (!inside.empty()) {
@@ -68,13 +62,9 @@ Result<MethodOptions> parse_method_spec(const std::string& spec) {
     if (!settings.ok()) return settings.status().with_context("method \"" + spec + "\"");
     for (const std::string& setting : *settings) FOVEA_TRY(read_setting(spec, setting, &keys));
   }
-  YAML::Node root;
-  root["ucm_sparse_config"][section->section] = keys;
-  YAML::Emitter yaml;
-  yaml << root;
-  FOVEA_ASSIGN(std::vector<MethodOptions> read, parse_method_config(yaml.c_str(), "method \"" + spec + "\"", nullptr));
-  read.at(0).label = spec;
-  return std::move(read[0]);
+  FOVEA_TRY(read_method_section(*section, keys, "method \"" + spec + "\": " + section->yaml, &options, nullptr));
+  options.label = spec;
+  return options;
 }
 
 }  // namespace fovea

@@ -24,8 +24,8 @@ Result<MethodOptions> parse_method_spec(const std::string& spec);
 // quote the text: an empty part, brackets without their partner.
 Result<std::vector<std::string>> split_outside_brackets(const std::string& text);
 
-// Reads `ucm_sparse_config: {GSA_OnDevice: {...}}` as UCM writes it. Unknown sections and keys are refused with file, key
-// and value; keys that are accepted and have no effect here are named in *notes.
+// Reads `ucm_sparse_config: {GSA: {...}, GSA_OnDevice: {...}}` as UCM writes it. Unknown sections and keys are refused with
+// file, key and value; keys that are accepted and have no effect here are named in *notes (which may be null).
 Result<std::vector<MethodOptions>> load_method_config(const std::string& path, std::vector<std::string>* notes);
 Result<std::vector<MethodOptions>> parse_method_config(const std::string& yaml, const std::string& name,
                                                        std::vector<std::string>* notes);

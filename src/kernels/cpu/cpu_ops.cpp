@@ -11,6 +11,7 @@
 #include "kernels/cpu/prefill_attention.h"
 #include "kernels/cpu/summary.h"
 #include "kernels/cpu/summary_select.h"
+#include "kernels/cpu/xattention.h"
 #include "kernels/ref/dense_math.h"
 #include "kernels/ref/sample.h"
 
@@ -32,6 +33,7 @@ class CpuOpsImpl final : public CpuOps {
     FOVEA_TRY(summary_select_.prepare(limits));
     summaries_.prepare(limits);
     topk_.prepare(limits, pool_.size());
+    FOVEA_TRY(xattention_.prepare(limits, pool_.size(), numerics_));
     sample_.prepare(limits.vocab);
     return select_.prepare(limits, pool_.size());
   }
@@ -52,6 +54,7 @@ class CpuOpsImpl final : public CpuOps {
   void summary_select(const SummarySelectParams& p, Stream&) override { summary_select_.run(p, pool_); }
   void block_topk(const BlockTopkParams& p, Stream&) override { topk_.run(p, pool_); }
   void attention_mass(const AttentionMassParams& p, Stream&) override { mass_.run(p, pool_); }
+  void xattention_select(const XAttentionParams& p, Stream&) override { xattention_.run(p, pool_); }
 
  private:
   ThreadPool& pool_;
@@ -64,6 +67,7 @@ class CpuOpsImpl final : public CpuOps {
   cpu::SummarySelect summary_select_;
   cpu::BlockTopk topk_;
   cpu::AttentionMass mass_;
+  cpu::XAttentionSelect xattention_;
   ref::Sample sample_;
 };
 

@@ -6,6 +6,7 @@
 #include "kernels/ref/kv_write.h"
 #include "kernels/ref/sample.h"
 #include "kernels/ref/summary.h"
+#include "kernels/ref/xattention.h"
 
 namespace fovea {
 namespace {
@@ -34,6 +35,7 @@ class RefOps final : public Ops {
   void summary_select(const SummarySelectParams& p, Stream&) override { ref::summary_select(p); }
   void attention_mass(const AttentionMassParams& p, Stream&) override { ref::attention_mass(p); }
   void block_topk(const BlockTopkParams& p, Stream&) override { ref::block_topk(p); }
+  void xattention_select(const XAttentionParams& p, Stream&) override { ref::xattention_select(p); }
 
  private:
   ref::Sample sample_;
