@@ -100,7 +100,7 @@ struct Want {
   LayerIdx layer;
   KvHeadIdx head;
   int32_t logical_block = 0;
-  int32_t priority = 0;     // 0 URGENT: the first request in the queue; 1 HIGH: up to the fifth; 2 NORMAL: up to the 17th; 3 LOW: speculative
+  int32_t priority = 0;     // by the request's place in the queue: 0 URGENT at 0, 1 HIGH to 4, 2 NORMAL to 16; 3 LOW: speculative
   int32_t steps_ahead = 1;  // it is expected to be read within so many steps
 };
 
