@@ -98,7 +98,7 @@ class Plot {
     x_high_ = std::log(high) + room;
     std::erase_if(ticks_, [&](double t) { return std::log(t) < x_low_; });
     const size_t columns = lengths_.size() == 4 ? 2 : std::min<size_t>(3, std::max<size_t>(1, lengths_.size()));
-    const double width = columns == 1 ? 700 : (kWidth - kLeft - kRight - kGap * static_cast<double>(columns - 1)) / static_cast<double>(columns);
+    const double width = (kWidth - kLeft - kRight - kGap * static_cast<double>(columns - 1)) / static_cast<double>(columns);
     double y = top;
     for (size_t i = 0; i < lengths_.size(); ++i) {
       const size_t column = i % columns;
@@ -163,6 +163,7 @@ class Plot {
         d_.lines.push_back({{{x, y_at(b, w.low)}, {x, y_at(b, w.high)}}, mix(s.color, kPaper, 0.62), 1.6});
         line.points.emplace_back(x, y);
         d_.marks.push_back({x, y, kMarkRadius, s.shape, s.color, static_cast<int64_t>(i)});
+        placer.avoid({x - 1, y_at(b, w.high), x + 1, y_at(b, w.low)});
         placer.block({x - kMarkRadius, y - kMarkRadius, x + kMarkRadius, y + kMarkRadius});
       }
       if (line.points.size() > 1) d_.lines.push_back(std::move(line));

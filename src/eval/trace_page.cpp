@@ -29,8 +29,8 @@ p { margin:0 0 10px; max-width:860px }
 table { border-collapse:separate; border-spacing:2px; font-size:12px; font-variant-numeric:tabular-nums }
 td, th { padding:3px 8px; text-align:center; min-width:44px; font-weight:400 }
 th { color:var(--dim) }
-caption { text-align:left; font-weight:600; font-size:13px; padding:6px 2px }
-.map { display:grid; grid-template-columns:150px 1fr; gap:2px 10px; margin:4px 0 14px; align-items:start }
+caption { white-space:nowrap; text-align:left; font-weight:600; font-size:13px; padding:6px 2px }
+.map { display:grid; grid-template-columns:90px 1fr; gap:2px 10px; margin:4px 0 14px; align-items:start }
 .map .name { color:var(--dim); font-size:12px; grid-column:2 }
 .tokens { font:11px/13px ui-monospace, "DejaVu Sans Mono", monospace; text-align:right; overflow:hidden }
 .tokens div { height:13px; white-space:pre; overflow:hidden }
@@ -97,7 +97,7 @@ function strips(q, field, undo) {
       let most = 0;
       for (let b = from; b < to && b < r.length; ++b) most = Math.max(most, r[b]);
       if (!most) continue;
-      g.fillStyle = 'rgb(' + shade(.12 + .88 * most / 255) + ')';
+      g.fillStyle = 'rgb(' + shade(field === 'read' ? .12 + .88 * most / 255 : most / 255) + ')';
       g.fillRect(x, y * high, 1, high - 1);
     }
   });
@@ -124,11 +124,11 @@ function question(q) {
   const map = el('div', 'map');
   for (const [field, name] of [['read', 'blocks read (darker: by more layers and heads)'], ['mass', 'true attention (mean over layers and heads, square-root scale)']]) {
     const label = el('div', 'tokens'), [canvas, blocks] = strips(q, field, undo);
-    label.append(...q.tokens.map(t => el('div', '', t.text.replace(/\n/g, '⏎'))));
+    label.append(...q.tokens.map(t => el('div', '', t.text.trim() ? t.text : t.text.replace(/\n/g, '⏎').replace(/ /g, '␣'))));
     map.append(el('div', 'name', name), label, canvas);
     if (field === 'read') continue;
     const axis = el('div', 'axis');
-    for (const f of [0, .25, .5, .75, 1]) axis.append(el('span', '', n0(Math.round(f * blocks * page.block_size))));
+    for (const f of [0, .25, .5, .75, 1]) axis.append(el('span', '', (f ? '' : 'token ') + n0(Math.round(f * blocks * page.block_size))));
     map.append(axis);
   }
   main.append(map);
