@@ -91,6 +91,9 @@ class Engine {
   virtual EngineStats stats() const = 0;
   // Prompt tokens prefilled so far of a request that is being prefilled, for progress bars; 0 if unknown.
   virtual int64_t computed_tokens(RequestId id) const = 0;
+  // Where a live or held request stands. From the thread that calls step. not_found: unknown, not taken over by a step yet, or
+  // over; invalid_argument: it has no answer `index`.
+  virtual Result<SparseRequestState> request_state(RequestId id, int32_t index = 0) const = 0;
   // Called for every row and layer of requests with trace set.
   virtual void set_trace(std::function<void(const SelectionTrace&)> callback) = 0;
   // Float32 logits of the last computed row of each sampled sequence go here too (tests): [vocab].

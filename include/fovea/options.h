@@ -78,6 +78,7 @@ struct EngineOptions {
   std::string prefill_method = "auto";      // of prompts
   int32_t sparse_min_context = 1024;        // below: dense, whatever the method
   int32_t sparse_extend_max_tokens = 256;   // a question up to this long goes through the decode method
+  int64_t max_step_kv_blocks = 0;           // most KV blocks that a step's decode rows read together; 0: no limit
   bool enable_prefix_caching = true;
   bool dummy_weights = false;               // random weights of config.json's shape (benchmarks)
   uint64_t seed = 0;                        // of dummy weights and of unseeded sampling

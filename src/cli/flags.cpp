@@ -24,6 +24,8 @@ void EngineFlags::add_to(CLI::App& app, bool methods) {
   app.add_option("--max-num-batched-tokens", options_.max_num_batched_tokens, "Tokens of one step, the chunk of a prefill; 0: 512 on a CPU, 2048 on a GPU")
       ->capture_default_str();
   app.add_option("--max-num-seqs", options_.max_num_seqs, "Sequences of one step")->capture_default_str();
+  app.add_option("--max-step-kv-blocks", options_.max_step_kv_blocks,
+                 "Most KV blocks that the answers of a step read together; others wait their turn. 0: no limit")->capture_default_str();
   app.add_option("--block-size", options_.block_size, "Tokens a KV block holds")->capture_default_str()->group(kv);
   app.add_option("--kv-cache-dtype", kv_cache_dtype_, "bf16, f16 or f32; on a GPU also fp8 (e4m3)")
       ->check(CLI::IsMember({"bf16", "bfloat16", "f16", "float16", "f32", "float32", "fp8", "fp8_e4m3", "auto"}))->capture_default_str()->group(kv);

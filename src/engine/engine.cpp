@@ -202,6 +202,7 @@ Status EngineImpl::make_cache() {
   s.max_num_seqs = options_.max_num_seqs;
   s.sparse_extend_max_tokens = options_.sparse_extend_max_tokens;
   s.sparse_min_context = options_.sparse_min_context;
+  s.max_step_kv_blocks = options_.max_step_kv_blocks;
   scheduler_ = std::make_unique<Scheduler>(s, *blocks_);
   return {};
 }

@@ -170,7 +170,10 @@ void EngineImpl::admit(Pending pending, std::vector<Output>* outputs) {
   spec.queue_key = r.fairness_key;
   spec.prompt = std::move(r.prompt);
   spec.max_new_tokens = static_cast<int32_t>(std::min<int64_t>(r.sampling.max_tokens, room));
-  spec.sparse = methods_[method].method != nullptr;
+  if (const Method* m = methods_[method].method.get()) {
+    spec.sparse = true;
+    spec.blocks_read = [m, budget = r.budget_tokens](int64_t keys) { return m->estimate_blocks(keys, budget); };
+  }
   spec.hold = r.hold;
   spec.hasher = hasher_of(prefill_method);
   if (const Method* m = methods_[prefill_method].method.get()) {

@@ -75,8 +75,11 @@ void ReadCounter::count_prefill(const RowGroup& group, const Selection& selectio
 }
 
 void ReadCounter::count(const RowGroup& group, LayerIdx layer, const Selection& selection, int32_t r, int32_t list) const {
-  RequestStats& stats = batch_.row_sequence(group.first_row + r)->stats;
+  Sequence& sequence = *batch_.row_sequence(group.first_row + r);
+  RequestStats& stats = sequence.stats;
   const int64_t len = batch_.row_position(group.first_row + r) + 1;
+  if (layer.value == 0) sequence.last_read.begin(len - 1, shape_.block_size);
+  if (!group.method || group.policy->rule(layer) != LayerRule::dense) sequence.last_read.add(selection, list, len - 1);
   int64_t tokens = 0;  // over KV heads
   for (int32_t h = 0; h < shape_.kv_heads; ++h)
     tokens += selected_tokens(selection, list, selection.heads == HeadGroups::per_kv_head ? h : 0, len);
