@@ -90,7 +90,7 @@ void TraceRecorder::score_head(const SelectionTrace& t, int32_t head, const std:
 
 void TraceRecorder::on_prefill_row(const SelectionTrace& t) {
   const Selection& s = *t.selection;
-  if (s.kind != Selection::Kind::list || s.heads != HeadGroups::per_query_head || s.tokens_per_unit < 2) return;
+  if (s.kind != Selection::Kind::list || s.tokens_per_unit < 2) return;
   PrefillTrace& p = trace_->prefill;
   p.tokens_per_unit = s.tokens_per_unit;
   if (p.layers.empty()) p.layers.resize(static_cast<size_t>(shape_.num_layers), {std::vector<double>(static_cast<size_t>(s.groups)), {}});

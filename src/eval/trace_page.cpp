@@ -153,7 +153,7 @@ function prefill(p) {
     f.append(c, el('figcaption', '', 'layer ' + i + ': density ' + pct(mean)));
     list.append(f);
   });
-  main.append(list, heads('density by layer and query head', p.layers.flatMap(l => l.density), p.layers.length, p.layers[0].density.length, 'head'));
+  main.append(list, heads('density by layer and head', p.layers.flatMap(l => l.density), p.layers.length, p.layers[0].density.length, 'head'));
 }
 for (const t of page.traces) {
   main.append(el('h2', '', n0(t.length) + ' tokens'));
