@@ -19,9 +19,11 @@ int64_t hits(const float* mass, int32_t all, const std::vector<int32_t>& blocks)
 }
 
 AnswerTrace::Token& token_at(AnswerTrace* answer, int64_t position, int32_t blocks) {
-  const auto at = std::find_if(answer->tokens.begin(), answer->tokens.end(), [&](const AnswerTrace::Token& t) { return t.position == position; });
+  const auto at =
+      std::find_if(answer->tokens.begin(), answer->tokens.end(), [&](const AnswerTrace::Token& t) { return t.position == position; });
   if (at != answer->tokens.end()) return *at;
-  answer->tokens.push_back({position, {}, std::vector<float>(static_cast<size_t>(blocks)), std::vector<float>(static_cast<size_t>(blocks))});
+  answer->tokens.push_back(
+      {position, {}, std::vector<float>(static_cast<size_t>(blocks)), std::vector<float>(static_cast<size_t>(blocks))});
   return answer->tokens.back();
 }
 

@@ -21,7 +21,7 @@ struct HeadTrace {
 // One question: which blocks each token of its answer read, and where its attention lay, over all layers and KV heads.
 struct AnswerTrace {
   struct Token {
-    int64_t position = 0;     // of the row that produced it
+    int64_t position = 0;  // of the row that produced it
     std::string text;
     std::vector<float> read;  // [blocks] share of layers and heads that read the block
     std::vector<float> mass;  // [blocks] mean share of the attention; empty where it was not sampled

@@ -47,7 +47,7 @@ td a { color:var(--accent) }
 #tip { position:fixed; pointer-events:none; display:none; background:#fff; border:1px solid #c9ccd2; border-radius:6px; padding:8px 12px;
   box-shadow:0 4px 14px #0002; font-size:13px; font-variant-numeric:tabular-nums; z-index:2 }
 #tip b { display:block; font-weight:600 }
-#tip span { color:var(--dim) }
+#tip span { display:block; color:var(--dim) }
 </style></head><body><main>
 )html";
 
@@ -56,9 +56,15 @@ const char* const kScript = R"html(
 <script>
 const page = JSON.parse(document.getElementById('data').textContent), rows = page.rows;
 const $ = id => document.getElementById(id);
-const el = (tag, cls, text) => { const e = document.createElement(tag); if (cls) e.className = cls; if (text !== undefined) e.textContent = text; return e; };
+function el(tag, cls, text) {
+  const e = document.createElement(tag);
+  if (cls) e.className = cls;
+  if (text !== undefined) e.textContent = text;
+  return e;
+}
 const pct = x => (100 * x).toFixed(1) + ' %', f3 = x => x === null ? '–' : x.toFixed(3);
-const varies = key => rows.some(r => r[key] !== rows[0][key]), prefills = rows.some(r => r.prefill_method !== 'dense'), traced = rows.some(r => r.mass !== null);
+const varies = key => rows.some(r => r[key] !== rows[0][key]);
+const prefills = rows.some(r => r.prefill_method !== 'dense'), traced = rows.some(r => r.mass !== null);
 const columns = [
   { name: 'tokens', key: 'length', text: r => r.length.toLocaleString('en') },
   ...(prefills ? [{ name: 'prefill', key: 'prefill_method', word: true, text: r => r.prefill_method }] : []),
@@ -99,7 +105,12 @@ function fill() {
     for (const c of columns) {
       const td = el('td', c.word ? 'word' : '', c.text(r));
       if (c.bar) td.insertAdjacentHTML('beforeend', bar(r));
-      if (c.key === 'trace') for (const l of page.links) if (l.run === r.run) { const a = el('a', '', 'open'); a.href = l.file; td.append(a); }
+      for (const l of page.links) {
+        if (c.key !== 'trace' || l.run !== r.run) continue;
+        const a = el('a', '', 'open');
+        a.href = l.file;
+        td.append(a);
+      }
       tr.append(td);
     }
     tr.onmouseenter = () => heat(i, true);
@@ -129,11 +140,12 @@ for (const n of [0, ...lengths]) chip('lengths', n, n ? n.toLocaleString('en') :
 for (const m of document.querySelectorAll('.plot [data-item]')) {
   const i = m.dataset.item, r = rows[i], tip = $('tip');
   m.onmouseenter = () => {
-    tip.replaceChildren(el('b', '', r.label), ...[
+    const lines = [
       r.length.toLocaleString('en') + ' tokens, ' + (r.task === 'all' ? 'all tasks' : r.task),
       'exact ' + f3(r.exact) + ' (' + r.right + ' of ' + r.total + '; 95 %: ' + f3(r.low) + ' – ' + f3(r.high) + ')',
       'KV bytes ' + pct(r.kv_bytes_share) + (prefills ? ', prefill pairs ' + pct(r.prefill_share) : ''),
-      ...(r.mass === null ? [] : ['attention mass held ' + f3(r.mass) + ', recall ' + f3(r.recall)])].map(t => { const d = el('span', '', t); d.style.display = 'block'; return d; }));
+      ...(r.mass === null ? [] : ['attention mass held ' + f3(r.mass) + ', recall ' + f3(r.recall)])];
+    tip.replaceChildren(el('b', '', r.label), ...lines.map(t => el('span', '', t)));
     tip.style.display = 'block';
     heat(i, true);
   };
@@ -181,13 +193,17 @@ nlohmann::ordered_json page_data(const EvalPage& page) {
 
 std::string eval_html(const EvalPage& page) {
   std::string html = kHead;
-  html += "<h1>Answers against what was read</h1>\n<p class=\"lead\">" + html_escaped(page.about) + "</p>\n<div class=\"chips\" id=\"tasks\"><span>questions</span></div>\n";
+  html += "<h1>Answers against what was read</h1>\n<p class=\"lead\">" + html_escaped(page.about) +
+          "</p>\n<div class=\"chips\" id=\"tasks\"><span>questions</span></div>\n";
   for (const std::string& task : tasks_of(page.rows))
     html += "<div class=\"plot\" data-task=\"" + html_escaped(task) + "\">" + drawing_svg(eval_plot(page.rows, task, {})) + "</div>\n";
-  html += "<div class=\"chips\" id=\"lengths\"><span>tokens</span></div>\n<div class=\"wide\"><table><thead><tr id=\"head\"></tr></thead><tbody id=\"body\"></tbody></table></div>\n"
-          "<p class=\"note\">An answer is right if it equals the expected text and the model stopped there. KV bytes are counted: the K and V that the "
-          "question's and the answer's tokens read, and the summaries that were scanned to choose them, against what dense attention reads for "
-          "the same tokens. Click a column to sort by it.</p>\n";
+  html +=
+      "<div class=\"chips\" id=\"lengths\"><span>tokens</span></div>\n<div class=\"wide\"><table><thead><tr "
+      "id=\"head\"></tr></thead><tbody id=\"body\"></tbody></table></div>\n"
+      "<p class=\"note\">An answer is right if it equals the expected text and the model stopped there. KV bytes are counted: the K and V "
+      "that the "
+      "question's and the answer's tokens read, and the summaries that were scanned to choose them, against what dense attention reads for "
+      "the same tokens. Click a column to sort by it.</p>\n";
   html += html_data(page_data(page), "data");
   html += kScript;
   return html;

@@ -12,8 +12,10 @@ namespace {
 
 constexpr Rgb kInk{34, 36, 40}, kDim{112, 116, 124}, kGrid{232, 234, 238}, kFrame{190, 194, 201}, kPaper{255, 255, 255}, kDense{70, 74, 82};
 // Told apart by readers with any colour vision (after Okabe and Ito, darkened for thin lines on white).
-constexpr Rgb kSeries[] = {{0, 104, 166}, {200, 80, 0}, {0, 132, 98}, {176, 76, 132}, {160, 110, 0}, {64, 150, 200}, {110, 72, 160}, {120, 86, 60}};
-constexpr Drawing::Shape kShapes[] = {Drawing::Shape::circle, Drawing::Shape::square, Drawing::Shape::triangle, Drawing::Shape::diamond, Drawing::Shape::cross};
+constexpr Rgb kSeries[] = {{0, 104, 166}, {200, 80, 0},   {0, 132, 98},   {176, 76, 132},
+                           {160, 110, 0}, {64, 150, 200}, {110, 72, 160}, {120, 86, 60}};
+constexpr Drawing::Shape kShapes[] = {Drawing::Shape::circle, Drawing::Shape::square, Drawing::Shape::triangle, Drawing::Shape::diamond,
+                                      Drawing::Shape::cross};
 
 constexpr double kWidth = 1080, kLeft = 56, kRight = 16, kGap = 34, kPlotHeight = 300, kMarkRadius = 4.5;
 constexpr double kSmall = 11, kNormal = 12;
@@ -73,7 +75,8 @@ class Plot {
       series_.push_back({label, kDense, Drawing::Shape::circle});
       return;
     }
-    series_.push_back({label, kSeries[colored_ % std::size(kSeries)], kShapes[(colored_ + colored_ / std::size(kSeries)) % std::size(kShapes)]});
+    series_.push_back(
+        {label, kSeries[colored_ % std::size(kSeries)], kShapes[(colored_ + colored_ / std::size(kSeries)) % std::size(kShapes)]});
     ++colored_;
   }
 
@@ -192,7 +195,8 @@ class Plot {
       d_.texts.push_back({x + 17, y + 4, kNormal, series_[i].label, kInk});
     }
     const double y = top + 20 * static_cast<double>(per_column) + 6;
-    d_.texts.push_back({kLeft, y, kSmall, "Numbers beside marks: budget in tokens. Vertical bars: 95 % intervals (Wilson). Dashed: dense attention.", kDim});
+    d_.texts.push_back({kLeft, y, kSmall,
+                        "Numbers beside marks: budget in tokens. Vertical bars: 95 % intervals (Wilson). Dashed: dense attention.", kDim});
     return y;
   }
 

@@ -62,7 +62,8 @@ TEST(EvalPlot, AMarkForEachRowOfTheTask) {
 }
 
 TEST(EvalPlot, TheAxesAreHonest) {
-  std::vector<EvalRow> rows = {row({}, 2048, 200, 1000), row({"dense", "a", 1, 16}, 2048, 0, 10), row({"dense", "b", 1, 16}, 2048, 100, 100)};
+  std::vector<EvalRow> rows = {row({}, 2048, 200, 1000), row({"dense", "a", 1, 16}, 2048, 0, 10),
+                               row({"dense", "b", 1, 16}, 2048, 100, 100)};
   const Drawing d = eval_plot(rows, "all", {});
   const Drawing::Mark dense = mark_of(d, 0), low = mark_of(d, 1), middle = mark_of(d, 2);
   EXPECT_NEAR(middle.x - low.x, dense.x - middle.x, 1e-6) << "a factor of ten is the same way everywhere";
@@ -91,7 +92,8 @@ TEST(EvalPlot, ASparsePrefillAddsItsOwnAxis) {
   // The dense reference of each length again, the new run, and its place in the legend.
   EXPECT_EQ(d.marks.size(), marks + 3 + 1 + 1);
   int named = 0;
-  for (const Drawing::Text& t : d.texts) named += t.text.find("prefill") != std::string::npos && t.text.find("log scale") != std::string::npos;
+  for (const Drawing::Text& t : d.texts)
+    named += t.text.find("prefill") != std::string::npos && t.text.find("log scale") != std::string::npos;
   EXPECT_EQ(named, 3) << "one for each length";
 }
 
@@ -163,7 +165,8 @@ TEST(DrawingPng, APictureIsWrittenAndAWrongPlaceNamed) {
   in.read(head.data(), 8);
   EXPECT_EQ(head, "\x89PNG\r\n\x1a\n");
   std::remove(path.c_str());
-  EXPECT_NE(write_drawing_png(Drawing{10, 10, {}, {}, {}, {}}, "/nonexistent/x.png").message().find("/nonexistent/x.png"), std::string::npos);
+  EXPECT_NE(write_drawing_png(Drawing{10, 10, {}, {}, {}, {}}, "/nonexistent/x.png").message().find("/nonexistent/x.png"),
+            std::string::npos);
 }
 
 }  // namespace
