@@ -168,7 +168,8 @@ Status execute(const RunFlags& f) {
   if (m.max_model_len > m.max_position_embeddings)
     std::fprintf(stderr, "fovea: warning: --max-model-len %lld exceeds the model's max_position_embeddings %lld: answers may degrade\n",
                  static_cast<long long>(m.max_model_len), static_cast<long long>(m.max_position_embeddings));
-  Json json = {{"model", m.architecture}, {"decode_method", engine->options().decode_method}, {"prefill_method", engine->options().prefill_method}, {"backend", engine->backend()}};
+  const EngineOptions& o = engine->options();
+  Json json = {{"model", m.architecture}, {"decode_method", o.decode_method}, {"prefill_method", o.prefill_method}, {"backend", engine->backend()}};
   json["answers"] = Json::array();
   FOVEA_TRY(f.file.empty() ? answer_prompt(*engine, f, &json) : answer_document(*engine, f, std::move(document), &json));
   if (f.json) std::cout << json.dump(2) << "\n";
