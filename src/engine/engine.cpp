@@ -255,6 +255,9 @@ Status EngineImpl::make_ops() {
   limits.block_size = options_.block_size;
   limits.max_k = std::max({c.hidden_size, c.intermediate_size, c.num_heads * c.head_dim});
   limits.max_n = std::max({c.hidden_size, c.intermediate_size, c.num_heads * c.head_dim, c.vocab_size});
+  for (const MethodEntry& e : methods_) {
+    if (e.method) e.method->raise_limits(&limits);
+  }
   FOVEA_TRY(ops_->prepare(limits));
   if (cpu_ops_) {
     const auto add = [&](const WeightMatrix& w) { return cpu_ops_->add_linear_shape(static_cast<int32_t>(w.cols), static_cast<int32_t>(w.rows), w.dtype); };

@@ -2,6 +2,7 @@
 
 #include "sparse/gsa/gsa.h"
 #include "sparse/gsa_on_device/gsa_on_device.h"
+#include "sparse/xattention/xattention.h"
 
 namespace fovea {
 namespace {
@@ -15,6 +16,7 @@ constexpr Entry kMethods[] = {
     {"dense", nullptr},
     {"gsa", [](const MethodOptions& o) -> std::unique_ptr<Method> { return std::make_unique<Gsa>(o.gsa); }},
     {"gsa_on_device", [](const MethodOptions& o) -> std::unique_ptr<Method> { return std::make_unique<GsaOnDevice>(o.gsa); }},
+    {"xattention", [](const MethodOptions& o) -> std::unique_ptr<Method> { return std::make_unique<XAttention>(o.xattention); }},
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <new>
 
+#include "kernels/cpu/prefill_attention.h"
 #include "kernels/ref/xattention.h"
 #include "kernels/xattention_cases.h"
 
@@ -165,6 +166,53 @@ TEST_P(XAttentionCpu, ChunksOfWholeBlocksChooseTheSame) {
 
 INSTANTIATE_TEST_SUITE_P(All, XAttentionCpu, ::testing::ValuesIn(testing::xattention_cases()),
                          [](const auto& i) { return i.param.name; });
+
+// The choice and the attention through it, in chunks of 128 and 384 tokens and in one: the same bits.
+TEST(XAttentionSelect, ChunksAttendAlike) {
+  XCase c{.shape = {.heads = 8, .kv_heads = 2, .seqs = {{700, 1000}}}, .threshold = 0.5f};
+  XProblem problem(c);
+  AttentionParams a = problem.memory().params();
+  ThreadPool pool(2);
+  XAttentionSelect select;
+  cpu::PrefillAttention attention;
+  ASSERT_TRUE(select.prepare(limits_of(problem), 2, Numerics::f32).ok());
+  ASSERT_TRUE(attention.prepare(limits_of(problem), 2, Numerics::f32).ok());
+  const auto attend = [&](int32_t first, int32_t end) {
+    XAttentionParams p = problem.params();
+    const int32_t indptr[] = {0, end - first}, len = 300 + end;
+    const int64_t skip = int64_t{first} * p.num_heads;
+    std::vector<int32_t> seq(end - first), at(end - first + 1);
+    p.q += skip * p.kv.head_dim;
+    p.q_indptr = indptr;
+    p.seq_len = &len;
+    p.tiles = xattention_tiles(indptr, &len, 1, p.block_size, seq.data(), at.data());
+    p.tile_seq = seq.data();
+    p.tile_indptr = at.data();
+    select.run(p, pool);
+    const Selection s{.kind = Selection::Kind::list, .heads = HeadGroups::per_query_head, .tokens_per_unit = p.block_size,
+                      .rows = p.tiles, .groups = p.num_heads, .capacity = p.capacity, .row_indptr = at.data(),
+                      .units = p.units, .counts = p.counts};
+    AttentionParams chunk = a;
+    chunk.q = p.q;
+    chunk.out += skip * p.kv.head_dim;
+    chunk.lse += skip;
+    chunk.q_indptr = indptr;
+    chunk.seq_len = &len;
+    chunk.selection = &s;
+    attention.run(chunk, pool);
+  };
+  attend(0, 700);
+  const std::vector<float> whole = problem.memory().out();
+  for (int32_t chunk : {128, 384}) {
+    std::fill(problem.memory().out().begin(), problem.memory().out().end(), NAN);
+    for (int32_t first = 0; first < 700;) {
+      const int32_t end = std::min(700, (300 + first) / chunk * chunk + chunk - 300);
+      attend(first, end);
+      first = end;
+    }
+    EXPECT_EQ(std::memcmp(whole.data(), problem.memory().out().data(), whole.size() * sizeof(float)), 0) << chunk;
+  }
+}
 
 TEST(XAttentionSelect, KeysThatNoRowMaySeeChangeNothing) {
   // attention_cases.h has poisoned what lies beyond every row; here what lies beyond the earlier rows is poisoned too.
