@@ -10,11 +10,14 @@
 // Input that violates a stated bound is a bug and asserts (where the host can see it).
 #pragma once
 
+#include <fovea/dsa_ops.h>
 #include <fovea/selection.h>
 #include <fovea/status.h>
 #include <fovea/types.h>
 
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <string_view>
 
 namespace fovea {
@@ -254,6 +257,9 @@ struct OpsLimits {
   int32_t max_n = 1;            // widest linear output
   int32_t max_sample_rows = 1;  // rows of one sample() call
   int32_t vocab = 1;
+  int32_t index_heads = 0;      // Hi of the DSA indexer; 0: index_topk is not called
+  int32_t index_dim = 0;        // di
+  int32_t index_topk = 0;       // most tokens a row chooses
 };
 
 class Ops {
@@ -276,6 +282,18 @@ class Ops {
   // Tiles of query rows, compute-bound; a row's result does not depend on which rows share its tile, bit for bit.
   virtual void paged_prefill(const AttentionParams& p, Stream& stream) = 0;
   virtual void sample(const SampleParams& p, Stream& stream) = 0;
+
+  // The DSA indexer: cpu and ref only.
+  virtual void index_write(const IndexWriteParams&, Stream&) { unsupported("index_write"); }
+  virtual void index_topk(const IndexTopkParams&, Stream&) { unsupported("index_topk"); }
+  virtual void index_transform(const IndexTransformParams&, Stream&) { unsupported("index_transform"); }
+
+ protected:
+  // Whoever needs an operation that a backend lacks refuses that backend when it is set up; a call is a bug.
+  [[noreturn]] void unsupported(const char* operation) const {
+    std::fprintf(stderr, "fovea: bug: the %.*s backend has no %s\n", static_cast<int>(name().size()), name().data(), operation);
+    std::abort();
+  }
 };
 
 }  // namespace fovea

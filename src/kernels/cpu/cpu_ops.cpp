@@ -2,12 +2,15 @@
 
 #include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/decode_attention.h"
+#include "kernels/cpu/dsa_index_write.h"
+#include "kernels/cpu/dsa_topk.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/hash_select.h"
 #include "kernels/cpu/kv_write.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/prefill_attention.h"
 #include "kernels/ref/dense_math.h"
+#include "kernels/ref/dsa_topk.h"
 #include "kernels/ref/sample.h"
 
 namespace fovea {
@@ -24,6 +27,7 @@ class CpuOpsImpl final : public CpuOps {
     FOVEA_TRY(linear_.prepare(limits, pool_.size(), numerics_));
     FOVEA_TRY(decode_.prepare(limits, pool_.size()));
     FOVEA_TRY(prefill_.prepare(limits, pool_.size(), numerics_));
+    FOVEA_TRY(index_topk_.prepare(limits, pool_.size()));
     sample_.prepare(limits.vocab);
     return select_.prepare(limits, pool_.size());
   }
@@ -39,6 +43,9 @@ class CpuOpsImpl final : public CpuOps {
   void paged_decode(const AttentionParams& p, Stream&) override { decode_.run(p, pool_); }
   void paged_prefill(const AttentionParams& p, Stream&) override { prefill_.run(p, pool_); }
   void sample(const SampleParams& p, Stream&) override { sample_.run(p); }
+  void index_write(const IndexWriteParams& p, Stream&) override { cpu::index_write(p, pool_); }
+  void index_topk(const IndexTopkParams& p, Stream&) override { index_topk_.run(p, pool_); }
+  void index_transform(const IndexTransformParams& p, Stream&) override { ref::index_transform(p); }
 
  private:
   ThreadPool& pool_;
@@ -47,6 +54,7 @@ class CpuOpsImpl final : public CpuOps {
   cpu::DecodeAttention decode_;
   cpu::PrefillAttention prefill_;
   cpu::HashSelect select_;
+  cpu::IndexTopk index_topk_;
   ref::Sample sample_;
 };
 

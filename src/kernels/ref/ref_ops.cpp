@@ -2,6 +2,8 @@
 
 #include "kernels/ref/attention.h"
 #include "kernels/ref/dense_math.h"
+#include "kernels/ref/dsa_index.h"
+#include "kernels/ref/dsa_topk.h"
 #include "kernels/ref/hash.h"
 #include "kernels/ref/kv_write.h"
 #include "kernels/ref/sample.h"
@@ -28,6 +30,9 @@ class RefOps final : public Ops {
   void paged_decode(const AttentionParams& p, Stream&) override { ref::paged_attention(p); }
   void paged_prefill(const AttentionParams& p, Stream&) override { ref::paged_attention(p); }
   void sample(const SampleParams& p, Stream&) override { sample_.run(p); }
+  void index_write(const IndexWriteParams& p, Stream&) override { ref::index_write(p); }
+  void index_topk(const IndexTopkParams& p, Stream&) override { ref::index_topk(p); }
+  void index_transform(const IndexTransformParams& p, Stream&) override { ref::index_transform(p); }
 
  private:
   ref::Sample sample_;
