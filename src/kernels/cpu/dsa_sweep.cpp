@@ -50,6 +50,9 @@ struct Tile {
   float* scores;       // [tokens][kPanel]
 };
 
+// Not Max, of which one cannot say what it makes of a NaN: a NaN stays.
+HWY_INLINE V relu(V x) { return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(D())), x); }
+
 // kTokens rows of kHeads heads: products of 3 vectors of keys, then relu, weight and the sum over the heads.
 template <int kTokens, int kHeads>
 void score_tile(const Tile& t) {
@@ -83,7 +86,7 @@ void score_tile(const Tile& t) {
     for (int h = 0; h < kHeads; ++h) {
       const V w = hn::Set(d, t.weights[token * kHeads + h]);
 #pragma GCC unroll 3
-      for (int v = 0; v < 3; ++v) score[v] = hn::MulAdd(w, hn::Max(zero, sum[token * kHeads + h][v]), score[v]);
+      for (int v = 0; v < 3; ++v) score[v] = hn::MulAdd(w, relu(sum[token * kHeads + h][v]), score[v]);
     }
 #pragma GCC unroll 3
     for (int v = 0; v < 3; ++v) hn::StoreU(score[v], d, out + v * kLanes);
