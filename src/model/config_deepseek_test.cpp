@@ -120,7 +120,7 @@ TEST(DeepseekConfig, WhichLayersHaveExperts) {
 
 TEST(DeepseekConfig, WhichLayersShareAChoice) {
   const auto indexes = [](const json& more) { return good(with(base(kGlm), more)).deepseek->layer_indexes; };
-  EXPECT_EQ(indexes({}), (Flags{1, 1, 1, 1}));
+  EXPECT_EQ(indexes(json::object()), (Flags{1, 1, 1, 1}));
   EXPECT_EQ(indexes({{"indexer_types", {"full", "shared", "shared", "full"}}}), (Flags{1, 0, 0, 1}));
   EXPECT_EQ(indexes({{"index_topk_pattern", "FSFSS"}}), (Flags{1, 0, 1, 0}));
   EXPECT_EQ(indexes({{"index_topk_freq", 2}}), (Flags{1, 1, 0, 1}));  // max(i - 2 + 1, 0) % 2
