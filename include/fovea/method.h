@@ -26,10 +26,18 @@ class StepMemory;
 struct ModelShape {
   int32_t num_layers = 0;
   int32_t num_heads = 0;
-  int32_t kv_heads = 0;
-  int32_t head_dim = 0;
+  int32_t kv_heads = 0;  // MLA: 1, the latent that all heads share
+  int32_t head_dim = 0;  // of a key in the cache; MLA: kv_lora_rank + rope_dim
   int32_t block_size = 16;
   int64_t kv_bytes_per_token_head = 0;  // K + V of one token and one KV head
+  // MLA; 0 elsewhere.
+  int32_t kv_lora_rank = 0;
+  int32_t rope_dim = 0;
+  // DSA's indexer; 0 where the model has none.
+  int32_t index_heads = 0;
+  int32_t index_dim = 0;
+  int32_t index_topk = 0;                     // tokens
+  std::vector<int32_t> shared_index_layers;   // layers without an indexer: they read what the one before chose
 };
 
 // Sizes of the largest step, so that a method allocates once.
@@ -45,16 +53,21 @@ enum class CombineRule : uint8_t {
   gates,      // several branches weighted by learned gates (the original NSA)
 };
 
-// The rows of one step that one method serves. Host arrays, but for the last two; they live until step_finish. Rows that
+// The rows of one step that one method serves. Host arrays, but for those named so; they live until step_finish. Rows that
 // only pad a batch have length 0.
 struct StepRows {
   int32_t rows = 0;
+  bool prefill = false;  // rows of prompts; else of questions and answers
   const int32_t* row_seq = nullptr;        // [rows] row of the block table
   const int32_t* row_len = nullptr;        // [rows] keys visible to the row: its position + 1
   const SequenceId* row_sequence = nullptr;  // [rows] whose row it is
   const int32_t* row_budget_tokens = nullptr;  // [rows] the request's own budget in tokens; 0: the method's
   const int32_t* device_row_seq = nullptr;  // row_seq and row_len in device memory
   const int32_t* device_row_len = nullptr;
+  // As AttentionParams has them: sequence s owns rows [q_indptr[s], q_indptr[s+1]) and has seq_len[s] keys.
+  int32_t num_seqs = 0;
+  const int32_t* q_indptr = nullptr;  // [num_seqs + 1]
+  const int32_t* seq_len = nullptr;   // [num_seqs]
 };
 
 // What a layer offers for a choice. Device memory of the backend. Pointers a model does not have are null.
@@ -66,7 +79,19 @@ struct SelectInputs {
   const float* index_q = nullptr;   // projected index queries (DSA), or null
   const float* index_weights = nullptr;  // signed head weights (DSA), or null
   PageTableView block_table;        // BlockIds
+  KvView kv;                        // K and V of the layer, this step's included; MLA: k is the latent, v is null
   std::byte* const* planes = nullptr;  // this layer's array of each plane that planes() declared, in that order
+};
+
+// One layer's K and V of a step, of all its rows, whoever serves them. Device memory.
+struct KvWritten {
+  LayerIdx layer;
+  int32_t tokens = 0;
+  const int64_t* slot_mapping = nullptr;  // [tokens] block * bs + offset; -1: the row wrote nothing
+  KvView kv;                              // kv.table is empty
+  // This layer's array of each plane that planes() declared; null: another keeps that plane up to date (the fused cache
+  // write, or an earlier method that shares it).
+  std::byte* const* planes = nullptr;
 };
 
 // Blocks that later steps will probably read, for the prefetch engine.
@@ -82,36 +107,48 @@ class Method {
  public:
   virtual ~Method() = default;
 
-  // As flags and files name it: "dense", "gsa_on_device".
+  // As flags and files name it: "gsa_on_device".
   virtual std::string_view name() const = 0;
   // Determines what a prefill by this method leaves in the cache, parameters included; "dense" if it is dense.
   virtual std::string lineage() const = 0;
   virtual CombineRule combine() const { return CombineRule::none; }
-  // False: select() is never called, the engine takes the dense path.
-  virtual bool sparse() const = 0;
+  // Which rows it can serve: questions and answers; prompts.
+  virtual bool decodes() const { return true; }
+  virtual bool prefills() const { return false; }
+  // Prefill only: what it computes depends on tiles of this many tokens, at multiples of it. Chunks, prefix hits and
+  // published blocks are cut there.
+  virtual int32_t prefill_alignment() const { return 1; }
+  // Prefill rows of tiles that end at or below this position take the dense path.
+  virtual int64_t prefill_min_context() const { return 0; }
+  // Layers that read everything; layers that read what the nearest layer before them chose.
+  virtual std::vector<int32_t> dense_layers() const { return {}; }
+  virtual std::vector<int32_t> reuse_layers() const { return {}; }
 
   // Called once, before planes(). Rejects options that do not fit the model, naming them. What select() needs of the host
   // in every step is taken from `staging` and filled in step_begin(); the rest is device memory of the method's own.
   virtual Status attach(const ModelShape& shape, const MethodLimits& limits, Device& device, StepMemory& staging) = 0;
+  // Planes of one name are shared between methods, so a plane's name tells its configuration.
   virtual std::vector<PlaneSpec> planes() const { return {}; }
-  // Hash codes the fused cache write keeps up to date; null: the method has none. `plane`: this layer's codes array.
+  // Hash codes in planes()[0], which the fused cache write can keep up to date (it keeps those of one method; others make
+  // theirs in on_kv_written). False: the method has none. `plane`: this layer's codes array.
   virtual bool codes_view(std::byte* plane, CodesView* out) const { return false; }
 
   virtual void request_begin(SequenceId) {}
   virtual void request_finish(SequenceId) {}
-  // Before staging is uploaded. resource_exhausted: no memory for a step this large.
+  // Before staging is uploaded, once for each group of rows it serves (prefill and decode apart). resource_exhausted: no
+  // memory for a step this large.
   virtual Status step_begin(const StepRows&) { return {}; }
   // What select() of this step bakes into a captured graph besides the number of rows: steps with another key replay
   // another graph.
   virtual uint64_t graph_key() const { return 0; }
   virtual void step_finish() {}
-  // K and V of `tokens` tokens lie in the cache now (summaries that the fused write does not keep are made here).
-  virtual void on_kv_written(const KvWriteParams&, LayerIdx) {}
+  // In every step and layer, used or not: summaries are kept for every token. Enqueues only.
+  virtual void on_kv_written(const KvWritten&, Ops&, Stream&) {}
 
   // Fills *out with a view of buffers that live until the next select() of this method or step_finish().
   virtual Status select(const SelectInputs& in, Ops& ops, Stream& stream, Selection* out) = 0;
 
-  // Blocks whose K and V the method reads of a context of `tokens` (what a sparse request really keeps).
+  // Blocks whose K and V a decode row with `tokens` visible keys reads (what a sparse request really keeps).
   virtual int64_t estimate_blocks(int64_t tokens, int32_t budget_tokens) const = 0;
   // Bytes of summaries that choosing for one row and one layer scans.
   virtual int64_t summary_bytes(int64_t row_len) const { return 0; }

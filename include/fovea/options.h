@@ -24,9 +24,10 @@ struct GsaOptions {
   std::vector<int32_t> dense_layers;  // layers that read everything
 };
 
-// A decode method the engine holds ready; a request picks one by name.
+// One configuration of a method, held ready by the engine; a request picks it by its label.
 struct MethodOptions {
   std::string name = "dense";  // dense, gsa_on_device
+  std::string label;           // unique in an engine; empty: the name
   GsaOptions gsa;
 };
 
@@ -45,7 +46,10 @@ struct EngineOptions {
   int32_t threads = 0;                      // 0: the cores this process may use
   NumericsChoice numerics = NumericsChoice::automatic;
   std::vector<MethodOptions> methods = {MethodOptions{}};  // "dense" is always there
-  std::string decode_method = "dense";      // for requests that name none
+  // For requests that name none: labels, or names of methods with their default options. auto: what the model was trained
+  // for (dense, but for models with an indexer).
+  std::string decode_method = "auto";       // of questions and answers
+  std::string prefill_method = "auto";      // of prompts
   int32_t sparse_min_context = 1024;        // below: dense, whatever the method
   int32_t sparse_extend_max_tokens = 256;   // a question up to this long goes through the decode method
   bool enable_prefix_caching = true;

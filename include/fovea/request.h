@@ -30,7 +30,8 @@ struct SamplingParams {
 struct Request {
   std::vector<TokenId> prompt;      // never empty, except with fork_of
   SamplingParams sampling;
-  std::string decode_method;        // empty: the engine's
+  std::string decode_method;        // label of a method; empty: the engine's
+  std::string prefill_method;       // likewise; a fork continues its parent's
   int32_t budget_tokens = 0;        // 0: the method's own budget
   std::string fairness_key;         // requests of one key are served in order, keys in turn
   // Keep the sequence's blocks when it is finished, until release(): a document that questions fork.
@@ -54,12 +55,19 @@ struct RequestStats {
   int64_t kv_bytes_read = 0;       // selected K and V those rows read
   int64_t summary_bytes_read = 0;  // codes those rows scanned
   int64_t kv_bytes_dense = 0;      // K and V dense attention would have read for the same rows
+  // Of prefill rows: query-key pairs that attention worked on, over heads and layers, and that dense attention would have.
+  // Counted where the host sees Selections (the CPU); else 0.
+  int64_t prefill_pairs_read = 0;
+  int64_t prefill_pairs_dense = 0;
   int64_t context_tokens = 0;      // prompt and output at the end
   double queue_s = 0;              // submitted to first scheduled
   double ttft_s = 0;               // submitted to first token
   double decode_s = 0;             // first token to last
   double kv_bytes_share() const {
     return kv_bytes_dense == 0 ? 1.0 : double(kv_bytes_read + summary_bytes_read) / double(kv_bytes_dense);
+  }
+  double prefill_share() const {
+    return prefill_pairs_dense == 0 ? 1.0 : double(prefill_pairs_read) / double(prefill_pairs_dense);
   }
 };
 

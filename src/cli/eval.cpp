@@ -61,7 +61,7 @@ Status execute(EvalFlags& f) {
   for (const std::string& m : f.methods) {
     bool known = m == "dense";
     for (const MethodOptions& o : options.methods) known |= o.name == m;
-    if (!known) options.methods.push_back({m, GsaOptions{}});
+    if (!known) options.methods.push_back({m, "", GsaOptions{}});
   }
   FOVEA_ASSIGN(const std::unique_ptr<Engine> engine, Engine::create(std::move(options)));
   f.options.runs = runs_of(f);

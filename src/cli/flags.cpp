@@ -36,7 +36,9 @@ void EngineFlags::add_to(CLI::App& app, bool methods) {
   app.add_option("--seed", options_.seed, "Seed of sampling and of dummy weights")->capture_default_str();
   if (!methods) return;
   const std::string sparse = kSparseGroup;
-  app.add_option("--decode-method", decode_method, "What decode steps read: dense, gsa_on_device")->capture_default_str()->group(sparse);
+  app.add_option("--decode-method", decode_method, "What questions and answers read: dense, gsa_on_device; auto: as the model was trained")
+      ->capture_default_str()->group(sparse);
+  app.add_option("--prefill-method", prefill_method, "What prompts read, likewise")->capture_default_str()->group(sparse);
   app.add_option("--budget-tokens", budget_tokens, "Tokens of context each step reads; 0: the method's own budget")->group(sparse);
   add_sparse_to(app);
 }
@@ -67,6 +69,7 @@ Result<EngineOptions> EngineFlags::options() const {
   }
   for (const std::string& note : notes) std::fprintf(stderr, "fovea: note: %s\n", note.c_str());
   o.decode_method = decode_method;
+  o.prefill_method = prefill_method;
   return o;
 }
 

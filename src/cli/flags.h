@@ -23,7 +23,8 @@ class EngineFlags {
   // Reads --config too. Notes for the user (keys without effect) go to stderr.
   Result<EngineOptions> options() const;
 
-  std::string decode_method = "dense";
+  std::string decode_method = "auto";
+  std::string prefill_method = "auto";
   int32_t budget_tokens = 0;
 
  private:

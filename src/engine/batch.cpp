@@ -12,7 +12,7 @@ Batch::Batch(const BatchLimits& limits, std::vector<MethodEntry>& methods, Devic
   const int64_t pad = limits.pad_decodes ? 2 : 1;
   const int64_t rows = limits.max_rows * pad;
   tables_capacity_ = static_cast<int32_t>(2 * limits.max_seqs * pad);
-  pieces_.resize(2 + methods.size());
+  pieces_.resize(2 + 2 * methods.size());
   for (auto& p : pieces_) p.reserve(tables_capacity_);
   groups_.reserve(pieces_.size());
   for (auto* a : {&ids_, &positions_, &row_seq_, &row_len_}) *a = staging.take<int32_t>(rows);
@@ -45,12 +45,21 @@ int32_t Batch::padded_rows(int32_t rows) {
 
 // Which row group serves a row. A sparse row that would keep every block takes the dense path, exactly.
 int32_t Batch::group_of(const ScheduledRows& rows, const Sequence& sequence, int32_t offset) const {
-  if (rows.phase == Phase::prefill) return 0;
+  if (rows.phase == Phase::prefill) return prefill_group_of(sequence, rows.first_position + offset);
   const MethodEntry& entry = methods_[sequence.method];
   const int64_t len = rows.first_position + offset + 1;
   if (!entry.method || !rows.sparse || len < limits_.sparse_min_context) return 1;
   const int64_t blocks = (len + limits_.block_size - 1) / limits_.block_size;
   return entry.method->estimate_blocks(len, sequence.budget_tokens) < blocks ? 2 + sequence.method : 1;
+}
+
+// The first tiles of a prompt are short contexts, which are read whole.
+int32_t Batch::prefill_group_of(const Sequence& sequence, int64_t position) const {
+  const Method* method = methods_[sequence.prefill_method].method.get();
+  if (!method) return 0;
+  const int64_t tile_end = (position / method->prefill_alignment() + 1) * method->prefill_alignment();
+  if (tile_end <= method->prefill_min_context()) return 0;
+  return 2 + static_cast<int32_t>(methods_.size()) + sequence.prefill_method;
 }
 
 void Batch::split(const StepPlan& plan, const Sequences& sequences) {
@@ -61,7 +70,7 @@ void Batch::split(const StepPlan& plan, const Sequences& sequences) {
     for (int32_t from = 0; from < rows.num_tokens;) {
       const int32_t group = group_of(rows, *sequence, from);
       int32_t to = rows.num_tokens;
-      if (rows.phase == Phase::extend) {
+      if (rows.phase == Phase::extend || sequence->prefill_method != 0) {
         for (to = from + 1; to < rows.num_tokens && group_of(rows, *sequence, to) == group;) ++to;
       }
       pieces_[group].push_back({&rows, sequence, from, to, i});
@@ -95,7 +104,9 @@ void Batch::build(const StepPlan& plan, const Scheduler& scheduler, const BlockM
 void Batch::emit_group(int32_t group, const Scheduler& scheduler, const BlockManager& blocks) {
   const std::vector<Piece>& pieces = pieces_[group];
   RowGroup g;
-  g.kind = group == 0 ? RowGroup::Kind::prefill : RowGroup::Kind::decode;
+  const auto methods = static_cast<int32_t>(methods_.size());
+  const bool prefill = group == 0 || group >= 2 + methods;
+  g.kind = prefill ? RowGroup::Kind::prefill : RowGroup::Kind::decode;
   g.first_row = forward_.tokens;
   g.num_seqs = static_cast<int32_t>(pieces.size());
   // Views into the shared arrays; one indptr entry more than sequences, hence the group's own offset.
@@ -112,12 +123,13 @@ void Batch::emit_group(int32_t group, const Scheduler& scheduler, const BlockMan
   indptr[0] = 0;
   for (int32_t row = 0; row < g.rows; ++row) indptr[row_seq_.host()[g.first_row + row] + 1] = row + 1;
   if (group >= 2) {
-    MethodEntry& entry = methods_[group - 2];
+    MethodEntry& entry = methods_[(group - 2) % methods];
     g.method = entry.method.get();
     g.policy = &entry.policy;
     g.planes = entry.planes;
-    g.step = {g.rows, row_seq_.host() + g.first_row, row_len_.host() + g.first_row, row_ids_.data() + g.first_row,
-              row_budget_.data() + g.first_row, row_seq_.device() + g.first_row, row_len_.device() + g.first_row};
+    g.step = {g.rows, prefill, row_seq_.host() + g.first_row, row_len_.host() + g.first_row, row_ids_.data() + g.first_row,
+              row_budget_.data() + g.first_row, row_seq_.device() + g.first_row, row_len_.device() + g.first_row,
+              g.num_seqs, indptr, seq_len_.host() + first_table};
   }
   groups_.push_back(g);
 }
@@ -138,7 +150,7 @@ void Batch::emit_piece(const Piece& piece, int32_t group, int32_t seq_in_group, 
     row_budget_[row] = piece.sequence->budget_tokens;
     row_ids_[row] = piece.rows->seq;
     row_owner_[row] = piece.sequence;
-    row_decode_[row] = group != 0;
+    row_decode_[row] = piece.rows->phase != Phase::prefill;
   }
   const int64_t len = base + piece.to;
   seq_len_.host()[tables_used_] = static_cast<int32_t>(len);

@@ -1,5 +1,5 @@
-// Batch: the immutable arrays of one step, built from the scheduler's plan. Rows are ordered by row group: prefill rows,
-// dense decode rows, then the rows of each sparse method. Buffers are sized once; what operations read lies in the step's
+// Batch: the immutable arrays of one step, built from the scheduler's plan. Rows are ordered by row group: dense prefill
+// rows, dense decode rows, then the decode rows of each sparse method and the prefill rows of each. Buffers are sized once; what operations read lies in the step's
 // staging memory, and page tables in memory of their own, of which only what changed is copied.
 #pragma once
 
@@ -18,9 +18,9 @@
 
 namespace fovea {
 
-// A sparse decode method the engine holds, with where its planes lie.
+// A configuration of a method that the engine holds, with where its planes lie.
 struct MethodEntry {
-  std::string name;
+  std::string label;
   std::unique_ptr<Method> method;  // null: dense
   LayerPolicy policy;
   std::vector<PlaneIdx> planes;
@@ -71,6 +71,7 @@ class Batch {
     size_t plan_row;
   };
   int32_t group_of(const ScheduledRows& rows, const Sequence& sequence, int32_t offset) const;
+  int32_t prefill_group_of(const Sequence& sequence, int64_t position) const;
   void split(const StepPlan& plan, const Sequences& sequences);
   void emit_group(int32_t group, const Scheduler& scheduler, const BlockManager& blocks);
   void emit_piece(const Piece& piece, int32_t group, int32_t seq_in_group, int32_t first_row,
@@ -87,7 +88,7 @@ class Batch {
   const BatchLimits limits_;
   std::vector<MethodEntry>& methods_;
   Device& device_;
-  std::vector<std::vector<Piece>> pieces_;  // [groups]: 0 prefill, 1 dense decode, 2 + m: method m
+  std::vector<std::vector<Piece>> pieces_;  // [groups]: as Batch's head says; 0 dense prefill, 1 dense decode
   std::vector<RowGroup> groups_;
   Staged<int32_t> ids_, positions_, q_indptr_, seq_len_, row_seq_, row_len_, logit_rows_;
   Staged<int64_t> slots_;

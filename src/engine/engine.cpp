@@ -15,6 +15,17 @@ namespace {
 constexpr size_t kInboxMax = 4096;      // requests waiting to be taken over by step()
 constexpr int32_t kAnswersMax = 256;  // of a request (check_sampling)
 
+// Methods that name the same plane share it.
+Status add_plane(PlaneSpec plane, const std::string& method, std::vector<PlaneSpec>* planes) {
+  const auto same = std::find_if(planes->begin(), planes->end(), [&](const PlaneSpec& p) { return p.name == plane.name; });
+  if (same == planes->end()) {
+    planes->push_back(std::move(plane));
+    return {};
+  }
+  if (*same == plane) return {};
+  return Status::internal("method " + method + ": its plane " + plane.name + " differs from that of another method");
+}
+
 }  // namespace
 
 const char* finish_reason_name(FinishReason reason) {
@@ -78,29 +89,72 @@ int32_t EngineImpl::max_rows() const {
 
 int32_t EngineImpl::max_logits() const { return device_->is_host() ? options_.max_num_seqs : 2 * options_.max_num_seqs; }
 
-Status EngineImpl::make_methods() {
-  const auto add = [&](const MethodOptions& o) -> Status {
-    for (const MethodEntry& e : methods_) {
-      if (e.name == o.name) return o.name == "dense" ? Status() : Status::invalid_argument("method " + o.name + " is given twice");
-    }
-    FOVEA_ASSIGN(auto method, make_method(o));
-    FOVEA_ASSIGN(auto policy, LayerPolicy::make(model_->config.num_layers, o.gsa.dense_layers));
-    if (method) FOVEA_TRY(method->attach(info_.shape, {max_rows(), options_.max_model_len}, *device_, *staging_));
-    methods_.push_back({o.name, std::move(method), std::move(policy), {}});
-    return {};
-  };
-  FOVEA_TRY(add(MethodOptions{}));
-  for (const MethodOptions& o : options_.methods) FOVEA_TRY(add(o));
-  if (method_index(options_.decode_method) < 0)
-    FOVEA_TRY(add({options_.decode_method, GsaOptions{}}));
+Status EngineImpl::add_method(const MethodOptions& o) {
+  const std::string label = o.label.empty() ? o.name : o.label;
+  if (method_index(label) >= 0) {
+    return label == "dense" && o.name == "dense" ? Status() : Status::invalid_argument("method " + label + " is given twice");
+  }
+  FOVEA_ASSIGN(auto method, make_method(o));
+  if (method) {
+    if (Status s = method->attach(info_.shape, {max_rows(), options_.max_model_len}, *device_, *staging_); !s.ok())
+      return label == o.name ? s : s.with_context(label);
+    const int32_t tile = method->prefill_alignment();
+    if (tile > 1 && tile % options_.block_size != 0)
+      return Status::invalid_argument(label + ": its tiles of " + std::to_string(tile) + " tokens are no multiple of --block-size " +
+                                      std::to_string(options_.block_size));
+    if (tile > options_.max_num_batched_tokens)
+      return Status::invalid_argument(label + ": its tiles of " + std::to_string(tile) + " tokens do not fit --max-num-batched-tokens " +
+                                      std::to_string(options_.max_num_batched_tokens));
+  }
+  FOVEA_ASSIGN(auto policy, LayerPolicy::make(model_->config.num_layers, method ? method->dense_layers() : std::vector<int32_t>(),
+                                              method ? method->reuse_layers() : std::vector<int32_t>()));
+  methods_.push_back({label, std::move(method), std::move(policy), {}});
   return {};
 }
 
-int32_t EngineImpl::method_index(const std::string& name) const {
+// A default may name a configuration that is held, or a method, which is then held with its own defaults.
+Status EngineImpl::resolve_default(const char* flag, std::string* label) {
+  const bool prefill = std::string_view(flag) == "--prefill-method";
+  if (*label == "auto") *label = info_.shape.index_topk > 0 ? "dsa" : "dense";
+  if (method_index(*label) < 0) FOVEA_TRY(add_method({*label, "", GsaOptions{}}));
+  const Method* m = methods_[static_cast<size_t>(method_index(*label))].method.get();
+  if (m && !(prefill ? m->prefills() : m->decodes()))
+    return Status::invalid_argument(std::string(flag) + " " + *label + ": it serves " + (prefill ? "questions and answers, not prompts" : "prompts, not questions and answers"));
+  return {};
+}
+
+Status EngineImpl::make_methods() {
+  FOVEA_TRY(add_method(MethodOptions{}));
+  for (const MethodOptions& o : options_.methods) FOVEA_TRY(add_method(o));
+  FOVEA_TRY(resolve_default("--decode-method", &options_.decode_method));
+  return resolve_default("--prefill-method", &options_.prefill_method);
+}
+
+int32_t EngineImpl::method_index(const std::string& label) const {
   for (size_t i = 0; i < methods_.size(); ++i) {
-    if (methods_[i].name == name) return static_cast<int32_t>(i);
+    if (methods_[i].label == label) return static_cast<int32_t>(i);
   }
   return -1;
+}
+
+// Blocks of one lineage are never found by another. Methods that leave the same in the cache share a lineage.
+BlockHasher* EngineImpl::hasher_of(int32_t prefill_method) {
+  if (!options_.enable_prefix_caching) return nullptr;
+  const Method* m = methods_[static_cast<size_t>(prefill_method)].method.get();
+  const std::string lineage = (m ? m->lineage() : "dense") + (numerics() == Numerics::bf16 ? " bf16" : " f32");
+  std::unique_ptr<BlockHasher>& hasher = hashers_[lineage];
+  if (hasher) return hasher.get();
+  KeyContext key;
+  key.model_digest = model_->model_digest;
+  key.tokenizer_digest = model_->tokenizer_digest;
+  key.attention_config = info_.rope + " d=" + std::to_string(info_.shape.head_dim) + " kv=" + std::to_string(info_.shape.kv_heads) +
+                         " window=" + std::to_string(model_->config.sliding_window);
+  key.kv_dtype = options_.kv_cache_dtype;
+  key.block_size = options_.block_size;
+  key.tenant_salt = options_.tenant_salt;
+  key.lineage = lineage;
+  hasher = std::make_unique<BlockHasher>(key);
+  return hasher.get();
 }
 
 Status EngineImpl::make_cache() {
@@ -111,9 +165,10 @@ Status EngineImpl::make_cache() {
   k.head_dim = info_.shape.head_dim;
   k.dtype = options_.kv_cache_dtype;
   k.device = device_.get();
+  k.latent = info_.shape.kv_lora_rank > 0;
   for (const MethodEntry& e : methods_) {
     if (!e.method) continue;
-    for (PlaneSpec& p : e.method->planes()) k.extra_planes.push_back(std::move(p));
+    for (PlaneSpec& p : e.method->planes()) FOVEA_TRY(add_plane(std::move(p), e.label, &k.extra_planes));
   }
   const int64_t block_bytes = column_bytes(k);
   const int64_t blocks_per_seq = (options_.max_model_len + k.block_size - 1) / k.block_size;
@@ -135,11 +190,7 @@ Status EngineImpl::make_cache() {
   for (MethodEntry& e : methods_) {
     if (!e.method) continue;
     for (const PlaneSpec& p : e.method->planes()) e.planes.push_back(*kv_->find_plane(p.name));
-    CodesView view;
-    if (e.method->codes_view(nullptr, &view)) {
-      codes_method_ = e.method.get();
-      codes_plane_ = e.planes.at(0);
-    }
+    summaries_.add(e.method.get(), e.planes);
   }
   blocks_ = std::make_unique<BlockManager>(BlockManagerConfig{k.num_blocks, k.block_size, swap_->num_slots()});
   SchedulerConfig s;
@@ -148,18 +199,6 @@ Status EngineImpl::make_cache() {
   s.sparse_extend_max_tokens = options_.sparse_extend_max_tokens;
   s.sparse_min_context = options_.sparse_min_context;
   scheduler_ = std::make_unique<Scheduler>(s, *blocks_);
-  if (options_.enable_prefix_caching) {
-    KeyContext key;
-    key.model_digest = model_->model_digest;
-    key.tokenizer_digest = model_->tokenizer_digest;
-    key.attention_config = info_.rope + " d=" + std::to_string(k.head_dim) + " kv=" + std::to_string(k.kv_heads) +
-                           " window=" + std::to_string(model_->config.sliding_window);
-    key.kv_dtype = k.dtype;
-    key.block_size = k.block_size;
-    key.tenant_salt = options_.tenant_salt;
-    key.lineage = numerics() == Numerics::bf16 ? "dense bf16" : "dense f32";
-    hasher_ = std::make_unique<BlockHasher>(key);
-  }
   return {};
 }
 
@@ -268,6 +307,17 @@ Result<std::string> EngineImpl::apply_chat_template(std::span<const ChatMessage>
 
 // ---- requests ----
 
+Status EngineImpl::check_method(const char* what, const std::string& label, bool prefill) const {
+  if (label.empty()) return {};
+  std::string able;
+  for (const MethodEntry& e : methods_) {
+    if (e.method && !(prefill ? e.method->prefills() : e.method->decodes())) continue;
+    if (e.label == label) return {};
+    able += (able.empty() ? "" : ", ") + e.label;
+  }
+  return Status::invalid_argument(std::string(what) + " \"" + label + "\" is not loaded or cannot serve as one; loaded: " + able);
+}
+
 Status EngineImpl::check_request(const Request& r) const {
   FOVEA_TRY(check_sampling(r.sampling));
   if (r.prompt.empty()) return Status::invalid_argument("prompt: it has no tokens");
@@ -284,11 +334,8 @@ Status EngineImpl::check_request(const Request& r) const {
     return Status::resource_exhausted("prompt: " + std::to_string(r.prompt.size()) + " tokens need " +
                                       std::to_string(blocks_->blocks_for(length)) + " KV blocks, --kv-cache-memory holds " +
                                       std::to_string(blocks_->num_blocks()));
-  if (!r.decode_method.empty() && method_index(r.decode_method) < 0) {
-    std::string known;
-    for (const MethodEntry& e : methods_) known += (known.empty() ? "" : ", ") + e.name;
-    return Status::invalid_argument("decode method \"" + r.decode_method + "\" is not loaded; loaded: " + known);
-  }
+  FOVEA_TRY(check_method("decode method", r.decode_method, false));
+  FOVEA_TRY(check_method("prefill method", r.prefill_method, true));
   if (r.budget_tokens < 0) return Status::invalid_argument("budget_tokens: " + std::to_string(r.budget_tokens) + " is negative");
   if (r.hold && (r.sampling.n != 1)) return Status::invalid_argument("hold: needs n = 1, not " + std::to_string(r.sampling.n));
   if (r.sampling.max_tokens == 0 && r.sampling.n != 1) return Status::invalid_argument("max_tokens: 0 needs n = 1");

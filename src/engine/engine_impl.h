@@ -75,6 +75,7 @@ class EngineImpl final : public Engine {
   struct LiveRequest {
     std::vector<SequenceId> answers;
     int32_t unfinished = 0;
+    int32_t prefill_method = 0;
     bool hold = false;
   };
 
@@ -97,7 +98,11 @@ class EngineImpl final : public Engine {
   int32_t max_rows() const;    // of a step, padding included
   int32_t max_logits() const;  // rows of logits, likewise
   Numerics numerics() const;
-  int32_t method_index(const std::string& name) const;
+  Status add_method(const MethodOptions& options);
+  Status resolve_default(const char* flag, std::string* label);
+  int32_t method_index(const std::string& label) const;  // -1: not held
+  BlockHasher* hasher_of(int32_t prefill_method);
+  Status check_method(const char* what, const std::string& label, bool prefill) const;
   Status check_request(const Request& request) const;
 
   // A step: schedule, prepare, forward, sample, commit.
@@ -132,15 +137,14 @@ class EngineImpl final : public Engine {
   std::unique_ptr<Transformer> transformer_;
   std::unique_ptr<StepMemory> staging_;
   std::vector<MethodEntry> methods_;  // [0] is dense
-  const Method* codes_method_ = nullptr;  // whose codes the cache write keeps; null: none
-  PlaneIdx codes_plane_;
+  Summaries summaries_;  // of all methods
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Ops> ops_;
   CpuOps* cpu_ops_ = nullptr;  // ops_, where it is the CPU's
   std::unique_ptr<KvCache> kv_;
   std::unique_ptr<SwapArea> swap_;
   std::unique_ptr<BlockManager> blocks_;
-  std::unique_ptr<BlockHasher> hasher_;
+  std::map<std::string, std::unique_ptr<BlockHasher>> hashers_;  // by lineage; none without prefix caching
   std::unique_ptr<Scheduler> scheduler_;
 
   // Owned by the stepping thread.

@@ -103,10 +103,10 @@ Status EngineImpl::enqueue_step() {
   arena_->reset();
   if (!device_->is_host()) device_->fill(keys_read_.data(), 0, sizeof(int64_t) * static_cast<size_t>(forward.tokens), *stream_);
   if (simulate_prefill_ && forward.groups.size() == 1 && forward.groups[0].kind == RowGroup::Kind::prefill) {
-    FOVEA_TRY(write_random_kv(*batch_, info_.shape, *kv_, codes_method_, codes_plane_, *device_, *ops_, *stream_, *arena_));
+    FOVEA_TRY(write_random_kv(*batch_, info_.shape, *kv_, summaries_, *device_, *ops_, *stream_, *arena_));
     device_->fill(logits_.data(), 0, sizeof(float) * static_cast<size_t>(int64_t{forward.num_logit_rows} * model_->config.vocab_size), *stream_);
   } else {
-    FOVEA_TRY(transformer_->forward(forward, *kv_, codes_method_, codes_plane_, *ops_, *stream_, *arena_));
+    FOVEA_TRY(transformer_->forward(forward, *kv_, summaries_, *ops_, *stream_, *arena_));
   }
   if (!samples_->targets().empty()) ops_->sample(samples_->params(logits_.as<float>()), *stream_);
   return {};
@@ -145,6 +145,9 @@ void EngineImpl::admit(Pending pending, std::vector<Output>* outputs) {
     if (parent == requests_.end() || !parent->second.hold)
       return refuse(Status::not_found("fork_of: request " + std::to_string(r.fork_of->value) + " is not held"));
     const SequenceId id = parent->second.answers[0];
+    if (!r.prefill_method.empty() && method_index(r.prefill_method) != parent->second.prefill_method)
+      return refuse(Status::invalid_argument("prefill_method \"" + r.prefill_method + "\": request " + std::to_string(r.fork_of->value) +
+                                             ", which it forks, was prefilled by \"" + methods_[parent->second.prefill_method].label + "\""));
     if (parent->second.unfinished)
       return refuse(Status::invalid_argument("fork_of: request " + std::to_string(r.fork_of->value) + " is not finished"));
     spec.fork_of = id;
@@ -155,8 +158,12 @@ void EngineImpl::admit(Pending pending, std::vector<Output>* outputs) {
     return refuse(Status::invalid_argument("prompt: " + std::to_string(prompt_tokens) + " tokens do not fit --max-model-len " +
                                            std::to_string(options_.max_model_len)));
   const int32_t method = r.decode_method.empty() ? method_index(options_.decode_method) : method_index(r.decode_method);
+  const int32_t prefill_method = r.fork_of                  ? requests_.at(*r.fork_of).prefill_method
+                                 : r.prefill_method.empty() ? method_index(options_.prefill_method)
+                                                            : method_index(r.prefill_method);
   LiveRequest live;
   live.hold = r.hold;
+  live.prefill_method = prefill_method;
   live.unfinished = r.sampling.n;
   for (int32_t i = 0; i < r.sampling.n; ++i) live.answers.push_back(SequenceId{next_sequence_++});
   spec.answers = live.answers;
@@ -165,7 +172,11 @@ void EngineImpl::admit(Pending pending, std::vector<Output>* outputs) {
   spec.max_new_tokens = static_cast<int32_t>(std::min<int64_t>(r.sampling.max_tokens, room));
   spec.sparse = methods_[method].method != nullptr;
   spec.hold = r.hold;
-  spec.hasher = hasher_.get();
+  spec.hasher = hasher_of(prefill_method);
+  if (const Method* m = methods_[prefill_method].method.get()) {
+    spec.sparse_prefill = true;
+    spec.prefill_alignment = m->prefill_alignment();
+  }
   if (Status s = scheduler_->add(std::move(spec)); !s.ok()) return refuse(std::move(s));
 
   const uint64_t seed = r.sampling.seed ? *r.sampling.seed : options_.seed + pending.id.value;
@@ -178,6 +189,7 @@ void EngineImpl::admit(Pending pending, std::vector<Output>* outputs) {
     s->sampling.max_tokens = static_cast<int32_t>(std::min<int64_t>(r.sampling.max_tokens, room));
     s->seed = seed;
     s->method = method;
+    s->prefill_method = prefill_method;
     s->budget_tokens = r.budget_tokens;
     s->trace = r.trace;
     s->hold = r.hold;
@@ -187,6 +199,7 @@ void EngineImpl::admit(Pending pending, std::vector<Output>* outputs) {
     s->submitted_s = pending.submitted_s;
     s->stats.prompt_tokens = prompt_tokens;
     if (methods_[method].method) methods_[method].method->request_begin(s->id);
+    if (methods_[prefill_method].method && prefill_method != method) methods_[prefill_method].method->request_begin(s->id);
     sequences_.emplace(s->id, std::move(s));
   }
   requests_.emplace(pending.id, std::move(live));
@@ -369,7 +382,9 @@ void EngineImpl::finish(Sequence& s, FinishReason reason, Status error, Output* 
 void EngineImpl::forget(SequenceId id) {
   const auto s = sequences_.find(id);
   const RequestId request = s->second->request;
-  if (Method* m = methods_[s->second->method].method.get()) m->request_finish(id);
+  const int32_t method = s->second->method, prefill_method = s->second->prefill_method;
+  if (Method* m = methods_[method].method.get()) m->request_finish(id);
+  if (Method* m = methods_[prefill_method].method.get(); m && prefill_method != method) m->request_finish(id);
   sequences_.erase(s);
   const auto r = requests_.find(request);
   if (r == requests_.end() || --r->second.unfinished > 0) return;

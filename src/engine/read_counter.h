@@ -37,7 +37,8 @@ class ReadCounter final : public SelectionObserver {
   void count_step(const std::vector<Row>& rows, const int64_t* keys_read, const Batch::Sequences& sequences) const;
 
  private:
-  void count(const RowGroup& group, LayerIdx layer, const Selection& selection, int32_t row) const;
+  void count(const RowGroup& group, LayerIdx layer, const Selection& selection, int32_t row, int32_t list) const;
+  void count_prefill(const RowGroup& group, const Selection& selection, int32_t row, int32_t list) const;
   const Selection& on_host(const Selection& selection);
 
   const ModelShape shape_;
@@ -49,7 +50,8 @@ class ReadCounter final : public SelectionObserver {
   std::vector<int32_t> host_units_, host_counts_;
 };
 
-// Keys one row of one group reads through a Selection, of `len` visible ones: the last unit is trimmed. Host memory.
+// Keys that a query with `len` visible ones reads through a list of a Selection (its row and group): the last units are
+// trimmed. Host memory.
 int64_t selected_tokens(const Selection& selection, int32_t row, int32_t group, int64_t len);
 
 }  // namespace fovea

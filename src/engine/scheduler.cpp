@@ -55,6 +55,10 @@ Status Scheduler::validate(const SequenceSpec& spec, Sequence** parent) const {
                                     ", must be 1 where it is held or generates nothing");
   }
   if (spec.prompt.empty()) return Status::invalid_argument(name + ": the prompt has no tokens");
+  if (spec.prefill_alignment != 1 && spec.prefill_alignment % blocks_.block_size() != 0) {
+    return Status::invalid_argument(name + ": prefill tiles of " + std::to_string(spec.prefill_alignment) +
+                                    " tokens are no multiple of the KV block of " + std::to_string(blocks_.block_size()));
+  }
   if (spec.max_new_tokens < 0) {
     return Status::invalid_argument(name + ": max_new_tokens is " + std::to_string(spec.max_new_tokens));
   }
@@ -98,6 +102,8 @@ Status Scheduler::add(SequenceSpec spec) {
   next_arrival_ += s->answers.size();
   s->max_new_tokens = spec.max_new_tokens;
   s->sparse = spec.sparse;
+  s->sparse_prefill = parent != nullptr ? parent->sparse_prefill : spec.sparse_prefill;
+  s->prefill_alignment = parent != nullptr ? parent->prefill_alignment : spec.prefill_alignment;
   s->hold = spec.hold;
   s->hasher = parent != nullptr ? parent->hasher : spec.hasher;
   s->parent = parent;
@@ -302,16 +308,21 @@ int32_t& Scheduler::used_share(const std::string& key) {
   return shares_.emplace_back(KeyShare{&key, 0}).used;
 }
 
-// Up to `most` more rows of s, as many as the phase, the budget and the pool allow; at least one, or false.
+// Up to `most` more rows of s, as many as the phase, the budget and the pool allow; at least one, or false. A chunk of a
+// prefill ends where a tile or the prefill does.
 bool Scheduler::schedule_rows(Sequence& s, int32_t most) {
-  const int64_t first = s.computed + s.scheduled;
-  int64_t n = std::min<int64_t>({s.phase_end() - first, most, budget_left()});
-  if (n <= 0) return false;
-  if (blocks_.max_append(s.id) == 0 && (s.scheduled > 0 || !make_room(s))) return false;
-  n = std::min(n, blocks_.max_append(s.id));
-  FOVEA_CHECK(blocks_.append_slots(s.id, n, &plan_.cache_ops).ok());
-
   const Phase phase = s.phase();
+  const int64_t first = s.computed + s.scheduled, end = s.phase_end();
+  const auto cut = [&](int64_t n) {
+    return phase != Phase::prefill || first + n == end ? n : s.tile_begin(first + n) - first;
+  };
+  const int64_t least = phase == Phase::prefill ? std::min(s.tile_begin(first) + s.prefill_alignment, end) - first : 1;
+  int64_t n = cut(std::min<int64_t>({end - first, most, budget_left()}));
+  if (n <= 0) return false;
+  if (blocks_.max_append(s.id) < least && (s.scheduled > 0 || !make_room(s, least))) return false;
+  n = cut(std::min(n, blocks_.max_append(s.id)));
+  FOVEA_CHECK(n > 0 && blocks_.append_slots(s.id, n, &plan_.cache_ops).ok());
+
   if (s.scheduled == 0) {
     const bool sparse = s.sparse && phase != Phase::prefill && first + 1 >= config_.sparse_min_context;
     s.row = plan_.rows.size();
@@ -324,9 +335,9 @@ bool Scheduler::schedule_rows(Sequence& s, int32_t most) {
   return true;
 }
 
-// A block for s, from sequences that came later and have no rows in this step.
-bool Scheduler::make_room(Sequence& s) {
-  while (blocks_.max_append(s.id) == 0) {
+// Blocks for so many tokens of s, from sequences that came later and have no rows in this step.
+bool Scheduler::make_room(Sequence& s, int64_t tokens) {
+  while (blocks_.max_append(s.id) < tokens) {
     if (!swapped_.empty() && blocks_.swap_out_leftovers(&plan_.cache_ops) > 0) continue;
     bool gave_way = false;
     for (size_t i = running_.size(); i-- > 0 && running_[i]->arrival > s.arrival && !gave_way;) {
@@ -441,18 +452,35 @@ Scheduler::Sequence* Scheduler::next_waiting(int32_t share) {
   return nullptr;
 }
 
+// Whether the rest of a prompt, of which so many tokens are cached, goes through the decode method.
+bool Scheduler::extends(const Sequence& s, int64_t cached) const {
+  const bool forks = s.parent != nullptr;
+  if (!s.sparse && !(s.sparse_prefill && forks)) return false;
+  return cached > 0 && cached >= config_.sparse_min_context && s.prompt_size - cached <= config_.sparse_extend_max_tokens &&
+         (forks || config_.extend_prefix_hits);
+}
+
+// Where s parts from its parent: if prefill goes on, at the tile that it would go on in, so that no tile is computed in two
+// parts. What a decode row computed is never computed again.
+int64_t Scheduler::fork_point(const Sequence& s) const {
+  if (s.parent == nullptr) return 0;
+  const bool whole = extends(s, s.fork_tokens) || s.parent->prefilled < s.fork_tokens;
+  return whole ? s.fork_tokens : s.tile_begin(s.fork_tokens);
+}
+
 bool Scheduler::try_admit(Sequence& s) {
   const int64_t spare = spare_blocks();
   if (!running_.empty() && spare <= s.blocked_at) return false;  // no better than last time: save the hashing
-  if (s.parent != nullptr) {
-    blocks_.fork(s.parent->id, s.id, s.fork_tokens, s.capacity());
-    s.computed = s.fork_tokens;
-    s.prefilled = std::min(s.parent->prefilled, s.fork_tokens);
+  if (const int64_t forked = fork_point(s); forked > 0) {
+    blocks_.fork(s.parent->id, s.id, forked, s.capacity());
+    s.computed = forked;
+    s.prefilled = std::min(s.parent->prefilled, forked);
   } else {
     blocks_.create_sequence(s.id, s.hasher, s.capacity());
     // A hit reaches no further than prefill would: what follows goes through the decode method.
     const auto most = static_cast<size_t>(std::min(s.size(), s.prefill_until + 1));
-    s.computed = s.prefilled = blocks_.match_prefix(s.id, std::span<const int32_t>(s.tokens).first(most));
+    s.computed = s.prefilled =
+        blocks_.match_prefix(s.id, std::span<const int32_t>(s.tokens).first(most), s.prefill_alignment);
   }
   if (blocks_.blocks_needed(s.id, s.size() - s.computed) > spare_blocks()) {
     blocks_.free(s.id);
@@ -465,11 +493,7 @@ bool Scheduler::try_admit(Sequence& s) {
     s.cached = s.computed;
     stats_.prompt_tokens += s.prompt_size;
     if (s.parent == nullptr) stats_.prefix_hit_tokens += s.cached;
-    if (s.sparse && s.cached > 0 && s.cached >= config_.sparse_min_context &&
-        s.prompt_size - s.cached <= config_.sparse_extend_max_tokens &&
-        (s.parent != nullptr || config_.extend_prefix_hits)) {
-      s.prefill_until = s.cached;
-    }
+    if (extends(s, s.cached)) s.prefill_until = s.cached;
   }
   last_key_ = s.queue_key;
   dequeue(s);

@@ -57,6 +57,9 @@ struct SequenceSpec {
   std::vector<int32_t> prompt;        // >= 1 tokens; of a fork: what follows the parent's tokens
   int32_t max_new_tokens = 1;         // per answer; 0: prefill only (n = 1), nothing is sampled
   bool sparse = false;                // its decode method is sparse (from sparse_min_context up)
+  // Its prefill method's: chunks, prefix hits and published blocks are cut at multiples of it. A fork has its parent's.
+  int32_t prefill_alignment = 1;      // tokens: 1, or a multiple of the block size
+  bool sparse_prefill = false;        // the prefill method is sparse: what other rows computed cannot be prefilled again
   bool hold = false;                  // n = 1: keeps its blocks after finishing, to be forked, until released
   std::optional<SequenceId> fork_of;  // a held, finished sequence
   int64_t fork_tokens = -1;  // how many of its computed tokens; -1: all, and the last one it generated
@@ -167,10 +170,12 @@ class Scheduler {
   int32_t prefill_share();
   int32_t& used_share(const std::string& key);
   bool schedule_rows(Sequence& s, int32_t most);
-  bool make_room(Sequence& s);
+  bool make_room(Sequence& s, int64_t tokens);
   bool preempt(Sequence& victim);
   bool try_swap_in(Sequence& s, int64_t available);
   bool try_admit(Sequence& s);
+  bool extends(const Sequence& s, int64_t cached) const;
+  int64_t fork_point(const Sequence& s) const;
   static void insert_by_arrival(Sequence& s, std::vector<Sequence*>& list);
   Sequence* next_waiting(int32_t share);
   int64_t spare_blocks() const;

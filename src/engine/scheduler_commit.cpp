@@ -43,10 +43,12 @@ void Scheduler::take_rows(const ScheduledRows& rows) {
   s.scheduled = 0;
   s.computed += rows.num_tokens;
   FOVEA_CHECK(s.computed == blocks_.num_tokens(s.id));
-  if (rows.sparse) s.sparse_from = std::min(s.sparse_from, rows.first_position);
+  if (rows.sparse || (s.sparse_prefill && rows.phase != Phase::prefill)) {
+    s.sparse_from = std::min(s.sparse_from, rows.first_position);
+  }
   if (rows.phase == Phase::prefill && s.prefilled == rows.first_position) {
     s.prefilled = s.computed;
-    blocks_.publish(s.id, s.tokens, s.prefilled);
+    blocks_.publish(s.id, s.tokens, s.tile_begin(s.prefilled));
   }
   if (!rows.sample_for.empty()) {
     s.awaiting_token = true;

@@ -24,7 +24,9 @@ struct Scheduler::Sequence {
   int64_t prompt_size = 0;
   int32_t max_new_tokens = 0;
   bool sparse = false;
+  bool sparse_prefill = false;
   bool hold = false;
+  int32_t prefill_alignment = 1;
   BlockHasher* hasher = nullptr;
 
   Sequence* parent = nullptr;  // to fork when admitted; null: none, or it is gone and is recomputed
@@ -35,7 +37,7 @@ struct Scheduler::Sequence {
   bool admitted_before = false;
   int64_t cached = 0;            // of the prompt, at first admission
   int64_t computed = 0;          // tokens whose KV is in the cache
-  int64_t prefilled = 0;         // leading tokens computed by prefill: these may be published
+  int64_t prefilled = 0;         // leading tokens computed by prefill: whole tiles of these may be published
   int64_t prefill_until = 0;     // positions below go through prefill; grows with recomputation
   int64_t sparse_from = kNever;  // first position computed sparsely: from then on it cannot be recomputed
   int64_t blocked_at = -1;       // spare blocks when it last failed to be admitted
@@ -46,6 +48,7 @@ struct Scheduler::Sequence {
 
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
   int64_t capacity() const { return prompt_size + max_new_tokens; }
+  int64_t tile_begin(int64_t position) const { return position / prefill_alignment * prefill_alignment; }
   Phase phase() const {
     return computed < prefill_until ? Phase::prefill : computed < prompt_size ? Phase::extend : Phase::decode;
   }

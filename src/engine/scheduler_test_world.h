@@ -31,10 +31,18 @@ inline uint64_t mix(uint64_t x) {
 }
 
 // What a row writes: a function of its token, its position, all numbers before it, and the kind of its
-// attention.
-inline uint64_t written(int32_t token, int64_t position, uint64_t sum_before, bool sparse) {
-  return mix(mix(static_cast<uint64_t>(token) * 1000003 + static_cast<uint64_t>(position)) ^ sum_before ^
-             (sparse ? 0x5eed : 0));
+// attention (0: dense).
+inline constexpr uint64_t kSparseRow = 0x5eed;
+
+inline uint64_t written(int32_t token, int64_t position, uint64_t sum_before, uint64_t kind) {
+  return mix(mix(static_cast<uint64_t>(token) * 1000003 + static_cast<uint64_t>(position)) ^ sum_before ^ kind);
+}
+
+// A row of a sparse prefill that computes positions [first, end) in one chunk: what it writes depends on the rows of its
+// tile that are computed with it.
+inline uint64_t tile_kind(int64_t position, int32_t tile, int64_t first, int64_t end) {
+  const int64_t begin = position / tile * tile;
+  return mix(static_cast<uint64_t>(std::max(begin, first)) * 1009 + static_cast<uint64_t>(std::min(begin + tile, end)));
 }
 
 inline int32_t sampled_token(uint64_t sum, SequenceId seq) {
@@ -49,16 +57,23 @@ struct Alone {
   std::vector<uint64_t> numbers;  // of the tokens computed so far
   uint64_t sum = 0;
 
-  void compute(bool sparse) {
+  void compute(uint64_t kind) {
     const size_t p = numbers.size();
-    numbers.push_back(written(tokens[p], static_cast<int64_t>(p), sum, sparse));
+    numbers.push_back(written(tokens[p], static_cast<int64_t>(p), sum, kind));
     sum += numbers.back();
+  }
+  void forget_from(size_t p) {
+    numbers.resize(p);
+    sum = 0;
+    for (uint64_t number : numbers) sum += number;
   }
 };
 
 struct Expected {
   SequenceSpec spec;
   int64_t extend_from = 0;
+  int32_t tile = 0;               // of its sparse prefill; 0: dense
+  int64_t prefilled = 0;
   std::vector<int32_t> answer;  // generated tokens that must come out
   Alone end;                    // its state when it finished: what a fork of it starts from
 };
@@ -75,7 +90,8 @@ class World {
 
   explicit World(const Config& config)
       : config_(config),
-        hasher_(context()),
+        hasher_(context("dense")),
+        sparse_hasher_(context("sparse")),
         blocks_({config.num_blocks, kBlockSize, config.swap_slots}),
         scheduler_(std::make_unique<Scheduler>(config.scheduler, blocks_)),
         memory_(static_cast<size_t>(config.num_blocks) * kBlockSize),
@@ -85,7 +101,7 @@ class World {
   SequenceId add(SequenceSpec spec, int32_t n = 1) {
     const SequenceId first{next_id_};
     for (int32_t i = 0; i < n; ++i) spec.answers.push_back(SequenceId{next_id_++});
-    if (config_.hasher) spec.hasher = &hasher_;
+    if (config_.hasher) spec.hasher = spec.sparse_prefill ? &sparse_hasher_ : &hasher_;
     const Status s = scheduler_->add(spec);
     EXPECT_TRUE(s.ok()) << s.message();
     for (SequenceId id : spec.answers) expected_[id] = compute_alone(spec, id);
@@ -166,9 +182,10 @@ class World {
   StepPlan last_plan;
 
  private:
-  static KeyContext context() {
+  static KeyContext context(const char* lineage) {
     KeyContext c;
     c.block_size = kBlockSize;
+    c.lineage = lineage;
     return c;
   }
 
@@ -180,21 +197,29 @@ class World {
       alone = expected_[*spec.fork_of].end;
       const auto at = static_cast<size_t>(spec.fork_tokens < 0 ? alone.numbers.size() : spec.fork_tokens);
       if (spec.fork_tokens >= 0) alone.tokens.resize(at);
-      alone.numbers.resize(at);
-      alone.sum = 0;
-      for (uint64_t number : alone.numbers) alone.sum += number;
+      alone.forget_from(at);
     }
+    e.tile = spec.fork_of.has_value() ? expected_[*spec.fork_of].tile : spec.sparse_prefill ? spec.prefill_alignment : 0;
     const auto& c = config_.scheduler;
     const auto forked = static_cast<int32_t>(alone.numbers.size());
     alone.tokens.insert(alone.tokens.end(), spec.prompt.begin(), spec.prompt.end());
-    const bool extends = spec.sparse && forked > 0 && forked >= c.sparse_min_context &&
+    const bool extends = (spec.sparse || e.tile > 0) && forked > 0 && forked >= c.sparse_min_context &&
                          static_cast<int32_t>(alone.tokens.size()) - forked <= c.sparse_extend_max_tokens;
     e.extend_from = extends ? forked : static_cast<int64_t>(alone.tokens.size());
-    while (alone.numbers.size() < alone.tokens.size()) alone.compute(extends);
+    const auto prompt = static_cast<int64_t>(alone.tokens.size());
+    if (e.tile > 0 && !extends && forked > 0 && expected_[*spec.fork_of].prefilled >= forked) {
+      alone.forget_from(static_cast<size_t>(forked / e.tile * e.tile));
+    }
+    e.prefilled = extends ? forked : prompt;
+    const auto first = static_cast<int64_t>(alone.numbers.size());
+    while (alone.numbers.size() < alone.tokens.size()) {
+      const auto p = static_cast<int64_t>(alone.numbers.size());
+      alone.compute(extends ? (spec.sparse ? kSparseRow : 0) : e.tile > 0 ? tile_kind(p, e.tile, first, prompt) : 0);
+    }
     for (int32_t i = 0; i < spec.max_new_tokens; ++i) {
       if (i > 0) {
         const auto keys = static_cast<int32_t>(alone.tokens.size());
-        alone.compute(spec.sparse && keys >= c.sparse_min_context);
+        alone.compute(spec.sparse && keys >= c.sparse_min_context ? kSparseRow : 0);
       }
       e.answer.push_back(sampled_token(alone.sum, id));
       alone.tokens.push_back(e.answer.back());
@@ -243,7 +268,10 @@ class World {
     uint64_t sum = 0;
     for (int64_t p = 0; p < rows.first_position; ++p) sum += memory_[blocks_.slot_of(rows.seq, p)];
     for (int64_t p = rows.first_position; p < rows.first_position + rows.num_tokens; ++p) {
-      const uint64_t number = written(tokens[p], p, sum, rows.sparse);
+      const int32_t tile = rows.phase == Phase::prefill ? expected_[rows.seq].tile : 0;
+      const uint64_t kind = rows.sparse ? kSparseRow : 0;
+      const int64_t end = rows.first_position + rows.num_tokens;
+      const uint64_t number = written(tokens[p], p, sum, tile > 0 ? tile_kind(p, tile, rows.first_position, end) : kind);
       memory_[blocks_.slot_of(rows.seq, p)] = number;
       sum += number;
     }
@@ -258,7 +286,7 @@ class World {
 
   Config config_;
   std::mt19937 random_{config_.seed};
-  BlockHasher hasher_;
+  BlockHasher hasher_, sparse_hasher_;
   BlockManager blocks_;
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<uint64_t> memory_, swap_;

@@ -19,7 +19,8 @@ struct Sequence {
   int32_t index = 0;              // which of the n answers
   SamplingParams sampling;
   uint64_t seed = 0;
-  int32_t method = 0;             // index into the engine's methods; 0: dense
+  int32_t method = 0;             // of questions and answers: index into the engine's methods; 0: dense
+  int32_t prefill_method = 0;     // of the prompt, likewise
   int32_t budget_tokens = 0;
   bool trace = false;
   bool hold = false;

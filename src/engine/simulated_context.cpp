@@ -15,8 +15,8 @@ void fill(float* x, int64_t count, uint64_t seed) {
 
 }  // namespace
 
-Status write_random_kv(const Batch& rows, const ModelShape& shape, KvCache& kv, const Method* codes, PlaneIdx codes_plane,
-                       Device& device, Ops& ops, Stream& stream, Arena& arena) {
+Status write_random_kv(const Batch& rows, const ModelShape& shape, KvCache& kv, const Summaries& summaries, Device& device,
+                       Ops& ops, Stream& stream, Arena& arena) {
   const ForwardBatch& batch = rows.forward();
   const int64_t kv_dim = int64_t{shape.kv_heads} * shape.head_dim;
   const int64_t q_size = batch.tokens * int64_t{shape.num_heads} * shape.head_dim, kv_size = batch.tokens * kv_dim;
@@ -35,8 +35,8 @@ Status write_random_kv(const Batch& rows, const ModelShape& shape, KvCache& kv, 
   device.copy(v, host.data() + q_size + kv_size, sizeof(float) * kv_size, CopyKind::to_device, stream);
   FOVEA_TRY(stream.synchronize());
   for (int32_t layer = 0; layer < shape.num_layers; ++layer) {
-    CodesView view;
-    const bool with_codes = codes && codes->codes_view(kv.plane(codes_plane, LayerIdx{layer}), &view);
+    CodesView codes;
+    const bool with_codes = summaries.fused_codes(kv, LayerIdx{layer}, &codes);
     KvWriteParams p;
     p.tokens = batch.tokens;
     p.num_heads = shape.num_heads;
@@ -45,8 +45,9 @@ Status write_random_kv(const Batch& rows, const ModelShape& shape, KvCache& kv, 
     p.v = v;
     p.slot_mapping = batch.slot_mapping;
     p.kv = kv.kv_view(LayerIdx{layer});
-    p.codes = with_codes ? &view : nullptr;
+    p.codes = with_codes ? &codes : nullptr;
     ops.kv_write(p, stream);
+    summaries.update(p, kv, LayerIdx{layer}, ops, stream);
   }
   return {};
 }

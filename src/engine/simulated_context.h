@@ -8,8 +8,8 @@
 
 namespace fovea {
 
-// Writes random K, V and codes for every row of the batch, in every layer. Takes its scratch from the arena.
-Status write_random_kv(const Batch& rows, const ModelShape& shape, KvCache& kv, const Method* codes, PlaneIdx codes_plane,
-                       Device& device, Ops& ops, Stream& stream, Arena& arena);
+// Writes random K and V, and their summaries, for every row of the batch, in every layer. Takes its scratch from the arena.
+Status write_random_kv(const Batch& rows, const ModelShape& shape, KvCache& kv, const Summaries& summaries, Device& device,
+                       Ops& ops, Stream& stream, Arena& arena);
 
 }  // namespace fovea

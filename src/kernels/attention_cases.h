@@ -68,7 +68,8 @@ class AttentionProblem {
   int32_t rows() const { return static_cast<int32_t>(row_seq_.size()); }
   int32_t row_seq(int32_t row) const { return row_seq_[row]; }
   int64_t row_pos(int32_t row) const { return row_pos_[row]; }
-  int32_t row_list(int32_t row) const { return row_list_[row]; }  // which row of the Selection it reads through
+  // Which row of the Selection it reads through; 0 where every row reads all.
+  int32_t row_list(int32_t row) const { return row_list_.empty() ? 0 : row_list_[row]; }
   int32_t kv_head_of(int32_t head) const { return head / (c_.heads / c_.kv_heads); }
   std::vector<float>& q() { return q_; }      // [T, H, d]
   std::vector<float>& out() { return out_; }  // [T, H, d], NaN until written

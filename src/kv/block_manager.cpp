@@ -109,21 +109,31 @@ void BlockManager::release_slot(SwapSlot slot) {
 
 // ---- growing ----
 
-int64_t BlockManager::match_prefix(SequenceId seq, std::span<const int32_t> tokens) {
+int64_t BlockManager::match_prefix(SequenceId seq, std::span<const int32_t> tokens, int64_t alignment) {
   Sequence& s = find(seq);
   FOVEA_CHECK(s.table.empty());
   if (s.hasher == nullptr || tokens.empty()) return 0;
   const size_t block_size = static_cast<size_t>(config_.block_size);
-  const size_t most = (tokens.size() - 1) / block_size;
-  for (size_t i = 0; i < most; ++i) {
-    const BlockKey key =
-        s.hasher->key(i > 0 ? &s.last_key : nullptr, tokens.subspan(i * block_size, block_size));
-    const auto block = index_.find(key);
-    if (!block.has_value()) break;
-    pool_.ref(*block);
-    s.table.push_back(*block);
+  const size_t stride = std::max<size_t>(1, static_cast<size_t>(alignment) / block_size);  // blocks taken together
+  FOVEA_CHECK(alignment == 1 || alignment % config_.block_size == 0);
+  const size_t most = (tokens.size() - 1) / block_size / stride * stride;
+  for (size_t i = 0; i < most; i += stride) {
+    BlockKey key = s.last_key;
+    size_t found = 0;
+    for (; found < stride; ++found) {
+      const size_t at = i + found;
+      key = s.hasher->key(at > 0 ? &key : nullptr, tokens.subspan(at * block_size, block_size));
+      const auto block = index_.find(key);
+      if (!block.has_value()) break;
+      s.table.push_back(*block);
+    }
+    if (found < stride) {
+      s.table.truncate(static_cast<int32_t>(i));
+      break;
+    }
+    for (size_t b = i; b < i + stride; ++b) pool_.ref(s.table.block(static_cast<int32_t>(b)));
     s.last_key = key;
-    ++s.keyed_blocks;
+    s.keyed_blocks += static_cast<int32_t>(stride);
   }
   s.num_tokens = int64_t{s.keyed_blocks} * config_.block_size;
   return s.num_tokens;

@@ -52,8 +52,9 @@ class BlockManager {
 
   // ---- growing ----
   // Of an empty sequence: takes the longest chain of published full blocks that begins `tokens`, at most
-  // tokens.size() - 1 tokens (one is left to compute). Returns the number of tokens taken.
-  int64_t match_prefix(SequenceId seq, std::span<const int32_t> tokens);
+  // tokens.size() - 1 tokens (one is left to compute), a multiple of `alignment` (itself a multiple of the block size, or 1).
+  // Returns the number of tokens taken.
+  int64_t match_prefix(SequenceId seq, std::span<const int32_t> tokens, int64_t alignment = 1);
   // Slots for n more tokens. resource_exhausted (nothing changed) where the pool has not enough blocks. A
   // copy on write is appended to `ops`.
   Status append_slots(SequenceId seq, int64_t n, std::vector<CacheOp>* ops);

@@ -31,6 +31,7 @@ Status validate(const KvCacheConfig& c) {
   if (c.block_size < 8 || c.block_size > 256 || !std::has_single_bit(static_cast<uint32_t>(c.block_size))) {
     return field_error("block_size", c.block_size, "a power of two in [8, 256]");
   }
+  if (c.latent && c.kv_heads != 1) return field_error("kv_heads", c.kv_heads, "1 where the cache holds latents");
   if (c.head_dim <= 0 || c.head_dim % 8 != 0 || c.head_dim > 4096) {
     return field_error("head_dim", c.head_dim, "a multiple of 8 up to 4096");
   }
@@ -45,7 +46,7 @@ Status validate(const KvCacheConfig& c) {
 }  // namespace
 
 int64_t column_bytes(const KvCacheConfig& config) {
-  int64_t bytes = 2 * config.kv_heads * kv_bytes_per_block(config);
+  int64_t bytes = (config.latent ? 1 : 2) * config.kv_heads * kv_bytes_per_block(config);
   for (const PlaneSpec& spec : config.extra_planes) bytes += spec.heads * spec.bytes_per_block;
   return bytes * config.num_layers;
 }
@@ -55,9 +56,8 @@ Result<std::unique_ptr<KvCache>> KvCache::create(const KvCacheConfig& config) {
   std::unique_ptr<KvCache> cache(new KvCache());
   cache->config_ = config;
   std::vector<PlaneSpec> specs;
-  for (const char* name : {"k", "v"}) {
-    specs.push_back({name, config.kv_heads, kv_bytes_per_block(config), Residency::pooled});
-  }
+  const std::vector<const char*> names = config.latent ? std::vector{"latent"} : std::vector{"k", "v"};
+  for (const char* name : names) specs.push_back({name, config.kv_heads, kv_bytes_per_block(config), Residency::pooled});
   specs.insert(specs.end(), config.extra_planes.begin(), config.extra_planes.end());
   for (PlaneSpec& spec : specs) {
     if (cache->find_plane(spec.name).has_value()) {
@@ -81,7 +81,7 @@ KvView KvCache::kv_view(LayerIdx layer) const {
   const int64_t element = static_cast<int64_t>(dtype_bytes(config_.dtype));
   KvView view;
   view.k = plane(kK, layer);
-  view.v = plane(kV, layer);
+  view.v = config_.latent ? nullptr : plane(kV, layer);
   view.dtype = config_.dtype;
   view.layout = config_.layout;
   view.block_size = config_.block_size;

@@ -24,9 +24,11 @@ struct KvCacheConfig {
   int32_t block_size = 16;  // tokens, a power of two in [8, 256]
   int32_t kv_heads = 0;
   int32_t head_dim = 0;       // a multiple of 8
+  // MLA: instead of k and v one plane `latent`, what all heads share of a token: kv_heads is 1, head_dim its width.
+  bool latent = false;
   DType dtype = DType::bf16;  // bf16, f16, f32, or fp8_e4m3 on a GPU
   KvLayout layout = KvLayout::hnd;
-  std::vector<PlaneSpec> extra_planes;  // a method's summaries, after k and v
+  std::vector<PlaneSpec> extra_planes;  // methods' summaries, after k and v
   Device* device = nullptr;  // whose memory it is; null: the host's
   bool huge_pages = false;  // ask for 2 MiB pages: memory is then taken 2 MiB at a time per plane and layer
 };
@@ -39,7 +41,8 @@ class SwapArea;
 class KvCache {
  public:
   static constexpr PlaneIdx kK{0};
-  static constexpr PlaneIdx kV{1};
+  static constexpr PlaneIdx kLatent{0};
+  static constexpr PlaneIdx kV{1};  // not of a latent cache
 
   // Reserves address space only. Errors: invalid_argument naming the field and value, resource_exhausted.
   static Result<std::unique_ptr<KvCache>> create(const KvCacheConfig& config);
@@ -50,7 +53,7 @@ class KvCache {
   std::byte* plane(PlaneIdx plane, LayerIdx layer) const { return this->plane(plane).data(layer); }
   std::optional<PlaneIdx> find_plane(std::string_view name) const;
 
-  // Pointers and strides of one layer; its page table is left empty.
+  // Pointers and strides of one layer; its page table is left empty. Of a latent cache k is the latent and v null.
   KvView kv_view(LayerIdx layer) const;
 
   // Enqueued on the stream, as is what follows.

@@ -47,6 +47,28 @@ void expect_column(const KvCache& cache, BlockId block, int32_t content) {
   }
 }
 
+TEST(KvCache, LatentsLieInOnePlane) {
+  KvCacheConfig c = small();
+  c.latent = true;
+  c.kv_heads = 1;
+  c.head_dim = 576;
+  c.extra_planes.clear();
+  auto made = KvCache::create(c);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  const KvCache& cache = **made;
+  EXPECT_EQ(cache.num_planes(), 1);
+  EXPECT_EQ(cache.find_plane("latent"), KvCache::kLatent);
+  EXPECT_EQ(cache.find_plane("v"), std::nullopt);
+  EXPECT_EQ(cache.bytes_per_block(), 3 * 8 * 576 * 2);
+  EXPECT_EQ(cache.bytes_per_block(), column_bytes(c));
+  const KvView view = cache.kv_view(LayerIdx{1});
+  EXPECT_EQ(view.k, cache.plane(KvCache::kLatent, LayerIdx{1}));
+  EXPECT_EQ(view.v, nullptr);
+  EXPECT_EQ(view.block_stride, 8 * 576);
+  c.kv_heads = 2;
+  EXPECT_NE(KvCache::create(c).status().message().find("kv_heads is 2"), std::string::npos);
+}
+
 TEST(KvCache, ViewHasThePointersAndStridesOfItsLayer) {
   auto made = KvCache::create(small());
   ASSERT_TRUE(made.ok()) << made.status().message();

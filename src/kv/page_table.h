@@ -21,6 +21,7 @@ class PageTable {
   BlockId back() const { return BlockId{row_.back()}; }
   void push_back(BlockId block) { row_.push_back(block.value); }
   void set(int32_t logical, BlockId block) { row_[static_cast<size_t>(logical)] = block.value; }
+  void truncate(int32_t blocks) { row_.resize(static_cast<size_t>(blocks)); }
   void clear() { row_.clear(); }
 
   // [size()] block ids, ready for PageTableView::slots. Of a sequence that is swapped out: a value below 0 is

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 namespace fovea {
 
@@ -28,7 +29,7 @@ struct RowGroup {
   const int32_t* q_indptr = nullptr;  // [num_seqs + 1], relative to first_row
   const int32_t* seq_len = nullptr;   // [num_seqs]
   PageTableView table;                // its row 0 is the group's first sequence
-  // Sparse groups only (kind decode): every row chooses for itself.
+  // Sparse groups only. Decode: every row chooses for itself.
   Method* method = nullptr;
   const LayerPolicy* policy = nullptr;
   std::span<const PlaneIdx> planes;   // of the method, in the order it declared them
@@ -57,14 +58,40 @@ struct ForwardBatch {
   SelectionObserver* observer = nullptr;
 };
 
+// What has to be kept up to date beside K and V whenever they are written.
+class Summaries {
+ public:
+  static constexpr size_t kPlanesMax = 8;  // of one method
+
+  // `planes`: where those that the method declared lie, in that order. The first method to name a plane keeps it.
+  void add(Method* method, std::span<const PlaneIdx> planes);
+  // The codes that the fused cache write keeps: a view of this layer's, or false where there are none.
+  bool fused_codes(const KvCache& kv, LayerIdx layer, CodesView* out) const;
+  // Everything else, once K and V lie in the cache.
+  void update(const KvWriteParams& written, const KvCache& kv, LayerIdx layer, Ops& ops, Stream& stream) const;
+  void update(KvWritten written, const KvCache& kv, Ops& ops, Stream& stream) const;
+
+ private:
+  struct Keeper {
+    Method* method;
+    std::vector<PlaneIdx> planes;
+    std::vector<uint8_t> mine;  // [planes]
+  };
+  std::vector<Keeper> keepers_;
+  const Method* codes_ = nullptr;
+  PlaneIdx codes_plane_;
+};
+
+// Asks a group's method for its choice in one layer.
+Status select_for_group(const RowGroup& group, SelectInputs in, const KvCache& kv, Ops& ops, Stream& stream, Selection* out);
+
 class Transformer {
  public:
   virtual ~Transformer() = default;
   // Bytes of scratch a pass of up to this size takes from the arena.
   virtual size_t workspace_bytes(int32_t max_tokens, int32_t max_logit_rows) const = 0;
-  // `codes`: the method whose hash codes the cache write keeps up to date, with its codes plane; null: none.
-  virtual Status forward(const ForwardBatch& batch, KvCache& kv, const Method* codes, PlaneIdx codes_plane, Ops& ops,
-                         Stream& stream, Arena& arena) = 0;
+  virtual Status forward(const ForwardBatch& batch, KvCache& kv, const Summaries& summaries, Ops& ops, Stream& stream,
+                         Arena& arena) = 0;
 };
 
 // Llama, Qwen2 and Qwen3, dense. `weights` outlives the result.

@@ -40,8 +40,8 @@ class Llama final : public Transformer {
     return sum;
   }
 
-  Status forward(const ForwardBatch& b, KvCache& kv, const Method* codes, PlaneIdx codes_plane, Ops& ops,
-                 Stream& stream, Arena& arena) override {
+  Status forward(const ForwardBatch& b, KvCache& kv, const Summaries& summaries, Ops& ops, Stream& stream,
+                 Arena& arena) override {
     const Activations a = take(b, arena);
     ops.rope_angles({b.positions, w_.inv_freq, rope_scaling_, b.tokens, c_.head_dim / 2, a.cos, a.sin}, stream);
     ops.embed({w_.embed.data, w_.embed.dtype, b.ids, a.x, b.tokens, c_.hidden_size, b.previous}, stream);
@@ -52,7 +52,7 @@ class Llama final : public Transformer {
       const PlacedLayer& w = w_.layers[layer];
       ops.rms_norm({a.x, add, w.input_norm, a.normed, b.tokens, c_.hidden_size, c_.rms_norm_eps}, stream);
       project(a.normed, b.tokens, c_.hidden_size, {{{&w.q, w.q_bias, a.q}, {&w.k, w.k_bias, a.k}, {&w.v, w.v_bias, a.v}}}, 3, ops, stream);
-      write_kv(b, a, w, LayerIdx{layer}, kv, codes, codes_plane, ops, stream);
+      write_kv(b, a, w, LayerIdx{layer}, kv, summaries, ops, stream);
       FOVEA_TRY(attend(b, a, LayerIdx{layer}, kv, chosen, ops, stream));
       project(a.attn, b.tokens, q_dim(), {{{&w.o, w.o_bias, a.delta}}}, 1, ops, stream);
       ops.rms_norm({a.x, a.delta, w.post_attention_norm, a.normed, b.tokens, c_.hidden_size, c_.rms_norm_eps}, stream);
@@ -105,9 +105,9 @@ class Llama final : public Transformer {
   }
 
   void write_kv(const ForwardBatch& b, const Activations& a, const PlacedLayer& w, LayerIdx layer, KvCache& kv,
-                const Method* codes, PlaneIdx codes_plane, Ops& ops, Stream& stream) const {
-    CodesView view;
-    const bool with_codes = codes && codes->codes_view(kv.plane(codes_plane, layer), &view);
+                const Summaries& summaries, Ops& ops, Stream& stream) const {
+    CodesView codes;
+    const bool with_codes = summaries.fused_codes(kv, layer, &codes);
     KvWriteParams p;
     p.tokens = b.tokens;
     p.num_heads = c_.num_heads;
@@ -122,11 +122,9 @@ class Llama final : public Transformer {
     p.sin = a.sin;
     p.slot_mapping = b.slot_mapping;
     p.kv = kv.kv_view(layer);
-    p.codes = with_codes ? &view : nullptr;
+    p.codes = with_codes ? &codes : nullptr;
     ops.kv_write(p, stream);
-    for (const RowGroup& g : b.groups) {
-      if (g.method) g.method->on_kv_written(p, layer);
-    }
+    summaries.update(p, kv, layer, ops, stream);
   }
 
   Status attend(const ForwardBatch& b, const Activations& a, LayerIdx layer, KvCache& kv,
@@ -147,7 +145,12 @@ class Llama final : public Transformer {
       p.scale = 1.0f / std::sqrt(static_cast<float>(c_.head_dim));
       p.window = c_.layer_windowed[layer.value] ? c_.sliding_window : 0;
       const LayerRule rule = g.method ? g.policy->rule(layer) : LayerRule::dense;
-      if (rule == LayerRule::own) FOVEA_TRY(select(g, p.q, layer, kv, ops, stream, &chosen[i]));
+      if (rule == LayerRule::own) {
+        SelectInputs in;
+        in.layer = layer;
+        in.q = p.q;
+        FOVEA_TRY(select_for_group(g, in, kv, ops, stream, &chosen[i]));
+      }
       p.selection = rule == LayerRule::dense ? &kAll : &chosen[i];
       if (g.method && b.keys_read) p.keys_read = b.keys_read + g.first_row;
       if (b.observer) b.observer->on_selection(g, layer, *p.selection);
@@ -158,20 +161,6 @@ class Llama final : public Transformer {
       }
     }
     return {};
-  }
-
-  static Status select(const RowGroup& g, const float* q, LayerIdx layer, KvCache& kv, Ops& ops, Stream& stream,
-                       Selection* out) {
-    std::array<std::byte*, 8> planes;
-    FOVEA_CHECK(g.planes.size() <= planes.size());
-    for (size_t i = 0; i < g.planes.size(); ++i) planes[i] = kv.plane(g.planes[i], layer);
-    SelectInputs in;
-    in.layer = layer;
-    in.step = &g.step;
-    in.q = q;
-    in.block_table = g.table;
-    in.planes = planes.data();
-    return g.method->select(in, ops, stream, out);
   }
 
   void logits(const ForwardBatch& b, const Activations& a, Ops& ops, Stream& stream) const {

@@ -58,7 +58,8 @@ Status GsaOnDevice::reserve_units(int64_t entries) {
 }
 
 std::vector<PlaneSpec> GsaOnDevice::planes() const {
-  return {{"codes", shape_.kv_heads, int64_t{shape_.block_size} * options_.hash_bits / 8, Residency::resident}};
+  const std::string name = "codes." + std::to_string(options_.hash_bits) + "." + std::to_string(options_.hash_seed);
+  return {{name, shape_.kv_heads, int64_t{shape_.block_size} * options_.hash_bits / 8, Residency::resident}};
 }
 
 bool GsaOnDevice::codes_view(std::byte* plane, CodesView* out) const {

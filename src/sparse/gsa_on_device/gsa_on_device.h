@@ -18,7 +18,7 @@ class GsaOnDevice final : public Method {
 
   std::string_view name() const override { return "gsa_on_device"; }
   std::string lineage() const override { return "dense"; }  // it decodes only: prefill is dense
-  bool sparse() const override { return true; }
+  std::vector<int32_t> dense_layers() const override { return options_.dense_layers; }
 
   Status attach(const ModelShape& shape, const MethodLimits& limits, Device& device, StepMemory& staging) override;
   std::vector<PlaneSpec> planes() const override;

@@ -69,7 +69,7 @@ class World {
       ids_.push_back(SequenceId{static_cast<uint64_t>(r.seq + 1)});
     }
     q_ = randoms(static_cast<int64_t>(rows.size()) * shape_.num_heads * shape_.head_dim);
-    step_ = {static_cast<int32_t>(rows.size()), seqs_.data(), lens_.data(), ids_.data(), budgets_.data(), seqs_.data(), lens_.data()};
+    step_ = {static_cast<int32_t>(rows.size()), false, seqs_.data(), lens_.data(), ids_.data(), budgets_.data(), seqs_.data(), lens_.data()};
     EXPECT_TRUE(method_.step_begin(step_).ok());
     std::byte* plane = reinterpret_cast<std::byte*>(codes_.data());
     SelectInputs in;
@@ -231,7 +231,7 @@ TEST(GsaOnDevice, PlanesAndCodesViewAgree) {
     ASSERT_TRUE(attach(m, s, {4, 1000}).ok());
     const auto planes = m.planes();
     ASSERT_EQ(planes.size(), 1u);
-    EXPECT_EQ(planes[0].name, "codes");
+    EXPECT_EQ(planes[0].name, "codes." + std::to_string(bits) + ".7");
     EXPECT_EQ(planes[0].residency, Residency::resident);
     EXPECT_EQ(planes[0].heads, s.kv_heads);
     EXPECT_EQ(planes[0].bytes_per_block, s.block_size * bits / 8);

@@ -1,0 +1,58 @@
+#include "model/forward.h"
+
+#include "base/check.h"
+
+#include <algorithm>
+#include <array>
+
+namespace fovea {
+
+void Summaries::add(Method* method, std::span<const PlaneIdx> planes) {
+  FOVEA_CHECK(planes.size() <= kPlanesMax);
+  Keeper keeper{method, {planes.begin(), planes.end()}, {}};
+  for (PlaneIdx plane : planes) {
+    const bool taken = std::any_of(keepers_.begin(), keepers_.end(), [&](const Keeper& k) {
+      return std::find(k.planes.begin(), k.planes.end(), plane) != k.planes.end();
+    });
+    keeper.mine.push_back(!taken);
+  }
+  CodesView view;
+  if (!codes_ && method->codes_view(nullptr, &view)) {
+    codes_ = method;
+    codes_plane_ = planes[0];
+    keeper.mine[0] = 0;
+  }
+  keepers_.push_back(std::move(keeper));
+}
+
+bool Summaries::fused_codes(const KvCache& kv, LayerIdx layer, CodesView* out) const {
+  return codes_ && codes_->codes_view(kv.plane(codes_plane_, layer), out);
+}
+
+void Summaries::update(const KvWriteParams& written, const KvCache& kv, LayerIdx layer, Ops& ops, Stream& stream) const {
+  update(KvWritten{layer, written.tokens, written.slot_mapping, written.kv, nullptr}, kv, ops, stream);
+}
+
+void Summaries::update(KvWritten written, const KvCache& kv, Ops& ops, Stream& stream) const {
+  std::array<std::byte*, kPlanesMax> planes;
+  for (const Keeper& k : keepers_) {
+    if (std::find(k.mine.begin(), k.mine.end(), 1) == k.mine.end()) continue;
+    for (size_t i = 0; i < k.planes.size(); ++i) planes[i] = k.mine[i] ? kv.plane(k.planes[i], written.layer) : nullptr;
+    written.planes = planes.data();
+    k.method->on_kv_written(written, ops, stream);
+  }
+}
+
+Status select_for_group(const RowGroup& group, SelectInputs in, const KvCache& kv, Ops& ops, Stream& stream, Selection* out) {
+  std::array<std::byte*, Summaries::kPlanesMax> planes;
+  FOVEA_CHECK(group.planes.size() <= planes.size());
+  for (size_t i = 0; i < group.planes.size(); ++i) planes[i] = kv.plane(group.planes[i], in.layer);
+  in.step = &group.step;
+  in.block_table = group.table;
+  in.kv = kv.kv_view(in.layer);
+  in.kv.table = group.table;
+  in.planes = planes.data();
+  return group.method->select(in, ops, stream, out);
+}
+
+}  // namespace fovea
