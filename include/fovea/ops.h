@@ -67,7 +67,8 @@ struct KvView {
 // before at seq_len[s] - 2, and so on; each row sees the keys at positions <= its own. A sequence may have no rows.
 // out = softmax(soft_cap(q k^T * scale) + alibi) v over the selected keys; a row that sees no key gives out = 0 and
 // lse = -inf: also a row of a sequence of length 0, which pads a batch (decode only). Keys beyond the row's position are never
-// multiplied: NaN there changes nothing.
+// multiplied: NaN there changes nothing. (cuda's paged_prefill keeps to that for keys beyond the last row of a tile; a V that is
+// NaN at a key which only later rows of the tile see reaches its earlier rows too.)
 struct AttentionParams {
   const float* q = nullptr;         // [T, H, d], post-rope
   float* out = nullptr;             // [T, H, d]

@@ -58,6 +58,13 @@ TEST(SchedulerTiles, AHitIsCutAtATile) {
   EXPECT_EQ(w.scheduler().cached_tokens(again), 40);
   w.run();
   EXPECT_EQ(w.answers[cold].size(), w.answers[again].size());
+  // The tile that `cold` left unfinished is whole since `warm`, and its blocks are warm's alone.
+  for (int32_t i = 0; i < 9; ++i) longer.prompt.push_back(8000 + i);
+  const SequenceId longest = w.add(longer);
+  w.step();
+  EXPECT_EQ(w.scheduler().cached_tokens(longest), 56);
+  w.run();
+  EXPECT_EQ(w.answers[longest], w.expected(longest).answer);
   w.expect_empty();
 }
 

@@ -86,6 +86,20 @@ TEST_F(BlockManagerTest, AHitTakesFullBlocksAndLeavesOneTokenToCompute) {
   EXPECT_EQ(blocks_.num_cached(), 2);
 }
 
+// Tiles of two blocks: three cached blocks hold one tile, and what a shorter hit gave up is still cached.
+TEST_F(BlockManagerTest, AHitIsCutAtTheAlignment) {
+  for (const auto& [n, hit] : {std::pair{60, 16}, {24, 16}, {17, 16}, {16, 0}}) {
+    prefill(kA, text(24));
+    blocks_.create_sequence(kB, &hasher_);
+    EXPECT_EQ(blocks_.match_prefix(kB, text(n), 16), hit) << n;
+    EXPECT_EQ(blocks_.table(kB).size(), hit / 8);
+    blocks_.free(kA);
+    blocks_.free(kB);
+    expect_consistent();
+  }
+  EXPECT_EQ(blocks_.num_cached(), 3);
+}
+
 TEST_F(BlockManagerTest, AHitNeedsTheWholeChainAndTheSameContext) {
   prefill(kA, text(24));
   auto changed = text(30);
