@@ -10,6 +10,7 @@
 // Input that violates a stated bound is a bug and asserts (where the host can see it).
 #pragma once
 
+#include <fovea/dsa_ops.h>
 #include <fovea/mla_ops.h>
 #include <fovea/selection.h>
 #include <fovea/status.h>
@@ -260,6 +261,9 @@ struct OpsLimits {
   int32_t vocab = 1;
   MlaShape mla;                 // zero: no MLA operation is called
   MoeLimits moe;                // zero: no MoE operation is called
+  int32_t index_heads = 0;      // Hi of the DSA indexer; 0: index_topk is not called
+  int32_t index_dim = 0;        // di
+  int32_t index_topk = 0;       // most tokens a row chooses
 };
 
 class Ops {
@@ -293,6 +297,11 @@ class Ops {
   virtual void lse_merge(const LseMergeParams&, Stream&) { unsupported("lse_merge"); }
   virtual void moe_route(const MoeRouteParams&, Stream&) { unsupported("moe_route"); }
   virtual void moe_experts(const MoeExpertsParams&, Stream&) { unsupported("moe_experts"); }
+
+  // The DSA indexer: cpu and ref only.
+  virtual void index_write(const IndexWriteParams&, Stream&) { unsupported("index_write"); }
+  virtual void index_topk(const IndexTopkParams&, Stream&) { unsupported("index_topk"); }
+  virtual void index_transform(const IndexTransformParams&, Stream&) { unsupported("index_transform"); }
 
  protected:
   // Whoever needs an operation that a backend lacks refuses that backend when it is set up; a call is a bug.

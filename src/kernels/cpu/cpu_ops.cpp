@@ -2,12 +2,15 @@
 
 #include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/decode_attention.h"
+#include "kernels/cpu/dsa_index_write.h"
+#include "kernels/cpu/dsa_topk.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/hash_select.h"
 #include "kernels/cpu/kv_write.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/prefill_attention.h"
 #include "kernels/ref/dense_math.h"
+#include "kernels/ref/dsa_topk.h"
 #include "kernels/ref/mla.h"
 #include "kernels/ref/moe.h"
 #include "kernels/ref/ragged_attention.h"
@@ -27,6 +30,7 @@ class CpuOpsImpl final : public CpuOps {
     FOVEA_TRY(linear_.prepare(limits, pool_.size(), numerics_));
     FOVEA_TRY(decode_.prepare(limits, pool_.size()));
     FOVEA_TRY(prefill_.prepare(limits, pool_.size(), numerics_));
+    FOVEA_TRY(index_topk_.prepare(limits, pool_.size()));
     sample_.prepare(limits.vocab);
     return select_.prepare(limits, pool_.size());
   }
@@ -51,6 +55,9 @@ class CpuOpsImpl final : public CpuOps {
   void lse_merge(const LseMergeParams& p, Stream&) override { ref::lse_merge(p); }
   void moe_route(const MoeRouteParams& p, Stream&) override { ref::moe_route(p); }
   void moe_experts(const MoeExpertsParams& p, Stream&) override { ref::moe_experts(p, numerics_); }
+  void index_write(const IndexWriteParams& p, Stream&) override { cpu::index_write(p, pool_); }
+  void index_topk(const IndexTopkParams& p, Stream&) override { index_topk_.run(p, pool_); }
+  void index_transform(const IndexTransformParams& p, Stream&) override { ref::index_transform(p); }
 
  private:
   ThreadPool& pool_;
@@ -59,6 +66,7 @@ class CpuOpsImpl final : public CpuOps {
   cpu::DecodeAttention decode_;
   cpu::PrefillAttention prefill_;
   cpu::HashSelect select_;
+  cpu::IndexTopk index_topk_;
   ref::Sample sample_;
 };
 

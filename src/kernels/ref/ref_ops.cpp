@@ -2,6 +2,8 @@
 
 #include "kernels/ref/attention.h"
 #include "kernels/ref/dense_math.h"
+#include "kernels/ref/dsa_index.h"
+#include "kernels/ref/dsa_topk.h"
 #include "kernels/ref/hash.h"
 #include "kernels/ref/kv_write.h"
 #include "kernels/ref/mla.h"
@@ -40,6 +42,9 @@ class RefOps final : public Ops {
   void lse_merge(const LseMergeParams& p, Stream&) override { ref::lse_merge(p); }
   void moe_route(const MoeRouteParams& p, Stream&) override { ref::moe_route(p); }
   void moe_experts(const MoeExpertsParams& p, Stream&) override { ref::moe_experts(p); }
+  void index_write(const IndexWriteParams& p, Stream&) override { ref::index_write(p); }
+  void index_topk(const IndexTopkParams& p, Stream&) override { ref::index_topk(p); }
+  void index_transform(const IndexTransformParams& p, Stream&) override { ref::index_transform(p); }
 
  private:
   ref::Sample sample_;
