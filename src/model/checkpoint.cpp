@@ -1,5 +1,8 @@
 #include "model/checkpoint.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "model/checkpoint_deepseek.h"
 #include "model/weight_taker.h"
 
@@ -88,6 +91,21 @@ Result<ModelWeights> load_checkpoint(const std::string& model_dir, const ModelCo
   out.matrix_bytes = take.bytes();
   out.owner = take.owner();
   return out;
+}
+
+std::vector<const WeightMatrix*> linear_matrices(const ModelWeights& weights) {
+  std::vector<const WeightMatrix*> all;
+  const auto add = [&](std::initializer_list<const WeightMatrix*> some) {
+    std::copy_if(some.begin(), some.end(), std::back_inserter(all), [](const WeightMatrix* w) { return w->data != nullptr; });
+  };
+  for (const LayerWeights& l : weights.layers) add({&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down});
+  for (const DeepseekLayerWeights& l : weights.deepseek_layers) {
+    add({&l.q_a, &l.q_b, &l.kv_a, &l.kv_b, &l.o, &l.indexer.q_b, &l.indexer.k, &l.indexer.head_weights});
+    add({&l.dense.gate, &l.dense.up, &l.dense.down, &l.moe.shared.gate, &l.moe.shared.up, &l.moe.shared.down});
+    for (const FeedForwardWeights& e : l.moe.experts) add({&e.gate, &e.up, &e.down});
+  }
+  add({&weights.lm_head});
+  return all;
 }
 
 }  // namespace fovea

@@ -86,6 +86,10 @@ struct ModelWeights {
   std::shared_ptr<const void> owner;  // what the matrices point into; copies of ModelWeights share it
 };
 
+// The matrices that Ops::linear multiplies by, experts among them: all but the embedding (a tied head is there as lm_head)
+// and routers.
+std::vector<const WeightMatrix*> linear_matrices(const ModelWeights& weights);
+
 // Matrices stay in the mapped file, but for fp8 blocks: those are widened to bf16 in memory of their own, 2 bytes a weight,
 // and give up the file's pages. Tensors of layers beyond num_layers (multi-token prediction) are not read.
 // Errors: those of WeightMap, and for each tensor not_found, unsupported (dtype), corrupt (shape) or resource_exhausted.
