@@ -11,6 +11,7 @@
 #pragma once
 
 #include <fovea/dsa_ops.h>
+#include <fovea/mla_ops.h>
 #include <fovea/selection.h>
 #include <fovea/status.h>
 #include <fovea/types.h>
@@ -258,6 +259,8 @@ struct OpsLimits {
   int32_t max_n = 1;            // widest linear output
   int32_t max_sample_rows = 1;  // rows of one sample() call
   int32_t vocab = 1;
+  MlaShape mla;                 // zero: no MLA operation is called
+  MoeLimits moe;                // zero: no MoE operation is called
   int32_t index_heads = 0;      // Hi of the DSA indexer; 0: index_topk is not called
   int32_t index_dim = 0;        // di
   int32_t index_topk = 0;       // most tokens a row chooses
@@ -283,6 +286,17 @@ class Ops {
   // Tiles of query rows, compute-bound; a row's result does not depend on which rows share its tile, bit for bit.
   virtual void paged_prefill(const AttentionParams& p, Stream& stream) = 0;
   virtual void sample(const SampleParams& p, Stream& stream) = 0;
+
+  // MLA and MoE: cpu and ref only.
+  virtual void mla_write(const MlaWriteParams&, Stream&) { unsupported("mla_write"); }
+  virtual void mla_absorb(const MlaAbsorbParams&, Stream&) { unsupported("mla_absorb"); }
+  virtual void mla_unabsorb(const MlaUnabsorbParams&, Stream&) { unsupported("mla_unabsorb"); }
+  virtual void mla_attend(const MlaAttendParams&, Stream&) { unsupported("mla_attend"); }
+  virtual void mla_gather(const MlaGatherParams&, Stream&) { unsupported("mla_gather"); }
+  virtual void ragged_attend(const RaggedAttentionParams&, Stream&) { unsupported("ragged_attend"); }
+  virtual void lse_merge(const LseMergeParams&, Stream&) { unsupported("lse_merge"); }
+  virtual void moe_route(const MoeRouteParams&, Stream&) { unsupported("moe_route"); }
+  virtual void moe_experts(const MoeExpertsParams&, Stream&) { unsupported("moe_experts"); }
 
   // The DSA indexer: cpu and ref only.
   virtual void index_write(const IndexWriteParams&, Stream&) { unsupported("index_write"); }

@@ -57,6 +57,7 @@ struct SequenceSpec {
   std::vector<int32_t> prompt;        // >= 1 tokens; of a fork: what follows the parent's tokens
   int32_t max_new_tokens = 1;         // per answer; 0: prefill only (n = 1), nothing is sampled
   bool sparse = false;                // its decode method is sparse (from sparse_min_context up)
+  std::optional<int32_t> sparse_min_context;  // its own; else the config's
   // Its prefill method's: chunks, prefix hits and published blocks are cut at multiples of it. A fork has its parent's.
   int32_t prefill_alignment = 1;      // tokens: 1, or a multiple of the block size
   bool sparse_prefill = false;        // the prefill method is sparse: what other rows computed cannot be prefilled again

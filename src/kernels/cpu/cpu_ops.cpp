@@ -11,6 +11,9 @@
 #include "kernels/cpu/prefill_attention.h"
 #include "kernels/ref/dense_math.h"
 #include "kernels/ref/dsa_topk.h"
+#include "kernels/ref/mla.h"
+#include "kernels/ref/moe.h"
+#include "kernels/ref/ragged_attention.h"
 #include "kernels/ref/sample.h"
 
 namespace fovea {
@@ -43,6 +46,15 @@ class CpuOpsImpl final : public CpuOps {
   void paged_decode(const AttentionParams& p, Stream&) override { decode_.run(p, pool_); }
   void paged_prefill(const AttentionParams& p, Stream&) override { prefill_.run(p, pool_); }
   void sample(const SampleParams& p, Stream&) override { sample_.run(p); }
+  void mla_write(const MlaWriteParams& p, Stream&) override { ref::mla_write(p); }
+  void mla_absorb(const MlaAbsorbParams& p, Stream&) override { ref::mla_absorb(p); }
+  void mla_unabsorb(const MlaUnabsorbParams& p, Stream&) override { ref::mla_unabsorb(p); }
+  void mla_attend(const MlaAttendParams& p, Stream&) override { ref::mla_attend(p); }
+  void mla_gather(const MlaGatherParams& p, Stream&) override { ref::mla_gather(p); }
+  void ragged_attend(const RaggedAttentionParams& p, Stream&) override { ref::ragged_attend(p); }
+  void lse_merge(const LseMergeParams& p, Stream&) override { ref::lse_merge(p); }
+  void moe_route(const MoeRouteParams& p, Stream&) override { ref::moe_route(p); }
+  void moe_experts(const MoeExpertsParams& p, Stream&) override { ref::moe_experts(p, numerics_); }
   void index_write(const IndexWriteParams& p, Stream&) override { cpu::index_write(p, pool_); }
   void index_topk(const IndexTopkParams& p, Stream&) override { index_topk_.run(p, pool_); }
   void index_transform(const IndexTransformParams& p, Stream&) override { ref::index_transform(p); }
