@@ -76,8 +76,8 @@ struct SelectInputs {
   const StepRows* step = nullptr;
   const float* q = nullptr;         // [rows, H, d], post-rope
   const float* hidden = nullptr;    // [rows, hidden], or null
-  const float* index_q = nullptr;   // projected index queries (DSA), or null
-  const float* index_weights = nullptr;  // signed head weights (DSA), or null
+  const float* index_q = nullptr;   // [rows, Hi, di], as index_write leaves them for the method's index_keys(); or null
+  const float* index_weights = nullptr;  // [rows, Hi], likewise
   PageTableView block_table;        // BlockIds
   KvView kv;                        // K and V of the layer, this step's included; MLA: k is the latent, v is null
   std::byte* const* planes = nullptr;  // this layer's array of each plane that planes() declared, in that order
@@ -121,6 +121,12 @@ class Method {
   virtual int32_t prefill_alignment() const { return 1; }
   // Prefill rows of tiles that end at or below this position take the dense path.
   virtual int64_t prefill_min_context() const { return 0; }
+  // The model was trained for this choice: it is part of what the model computes, for prompts, questions and answers alike.
+  // All rows that see more than prefill_min_context() keys make it, whatever sparse_min_context says, and what any row
+  // computed can be prefilled again.
+  virtual bool trained() const { return false; }
+  // Serves models with latent attention (SelectInputs::kv is a latent plane).
+  virtual bool reads_latents() const { return false; }
   // Layers that read everything; layers that read what the nearest layer before them chose.
   virtual std::vector<int32_t> dense_layers() const { return {}; }
   virtual std::vector<int32_t> reuse_layers() const { return {}; }
@@ -135,6 +141,10 @@ class Method {
   // Hash codes in planes()[0], which the fused cache write can keep up to date (it keeps those of one method; others make
   // theirs in on_kv_written). False: the method has none. `plane`: this layer's codes array.
   virtual bool codes_view(std::byte* plane, CodesView* out) const { return false; }
+
+  // Keys of a DSA indexer: where this layer's lie, with the planes of planes(). The forward pass writes them for every token
+  // before select(), and prepares index_q and index_weights for their precision. False: the method keeps none.
+  virtual bool index_keys(std::byte* const* planes, IndexKeysView* out) const { return false; }
 
   virtual void request_begin(SequenceId) {}
   virtual void request_finish(SequenceId) {}

@@ -10,6 +10,8 @@
 // Input that violates a stated bound is a bug and asserts (where the host can see it).
 #pragma once
 
+#include <fovea/dsa_ops.h>
+#include <fovea/mla_ops.h>
 #include <fovea/selection.h>
 #include <fovea/status.h>
 #include <fovea/types.h>
@@ -258,6 +260,11 @@ struct OpsLimits {
   int32_t max_n = 1;            // widest linear output
   int32_t max_sample_rows = 1;  // rows of one sample() call
   int32_t vocab = 1;
+  MlaShape mla;                 // zero: no MLA operation is called
+  MoeLimits moe;                // zero: no MoE operation is called
+  int32_t index_heads = 0;      // Hi of the DSA indexer; 0: index_topk is not called
+  int32_t index_dim = 0;        // di
+  int32_t index_topk = 0;       // most tokens a row chooses
   int32_t xattention_stride = 0;  // least stride of an xattention_select() call; 0: none is made
 };
 
@@ -288,6 +295,22 @@ class Ops {
   // Tiles of query rows, compute-bound; a row's result does not depend on which rows share its tile, bit for bit.
   virtual void paged_prefill(const AttentionParams& p, Stream& stream) = 0;
   virtual void sample(const SampleParams& p, Stream& stream) = 0;
+
+  // MLA and MoE: cpu and ref only.
+  virtual void mla_write(const MlaWriteParams&, Stream&) { not_of_this_backend("mla_write"); }
+  virtual void mla_absorb(const MlaAbsorbParams&, Stream&) { not_of_this_backend("mla_absorb"); }
+  virtual void mla_unabsorb(const MlaUnabsorbParams&, Stream&) { not_of_this_backend("mla_unabsorb"); }
+  virtual void mla_attend(const MlaAttendParams&, Stream&) { not_of_this_backend("mla_attend"); }
+  virtual void mla_gather(const MlaGatherParams&, Stream&) { not_of_this_backend("mla_gather"); }
+  virtual void ragged_attend(const RaggedAttentionParams&, Stream&) { not_of_this_backend("ragged_attend"); }
+  virtual void lse_merge(const LseMergeParams&, Stream&) { not_of_this_backend("lse_merge"); }
+  virtual void moe_route(const MoeRouteParams&, Stream&) { not_of_this_backend("moe_route"); }
+  virtual void moe_experts(const MoeExpertsParams&, Stream&) { not_of_this_backend("moe_experts"); }
+
+  // The DSA indexer: cpu and ref only.
+  virtual void index_write(const IndexWriteParams&, Stream&) { not_of_this_backend("index_write"); }
+  virtual void index_topk(const IndexTopkParams&, Stream&) { not_of_this_backend("index_topk"); }
+  virtual void index_transform(const IndexTransformParams&, Stream&) { not_of_this_backend("index_transform"); }
 
   // Block summaries and what chooses by them: ref and cpu only. A method that needs them refuses other devices.
   virtual void block_summaries(const BlockSummariesParams&, Stream&) { not_of_this_backend("block_summaries"); }

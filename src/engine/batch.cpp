@@ -43,11 +43,13 @@ int32_t Batch::padded_rows(int32_t rows) {
   return (rows + 31) / 32 * 32;
 }
 
-// Which row group serves a row. A sparse row that would keep every block takes the dense path, exactly.
+// Which row group serves a row. A sparse row that would keep every block takes the dense path, exactly; a trained choice is
+// made by every row that it can leave something out for.
 int32_t Batch::group_of(const ScheduledRows& rows, const Sequence& sequence, int32_t offset) const {
   if (rows.phase == Phase::prefill) return prefill_group_of(sequence, rows.first_position + offset);
   const MethodEntry& entry = methods_[sequence.method];
   const int64_t len = rows.first_position + offset + 1;
+  if (entry.method && entry.method->trained()) return len > entry.method->prefill_min_context() ? 2 + sequence.method : 1;
   if (!entry.method || !rows.sparse || len < limits_.sparse_min_context) return 1;
   const int64_t blocks = (len + limits_.block_size - 1) / limits_.block_size;
   return entry.method->estimate_blocks(len, sequence.budget_tokens) < blocks ? 2 + sequence.method : 1;

@@ -39,6 +39,14 @@ Status add_plane(PlaneSpec plane, const std::string& method, std::vector<PlaneSp
   return Status::internal("method " + method + ": its plane " + plane.name + " differs from that of another method");
 }
 
+// What decides the content of a latent entry and of an index key, besides the weights.
+std::string latent_config(const DeepseekConfig& d) {
+  return "mla latent=" + std::to_string(d.kv_lora_rank) + " rope=" + std::to_string(d.rope_dim) +
+         " interleaved=" + std::to_string(d.rope_interleaved) + " index=" + std::to_string(d.index_heads) + "x" +
+         std::to_string(d.index_dim) + " interleaved=" + std::to_string(d.index_rope_interleaved) +
+         " topk=" + std::to_string(d.index_topk);
+}
+
 }  // namespace
 
 const char* finish_reason_name(FinishReason reason) {
@@ -63,17 +71,17 @@ EngineImpl::~EngineImpl() = default;
 Status EngineImpl::init() {
   FOVEA_TRY(check_options(options_));
   if (options_.threads == 0) options_.threads = usable_cores();
-  FOVEA_TRY(make_device());
-  if (options_.max_num_batched_tokens == 0) options_.max_num_batched_tokens = device_->is_host() ? 512 : 2048;
   FOVEA_ASSIGN(model_, load_model(options_));
   const ModelConfig& c = model_->config;
+  FOVEA_TRY(make_device());
+  if (options_.max_num_batched_tokens == 0) options_.max_num_batched_tokens = device_->is_host() ? 512 : 2048;
   if (options_.max_model_len == 0) options_.max_model_len = c.max_position_embeddings;
   options_.max_num_seqs = std::min(options_.max_num_seqs, options_.max_num_batched_tokens);
   info_ = describe(*model_, options_);
 
   FOVEA_ASSIGN(weights_, place_weights(model_->weights, c, *device_, *stream_));
   if (!device_->is_host()) model_->weights.owner.reset();  // the copy serves; the file need not stay mapped
-  transformer_ = make_llama(c, *weights_);
+  transformer_ = c.deepseek ? make_deepseek_v32(c, *weights_, model_->weights.deepseek_layers, max_rows()) : make_llama(c, *weights_);
   staging_ = std::make_unique<StepMemory>(*device_);
   FOVEA_TRY(make_methods());
   FOVEA_TRY(make_ops());
@@ -82,7 +90,10 @@ Status EngineImpl::init() {
 }
 
 Status EngineImpl::make_device() {
-  if (options_.device != "cpu" && !options_.use_reference_ops) {
+  const bool host_only = model_->config.deepseek.has_value();  // its operations exist on the CPU
+  if (host_only && options_.device == "cuda")
+    return Status::unsupported("--device cuda: " + model_->config.architecture + " runs on the CPU only (--device cpu)");
+  if (options_.device != "cpu" && !options_.use_reference_ops && !host_only) {
     Result<std::unique_ptr<Device>> cuda = make_cuda_device();
     if (cuda.ok()) {
       device_ = std::move(cuda).value();
@@ -108,6 +119,8 @@ Status EngineImpl::add_method(const MethodOptions& o) {
     return label == "dense" && o.name == "dense" ? Status() : Status::invalid_argument("method " + label + " is given twice");
   }
   FOVEA_ASSIGN(auto method, make_method(o));
+  if (method && info_.shape.kv_lora_rank > 0 && !method->reads_latents())
+    return Status::unsupported(label + ": " + info_.architecture + " caches latents, which only dense and dsa read");
   if (method) {
     if (Status s = method->attach(info_.shape, {max_rows(), options_.max_model_len}, *device_, *staging_); !s.ok())
       return label == o.name ? s : s.with_context(label);
@@ -166,6 +179,8 @@ BlockHasher* EngineImpl::hasher_of(int32_t prefill_method) {
   key.tokenizer_digest = model_->tokenizer_digest;
   key.attention_config = info_.rope + " d=" + std::to_string(info_.shape.head_dim) + " kv=" + std::to_string(info_.shape.kv_heads) +
                          " window=" + std::to_string(model_->config.sliding_window);
+  if (const auto& d = model_->config.deepseek) key.attention_config += " " + latent_config(*d);
+  for (const PlaneSpec& p : kv_->config().extra_planes) key.attention_config += " " + p.name;
   key.kv_dtype = options_.kv_cache_dtype;
   key.block_size = options_.block_size;
   key.tenant_salt = options_.tenant_salt;
@@ -251,22 +266,27 @@ Status EngineImpl::make_ops() {
   limits.max_len = options_.max_model_len;
   limits.num_heads = c.num_heads;
   limits.kv_heads = c.num_kv_heads;
-  limits.head_dim = c.head_dim;
+  if (!c.deepseek) limits.head_dim = c.head_dim;
   limits.block_size = options_.block_size;
-  limits.max_k = std::max({c.hidden_size, c.intermediate_size, c.num_heads * c.head_dim});
-  limits.max_n = std::max({c.hidden_size, c.intermediate_size, c.num_heads * c.head_dim, c.vocab_size});
+  const std::vector<const WeightMatrix*> products = linear_matrices(model_->weights);
+  for (const WeightMatrix* w : products) {
+    limits.max_k = std::max(limits.max_k, static_cast<int32_t>(w->cols));
+    limits.max_n = std::max(limits.max_n, static_cast<int32_t>(w->rows));
+  }
+  if (const auto& d = c.deepseek) {
+    limits.mla = {d->kv_lora_rank, d->rope_dim, d->nope_dim, d->v_dim};
+    limits.moe = {d->experts, d->experts_per_token, c.hidden_size, d->moe_intermediate};
+    limits.index_heads = d->index_heads;
+    limits.index_dim = d->index_dim;
+    limits.index_topk = d->index_topk;
+  }
   for (const MethodEntry& e : methods_) {
     if (e.method) e.method->raise_limits(&limits);
   }
   FOVEA_TRY(ops_->prepare(limits));
-  if (cpu_ops_) {
-    const auto add = [&](const WeightMatrix& w) { return cpu_ops_->add_linear_shape(static_cast<int32_t>(w.cols), static_cast<int32_t>(w.rows), w.dtype); };
-    for (const LayerWeights& l : model_->weights.layers) {
-      for (const WeightMatrix* w : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down})
-        FOVEA_TRY(add(*w));
-    }
-    FOVEA_TRY(add(model_->weights.lm_head));
-  }
+  if (!cpu_ops_) return {};
+  for (const WeightMatrix* w : products)
+    FOVEA_TRY(cpu_ops_->add_linear_shape(static_cast<int32_t>(w->cols), static_cast<int32_t>(w->rows), w->dtype));
   return {};
 }
 

@@ -170,16 +170,17 @@ void EngineImpl::admit(Pending pending, std::vector<Output>* outputs) {
   spec.queue_key = r.fairness_key;
   spec.prompt = std::move(r.prompt);
   spec.max_new_tokens = static_cast<int32_t>(std::min<int64_t>(r.sampling.max_tokens, room));
-  if (const Method* m = methods_[method].method.get()) {
-    spec.sparse = true;
-    spec.blocks_read = [m, budget = r.budget_tokens](int64_t keys) { return m->estimate_blocks(keys, budget); };
-  }
   spec.hold = r.hold;
   spec.hasher = hasher_of(prefill_method);
-  if (const Method* m = methods_[prefill_method].method.get()) {
-    spec.sparse_prefill = true;
-    spec.prefill_alignment = m->prefill_alignment();
-  }
+  const Method* decodes = methods_[method].method.get();
+  const Method* prefills = methods_[prefill_method].method.get();
+  // The rows of a choice that the model was trained for are alike in every phase: the scheduler need not tell them apart.
+  const bool alike = decodes && decodes == prefills && decodes->trained();
+  spec.sparse = decodes && !alike;
+  if (spec.sparse) spec.blocks_read = [decodes, budget = r.budget_tokens](int64_t keys) { return decodes->estimate_blocks(keys, budget); };
+  spec.sparse_prefill = prefills && !alike;
+  if (decodes && decodes->trained()) spec.sparse_min_context = static_cast<int32_t>(decodes->prefill_min_context()) + 1;
+  if (prefills) spec.prefill_alignment = prefills->prefill_alignment();
   if (Status s = scheduler_->add(std::move(spec)); !s.ok()) return refuse(std::move(s));
 
   const uint64_t seed = r.sampling.seed ? *r.sampling.seed : options_.seed + pending.id.value;

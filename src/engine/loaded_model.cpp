@@ -32,6 +32,17 @@ Status load_text(const EngineOptions& options, LoadedModel* m) {
   return {};
 }
 
+void describe_deepseek(const DeepseekConfig& d, ModelShape* shape) {
+  shape->kv_lora_rank = d.kv_lora_rank;
+  shape->rope_dim = d.rope_dim;
+  shape->index_heads = d.index_heads;
+  shape->index_dim = d.index_dim;
+  shape->index_topk = d.index_topk;
+  for (size_t i = 0; i < d.layer_indexes.size(); ++i) {
+    if (!d.layer_indexes[i]) shape->shared_index_layers.push_back(static_cast<int32_t>(i));
+  }
+}
+
 }  // namespace
 
 Result<std::unique_ptr<LoadedModel>> load_model(const EngineOptions& options) {
@@ -62,7 +73,10 @@ ModelInfo describe(const LoadedModel& model, const EngineOptions& options) {
   info.shape.kv_heads = c.num_kv_heads;
   info.shape.head_dim = c.head_dim;
   info.shape.block_size = options.block_size;
-  info.shape.kv_bytes_per_token_head = 2 * int64_t{c.head_dim} * static_cast<int64_t>(dtype_bytes(options.kv_cache_dtype));
+  // A key and a value; with latent attention the value is part of the key.
+  const int64_t elements = c.deepseek ? c.head_dim : 2 * c.head_dim;
+  info.shape.kv_bytes_per_token_head = elements * static_cast<int64_t>(dtype_bytes(options.kv_cache_dtype));
+  if (c.deepseek) describe_deepseek(*c.deepseek, &info.shape);
   info.hidden_size = c.hidden_size;
   info.intermediate_size = c.intermediate_size;
   info.vocab_size = c.vocab_size;

@@ -102,6 +102,7 @@ Status Scheduler::add(SequenceSpec spec) {
   next_arrival_ += s->answers.size();
   s->max_new_tokens = spec.max_new_tokens;
   s->sparse = spec.sparse;
+  s->sparse_min_context = spec.sparse_min_context.value_or(config_.sparse_min_context);
   s->blocks_read = std::move(spec.blocks_read);
   s->sparse_prefill = parent != nullptr ? parent->sparse_prefill : spec.sparse_prefill;
   s->prefill_alignment = parent != nullptr ? parent->prefill_alignment : spec.prefill_alignment;
@@ -319,7 +320,7 @@ bool Scheduler::schedule_rows(Sequence& s, int32_t most) {
   FOVEA_CHECK(n > 0 && blocks_.append_slots(s.id, n, &plan_.cache_ops).ok());
 
   if (s.scheduled == 0) {
-    const bool sparse = s.sparse && phase != Phase::prefill && first + 1 >= config_.sparse_min_context;
+    const bool sparse = s.sparse && phase != Phase::prefill && first + 1 >= s.sparse_min_context;
     s.row = plan_.rows.size();
     plan_.rows.push_back({s.id, phase, sparse, first, 0, {}});
   }
@@ -451,7 +452,7 @@ Scheduler::Sequence* Scheduler::next_waiting(int32_t share) {
 bool Scheduler::extends(const Sequence& s, int64_t cached) const {
   const bool forks = s.parent != nullptr;
   if (!s.sparse && !(s.sparse_prefill && forks)) return false;
-  return cached > 0 && cached >= config_.sparse_min_context && s.prompt_size - cached <= config_.sparse_extend_max_tokens &&
+  return cached > 0 && cached >= s.sparse_min_context && s.prompt_size - cached <= config_.sparse_extend_max_tokens &&
          (forks || config_.extend_prefix_hits);
 }
 

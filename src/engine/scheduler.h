@@ -61,6 +61,7 @@ struct SequenceSpec {
   std::vector<int32_t> prompt;        // >= 1 tokens; of a fork: what follows the parent's tokens
   int32_t max_new_tokens = 1;         // per answer; 0: prefill only (n = 1), nothing is sampled
   bool sparse = false;                // its decode method is sparse (from sparse_min_context up)
+  std::optional<int32_t> sparse_min_context;  // its own; else the config's
   // Blocks that a sparse decode row with so many visible keys reads; empty: all that hold them.
   std::function<int64_t(int64_t keys)> blocks_read;
   // Its prefill method's: chunks, prefix hits and published blocks are cut at multiples of it. A fork has its parent's.

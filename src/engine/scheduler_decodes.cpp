@@ -42,7 +42,7 @@ Scheduler::Sequence* Scheduler::next_decode() const {
 // Blocks whose K and V the next row of s reads.
 int64_t Scheduler::blocks_read(const Sequence& s) const {
   const int64_t keys = s.computed + 1, blocks = blocks_.blocks_for(keys);
-  if (!s.sparse || !s.blocks_read || keys < config_.sparse_min_context) return blocks;
+  if (!s.sparse || !s.blocks_read || keys < s.sparse_min_context) return blocks;
   return std::min(blocks, s.blocks_read(keys));
 }
 

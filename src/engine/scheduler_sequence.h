@@ -24,6 +24,7 @@ struct Scheduler::Sequence {
   int64_t prompt_size = 0;
   int32_t max_new_tokens = 0;
   bool sparse = false;
+  int32_t sparse_min_context = 0;
   std::function<int64_t(int64_t)> blocks_read;  // SequenceSpec::blocks_read
   bool sparse_prefill = false;
   bool hold = false;

@@ -1,44 +1,15 @@
 #include "model/checkpoint.h"
 
-#include "kernels/ref/convert.h"
-#include "model/json_reader.h"
-#include "model/safetensors.h"
+#include <algorithm>
+#include <iterator>
+
+#include "model/checkpoint_deepseek.h"
+#include "model/weight_taker.h"
 
 namespace fovea {
 namespace {
 
-std::vector<float> to_float(const TensorInfo& t) {
-  std::vector<float> out(t.bytes / dtype_bytes(t.dtype));
-  for (size_t i = 0; i < out.size(); ++i) out[i] = load_as_f32(t.data, t.dtype, static_cast<int64_t>(i));
-  return out;
-}
-
-// Takes tensors out of a WeightMap, each with the shape that the config implies.
-class Taker {
- public:
-  explicit Taker(const WeightMap& map) : map_(map) {}
-
-  Status matrix(const std::string& name, int64_t rows, int64_t cols, WeightMatrix* out) {
-    const int64_t shape[] = {rows, cols};
-    FOVEA_ASSIGN(const TensorInfo t, map_.get(name, shape));
-    *out = {t.data, t.dtype, rows, cols};
-    bytes_ += t.bytes;
-    return Status();
-  }
-  Status vector(const std::string& name, int64_t size, std::vector<float>* out) {
-    const int64_t shape[] = {size};
-    FOVEA_ASSIGN(const TensorInfo t, map_.get(name, shape));
-    *out = to_float(t);
-    return Status();
-  }
-  size_t bytes() const { return bytes_; }
-
- private:
-  const WeightMap& map_;
-  size_t bytes_ = 0;
-};
-
-Status take_attention(Taker& take, const ModelConfig& c, const std::string& at, LayerWeights* w) {
+Status take_attention(WeightTaker& take, const ModelConfig& c, const std::string& at, LayerWeights* w) {
   const int64_t hidden = c.hidden_size, q = c.q_size(), kv = c.kv_size();
   FOVEA_TRY(take.matrix(at + "q_proj.weight", q, hidden, &w->q));
   FOVEA_TRY(take.matrix(at + "k_proj.weight", kv, hidden, &w->k));
@@ -57,7 +28,7 @@ Status take_attention(Taker& take, const ModelConfig& c, const std::string& at, 
   return Status();
 }
 
-Status take_layer(Taker& take, const ModelConfig& c, int layer, LayerWeights* w) {
+Status take_layer(WeightTaker& take, const ModelConfig& c, int layer, LayerWeights* w) {
   const int64_t hidden = c.hidden_size, inter = c.intermediate_size;
   const std::string at = "model.layers." + std::to_string(layer) + ".";
   FOVEA_TRY(take.vector(at + "input_layernorm.weight", hidden, &w->input_norm));
@@ -74,9 +45,8 @@ Status take_layer(Taker& take, const ModelConfig& c, int layer, LayerWeights* w)
   return Status();
 }
 
-// A bias or a norm that the file holds and the config does not ask for would be dropped in silence, and the
-// answers would be wrong: such a checkpoint is refused.
-Status refuse_unused(const WeightMap& map, const ModelConfig& c) {
+// A bias or a norm that the file holds and the config does not ask for.
+Status refuse_unused(const WeightTaker& take, const ModelConfig& c) {
   const struct {
     const char* suffix;
     bool used;
@@ -93,10 +63,7 @@ Status refuse_unused(const WeightMap& map, const ModelConfig& c) {
       {"self_attn.k_norm.weight", c.qk_norm, "architectures"},
   };
   for (const auto& row : kOptional) {
-    const TensorInfo* t = map.find("model.layers.0." + std::string(row.suffix));
-    if (row.used || t == nullptr) continue;
-    return Status::corrupt(t->file + ": tensor " + quote_name(t->name) + " is there, but config.json's " +
-                           row.field + " says that the model has none");
+    if (!row.used) FOVEA_TRY(take.refuse("model.layers.0." + std::string(row.suffix), row.field));
   }
   return Status();
 }
@@ -104,14 +71,17 @@ Status refuse_unused(const WeightMap& map, const ModelConfig& c) {
 }  // namespace
 
 Result<ModelWeights> load_checkpoint(const std::string& model_dir, const ModelConfig& config) {
-  FOVEA_ASSIGN(std::unique_ptr<WeightMap> opened, WeightMap::open(model_dir));
-  const std::shared_ptr<const WeightMap> map = std::move(opened);
-  FOVEA_TRY(refuse_unused(*map, config));
-  Taker take(*map);
+  FOVEA_ASSIGN(std::unique_ptr<WeightMap> map, WeightMap::open(model_dir));
+  WeightTaker take(std::move(map), config.deepseek && config.deepseek->fp8_blocks);
   ModelWeights out;
   FOVEA_TRY(take.matrix("model.embed_tokens.weight", config.vocab_size, config.hidden_size, &out.embed));
-  out.layers.resize(static_cast<size_t>(config.num_layers));
-  for (int i = 0; i < config.num_layers; ++i) FOVEA_TRY(take_layer(take, config, i, &out.layers[i]));
+  if (config.deepseek) {
+    FOVEA_TRY(take_deepseek_layers(take, config, &out.deepseek_layers));
+  } else {
+    FOVEA_TRY(refuse_unused(take, config));
+    out.layers.resize(static_cast<size_t>(config.num_layers));
+    for (int i = 0; i < config.num_layers; ++i) FOVEA_TRY(take_layer(take, config, i, &out.layers[i]));
+  }
   FOVEA_TRY(take.vector("model.norm.weight", config.hidden_size, &out.final_norm));
   if (config.tie_word_embeddings) {
     out.lm_head = out.embed;
@@ -119,8 +89,23 @@ Result<ModelWeights> load_checkpoint(const std::string& model_dir, const ModelCo
     FOVEA_TRY(take.matrix("lm_head.weight", config.vocab_size, config.hidden_size, &out.lm_head));
   }
   out.matrix_bytes = take.bytes();
-  out.owner = map;
+  out.owner = take.owner();
   return out;
+}
+
+std::vector<const WeightMatrix*> linear_matrices(const ModelWeights& weights) {
+  std::vector<const WeightMatrix*> all;
+  const auto add = [&](std::initializer_list<const WeightMatrix*> some) {
+    std::copy_if(some.begin(), some.end(), std::back_inserter(all), [](const WeightMatrix* w) { return w->data != nullptr; });
+  };
+  for (const LayerWeights& l : weights.layers) add({&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down});
+  for (const DeepseekLayerWeights& l : weights.deepseek_layers) {
+    add({&l.q_a, &l.q_b, &l.kv_a, &l.kv_b, &l.o, &l.indexer.q_b, &l.indexer.k, &l.indexer.head_weights});
+    add({&l.dense.gate, &l.dense.up, &l.dense.down, &l.moe.shared.gate, &l.moe.shared.up, &l.moe.shared.down});
+    for (const FeedForwardWeights& e : l.moe.experts) add({&e.gate, &e.up, &e.down});
+  }
+  add({&weights.lm_head});
+  return all;
 }
 
 }  // namespace fovea

@@ -4,43 +4,13 @@
 
 #include <cmath>
 
-#include "kernels/ref/convert.h"
 #include "model/checkpoint.h"
 #include "model/golden_test_util.h"
 #include "model/rope.h"
+#include "model/scalar_math_test_util.h"
 
 namespace fovea {
 namespace {
-
-using Row = std::vector<float>;
-
-// A weight matrix in float32, converted once.
-struct Dense {
-  explicit Dense(const WeightMatrix& w)
-      : rows(w.rows), cols(w.cols), data(static_cast<size_t>(w.rows * w.cols)) {
-    for (size_t i = 0; i < data.size(); ++i) data[i] = load_as_f32(w.data, w.dtype, static_cast<int64_t>(i));
-  }
-  int64_t rows, cols;
-  std::vector<float> data;
-};
-
-Row multiply(const Dense& w, const Row& x, const Row& bias) {
-  Row y(static_cast<size_t>(w.rows));
-  for (int64_t n = 0; n < w.rows; ++n) {
-    const float* row = w.data.data() + n * w.cols;
-    double sum = bias.empty() ? 0.0 : bias[n];
-    for (int64_t k = 0; k < w.cols; ++k) sum += row[k] * x[k];
-    y[n] = static_cast<float>(sum);
-  }
-  return y;
-}
-
-void norm(float* x, const Row& weight, float eps) {
-  double sum = 0;
-  for (size_t i = 0; i < weight.size(); ++i) sum += x[i] * x[i];
-  const auto scale = static_cast<float>(1 / std::sqrt(sum / static_cast<double>(weight.size()) + eps));
-  for (size_t i = 0; i < weight.size(); ++i) x[i] *= scale * weight[i];
-}
 
 // q or k of one row: each head normed where the model does, and turned.
 void norm_and_turn(const ModelConfig& c, const Row& weight, const Row& cos, const Row& sin, Row* x) {
@@ -81,10 +51,6 @@ Row attend(const ModelConfig& c, const Row& q, const std::vector<Row>& k, const 
   return out;
 }
 
-void add(const Row& x, Row* y) {
-  for (size_t i = 0; i < x.size(); ++i) (*y)[i] += x[i];
-}
-
 void run_layer(const ModelConfig& c, const LayerWeights& w, bool windowed, size_t first_row,
                std::vector<Row>* x) {
   const std::vector<float> inv_freq = rope_inv_freq(c.rope, c.head_dim);
@@ -109,25 +75,20 @@ void run_layer(const ModelConfig& c, const LayerWeights& w, bool windowed, size_
     norm(normed.data(), w.post_attention_norm, c.rms_norm_eps);
     Row gate = multiply(wgate, normed, w.gate_bias);
     const Row up = multiply(wup, normed, w.up_bias);
-    for (size_t i = 0; i < gate.size(); ++i) gate[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
+    for (size_t i = 0; i < gate.size(); ++i) gate[i] = silu(gate[i]) * up[i];
     add(multiply(wdown, gate, w.down_bias), &(*x)[t]);
   }
 }
 
 Row last_logits(const ModelConfig& c, const ModelWeights& w, const std::vector<int32_t>& ids) {
   std::vector<Row> x;
-  for (const int32_t id : ids) {
-    Row row(static_cast<size_t>(c.hidden_size));
-    for (int i = 0; i < c.hidden_size; ++i)
-      row[i] = load_as_f32(w.embed.data, w.embed.dtype, id * w.embed.cols + i);
-    x.push_back(std::move(row));
-  }
+  for (const int32_t id : ids) x.push_back(embedding(w, id));
   for (int layer = 0; layer < c.num_layers; ++layer) {
     const bool last = layer + 1 == c.num_layers;  // of its rows only the last one is wanted
     run_layer(c, w.layers[layer], c.layer_windowed[layer] != 0, last ? ids.size() - 1 : 0, &x);
   }
   norm(x.back().data(), w.final_norm, c.rms_norm_eps);
-  return multiply(Dense(w.lm_head), x.back(), {});
+  return multiply(Dense(w.lm_head), x.back());
 }
 
 class CheckpointGolden : public testing::TestWithParam<GoldenCheckpoint> {};
@@ -151,11 +112,14 @@ TEST_P(CheckpointGolden, LoadsAndGivesTheLogitsOfTransformers) {
   }
 }
 
-TEST_P(CheckpointGolden, FrequenciesAreThoseOfTransformers) {
+// Of every checkpoint, whatever its forward pass.
+class CheckpointRope : public testing::TestWithParam<GoldenCheckpoint> {};
+
+TEST_P(CheckpointRope, FrequenciesAreThoseOfTransformers) {
   const GoldenCheckpoint& golden = GetParam();
   const auto config = load_model_config(golden.dir);
   ASSERT_TRUE(config.ok()) << config.status().message();
-  const std::vector<float> inv_freq = rope_inv_freq(config->rope, config->head_dim);
+  const std::vector<float> inv_freq = rope_inv_freq(config->rope, config->rope_dim());
   ASSERT_EQ(inv_freq.size(), golden.inv_freq.size());
   for (size_t i = 0; i < inv_freq.size(); ++i) {  // 2 bits: torch's vector pow is not correctly rounded
     EXPECT_NEAR(inv_freq[i], golden.inv_freq[i], 2.5e-7f * golden.inv_freq[i]) << "pair " << i;
@@ -163,7 +127,9 @@ TEST_P(CheckpointGolden, FrequenciesAreThoseOfTransformers) {
   EXPECT_FLOAT_EQ(rope_attention_scaling(config->rope), golden.attention_scaling);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CheckpointGolden, testing::ValuesIn(all_goldens(FOVEA_SOURCE_DIR)),
+INSTANTIATE_TEST_SUITE_P(All, CheckpointGolden, testing::ValuesIn(goldens(FOVEA_SOURCE_DIR, {"llama", "qwen2", "qwen3"})),
+                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(All, CheckpointRope, testing::ValuesIn(all_goldens(FOVEA_SOURCE_DIR)),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

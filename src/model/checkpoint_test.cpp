@@ -5,16 +5,13 @@
 
 #include <bit>
 #include <cmath>
-#include <map>
-#include <nlohmann/json.hpp>
 
 #include "kernels/ref/convert.h"
-#include "model/model_files_test_util.h"
+#include "model/checkpoint_test_util.h"
 
 namespace fovea {
 namespace {
 
-using nlohmann::json;
 using testing::HasSubstr;
 
 ModelConfig small_config(Arch arch) {
@@ -33,11 +30,6 @@ ModelConfig small_config(Arch arch) {
   c.tie_word_embeddings = arch == Arch::qwen2;
   return c;
 }
-
-struct Tensor {
-  std::string dtype = "F32";
-  std::vector<int64_t> shape;
-};
 
 // Every tensor that the config needs: the list is written here a second time, from transformers' names.
 std::map<std::string, Tensor> tensors_of(const ModelConfig& c) {
@@ -63,28 +55,6 @@ std::map<std::string, Tensor> tensors_of(const ModelConfig& c) {
     if (c.qk_norm) t[attn + "q_norm.weight"].shape = t[attn + "k_norm.weight"].shape = {c.head_dim};
   }
   return t;
-}
-
-// One file; element i of the n-th tensor (ascending names) is n + i / 8, exact in 16 bits for the first few.
-void write_model(const TempDir& dir, const std::map<std::string, Tensor>& tensors) {
-  json header = json::object();
-  std::string data;
-  int number = 0;
-  for (const auto& [name, t] : tensors) {
-    int64_t count = 1;
-    for (const int64_t n : t.shape) count *= n;
-    const size_t begin = data.size();
-    for (int64_t i = 0; i < count; ++i) {
-      const float x = static_cast<float>(number) + static_cast<float>(i) / 8;
-      char bytes[8] = {};
-      const DType dtype = t.dtype == "F16" ? DType::f16 : t.dtype == "BF16" ? DType::bf16 : DType::f32;
-      store_f32(bytes, dtype, 0, x);
-      data.append(bytes, t.dtype == "I64" ? 8 : dtype_bytes(dtype));
-    }
-    header[name] = {{"dtype", t.dtype}, {"shape", t.shape}, {"data_offsets", {begin, data.size()}}};
-    ++number;
-  }
-  dir.write("model.safetensors", safetensors_bytes(header.dump(), data));
 }
 
 TEST(Checkpoint, TakesEveryTensorByName) {

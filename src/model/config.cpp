@@ -5,6 +5,7 @@
 #include <iterator>
 #include <limits>
 
+#include "model/config_deepseek.h"
 #include "model/config_fields.h"
 #include "model/json_reader.h"
 
@@ -28,12 +29,15 @@ struct ArchRow {
   Arch arch;
   int64_t head_dim_default;  // 0: hidden_size / num_attention_heads
   int64_t max_position_default;
+  double eps_default;
   std::optional<int32_t> bos_default, eos_default;  // where the field is absent
 };
 constexpr ArchRow kArchs[] = {
-    {"LlamaForCausalLM", "llama", Arch::llama, 0, 2048, 1, 2},
-    {"Qwen2ForCausalLM", "qwen2", Arch::qwen2, 0, 32768, std::nullopt, std::nullopt},
-    {"Qwen3ForCausalLM", "qwen3", Arch::qwen3, 128, 32768, std::nullopt, std::nullopt},
+    {"LlamaForCausalLM", "llama", Arch::llama, 0, 2048, 1e-6, 1, 2},
+    {"Qwen2ForCausalLM", "qwen2", Arch::qwen2, 0, 32768, 1e-6, std::nullopt, std::nullopt},
+    {"Qwen3ForCausalLM", "qwen3", Arch::qwen3, 128, 32768, 1e-6, std::nullopt, std::nullopt},
+    {"DeepseekV32ForCausalLM", "deepseek_v32", Arch::deepseek_v32, 0, 163840, 1e-6, 0, 1},
+    {"GlmMoeDsaForCausalLM", "glm_moe_dsa", Arch::glm_moe_dsa, 0, 202752, 1e-5, 0, 1},
 };
 
 std::string known_architectures() {
@@ -72,16 +76,31 @@ Result<const ArchRow*> find_arch(const ConfigFields& fields) {
   return fields.unsupported("architectures", known_architectures());
 }
 
+bool is_deepseek(Arch arch) { return arch == Arch::deepseek_v32 || arch == Arch::glm_moe_dsa; }
+
 Status read_sizes(const ConfigFields& f, const ArchRow& arch, ModelConfig* c) {
   FOVEA_ASSIGN(const int64_t layers, f.required_integer("num_hidden_layers", 1, kLayersMax));
   FOVEA_ASSIGN(const int64_t hidden, f.required_integer("hidden_size", 1, kWidthMax));
   FOVEA_ASSIGN(const int64_t inter, f.required_integer("intermediate_size", 1, kWidthMax));
   FOVEA_ASSIGN(const int64_t vocab, f.required_integer("vocab_size", 1, kVocabMax));
   FOVEA_ASSIGN(const int64_t heads, f.required_integer("num_attention_heads", 1, kHeadsMax));
-  FOVEA_ASSIGN(const auto kv_heads, f.integer("num_key_value_heads", 1, kHeadsMax));
-  FOVEA_ASSIGN(const auto head_dim, f.integer("head_dim", 1, kWidthMax));
   FOVEA_ASSIGN(const auto positions, f.integer("max_position_embeddings", 1, kPositionsMax));
   FOVEA_ASSIGN(const auto eps, f.number("rms_norm_eps", 0.0, 1.0));
+  c->num_layers = static_cast<int32_t>(layers);
+  c->hidden_size = static_cast<int32_t>(hidden);
+  c->intermediate_size = static_cast<int32_t>(inter);
+  c->vocab_size = static_cast<int32_t>(vocab);
+  c->num_heads = static_cast<int32_t>(heads);
+  c->max_position_embeddings = positions.value_or(arch.max_position_default);
+  c->rms_norm_eps = static_cast<float>(eps.value_or(arch.eps_default));
+  return Status();
+}
+
+// Heads of grouped-query attention.
+Status read_heads(const ConfigFields& f, const ArchRow& arch, ModelConfig* c) {
+  const int64_t heads = c->num_heads, hidden = c->hidden_size;
+  FOVEA_ASSIGN(const auto kv_heads, f.integer("num_key_value_heads", 1, kHeadsMax));
+  FOVEA_ASSIGN(const auto head_dim, f.integer("head_dim", 1, kWidthMax));
   if (kv_heads && heads % *kv_heads != 0) {
     return f.wrong("num_key_value_heads", "a divisor of num_attention_heads " + std::to_string(heads));
   }
@@ -95,15 +114,8 @@ Status read_sizes(const ConfigFields& f, const ArchRow& arch, ModelConfig* c) {
                                " is not supported (multiples of " + std::to_string(kHeadDimStep) + " from " +
                                std::to_string(kHeadDimMin) + " to " + std::to_string(kHeadDimMax) + " are)");
   }
-  c->num_layers = static_cast<int32_t>(layers);
-  c->hidden_size = static_cast<int32_t>(hidden);
-  c->intermediate_size = static_cast<int32_t>(inter);
-  c->vocab_size = static_cast<int32_t>(vocab);
-  c->num_heads = static_cast<int32_t>(heads);
   c->num_kv_heads = static_cast<int32_t>(kv_heads.value_or(heads));
   c->head_dim = static_cast<int32_t>(dim);
-  c->max_position_embeddings = positions.value_or(arch.max_position_default);
-  c->rms_norm_eps = static_cast<float>(eps.value_or(1e-6));
   return Status();
 }
 
@@ -113,7 +125,7 @@ Status read_switches(const ConfigFields& f, ModelConfig* c) {
   FOVEA_ASSIGN(const auto tied, f.boolean("tie_word_embeddings"));
   FOVEA_ASSIGN(const auto act, f.text("hidden_act"));
   if (!act.empty() && act != "silu" && act != "swish") return f.unsupported("hidden_act", "known: silu");
-  if (f.find("quantization_config") != nullptr) {
+  if (f.find("quantization_config") != nullptr && !is_deepseek(c->arch)) {
     return f.unsupported("quantization_config", "weights in BF16, F16 or F32 are");
   }
   // Qwen2 has a fixed layout (q, k and v biased, o not) and no such field; the others say it for all four.
@@ -132,7 +144,7 @@ Status read_switches(const ConfigFields& f, ModelConfig* c) {
 // by layer_types (transformers 5), or is those from max_window_layers up (transformers 4).
 Status read_window(const ConfigFields& f, ModelConfig* c) {
   c->layer_windowed.assign(static_cast<size_t>(c->num_layers), 0);
-  if (c->arch == Arch::llama) return Status();
+  if (c->arch != Arch::qwen2 && c->arch != Arch::qwen3) return Status();
   FOVEA_ASSIGN(const auto use, f.boolean("use_sliding_window"));
   FOVEA_ASSIGN(const auto window, f.integer("sliding_window", 1, kPositionsMax));
   FOVEA_ASSIGN(const auto first, f.integer("max_window_layers", 0, kPositionsMax));
@@ -159,15 +171,9 @@ Status read_window(const ConfigFields& f, ModelConfig* c) {
   return Status();
 }
 
-// attention_factor as the paper suggests, where config.json does not state it: 0.1 ln(factor) + 1.
-double yarn_mscale(double factor, double mscale) {
-  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
-}
-
 Status read_yarn(const ConfigFields& f, double max_position, RopeConfig* rope) {
   FOVEA_ASSIGN(const auto attention_factor, f.number("attention_factor", 0.0, 1e6));
   FOVEA_ASSIGN(const auto mscale, f.number("mscale", 0.0, 1e6));
-  FOVEA_ASSIGN(const auto mscale_all, f.number("mscale_all_dim", 0.0, 1e6));
   FOVEA_ASSIGN(const auto fast, f.number("beta_fast", 0.0, 1e9));
   FOVEA_ASSIGN(const auto slow, f.number("beta_slow", 0.0, 1e9));
   FOVEA_ASSIGN(const auto truncate, f.boolean("truncate"));
@@ -179,9 +185,9 @@ Status read_yarn(const ConfigFields& f, double max_position, RopeConfig* rope) {
   rope->truncate = truncate.value_or(true);
   if (attention_factor) {
     rope->attention_factor = *attention_factor;
-  } else if (mscale.value_or(0) != 0 && mscale_all.value_or(0) != 0) {
-    rope->attention_factor = yarn_mscale(rope->factor, *mscale) / yarn_mscale(rope->factor, *mscale_all);
-  } else {
+  } else if (mscale.value_or(0) != 0 && rope->mscale_all_dim != 0) {
+    rope->attention_factor = yarn_mscale(rope->factor, *mscale) / yarn_mscale(rope->factor, rope->mscale_all_dim);
+  } else {  // as the paper suggests
     rope->attention_factor = yarn_mscale(rope->factor, 1.0);
   }
   return Status();
@@ -206,6 +212,8 @@ Status read_scaling(const ConfigFields& f, const ConfigFields& top, double max_p
   const bool may_be_null = rope->kind == RopeKind::yarn && f.present("factor");
   if (!factor && !may_be_null) return f.wrong("factor", "a number");
   rope->factor = factor.value_or(1.0);
+  FOVEA_ASSIGN(const auto mscale_all, f.number("mscale_all_dim", 0.0, 1e6));
+  rope->mscale_all_dim = mscale_all.value_or(0.0);
   if (rope->kind == RopeKind::linear) return Status();
   // A field of the config itself wins over the one beside rope_type, and max_position_embeddings stands in
   // for both.
@@ -275,6 +283,10 @@ std::string_view arch_name(Arch arch) {
   return "?";
 }
 
+double yarn_mscale(double factor, double mscale) {
+  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+}
+
 std::string_view rope_kind_name(RopeKind kind) {
   switch (kind) {
     case RopeKind::none_scaling:
@@ -300,6 +312,7 @@ Result<ModelConfig> parse_model_config(std::string_view text, const std::string&
   FOVEA_TRY(read_switches(fields, &config));
   FOVEA_TRY(read_window(fields, &config));
   FOVEA_TRY(read_rope(fields, &config));
+  FOVEA_TRY(is_deepseek(config.arch) ? read_deepseek(fields, &config) : read_heads(fields, *arch, &config));
   FOVEA_TRY(read_ids(fields, *arch, &config));
   return config;
 }

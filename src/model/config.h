@@ -11,7 +11,7 @@
 
 namespace fovea {
 
-enum class Arch { llama, qwen2, qwen3 };
+enum class Arch { llama, qwen2, qwen3, deepseek_v32, glm_moe_dsa };
 
 enum class RopeKind { none_scaling, linear, llama3, yarn };
 
@@ -30,6 +30,45 @@ struct RopeConfig {
   double beta_slow = 1.0;              // yarn
   bool truncate = true;                // yarn: the ramp's ends are rounded to whole dimensions
   double attention_factor = 1.0;       // yarn: cos and sin are multiplied by it (mscale is in it already)
+  double mscale_all_dim = 0.0;         // linear, llama3, yarn: DeepSeek's models scale scores by it; 0: they do not
+};
+
+// 0.1 * mscale * ln(factor) + 1; 1 where factor <= 1.
+double yarn_mscale(double factor, double mscale);
+
+// What DeepSeek-V3.2 and GLM-5 have beyond a dense model: multi-head latent attention, the lightning indexer
+// and a mixture of experts (docs/algorithms.md, "DSA").
+struct DeepseekConfig {
+  // Latent attention. A token's cache entry is kv_lora_rank latent numbers, then rope_dim shared by all heads.
+  int32_t q_lora_rank = 0;
+  int32_t kv_lora_rank = 0;
+  int32_t nope_dim = 0;          // qk_nope_head_dim
+  int32_t rope_dim = 0;          // qk_rope_head_dim, even
+  int32_t v_dim = 0;             // v_head_dim
+  bool rope_interleaved = true;  // pairs (2i, 2i + 1)
+  float softmax_scale = 0;       // (nope_dim + rope_dim)^-0.5, times mscale^2 where the rope has mscale_all_dim
+  // Indexer. Its first rope_dim dimensions are turned too.
+  int32_t index_heads = 0;
+  int32_t index_dim = 0;
+  int32_t index_topk = 0;  // tokens a query attends to
+  bool index_rope_interleaved = false;
+  std::vector<uint8_t> layer_indexes;  // [num_layers] 1: the layer has an indexer; 0: it takes the choice of the
+                                       // nearest layer before it that has one. The first is 1
+  // Feed-forward.
+  std::vector<uint8_t> layer_moe;  // [num_layers] 1: experts; 0: a dense block of intermediate_size
+  int32_t experts = 0;             // routed
+  int32_t shared_experts = 0;      // one block of shared_experts * moe_intermediate
+  int32_t experts_per_token = 0;
+  int32_t moe_intermediate = 0;
+  int32_t expert_groups = 1;  // divides experts into groups of 2 at least
+  int32_t top_groups = 1;     // groups that a token may choose experts from
+  float routed_scaling = 1;
+  bool normalize_weights = true;  // norm_topk_prob
+  bool fp8_blocks = false;        // matrices may be stored as fp8 with a scale for each 128 x 128 block
+
+  int32_t qk_dim() const { return nope_dim + rope_dim; }
+  int32_t latent_dim() const { return kv_lora_rank + rope_dim; }
+  int32_t shared_intermediate() const { return shared_experts * moe_intermediate; }
 };
 
 // generation_config.json: the model's own defaults, for a user who sets none.
@@ -46,8 +85,8 @@ struct ModelConfig {
   int32_t hidden_size = 0;
   int32_t intermediate_size = 0;
   int32_t num_heads = 0;  // query heads, a multiple of num_kv_heads
-  int32_t num_kv_heads = 0;
-  int32_t head_dim = 0;  // a multiple of 16 in [64, 256]
+  int32_t num_kv_heads = 0;  // 1 with latent attention
+  int32_t head_dim = 0;      // a multiple of 16 in [64, 256]; with latent attention latent_dim()
   int32_t vocab_size = 0;
   int64_t max_position_embeddings = 0;  // tokens
   float rms_norm_eps = 1e-6f;
@@ -64,7 +103,9 @@ struct ModelConfig {
   std::string stored_dtype;  // config's torch_dtype or dtype ("bfloat16"); may be empty. The weights' own
                              // dtype decides
   SamplingDefaults sampling;
+  std::optional<DeepseekConfig> deepseek;  // of deepseek_v32 and glm_moe_dsa, which have no biases but qkv_bias and o_bias
 
+  int32_t rope_dim() const { return deepseek ? deepseek->rope_dim : head_dim; }
   int32_t q_size() const { return num_heads * head_dim; }
   int32_t kv_size() const { return num_kv_heads * head_dim; }
 };

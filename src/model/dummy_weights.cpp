@@ -83,54 +83,99 @@ void fill(uint16_t* out, size_t count, const NormalTable& table, uint64_t seed) 
 }
 
 // Every matrix of the model with its shape, in a fixed order.
-std::vector<WeightMatrix*> shape_matrices(const ModelConfig& c, ModelWeights* w) {
-  std::vector<WeightMatrix*> all;
-  const auto add = [&](WeightMatrix* m, int64_t rows, int64_t cols) {
-    *m = {nullptr, DType::bf16, rows, cols};
-    all.push_back(m);
-  };
-  const int64_t hidden = c.hidden_size, inter = c.intermediate_size, q = c.q_size(), kv = c.kv_size();
-  add(&w->embed, c.vocab_size, hidden);
-  for (LayerWeights& layer : w->layers) {
-    add(&layer.q, q, hidden);
-    add(&layer.k, kv, hidden);
-    add(&layer.v, kv, hidden);
-    add(&layer.o, hidden, q);
-    add(&layer.gate, inter, hidden);
-    add(&layer.up, inter, hidden);
-    add(&layer.down, hidden, inter);
+class MatrixList {
+ public:
+  MatrixList(const ModelConfig& c, ModelWeights* w) {
+    add(&w->embed, c.vocab_size, c.hidden_size);
+    for (LayerWeights& layer : w->layers) add_layer(c, &layer);
+    for (size_t i = 0; i < w->deepseek_layers.size(); ++i) add_deepseek_layer(c, i, &w->deepseek_layers[i]);
+    if (!c.tie_word_embeddings) add(&w->lm_head, c.vocab_size, c.hidden_size);
   }
-  if (!c.tie_word_embeddings) add(&w->lm_head, c.vocab_size, hidden);
-  return all;
+  const std::vector<WeightMatrix*>& all() const { return all_; }
+
+ private:
+  void add(WeightMatrix* m, int64_t rows, int64_t cols) {
+    *m = {nullptr, DType::bf16, rows, cols};
+    all_.push_back(m);
+  }
+  void add_layer(const ModelConfig& c, LayerWeights* w) {
+    add(&w->q, c.q_size(), c.hidden_size);
+    add(&w->k, c.kv_size(), c.hidden_size);
+    add(&w->v, c.kv_size(), c.hidden_size);
+    add(&w->o, c.hidden_size, c.q_size());
+    add(&w->gate, c.intermediate_size, c.hidden_size);
+    add(&w->up, c.intermediate_size, c.hidden_size);
+    add(&w->down, c.hidden_size, c.intermediate_size);
+  }
+  void add_feed_forward(int64_t hidden, int64_t inter, FeedForwardWeights* w) {
+    add(&w->gate, inter, hidden);
+    add(&w->up, inter, hidden);
+    add(&w->down, hidden, inter);
+  }
+  void add_deepseek_layer(const ModelConfig& c, size_t layer, DeepseekLayerWeights* w) {
+    const DeepseekConfig& d = *c.deepseek;
+    const int64_t hidden = c.hidden_size, heads = c.num_heads;
+    add(&w->q_a, d.q_lora_rank, hidden);
+    add(&w->q_b, heads * d.qk_dim(), d.q_lora_rank);
+    add(&w->kv_a, d.latent_dim(), hidden);
+    add(&w->kv_b, heads * (d.nope_dim + d.v_dim), d.kv_lora_rank);
+    add(&w->o, hidden, heads * d.v_dim);
+    if (d.layer_indexes[layer]) {
+      add(&w->indexer.q_b, int64_t{d.index_heads} * d.index_dim, d.q_lora_rank);
+      add(&w->indexer.k, d.index_dim, hidden);
+      add(&w->indexer.head_weights, d.index_heads, hidden);
+    }
+    if (!d.layer_moe[layer]) return add_feed_forward(hidden, c.intermediate_size, &w->dense);
+    add(&w->moe.router, d.experts, hidden);
+    w->moe.experts.resize(static_cast<size_t>(d.experts));
+    for (FeedForwardWeights& expert : w->moe.experts) add_feed_forward(hidden, d.moe_intermediate, &expert);
+    add_feed_forward(hidden, d.shared_intermediate(), &w->moe.shared);
+  }
+
+  std::vector<WeightMatrix*> all_;
+};
+
+void fill_vector(std::vector<float>* v, int32_t size, float x) { v->assign(static_cast<size_t>(size), x); }
+void zeros_if(bool used, std::vector<float>* v, int32_t size) {
+  if (used) fill_vector(v, size, 0.0f);
 }
 
-void set_vectors(const ModelConfig& c, ModelWeights* w) {
-  const auto ones = [](std::vector<float>* v, int32_t n) { v->assign(static_cast<size_t>(n), 1.0f); };
-  const auto zeros = [](std::vector<float>* v, int32_t n, bool used) {
-    if (used) v->assign(static_cast<size_t>(n), 0.0f);
-  };
-  ones(&w->final_norm, c.hidden_size);
-  for (LayerWeights& layer : w->layers) {
-    ones(&layer.input_norm, c.hidden_size);
-    ones(&layer.post_attention_norm, c.hidden_size);
-    if (c.qk_norm) ones(&layer.q_norm, c.head_dim);
-    if (c.qk_norm) ones(&layer.k_norm, c.head_dim);
-    zeros(&layer.q_bias, c.q_size(), c.qkv_bias);
-    zeros(&layer.k_bias, c.kv_size(), c.qkv_bias);
-    zeros(&layer.v_bias, c.kv_size(), c.qkv_bias);
-    zeros(&layer.o_bias, c.hidden_size, c.o_bias);
-    zeros(&layer.gate_bias, c.intermediate_size, c.mlp_bias);
-    zeros(&layer.up_bias, c.intermediate_size, c.mlp_bias);
-    zeros(&layer.down_bias, c.hidden_size, c.mlp_bias);
-  }
+void set_vectors(const ModelConfig& c, LayerWeights* w) {
+  fill_vector(&w->input_norm, c.hidden_size, 1);
+  fill_vector(&w->post_attention_norm, c.hidden_size, 1);
+  if (c.qk_norm) fill_vector(&w->q_norm, c.head_dim, 1);
+  if (c.qk_norm) fill_vector(&w->k_norm, c.head_dim, 1);
+  zeros_if(c.qkv_bias, &w->q_bias, c.q_size());
+  zeros_if(c.qkv_bias, &w->k_bias, c.kv_size());
+  zeros_if(c.qkv_bias, &w->v_bias, c.kv_size());
+  zeros_if(c.o_bias, &w->o_bias, c.hidden_size);
+  zeros_if(c.mlp_bias, &w->gate_bias, c.intermediate_size);
+  zeros_if(c.mlp_bias, &w->up_bias, c.intermediate_size);
+  zeros_if(c.mlp_bias, &w->down_bias, c.hidden_size);
+}
+
+void set_vectors(const ModelConfig& c, size_t layer, DeepseekLayerWeights* w) {
+  const DeepseekConfig& d = *c.deepseek;
+  fill_vector(&w->input_norm, c.hidden_size, 1);
+  fill_vector(&w->post_attention_norm, c.hidden_size, 1);
+  fill_vector(&w->q_a_norm, d.q_lora_rank, 1);
+  fill_vector(&w->kv_a_norm, d.kv_lora_rank, 1);
+  zeros_if(c.qkv_bias, &w->q_a_bias, d.q_lora_rank);
+  zeros_if(c.qkv_bias, &w->kv_a_bias, d.latent_dim());
+  zeros_if(c.o_bias, &w->o_bias, c.hidden_size);
+  if (d.layer_indexes[layer]) fill_vector(&w->indexer.k_norm, d.index_dim, 1);
+  zeros_if(d.layer_indexes[layer], &w->indexer.k_norm_bias, d.index_dim);
+  zeros_if(d.layer_moe[layer], &w->moe.router_bias, d.experts);
 }
 
 }  // namespace
 
 Result<ModelWeights> dummy_weights(const ModelConfig& config, uint64_t seed) {
   ModelWeights out;
-  out.layers.resize(static_cast<size_t>(config.num_layers));
-  const std::vector<WeightMatrix*> matrices = shape_matrices(config, &out);
+  const auto layers = static_cast<size_t>(config.num_layers);
+  config.deepseek ? out.deepseek_layers.resize(layers) : out.layers.resize(layers);
+  const MatrixList list(config, &out);
+  const std::vector<WeightMatrix*>& matrices = list.all();
   size_t area_bytes = 0;
   for (const WeightMatrix* m : matrices) {
     out.matrix_bytes += m->bytes();
@@ -145,7 +190,9 @@ Result<ModelWeights> dummy_weights(const ModelConfig& config, uint64_t seed) {
     m->data = data;
   }
   if (config.tie_word_embeddings) out.lm_head = out.embed;
-  set_vectors(config, &out);
+  fill_vector(&out.final_norm, config.hidden_size, 1);
+  for (LayerWeights& w : out.layers) set_vectors(config, &w);
+  for (size_t i = 0; i < out.deepseek_layers.size(); ++i) set_vectors(config, i, &out.deepseek_layers[i]);
   out.owner = area;
   return out;
 }

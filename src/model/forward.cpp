@@ -22,7 +22,21 @@ void Summaries::add(Method* method, std::span<const PlaneIdx> planes) {
     codes_plane_ = planes[0];
     keeper.mine[0] = 0;
   }
+  IndexKeysView keys;
+  std::array<std::byte*, kPlanesMax> nowhere{};
+  if (method->index_keys(nowhere.data(), &keys)) {
+    indexers_.push_back(keepers_.size());
+    std::fill(keeper.mine.begin(), keeper.mine.end(), 0);
+  }
   keepers_.push_back(std::move(keeper));
+}
+
+const Method* Summaries::index_keys(size_t i, const KvCache& kv, LayerIdx layer, IndexKeysView* out) const {
+  const Keeper& k = keepers_[indexers_[i]];
+  std::array<std::byte*, kPlanesMax> planes;
+  for (size_t p = 0; p < k.planes.size(); ++p) planes[p] = kv.plane(k.planes[p], layer);
+  FOVEA_CHECK(k.method->index_keys(planes.data(), out));
+  return k.method;
 }
 
 bool Summaries::fused_codes(const KvCache& kv, LayerIdx layer, CodesView* out) const {

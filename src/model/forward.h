@@ -75,6 +75,9 @@ class Summaries {
   void add(Method* method, std::span<const PlaneIdx> planes);
   // The codes that the fused cache write keeps: a view of this layer's, or false where there are none.
   bool fused_codes(const KvCache& kv, LayerIdx layer, CodesView* out) const;
+  // Methods that keep keys of a DSA indexer: the i-th, and where its keys of this layer lie.
+  size_t index_count() const { return indexers_.size(); }
+  const Method* index_keys(size_t i, const KvCache& kv, LayerIdx layer, IndexKeysView* out) const;
   // Everything else, once K and V lie in the cache.
   void update(const KvWriteParams& written, const KvCache& kv, LayerIdx layer, Ops& ops, Stream& stream) const;
   void update(KvWritten written, const KvCache& kv, Ops& ops, Stream& stream) const;
@@ -86,6 +89,7 @@ class Summaries {
     std::vector<uint8_t> mine;  // [planes]
   };
   std::vector<Keeper> keepers_;
+  std::vector<size_t> indexers_;  // of keepers_
   const Method* codes_ = nullptr;
   PlaneIdx codes_plane_;
 };
@@ -104,5 +108,9 @@ class Transformer {
 
 // Llama, Qwen2 and Qwen3, dense. `weights` outlives the result.
 std::unique_ptr<Transformer> make_llama(const ModelConfig& config, const PlacedWeights& weights);
+
+// DeepSeek-V3.2 and GLM-5, on the host. `weights` and `layers` outlive the result. max_tokens: rows of the largest pass.
+std::unique_ptr<Transformer> make_deepseek_v32(const ModelConfig& config, const PlacedWeights& weights,
+                                               const std::vector<DeepseekLayerWeights>& layers, int32_t max_tokens);
 
 }  // namespace fovea

@@ -21,9 +21,9 @@ struct GoldenCase {
 struct GoldenCheckpoint {
   std::string name;
   std::string dir;
-  std::vector<float> inv_freq;  // [head_dim / 2]
+  std::vector<float> inv_freq;  // [rope_dim / 2]
   float attention_scaling = 1;
-  std::vector<GoldenCase> cases;  // 100 tokens, 5,000 tokens
+  std::vector<GoldenCase> cases;  // a short prompt, a long one
 };
 
 // 3 + x mod (vocab - 3), x the outputs of splitmix64.
@@ -74,6 +74,15 @@ inline std::vector<GoldenCheckpoint> all_goldens(const std::filesystem::path& ro
   std::sort(dirs.begin(), dirs.end());
   std::vector<GoldenCheckpoint> out;
   for (const auto& dir : dirs) out.push_back(read_golden(dir));
+  return out;
+}
+
+// Those whose name begins with one of these words, up to its first '_'.
+inline std::vector<GoldenCheckpoint> goldens(const std::filesystem::path& root, const std::vector<std::string>& families) {
+  std::vector<GoldenCheckpoint> out = all_goldens(root);
+  std::erase_if(out, [&](const GoldenCheckpoint& g) {
+    return std::find(families.begin(), families.end(), g.name.substr(0, g.name.find('_'))) == families.end();
+  });
   return out;
 }
 

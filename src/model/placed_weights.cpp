@@ -113,7 +113,7 @@ void place_all(const ModelWeights& w, Placer& p, PlacedWeights* out) {
 
 Result<std::unique_ptr<PlacedWeights>> place_weights(const ModelWeights& weights, const ModelConfig& config, Device& device, Stream& stream) {
   auto out = std::make_unique<PlacedWeights>();
-  out->host_inv_freq = rope_inv_freq(config.rope, config.head_dim);
+  out->host_inv_freq = rope_inv_freq(config.rope, config.rope_dim());
   Placer placer(device, stream);
   place_all(weights, placer, out.get());
   if (device.is_host()) return out;

@@ -28,10 +28,10 @@ struct PlacedLayer {
 
 struct PlacedWeights {
   WeightMatrix embed;
-  std::vector<PlacedLayer> layers;
+  std::vector<PlacedLayer> layers;  // of a dense model; others read the host's
   const float* final_norm = nullptr;
   WeightMatrix lm_head;
-  const float* inv_freq = nullptr;  // [head_dim / 2] radians a token (model/rope.h)
+  const float* inv_freq = nullptr;  // [rope_dim / 2] radians a token (model/rope.h)
 
   std::vector<float> host_inv_freq;
   Buffer memory;  // of the copy

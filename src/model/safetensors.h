@@ -48,8 +48,8 @@ struct TensorInfo {
   std::string name;
   std::string file;          // path of the file that holds it
   std::string stored_dtype;  // as written: "BF16"
-  bool readable =
-      false;  // stored_dtype is one of F32, F16, BF16; if not, `dtype` means nothing and data is raw bytes
+  // stored_dtype is one of F32, F16, BF16, F8_E4M3; if not, `dtype` means nothing and data is raw bytes
+  bool readable = false;
   DType dtype = DType::u8;
   std::vector<int64_t> shape;
   const void* data = nullptr;  // null only where bytes == 0
@@ -92,7 +92,7 @@ class WeightMap {
  public:
   static Result<std::unique_ptr<WeightMap>> open(const std::string& model_dir);
 
-  // The tensor, if it has this shape and a readable dtype (F32, F16, BF16).
+  // The tensor, if it has this shape and a dtype that stands for itself (F32, F16, BF16).
   Result<TensorInfo> get(const std::string& name, std::span<const int64_t> shape) const;
   const TensorInfo* find(const std::string& name) const;  // null: not there; see TensorInfo::readable
   std::vector<std::string> names() const;                 // ascending

@@ -4,6 +4,8 @@
 #include "kernels/cpu/block_topk.h"
 #include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/decode_attention.h"
+#include "kernels/cpu/dsa_index_write.h"
+#include "kernels/cpu/dsa_topk.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/hash_select.h"
 #include "kernels/cpu/kv_write.h"
@@ -13,6 +15,10 @@
 #include "kernels/cpu/summary_select.h"
 #include "kernels/cpu/xattention.h"
 #include "kernels/ref/dense_math.h"
+#include "kernels/ref/dsa_topk.h"
+#include "kernels/ref/mla.h"
+#include "kernels/ref/moe.h"
+#include "kernels/ref/ragged_attention.h"
 #include "kernels/ref/sample.h"
 
 namespace fovea {
@@ -29,6 +35,7 @@ class CpuOpsImpl final : public CpuOps {
     FOVEA_TRY(linear_.prepare(limits, pool_.size(), numerics_));
     FOVEA_TRY(decode_.prepare(limits, pool_.size()));
     FOVEA_TRY(prefill_.prepare(limits, pool_.size(), numerics_));
+    FOVEA_TRY(index_topk_.prepare(limits, pool_.size()));
     FOVEA_TRY(mass_.prepare(limits));
     FOVEA_TRY(summary_select_.prepare(limits));
     summaries_.prepare(limits);
@@ -49,6 +56,18 @@ class CpuOpsImpl final : public CpuOps {
   void paged_decode(const AttentionParams& p, Stream&) override { decode_.run(p, pool_); }
   void paged_prefill(const AttentionParams& p, Stream&) override { prefill_.run(p, pool_); }
   void sample(const SampleParams& p, Stream&) override { sample_.run(p); }
+  void mla_write(const MlaWriteParams& p, Stream&) override { ref::mla_write(p); }
+  void mla_absorb(const MlaAbsorbParams& p, Stream&) override { ref::mla_absorb(p); }
+  void mla_unabsorb(const MlaUnabsorbParams& p, Stream&) override { ref::mla_unabsorb(p); }
+  void mla_attend(const MlaAttendParams& p, Stream&) override { ref::mla_attend(p); }
+  void mla_gather(const MlaGatherParams& p, Stream&) override { ref::mla_gather(p); }
+  void ragged_attend(const RaggedAttentionParams& p, Stream&) override { ref::ragged_attend(p); }
+  void lse_merge(const LseMergeParams& p, Stream&) override { ref::lse_merge(p); }
+  void moe_route(const MoeRouteParams& p, Stream&) override { ref::moe_route(p); }
+  void moe_experts(const MoeExpertsParams& p, Stream&) override { ref::moe_experts(p, numerics_); }
+  void index_write(const IndexWriteParams& p, Stream&) override { cpu::index_write(p, pool_); }
+  void index_topk(const IndexTopkParams& p, Stream&) override { index_topk_.run(p, pool_); }
+  void index_transform(const IndexTransformParams& p, Stream&) override { ref::index_transform(p); }
   void block_summaries(const BlockSummariesParams& p, Stream&) override { summaries_.run(p, pool_); }
   void encode_codes(const EncodeCodesParams& p, Stream&) override { cpu::encode_codes(p, pool_); }
   void summary_select(const SummarySelectParams& p, Stream&) override { summary_select_.run(p, pool_); }
@@ -63,6 +82,7 @@ class CpuOpsImpl final : public CpuOps {
   cpu::DecodeAttention decode_;
   cpu::PrefillAttention prefill_;
   cpu::HashSelect select_;
+  cpu::IndexTopk index_topk_;
   cpu::BlockSummaries summaries_;
   cpu::SummarySelect summary_select_;
   cpu::BlockTopk topk_;

@@ -2,8 +2,13 @@
 
 #include "kernels/ref/attention.h"
 #include "kernels/ref/dense_math.h"
+#include "kernels/ref/dsa_index.h"
+#include "kernels/ref/dsa_topk.h"
 #include "kernels/ref/hash.h"
 #include "kernels/ref/kv_write.h"
+#include "kernels/ref/mla.h"
+#include "kernels/ref/moe.h"
+#include "kernels/ref/ragged_attention.h"
 #include "kernels/ref/sample.h"
 #include "kernels/ref/summary.h"
 #include "kernels/ref/xattention.h"
@@ -30,6 +35,18 @@ class RefOps final : public Ops {
   void paged_decode(const AttentionParams& p, Stream&) override { ref::paged_attention(p); }
   void paged_prefill(const AttentionParams& p, Stream&) override { ref::paged_attention(p); }
   void sample(const SampleParams& p, Stream&) override { sample_.run(p); }
+  void mla_write(const MlaWriteParams& p, Stream&) override { ref::mla_write(p); }
+  void mla_absorb(const MlaAbsorbParams& p, Stream&) override { ref::mla_absorb(p); }
+  void mla_unabsorb(const MlaUnabsorbParams& p, Stream&) override { ref::mla_unabsorb(p); }
+  void mla_attend(const MlaAttendParams& p, Stream&) override { ref::mla_attend(p); }
+  void mla_gather(const MlaGatherParams& p, Stream&) override { ref::mla_gather(p); }
+  void ragged_attend(const RaggedAttentionParams& p, Stream&) override { ref::ragged_attend(p); }
+  void lse_merge(const LseMergeParams& p, Stream&) override { ref::lse_merge(p); }
+  void moe_route(const MoeRouteParams& p, Stream&) override { ref::moe_route(p); }
+  void moe_experts(const MoeExpertsParams& p, Stream&) override { ref::moe_experts(p); }
+  void index_write(const IndexWriteParams& p, Stream&) override { ref::index_write(p); }
+  void index_topk(const IndexTopkParams& p, Stream&) override { ref::index_topk(p); }
+  void index_transform(const IndexTransformParams& p, Stream&) override { ref::index_transform(p); }
   void block_summaries(const BlockSummariesParams& p, Stream&) override { ref::block_summaries(p); }
   void encode_codes(const EncodeCodesParams& p, Stream&) override { ref::encode_codes(p); }
   void summary_select(const SummarySelectParams& p, Stream&) override { ref::summary_select(p); }

@@ -1,0 +1,140 @@
+#include "kernels/ref/dsa_index.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+
+#include "base/check.h"
+#include "kernels/ref/convert.h"
+
+namespace fovea::ref {
+namespace {
+
+constexpr float kLeastAmax = 1e-4f;
+constexpr float kLargestE4m3 = 448.0f;
+
+void rope(const IndexWriteParams& p, int64_t token, float* x) {
+  const int half = p.rope_dim / 2;
+  const float* cos = p.cos + token * half;
+  const float* sin = p.sin + token * half;
+  for (int i = 0; i < half; ++i) {
+    float& a = x[p.rope_interleaved ? 2 * i : i];
+    float& b = x[p.rope_interleaved ? 2 * i + 1 : i + half];
+    const float first = a;
+    const float second = b;
+    a = first * cos[i] - second * sin[i];
+    b = second * cos[i] + first * sin[i];
+  }
+}
+
+void round_to_bf16(float* x, int n) {
+  for (int i = 0; i < n; ++i) x[i] = bf16_to_f32(f32_to_bf16(x[i]));
+}
+
+}  // namespace
+
+float index_weight_factor(int heads, int dim) {
+  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(heads) * dim));
+}
+
+float ue8m0_scale(float amax) {
+  const uint32_t ratio = std::bit_cast<uint32_t>(std::max(amax, kLeastAmax) / kLargestE4m3);
+  const uint32_t exponent = (ratio >> 23) + ((ratio & 0x7fffffu) != 0);  // ceil: up unless it is a power of two
+  return std::bit_cast<float>(exponent << 23);
+}
+
+void index_hadamard(float* x, int n) {
+  round_to_bf16(x, n);
+  for (int h = 1; h < n; h *= 2) {
+    for (int i = 0; i < n; i += 2 * h) {
+      for (int j = i; j < i + h; ++j) {
+        const float a = x[j];
+        const float b = x[j + h];
+        x[j] = a + b;
+        x[j + h] = a - b;
+      }
+    }
+  }
+  const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(n)));
+  for (int i = 0; i < n; ++i) x[i] *= scale;
+  round_to_bf16(x, n);
+}
+
+float index_quantise(float* x, int n) {
+  float amax = 0.0f;
+  for (int i = 0; i < n; ++i) amax = std::max(amax, std::abs(x[i]));
+  const float scale = ue8m0_scale(amax);
+  for (int i = 0; i < n; ++i) x[i] = fp8_e4m3_to_f32(f32_to_fp8_e4m3(x[i] / scale));
+  return scale;
+}
+
+void index_key(const IndexWriteParams& p, int64_t token, float* out) {
+  const int dim = p.keys.dim;
+  const float* k = p.k + token * dim;
+  double sum = 0.0;
+  for (int i = 0; i < dim; ++i) sum += k[i];
+  const double mean = sum / dim;
+  double squares = 0.0;
+  for (int i = 0; i < dim; ++i) squares += (k[i] - mean) * (k[i] - mean);
+  const float inverse = static_cast<float>(1.0 / std::sqrt(squares / dim + p.norm_eps));
+  const float centre = static_cast<float>(mean);
+  for (int i = 0; i < dim; ++i) out[i] = (k[i] - centre) * inverse * p.norm_weight[i] + p.norm_bias[i];
+  rope(p, token, out);
+}
+
+void index_query(const IndexWriteParams& p, int64_t token) {
+  const int dim = p.keys.dim;
+  const float factor = index_weight_factor(p.heads, dim);
+  for (int h = 0; h < p.heads; ++h) {
+    float* q = p.q + (token * p.heads + h) * dim;
+    float& weight = p.weights[token * p.heads + h];
+    weight *= factor;
+    rope(p, token, q);
+    if (p.keys.precision == IndexPrecision::bf16) round_to_bf16(q, dim);
+    if (p.keys.precision != IndexPrecision::fp8) continue;
+    index_hadamard(q, dim);
+    weight *= index_quantise(q, dim);  // a power of two: exact
+  }
+}
+
+void index_store(const IndexKeysView& keys, int64_t slot, float* key) {
+  const int64_t at = slot * keys.dim;
+  DType dtype = keys.precision == IndexPrecision::exact ? DType::f32 : DType::bf16;
+  if (keys.precision == IndexPrecision::fp8) {
+    index_hadamard(key, keys.dim);
+    keys.scale[slot] = index_quantise(key, keys.dim);
+    dtype = DType::fp8_e4m3;
+  }
+  for (int i = 0; i < keys.dim; ++i) store_f32(keys.k, dtype, at + i, key[i]);
+}
+
+void index_load(const IndexKeysView& keys, int64_t slot, float* key) {
+  const DType dtype = keys.precision == IndexPrecision::exact  ? DType::f32
+                      : keys.precision == IndexPrecision::bf16 ? DType::bf16
+                                                               : DType::fp8_e4m3;
+  for (int i = 0; i < keys.dim; ++i) key[i] = load_as_f32(keys.k, dtype, slot * keys.dim + i);
+}
+
+void check_index_write(const IndexWriteParams& p) {
+  const IndexKeysView& keys = p.keys;
+  FOVEA_CHECK(p.heads >= 1 && p.heads <= kMaxIndexHeads);
+  FOVEA_CHECK(keys.dim >= 1 && keys.dim <= kMaxIndexDim);
+  FOVEA_CHECK(p.rope_dim >= 0 && p.rope_dim % 2 == 0 && p.rope_dim <= keys.dim);
+  if (keys.precision == IndexPrecision::fp8) {
+    FOVEA_CHECK(std::has_single_bit(static_cast<unsigned>(keys.dim)) && keys.dim <= kMaxFp8IndexDim && keys.scale);
+  }
+}
+
+void index_write(const IndexWriteParams& p) {
+  check_index_write(p);
+  std::array<float, kMaxIndexDim> key;
+  for (int64_t t = 0; t < p.tokens; ++t) {
+    index_query(p, t);
+    if (p.slot_mapping[t] < 0) continue;
+    index_key(p, t, key.data());
+    index_store(p.keys, p.slot_mapping[t], key.data());
+  }
+}
+
+}  // namespace fovea::ref

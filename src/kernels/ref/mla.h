@@ -1,0 +1,18 @@
+// Multi-head latent attention, scalar: the definitions that faster kernels are compared with. Sums in float64.
+#pragma once
+
+#include <fovea/ops.h>
+
+namespace fovea::ref {
+
+// See fovea/mla_ops.h. They allocate and are not for speed.
+void mla_write(const MlaWriteParams& p);
+void mla_absorb(const MlaAbsorbParams& p);
+void mla_unabsorb(const MlaUnabsorbParams& p);
+void mla_attend(const MlaAttendParams& p);
+void mla_gather(const MlaGatherParams& p);
+
+// Aborts where the plane is not what mla_ops.h says a latent plane is.
+void check_latent_plane(const KvView& kv, int32_t latent);
+
+}  // namespace fovea::ref
