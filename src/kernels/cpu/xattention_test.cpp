@@ -290,7 +290,7 @@ TEST(XAttentionSelect, AKeyThatIsNotANumberTakesEveryBlock) {
 }
 
 TEST(XAttentionSelect, ARunTakesNoMemoryAndScratchServesSmallerCalls) {
-  XProblem large({.name = "large", .shape = {.heads = 8, .kv_heads = 2, .seqs = {{300, 800}, {100, 200}}}, .stride = 4, .group_vote = true});
+  XProblem large({.shape = {.heads = 8, .kv_heads = 2, .seqs = {{300, 800}, {100, 200}}}, .stride = 4, .group_vote = true});
   XProblem small({.name = "small", .shape = {.heads = 4, .kv_heads = 2, .seqs = {{60, 130}}}, .stride = 64});
   ThreadPool pool(2);
   XAttentionSelect select;
