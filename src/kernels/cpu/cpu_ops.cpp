@@ -8,6 +8,7 @@
 #include "kernels/cpu/hash_select.h"
 #include "kernels/cpu/kv_write.h"
 #include "kernels/cpu/linear.h"
+#include "kernels/cpu/mla_attention.h"
 #include "kernels/cpu/prefill_attention.h"
 #include "kernels/ref/dense_math.h"
 #include "kernels/ref/dsa_topk.h"
@@ -31,6 +32,7 @@ class CpuOpsImpl final : public CpuOps {
     FOVEA_TRY(decode_.prepare(limits, pool_.size()));
     FOVEA_TRY(prefill_.prepare(limits, pool_.size(), numerics_));
     FOVEA_TRY(index_topk_.prepare(limits, pool_.size()));
+    FOVEA_TRY(mla_.prepare(limits, pool_.size()));
     sample_.prepare(limits.vocab);
     return select_.prepare(limits, pool_.size());
   }
@@ -49,7 +51,7 @@ class CpuOpsImpl final : public CpuOps {
   void mla_write(const MlaWriteParams& p, Stream&) override { ref::mla_write(p); }
   void mla_absorb(const MlaAbsorbParams& p, Stream&) override { ref::mla_absorb(p); }
   void mla_unabsorb(const MlaUnabsorbParams& p, Stream&) override { ref::mla_unabsorb(p); }
-  void mla_attend(const MlaAttendParams& p, Stream&) override { ref::mla_attend(p); }
+  void mla_attend(const MlaAttendParams& p, Stream&) override { mla_.run(p, pool_); }
   void mla_gather(const MlaGatherParams& p, Stream&) override { ref::mla_gather(p); }
   void ragged_attend(const RaggedAttentionParams& p, Stream&) override { ref::ragged_attend(p); }
   void lse_merge(const LseMergeParams& p, Stream&) override { ref::lse_merge(p); }
@@ -67,6 +69,7 @@ class CpuOpsImpl final : public CpuOps {
   cpu::PrefillAttention prefill_;
   cpu::HashSelect select_;
   cpu::IndexTopk index_topk_;
+  cpu::MlaAttention mla_;
   ref::Sample sample_;
 };
 
