@@ -68,7 +68,7 @@ Status EngineImpl::init() {
 
   FOVEA_ASSIGN(weights_, place_weights(model_->weights, c, *device_, *stream_));
   if (!device_->is_host()) model_->weights.owner.reset();  // the copy serves; the file need not stay mapped
-  transformer_ = c.deepseek ? make_deepseek_v32(c, *weights_, model_->weights.deepseek_layers, max_rows()) : make_llama(c, *weights_);
+  FOVEA_TRY(make_transformer());
   staging_ = std::make_unique<StepMemory>(*device_);
   FOVEA_TRY(make_methods());
   FOVEA_TRY(make_ops());
@@ -77,9 +77,7 @@ Status EngineImpl::init() {
 }
 
 Status EngineImpl::make_device() {
-  const bool host_only = model_->config.deepseek.has_value();  // its operations exist on the CPU
-  if (host_only && options_.device == "cuda")
-    return Status::unsupported("--device cuda: " + model_->config.architecture + " runs on the CPU only (--device cpu)");
+  const bool host_only = model_->config.deepseek.has_value() && options_.device == "auto";
   if (options_.device != "cpu" && !options_.use_reference_ops && !host_only) {
     Result<std::unique_ptr<Device>> cuda = make_cuda_device();
     if (cuda.ok()) {
@@ -90,6 +88,17 @@ Status EngineImpl::make_device() {
   }
   if (!device_) device_ = make_cpu_device();
   stream_ = device_->make_stream();
+  return {};
+}
+
+Status EngineImpl::make_transformer() {
+  const ModelConfig& c = model_->config;
+  if (!c.deepseek) {
+    transformer_ = make_llama(c, *weights_);
+    return {};
+  }
+  const ForwardLimits limits{max_rows(), options_.max_num_seqs, options_.max_model_len};
+  FOVEA_ASSIGN(transformer_, make_deepseek_v32(c, *weights_, model_->weights.deepseek_layers, limits, *device_));
   return {};
 }
 
