@@ -3,6 +3,8 @@
 
 Usage: cli_test.py FOVEA_BINARY REPO_ROOT. Needs nothing but Python.
 """
+import csv
+import io
 import json
 import pathlib
 import shutil
@@ -62,12 +64,75 @@ class Cli(unittest.TestCase):
         r = fovea("eval", "--model", MODEL, "--set", self.tmp / "set.jsonl", "--decode-method", "dense,gsa_on_device",
                   "--budget-tokens", "512", "--json", "-")
         self.assertEqual(r.returncode, 0, r.stderr)
-        rows = {row["method"]: row for row in json.loads(r.stdout)["rows"] if row["task"] == "all"}
+        rows = {row["decode_method"]: row for row in json.loads(r.stdout)["rows"] if row["task"] == "all"}
         self.assertEqual(rows["dense"]["total"], 40)
         self.assertGreaterEqual(rows["dense"]["right"], 34)
         self.assertGreaterEqual(rows["gsa_on_device"]["right"], rows["dense"]["right"] - 2)
         self.assertEqual(rows["dense"]["kv_bytes_share"], 1.0)
         self.assertLess(rows["gsa_on_device"]["kv_bytes_share"], 0.35)
+
+    def test_eval_writes_its_folder(self):
+        out = self.tmp / "eval"
+        spec = "gsa_on_device[hash_bits=64,local_window_sz=1]"
+        r = fovea("eval", "--model", MODEL, "--set", self.tmp / "set.jsonl", "--decode-method", "dense," + spec, "--budget-tokens", "256",
+                  "--documents", 1, "--tasks", "kv,word", "--out", out, "--trace", "--trace-questions", 1, "--format", "csv")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertEqual(r.stdout, (out / "eval.csv").read_text())
+        rows = list(csv.DictReader(io.StringIO(r.stdout)))
+        self.assertEqual({row["decode_method"] for row in rows}, {"dense", spec})
+        self.assertEqual({row["task"] for row in rows}, {"all", "kv", "word"})
+        sparse = next(row for row in rows if row["decode_method"] == spec and row["task"] == "all")
+        self.assertLess(float(sparse["kv_bytes_share"]), 0.3)
+        self.assertLess(float(sparse["low"]), float(sparse["exact"]) + 1e-9)
+        self.assertTrue(0 < float(sparse["recall"]) < 1 and 0 < float(sparse["mass"]) <= 1, sparse)
+        self.assertEqual(len(json.loads((out / "eval.json").read_text())["rows"]), len(rows))
+        self.assertTrue((out / "eval.png").read_bytes().startswith(b"\x89PNG"))
+        for page in ("eval.html", "trace-1.html"):
+            text = (out / page).read_text()
+            self.assertIn(spec, text)
+            self.assertNotIn("http", text)
+        self.assertFalse((out / "trace-2.html").exists(), "dense has nothing to trace")
+
+    def test_eval_runs_a_plan(self):
+        plan = self.tmp / "plan.yaml"
+        plan.write_text("- {}\n- decode: [gsa_on_device, 'gsa_on_device[share_heads=true]']\n  budget_tokens: 256\n"
+                        "- {decode: gsa_on_device, budget_tokens: 512, block_size: 64}\n")
+        r = fovea("eval", "--model", MODEL, "--set", self.tmp / "set.jsonl", "--plan", plan, "--documents", 1, "--tasks", "kv",
+                  "--format", "json")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        runs = [(row["decode_method"], row["budget_tokens"], row["block_size"]) for row in json.loads(r.stdout)["rows"] if row["task"] == "all"]
+        self.assertEqual(runs, [("dense", 0, 16), ("gsa_on_device", 256, 16), ("gsa_on_device[share_heads=true]", 256, 16),
+                                ("gsa_on_device", 512, 64)])
+
+    def test_eval_names_what_cannot_be(self):
+        def refused(*args, names):
+            self.refused("eval", "--model", MODEL, "--set", self.tmp / "set.jsonl", *args, names=names)
+        refused("--decode-method", "dense,magic", names=["--decode-method", "magic", "gsa_on_device"])
+        refused("--decode-method", "dense,,dense", names=["--decode-method", "dense,,dense"])
+        refused("--decode-method", "gsa_on_device[hash_bits=64", names=["--decode-method", "gsa_on_device[hash_bits=64"])
+        refused("--decode-method", "gsa_on_device[hash_bites=64]", names=["--decode-method", "hash_bites"])
+        refused("--prefill-method", "gsa_on_device", names=["--prefill-method", "gsa_on_device", "dense"])
+        refused("--decode-method", "gsa_on_device[hash_bits=63]", names=["gsa_on_device[hash_bits=63]", "63"])
+        refused("--budget-tokens", "-1", names=["--budget-tokens", "-1"])
+        refused("--block-size", "16,15", names=["--block-size", "15"])
+        refused("--tasks", "sum", names=["--tasks", "sum", "kv"])
+        refused("--without-tasks", "kv,number,word,hop,absent", names=["no question"])
+        refused("--documents", "0", names=["--documents", "0"])
+        refused("--documents", "none-such", names=["--documents", "none-such"])
+        refused("--trace", names=["--trace", "--out"])
+        refused("--plan", self.tmp / "none.yaml", names=["none.yaml"])
+        refused("--plan", self.tmp / "none.yaml", "--budget-tokens", "512", names=["--plan", "--budget-tokens"])
+        bad = self.tmp / "bad_plan.yaml"
+        bad.write_text("- {decode: dense, budget: 7}\n")
+        refused("--plan", bad, names=["bad_plan.yaml", "budget"])
+
+    def test_specs_are_methods_everywhere(self):
+        q = next(q for q in self.questions if q["task"] == "kv")
+        spec = "gsa_on_device[hash_bits=256,budget_tokens=512]"
+        r = fovea("run", "--model", MODEL, "--file", self.tmp / "log.txt", "--question", q["question"], "--decode-method", spec, "--json")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertEqual(json.loads(r.stdout)["answers"][0]["answer"], q["answer"])
+        self.refused("run", "--model", MODEL, "--prompt", "x", "--prefill-method", "gsa_on_device", names=["--prefill-method", "gsa_on_device"])
 
     def test_trace_writes_its_pictures(self):
         out = self.tmp / "pictures"

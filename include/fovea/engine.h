@@ -48,7 +48,7 @@ struct EngineStats {
   int64_t preemptions = 0;
 };
 
-// Which logical blocks one row of one layer read, by KV head. Called inside the step: copy what you keep.
+// What one row of one layer read. Called inside the step: copy what you keep.
 struct SelectionTrace {
   RequestId request;
   int32_t index = 0;          // answer
@@ -57,6 +57,10 @@ struct SelectionTrace {
   const Selection* selection = nullptr;  // Kind::all for dense
   int32_t row = 0;            // row of the Selection
   int32_t blocks = 0;         // blocks the row could see
+  bool prefill = false;       // a row of a prompt, else of a question or answer
+  // [kv_heads, blocks] share of the true attention (the softmax over all keys, mean over the head's query heads) on each block;
+  // null unless Request::trace_mass asked for it, for rows that produce tokens of the answer, in layers without a window.
+  const float* block_mass = nullptr;
 };
 
 class Engine {
@@ -87,6 +91,9 @@ class Engine {
   virtual EngineStats stats() const = 0;
   // Prompt tokens prefilled so far of a request that is being prefilled, for progress bars; 0 if unknown.
   virtual int64_t computed_tokens(RequestId id) const = 0;
+  // Where a live or held request stands. From the thread that calls step. not_found: unknown, not taken over by a step yet, or
+  // over; invalid_argument: it has no answer `index`.
+  virtual Result<SparseRequestState> request_state(RequestId id, int32_t index = 0) const = 0;
   // Called for every row and layer of requests with trace set.
   virtual void set_trace(std::function<void(const SelectionTrace&)> callback) = 0;
   // Float32 logits of the last computed row of each sampled sequence go here too (tests): [vocab].

@@ -100,7 +100,8 @@ struct Want {
   LayerIdx layer;
   KvHeadIdx head;
   int32_t logical_block = 0;
-  int32_t priority = 0;
+  int32_t priority = 0;     // 0 URGENT: the first request in the queue; 1 HIGH: up to the fifth; 2 NORMAL: up to the 17th; 3 LOW: speculative
+  int32_t steps_ahead = 1;  // it is expected to be read within so many steps
 };
 
 class Method {

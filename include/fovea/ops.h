@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 
 namespace fovea {
@@ -264,7 +265,15 @@ struct OpsLimits {
   int32_t index_heads = 0;      // Hi of the DSA indexer; 0: index_topk is not called
   int32_t index_dim = 0;        // di
   int32_t index_topk = 0;       // most tokens a row chooses
+  int32_t xattention_stride = 0;  // least stride of an xattention_select() call; 0: none is made
 };
+
+struct BlockSummariesParams;  // fovea/summary_ops.h
+struct EncodeCodesParams;
+struct SummarySelectParams;
+struct AttentionMassParams;
+struct BlockTopkParams;
+struct XAttentionParams;  // fovea/xattention_ops.h
 
 class Ops {
  public:
@@ -288,27 +297,40 @@ class Ops {
   virtual void sample(const SampleParams& p, Stream& stream) = 0;
 
   // MLA and MoE: cpu and ref only.
-  virtual void mla_write(const MlaWriteParams&, Stream&) { unsupported("mla_write"); }
-  virtual void mla_absorb(const MlaAbsorbParams&, Stream&) { unsupported("mla_absorb"); }
-  virtual void mla_unabsorb(const MlaUnabsorbParams&, Stream&) { unsupported("mla_unabsorb"); }
-  virtual void mla_attend(const MlaAttendParams&, Stream&) { unsupported("mla_attend"); }
-  virtual void mla_gather(const MlaGatherParams&, Stream&) { unsupported("mla_gather"); }
-  virtual void ragged_attend(const RaggedAttentionParams&, Stream&) { unsupported("ragged_attend"); }
-  virtual void lse_merge(const LseMergeParams&, Stream&) { unsupported("lse_merge"); }
-  virtual void moe_route(const MoeRouteParams&, Stream&) { unsupported("moe_route"); }
-  virtual void moe_experts(const MoeExpertsParams&, Stream&) { unsupported("moe_experts"); }
+  virtual void mla_write(const MlaWriteParams&, Stream&) { not_of_this_backend("mla_write"); }
+  virtual void mla_absorb(const MlaAbsorbParams&, Stream&) { not_of_this_backend("mla_absorb"); }
+  virtual void mla_unabsorb(const MlaUnabsorbParams&, Stream&) { not_of_this_backend("mla_unabsorb"); }
+  virtual void mla_attend(const MlaAttendParams&, Stream&) { not_of_this_backend("mla_attend"); }
+  virtual void mla_gather(const MlaGatherParams&, Stream&) { not_of_this_backend("mla_gather"); }
+  virtual void ragged_attend(const RaggedAttentionParams&, Stream&) { not_of_this_backend("ragged_attend"); }
+  virtual void lse_merge(const LseMergeParams&, Stream&) { not_of_this_backend("lse_merge"); }
+  virtual void moe_route(const MoeRouteParams&, Stream&) { not_of_this_backend("moe_route"); }
+  virtual void moe_experts(const MoeExpertsParams&, Stream&) { not_of_this_backend("moe_experts"); }
 
   // The DSA indexer: cpu and ref only.
-  virtual void index_write(const IndexWriteParams&, Stream&) { unsupported("index_write"); }
-  virtual void index_topk(const IndexTopkParams&, Stream&) { unsupported("index_topk"); }
-  virtual void index_transform(const IndexTransformParams&, Stream&) { unsupported("index_transform"); }
+  virtual void index_write(const IndexWriteParams&, Stream&) { not_of_this_backend("index_write"); }
+  virtual void index_topk(const IndexTopkParams&, Stream&) { not_of_this_backend("index_topk"); }
+  virtual void index_transform(const IndexTransformParams&, Stream&) { not_of_this_backend("index_transform"); }
+
+  // Block summaries and what chooses by them: ref and cpu only. A method that needs them refuses other devices.
+  virtual void block_summaries(const BlockSummariesParams&, Stream&) { not_of_this_backend("block_summaries"); }
+  virtual void encode_codes(const EncodeCodesParams&, Stream&) { not_of_this_backend("encode_codes"); }
+  virtual void summary_select(const SummarySelectParams&, Stream&) { not_of_this_backend("summary_select"); }
+  virtual void attention_mass(const AttentionMassParams&, Stream&) { not_of_this_backend("attention_mass"); }
+  virtual void block_topk(const BlockTopkParams&, Stream&) { not_of_this_backend("block_topk"); }
+
+  // Sparse prefill's choice of blocks: ref and cpu only. A method that needs it refuses other devices.
+  virtual void xattention_select(const XAttentionParams&, Stream&) { not_of_this_backend("xattention_select"); }
 
  protected:
-  // Whoever needs an operation that a backend lacks refuses that backend when it is set up; a call is a bug.
-  [[noreturn]] void unsupported(const char* operation) const {
-    std::fprintf(stderr, "fovea: bug: the %.*s backend has no %s\n", static_cast<int>(name().size()), name().data(), operation);
+  // Calling an operation that a backend lacks is a bug: whoever needs it asks for the device first.
+  [[noreturn]] void not_of_this_backend(const char* op) const {
+    std::fprintf(stderr, "fovea: %s: not an operation of backend %s\n", op, std::string(name()).c_str());
     std::abort();
   }
 };
 
 }  // namespace fovea
+
+#include <fovea/summary_ops.h>
+#include <fovea/xattention_ops.h>

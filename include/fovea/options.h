@@ -10,6 +10,22 @@
 
 namespace fovea {
 
+// What stands for a block when GSA scores it (docs/methods.md, "Representations").
+enum class GsaRepresentation : uint8_t {
+  hash,       // the codes of its tokens' keys
+  mean,       // the mean of its keys
+  minmax,     // the box around its keys
+  recency,    // how often it was chosen, and where it lies: no query
+  mean_hash,  // one code of its mean key
+  oracle,     // the attention mass it holds: reads every key, to compare with
+};
+
+// What attention does about a block that is still on its way from a store.
+enum class LatePolicy : uint8_t {
+  exact,        // waits
+  best_effort,  // leaves it out, and counts that
+};
+
 // Options of the GSA family (UCM's names and defaults; docs/algorithms.md says where ours differ).
 struct GsaOptions {
   double sparse_ratio = 0.3;     // share of blocks kept when there is no token budget
@@ -22,11 +38,21 @@ struct GsaOptions {
   bool average_group = false;    // average the query over the group before encoding
   bool share_heads = false;      // one selection for all KV heads
   std::vector<int32_t> dense_layers;  // layers that read everything
+  std::vector<int32_t> reuse_layers;  // layers that read what the nearest layer before them chose
+  // Method gsa alone:
+  GsaRepresentation representation = GsaRepresentation::hash;
+  bool overlap = false;          // the scores of a step choose for the next one
+  bool prefetch = true;          // name blocks that later steps will want; false: retrieval on demand (ESA's way)
+  int32_t prefetch_ahead = 2;    // steps for which a choice counts as a guess of the next ones
+  int32_t prefetch_workers = 4;         // threads
+  int32_t max_pending_prefetch = 64;    // queued tasks
+  int32_t prefetch_cache_size = 1000;   // blocks
+  LatePolicy late_policy = LatePolicy::exact;
 };
 
 // One configuration of a method, held ready by the engine; a request picks it by its label.
 struct MethodOptions {
-  std::string name = "dense";  // dense, gsa_on_device
+  std::string name = "dense";  // dense, gsa, gsa_on_device
   std::string label;           // unique in an engine; empty: the name
   GsaOptions gsa;
 };
@@ -52,6 +78,7 @@ struct EngineOptions {
   std::string prefill_method = "auto";      // of prompts
   int32_t sparse_min_context = 1024;        // below: dense, whatever the method
   int32_t sparse_extend_max_tokens = 256;   // a question up to this long goes through the decode method
+  int64_t max_step_kv_blocks = 0;           // most KV blocks that a step's decode rows read together; 0: no limit
   bool enable_prefix_caching = true;
   bool dummy_weights = false;               // random weights of config.json's shape (benchmarks)
   uint64_t seed = 0;                        // of dummy weights and of unseeded sampling

@@ -39,6 +39,7 @@ struct Request {
   // The prompt continues this held request's tokens instead of standing alone.
   std::optional<RequestId> fork_of;
   bool trace = false;               // report Selections to the engine's trace callback
+  bool trace_mass = false;          // and the true attention mass of blocks for the answer's rows; costs dense attention; CPU only
 };
 
 enum class FinishReason : uint8_t { none, stop, length, aborted, failed };
@@ -69,6 +70,29 @@ struct RequestStats {
   double prefill_share() const {
     return prefill_pairs_dense == 0 ? 1.0 : double(prefill_pairs_read) / double(prefill_pairs_dense);
   }
+};
+
+// What a request's next steps may read and does not lie in the pool.
+enum class PrefetchState : uint8_t {
+  none,     // nothing: every block lies in the pool
+  pending,  // on its way
+  ready,    // has come
+};
+
+// One answer of a live request as it stands between two steps (UCM's GSAReqStat).
+struct SparseRequestState {
+  RequestId request_id;
+  int32_t index = 0;                // which of the n answers; until the prompt is computed they share the first one's blocks
+  int64_t scheduled_tokens = 0;     // rows it had in the last step that it took part in
+  int64_t computed_tokens = 0;      // tokens whose K and V are in the cache
+  std::vector<BlockId> block_ids;   // of its tokens, in order; empty while it waits or is swapped out
+  std::vector<std::string> block_hashes;  // content keys in hex of its first blocks: those that are full and were prefilled
+  // Logical blocks that its last question or answer row read in any layer that does not read everything by policy, ascending.
+  // The CPU only; on a GPU the choice does not leave the device: empty.
+  std::vector<int32_t> selected_blocks;
+  PrefetchState prefetch = PrefetchState::none;
+  int64_t bytes_read = 0;           // K, V and summaries, of question and answer rows
+  int64_t bytes_saved = 0;          // what dense attention would have read beyond that
 };
 
 // One event of one answer. Text never ends in half a character and never holds part of a stop string.

@@ -1,5 +1,7 @@
 #include "base/thread_pool.h"
 #include "bench/bench.h"
+#include "bench/index_bench.h"
+#include "bench/sparse_prefill_bench.h"
 #include "device/stream.h"
 #include "kernels/cpu/ceilings.h"
 #include "kernels/cpu/cpu_ops.h"
@@ -176,6 +178,8 @@ Result<Report> bench_ops(const OpsBenchOptions& o) {
                 s[1] * 1e3, s[5] / s[1]});
     report.add({"speedup of selection + sparse attention" + at, s[1] / (s[3] + s[5]), "x", "", 0, 0});
   }
+  FOVEA_TRY(bench_index(o, pool, bandwidth, &report));
+  FOVEA_TRY(bench_sparse_prefill(o, pool, &report));
   return report;
 }
 

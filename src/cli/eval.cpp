@@ -1,15 +1,24 @@
-// fovea eval: a retrieval set, any methods and budgets in one run.
+// fovea eval: methods, budgets and block sizes judged on a retrieval set in one run.
 #include "cli/commands.h"
 #include "cli/flags.h"
 #include "cli/progress.h"
 
-#include "eval/retrieval.h"
+#include "eval/eval_page.h"
+#include "eval/eval_plot.h"
+#include "eval/eval_table.h"
+#include "eval/harness.h"
+#include "eval/methods.h"
+#include "eval/trace_page.h"
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <charconv>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <iterator>
 #include <memory>
 
 namespace fovea::cli {
@@ -18,91 +27,165 @@ namespace {
 struct EvalFlags {
   EngineFlags engine;
   std::string set;
-  std::vector<std::string> methods = {"dense"};
-  std::vector<int32_t> budgets = {0};
-  RetrievalOptions options;
-  std::string json;
-  bool verbose = false;
+  std::vector<std::string> prefill_methods = {"dense"}, decode_methods = {"dense"};
+  EvalProduct product;
+  std::string plan;
+  std::string documents;
+  RetrievalFilter filter;
+  EvalOptions options;
+  std::string format = "text", json, out;
+  bool verbose = false, trace = false;
+  int32_t trace_questions = 8;
 };
 
-// Dense once, whatever the budgets; every other method at each of them.
-std::vector<RetrievalRun> runs_of(const EvalFlags& f) {
-  std::vector<RetrievalRun> runs;
-  for (const std::string& m : f.methods) {
-    if (m == "dense") {
-      runs.push_back({m, 0});
-      continue;
-    }
-    for (int32_t b : f.budgets) runs.push_back({m, b});
-  }
-  return runs;
+Result<std::vector<std::string>> read_specs(const char* flag, const std::vector<std::string>& given) {
+  std::string text;
+  for (const std::string& g : given) text += (text.empty() ? "" : ",") + g;
+  Result<std::vector<std::string>> specs = split_specs(text);
+  if (!specs.ok()) return specs.status().with_context(flag);
+  return specs;
 }
 
-nlohmann::ordered_json rows_json(const std::vector<RetrievalRow>& rows) {
-  auto list = nlohmann::ordered_json::array();
-  for (const RetrievalRow& r : rows) {
-    list.push_back({{"method", r.method},
-                    {"budget_tokens", r.budget_tokens},
-                    {"length", r.length},
-                    {"task", r.task},
-                    {"right", r.right},
-                    {"total", r.total},
-                    {"kv_bytes_share", r.kv_bytes_share()}});
+Result<std::vector<EvalRun>> read_runs(EvalFlags& f) {
+  if (!f.plan.empty()) return load_eval_plan(f.plan);
+  FOVEA_ASSIGN(f.product.prefill_methods, read_specs("--prefill-method", f.prefill_methods));
+  FOVEA_ASSIGN(f.product.decode_methods, read_specs("--decode-method", f.decode_methods));
+  return eval_runs(f.product);
+}
+
+// A number takes so many documents of each length; anything else is a list of ids.
+Status read_documents(const std::string& text, RetrievalFilter* filter) {
+  if (text.empty()) return {};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), filter->documents);
+  if (error == std::errc() && end == text.data() + text.size())
+    return filter->documents >= 1 ? Status() : Status::invalid_argument("--documents " + text + ": must be >= 1");
+  filter->documents = 0;
+  FOVEA_ASSIGN(filter->ids, read_specs("--documents", {text}));
+  return {};
+}
+
+nlohmann::ordered_json result_json(const EvalFlags& f, const EvalResult& r) {
+  return {{"set", f.set}, {"model", r.model}, {"backend", r.backend}, {"rows", eval_json(r.rows)}};
+}
+
+Status write_file(const std::string& path, const std::string& text) {
+  std::ofstream out(path, std::ios::binary);
+  out << text;
+  out.flush();
+  return out.good() ? Status() : Status::io_error(path + ": cannot be written");
+}
+
+Status make_folder(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  return error ? Status::io_error("--out " + folder + ": " + error.message()) : Status();
+}
+
+// A page for each run that was traced, with all of its lengths.
+Result<std::vector<EvalLink>> write_traces(const EvalFlags& f, const EvalResult& r, const std::string& about) {
+  std::vector<EvalLink> links;
+  for (const RunTrace& first : r.traces) {
+    if (std::any_of(links.begin(), links.end(), [&](const EvalLink& l) { return l.run == first.run; })) continue;
+    std::vector<RunTrace> traces;
+    std::copy_if(r.traces.begin(), r.traces.end(), std::back_inserter(traces), [&](const RunTrace& t) { return t.run == first.run; });
+    links.push_back({first.run, "trace-" + std::to_string(links.size() + 1) + ".html"});
+    FOVEA_TRY(write_file(f.out + "/" + links.back().file, trace_html(traces, first.run.block_size, about)));
   }
-  return list;
+  return links;
+}
+
+Status write_folder(const EvalFlags& f, const EvalResult& r) {
+  const std::string set = std::filesystem::path(f.set).filename().string();
+  FOVEA_TRY(write_file(f.out + "/eval.json", result_json(f, r).dump(2) + "\n"));
+  FOVEA_TRY(write_file(f.out + "/eval.csv", eval_csv(r.rows)));
+  const std::string about = set + " · " + r.model + " · " + r.backend;
+  FOVEA_ASSIGN(std::vector<EvalLink> links, write_traces(f, r, about));
+  FOVEA_TRY(write_file(f.out + "/eval.html", eval_html({about, r.rows, std::move(links)})));
+  return write_drawing_png(eval_plot(r.rows, "all", {"Answers against what was read", about}), f.out + "/eval.png");
+}
+
+Status write_results(const EvalFlags& f, const EvalResult& r) {
+  const std::string json = result_json(f, r).dump(2) + "\n";
+  if (!f.out.empty()) FOVEA_TRY(write_folder(f, r));
+  if (!f.json.empty() && f.json != "-") FOVEA_TRY(write_file(f.json, json));
+  const std::string format = f.json == "-" ? "json" : f.format;
+  std::cout << (format == "json" ? json : format == "csv" ? eval_csv(r.rows) : format == "markdown" ? eval_markdown(r.rows) : eval_text(r.rows));
+  std::cout.flush();
+  return {};
+}
+
+void print_wrong(const RetrievalDocument& d, const RetrievalQuestion& q, const EvalRun& run, const std::string& reply) {
+  std::fprintf(stderr, "%s %s, %s: %s\n  wanted %s\n  got    %s\n", d.id.c_str(), q.id.c_str(), run_label(run).c_str(), q.question.c_str(),
+               q.answer.c_str(), reply.c_str());
+}
+
+// The bar of one document, with its place among all: prefills are most of the time.
+void show_progress(const EvalProgress& p, size_t* shown, std::unique_ptr<Progress>* bar) {
+  if (!*bar || *shown != p.step) {
+    *shown = p.step;
+    bar->reset();
+    *bar = std::make_unique<Progress>("document " + std::to_string(p.step + 1) + " of " + std::to_string(p.steps));
+  }
+  (*bar)->show(p.prefilled, p.tokens);
 }
 
 Status execute(EvalFlags& f) {
-  for (int32_t b : f.budgets) {
-    if (b < 0) return Status::invalid_argument("--budget-tokens " + std::to_string(b) + ": must be >= 0");
-  }
-  FOVEA_ASSIGN(const std::vector<RetrievalDocument> set, load_retrieval_set(f.set));
-  FOVEA_ASSIGN(EngineOptions options, f.engine.options());
-  for (const std::string& m : f.methods) {
-    bool known = m == "dense";
-    for (const MethodOptions& o : options.methods) known |= o.name == m;
-    if (!known) options.methods.push_back({m, "", GsaOptions{}});
-  }
-  FOVEA_ASSIGN(const std::unique_ptr<Engine> engine, Engine::create(std::move(options)));
-  f.options.runs = runs_of(f);
-  Progress bar("reading");
-  f.options.progress = [&](const RetrievalProgress& p) { bar.show(p.prefilled, p.tokens); };
+  FOVEA_ASSIGN(f.options.runs, read_runs(f));
+  FOVEA_TRY(read_documents(f.documents, &f.filter));
+  FOVEA_ASSIGN(const std::vector<RetrievalDocument> whole, load_retrieval_set(f.set));
+  FOVEA_ASSIGN(const std::vector<RetrievalDocument> set, filter_retrieval_set(whole, f.filter));
+  FOVEA_ASSIGN(const EngineOptions options, f.engine.options());
+  if (f.trace && f.out.empty()) return Status::invalid_argument("--trace: its pages need --out DIR");
+  if (f.trace && f.trace_questions < 1) return Status::invalid_argument("--trace-questions " + std::to_string(f.trace_questions) + ": must be >= 1");
+  f.options.trace_questions = f.trace ? f.trace_questions : 0;
+  if (!f.out.empty()) FOVEA_TRY(make_folder(f.out));  // before the hours, not after
+  std::unique_ptr<Progress> bar;
+  size_t shown = 0;
+  f.options.progress = [&](const EvalProgress& p) { show_progress(p, &shown, &bar); };
   if (f.verbose) {
-    f.options.reply = [&](const RetrievalDocument& d, const RetrievalQuestion& q, const RetrievalRun& run, const std::string& reply, bool right) {
+    f.options.reply = [&](const RetrievalDocument& d, const RetrievalQuestion& q, const EvalRun& run, const std::string& reply, bool right) {
       if (right) return;
-      bar.clear();
-      std::fprintf(stderr, "%s %s %s/%d: %s\n  wanted %s\n  got    %s\n", d.id.c_str(), q.id.c_str(), run.method.c_str(), run.budget_tokens,
-                   q.question.c_str(), q.answer.c_str(), reply.c_str());
+      if (bar) bar->clear();
+      print_wrong(d, q, run, reply);
     };
   }
-  FOVEA_ASSIGN(const std::vector<RetrievalRow> rows, run_retrieval(*engine, set, f.options));
-  bar.clear();
-  const nlohmann::ordered_json json = {{"set", f.set}, {"backend", engine->backend()}, {"rows", rows_json(rows)}};
-  if (f.json == "-") {
-    std::cout << json.dump(2) << "\n";
-    return {};
-  }
-  std::cout << retrieval_table(rows);
-  if (f.json.empty()) return {};
-  std::ofstream out(f.json);
-  out << json.dump(2) << "\n";
-  return out.good() ? Status() : Status::io_error("--json " + f.json + ": cannot be written");
+  FOVEA_ASSIGN(const EvalResult result, evaluate(options, set, f.options));
+  bar.reset();
+  return write_results(f, result);
+}
+
+void add_flags(EvalFlags& f, CLI::App& cmd) {
+  const auto all = CLI::MultiOptionPolicy::TakeAll;
+  f.engine.add_to(cmd, false);
+  cmd.remove_option(cmd.get_option("--block-size"));  // a list here
+  cmd.add_option("--set", f.set, "JSON lines: {id, approx_tokens, document, questions: [{id, task, depth, question, answer}]}")->required();
+  cmd.add_option("--prefill-method", f.prefill_methods, "What prompts read: names or specs, name[key=value,...], comma-separated")
+      ->expected(1)->multi_option_policy(all)->capture_default_str();
+  cmd.add_option("--decode-method", f.decode_methods, "What questions and answers read, likewise")
+      ->expected(1)->multi_option_policy(all)->capture_default_str();
+  cmd.add_option("--budget-tokens", f.product.budgets, "Budgets, comma-separated; 0: the method's own")->delimiter(',')->capture_default_str();
+  cmd.add_option("--block-size", f.product.block_sizes, "Tokens a KV block holds, comma-separated: an engine each")->delimiter(',')->capture_default_str();
+  auto* plan = cmd.add_option("--plan", f.plan, "Runs as a YAML list of {prefill, decode, budget_tokens, block_size}, instead of these four");
+  for (const char* flag : {"--prefill-method", "--decode-method", "--budget-tokens", "--block-size"}) plan->excludes(flag);
+  cmd.add_option("--lengths", f.filter.lengths, "Only documents of these approx_tokens, comma-separated")->delimiter(',');
+  cmd.add_option("--documents", f.documents, "Only the first N documents of each length; or ids, comma-separated");
+  cmd.add_option("--tasks", f.filter.tasks, "Only questions of these tasks, comma-separated")->delimiter(',');
+  cmd.add_option("--without-tasks", f.filter.without_tasks, "No questions of these tasks")->delimiter(',');
+  cmd.add_option("--max-tokens", f.options.max_tokens, "Most tokens of an answer")->capture_default_str();
+  cmd.add_option("--format", f.format, "Of stdout: text, markdown, csv or json")->check(CLI::IsMember({"text", "markdown", "csv", "json"}))->capture_default_str();
+  cmd.add_option("--json", f.json, "Also write the rows to this file; - is --format json");
+  cmd.add_option("--out", f.out, "Folder for eval.html (plot and table), eval.png, eval.json and eval.csv");
+  cmd.add_flag("--trace", f.trace, "Also judge what was chosen by the true attention, and write trace-N.html for each run to --out (CPU only)");
+  cmd.add_option("--trace-questions", f.trace_questions, "Questions traced, of the first document of each length")->capture_default_str();
+  cmd.add_flag("--verbose", f.verbose, "Print wrong answers");
+  f.engine.add_sparse_to(cmd);
 }
 
 }  // namespace
 
 Run add_eval(CLI::App& app) {
   auto f = std::make_shared<EvalFlags>();
-  CLI::App* cmd = app.add_subcommand("eval", "Score methods and budgets on a retrieval set: answers against bytes read");
-  f->engine.add_to(*cmd, false);
-  cmd->add_option("--set", f->set, "JSON lines: {id, approx_tokens, document, questions: [{id, task, depth, question, answer}]}")->required();
-  cmd->add_option("--decode-method", f->methods, "Methods, comma-separated: dense, gsa_on_device")->delimiter(',')->capture_default_str();
-  cmd->add_option("--budget-tokens", f->budgets, "Budgets, comma-separated; 0: the method's own")->delimiter(',')->capture_default_str();
-  cmd->add_option("--lengths", f->options.lengths, "Only documents of these approx_tokens, comma-separated")->delimiter(',');
-  cmd->add_option("--max-tokens", f->options.max_tokens, "Most tokens of an answer")->capture_default_str();
-  cmd->add_option("--json", f->json, "Write the rows to this file; - for stdout instead of the table");
-  cmd->add_flag("--verbose", f->verbose, "Print wrong answers");
-  f->engine.add_sparse_to(*cmd);
+  add_flags(*f, *app.add_subcommand("eval", "Score methods, budgets and block sizes on a retrieval set: answers against what was read"));
   return [f] {
     const Status s = execute(*f);
     return s.ok() ? 0 : report(s);

@@ -24,6 +24,8 @@ void EngineFlags::add_to(CLI::App& app, bool methods) {
   app.add_option("--max-num-batched-tokens", options_.max_num_batched_tokens, "Tokens of one step, the chunk of a prefill; 0: 512 on a CPU, 2048 on a GPU")
       ->capture_default_str();
   app.add_option("--max-num-seqs", options_.max_num_seqs, "Sequences of one step")->capture_default_str();
+  app.add_option("--max-step-kv-blocks", options_.max_step_kv_blocks,
+                 "Most KV blocks that the answers of a step read together; others wait their turn. 0: no limit")->capture_default_str();
   app.add_option("--block-size", options_.block_size, "Tokens a KV block holds")->capture_default_str()->group(kv);
   app.add_option("--kv-cache-dtype", kv_cache_dtype_, "bf16, f16 or f32; on a GPU also fp8 (e4m3)")
       ->check(CLI::IsMember({"bf16", "bfloat16", "f16", "float16", "f32", "float32", "fp8", "fp8_e4m3", "auto"}))->capture_default_str()->group(kv);
@@ -36,7 +38,7 @@ void EngineFlags::add_to(CLI::App& app, bool methods) {
   app.add_option("--seed", options_.seed, "Seed of sampling and of dummy weights")->capture_default_str();
   if (!methods) return;
   const std::string sparse = kSparseGroup;
-  app.add_option("--decode-method", decode_method, "What questions and answers read: dense, gsa_on_device; auto: as the model was trained")
+  app.add_option("--decode-method", decode_method, "What questions and answers read: a method or a spec, gsa_on_device[hash_bits=256]; auto: as the model was trained")
       ->capture_default_str()->group(sparse);
   app.add_option("--prefill-method", prefill_method, "What prompts read, likewise")->capture_default_str()->group(sparse);
   app.add_option("--budget-tokens", budget_tokens, "Tokens of context each step reads; 0: the method's own budget")->group(sparse);

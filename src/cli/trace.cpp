@@ -72,16 +72,17 @@ Status execute(TraceFlags& f) {
                 static_cast<double>(session->document_tokens()) / read_s, engine->backend().c_str());
   SamplingParams sampling;
   sampling.max_tokens = f.max_tokens;
+  const std::string& method = engine->options().decode_method;
   std::vector<ReadingMap> maps;
   auto json = nlohmann::ordered_json::array();
   for (const RetrievalQuestion& q : document.questions) {
     if (!f.json) std::printf("\n?  %s\n", q.question.c_str());
     FOVEA_ASSIGN(const std::vector<Answer> dense, session->ask({{q.question, "dense", 0, false}}, sampling, nullptr));
     FOVEA_TRY(dense[0].error);
-    FOVEA_ASSIGN(ReadingMap map, trace_question(*engine, *session, document, q, f.engine.decode_method, f.engine.budget_tokens, sampling));
+    FOVEA_ASSIGN(ReadingMap map, trace_question(*engine, *session, document, q, method, f.engine.budget_tokens, sampling));
     if (!f.json) {
       print_line("dense", dense[0].text, dense[0].text == q.answer, dense[0].stats);
-      print_line(f.engine.decode_method.c_str(), map.answer, map.right, map.stats);
+      print_line(method.c_str(), map.answer, map.right, map.stats);
     }
     json.push_back({{"question", q.question}, {"wanted", q.answer}, {"dense", dense[0].text}, {"sparse", map.answer},
                     {"kv_bytes_share", map.stats.kv_bytes_share()}, {"dense_tokens_per_s", rate(dense[0].stats)},

@@ -138,7 +138,11 @@ Status EngineImpl::add_method(const MethodOptions& o) {
 Status EngineImpl::resolve_default(const char* flag, std::string* label) {
   const bool prefill = std::string_view(flag) == "--prefill-method";
   if (*label == "auto") *label = info_.shape.index_topk > 0 ? "dsa" : "dense";
-  if (method_index(*label) < 0) FOVEA_TRY(add_method({*label, "", GsaOptions{}}));
+  if (method_index(*label) < 0) {
+    Result<MethodOptions> spec = parse_method_spec(*label);
+    if (!spec.ok()) return spec.status().with_context(flag);
+    FOVEA_TRY(add_method(*spec));
+  }
   const Method* m = methods_[static_cast<size_t>(method_index(*label))].method.get();
   if (m && !(prefill ? m->prefills() : m->decodes()))
     return Status::invalid_argument(std::string(flag) + " " + *label + ": it serves " + (prefill ? "questions and answers, not prompts" : "prompts, not questions and answers"));
@@ -222,6 +226,7 @@ Status EngineImpl::make_cache() {
   s.max_num_seqs = options_.max_num_seqs;
   s.sparse_extend_max_tokens = options_.sparse_extend_max_tokens;
   s.sparse_min_context = options_.sparse_min_context;
+  s.max_step_kv_blocks = options_.max_step_kv_blocks;
   scheduler_ = std::make_unique<Scheduler>(s, *blocks_);
   return {};
 }
@@ -289,7 +294,7 @@ Status EngineImpl::make_step_buffers() {
   FOVEA_TRY(staging_->commit());
   FOVEA_TRY(batch_->init());
   FOVEA_TRY(samples_->init());
-  counter_ = std::make_unique<ReadCounter>(info_.shape, *batch_, *device_, *stream_);
+  counter_ = std::make_unique<ReadCounter>(info_.shape, *batch_, *device_, *ops_, *stream_);
   FOVEA_ASSIGN(logits_, device_->allocate(sizeof(float) * static_cast<size_t>(max_logits() * vocab), "logits"));
   const size_t workspace = transformer_->workspace_bytes(max_rows(), max_logits());
   sampled_.reserve(static_cast<size_t>(max_samples));
@@ -365,6 +370,8 @@ Status EngineImpl::check_request(const Request& r) const {
                                       std::to_string(blocks_->num_blocks()));
   FOVEA_TRY(check_method("decode method", r.decode_method, false));
   FOVEA_TRY(check_method("prefill method", r.prefill_method, true));
+  if (r.trace_mass && !device_->is_host()) return Status::unsupported("trace_mass: it needs --device cpu");
+  if (r.trace_mass && info_.shape.kv_lora_rank > 0) return Status::unsupported("trace_mass: it needs a model with K and V in its cache, not MLA");
   if (r.budget_tokens < 0) return Status::invalid_argument("budget_tokens: " + std::to_string(r.budget_tokens) + " is negative");
   if (r.hold && (r.sampling.n != 1)) return Status::invalid_argument("hold: needs n = 1, not " + std::to_string(r.sampling.n));
   if (r.sampling.max_tokens == 0 && r.sampling.n != 1) return Status::invalid_argument("max_tokens: 0 needs n = 1");

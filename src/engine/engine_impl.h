@@ -52,6 +52,7 @@ class EngineImpl final : public Engine {
   Result<bool> step(std::vector<Output>* outputs) override;
   EngineStats stats() const override;
   int64_t computed_tokens(RequestId id) const override;
+  Result<SparseRequestState> request_state(RequestId id, int32_t index) const override;
   void set_trace(std::function<void(const SelectionTrace&)> callback) override { counter_->set_trace(std::move(callback)); }
   void set_logits_tap(std::function<void(RequestId, int32_t, std::span<const float>)> tap) override { tap_ = std::move(tap); }
 

@@ -177,6 +177,7 @@ void EngineImpl::admit(Pending pending, std::vector<Output>* outputs) {
   // The rows of a choice that the model was trained for are alike in every phase: the scheduler need not tell them apart.
   const bool alike = decodes && decodes == prefills && decodes->trained();
   spec.sparse = decodes && !alike;
+  if (spec.sparse) spec.blocks_read = [decodes, budget = r.budget_tokens](int64_t keys) { return decodes->estimate_blocks(keys, budget); };
   spec.sparse_prefill = prefills && !alike;
   if (decodes && decodes->trained()) spec.sparse_min_context = static_cast<int32_t>(decodes->prefill_min_context()) + 1;
   if (prefills) spec.prefill_alignment = prefills->prefill_alignment();
@@ -195,6 +196,7 @@ void EngineImpl::admit(Pending pending, std::vector<Output>* outputs) {
     s->prefill_method = prefill_method;
     s->budget_tokens = r.budget_tokens;
     s->trace = r.trace;
+    s->trace_mass = r.trace && r.trace_mass;
     s->hold = r.hold;
     s->prompt_tokens = static_cast<int32_t>(prompt_tokens);
     if (model_->tokenizer) s->decoder.emplace(*model_->tokenizer);

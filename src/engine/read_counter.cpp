@@ -38,7 +38,7 @@ bool ReadCounter::wants_selections() const {
   return false;
 }
 
-void ReadCounter::on_selection(const RowGroup& group, LayerIdx layer, const Selection& selection) {
+void ReadCounter::on_selection(const RowGroup& group, LayerIdx layer, const Selection& selection, const LayerScores* scores) {
   const Selection& seen = on_host(selection);
   int32_t list = 0;  // row of the Selection
   for (int32_t r = 0; r < group.rows; ++r) {
@@ -48,12 +48,20 @@ void ReadCounter::on_selection(const RowGroup& group, LayerIdx layer, const Sele
     const Sequence* seq = batch_.row_sequence(row);
     if (!seq) continue;
     if (device_.is_host()) batch_.row_is_decode(row) ? count(group, layer, seen, r, list) : count_prefill(group, seen, r, list);
-    if (seq->trace && trace_) {
-      const int64_t len = batch_.row_position(row) + 1;
-      const int32_t blocks = static_cast<int32_t>((len + shape_.block_size - 1) / shape_.block_size);
-      trace_({seq->request, seq->index, len - 1, layer, &seen, list, blocks});
-    }
+    if (seq->trace && trace_) show(group, layer, seen, r, list, scores);
   }
+}
+
+void ReadCounter::show(const RowGroup& group, LayerIdx layer, const Selection& selection, int32_t r, int32_t list, const LayerScores* scores) {
+  const int32_t row = group.first_row + r;
+  const Sequence& seq = *batch_.row_sequence(row);
+  const int64_t len = batch_.row_position(row) + 1;
+  SelectionTrace t{seq.request, seq.index, len - 1, layer, &selection, list};
+  t.blocks = static_cast<int32_t>((len + shape_.block_size - 1) / shape_.block_size);
+  t.prefill = !batch_.row_is_decode(row);
+  const bool answers = !t.prefill && len >= seq.prompt_tokens;
+  if (seq.trace_mass && answers && scores) t.block_mass = mass_.sample(group, r, static_cast<int32_t>(len), *scores);
+  trace_(t);
 }
 
 void ReadCounter::count_prefill(const RowGroup& group, const Selection& selection, int32_t r, int32_t list) const {
@@ -67,8 +75,11 @@ void ReadCounter::count_prefill(const RowGroup& group, const Selection& selectio
 }
 
 void ReadCounter::count(const RowGroup& group, LayerIdx layer, const Selection& selection, int32_t r, int32_t list) const {
-  RequestStats& stats = batch_.row_sequence(group.first_row + r)->stats;
+  Sequence& sequence = *batch_.row_sequence(group.first_row + r);
+  RequestStats& stats = sequence.stats;
   const int64_t len = batch_.row_position(group.first_row + r) + 1;
+  if (layer.value == 0) sequence.last_read.begin(len - 1, shape_.block_size);
+  if (!group.method || group.policy->rule(layer) != LayerRule::dense) sequence.last_read.add(selection, list, len - 1);
   int64_t tokens = 0;  // over KV heads
   for (int32_t h = 0; h < shape_.kv_heads; ++h)
     tokens += selected_tokens(selection, list, selection.heads == HeadGroups::per_kv_head ? h : 0, len);

@@ -6,6 +6,7 @@
 
 #include "device/device.h"
 #include "engine/batch.h"
+#include "engine/mass_sampler.h"
 #include "model/forward.h"
 
 #include <fovea/engine.h>
@@ -17,13 +18,13 @@ namespace fovea {
 
 class ReadCounter final : public SelectionObserver {
  public:
-  ReadCounter(const ModelShape& shape, const Batch& batch, Device& device, Stream& stream)
-      : shape_(shape), batch_(batch), device_(device), stream_(stream) {}
+  ReadCounter(const ModelShape& shape, const Batch& batch, Device& device, Ops& ops, Stream& stream)
+      : shape_(shape), batch_(batch), device_(device), stream_(stream), mass_(shape, ops, stream) {}
   void set_trace(std::function<void(const SelectionTrace&)> trace) { trace_ = std::move(trace); }
 
   // Whether the step's Selections have to be shown to on_selection().
   bool wants_selections() const;
-  void on_selection(const RowGroup& group, LayerIdx layer, const Selection& selection) override;
+  void on_selection(const RowGroup& group, LayerIdx layer, const Selection& selection, const LayerScores* scores) override;
 
   // What a step's counts are added to once they arrive.
   struct Row {
@@ -38,6 +39,7 @@ class ReadCounter final : public SelectionObserver {
 
  private:
   void count(const RowGroup& group, LayerIdx layer, const Selection& selection, int32_t row, int32_t list) const;
+  void show(const RowGroup& group, LayerIdx layer, const Selection& selection, int32_t row, int32_t list, const LayerScores* scores);
   void count_prefill(const RowGroup& group, const Selection& selection, int32_t row, int32_t list) const;
   const Selection& on_host(const Selection& selection);
 
@@ -45,6 +47,7 @@ class ReadCounter final : public SelectionObserver {
   const Batch& batch_;
   Device& device_;
   Stream& stream_;
+  MassSampler mass_;
   std::function<void(const SelectionTrace&)> trace_;
   Selection host_selection_;
   std::vector<int32_t> host_units_, host_counts_;

@@ -103,6 +103,7 @@ Status Scheduler::add(SequenceSpec spec) {
   s->max_new_tokens = spec.max_new_tokens;
   s->sparse = spec.sparse;
   s->sparse_min_context = spec.sparse_min_context.value_or(config_.sparse_min_context);
+  s->blocks_read = std::move(spec.blocks_read);
   s->sparse_prefill = parent != nullptr ? parent->sparse_prefill : spec.sparse_prefill;
   s->prefill_alignment = parent != nullptr ? parent->prefill_alignment : spec.prefill_alignment;
   s->hold = spec.hold;
@@ -270,14 +271,8 @@ void Scheduler::schedule_pass() {
   schedule_waiting(kNoLimit);
 }
 
-// The loops below go by arrival while make_room takes younger sequences, which stand further back, out of
-// running_.
-void Scheduler::schedule_decodes() {
-  for (size_t i = 0; i < running_.size(); ++i) {
-    if (running_[i]->phase() == Phase::decode) schedule_rows(*running_[i], 1);
-  }
-}
-
+// The loops below, and that over the decodes, go by arrival while make_room takes younger sequences, which stand further back,
+// out of running_.
 void Scheduler::schedule_extensions() {
   for (size_t i = 0; i < running_.size(); ++i) {
     if (running_[i]->phase() == Phase::extend) schedule_rows(*running_[i], kNoLimit);

@@ -1,7 +1,7 @@
 // Scheduler: which rows run in the next step. Pure: no tensors, no I/O, no clock.
 //
 // Continuous batching with chunked prefill. A step holds, in this order and within max_num_batched_tokens:
-// one row of every decoding sequence; extensions; prefill chunks, shared out between queue keys; then
+// one row of every decoding sequence (or of those in turn, within max_step_kv_blocks); extensions; prefill chunks, shared out between queue keys; then
 // sequences swapped in, then new ones. Waiting requests are served first come, first served within a queue
 // key and round robin across keys.
 //
@@ -22,6 +22,7 @@
 #include <fovea/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -48,6 +49,9 @@ struct SchedulerConfig {
   int32_t sparse_extend_max_tokens = 256;
   int32_t sparse_min_context = 1024;  // decode rows with at least this many keys go through a sparse method
   bool extend_prefix_hits = true;     // false: only forks extend, prefix hits are always prefilled
+  // Most KV blocks that the decode rows of a step may read together (a layer's; at least one row runs); the others wait for
+  // the next step, in turn. 0: no limit.
+  int64_t max_step_kv_blocks = 0;
 };
 
 // One request.
@@ -58,6 +62,8 @@ struct SequenceSpec {
   int32_t max_new_tokens = 1;         // per answer; 0: prefill only (n = 1), nothing is sampled
   bool sparse = false;                // its decode method is sparse (from sparse_min_context up)
   std::optional<int32_t> sparse_min_context;  // its own; else the config's
+  // Blocks that a sparse decode row with so many visible keys reads; empty: all that hold them.
+  std::function<int64_t(int64_t keys)> blocks_read;
   // Its prefill method's: chunks, prefix hits and published blocks are cut at multiples of it. A fork has its parent's.
   int32_t prefill_alignment = 1;      // tokens: 1, or a multiple of the block size
   bool sparse_prefill = false;        // the prefill method is sparse: what other rows computed cannot be prefilled again
@@ -136,6 +142,14 @@ class Scheduler {
   int64_t cached_tokens(
       SequenceId seq) const;  // of its prompt: a fork's or a prefix hit's, at first admission
   bool is_held(SequenceId seq) const;
+  // Where an answer stands.
+  struct Progress {
+    SequenceId carrier;            // whose page table it has: its own, or that of the request's first until the prompt is computed
+    int64_t computed_tokens = 0;
+    int64_t scheduled_tokens = 0;  // rows in the last step that it took part in
+    bool in_pool = false;          // it has a page table, and its blocks lie in the pool
+  };
+  Progress progress(SequenceId seq) const;
   int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
   int32_t num_waiting() const { return waiting_count_; }
   int32_t num_swapped() const { return static_cast<int32_t>(swapped_.size()); }
@@ -164,6 +178,9 @@ class Scheduler {
   // one pass over the work, filling plan_
   void schedule_pass();
   void schedule_decodes();
+  void schedule_decodes_in_turn();
+  Sequence* next_decode() const;
+  int64_t blocks_read(const Sequence& s) const;
   void schedule_extensions();
   void schedule_prefills(int32_t share);
   void schedule_swap_ins();
@@ -199,6 +216,7 @@ class Scheduler {
   std::vector<KeyShare> shares_;
   int32_t waiting_count_ = 0;
   uint64_t next_arrival_ = 0;
+  uint64_t decode_turn_ = 0;  // of a capped step: the least arrival whose turn has not come in this round
   bool in_flight_ = false;  // between schedule() and commit()
   std::vector<SequenceId> pending_aborts_;
   std::vector<SequenceId> pending_releases_;

@@ -41,6 +41,7 @@ void Scheduler::resolve(SequenceId seq, int32_t token) {
 void Scheduler::take_rows(const ScheduledRows& rows) {
   Sequence& s = *find(rows.seq);
   s.scheduled = 0;
+  s.last_rows = rows.num_tokens;
   s.computed += rows.num_tokens;
   FOVEA_CHECK(s.computed == blocks_.num_tokens(s.id));
   if (rows.sparse || (s.sparse_prefill && rows.phase != Phase::prefill)) {
@@ -72,6 +73,12 @@ void Scheduler::fork_answers(Sequence& s) {
     sequences_[child->id] = std::move(child);
   }
   s.answers.resize(1);
+}
+
+Scheduler::Progress Scheduler::progress(SequenceId seq) const {
+  const Sequence& s = get(seq);
+  const bool in_pool = s.state == Sequence::State::running || s.state == Sequence::State::held;
+  return {s.id, s.computed, s.last_rows, in_pool};
 }
 
 void Scheduler::finish(Sequence& s) {

@@ -25,6 +25,7 @@ struct Scheduler::Sequence {
   int32_t max_new_tokens = 0;
   bool sparse = false;
   int32_t sparse_min_context = 0;
+  std::function<int64_t(int64_t)> blocks_read;  // SequenceSpec::blocks_read
   bool sparse_prefill = false;
   bool hold = false;
   int32_t prefill_alignment = 1;
@@ -43,6 +44,7 @@ struct Scheduler::Sequence {
   int64_t sparse_from = kNever;  // first position computed sparsely: from then on it cannot be recomputed
   int64_t blocked_at = -1;       // spare blocks when it last failed to be admitted
 
+  int32_t last_rows = 0;  // rows in the last step that it took part in
   int32_t scheduled = 0;  // rows in the current plan, at plan_.rows[row]
   size_t row = 0;
   bool awaiting_token = false;  // within commit()

@@ -1,6 +1,7 @@
 // Sequence: the engine's side of one answer: its text, its counters, its times. Its tokens lie with the scheduler.
 #pragma once
 
+#include "engine/last_read.h"
 #include "engine/stop_matcher.h"
 #include "model/tokenizer/tokenizer.h"
 
@@ -23,6 +24,7 @@ struct Sequence {
   int32_t prefill_method = 0;     // of the prompt, likewise
   int32_t budget_tokens = 0;
   bool trace = false;
+  bool trace_mass = false;
   bool hold = false;
   bool finished = false;
 
@@ -33,6 +35,7 @@ struct Sequence {
   std::optional<StreamDecoder> decoder;  // none without a tokenizer
   StopMatcher stops{{}};
 
+  LastRead last_read;             // by question and answer rows, where the host sees them
   RequestStats stats;
   double submitted_s = 0;
   double first_scheduled_s = -1;

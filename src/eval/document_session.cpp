@@ -3,7 +3,6 @@
 #include "model/tokenizer/utf8.h"
 
 #include <algorithm>
-#include <map>
 
 namespace fovea {
 
@@ -17,9 +16,26 @@ Result<std::vector<TokenId>> chat_prompt(const Engine& engine, const std::string
   return engine.tokenize(text);
 }
 
-Result<std::unique_ptr<DocumentSession>> DocumentSession::open(Engine& engine, std::string document, const Progress& progress) {
-  std::unique_ptr<DocumentSession> session(new DocumentSession(engine, std::move(document)));
-  FOVEA_TRY(session->prefill(progress));
+namespace {
+
+// The engine's trace callback, for a scope.
+class Traced {
+ public:
+  Traced(Engine& engine, std::function<void(const SelectionTrace&)> sink) : engine_(engine) { engine_.set_trace(std::move(sink)); }
+  ~Traced() { engine_.set_trace(nullptr); }
+  Traced(const Traced&) = delete;
+  Traced& operator=(const Traced&) = delete;
+
+ private:
+  Engine& engine_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<DocumentSession>> DocumentSession::open(Engine& engine, std::string document, const Progress& progress,
+                                                               std::string prefill_method, const PrefillTraceSink& trace) {
+  std::unique_ptr<DocumentSession> session(new DocumentSession(engine, std::move(document), std::move(prefill_method)));
+  FOVEA_TRY(session->prefill(progress, trace));
   return session;
 }
 
@@ -30,7 +46,7 @@ DocumentSession::~DocumentSession() {
   (void)engine_.step(&outputs).ok();  // takes the release over
 }
 
-Status DocumentSession::prefill(const Progress& progress) {
+Status DocumentSession::prefill(const Progress& progress, const PrefillTraceSink& trace) {
   // The boundary is where prompts with and without a question part: a tokenizer may join the document's last characters
   // with the line breaks that follow.
   FOVEA_ASSIGN(const std::vector<TokenId> alone, chat_prompt(engine_, document_));
@@ -41,10 +57,17 @@ Status DocumentSession::prefill(const Progress& progress) {
 
   Request r;
   r.prompt = held_;
+  r.prefill_method = prefill_method_;
   r.sampling.max_tokens = 0;
   r.hold = true;
+  r.trace = trace != nullptr;
+  const Traced traced(engine_, trace);
   FOVEA_ASSIGN(request_, engine_.submit(std::move(r)));
   holding_ = true;
+  return finish_prefill(progress);
+}
+
+Status DocumentSession::finish_prefill(const Progress& progress) {
   std::vector<Output> outputs;
   for (bool done = false; !done;) {
     outputs.clear();
@@ -61,27 +84,40 @@ Status DocumentSession::prefill(const Progress& progress) {
   return {};
 }
 
+// The held document is forked where the question's prompt begins with it.
+Result<Request> DocumentSession::request_of(const Question& question) const {
+  Request r;
+  FOVEA_ASSIGN(r.prompt, chat_prompt(engine_, document_ + "\n\n" + question.text));
+  if (holding_ && r.prompt.size() > held_.size() && std::equal(held_.begin(), held_.end(), r.prompt.begin())) {
+    r.fork_of = request_;
+    r.prompt.erase(r.prompt.begin(), r.prompt.begin() + static_cast<int64_t>(held_.size()));
+  }
+  r.prefill_method = prefill_method_;
+  r.decode_method = question.decode_method;
+  r.budget_tokens = question.budget_tokens;
+  r.trace = question.trace;
+  r.trace_mass = question.trace_mass;
+  return r;
+}
+
 Result<std::vector<Answer>> DocumentSession::ask(const std::vector<Question>& questions, const SamplingParams& sampling,
-                                                 const Stream& stream) {
+                                                 const Stream& stream, const TraceSink& trace) {
   std::vector<Answer> answers(questions.size());
   std::map<RequestId, size_t> open;
+  const Traced traced(engine_, trace ? [&](const SelectionTrace& t) { if (const auto q = open.find(t.request); q != open.end()) trace(q->second, t); }
+                                     : std::function<void(const SelectionTrace&)>());
   for (size_t i = 0; i < questions.size(); ++i) {
-    FOVEA_ASSIGN(std::vector<TokenId> prompt, chat_prompt(engine_, document_ + "\n\n" + questions[i].text));
-    Request r;
-    const bool continues = holding_ && prompt.size() > held_.size() && std::equal(held_.begin(), held_.end(), prompt.begin());
-    if (continues) {
-      r.fork_of = request_;
-      prompt.erase(prompt.begin(), prompt.begin() + static_cast<int64_t>(held_.size()));
-    }
-    answers[i].prompt = prompt;
-    r.prompt = std::move(prompt);
+    FOVEA_ASSIGN(Request r, request_of(questions[i]));
     r.sampling = sampling;
-    r.decode_method = questions[i].decode_method;
-    r.budget_tokens = questions[i].budget_tokens;
-    r.trace = questions[i].trace;
+    answers[i].prompt = r.prompt;
     FOVEA_ASSIGN(const RequestId id, engine_.submit(std::move(r)));
     open.emplace(id, i);
   }
+  FOVEA_TRY(collect(open, stream, &answers));
+  return answers;
+}
+
+Status DocumentSession::collect(std::map<RequestId, size_t> open, const Stream& stream, std::vector<Answer>* answers) {
   std::vector<Output> outputs;
   while (!open.empty()) {
     outputs.clear();
@@ -90,7 +126,7 @@ Result<std::vector<Answer>> DocumentSession::ask(const std::vector<Question>& qu
       const auto it = open.find(out.request);
       if (it == open.end()) continue;
       if (stream) stream(it->second, out);
-      Answer& a = answers[it->second];
+      Answer& a = (*answers)[it->second];
       a.text += out.text;
       a.tokens.insert(a.tokens.end(), out.tokens.begin(), out.tokens.end());
       if (!out.finished) continue;
@@ -101,7 +137,7 @@ Result<std::vector<Answer>> DocumentSession::ask(const std::vector<Question>& qu
     }
     if (!more && !open.empty()) return Status::internal("the engine stopped before every question was answered");
   }
-  return answers;
+  return {};
 }
 
 }  // namespace fovea

@@ -4,6 +4,7 @@
 #include <fovea/engine.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@ struct Question {
   std::string decode_method;   // empty: the engine's
   int32_t budget_tokens = 0;   // 0: the method's own
   bool trace = false;
+  bool trace_mass = false;     // with it, the true attention mass of blocks
 };
 
 struct Answer {
@@ -32,28 +34,37 @@ class DocumentSession {
  public:
   using Progress = std::function<void(int64_t done, int64_t total)>;
   using Stream = std::function<void(size_t question, const Output&)>;
+  // Rows of the document (in open) or of traced questions; null: no one looks.
+  using PrefillTraceSink = std::function<void(const SelectionTrace&)>;
+  using TraceSink = std::function<void(size_t question, const SelectionTrace&)>;
 
-  // Prefills the document. `progress` (may be null) is called after every step.
-  static Result<std::unique_ptr<DocumentSession>> open(Engine& engine, std::string document, const Progress& progress);
+  // Prefills the document; its questions continue it by the same method. `progress` (may be null) is called after every step.
+  // `prefill_method` empty: the engine's.
+  static Result<std::unique_ptr<DocumentSession>> open(Engine& engine, std::string document, const Progress& progress,
+                                                       std::string prefill_method = {}, const PrefillTraceSink& trace = nullptr);
   ~DocumentSession();
   DocumentSession(const DocumentSession&) = delete;
   DocumentSession& operator=(const DocumentSession&) = delete;
 
   // Asks all questions at once, in one batch; `stream` (may be null) sees every event. An error of one question is in its
   // Answer; a Status is the engine's own failure.
-  Result<std::vector<Answer>> ask(const std::vector<Question>& questions, const SamplingParams& sampling, const Stream& stream);
+  Result<std::vector<Answer>> ask(const std::vector<Question>& questions, const SamplingParams& sampling, const Stream& stream,
+                                  const TraceSink& trace = nullptr);
 
   int64_t document_tokens() const { return static_cast<int64_t>(held_.size()); }
   const std::vector<TokenId>& held_tokens() const { return held_; }
   const RequestStats& prefill_stats() const { return prefill_stats_; }
 
  private:
-  DocumentSession(Engine& engine, std::string document) : engine_(engine), document_(std::move(document)) {}
-  Result<std::vector<TokenId>> prompt_of(const std::string& user_text) const;
-  Status prefill(const Progress& progress);
+  DocumentSession(Engine& engine, std::string document, std::string prefill_method)
+      : engine_(engine), document_(std::move(document)), prefill_method_(std::move(prefill_method)) {}
+  Status prefill(const Progress& progress, const PrefillTraceSink& trace);
+  Status finish_prefill(const Progress& progress);
+  Result<Request> request_of(const Question& question) const;
+  Status collect(std::map<RequestId, size_t> open, const Stream& stream, std::vector<Answer>* answers);
 
   Engine& engine_;
-  const std::string document_;
+  const std::string document_, prefill_method_;
   std::vector<TokenId> held_;
   RequestId request_;
   bool holding_ = false;

@@ -13,4 +13,13 @@ namespace fovea {
 // are named in *notes.
 Result<std::vector<MethodOptions>> read_method_config(const std::string& path, std::vector<std::string>* notes);
 
+// "dense,gsa_on_device[hash_bits=64,share_heads=true]" -> two names or specs: a comma inside brackets belongs to its spec.
+// Errors quote the text: an empty entry, brackets without their partner.
+Result<std::vector<std::string>> split_specs(const std::string& text);
+
+// Sees to it that options->methods holds the configuration of this name or spec, under it as its label, so that requests can
+// name it: one that is there (of --config) as it is, others by their spec. Errors name `flag`, the spec and what could be
+// used: unknown, or not able to serve prompts (`prefill`) or else questions and answers.
+Status hold_method(const std::string& flag, const std::string& spec, bool prefill, EngineOptions* options);
+
 }  // namespace fovea

@@ -1,4 +1,5 @@
 // The page: all data and code inside, drawn on canvases by the script at its end.
+#include "eval/html.h"
 #include "eval/reading_map.h"
 
 #include <nlohmann/json.hpp>
@@ -124,13 +125,6 @@ nlohmann::json rows_json(const ReadingMap& m) {
   return rows;
 }
 
-// JSON inside a script element: neither an end tag nor a comment may appear, and "<" stands in strings alone.
-std::string script_safe(const std::string& json) {
-  std::string out;
-  for (char c : json) c == '<' ? out += "\\u003c" : out += c;
-  return out;
-}
-
 }  // namespace
 
 std::string reading_map_html(const std::vector<ReadingMap>& maps) {
@@ -160,7 +154,7 @@ std::string reading_map_html(const std::vector<ReadingMap>& maps) {
           ". Each strip is one layer and KV head, the document from left to right; a block is lit when a token of the answer "
           "read it, <b style=\"color:var(--fact)\">amber</b> where the planted fact lies. Everything dark was never loaded. "
           "Choose a token to see its own reads.</p>\n";
-  html += "<script type=\"application/json\" id=\"data\">" + script_safe(data.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)) + "</script>";
+  html += html_data(data, "data");
   html += kScript;
   return html;
 }

@@ -44,10 +44,8 @@ Result<ReadingMap> trace_question(Engine& engine, DocumentSession& session, cons
   map.kv_heads = shape.kv_heads;
   map.block_size = shape.block_size;
   ReadingMapBuilder builder(shape, &map);
-  engine.set_trace([&](const SelectionTrace& t) { builder.on_selection(t); });
-  Result<std::vector<Answer>> asked = session.ask({{question.question, method, budget_tokens, true}}, sampling, nullptr);
-  engine.set_trace(nullptr);
-  FOVEA_ASSIGN(const std::vector<Answer> answers, std::move(asked));
+  FOVEA_ASSIGN(const std::vector<Answer> answers, session.ask({{question.question, method, budget_tokens, true}}, sampling, nullptr,
+                                                              [&](size_t, const SelectionTrace& t) { builder.on_selection(t); }));
   const Answer& a = answers[0];
   FOVEA_TRY(a.error);
 

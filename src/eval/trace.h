@@ -3,7 +3,7 @@
 
 #include "eval/document_session.h"
 #include "eval/reading_map.h"
-#include "eval/retrieval.h"
+#include "eval/retrieval_set.h"
 
 namespace fovea {
 

@@ -82,6 +82,7 @@ class BlockManager {
   int64_t num_tokens(SequenceId seq) const { return find(seq).num_tokens; }  // slots given to it
   // block * block_size + offset of a token: an entry of a slot mapping.
   int64_t slot_of(SequenceId seq, int64_t position) const;
+  const BlockKey* key_of(BlockId block) const { return index_.key_of(block); }  // null: its content has no name
   uint32_t generation(BlockId block) const { return pool_.generation(block); }
   int32_t block_size() const { return config_.block_size; }
   int32_t num_blocks() const { return config_.num_blocks; }

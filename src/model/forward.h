@@ -36,11 +36,19 @@ struct RowGroup {
   StepRows step;
 };
 
+// How a layer scores keys, beside its Selection.
+struct LayerScores {
+  const float* q = nullptr;  // [group's rows, H, d], post-rope
+  KvView kv;                 // with the group's page table
+  float scale = 1.0f;
+};
+
 // Told of every Selection before attention reads through it: counts bytes, draws pictures.
 class SelectionObserver {
  public:
   virtual ~SelectionObserver() = default;
-  virtual void on_selection(const RowGroup& group, LayerIdx layer, const Selection& selection) = 0;
+  // `scores`: how the layer scores keys; null where that cannot be told by q, K and a scale (windows, MLA).
+  virtual void on_selection(const RowGroup& group, LayerIdx layer, const Selection& selection, const LayerScores* scores = nullptr) = 0;
 };
 
 // Arrays are device memory.

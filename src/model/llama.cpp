@@ -153,7 +153,10 @@ class Llama final : public Transformer {
       }
       p.selection = rule == LayerRule::dense ? &kAll : &chosen[i];
       if (g.method && b.keys_read) p.keys_read = b.keys_read + g.first_row;
-      if (b.observer) b.observer->on_selection(g, layer, *p.selection);
+      if (b.observer) {
+        const LayerScores scores{p.q, p.kv, p.scale};
+        b.observer->on_selection(g, layer, *p.selection, p.window ? nullptr : &scores);
+      }
       if (g.kind == RowGroup::Kind::prefill) {
         ops.paged_prefill(p, stream);
       } else {

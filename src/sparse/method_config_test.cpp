@@ -95,6 +95,73 @@ TEST(MethodConfig, EveryKeyArrives) {
   EXPECT_EQ(o.dense_layers, (std::vector<int32_t>{0, 5}));
 }
 
+TEST(MethodConfig, SectionsOfSeveralMethodsAsUcmNestsThem) {
+  std::vector<std::string> notes;
+  const auto m = parse(
+      "ucm_sparse_config:\n"
+      "  GSA:\n"
+      "    # sparsity\n"
+      "    sparse_ratio: 0.3\n"
+      "    local_window_sz: 2\n"
+      "    init_window_sz: 1\n"
+      "    min_blocks: 4\n"
+      "\n"
+      "    prefetch_workers: 4\n"
+      "    max_pending_prefetch: 64\n"
+      "    prefetch_ahead: 2\n"
+      "\n"
+      "    prefetch_cache_size: 1000\n"
+      "  GSA_OnDevice: {reuse_layers: [2, 3]}\n",
+      &notes);
+  ASSERT_TRUE(m.ok()) << m.status().message();
+  ASSERT_EQ(m->size(), 2u);
+  EXPECT_EQ(m->at(0).name, "gsa");
+  EXPECT_EQ(m->at(1).name, "gsa_on_device");
+  EXPECT_EQ(m->at(1).gsa.reuse_layers, (std::vector<int32_t>{2, 3}));
+  ASSERT_EQ(notes.size(), 4u) << "what waits for a store";
+  EXPECT_EQ(notes[0], "m.yaml: GSA.prefetch_workers has no effect: no block lies outside the pool");
+}
+
+TEST(MethodConfig, GsasDefaultsAreTheSeeds) {
+  const auto m = parse("ucm_sparse_config: {GSA: {}}");
+  ASSERT_TRUE(m.ok());
+  const GsaOptions& o = m->at(0).gsa;
+  EXPECT_DOUBLE_EQ(o.sparse_ratio, 0.3);
+  EXPECT_EQ(o.init_window_sz, 1);
+  EXPECT_EQ(o.local_window_sz, 2);
+  EXPECT_EQ(o.min_blocks, 4);
+  EXPECT_EQ(o.prefetch_workers, 4);
+  EXPECT_EQ(o.max_pending_prefetch, 64);
+  EXPECT_EQ(o.prefetch_ahead, 2);
+  EXPECT_EQ(o.prefetch_cache_size, 1000);
+  EXPECT_EQ(o.representation, GsaRepresentation::hash);
+  EXPECT_EQ(o.late_policy, LatePolicy::exact);
+  EXPECT_TRUE(o.prefetch);
+  EXPECT_FALSE(o.overlap);
+}
+
+TEST(MethodConfig, GsasOwnKeysArrive) {
+  const std::pair<const char*, GsaRepresentation> names[] = {
+      {"hash", GsaRepresentation::hash},       {"mean", GsaRepresentation::mean},
+      {"minmax", GsaRepresentation::minmax},   {"recency", GsaRepresentation::recency},
+      {"mean_hash", GsaRepresentation::mean_hash}, {"oracle", GsaRepresentation::oracle}};
+  for (const auto& [name, value] : names) {
+    const auto m = parse(std::string("ucm_sparse_config: {GSA: {representation: ") + name +
+                         ", overlap: true, prefetch: off, prefetch_ahead: 0, late_policy: best_effort}}");
+    ASSERT_TRUE(m.ok()) << m.status().message();
+    EXPECT_EQ(m->at(0).gsa.representation, value);
+    EXPECT_TRUE(m->at(0).gsa.overlap);
+    EXPECT_FALSE(m->at(0).gsa.prefetch);
+    EXPECT_EQ(m->at(0).gsa.prefetch_ahead, 0);
+    EXPECT_EQ(m->at(0).gsa.late_policy, LatePolicy::best_effort);
+  }
+  const auto bad = StatusCode::invalid_argument;
+  expect_refused("ucm_sparse_config: {GSA: {representation: average}}", bad, {"GSA.representation", "average", "minmax"});
+  expect_refused("ucm_sparse_config: {GSA: {representation: [mean]}}", bad, {"GSA.representation"});
+  expect_refused("ucm_sparse_config: {GSA: {late_policy: never}}", bad, {"late_policy", "never", "best_effort"});
+  expect_refused("ucm_sparse_config: {GSA: {prefetch: 7}}", bad, {"prefetch", "7", "on or off"});
+}
+
 TEST(MethodConfig, HashPlanesMustBeHashBitsWhicheverComesFirst) {
   EXPECT_EQ(options_of("    hash_planes: 256\n    hash_bits: 256\n").hash_bits, 256);
   EXPECT_EQ(options_of("    hash_planes: 128\n").hash_bits, 128) << "the default is 128";
@@ -110,8 +177,10 @@ TEST(MethodConfig, UnknownKeysAndSectionsAreRefused) {
   expect_refused(section("    hash_bit: 64\n"), bad, {"GSA_OnDevice.hash_bit"});
   expect_refused(section("    Hash_bits: 64\n"), bad, {"Hash_bits"});
   expect_refused("sparse_config: {}\n", bad, {"sparse_config", "ucm_sparse_config"});
-  expect_refused("ucm_sparse_config: {GSA: {sparse_ratio: 0.3}}\n", StatusCode::unsupported,
-                 {"GSA", "GSA_OnDevice"});
+  expect_refused("ucm_sparse_config: {ESA: {sparse_ratio: 0.3}}\n", StatusCode::unsupported,
+                 {"ESA", "GSA, GSA_OnDevice"});
+  expect_refused(section("    overlap: true\n"), bad, {"GSA_OnDevice.overlap"});
+  expect_refused(section("    hash_bits: 64\n    hash_bits: 64\n"), bad, {"hash_bits", "twice"});
   // The indentation lost in a copy: everything at the top.
   expect_refused("ucm_sparse_config:\nGSA_OnDevice:\nhash_bits: 64\n", bad, {"ucm_sparse_config"});
 }

@@ -43,7 +43,7 @@ TEST(Registry, TheOptionsReachTheMethod) {
 }
 
 TEST(Registry, AnUnknownNameIsRefusedWithTheKnownOnes) {
-  for (const char* name : {"", "GSA_OnDevice", "gsa", "dense "}) {
+  for (const char* name : {"", "GSA_OnDevice", "Gsa", "dense "}) {
     MethodOptions o;
     o.name = name;
     const auto m = make_method(o);

@@ -1,5 +1,7 @@
 #include "kernels/cpu/cpu_ops.h"
 
+#include "kernels/cpu/attention_mass.h"
+#include "kernels/cpu/block_topk.h"
 #include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/decode_attention.h"
 #include "kernels/cpu/dsa_index_write.h"
@@ -10,6 +12,9 @@
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/mla_attention.h"
 #include "kernels/cpu/prefill_attention.h"
+#include "kernels/cpu/summary.h"
+#include "kernels/cpu/summary_select.h"
+#include "kernels/cpu/xattention.h"
 #include "kernels/ref/dense_math.h"
 #include "kernels/ref/dsa_topk.h"
 #include "kernels/ref/mla.h"
@@ -33,6 +38,11 @@ class CpuOpsImpl final : public CpuOps {
     FOVEA_TRY(prefill_.prepare(limits, pool_.size(), numerics_));
     FOVEA_TRY(index_topk_.prepare(limits, pool_.size()));
     FOVEA_TRY(mla_.prepare(limits, pool_.size()));
+    FOVEA_TRY(mass_.prepare(limits));
+    FOVEA_TRY(summary_select_.prepare(limits));
+    summaries_.prepare(limits);
+    topk_.prepare(limits, pool_.size());
+    FOVEA_TRY(xattention_.prepare(limits, pool_.size(), numerics_));
     sample_.prepare(limits.vocab);
     return select_.prepare(limits, pool_.size());
   }
@@ -60,6 +70,12 @@ class CpuOpsImpl final : public CpuOps {
   void index_write(const IndexWriteParams& p, Stream&) override { cpu::index_write(p, pool_); }
   void index_topk(const IndexTopkParams& p, Stream&) override { index_topk_.run(p, pool_); }
   void index_transform(const IndexTransformParams& p, Stream&) override { ref::index_transform(p); }
+  void block_summaries(const BlockSummariesParams& p, Stream&) override { summaries_.run(p, pool_); }
+  void encode_codes(const EncodeCodesParams& p, Stream&) override { cpu::encode_codes(p, pool_); }
+  void summary_select(const SummarySelectParams& p, Stream&) override { summary_select_.run(p, pool_); }
+  void block_topk(const BlockTopkParams& p, Stream&) override { topk_.run(p, pool_); }
+  void attention_mass(const AttentionMassParams& p, Stream&) override { mass_.run(p, pool_); }
+  void xattention_select(const XAttentionParams& p, Stream&) override { xattention_.run(p, pool_); }
 
  private:
   ThreadPool& pool_;
@@ -70,6 +86,11 @@ class CpuOpsImpl final : public CpuOps {
   cpu::HashSelect select_;
   cpu::IndexTopk index_topk_;
   cpu::MlaAttention mla_;
+  cpu::BlockSummaries summaries_;
+  cpu::SummarySelect summary_select_;
+  cpu::BlockTopk topk_;
+  cpu::AttentionMass mass_;
+  cpu::XAttentionSelect xattention_;
   ref::Sample sample_;
 };
 

@@ -135,6 +135,11 @@ HWY_INLINE void add_candidates(IndexCandidates& c, const float* scores, int32_t 
   const D d;
   const DI di;
   const V bound = hn::Set(d, c.bound);
+  if (c.bounded && valid == kPanel) {  // mostly none of them
+    const auto any = hn::Or(hn::Or(hn::Gt(hn::LoadU(d, scores), bound), hn::Gt(hn::LoadU(d, scores + kLanes), bound)),
+                            hn::Gt(hn::LoadU(d, scores + 2 * kLanes), bound));
+    if (hn::AllFalse(d, any)) return;
+  }
   for (int32_t v = 0; v < valid; v += kLanes) {
     const V score = hn::LoadU(d, scores + v);
     auto keep = hn::FirstN(d, static_cast<size_t>(std::min(kLanes, valid - v)));

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <new>
-#include <numeric>
 #include <string>
 
 #include "base/check.h"
+#include "kernels/cpu/block_windows.h"
 #include "kernels/cpu/hash_kernels.h"
 #include "kernels/ref/hash.h"
 
@@ -34,12 +34,10 @@ struct HashSelect::Pass {
   int words() const { return p.codes.codec.bits / 64; }
   int queries_per_head() const { return p.average_group ? 1 : group(); }
   int lists() const { return p.share_heads ? 1 : p.kv_heads; }
-  int32_t blocks(int row) const { return (p.row_len[first + row] + p.block_size - 1) / p.block_size; }
-  bool takes_all(int row) const { return p.k[first + row] >= blocks(row); }
-  // The windows count inside k; what they leave of [init, blocks - local) is chosen by score.
-  int32_t local(int row) const { return std::min(p.local_blocks, p.k[first + row]); }
-  int32_t init(int row) const { return std::min(p.init_blocks, p.k[first + row] - local(row)); }
-  bool scores(int row) const { return !takes_all(row) && p.k[first + row] > local(row) + init(row); }
+  BlockWindows windows(int row) const {
+    return BlockWindows::of(p.row_len[first + row], p.block_size, p.k[first + row], p.init_blocks, p.local_blocks);
+  }
+  bool scores(int row) const { return windows(row).by_score() > 0; }
 };
 
 Status HashSelect::prepare(const OpsLimits& limits, int threads) {
@@ -90,9 +88,10 @@ void HashSelect::scan(const Pass& pass, int64_t task) {
   // reads there.
   const int row = static_cast<int>(task % pass.rows);
   const int32_t chunk = static_cast<int32_t>(task / pass.rows);
-  if (!pass.scores(row)) return;
-  const int32_t begin = pass.init(row) + chunk * pass.per_task;  // windows need no score
-  const int32_t end = std::min(pass.blocks(row) - pass.local(row), begin + pass.per_task);
+  const BlockWindows w = pass.windows(row);
+  if (w.by_score() == 0) return;
+  const int32_t begin = w.init + chunk * pass.per_task;  // windows need no score
+  const int32_t end = std::min(w.end(), begin + pass.per_task);
   if (begin >= end) return;
   HashScan s;
   s.queries =
@@ -119,17 +118,13 @@ void HashSelect::keep(const Pass& pass, int64_t task) {
   const int list = static_cast<int>(task % pass.lists());
   const int64_t at = static_cast<int64_t>(pass.first + row) * pass.lists() + list;
   int32_t* units = p.units + at * p.capacity;
-  const int32_t blocks = pass.blocks(row);
-  const int32_t count = std::min(p.k[pass.first + row], blocks);
-  p.counts[at] = count;
-  if (pass.takes_all(row)) return std::iota(units, units + count, 0);
-  const int32_t init = pass.init(row), local = pass.local(row);
-  std::iota(units, units + init, 0);
-  std::iota(units + count - local, units + count, blocks - local);
-  if (!pass.scores(row)) return;
+  const BlockWindows w = pass.windows(row);
+  p.counts[at] = w.count;
+  w.fill(units);
+  if (w.by_score() == 0) return;
   const uint16_t* distances =
-      distances_.data() + (static_cast<int64_t>(row) * p.kv_heads + list) * distance_stride_ + init;
-  hash_topk(distances, blocks - init - local, count - init - local, p.codes.codec.bits, init, units + init);
+      distances_.data() + (static_cast<int64_t>(row) * p.kv_heads + list) * distance_stride_ + w.init;
+  hash_topk(distances, w.end() - w.init, w.by_score(), p.codes.codec.bits, w.init, units + w.init);
 }
 
 void HashSelect::run(const HashSelectParams& p, ThreadPool& pool) {
@@ -140,11 +135,11 @@ void HashSelect::run(const HashSelectParams& p, ThreadPool& pool) {
     Pass pass{p, first, std::min(rows_, p.rows - first)};
     bool any = false;
     for (int row = 0; row < pass.rows; ++row) {
-      FOVEA_CHECK(p.row_len[first + row] >= 0 && pass.blocks(row) <= blocks_);
+      FOVEA_CHECK(p.row_len[first + row] >= 0 && pass.windows(row).blocks <= blocks_);
       FOVEA_CHECK(p.k[first + row] >= 1 && p.k[first + row] <= p.capacity);
       if (!pass.scores(row)) continue;
       any = true;
-      pass.longest = std::max(pass.longest, pass.blocks(row));
+      pass.longest = std::max(pass.longest, pass.windows(row).blocks);
     }
     const int64_t lists = static_cast<int64_t>(pass.rows) * pass.lists();
     if (!any) {

@@ -16,7 +16,7 @@
 #include "base/check.h"
 #include "kernels/cpu/prefill_f32.h"
 #include "kernels/cpu/prefill_scratch.h"
-#include "kernels/ref/convert.h"
+#include "kernels/cpu/prefill_vector_inl.h"
 
 #ifndef FOVEA_PREFILL_F32_SHARED
 #define FOVEA_PREFILL_F32_SHARED
@@ -66,34 +66,7 @@ namespace fovea::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-using D = hn::ScalableTag<float>;
-using DI = hn::RebindToSigned<D>;
-using V = hn::Vec<D>;
-
-constexpr int32_t kVec = static_cast<int32_t>(HWY_LANES(float));
-// Accumulators of the micro-kernels: kKeys x kVecs. 32 registers hold 8 x 3 and what feeds them, 16 hold 4
-// x 3.
-constexpr int32_t kKeys = kVec == 16 ? 8 : 4, kVecs = 3;
-constexpr int32_t kPanel = kVec * kVecs;
 static_assert(kLanes % kPanel == 0 && kTileKeys % kKeys == 0 && 16 % kKeys == 0);
-
-// 2^x for x <= 0, relative error 1e-7, exactly 1 at 0, exactly 0 below -126 and for -inf; NaN stays NaN.
-HWY_INLINE V exp2_nonpositive(V x) {
-  const D d;
-  const DI di;
-  const V magic = hn::Set(d, 12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer, in the low bits
-  const V t = hn::Add(x, magic);
-  const V f = hn::Sub(x, hn::Sub(t, magic));  // in [-0.5, 0.5]
-  V y = hn::Set(d, 1.5345812e-4f);
-  y = hn::MulAdd(y, f, hn::Set(d, 1.3399931e-3f));
-  y = hn::MulAdd(y, f, hn::Set(d, 9.6184891e-3f));
-  y = hn::MulAdd(y, f, hn::Set(d, 5.5503288e-2f));
-  y = hn::MulAdd(y, f, hn::Set(d, 2.4022647e-1f));
-  y = hn::MulAdd(y, f, hn::Set(d, 6.9314721e-1f));
-  y = hn::MulAdd(y, f, hn::Set(d, 1.0f));
-  const auto scaled = hn::Add(hn::BitCast(di, y), hn::ShiftLeft<23>(hn::BitCast(di, t)));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -126.0f)), hn::BitCast(d, scaled));
-}
 
 HWY_INLINE V tanh(V x) {
   const D d;
@@ -105,41 +78,18 @@ HWY_INLINE V tanh(V x) {
 // ---- K and V of a tile, to float32 rows
 // -----------------------------------------------------------------------------
 
-template <typename T>
-HWY_INLINE V load_wide(const T* p) {
-  const D d;
-  if constexpr (std::is_same_v<T, float>) {
-    return hn::LoadU(d, p);
-  } else if constexpr (std::is_same_v<T, hwy::float16_t>) {
-    return hn::PromoteTo(d, hn::LoadU(hn::Rebind<hwy::float16_t, D>(), p));
-  } else {
-    const auto bits = hn::LoadU(hn::Rebind<uint16_t, D>(), p);
-    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(hn::Rebind<uint32_t, D>(), bits)));
-  }
-}
-
-HWY_INLINE float widen(float x) { return x; }
-HWY_INLINE float widen(uint16_t x) { return bf16_to_f32(x); }
-HWY_INLINE float widen(hwy::float16_t x) { return f16_to_f32(x.bits); }
-
 // hnd: the run's keys lie one after the other.
 template <typename T>
 void pack_rows(const T* src, int32_t n, int32_t dim, float* dst) {
-  const D d;
-  for (int32_t j = 0; j < n; ++j, src += dim, dst += kKeyStride) {
-    for (int32_t i = 0; i < dim; i += kVec) hn::Store(load_wide(src + i), d, dst + i);
-  }
+  for (int32_t j = 0; j < n; ++j, src += dim, dst += kKeyStride) widen_row(src, dim, dst);
 }
 
 // classic: [d / x, bs, x] for K; x = 1 with [d, bs] for V.
 template <typename T>
 void pack_classic(const T* src, const KeyRun& run, const KvView& kv, int32_t x, float* dst) {
   src += static_cast<int64_t>(run.offset) * x;
-  for (int32_t i = 0; i < kv.head_dim; i += x, src += static_cast<int64_t>(kv.block_size) * x) {
-    for (int32_t j = 0; j < run.n; ++j) {
-      for (int32_t e = 0; e < x; ++e) dst[j * kKeyStride + i + e] = widen(src[j * x + e]);
-    }
-  }
+  const int64_t step = static_cast<int64_t>(kv.block_size) * x;
+  for (int32_t j = 0; j < run.n; ++j, src += x, dst += kKeyStride) widen_classic(src, kv.head_dim, x, step, dst);
 }
 
 template <typename T>
@@ -192,50 +142,54 @@ bool has_nonfinite(const float* v, int64_t begin, int64_t end, int32_t dim) {
 
 // ---- The stages of one panel and one key tile
 // -----------------------------------------------------------------------
+//
+// C of a panel's vectors hold rows: all but in the last panel of a job.
 
 // s[j] = q . k[j] for keys [j0, j1), widened to whole micro-tiles: what that adds is masked later.
+template <int C>
 HWY_NOINLINE void score(const float* HWY_RESTRICT q, const float* HWY_RESTRICT k, int32_t j0, int32_t j1,
                         int32_t dim, float* HWY_RESTRICT s) {
   const D d;
   for (int32_t j = j0 / kKeys * kKeys; j < j1; j += kKeys) {
-    V acc[kKeys][kVecs];
+    V acc[kKeys][C];
     for (auto& row : acc) {
       for (V& a : row) a = hn::Zero(d);
     }
     const float* kj = k + j * kKeyStride;
     for (int32_t i = 0; i < dim; ++i) {
-      V x[kVecs];
-      for (int32_t c = 0; c < kVecs; ++c) x[c] = hn::Load(d, q + i * kPanel + c * kVec);
+      V x[C];
+      for (int32_t c = 0; c < C; ++c) x[c] = hn::Load(d, q + i * kPanel + c * kVec);
       for (int32_t r = 0; r < kKeys; ++r) {
         const V y = hn::Set(d, kj[r * kKeyStride + i]);
-        for (int32_t c = 0; c < kVecs; ++c) acc[r][c] = hn::MulAdd(x[c], y, acc[r][c]);
+        for (int32_t c = 0; c < C; ++c) acc[r][c] = hn::MulAdd(x[c], y, acc[r][c]);
       }
     }
     for (int32_t r = 0; r < kKeys; ++r) {
-      for (int32_t c = 0; c < kVecs; ++c) hn::Store(acc[r][c], d, s + (j + r) * kPanel + c * kVec);
+      for (int32_t c = 0; c < C; ++c) hn::Store(acc[r][c], d, s + (j + r) * kPanel + c * kVec);
     }
   }
 }
 
 // o[i] += sum over keys [j0, j1) of v[j][i] * p[j].
+template <int C>
 HWY_NOINLINE void accumulate(const float* HWY_RESTRICT p, const float* HWY_RESTRICT v, int32_t j0, int32_t j1,
                              int32_t dim, float* HWY_RESTRICT o) {
   const D d;
   for (int32_t i = 0; i < dim; i += kKeys) {
-    V acc[kKeys][kVecs];
+    V acc[kKeys][C];
     for (int32_t r = 0; r < kKeys; ++r) {
-      for (int32_t c = 0; c < kVecs; ++c) acc[r][c] = hn::Load(d, o + (i + r) * kPanel + c * kVec);
+      for (int32_t c = 0; c < C; ++c) acc[r][c] = hn::Load(d, o + (i + r) * kPanel + c * kVec);
     }
     for (int32_t j = j0; j < j1; ++j) {
-      V x[kVecs];
-      for (int32_t c = 0; c < kVecs; ++c) x[c] = hn::Load(d, p + j * kPanel + c * kVec);
+      V x[C];
+      for (int32_t c = 0; c < C; ++c) x[c] = hn::Load(d, p + j * kPanel + c * kVec);
       for (int32_t r = 0; r < kKeys; ++r) {
         const V y = hn::Set(d, v[j * kKeyStride + i + r]);
-        for (int32_t c = 0; c < kVecs; ++c) acc[r][c] = hn::MulAdd(x[c], y, acc[r][c]);
+        for (int32_t c = 0; c < C; ++c) acc[r][c] = hn::MulAdd(x[c], y, acc[r][c]);
       }
     }
     for (int32_t r = 0; r < kKeys; ++r) {
-      for (int32_t c = 0; c < kVecs; ++c) hn::Store(acc[r][c], d, o + (i + r) * kPanel + c * kVec);
+      for (int32_t c = 0; c < C; ++c) hn::Store(acc[r][c], d, o + (i + r) * kPanel + c * kVec);
     }
   }
 }
@@ -259,11 +213,12 @@ void accumulate_exact(const float* p, const float* v, const int64_t* lo, const i
 }
 
 // Soft cap, ALiBi and masks, in that order; scores are in units of log2 afterwards.
+template <int C>
 void shape_scores(const AttentionParams& p, const F32Scratch& w, const Panel& panel, int64_t base) {
   const D d;
   const V cap = hn::Set(d, p.soft_cap * std::numbers::log2e_v<float>);
   const V none = hn::Set(d, -std::numeric_limits<float>::infinity());
-  for (int32_t c = 0; c < kVecs; ++c) {
+  for (int32_t c = 0; c < C; ++c) {
     const int32_t lane = panel.lane + c * kVec;
     const V pos = hn::LoadU(d, w.lanes.pos + lane), slope = hn::LoadU(d, w.lanes.slope + lane);
     HWY_ALIGN float lo[kVec], hi[kVec];
@@ -285,33 +240,34 @@ void shape_scores(const AttentionParams& p, const F32Scratch& w, const Panel& pa
 }
 
 // s becomes 2^(s - m), m and l are brought up to date, o is rescaled where a maximum grew.
+template <int C>
 void soft_max(const F32Scratch& w, const Panel& panel, int32_t dim) {
   const D d;
-  V old[kVecs], top[kVecs], sum[kVecs], rescale[kVecs];
+  V old[C], top[C], sum[C], rescale[C];
   bool grew = false;
-  for (int32_t c = 0; c < kVecs; ++c) old[c] = top[c] = hn::Load(d, w.m + panel.lane + c * kVec);
+  for (int32_t c = 0; c < C; ++c) old[c] = top[c] = hn::Load(d, w.m + panel.lane + c * kVec);
   for (int32_t j = panel.j0; j < panel.j1; ++j) {
-    for (int32_t c = 0; c < kVecs; ++c) top[c] = hn::Max(top[c], hn::Load(d, w.s + j * kPanel + c * kVec));
+    for (int32_t c = 0; c < C; ++c) top[c] = hn::Max(top[c], hn::Load(d, w.s + j * kPanel + c * kVec));
   }
-  for (int32_t c = 0; c < kVecs; ++c) {
+  for (int32_t c = 0; c < C; ++c) {
     grew = grew || !hn::AllTrue(d, hn::Eq(old[c], top[c]));
     rescale[c] = exp2_nonpositive(hn::Sub(old[c], top[c]));
     sum[c] = hn::Mul(hn::Load(d, w.l + panel.lane + c * kVec), rescale[c]);
     hn::Store(top[c], d, w.m + panel.lane + c * kVec);
   }
   for (int32_t j = panel.j0; j < panel.j1; ++j) {
-    for (int32_t c = 0; c < kVecs; ++c) {
+    for (int32_t c = 0; c < C; ++c) {
       float* at = w.s + j * kPanel + c * kVec;
       const V p = exp2_nonpositive(hn::Sub(hn::Load(d, at), top[c]));
       sum[c] = hn::Add(sum[c], p);
       hn::Store(p, d, at);
     }
   }
-  for (int32_t c = 0; c < kVecs; ++c) hn::Store(sum[c], d, w.l + panel.lane + c * kVec);
+  for (int32_t c = 0; c < C; ++c) hn::Store(sum[c], d, w.l + panel.lane + c * kVec);
   if (!grew) return;
   float* o = w.o + panel.lane * dim;
   for (int32_t i = 0; i < dim; ++i) {
-    for (int32_t c = 0; c < kVecs; ++c) {
+    for (int32_t c = 0; c < C; ++c) {
       float* at = o + i * kPanel + c * kVec;
       hn::Store(hn::Mul(hn::Load(d, at), rescale[c]), d, at);
     }
@@ -338,9 +294,23 @@ void load_queries(const TileJob& job, int32_t padded, const F32Scratch& w) {
   std::fill(w.o, w.o + static_cast<int64_t>(padded) * dim, 0.0f);
 }
 
-void prefill_job_f32(const TileJob& job, float* scratch) {
+template <int C>
+void attend_panel(const TileJob& job, const F32Scratch& w, const Panel& panel, int64_t base, bool exact) {
   const AttentionParams& p = *job.params;
-  const int32_t dim = p.kv.head_dim, lanes = job.rows * job.heads;
+  const int32_t dim = p.kv.head_dim;
+  float* o = w.o + panel.lane * dim;
+  score<C>(w.q + panel.lane * dim, w.k, panel.j0, panel.j1, dim, w.s);
+  if (!panel.whole || p.soft_cap > 0 || p.alibi_slopes) shape_scores<C>(p, w, panel, base);
+  soft_max<C>(w, panel, dim);
+  if (exact) {
+    accumulate_exact(w.s, w.v, w.lanes.lo + panel.lane, w.lanes.hi + panel.lane, base, dim, o);
+  } else {
+    accumulate<C>(w.s, w.v, panel.j0, panel.j1, dim, o);
+  }
+}
+
+void prefill_job_f32(const TileJob& job, float* scratch) {
+  const int32_t dim = job.params->kv.head_dim, lanes = job.rows * job.heads;
   const int32_t padded = (lanes + kPanel - 1) / kPanel * kPanel;
   FOVEA_CHECK(padded <= kLanes);
   ScratchCarver carver(scratch);
@@ -358,13 +328,13 @@ void prefill_job_f32(const TileJob& job, float* scratch) {
     for (int32_t lane = 0; lane < padded; lane += kPanel) {
       const Panel panel = panel_of(w.lanes, lane, kPanel, base, kTileKeys);
       if (panel.j0 >= panel.j1) continue;
-      score(w.q + lane * dim, w.k, panel.j0, panel.j1, dim, w.s);
-      if (!panel.whole || p.soft_cap > 0 || p.alibi_slopes) shape_scores(p, w, panel, base);
-      soft_max(w, panel, dim);
-      if (exact) {
-        accumulate_exact(w.s, w.v, w.lanes.lo + lane, w.lanes.hi + lane, base, dim, w.o + lane * dim);
+      const int32_t vecs = (lanes - lane + kVec - 1) / kVec;
+      if (vecs >= kVecs) {
+        attend_panel<kVecs>(job, w, panel, base, exact);
+      } else if (vecs == 2) {
+        attend_panel<2>(job, w, panel, base, exact);
       } else {
-        accumulate(w.s, w.v, panel.j0, panel.j1, dim, w.o + lane * dim);
+        attend_panel<1>(job, w, panel, base, exact);
       }
     }
   }

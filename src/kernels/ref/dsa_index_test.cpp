@@ -146,7 +146,7 @@ TEST(IndexWrite, ModesScoreAlikeWithinTheirRounding) {
     }
   }
   for (int s = 0; s < 32; ++s) {
-    EXPECT_NEAR(scores[1][s], scores[0][s], 0.01) << s;
+    EXPECT_NEAR(scores[1][s], scores[0][s], 0.03) << s;
     EXPECT_NEAR(scores[2][s], scores[0][s], 0.2) << s;
   }
 }

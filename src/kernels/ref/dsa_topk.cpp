@@ -20,7 +20,7 @@ float score(const IndexTopkParams& p, int32_t row, const float* key) {
     const float* q = p.q + (int64_t{row} * p.heads + h) * dim;
     float dot = 0.0f;
     for (int i = 0; i < dim; ++i) dot = std::fma(q[i], key[i], dot);
-    sum = std::fma(p.weights[int64_t{row} * p.heads + h], std::max(dot, 0.0f), sum);
+    sum = std::fma(p.weights[int64_t{row} * p.heads + h], dot < 0.0f ? 0.0f : dot, sum);
   }
   return sum;
 }

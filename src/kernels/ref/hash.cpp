@@ -125,24 +125,12 @@ void block_scores(const BlockCodes& blocks, const uint64_t* queries, int query_c
   }
 }
 
-int select_topk(const int32_t* scores, int blocks, int k, int init, int local, int32_t* units) {
-  FOVEA_CHECK(blocks >= 0 && k >= 0 && init >= 0 && local >= 0);
-  const int count = std::min(k, blocks);
-  if (count == blocks) {
-    std::iota(units, units + blocks, 0);
-    return blocks;
-  }
-  local = std::min(local, count);
-  init = std::min(init, count - local);
-  std::vector<int32_t> middle(blocks - init - local);
-  std::iota(middle.begin(), middle.end(), init);
-  std::stable_sort(middle.begin(), middle.end(), [&](int32_t a, int32_t b) { return scores[a] > scores[b]; });
-  const int by_score = count - init - local;
-  std::iota(units, units + init, 0);
-  std::copy_n(middle.begin(), by_score, units + init);
-  std::sort(units + init, units + init + by_score);
-  std::iota(units + init + by_score, units + count, blocks - local);
-  return count;
+void write_code(const CodesView& view, int block_size, int64_t slot, int head, const float* key) {
+  std::array<uint64_t, kMaxHashWords> words;
+  hash_encode(view.codec, key, words.data());
+  uint64_t* out =
+      view.codes + slot / block_size * view.block_stride + head * view.head_stride + slot % block_size;
+  for (int w = 0; w < view.codec.bits / 64; ++w) out[static_cast<int64_t>(w) * block_size] = words[w];
 }
 
 namespace {

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/ref/topk.h"
+
 namespace fovea {
 
 inline constexpr int kMaxHashBits = 256;
@@ -59,11 +61,8 @@ struct BlockCodes {
 // block_size)].
 void block_scores(const BlockCodes& blocks, const uint64_t* queries, int query_count, int32_t* scores);
 
-// Which of `blocks` blocks to keep: exactly min(k, blocks), ascending. The windows count inside k: the
-// `local` last blocks, then the `init` first, then the rest by score, ties to the lower index. Where the
-// windows alone exceed k, the latest blocks go first, then the earliest: a row's own key is in the last
-// block. Returns the count.
-int select_topk(const int32_t* scores, int blocks, int k, int init, int local, int32_t* units);
+// The code of one token's key [codec.head_dim] to its place in the plane. slot: block * bs + offset.
+void write_code(const CodesView& view, int block_size, int64_t slot, int head, const float* key);
 
 // All of the above, as fovea/ops.h states it.
 void hash_select(const HashSelectParams& p);

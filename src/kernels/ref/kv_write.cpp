@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "kernels/ref/convert.h"
 #include "kernels/ref/hash.h"
+#include "kernels/ref/kv_layout.h"
 
 namespace fovea::ref {
 namespace {
@@ -34,28 +35,8 @@ void rope_head(float* x, const KvWriteParams& p, int token) {
   }
 }
 
-// Element i of a token's key (or value) in its block, counted from the start of (slot, head).
-int64_t key_offset(const KvView& kv, int64_t token_in_block, int i) {
-  if (kv.layout == KvLayout::hnd) return token_in_block * kv.head_dim + i;
-  const int x = static_cast<int>(16 / dtype_bytes(kv.dtype));
-  return (i / x * kv.block_size + token_in_block) * x + i % x;
-}
-
-int64_t value_offset(const KvView& kv, int64_t token_in_block, int i) {
-  if (kv.layout == KvLayout::hnd) return token_in_block * kv.head_dim + i;
-  return static_cast<int64_t>(i) * kv.block_size + token_in_block;
-}
-
 // A quantised cache holds value / scale: the quotient is rounded to float32, then to the cache's dtype.
 float scale_of(const float* scales, int head) { return scales != nullptr ? scales[head] : 1.0f; }
-
-void write_codes(const CodesView& view, int block_size, int64_t slot, int head, const float* key) {
-  std::array<uint64_t, kMaxHashWords> words;
-  hash_encode(view.codec, key, words.data());
-  uint64_t* out =
-      view.codes + slot / block_size * view.block_stride + head * view.head_stride + slot % block_size;
-  for (int w = 0; w < view.codec.bits / 64; ++w) out[static_cast<int64_t>(w) * block_size] = words[w];
-}
 
 }  // namespace
 
@@ -87,7 +68,7 @@ void kv_write(const KvWriteParams& p) {
         key[i] = load_as_f32(kv.k, kv.dtype, at);  // what the code is of: a positive scale changes no sign
         store_f32(kv.v, kv.dtype, base + value_offset(kv, in_block, i), p.v[row + i] / v_scale);
       }
-      if (p.codes && code_slot >= 0) write_codes(*p.codes, kv.block_size, code_slot, h, key.data());
+      if (p.codes && code_slot >= 0) write_code(*p.codes, kv.block_size, code_slot, h, key.data());
     }
   }
 }

@@ -10,6 +10,8 @@
 #include "kernels/ref/moe.h"
 #include "kernels/ref/ragged_attention.h"
 #include "kernels/ref/sample.h"
+#include "kernels/ref/summary.h"
+#include "kernels/ref/xattention.h"
 
 namespace fovea {
 namespace {
@@ -45,6 +47,12 @@ class RefOps final : public Ops {
   void index_write(const IndexWriteParams& p, Stream&) override { ref::index_write(p); }
   void index_topk(const IndexTopkParams& p, Stream&) override { ref::index_topk(p); }
   void index_transform(const IndexTransformParams& p, Stream&) override { ref::index_transform(p); }
+  void block_summaries(const BlockSummariesParams& p, Stream&) override { ref::block_summaries(p); }
+  void encode_codes(const EncodeCodesParams& p, Stream&) override { ref::encode_codes(p); }
+  void summary_select(const SummarySelectParams& p, Stream&) override { ref::summary_select(p); }
+  void attention_mass(const AttentionMassParams& p, Stream&) override { ref::attention_mass(p); }
+  void block_topk(const BlockTopkParams& p, Stream&) override { ref::block_topk(p); }
+  void xattention_select(const XAttentionParams& p, Stream&) override { ref::xattention_select(p); }
 
  private:
   ref::Sample sample_;

@@ -6,7 +6,7 @@
 #include <fovea/options.h>
 
 #include "device/step_memory.h"
-#include "kernels/ref/hash.h"
+#include "sparse/gsa_family/common.h"
 
 #include <optional>
 
@@ -19,10 +19,12 @@ class GsaOnDevice final : public Method {
   std::string_view name() const override { return "gsa_on_device"; }
   std::string lineage() const override { return "dense"; }  // it decodes only: prefill is dense
   std::vector<int32_t> dense_layers() const override { return options_.dense_layers; }
+  std::vector<int32_t> reuse_layers() const override { return options_.reuse_layers; }
 
   Status attach(const ModelShape& shape, const MethodLimits& limits, Device& device, StepMemory& staging) override;
   std::vector<PlaneSpec> planes() const override;
   bool codes_view(std::byte* plane, CodesView* out) const override;
+  void on_kv_written(const KvWritten& written, Ops& ops, Stream& stream) override;
   Status step_begin(const StepRows& step) override;
   uint64_t graph_key() const override;
   Status select(const SelectInputs& in, Ops& ops, Stream& stream, Selection* out) override;
@@ -30,15 +32,13 @@ class GsaOnDevice final : public Method {
   int64_t summary_bytes(int64_t row_len) const override;
 
  private:
-  Status place_codec(const HashCodec& codec);
   Status reserve_units(int64_t entries);
 
   GsaOptions options_;
   ModelShape shape_;
   MethodLimits limits_;
   Device* device_ = nullptr;
-  HashCodec codec_;             // its signs in device memory
-  Buffer signs_;
+  PlacedCodec codec_;
   int32_t groups_ = 1;          // lists per row
   Buffer units_;                // int32 [rows, groups, capacity of this step]; grows with the largest step
   Buffer counts_;               // int32 [rows, groups]

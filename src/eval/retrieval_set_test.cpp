@@ -1,5 +1,5 @@
-// Reading retrieval sets, with one clear line for each way a line can be wrong; and the table.
-#include "eval/retrieval.h"
+// Reading retrieval sets, with one clear line for each way a line can be wrong, and taking a part of one.
+#include "eval/retrieval_set.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -122,57 +122,43 @@ TEST(RetrievalSet, AnEmptyFileIsRefused) {
   EXPECT_NE(gone.status().message().find("/nonexistent/set.jsonl"), std::string::npos);
 }
 
-RetrievalRow row(const char* method, int32_t budget, int64_t length, const char* task, int64_t right,
-                 int64_t total, int64_t read, int64_t dense) {
-  return {method, budget, length, task, right, total, read, dense};
+// Lengths 48, 48 and 96; tasks number and absent, and word alone in the last.
+std::vector<RetrievalDocument> three() {
+  const auto question = [](const char* task) { return RetrievalQuestion{std::string("q-") + task, task, "?", "!", 0}; };
+  return {{"a", 48, "text", {question("number"), question("absent")}},
+          {"b", 48, "text", {question("number"), question("absent")}},
+          {"c", 96, "text", {question("word")}}};
 }
 
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = text.find('\n', at);
-    if (end == std::string::npos) {
-      ADD_FAILURE() << "the last line has no end";
-      break;
-    }
-    lines.push_back(text.substr(at, end - at));
-    at = end + 1;
+std::string kept(const RetrievalFilter& filter) {
+  const auto set = filter_retrieval_set(three(), filter);
+  if (!set.ok()) return set.status().message();
+  std::string out;
+  for (const RetrievalDocument& d : *set) {
+    out += d.id;
+    for (const RetrievalQuestion& q : d.questions) out += "." + q.task;
+    out += " ";
   }
-  return lines;
+  return out;
 }
 
-TEST(RetrievalTable, ALineForEachLengthMethodAndBudget) {
-  const std::string table = retrieval_table({
-      row("dense", 0, 2048, "all", 9, 10, 1000, 1000),
-      row("dense", 0, 2048, "kv", 5, 5, 500, 500),
-      row("dense", 0, 2048, "number", 4, 5, 500, 500),
-      row("gsa_on_device", 512, 2048, "all", 8, 10, 313, 1000),
-      row("gsa_on_device", 512, 2048, "kv", 8, 10, 313, 1000),
-      row("gsa_on_device", 1024, 2048, "all", 1, 1, 0, 0),
-      row("gsa_on_device", 512, 32768, "all", 123, 200, 78, 1000),
-  });
-  const auto lines = lines_of(table);
-  ASSERT_EQ(lines.size(), 5u) << table;
-  const auto has = [&](size_t i, const char* part) {
-    EXPECT_NE(lines[i].find(part), std::string::npos) << lines[i] << " lacks " << part;
-  };
-  for (const char* name : {"tokens", "method", "budget", "KV bytes", "exact", "all", "kv", "number"})
-    has(0, name);
-  for (const char* part : {"2048", "dense", "100.0 %", "0.900", "9/10", "5/5", "4/5"}) has(1, part);
-  for (const char* part : {"2048", "gsa_on_device", "512", "31.3 %", "0.800", "8/10"}) has(2, part);
-  for (const char* part : {"1024", "1.000", "1/1", "100.0 %"}) has(3, part);
-  for (const char* part : {"32768", "512", "7.8 %", "0.615", "123/200"}) has(4, part);
-  // A budget of none and a task that was not asked are dashes.
-  EXPECT_EQ(lines[1].find("512"), std::string::npos);
-  EXPECT_EQ(lines[2].substr(lines[2].size() - 2), " -");
-  for (const auto& line : lines) EXPECT_LE(line.size(), lines[0].size() + 2) << "columns line up";
+TEST(RetrievalFilter, TakesWhatItNames) {
+  EXPECT_EQ(kept({}), "a.number.absent b.number.absent c.word ");
+  EXPECT_EQ(kept({.lengths = {96}}), "c.word ");
+  EXPECT_EQ(kept({.ids = {"c", "b"}}), "b.number.absent c.word ");
+  EXPECT_EQ(kept({.documents = 1}), "a.number.absent c.word ");
+  EXPECT_EQ(kept({.documents = 9}), kept({}));
+  EXPECT_EQ(kept({.tasks = {"number"}}), "a.number b.number ");
+  EXPECT_EQ(kept({.without_tasks = {"absent"}}), "a.number b.number c.word ");
+  EXPECT_EQ(kept({.lengths = {48}, .documents = 1, .tasks = {"absent"}}), "a.absent ");
 }
 
-TEST(RetrievalTable, NoRowsAreAHeadAlone) { EXPECT_EQ(lines_of(retrieval_table({})).size(), 1u); }
-
-TEST(RetrievalRow, TheShareOfNothingIsOne) {
-  EXPECT_EQ(RetrievalRow().kv_bytes_share(), 1.0);
-  EXPECT_DOUBLE_EQ(row("", 0, 0, "", 0, 0, 25, 200).kv_bytes_share(), 0.125);
+TEST(RetrievalFilter, WhatTheSetDoesNotHaveIsNamedWithWhatItHas) {
+  EXPECT_EQ(kept({.lengths = {48, 77}}), "--lengths 77: the set has 48, 96");
+  EXPECT_EQ(kept({.ids = {"z"}}), "--documents z: the set has a, b, c");
+  EXPECT_EQ(kept({.tasks = {"hop"}}), "--tasks hop: the set has number, absent, word");
+  EXPECT_EQ(kept({.without_tasks = {"hop"}}), "--without-tasks hop: the set has number, absent, word");
+  EXPECT_NE(kept({.lengths = {96}, .tasks = {"number"}}).find("no question is left"), std::string::npos);
 }
 
 }  // namespace

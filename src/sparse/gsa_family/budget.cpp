@@ -1,4 +1,4 @@
-#include "sparse/gsa_on_device/budget.h"
+#include "sparse/gsa_family/budget.h"
 
 #include <algorithm>
 #include <cmath>

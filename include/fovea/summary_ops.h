@@ -1,0 +1,98 @@
+// What of a block stands for it when blocks are chosen: the mean of its keys, the box around them, one hash code, or (the
+// truth that these approximate) the attention mass it holds. Part of ops.h, whose conventions hold.
+//
+// Sources: mean: UCM's GSA; box: Quest (Tang et al. 2024); codes: docs/hash-selection.md.
+#pragma once
+
+#include <fovea/ops.h>
+#include <fovea/types.h>
+
+#include <cstdint>
+
+namespace fovea {
+
+// Brings the summaries of all blocks up to date that `slot_mapping` touches, from the keys in the cache: offsets 0 up to the
+// highest that the step wrote (tokens of a block are written in order, so these are its valid tokens; what lies beyond is
+// never read). Several tokens of a block, in any order of rows, make one update.
+struct BlockSummariesParams {
+  int32_t tokens = 0;
+  const int64_t* slot_mapping = nullptr;  // [tokens] block * bs + offset; -1: none
+  KvView kv;                              // K in bf16, f16 or f32, either layout; V and the table are not read
+  float* mean = nullptr;        // [num_blocks, kv_heads, d]: float32 sum in token order, divided by their number; or null
+  float* minmax = nullptr;      // [num_blocks, kv_heads, 2, d]: least, then greatest of each dimension; or null
+  uint64_t* mean_codes = nullptr;  // [num_blocks, kv_heads, bits / 64]: code of the mean; or null
+  HashCodec codec;              // of mean_codes
+};
+
+// Codes of the keys that lie in the cache now, for a codec that the fused cache write does not keep.
+struct EncodeCodesParams {
+  int32_t tokens = 0;
+  const int64_t* slot_mapping = nullptr;  // [tokens] block * bs + offset; -1: none; the others distinct
+  KvView kv;                              // as in BlockSummariesParams
+  CodesView codes;
+};
+
+enum class BlockSummary : uint8_t {
+  mean,       // dot product of the block's mean key and the sum of the group's queries
+  minmax,     // sum over i of max(q_i lo_i, q_i hi_i): no key of the block scores more; greatest over the group's heads
+  mean_code,  // bits - 2 hamming of the mean's code; greatest over the group's heads
+};
+
+// Scores the blocks of each row and KV head by a summary, and keeps k[r] of them as HashSelectParams says.
+struct SummarySelectParams {
+  BlockSummary summary = BlockSummary::mean;
+  int32_t rows = 0;
+  int32_t num_heads = 0;
+  int32_t kv_heads = 0;
+  int32_t head_dim = 0;               // a multiple of 16 up to 256 (any multiple of 8 in ref)
+  int32_t block_size = 16;
+  const float* q = nullptr;           // [rows, H, d], post-rope
+  const int32_t* row_seq = nullptr;   // [rows] row of the page table
+  const int32_t* row_len = nullptr;   // [rows] keys visible to the row; 0 pads a batch: its counts become 0
+  const int32_t* k = nullptr;         // [rows] blocks to keep, >= 1, <= capacity
+  int32_t init_blocks = 1;
+  int32_t local_blocks = 2;
+  bool average_group = false;         // minmax and mean_code too average the query over the group
+  bool share_heads = false;           // one selection over all KV heads (score = max over them); groups = 1
+  const float* plane = nullptr;       // mean or minmax, as BlockSummariesParams lays them out
+  const uint64_t* mean_codes = nullptr;
+  HashCodec codec;
+  PageTableView table;                // BlockIds
+  int32_t* units = nullptr;           // out [rows, groups, capacity]
+  int32_t* counts = nullptr;          // out [rows, groups]
+  int32_t capacity = 0;
+};
+
+// The softmax mass on each block, exactly: what a selection tries to guess. For row r and KV head h, mass[r, h, b] = sum over
+// the group's query heads of the probability of block b's keys at positions < row_len[r]. A row's masses sum to the size of
+// the group; beyond its blocks, and for a row of length 0, they are 0. Reads every key of the context.
+struct AttentionMassParams {
+  int32_t rows = 0;
+  int32_t num_heads = 0;
+  const float* q = nullptr;          // [rows, H, d], post-rope
+  const int32_t* row_seq = nullptr;  // [rows] row of kv.table
+  const int32_t* row_len = nullptr;  // [rows] keys visible to the row
+  KvView kv;                         // K as in BlockSummariesParams; V is not read
+  float scale = 1.0f;                // of the scores, usually d^-0.5
+  float* mass = nullptr;             // out [rows, kv_heads, max_blocks]
+  int32_t max_blocks = 0;            // >= ceil(row_len / bs) of every row
+};
+
+// Keeps k[r] blocks of each row by scores that are given. NaN counts as -inf.
+struct BlockTopkParams {
+  int32_t rows = 0;
+  int32_t kv_heads = 0;
+  int32_t block_size = 16;
+  const float* scores = nullptr;     // [rows, kv_heads, max_blocks]
+  int32_t max_blocks = 0;
+  const int32_t* row_len = nullptr;  // as in SummarySelectParams, likewise what follows
+  const int32_t* k = nullptr;
+  int32_t init_blocks = 1;
+  int32_t local_blocks = 2;
+  bool share_heads = false;          // one selection by the sum of the heads' scores, added in order; groups = 1
+  int32_t* units = nullptr;
+  int32_t* counts = nullptr;
+  int32_t capacity = 0;
+};
+
+}  // namespace fovea

@@ -1,0 +1,44 @@
+#include "engine/last_read.h"
+
+#include <algorithm>
+
+namespace fovea {
+
+void LastRead::begin(int64_t position, int32_t block_size) {
+  if (position < position_) return;
+  position_ = position;
+  block_size_ = block_size;
+  bits_.resize(static_cast<size_t>(position / block_size / 64 + 1));
+  std::fill(bits_.begin(), bits_.end(), 0);
+}
+
+void LastRead::mark(int64_t first_token, int64_t end_token) {
+  const int64_t end = std::min(end_token, position_ + 1);
+  for (int64_t b = first_token / block_size_; b * block_size_ < end; ++b) bits_[static_cast<size_t>(b / 64)] |= uint64_t{1} << (b % 64);
+}
+
+void LastRead::add(const Selection& s, int32_t list, int64_t position) {
+  if (position != position_) return;
+  if (s.kind == Selection::Kind::all) return mark(0, position_ + 1);
+  const int64_t unit = s.tokens_per_unit;
+  for (int64_t cell = int64_t{list} * s.groups; cell < (int64_t{list} + 1) * s.groups; ++cell) {
+    if (s.kind == Selection::Kind::range) {
+      mark(s.begins[cell] * unit, s.ends[cell] * unit);
+      continue;
+    }
+    for (int32_t i = 0; i < s.counts[cell]; ++i) {
+      const int64_t first = s.units[cell * s.capacity + i] * unit;
+      mark(first, first + unit);
+    }
+  }
+}
+
+std::vector<int32_t> LastRead::blocks() const {
+  std::vector<int32_t> out;
+  for (size_t b = 0; b < bits_.size() * 64; ++b) {
+    if (bits_[b / 64] >> (b % 64) & 1) out.push_back(static_cast<int32_t>(b));
+  }
+  return out;
+}
+
+}  // namespace fovea

@@ -1,0 +1,82 @@
+// What traced questions of one run read, and where the true attention lay: the figures behind the score of a method.
+#pragma once
+
+#include "eval/eval_score.h"
+
+#include <fovea/engine.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace fovea {
+
+// Sums over traced rows of one layer and KV head.
+struct HeadTrace {
+  double mass = 0;    // share of the true attention on the blocks that were read
+  double recall = 0;  // of the k blocks read, the share that are among the k of most mass (ties to the lower index)
+  int64_t rows = 0;
+};
+
+// One question: which blocks each token of its answer read, and where its attention lay, over all layers and KV heads.
+struct AnswerTrace {
+  struct Token {
+    int64_t position = 0;     // of the row that produced it
+    std::string text;
+    std::vector<float> read;  // [blocks] share of layers and heads that read the block
+    std::vector<float> mass;  // [blocks] mean share of the attention; empty where it was not sampled
+  };
+  std::string task, question, answer, wanted;
+  bool right = false;
+  int32_t fact_first_block = -1, fact_last_block = -1;  // -1: no fact is known
+  std::vector<Token> tokens;
+};
+
+// One document's prefill: which key blocks each query block read, by layer.
+struct PrefillTrace {
+  struct Layer {
+    std::vector<double> density;  // [heads] blocks read of the causal ones
+    std::vector<float> chosen;    // [units, units] share of heads; row: query unit, column: key unit
+  };
+  int32_t tokens_per_unit = 0;  // 0: nothing was traced
+  int64_t units = 0;
+  std::vector<Layer> layers;
+};
+
+// A run at one length.
+struct RunTrace {
+  EvalRun run;
+  int64_t length = 0;
+  int32_t layers = 0, kv_heads = 0;
+  std::vector<HeadTrace> heads;  // [layers, kv_heads]
+  std::vector<AnswerTrace> answers;
+  PrefillTrace prefill;
+
+  TraceScore score() const;  // means over all rows, layers and heads
+};
+
+// Takes Selections into a RunTrace.
+class TraceRecorder {
+ public:
+  TraceRecorder(const ModelShape& shape, RunTrace* trace);
+  // One row of a question or answer. `answer` takes the rows whose attention mass was sampled.
+  void on_answer_row(const SelectionTrace& row, AnswerTrace* answer);
+  // One row of a prompt, in ascending order; rows of one query unit count once. Only lists by query head of more than one
+  // token (XAttention's); units between them that have none took the dense path.
+  void on_prefill_row(const SelectionTrace& row);
+  // The prompt is over: the layers that no list came from are left dense.
+  void finish_prefill();
+
+ private:
+  static void add_dense_unit(int64_t unit, PrefillTrace::Layer* layer);
+  void score_head(const SelectionTrace& row, int32_t head, const std::vector<int32_t>& blocks);
+
+  const ModelShape shape_;
+  RunTrace* trace_;
+  std::vector<int64_t> next_unit_;  // [layers] of query rows, not seen yet
+};
+
+// Blocks that a row's list for one KV head touches, ascending; all of them for Kind::all.
+std::vector<int32_t> blocks_read(const SelectionTrace& row, int32_t kv_head, int32_t block_size);
+
+}  // namespace fovea

@@ -1,0 +1,187 @@
+#include "eval/eval_page.h"
+
+#include "eval/eval_plot.h"
+#include "eval/eval_table.h"
+#include "eval/html.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+
+namespace fovea {
+namespace {
+
+const char* const kHead = R"html(<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Fovea: answers against what was read</title>
+<style>
+:root { --ink:#222428; --dim:#6c7078; --line:#e4e6ea; --soft:#f6f7f9; --accent:#0068a6 }
+* { box-sizing:border-box }
+body { margin:0; background:#fff; color:var(--ink); font:14px/1.5 system-ui, "DejaVu Sans", sans-serif }
+main { max-width:1128px; margin:0 auto; padding:36px 24px 64px }
+h1 { font-size:26px; font-weight:600; letter-spacing:-.01em; margin:0 0 4px }
+.lead { color:var(--dim); margin:0 0 20px }
+.chips { display:flex; flex-wrap:wrap; gap:6px; margin:0 0 8px; align-items:center }
+.chips span { color:var(--dim); margin-right:4px }
+.chips button { all:unset; cursor:pointer; padding:3px 12px; border:1px solid var(--line); border-radius:99px }
+.chips button:hover { background:var(--soft) }
+.chips button:focus-visible { outline:2px solid var(--accent) }
+.chips button.on { background:var(--ink); border-color:var(--ink); color:#fff }
+.plot { overflow-x:auto }
+.plot svg { display:block; max-width:100%; height:auto; font-family:"DejaVu Sans", system-ui, sans-serif }
+.plot [data-item] { cursor:default }
+.plot [data-item].hot { stroke:var(--ink); stroke-width:2 }
+.wide { overflow-x:auto; margin-top:24px }
+table { border-collapse:collapse; width:100%; font-variant-numeric:tabular-nums }
+th, td { padding:5px 10px; text-align:right; white-space:nowrap; border-bottom:1px solid var(--line) }
+th { font-weight:600; font-size:13px; cursor:pointer; user-select:none; position:sticky; top:0; background:#fff; border-bottom:2px solid var(--ink) }
+th:hover { color:var(--accent) }
+th.word, td.word { text-align:left }
+th::after { content:""; display:inline-block; width:.9em; text-align:right }
+th.up::after { content:"↑" }
+th.down::after { content:"↓" }
+tr.hot td { background:var(--soft) }
+td a { color:var(--accent) }
+.bar { vertical-align:middle; margin-left:8px }
+.note { color:var(--dim); font-size:13px; max-width:820px; margin-top:18px }
+#tip { position:fixed; pointer-events:none; display:none; background:#fff; border:1px solid #c9ccd2; border-radius:6px; padding:8px 12px;
+  box-shadow:0 4px 14px #0002; font-size:13px; font-variant-numeric:tabular-nums; z-index:2 }
+#tip b { display:block; font-weight:600 }
+#tip span { color:var(--dim) }
+</style></head><body><main>
+)html";
+
+const char* const kScript = R"html(
+<div id="tip"></div>
+<script>
+const page = JSON.parse(document.getElementById('data').textContent), rows = page.rows;
+const $ = id => document.getElementById(id);
+const el = (tag, cls, text) => { const e = document.createElement(tag); if (cls) e.className = cls; if (text !== undefined) e.textContent = text; return e; };
+const pct = x => (100 * x).toFixed(1) + ' %', f3 = x => x === null ? '–' : x.toFixed(3);
+const varies = key => rows.some(r => r[key] !== rows[0][key]), prefills = rows.some(r => r.prefill_method !== 'dense'), traced = rows.some(r => r.mass !== null);
+const columns = [
+  { name: 'tokens', key: 'length', text: r => r.length.toLocaleString('en') },
+  ...(prefills ? [{ name: 'prefill', key: 'prefill_method', word: true, text: r => r.prefill_method }] : []),
+  { name: 'decode', key: 'decode_method', word: true, text: r => r.decode_method },
+  { name: 'budget', key: 'budget_tokens', text: r => r.budget_tokens || '–' },
+  ...(varies('block_size') ? [{ name: 'block', key: 'block_size', text: r => r.block_size }] : []),
+  ...(prefills ? [{ name: 'prefill pairs', key: 'prefill_share', text: r => pct(r.prefill_share) }] : []),
+  { name: 'KV bytes', key: 'kv_bytes_share', text: r => pct(r.kv_bytes_share) },
+  { name: 'exact', key: 'exact', text: r => f3(r.exact) },
+  { name: '95 % interval', key: 'low', text: r => f3(r.low) + ' – ' + f3(r.high), bar: true },
+  { name: 'right', key: 'right', text: r => r.right + ' / ' + r.total },
+  ...(traced ? [{ name: 'mass', key: 'mass', text: r => f3(r.mass) }, { name: 'recall', key: 'recall', text: r => f3(r.recall) }] : []),
+  ...(page.links.length ? [{ name: 'trace', key: 'trace', word: true, text: r => '' }] : []),
+];
+let task = 'all', sort = { at: -1, down: false };
+const bar = r => `<svg class="bar" width="80" height="10"><rect y="4.5" width="80" height="1" fill="#e4e6ea"/>
+  <rect x="${80 * r.low}" y="3.5" width="${Math.max(1, 80 * (r.high - r.low))}" height="3" fill="#9fb6c8"/>
+  <circle cx="${Math.min(77, Math.max(3, 80 * r.exact))}" cy="5" r="3" fill="#0068a6"/></svg>`;  // figures alone: no text to escape
+function heat(i, on) {
+  for (const m of document.querySelectorAll('.plot [data-item="' + i + '"]')) m.classList.toggle('hot', on);
+  const tr = $('row' + i);
+  if (tr) tr.classList.toggle('hot', on);
+}
+function fill() {
+  const head = $('head'), body = $('body');
+  head.replaceChildren(...columns.map((c, at) => {
+    const th = el('th', (c.word ? 'word ' : '') + (sort.at === at ? (sort.down ? 'down' : 'up') : ''), c.name);
+    th.onclick = () => { sort = { at, down: sort.at === at ? !sort.down : !c.word }; fill(); };
+    return th;
+  }));
+  const shown = rows.map((r, i) => [r, i]).filter(([r]) => r.task === task);
+  if (sort.at >= 0) {
+    const key = columns[sort.at].key, sign = sort.down ? -1 : 1;
+    shown.sort(([a], [b]) => sign * (a[key] < b[key] ? -1 : a[key] > b[key] ? 1 : 0));
+  }
+  body.replaceChildren(...shown.map(([r, i]) => {
+    const tr = el('tr'); tr.id = 'row' + i;
+    for (const c of columns) {
+      const td = el('td', c.word ? 'word' : '', c.text(r));
+      if (c.bar) td.insertAdjacentHTML('beforeend', bar(r));
+      if (c.key === 'trace') for (const l of page.links) if (l.run === r.run) { const a = el('a', '', 'open'); a.href = l.file; td.append(a); }
+      tr.append(td);
+    }
+    tr.onmouseenter = () => heat(i, true);
+    tr.onmouseleave = () => heat(i, false);
+    return tr;
+  }));
+}
+function show(name) {
+  task = name;
+  for (const b of document.querySelectorAll('.chips button')) b.classList.toggle('on', b.textContent === name);
+  for (const p of document.querySelectorAll('.plot')) p.hidden = p.dataset.task !== name;
+  fill();
+}
+for (const p of document.querySelectorAll('.plot')) {
+  const b = el('button', '', p.dataset.task);
+  b.onclick = () => show(p.dataset.task);
+  document.querySelector('.chips').append(b);
+}
+for (const m of document.querySelectorAll('.plot [data-item]')) {
+  const i = m.dataset.item, r = rows[i], tip = $('tip');
+  m.onmouseenter = () => {
+    tip.replaceChildren(el('b', '', r.label), ...[
+      r.length.toLocaleString('en') + ' tokens, ' + (r.task === 'all' ? 'all tasks' : r.task),
+      'exact ' + f3(r.exact) + ' (' + r.right + ' of ' + r.total + '; 95 %: ' + f3(r.low) + ' – ' + f3(r.high) + ')',
+      'KV bytes ' + pct(r.kv_bytes_share) + (prefills ? ', prefill pairs ' + pct(r.prefill_share) : ''),
+      ...(r.mass === null ? [] : ['attention mass held ' + f3(r.mass) + ', recall ' + f3(r.recall)])].map(t => { const d = el('span', '', t); d.style.display = 'block'; return d; }));
+    tip.style.display = 'block';
+    heat(i, true);
+  };
+  m.onmousemove = e => {
+    const w = tip.offsetWidth, right = e.clientX + 16 + w < innerWidth;
+    tip.style.left = (right ? e.clientX + 14 : e.clientX - 14 - w) + 'px';
+    tip.style.top = e.clientY + 14 + 'px';
+  };
+  m.onmouseleave = () => { tip.style.display = 'none'; heat(i, false); };
+}
+show('all');
+</script></main></body></html>
+)html";
+
+std::vector<std::string> tasks_of(const std::vector<EvalRow>& rows) {
+  std::vector<std::string> tasks = {"all"};
+  for (const EvalRow& r : rows) {
+    if (std::find(tasks.begin(), tasks.end(), r.task) == tasks.end()) tasks.push_back(r.task);
+  }
+  std::sort(tasks.begin() + 1, tasks.end());
+  return tasks;
+}
+
+// Runs are numbered in the order of their rows, so that rows and links can name them.
+nlohmann::ordered_json page_data(const EvalPage& page) {
+  std::vector<EvalRun> runs;
+  const auto number_of = [&](const EvalRun& run) {
+    const auto at = std::find(runs.begin(), runs.end(), run);
+    if (at != runs.end()) return at - runs.begin();
+    runs.push_back(run);
+    return static_cast<std::ptrdiff_t>(runs.size()) - 1;
+  };
+  nlohmann::ordered_json rows = eval_json(page.rows);
+  for (size_t i = 0; i < page.rows.size(); ++i) {
+    rows[i]["label"] = run_label(page.rows[i].run);
+    rows[i]["run"] = number_of(page.rows[i].run);
+  }
+  auto links = nlohmann::ordered_json::array();
+  for (const EvalLink& l : page.links) links.push_back({{"run", number_of(l.run)}, {"file", l.file}});
+  return {{"rows", rows}, {"links", links}};
+}
+
+}  // namespace
+
+std::string eval_html(const EvalPage& page) {
+  std::string html = kHead;
+  html += "<h1>Answers against what was read</h1>\n<p class=\"lead\">" + html_escaped(page.about) + "</p>\n<div class=\"chips\"><span>questions</span></div>\n";
+  for (const std::string& task : tasks_of(page.rows))
+    html += "<div class=\"plot\" data-task=\"" + html_escaped(task) + "\">" + drawing_svg(eval_plot(page.rows, task, {})) + "</div>\n";
+  html += "<div class=\"wide\"><table><thead><tr id=\"head\"></tr></thead><tbody id=\"body\"></tbody></table></div>\n"
+          "<p class=\"note\">An answer is right if it equals the expected text and the model stopped there. KV bytes are counted: the K and V that the "
+          "question's and the answer's tokens read, and the summaries that were scanned to choose them, against what dense attention reads for "
+          "the same tokens. Click a column to sort by it.</p>\n";
+  html += html_data(page_data(page), "data");
+  html += kScript;
+  return html;
+}
+
+}  // namespace fovea

@@ -1,0 +1,220 @@
+#include "eval/eval_plot.h"
+
+#include "eval/label_placer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+namespace fovea {
+namespace {
+
+constexpr Rgb kInk{34, 36, 40}, kDim{112, 116, 124}, kGrid{232, 234, 238}, kFrame{190, 194, 201}, kPaper{255, 255, 255}, kDense{70, 74, 82};
+// Told apart by readers with any colour vision (after Okabe and Ito, darkened for thin lines on white).
+constexpr Rgb kSeries[] = {{0, 104, 166}, {200, 80, 0}, {0, 132, 98}, {176, 76, 132}, {160, 110, 0}, {64, 150, 200}, {110, 72, 160}, {120, 86, 60}};
+constexpr Drawing::Shape kShapes[] = {Drawing::Shape::circle, Drawing::Shape::square, Drawing::Shape::triangle, Drawing::Shape::diamond, Drawing::Shape::cross};
+
+constexpr double kWidth = 1080, kLeft = 56, kRight = 16, kGap = 30, kPlotHeight = 300, kMarkRadius = 4.5;
+constexpr double kSmall = 11, kNormal = 12;
+
+enum class Axis { kv_bytes, prefill };
+
+double share(const EvalRow& r, Axis axis) { return axis == Axis::kv_bytes ? r.kv_bytes_share() : r.prefill_share(); }
+
+bool is_dense(const EvalRun& r) { return r.decode_method == "dense" && r.prefill_method == "dense"; }
+
+std::string percent(double share) {
+  char text[24];
+  std::snprintf(text, sizeof(text), "%.3g %%", 100 * share);
+  return text;
+}
+
+struct Series {
+  std::string label;
+  Rgb color;
+  Drawing::Shape shape;
+};
+
+class Plot {
+ public:
+  Plot(const std::vector<EvalRow>& rows, const std::string& task, const PlotText& text) : rows_(rows), text_(text) {
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (rows[i].task == task) add(i);
+    }
+    std::sort(lengths_.begin(), lengths_.end());
+  }
+
+  Drawing draw() {
+    d_.width = kWidth;
+    double y = header();
+    bool prefills = false;
+    for (size_t i : shown_) prefills |= rows_[i].run.prefill_method != "dense";
+    y = panels(Axis::kv_bytes, y);
+    if (prefills) y = panels(Axis::prefill, y + 14);
+    d_.height = legend(y + 16) + 12;
+    return std::move(d_);
+  }
+
+ private:
+  void add(size_t row) {
+    shown_.push_back(row);
+    const EvalRow& r = rows_[row];
+    if (std::find(lengths_.begin(), lengths_.end(), r.length) == lengths_.end()) lengths_.push_back(r.length);
+    const std::string label = series_label(r.run);
+    if (std::any_of(series_.begin(), series_.end(), [&](const Series& s) { return s.label == label; })) return;
+    if (is_dense(r.run)) {
+      series_.push_back({label, kDense, Drawing::Shape::circle});
+      return;
+    }
+    series_.push_back({label, kSeries[colored_ % std::size(kSeries)], kShapes[(colored_ + colored_ / std::size(kSeries)) % std::size(kShapes)]});
+    ++colored_;
+  }
+
+  double header() {
+    if (text_.title.empty()) return 8;
+    d_.texts.push_back({kLeft, 34, 19, text_.title, kInk, Drawing::Align::left, true});
+    d_.texts.push_back({kLeft, 54, kNormal, text_.subtitle, kDim});
+    return 68;
+  }
+
+  // One line of panels for each three lengths. Returns where it ends.
+  double panels(Axis axis, double top) {
+    double low = 1, high = 1;
+    for (size_t i : shown_) {
+      if (share(rows_[i], axis) > 0) low = std::min(low, share(rows_[i], axis));
+      high = std::max(high, share(rows_[i], axis));
+    }
+    ticks_ = log_ticks(std::min(low, 0.5), high);
+    // Room for marks at both ends.
+    x_low_ = std::log(std::min(ticks_[0], low)) - 0.10;
+    x_high_ = std::log(high) + 0.14;
+    const size_t columns = lengths_.size() == 4 ? 2 : std::min<size_t>(3, std::max<size_t>(1, lengths_.size()));
+    const double width = columns == 1 ? 700 : (kWidth - kLeft - kRight - kGap * static_cast<double>(columns - 1)) / static_cast<double>(columns);
+    double y = top;
+    for (size_t i = 0; i < lengths_.size(); ++i) {
+      const size_t column = i % columns;
+      if (i > 0 && column == 0) y += kPlotHeight + 76;
+      const double x = kLeft + static_cast<double>(column) * (width + kGap);
+      panel(lengths_[i], axis, {x, y + 24, x + width, y + 24 + kPlotHeight}, column == 0);
+    }
+    return y + 24 + kPlotHeight + 46;
+  }
+
+  static double y_at(const Box& b, double exact) { return b.y1 - 8 - exact * (b.y1 - b.y0 - 16); }
+  double x_at(const Box& b, double value) const {
+    return b.x0 + (std::log(std::max(value, 1e-6)) - x_low_) / (x_high_ - x_low_) * (b.x1 - b.x0);
+  }
+
+  void panel(int64_t length, Axis axis, const Box& b, bool first) {
+    std::string name = std::to_string(length);
+    for (int64_t at = static_cast<int64_t>(name.size()) - 3; at > 0; at -= 3) name.insert(static_cast<size_t>(at), ",");
+    d_.texts.push_back({b.x0, b.y0 - 8, kNormal + 1, name + " tokens", kInk, Drawing::Align::left, true});
+    for (double e : {0.0, 0.25, 0.5, 0.75, 1.0}) {
+      d_.lines.push_back({{{b.x0, y_at(b, e)}, {b.x1, y_at(b, e)}}, kGrid});
+      char tick[8];
+      std::snprintf(tick, sizeof(tick), "%.2f", e);
+      if (first) d_.texts.push_back({b.x0 - 8, y_at(b, e) + 4, kSmall, tick, kDim, Drawing::Align::right});
+    }
+    for (double t : ticks_) {
+      d_.lines.push_back({{{x_at(b, t), b.y0}, {x_at(b, t), b.y1}}, kGrid});
+      d_.texts.push_back({x_at(b, t), b.y1 + 16, kSmall, percent(t), kDim, Drawing::Align::center});
+    }
+    d_.lines.push_back({{{b.x0, b.y1}, {b.x1, b.y1}}, kFrame});
+    if (first) d_.texts.push_back({b.x0 - 42, (b.y0 + b.y1) / 2, kSmall, "exact answers", kDim, Drawing::Align::center, false, 90});
+    d_.texts.push_back({(b.x0 + b.x1) / 2, b.y1 + 36, kSmall,
+                        axis == Axis::kv_bytes ? "share of KV bytes read by question and answer (summaries included), log scale"
+                                               : "share of the prefill's attention that was computed, log scale",
+                        kDim, Drawing::Align::center});
+    if (text_width(d_.texts.back().text, kSmall) > b.x1 - b.x0)
+      d_.texts.back().text = axis == Axis::kv_bytes ? "share of KV bytes read, log scale" : "share of prefill attention, log scale";
+    points(length, axis, b);
+  }
+
+  std::vector<size_t> rows_of(int64_t length, const std::string& series) const {
+    std::vector<size_t> out;
+    for (size_t i : shown_) {
+      if (rows_[i].length == length && series_label(rows_[i].run) == series) out.push_back(i);
+    }
+    std::stable_sort(out.begin(), out.end(), [&](size_t a, size_t b) { return rows_[a].run.budget_tokens < rows_[b].run.budget_tokens; });
+    return out;
+  }
+
+  void points(int64_t length, Axis axis, const Box& b) {
+    LabelPlacer placer({b.x0 + 2, b.y0 - 4, b.x1 + 10, b.y1 - 1});
+    for (size_t i : shown_) {
+      if (rows_[i].length != length || !is_dense(rows_[i].run)) continue;
+      d_.lines.push_back({{{b.x0, y_at(b, rows_[i].exact())}, {b.x1, y_at(b, rows_[i].exact())}}, mix(kDense, kPaper, 0.35), 1, true});
+      break;  // one reference: the first dense run
+    }
+    for (const Series& s : series_) {
+      Drawing::Line line{{}, mix(s.color, kPaper, 0.55), 1.2};
+      for (size_t i : rows_of(length, s.label)) {
+        const double x = x_at(b, share(rows_[i], axis)), y = y_at(b, rows_[i].exact());
+        const Interval w = rows_[i].interval();
+        d_.lines.push_back({{{x, y_at(b, w.low)}, {x, y_at(b, w.high)}}, mix(s.color, kPaper, 0.62), 1.6});
+        line.points.emplace_back(x, y);
+        d_.marks.push_back({x, y, kMarkRadius, s.shape, s.color, static_cast<int64_t>(i)});
+        placer.block({x - kMarkRadius, y - kMarkRadius, x + kMarkRadius, y + kMarkRadius});
+      }
+      if (line.points.size() > 1) d_.lines.push_back(std::move(line));
+    }
+    for (const Series& s : series_) {
+      for (size_t i : rows_of(length, s.label)) label(rows_[i], s, x_at(b, share(rows_[i], axis)), y_at(b, rows_[i].exact()), &placer);
+    }
+  }
+
+  void label(const EvalRow& r, const Series& s, double x, double y, LabelPlacer* placer) {
+    const std::string text = r.run.budget_tokens ? std::to_string(r.run.budget_tokens) : is_dense(r.run) ? "dense" : "";
+    if (text.empty()) return;  // its own budget: the legend names the series
+    const auto box = placer->place(x, y, kMarkRadius, text_width(text, 10), 10);
+    if (box) d_.texts.push_back({(box->x0 + box->x1) / 2, box->y1 - 1.5, 10, text, mix(s.color, kInk, 0.25), Drawing::Align::center});
+  }
+
+  // Series side by side in as many columns as fit. Returns where it ends.
+  double legend(double top) {
+    double widest = 0;
+    for (const Series& s : series_) widest = std::max(widest, text_width(s.label, kNormal) + 40);
+    const size_t columns = std::max<size_t>(1, static_cast<size_t>((kWidth - kLeft - kRight) / std::max(widest, 1.0)));
+    const size_t per_column = (series_.size() + columns - 1) / columns;
+    for (size_t i = 0; i < series_.size(); ++i) {
+      const double x = kLeft + static_cast<double>(i / per_column) * widest, y = top + 20 * static_cast<double>(i % per_column);
+      d_.marks.push_back({x + 5, y, kMarkRadius, series_[i].shape, series_[i].color});
+      d_.texts.push_back({x + 17, y + 4, kNormal, series_[i].label, kInk});
+    }
+    const double y = top + 20 * static_cast<double>(per_column) + 6;
+    d_.texts.push_back({kLeft, y, kSmall, "Numbers beside marks: budget in tokens. Vertical bars: 95 % intervals (Wilson). Dashed: dense attention.", kDim});
+    return y;
+  }
+
+  const std::vector<EvalRow>& rows_;
+  const PlotText& text_;
+  std::vector<size_t> shown_;
+  std::vector<int64_t> lengths_;
+  std::vector<Series> series_;
+  size_t colored_ = 0;
+  std::vector<double> ticks_;
+  double x_low_ = 0, x_high_ = 0;  // logarithms
+  Drawing d_;
+};
+
+}  // namespace
+
+std::vector<double> log_ticks(double low, double high) {
+  std::vector<double> ticks;
+  for (double decade = std::pow(10.0, std::floor(std::log10(low))); decade <= high * 1.0001; decade *= 10) {
+    for (double step : {1.0, 2.0, 5.0}) ticks.push_back(decade * step);
+  }
+  std::erase_if(ticks, [&](double t) { return t > high * 1.0001; });
+  while (ticks.size() > 1 && ticks[1] <= low * 1.0001) ticks.erase(ticks.begin());
+  if (ticks.size() <= 7) return ticks;
+  // Every other one (or fewer), so that the upper end stays, and the lower end is covered.
+  const size_t stride = (ticks.size() + 6) / 7;
+  std::vector<double> few;
+  for (size_t back = 0; back < ticks.size(); back += stride) few.insert(few.begin(), ticks[ticks.size() - 1 - back]);
+  if (few[0] > low) few.insert(few.begin(), ticks[0]);
+  return few;
+}
+
+Drawing eval_plot(const std::vector<EvalRow>& rows, const std::string& task, const PlotText& text) { return Plot(rows, task, text).draw(); }
+
+}  // namespace fovea

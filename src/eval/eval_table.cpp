@@ -1,0 +1,184 @@
+#include "eval/eval_table.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+
+namespace fovea {
+namespace {
+
+template <typename... Args>
+std::string printed(const char* format, Args... args) {
+  char text[64];
+  std::snprintf(text, sizeof(text), format, args...);
+  return text;
+}
+
+// Columns of words are set left, columns of figures right.
+struct Grid {
+  std::vector<std::string> head;
+  std::vector<bool> words;
+  std::vector<std::vector<std::string>> lines;
+
+  void column(const std::string& name, bool of_words = false) {
+    head.push_back(name);
+    words.push_back(of_words);
+  }
+};
+
+struct Line {
+  const EvalRow* all = nullptr;
+  std::map<std::string, const EvalRow*> tasks;
+};
+
+// One for each length and run, in the rows' order.
+std::vector<Line> lines_of(const std::vector<EvalRow>& rows) {
+  std::vector<Line> lines;
+  for (const EvalRow& r : rows) {
+    const bool same = !lines.empty() && lines.back().all->length == r.length && lines.back().all->run == r.run;
+    if (!same) lines.push_back({&r, {}});  // "all" comes first
+    lines.back().tasks[r.task] = &r;
+  }
+  return lines;
+}
+
+std::string score(const EvalRow& r) { return std::to_string(r.right) + "/" + std::to_string(r.total); }
+
+Grid grid_of(const std::vector<EvalRow>& rows) {
+  const auto any = [&](auto holds) { return std::any_of(rows.begin(), rows.end(), holds); };
+  const bool prefills = any([](const EvalRow& r) { return r.run.prefill_method != "dense"; });
+  const bool blocks = any([](const EvalRow& r) { return r.run.block_size != EvalRun().block_size; });
+  const bool traced = any([](const EvalRow& r) { return r.trace.has_value(); });
+  std::vector<std::string> tasks;
+  for (const EvalRow& r : rows) {
+    if (r.task != "all" && std::find(tasks.begin(), tasks.end(), r.task) == tasks.end()) tasks.push_back(r.task);
+  }
+  std::sort(tasks.begin(), tasks.end());
+
+  Grid g;
+  g.column("tokens");
+  if (prefills) g.column("prefill", true);
+  g.column("decode", true);
+  g.column("budget");
+  if (blocks) g.column("block");
+  if (prefills) g.column("pairs");
+  g.column("KV bytes");
+  g.column("exact");
+  g.column("95 %");
+  if (traced) g.column("mass");
+  if (traced) g.column("recall");
+  g.column("all");
+  for (const std::string& t : tasks) g.column(t);
+
+  for (const Line& line : lines_of(rows)) {
+    const EvalRow& r = *line.all;
+    const Interval i = r.interval();
+    std::vector<std::string> cells = {std::to_string(r.length)};
+    if (prefills) cells.push_back(r.run.prefill_method);
+    cells.push_back(r.run.decode_method);
+    cells.push_back(r.run.budget_tokens ? std::to_string(r.run.budget_tokens) : "-");
+    if (blocks) cells.push_back(std::to_string(r.run.block_size));
+    if (prefills) cells.push_back(printed("%.1f %%", 100 * r.prefill_share()));
+    cells.push_back(printed("%.1f %%", 100 * r.kv_bytes_share()));
+    cells.push_back(printed("%.3f", r.exact()));
+    cells.push_back(printed("%.3f-%.3f", i.low, i.high));
+    if (traced) cells.push_back(r.trace ? printed("%.3f", r.trace->mass) : "-");
+    if (traced) cells.push_back(r.trace ? printed("%.3f", r.trace->recall) : "-");
+    cells.push_back(score(r));
+    for (const std::string& t : tasks) {
+      const auto at = line.tasks.find(t);
+      cells.push_back(at == line.tasks.end() ? "-" : score(*at->second));
+    }
+    g.lines.push_back(std::move(cells));
+  }
+  return g;
+}
+
+// A field of a CSV: quoted where it has to be, quotes doubled.
+std::string csv_field(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + "\"";
+}
+
+}  // namespace
+
+std::string eval_text(const std::vector<EvalRow>& rows) {
+  Grid g = grid_of(rows);
+  g.lines.insert(g.lines.begin(), g.head);
+  std::vector<size_t> width(g.head.size());
+  for (const auto& line : g.lines) {
+    for (size_t c = 0; c < line.size(); ++c) width[c] = std::max(width[c], line[c].size());
+  }
+  std::string out;
+  for (const auto& line : g.lines) {
+    for (size_t c = 0; c < line.size(); ++c) {
+      const std::string pad(width[c] - line[c].size(), ' ');
+      const bool last = c + 1 == line.size();
+      out += g.words[c] ? line[c] + (last ? "" : pad) : pad + line[c];
+      out += last ? "\n" : "  ";
+    }
+  }
+  return out;
+}
+
+std::string eval_markdown(const std::vector<EvalRow>& rows) {
+  const Grid g = grid_of(rows);
+  const auto line = [](const std::vector<std::string>& cells) {
+    std::string out = "|";
+    for (const std::string& c : cells) {
+      std::string safe;
+      for (char ch : c) safe += ch == '|' ? std::string("\\|") : std::string(1, ch);
+      out += " " + safe + " |";
+    }
+    return out + "\n";
+  };
+  std::string out = line(g.head) + "|";
+  for (bool words : g.words) out += words ? "---|" : "---:|";
+  out += "\n";
+  for (const auto& cells : g.lines) out += line(cells);
+  return out;
+}
+
+nlohmann::ordered_json eval_json(const std::vector<EvalRow>& rows) {
+  auto list = nlohmann::ordered_json::array();
+  for (const EvalRow& r : rows) {
+    const Interval i = r.interval();
+    nlohmann::ordered_json row = {{"length", r.length}, {"task", r.task}, {"prefill_method", r.run.prefill_method}, {"decode_method", r.run.decode_method},
+                                  {"budget_tokens", r.run.budget_tokens}, {"block_size", r.run.block_size}, {"right", r.right}, {"total", r.total},
+                                  {"exact", r.exact()}, {"low", i.low}, {"high", i.high}, {"kv_bytes_share", r.kv_bytes_share()},
+                                  {"prefill_share", r.prefill_share()}, {"mass", nullptr}, {"recall", nullptr}};
+    if (r.trace) {
+      row["mass"] = r.trace->mass;
+      row["recall"] = r.trace->recall;
+    }
+    list.push_back(std::move(row));
+  }
+  return list;
+}
+
+std::string eval_csv(const std::vector<EvalRow>& rows) {
+  const nlohmann::ordered_json list = eval_json(rows);
+  std::string out;
+  const auto end_field = [&](bool last) { out += last ? "\r\n" : ","; };
+  const nlohmann::ordered_json head = eval_json({EvalRow()});  // the fields are there without rows too
+  size_t left = head[0].size();
+  for (const auto& [name, value] : head[0].items()) {
+    out += name;
+    end_field(--left == 0);
+  }
+  for (const auto& row : list) {
+    left = row.size();
+    for (const auto& [name, value] : row.items()) {
+      if (value.is_string()) out += csv_field(value.get<std::string>());
+      else if (!value.is_null()) out += value.dump();
+      end_field(--left == 0);
+    }
+  }
+  return out;
+}
+
+}  // namespace fovea

@@ -1,0 +1,22 @@
+// The scores as text: for people, for Markdown, for spreadsheets, for programs.
+#pragma once
+
+#include "eval/eval_score.h"
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <string>
+#include <vector>
+
+namespace fovea {
+
+// A line for each length and run, a column for each task. Columns that would say the same of every line are left out: dense
+// prefill and its share, blocks of 16, figures of traces.
+std::string eval_text(const std::vector<EvalRow>& rows);
+std::string eval_markdown(const std::vector<EvalRow>& rows);
+// A line for each row, RFC 4180, with a head.
+std::string eval_csv(const std::vector<EvalRow>& rows);
+// A list of objects, one for each row, with the fields of the CSV; null where nothing was traced.
+nlohmann::ordered_json eval_json(const std::vector<EvalRow>& rows);
+
+}  // namespace fovea

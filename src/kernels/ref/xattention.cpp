@@ -1,0 +1,226 @@
+#include "kernels/ref/xattention.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <numeric>
+#include <string>
+
+#include "base/check.h"
+#include "kernels/ref/convert.h"
+#include "kernels/ref/kv_layout.h"
+
+namespace fovea::ref {
+namespace {
+
+constexpr double kNone = -std::numeric_limits<double>::infinity();
+
+int32_t ceil_div(int64_t a, int64_t b) { return static_cast<int32_t>((a + b - 1) / b); }
+
+// One query head of one sequence against its keys; positions are absolute. query(p) and key(p) give a vector.
+template <typename Query, typename Key>
+double antidiagonal(const Query& query, int64_t q_begin, int64_t q_end, const Key& key, int64_t k_end, int32_t dim,
+                    int32_t stride, int64_t i, int64_t j, bool causal) {
+  double sum = kNone;
+  for (int32_t s = 0; s < stride; ++s) {
+    const int64_t at_q = i * stride + stride - 1 - s, at_k = j * stride + s;
+    if (at_q < q_begin || at_q >= q_end || at_k >= k_end || (causal && at_k > at_q)) continue;
+    const float* q = query(at_q);
+    const float* k = key(at_k);
+    if (sum == kNone) sum = 0;
+    for (int32_t e = 0; e < dim; ++e) sum += static_cast<double>(q[e]) * k[e];
+  }
+  return sum;
+}
+
+// Adds one row's softmax (base 2) over `scores` to the sums of its blocks of `per_block` cells.
+void add_row(const std::vector<double>& scores, int32_t per_block, double* sums) {
+  const double most = scores.empty() ? kNone : *std::max_element(scores.begin(), scores.end());
+  if (most == kNone) return;
+  double total = 0;
+  for (double x : scores) total += std::exp2(x - most);
+  for (size_t j = 0; j < scores.size(); ++j) sums[j / per_block] += std::exp2(scores[j] - most) / total;
+}
+
+Status bad(const char* parameter, int64_t value, const char* why) {
+  return Status::invalid_argument(std::string(parameter) + " is " + std::to_string(value) + ": " + why);
+}
+
+}  // namespace
+
+Result<CellArray> flat_group_gemm_fuse_reshape(const HeadArray& query, const HeadArray& key, int32_t stride,
+                                               int32_t chunk_start, int32_t chunk_end, bool is_causal) {
+  if (stride < 2) return bad("stride", stride, "at least 2 is needed");
+  if (query.batch != key.batch) return bad("key.batch", key.batch, "differs from the query's");
+  if (query.dim != key.dim) return bad("key.dim", key.dim, "differs from the query's");
+  if (key.heads < 1 || query.heads % key.heads != 0) return bad("key.heads", key.heads, "does not divide the query's");
+  CellArray out{query.batch, query.heads, ceil_div(query.len, stride), ceil_div(key.len, stride), {}};
+  if (chunk_start < 0) return bad("chunk_start", chunk_start, "is negative");
+  if (chunk_end != chunk_start + out.rows) return bad("chunk_end", chunk_end, "is not chunk_start and the query's cells");
+  out.data.resize(static_cast<size_t>(out.batch) * out.heads * out.rows * out.cols);
+  const int64_t q_begin = int64_t{chunk_start} * stride;
+  for (int32_t b = 0; b < out.batch; ++b) {
+    for (int32_t h = 0; h < out.heads; ++h) {
+      const int64_t kv_head = int64_t{b} * key.heads + h / (query.heads / key.heads);
+      const float* q0 = query.data + (int64_t{b} * query.heads + h) * query.len * query.dim;
+      const float* k0 = key.data + kv_head * key.len * key.dim;
+      const auto q = [&](int64_t pos) { return q0 + (pos - q_begin) * query.dim; };
+      const auto k = [&](int64_t pos) { return k0 + pos * key.dim; };
+      for (int32_t i = 0; i < out.rows; ++i) {
+        for (int32_t j = 0; j < out.cols; ++j) {
+          out.row(b, h, i)[j] = static_cast<float>(antidiagonal(q, q_begin, q_begin + query.len, k, key.len, key.dim,
+                                                                stride, chunk_start + i, j, is_causal));
+        }
+      }
+    }
+  }
+  return out;
+}
+
+Result<CellArray> softmax_fuse_block_sum(const CellArray& a, int32_t reshaped_block_size, int32_t segment_size,
+                                         int32_t chunk_start, int32_t chunk_end, int32_t real_q_len, float scale,
+                                         bool is_causal) {
+  const int32_t block = reshaped_block_size;
+  if (block < 1) return bad("reshaped_block_size", block, "at least 1 is needed");
+  if (segment_size < block) return bad("segment_size", segment_size, "is smaller than reshaped_block_size");
+  if (chunk_start < 0) return bad("chunk_start", chunk_start, "is negative");
+  if (chunk_end != chunk_start + a.rows) return bad("chunk_end", chunk_end, "is not chunk_start and the rows");
+  if (real_q_len < 0) return bad("real_q_len", real_q_len, "is negative");
+  CellArray out{a.batch, a.heads, ceil_div(a.rows, block), ceil_div(a.cols, block), {}};
+  out.data.resize(static_cast<size_t>(out.batch) * out.heads * out.rows * out.cols);
+  const auto row_sums = [&](const float* scores, int32_t seen, float* sums) {
+    double most = kNone, total = 0;  // running, segment by segment
+    for (int32_t from = 0; from < seen; from += segment_size) {
+      const int32_t to = std::min(seen, from + segment_size);
+      const double top = std::max<double>(most, double{*std::max_element(scores + from, scores + to)} * scale);
+      if (top == kNone) continue;
+      total *= most == kNone ? 0.0 : std::exp2(most - top);
+      for (int32_t j = from; j < to; ++j) total += std::exp2(double{scores[j]} * scale - top);
+      most = top;
+    }
+    if (most == kNone) return;
+    for (int32_t j = 0; j < seen; ++j)
+      sums[j / block] += static_cast<float>(std::exp2(double{scores[j]} * scale - most) / total);
+  };
+  for (int32_t b = 0; b < a.batch; ++b) {
+    for (int32_t h = 0; h < a.heads; ++h) {
+      for (int32_t r = 0; r < a.rows && chunk_start + r < real_q_len; ++r) {
+        const int32_t seen = is_causal ? std::min(a.cols, chunk_start + r + 1) : a.cols;
+        row_sums(a.row(b, h, r), seen, out.row(b, h, r / block));
+      }
+    }
+  }
+  return out;
+}
+
+int32_t choose_blocks(const float* sums, int32_t blocks, const ForcedBlocks& forced, float threshold, uint64_t* order,
+                      int32_t* units) {
+  if (threshold >= 1.0f) {
+    std::iota(units, units + blocks, 0);
+    return blocks;
+  }
+  double total = 0, sum = 0;
+  int32_t count = 0, rest = 0;
+  for (int32_t u = 0; u < blocks; ++u) {
+    total += sums[u];
+    if (u < forced.sink || (u >= forced.diagonal_begin && u < forced.diagonal_end)) {
+      sum += sums[u];
+      units[count++] = u;
+    } else {  // ascending as an integer: descending sum (none is negative; NaN comes first), then ascending index
+      order[rest++] = uint64_t{~std::bit_cast<uint32_t>(sums[u])} << 32 | static_cast<uint32_t>(u);
+    }
+  }
+  std::sort(order, order + rest);
+  const double enough = threshold * total;
+  for (int32_t i = 0; i < rest && !(sum >= enough); ++i) {  // never enough where the sum is not a number
+    const auto u = static_cast<int32_t>(static_cast<uint32_t>(order[i]));
+    sum += sums[u];
+    units[count++] = u;
+  }
+  std::sort(units, units + count);
+  return count;
+}
+
+int32_t majority_blocks(const int32_t* votes, int32_t blocks, int32_t heads, int32_t* units) {
+  int32_t count = 0;
+  for (int32_t u = 0; u < blocks; ++u) {
+    if (2 * votes[u] >= heads) units[count++] = u;
+  }
+  return count;
+}
+
+XAttentionPlace place_of_tile(const XAttentionParams& p, int32_t tile) {
+  XAttentionPlace at;
+  at.seq = p.tile_seq[tile];
+  const int64_t first = int64_t{p.seq_len[at.seq]} - p.q_indptr[at.seq + 1];  // position of row 0, were it this sequence's
+  at.begin = first + p.tile_indptr[tile];
+  at.end = first + p.tile_indptr[tile + 1];
+  FOVEA_CHECK(at.begin >= 0 && at.begin < at.end && at.begin / p.block_size == (at.end - 1) / p.block_size);
+  at.len = p.causal ? at.end : p.seq_len[at.seq];
+  at.blocks = ceil_div(at.len, p.block_size);
+  FOVEA_CHECK(at.blocks <= p.capacity);
+  at.forced.sink = p.sink_blocks;
+  at.forced.diagonal_begin = static_cast<int32_t>(at.begin / p.block_size);
+  at.forced.diagonal_end = static_cast<int32_t>((at.end - 1) / p.block_size) + 1;
+  return at;
+}
+
+namespace {
+
+// P of one tile and query head: [at.blocks].
+std::vector<double> tile_sums(const XAttentionParams& p, int32_t tile, const XAttentionPlace& at, int32_t head) {
+  const KvView& kv = p.kv;
+  const int32_t d = kv.head_dim, kv_head = head / (p.num_heads / kv.kv_heads);
+  const int32_t* slots = kv.table.slots + at.seq * kv.table.seq_stride + kv_head * kv.table.head_stride;
+  std::vector<float> keys(static_cast<size_t>(at.len) * d);
+  for (int64_t t = 0; t < at.len; ++t) {
+    const int64_t base = slots[t / kv.block_size] * kv.block_stride + kv_head * kv.head_stride;
+    for (int32_t e = 0; e < d; ++e)
+      keys[t * d + e] = load_as_f32(kv.k, kv.dtype, base + key_offset(kv, t % kv.block_size, e));
+  }
+  const auto q = [&](int64_t pos) {
+    return p.q + ((p.tile_indptr[tile] + pos - at.begin) * p.num_heads + head) * d;
+  };
+  const auto k = [&](int64_t pos) { return keys.data() + pos * d; };
+  const double k_scale = kv.k_scale != nullptr ? kv.k_scale[kv_head] : 1.0;
+  const double scale = std::numbers::log2e * p.scale * k_scale / (static_cast<double>(p.stride) * p.norm);
+  std::vector<double> sums(at.blocks, 0.0);
+  for (int64_t i = at.begin / p.stride; i * p.stride < at.end; ++i) {
+    std::vector<double> row;
+    for (int64_t j = 0; j * p.stride < at.len && (!p.causal || j <= i); ++j)
+      row.push_back(scale * antidiagonal(q, at.begin, at.end, k, at.len, d, p.stride, i, j, p.causal));
+    add_row(row, p.block_size / p.stride, sums.data());
+  }
+  return sums;
+}
+
+}  // namespace
+
+void xattention_select(const XAttentionParams& p) {
+  FOVEA_CHECK(p.kv.kv_heads > 0 && p.num_heads % p.kv.kv_heads == 0);
+  FOVEA_CHECK(p.stride >= 2 && p.block_size % p.stride == 0 && p.norm > 0);
+  const int32_t group = p.num_heads / p.kv.kv_heads, groups = p.group_vote ? p.kv.kv_heads : p.num_heads;
+  std::vector<int32_t> list(p.capacity), votes;
+  std::vector<uint64_t> order(p.capacity);
+  for (int32_t t = 0; t < p.tiles; ++t) {
+    const XAttentionPlace at = place_of_tile(p, t);
+    for (int32_t h = 0; h < p.num_heads; ++h) {
+      if (h % group == 0) votes.assign(at.blocks, 0);
+      const std::vector<double> exact = tile_sums(p, t, at, h);
+      std::vector<float> sums(p.capacity, 0.0f);
+      std::copy(exact.begin(), exact.end(), sums.begin());
+      if (p.sums != nullptr) std::copy(sums.begin(), sums.end(), p.sums + (int64_t{t} * p.num_heads + h) * p.capacity);
+      const int64_t out = int64_t{t} * groups + (p.group_vote ? h / group : h);
+      int32_t* units = p.group_vote ? list.data() : p.units + out * p.capacity;
+      p.counts[out] = choose_blocks(sums.data(), at.blocks, at.forced, p.threshold[h], order.data(), units);
+      if (!p.group_vote) continue;
+      for (int32_t i = 0; i < p.counts[out]; ++i) ++votes[units[i]];
+      if (h % group == group - 1)
+        p.counts[out] = majority_blocks(votes.data(), at.blocks, group, p.units + out * p.capacity);
+    }
+  }
+}
+
+}  // namespace fovea::ref

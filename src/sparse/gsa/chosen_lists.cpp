@@ -1,0 +1,32 @@
+#include "sparse/gsa/chosen_lists.h"
+
+#include "base/check.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace fovea {
+
+void ChosenLists::reserve(int32_t k) {
+  if (k <= capacity_) return;
+  const int32_t grown = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(k)));
+  std::vector<int32_t> units(counts_.size() * grown, 0);
+  for (size_t cell = 0; cell < counts_.size(); ++cell)
+    std::copy_n(units_.begin() + static_cast<int64_t>(cell) * capacity_, counts_[cell], units.begin() + static_cast<int64_t>(cell) * grown);
+  units_ = std::move(units);
+  capacity_ = grown;
+}
+
+void ChosenLists::store(int32_t layer, int32_t group, const int32_t* units, int32_t count) {
+  FOVEA_CHECK(count <= capacity_);
+  const int64_t cell = int64_t{layer} * groups_ + group;
+  std::copy_n(units, count, units_.begin() + cell * capacity_);
+  counts_[cell] = count;
+}
+
+std::span<const int32_t> ChosenLists::list(int32_t layer, int32_t group) const {
+  const int64_t cell = int64_t{layer} * groups_ + group;
+  return {units_.data() + cell * capacity_, static_cast<size_t>(counts_[cell])};
+}
+
+}  // namespace fovea

@@ -1,0 +1,318 @@
+#include "sparse/gsa/gsa.h"
+
+#include "base/check.h"
+#include "sparse/gsa/carry_over.h"
+#include "sparse/gsa_family/budget.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+namespace fovea {
+namespace {
+
+constexpr int64_t kUnitsAtFirst = 64;  // blocks a row and list: 1,024 tokens in blocks of 16
+constexpr int32_t kMassRows = 8;       // whose exact mass is held at once: 2 MiB at 128K tokens, 8 KV heads
+
+enum Priority : int32_t { kUrgent = 0, kHigh = 1, kNormal = 2, kLow = 3 };
+
+}  // namespace
+
+int32_t prefetch_priority(int32_t queue_position) {
+  return queue_position <= 0 ? kUrgent : queue_position <= 4 ? kHigh : queue_position <= 16 ? kNormal : kLow;
+}
+
+bool Gsa::has_codec() const {
+  return options_.representation == GsaRepresentation::hash || options_.representation == GsaRepresentation::mean_hash;
+}
+
+Status Gsa::attach(const ModelShape& shape, const MethodLimits& limits, Device& device, StepMemory& staging) {
+  if (!device.is_host()) return Status::unsupported("gsa: runs on the CPU only; on a GPU gsa_on_device chooses by hash codes");
+  if (shape.kv_lora_rank > 0) return Status::unsupported("gsa: the model's latent attention (MLA) has no keys of its own to score");
+  FOVEA_TRY(check_gsa_options("gsa", options_, shape));
+  shape_ = shape;
+  limits_ = limits;
+  device_ = &device;
+  if (has_codec()) FOVEA_TRY(codec_.place("gsa", options_, shape, device));
+  const bool recency = options_.representation == GsaRepresentation::recency;
+  groups_ = options_.share_heads || recency ? 1 : shape.kv_heads;
+  const int32_t blocks = blocks_of(limits.max_len);
+  FOVEA_ASSIGN(counts_, device.allocate(sizeof(int32_t) * limits.max_rows * groups_, "gsa counts"));
+  if (options_.representation == GsaRepresentation::oracle) {
+    FOVEA_ASSIGN(mass_, device.allocate(sizeof(float) * kMassRows * shape.kv_heads * blocks, "gsa attention mass"));
+  }
+  if (recency) order_.resize(blocks);
+  k_ = staging.take<int32_t>(limits.max_rows);
+  row_request_.resize(limits.max_rows);
+  stepped_.reserve(limits.max_rows);
+  return reserve_units(int64_t{limits.max_rows} * groups_ * kUnitsAtFirst);
+}
+
+// Only a step with more rows or larger budgets than any before it moves the buffers.
+Status Gsa::reserve_units(int64_t entries) {
+  if (static_cast<int64_t>(units_.bytes() / sizeof(int32_t)) >= entries) return {};
+  FOVEA_ASSIGN(units_, device_->allocate(sizeof(int32_t) * entries, "gsa block lists"));
+  if (options_.overlap) {
+    FOVEA_ASSIGN(scored_, device_->allocate(sizeof(int32_t) * entries, "gsa block lists"));
+  }
+  return {};
+}
+
+std::vector<PlaneSpec> Gsa::planes() const {
+  const int64_t d = shape_.head_dim;
+  switch (options_.representation) {
+    case GsaRepresentation::hash:
+      return {codes_plane(options_, shape_)};
+    case GsaRepresentation::mean:
+      return {{"mean", shape_.kv_heads, d * 4, Residency::resident}};
+    case GsaRepresentation::minmax:
+      return {{"minmax", shape_.kv_heads, 2 * d * 4, Residency::resident}};
+    case GsaRepresentation::mean_hash:
+      return {{"mean_" + codes_plane(options_, shape_).name, shape_.kv_heads, options_.hash_bits / 8, Residency::resident}};
+    case GsaRepresentation::recency:
+    case GsaRepresentation::oracle:
+      return {};
+  }
+  return {};
+}
+
+bool Gsa::codes_view(std::byte* plane, CodesView* out) const {
+  if (options_.representation != GsaRepresentation::hash) return false;
+  *out = codes_in(plane, codec_.codec(), shape_);
+  return true;
+}
+
+void Gsa::on_kv_written(const KvWritten& written, Ops& ops, Stream& stream) {
+  std::byte* plane = written.planes[0];
+  if (!plane) return;
+  if (options_.representation == GsaRepresentation::hash) return encode_written(written, codec_.codec(), shape_, ops, stream);
+  BlockSummariesParams p;
+  p.tokens = written.tokens;
+  p.slot_mapping = written.slot_mapping;
+  p.kv = written.kv;
+  if (options_.representation == GsaRepresentation::mean) p.mean = reinterpret_cast<float*>(plane);
+  if (options_.representation == GsaRepresentation::minmax) p.minmax = reinterpret_cast<float*>(plane);
+  if (options_.representation == GsaRepresentation::mean_hash) {
+    p.mean_codes = reinterpret_cast<uint64_t*>(plane);
+    p.codec = codec_.codec();
+  }
+  ops.block_summaries(p, stream);
+}
+
+Gsa::Request& Gsa::state_of(SequenceId sequence) {
+  std::unique_ptr<Request>& r = requests_[sequence];
+  if (!r) r = std::make_unique<Request>(Request{sequence, ChosenLists(keeps_lists() ? shape_.num_layers : 0, groups_), {}, 0});
+  return *r;
+}
+
+void Gsa::request_finish(SequenceId sequence) {
+  const auto it = requests_.find(sequence);
+  if (it == requests_.end()) return;
+  std::erase(stepped_, it->second.get());
+  requests_.erase(it);
+}
+
+Status Gsa::step_begin(const StepRows& step) {
+  FOVEA_CHECK(step.rows <= limits_.max_rows);
+  int32_t most = 1;
+  stepped_.clear();
+  for (int32_t r = 0; r < step.rows; ++r) {
+    const int32_t blocks = blocks_of(step.row_len[r]);
+    const int32_t k = blocks == 0 ? 1 : gsa_blocks_kept(options_, step.row_budget_tokens[r], blocks, shape_.block_size);
+    k_.host()[r] = k;
+    most = std::max(most, k);
+    row_request_[r] = blocks == 0 ? nullptr : &state_of(step.row_sequence[r]);
+    Request* const request = row_request_[r];
+    if (!request) continue;
+    if (keeps_lists()) request->lists.reserve(k);
+    if (!stepped_.empty() && stepped_.back() == request) continue;
+    request->queue_position = static_cast<int32_t>(stepped_.size());
+    stepped_.push_back(request);
+  }
+  capacity_ = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(most)));
+  FOVEA_TRY(reserve_units(int64_t{step.rows} * groups_ * capacity_));
+  if (options_.representation == GsaRepresentation::recency) choose_by_recency(step);
+  return {};
+}
+
+// One choice for all layers and heads: its scores know neither. Each row is a step of its request.
+void Gsa::choose_by_recency(const StepRows& step) {
+  for (int32_t r = 0; r < step.rows; ++r) {
+    int32_t* units = units_.as<int32_t>() + int64_t{r} * capacity_;
+    int32_t& count = counts_.as<int32_t>()[r];
+    count = 0;
+    if (!row_request_[r]) continue;
+    count = row_request_[r]->recency.choose(blocks_of(step.row_len[r]), k_.host()[r], options_.init_window_sz,
+                                            options_.local_window_sz, order_.data(), units);
+  }
+}
+
+Status Gsa::select(const SelectInputs& in, Ops& ops, Stream& stream, Selection* out) {
+  const bool recency = options_.representation == GsaRepresentation::recency;
+  int32_t* scored = options_.overlap && !recency ? scored_.as<int32_t>() : units_.as<int32_t>();
+  if (!recency) score(in, scored, ops, stream);
+  if (scored != units_.as<int32_t>()) read_by_earlier_scores(in);
+  if (keeps_lists()) keep_lists(in, scored);
+
+  *out = Selection{};
+  out->kind = Selection::Kind::list;
+  out->heads = groups_ == 1 ? HeadGroups::all : HeadGroups::per_kv_head;
+  out->tokens_per_unit = shape_.block_size;
+  out->rows = in.step->rows;
+  out->groups = groups_;
+  out->capacity = capacity_;
+  out->units = units_.as<int32_t>();
+  out->counts = counts_.as<int32_t>();
+  return {};
+}
+
+// What each row's own query would read.
+void Gsa::score(const SelectInputs& in, int32_t* units, Ops& ops, Stream& stream) {
+  if (options_.representation == GsaRepresentation::oracle) return select_by_mass(in, units, ops, stream);
+  const HashSelectParams rows = hash_select_params(options_, shape_, in);
+  if (options_.representation == GsaRepresentation::hash) {
+    HashSelectParams p = rows;
+    p.k = k_.device();
+    p.max_len = static_cast<int32_t>(limits_.max_len);
+    p.codes = codes_in(in.planes[0], codec_.codec(), shape_);
+    p.units = units;
+    p.counts = counts_.as<int32_t>();
+    p.capacity = capacity_;
+    return ops.hash_select(p, stream);
+  }
+  SummarySelectParams p;
+  p.summary = options_.representation == GsaRepresentation::mean     ? BlockSummary::mean
+              : options_.representation == GsaRepresentation::minmax ? BlockSummary::minmax
+                                                                     : BlockSummary::mean_code;
+  p.rows = rows.rows;
+  p.num_heads = rows.num_heads;
+  p.kv_heads = rows.kv_heads;
+  p.head_dim = shape_.head_dim;
+  p.block_size = rows.block_size;
+  p.q = rows.q;
+  p.row_seq = rows.row_seq;
+  p.row_len = rows.row_len;
+  p.k = k_.device();
+  p.init_blocks = rows.init_blocks;
+  p.local_blocks = rows.local_blocks;
+  p.average_group = rows.average_group;
+  p.share_heads = rows.share_heads;
+  p.plane = reinterpret_cast<const float*>(in.planes[0]);
+  p.mean_codes = reinterpret_cast<const uint64_t*>(in.planes[0]);
+  p.codec = codec_.codec();
+  p.table = rows.table;
+  p.units = units;
+  p.counts = counts_.as<int32_t>();
+  p.capacity = capacity_;
+  ops.summary_select(p, stream);
+}
+
+// A few rows at a time: mass_ holds a number for each block of the longest context.
+void Gsa::select_by_mass(const SelectInputs& in, int32_t* units, Ops& ops, Stream& stream) {
+  const int32_t max_blocks = blocks_of(limits_.max_len);
+  for (int32_t first = 0; first < in.step->rows; first += kMassRows) {
+    AttentionMassParams m;
+    m.rows = std::min(kMassRows, in.step->rows - first);
+    m.num_heads = shape_.num_heads;
+    m.q = in.q + int64_t{first} * shape_.num_heads * shape_.head_dim;
+    m.row_seq = in.step->device_row_seq + first;
+    m.row_len = in.step->device_row_len + first;
+    m.kv = in.kv;
+    m.scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
+    m.mass = mass_.as<float>();
+    m.max_blocks = max_blocks;
+    ops.attention_mass(m, stream);
+    BlockTopkParams t;
+    t.rows = m.rows;
+    t.kv_heads = shape_.kv_heads;
+    t.block_size = shape_.block_size;
+    t.scores = m.mass;
+    t.max_blocks = max_blocks;
+    t.row_len = m.row_len;
+    t.k = k_.device() + first;
+    t.init_blocks = options_.init_window_sz;
+    t.local_blocks = options_.local_window_sz;
+    t.share_heads = options_.share_heads;
+    t.units = units + int64_t{first} * groups_ * capacity_;
+    t.counts = counts_.as<int32_t>() + int64_t{first} * groups_;
+    t.capacity = capacity_;
+    ops.block_topk(t, stream);
+  }
+}
+
+// With overlap, a row reads what the row before it chose: the one above it in this step, else the last of the step before; the
+// first of a request reads what it chose itself.
+void Gsa::read_by_earlier_scores(const SelectInputs& in) {
+  const StepRows& step = *in.step;
+  for (int32_t r = 0; r < step.rows; ++r) {
+    const Request* request = row_request_[r];
+    if (!request) continue;
+    const int32_t blocks = blocks_of(step.row_len[r]);
+    const bool above = r > 0 && row_request_[r - 1] == request;
+    const int32_t chosen_of = above ? blocks_of(step.row_len[r - 1]) : request->lists.blocks(in.layer.value);
+    const bool own = chosen_of == 0 || chosen_of > blocks;  // nothing was chosen, or the request was rolled back
+    for (int32_t g = 0; g < groups_; ++g) {
+      const int64_t cell = int64_t{r} * groups_ + g, cell_above = cell - groups_;
+      std::span<const int32_t> from(scored_.as<int32_t>() + cell * capacity_, std::min(k_.host()[r], blocks));
+      if (!own && above) {
+        const int32_t count = std::min(k_.host()[r - 1], chosen_of);
+        from = {scored_.as<int32_t>() + cell_above * capacity_, static_cast<size_t>(count)};
+      }
+      if (!own && !above) from = request->lists.list(in.layer.value, g);
+      // As many blocks as this row's own scores would keep: counts_ holds.
+      const int32_t count = carry_over(from.data(), static_cast<int32_t>(from.size()), blocks, k_.host()[r],
+                                       options_.local_window_sz, units_.as<int32_t>() + cell * capacity_);
+      FOVEA_CHECK(count == counts_.as<int32_t>()[cell]);
+    }
+  }
+}
+
+// The lists of each request's last row, for the next step or for prefetch.
+void Gsa::keep_lists(const SelectInputs& in, const int32_t* units) {
+  const StepRows& step = *in.step;
+  for (int32_t r = 0; r < step.rows; ++r) {
+    Request* request = row_request_[r];
+    if (!request || (r + 1 < step.rows && row_request_[r + 1] == request)) continue;
+    request->lists.set_blocks(in.layer.value, blocks_of(step.row_len[r]));
+    for (int32_t g = 0; g < groups_; ++g) {
+      const int64_t cell = int64_t{r} * groups_ + g;
+      request->lists.store(in.layer.value, g, units + cell * capacity_, counts_.as<int32_t>()[cell]);
+    }
+  }
+}
+
+int64_t Gsa::estimate_blocks(int64_t tokens, int32_t budget_tokens) const {
+  return gsa_blocks_kept(options_, budget_tokens, blocks_of(tokens), shape_.block_size);
+}
+
+int64_t Gsa::summary_bytes(int64_t row_len) const {
+  const int64_t blocks = blocks_of(row_len) * int64_t{shape_.kv_heads};
+  switch (options_.representation) {
+    case GsaRepresentation::hash: return row_len * shape_.kv_heads * options_.hash_bits / 8;
+    case GsaRepresentation::mean: return blocks * shape_.head_dim * 4;
+    case GsaRepresentation::minmax: return blocks * shape_.head_dim * 8;
+    case GsaRepresentation::mean_hash: return blocks * options_.hash_bits / 8;
+    case GsaRepresentation::oracle: return row_len * shape_.kv_heads * shape_.kv_bytes_per_token_head / 2;  // every key
+    case GsaRepresentation::recency: return 0;
+  }
+  return 0;
+}
+
+void Gsa::take_wants(std::vector<Want>* wants) {
+  if (!options_.prefetch) return;
+  const int32_t ahead = options_.overlap ? 1 : options_.prefetch_ahead;
+  for (const Request* request : stepped_) {
+    const ChosenLists& lists = request->lists;
+    const int32_t priority = options_.overlap ? prefetch_priority(request->queue_position) : kLow;
+    for (int32_t layer = 0; layer < lists.layers() && ahead > 0; ++layer) {
+      if (lists.blocks(layer) == 0) continue;  // it reads everything, or what another layer chose
+      for (int32_t h = 0; h < shape_.kv_heads; ++h) {
+        for (int32_t block : lists.list(layer, groups_ == 1 ? 0 : h))
+          wants->push_back({request->id, LayerIdx{layer}, KvHeadIdx{h}, block, priority, ahead});
+      }
+    }
+  }
+  stepped_.clear();
+}
+
+}  // namespace fovea

@@ -1,0 +1,421 @@
+// The method over a small cache: what each representation reads, what overlap carries from step to step, what it wants near.
+#include "sparse/gsa/gsa.h"
+
+#include "device/stream.h"
+#include "kernels/ref/ref_ops.h"
+#include "kernels/ref/summary.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <set>
+#include <tuple>
+
+namespace fovea {
+namespace {
+
+using List = std::vector<int32_t>;
+
+constexpr int32_t kBlocksMax = 24;  // of a sequence
+constexpr int32_t kSeqs = 2;
+
+ModelShape shape_of(int32_t block_size = 8) {
+  ModelShape s;
+  s.num_layers = 3;
+  s.num_heads = 4;
+  s.kv_heads = 2;
+  s.head_dim = 64;
+  s.block_size = block_size;
+  s.kv_bytes_per_token_head = int64_t{2} * s.head_dim * 4;
+  return s;
+}
+
+GsaOptions options_of(GsaRepresentation representation, int32_t budget_tokens = 32) {
+  GsaOptions o;
+  o.representation = representation;
+  o.budget_tokens = budget_tokens;
+  return o;
+}
+
+Status attach(Gsa& m, const ModelShape& shape) {
+  static const std::unique_ptr<Device> device = make_cpu_device();
+  StepMemory staging(*device);
+  return m.attach(shape, {4, 1000}, *device, staging);
+}
+
+struct Row {
+  int32_t seq, len, budget = 0;
+};
+
+// Two sequences with permuted pages; every layer has the same keys, each layer's plane is the method's own.
+class World {
+ public:
+  explicit World(GsaOptions options) : options_(options), method_(options) {
+    EXPECT_TRUE(method_.attach(shape_, {32, int64_t{kBlocksMax} * shape_.block_size}, *device_, staging_).ok());
+    EXPECT_TRUE(staging_.commit().ok());
+    tables_.resize(kSeqs * kBlocksMax);
+    std::iota(tables_.begin(), tables_.end(), 0);
+    std::shuffle(tables_.begin(), tables_.end(), rng_);
+    keys_ = randoms(int64_t{kSeqs} * kBlocksMax * shape_.kv_heads * shape_.block_size * shape_.head_dim);
+    for (const PlaneSpec& p : method_.planes())
+      plane_.assign(static_cast<size_t>(kSeqs * kBlocksMax * p.heads * p.bytes_per_block / 8), 0);
+    write_all();
+  }
+
+  // One step of rows; what each layer of `layers` reads. q_ of the step stays for reference.
+  std::vector<Selection> step(const std::vector<Row>& rows, const List& layers = {0}) {
+    begin(rows);
+    std::vector<Selection> out;
+    for (int32_t layer : layers) out.push_back(select(layer));
+    return out;
+  }
+
+  void begin(const std::vector<Row>& rows) {
+    seqs_.clear(), lens_.clear(), budgets_.clear(), ids_.clear();
+    for (const Row& r : rows) {
+      seqs_.push_back(r.seq);
+      lens_.push_back(r.len);
+      budgets_.push_back(r.budget);
+      ids_.push_back(SequenceId{static_cast<uint64_t>(r.seq + 1)});
+    }
+    q_ = randoms(static_cast<int64_t>(rows.size()) * shape_.num_heads * shape_.head_dim);
+    step_ = {};
+    step_.rows = static_cast<int32_t>(rows.size());
+    step_.row_seq = step_.device_row_seq = seqs_.data();
+    step_.row_len = step_.device_row_len = lens_.data();
+    step_.row_sequence = ids_.data();
+    step_.row_budget_tokens = budgets_.data();
+    EXPECT_TRUE(method_.step_begin(step_).ok());
+  }
+
+  Selection select(int32_t layer) {
+    std::byte* plane = reinterpret_cast<std::byte*>(plane_.data());
+    SelectInputs in;
+    in.layer = LayerIdx{layer};
+    in.step = &step_;
+    in.q = q_.data();
+    in.block_table = {tables_.data(), kBlocksMax, 0};
+    in.kv = kv();
+    in.planes = &plane;
+    Selection out;
+    EXPECT_TRUE(method_.select(in, *ops_, stream_, &out).ok());
+    return out;
+  }
+
+  // What the row's own query keeps, by the operations themselves, head by head.
+  List own_choice(int32_t row, int32_t head) {
+    const int32_t k = static_cast<int32_t>(method_.estimate_blocks(lens_[row], budgets_[row]));
+    List units(2 * kBlocksMax), counts(2);
+    const auto rows = [&](auto& p) {
+      p.rows = 1, p.kv_heads = 2, p.block_size = shape_.block_size;
+      p.row_len = &lens_[row], p.k = &k, p.units = units.data(), p.counts = counts.data(), p.capacity = kBlocksMax;
+    };
+    const float* q = q_.data() + int64_t{row} * shape_.num_heads * shape_.head_dim;
+    const PageTableView table{tables_.data(), kBlocksMax, 0};
+    if (options_.representation == GsaRepresentation::oracle) {
+      std::vector<float> mass(2 * kBlocksMax);
+      AttentionMassParams m;
+      m.rows = 1, m.num_heads = 4, m.q = q, m.row_seq = &seqs_[row], m.row_len = &lens_[row], m.kv = kv();
+      m.scale = 0.125f, m.mass = mass.data(), m.max_blocks = kBlocksMax;
+      ref::attention_mass(m);
+      BlockTopkParams p;
+      rows(p);
+      p.scores = mass.data(), p.max_blocks = kBlocksMax;
+      ref::block_topk(p);
+    } else if (options_.representation == GsaRepresentation::hash) {
+      HashSelectParams p;
+      rows(p);
+      p.num_heads = 4, p.q = q, p.row_seq = &seqs_[row], p.table = table, p.max_len = 1000;
+      method_.codes_view(reinterpret_cast<std::byte*>(plane_.data()), &p.codes);
+      ref::hash_select(p);
+    } else {
+      SummarySelectParams p;
+      rows(p);
+      p.summary = options_.representation == GsaRepresentation::mean     ? BlockSummary::mean
+                  : options_.representation == GsaRepresentation::minmax ? BlockSummary::minmax
+                                                                         : BlockSummary::mean_code;
+      p.num_heads = 4, p.head_dim = 64, p.q = q, p.row_seq = &seqs_[row], p.table = table;
+      p.plane = reinterpret_cast<const float*>(plane_.data());
+      p.mean_codes = plane_.data();
+      p.codec = rotation_.codec();
+      ref::summary_select(p);
+    }
+    return {units.begin() + head * kBlocksMax, units.begin() + head * kBlocksMax + counts[head]};
+  }
+
+  static List listed(const Selection& s, int32_t row, int32_t group) {
+    const int64_t cell = int64_t{row} * s.groups + group;
+    return {s.units + cell * s.capacity, s.units + cell * s.capacity + s.counts[cell]};
+  }
+
+  Gsa& method() { return method_; }
+
+ private:
+  KvView kv() {
+    KvView v;
+    v.k = keys_.data();
+    v.dtype = DType::f32;
+    v.block_size = shape_.block_size;
+    v.kv_heads = shape_.kv_heads;
+    v.head_dim = shape_.head_dim;
+    v.head_stride = int64_t{shape_.block_size} * shape_.head_dim;
+    v.block_stride = v.head_stride * shape_.kv_heads;
+    v.table = {tables_.data(), kBlocksMax, 0};
+    return v;
+  }
+
+  void write_all() {
+    std::vector<int64_t> slots(static_cast<size_t>(kSeqs) * kBlocksMax * shape_.block_size);
+    std::iota(slots.begin(), slots.end(), 0);
+    std::byte* plane = plane_.empty() ? nullptr : reinterpret_cast<std::byte*>(plane_.data());
+    KvWritten written{LayerIdx{0}, static_cast<int32_t>(slots.size()), slots.data(), kv(), &plane};
+    method_.on_kv_written(written, *ops_, stream_);
+  }
+
+  std::vector<float> randoms(int64_t count) {
+    std::normal_distribution<float> normal;
+    std::vector<float> x(static_cast<size_t>(count));
+    for (float& v : x) v = normal(rng_);
+    return x;
+  }
+
+  const GsaOptions options_;
+  const ModelShape shape_ = shape_of();
+  std::mt19937 rng_{7};
+  std::unique_ptr<Device> device_ = make_cpu_device();
+  StepMemory staging_{*device_};
+  Gsa method_;
+  HashRotation rotation_ = HashRotation::make(64, 128).value();
+  std::unique_ptr<Ops> ops_ = make_ref_ops();
+  CpuStream stream_;
+  std::vector<uint64_t> plane_;
+  std::vector<float> keys_, q_;
+  List tables_, seqs_, lens_, budgets_;
+  std::vector<SequenceId> ids_;
+  StepRows step_;
+};
+
+constexpr GsaRepresentation kWithQuery[] = {GsaRepresentation::hash, GsaRepresentation::mean, GsaRepresentation::minmax,
+                                            GsaRepresentation::mean_hash, GsaRepresentation::oracle};
+
+TEST(Gsa, EveryRepresentationReadsWhatItsOperationKeeps) {
+  for (const auto representation : kWithQuery) {
+    SCOPED_TRACE(static_cast<int>(representation));
+    World w(options_of(representation));
+    std::vector<Row> rows = {{0, 192}, {1, 7, 0}, {0, 100, 64}, {1, 0}};
+    for (int i = 0; i < 10; ++i) rows.push_back({1, 150 + i});  // more than the oracle holds at once
+    const Selection s = w.step(rows)[0];
+    EXPECT_EQ(s.kind, Selection::Kind::list);
+    EXPECT_EQ(s.heads, HeadGroups::per_kv_head);
+    EXPECT_EQ(s.tokens_per_unit, 8);
+    ASSERT_EQ(s.rows, static_cast<int32_t>(rows.size()));
+    for (int32_t r = 0; r < s.rows; ++r) {
+      if (rows[r].len == 0) continue;  // padding, which chooses nothing
+      for (int32_t h = 0; h < 2; ++h) EXPECT_EQ(World::listed(s, r, h), w.own_choice(r, h)) << r << " " << h;
+    }
+    EXPECT_EQ(World::listed(s, 2, 0).size(), 8u) << "the request's own budget";
+  }
+}
+
+TEST(Gsa, RepresentationsDiffer) {
+  std::set<List> lists;
+  for (const auto representation : kWithQuery) {
+    World w(options_of(representation, 64));
+    lists.insert(World::listed(w.step({{0, 192}})[0], 0, 0));
+  }
+  EXPECT_GE(lists.size(), 4u);
+}
+
+TEST(Gsa, RecencyIsOneListForAllAndCountsEveryRow) {
+  World w(options_of(GsaRepresentation::recency, 40));
+  // 24 blocks, k 5: the windows 0, 22, 23 and by position 20, 21; then 21, 20 have the most again.
+  auto s = w.step({{0, 192}, {0, 192}}, {0, 2});
+  EXPECT_EQ(s[0].heads, HeadGroups::all);
+  EXPECT_EQ(World::listed(s[0], 0, 0), (List{0, 20, 21, 22, 23}));
+  EXPECT_EQ(World::listed(s[1], 1, 0), (List{0, 20, 21, 22, 23}));
+  // Another request has its own history: at 10 blocks it reads 6 and 7, and keeps to them as the context grows.
+  w.step({{1, 80}});
+  w.step({{1, 80}});
+  EXPECT_EQ(World::listed(w.step({{1, 192}})[0], 0, 0), (List{0, 8, 9, 22, 23})) << "the window's blocks count as chosen";
+}
+
+TEST(Gsa, WithOverlapTheScoresOfAStepChooseForTheNext) {
+  for (const auto representation : {GsaRepresentation::hash, GsaRepresentation::mean, GsaRepresentation::oracle}) {
+    GsaOptions o = options_of(representation, 48);
+    o.overlap = true;
+    World w(o);
+    Selection s = w.step({{0, 190}})[0];
+    const List first = w.own_choice(0, 1);
+    EXPECT_EQ(World::listed(s, 0, 1), first) << "the first step reads by its own query";
+    s = w.step({{0, 191}})[0];
+    EXPECT_EQ(World::listed(s, 0, 1), first);
+    const List second = w.own_choice(0, 1);
+    EXPECT_NE(first, second);
+    s = w.step({{0, 192}})[0];
+    EXPECT_EQ(World::listed(s, 0, 1), second);
+  }
+}
+
+TEST(Gsa, AnOpenedBlockTakesThePlaceOfTheOneThatLeftTheWindow) {
+  GsaOptions o = options_of(GsaRepresentation::hash, 48);
+  o.overlap = true;
+  World w(o);
+  w.step({{0, 152}});  // 19 blocks, whole
+  List want = w.own_choice(0, 0);
+  ASSERT_EQ(want.size(), 6u);
+  const Selection s = w.step({{0, 153}})[0];  // opens block 19: 17 leaves the window
+  want.erase(std::find(want.begin(), want.end(), 17));
+  want.push_back(19);
+  EXPECT_EQ(World::listed(s, 0, 0), want);
+}
+
+TEST(Gsa, EachRowOfAnExtensionIsAStep) {
+  GsaOptions o = options_of(GsaRepresentation::hash, 48);
+  o.overlap = true;
+  World w(o);
+  Selection s = w.step({{0, 186}, {0, 187}, {0, 188}, {1, 150}})[0];
+  EXPECT_EQ(World::listed(s, 0, 0), w.own_choice(0, 0));
+  EXPECT_EQ(World::listed(s, 1, 0), w.own_choice(0, 0));
+  EXPECT_EQ(World::listed(s, 2, 0), w.own_choice(1, 0));
+  EXPECT_EQ(World::listed(s, 3, 0), w.own_choice(3, 0)) << "another request begins with its own";
+  const List last = w.own_choice(2, 0);
+  EXPECT_EQ(World::listed(w.step({{0, 189}})[0], 0, 0), last);
+}
+
+TEST(Gsa, LayersAndHeadsCarryTheirOwnLists) {
+  GsaOptions o = options_of(GsaRepresentation::mean, 48);
+  o.overlap = true;
+  World w(o);
+  w.begin({{0, 180}});
+  w.select(0);
+  const List zero = w.own_choice(0, 0), other_head = w.own_choice(0, 1);
+  const Selection s = w.step({{0, 181}}, {2})[0];
+  EXPECT_EQ(World::listed(s, 0, 0), w.own_choice(0, 0)) << "layer 2 had none";
+  const Selection again = w.step({{0, 181}}, {0})[0];
+  EXPECT_EQ(World::listed(again, 0, 0), zero);
+  EXPECT_EQ(World::listed(again, 0, 1), other_head);
+}
+
+TEST(Gsa, ARequestThatBeginsAgainOrIsRolledBackHasNoState) {
+  GsaOptions o = options_of(GsaRepresentation::hash, 48);
+  o.overlap = true;
+  World w(o);
+  w.step({{0, 180}});
+  w.method().request_finish(SequenceId{1});
+  w.method().request_finish(SequenceId{1});  // idempotent
+  w.method().request_begin(SequenceId{1});
+  Selection s = w.step({{0, 181}})[0];
+  EXPECT_EQ(World::listed(s, 0, 0), w.own_choice(0, 0));
+  s = w.step({{0, 100}})[0];
+  EXPECT_EQ(World::listed(s, 0, 0), w.own_choice(0, 0)) << "chosen of more blocks than there are";
+}
+
+std::vector<Want> wants_of(World& w) {
+  std::vector<Want> wants;
+  w.method().take_wants(&wants);
+  return wants;
+}
+
+TEST(Gsa, WithOverlapItWantsWhatTheNextStepReads) {
+  GsaOptions o = options_of(GsaRepresentation::hash, 48);
+  o.overlap = true;
+  World w(o);
+  w.step({{1, 170}, {0, 180}, {0, 181}}, {0, 2});
+  std::set<std::tuple<uint64_t, int32_t, int32_t, int32_t>> want, got;
+  for (int32_t layer : {0, 2}) {
+    for (int32_t h = 0; h < 2; ++h) {
+      for (int32_t b : w.own_choice(0, h)) want.insert({2, layer, h, b});
+      for (int32_t b : w.own_choice(2, h)) want.insert({1, layer, h, b});
+    }
+  }
+  for (const Want& x : wants_of(w)) {
+    got.insert({x.sequence.value, x.layer.value, x.head.value, x.logical_block});
+    EXPECT_EQ(x.priority, x.sequence.value == 2 ? 0 : 1) << "the second in the queue is HIGH";
+    EXPECT_EQ(x.steps_ahead, 1);
+  }
+  EXPECT_EQ(got, want);
+  EXPECT_TRUE(wants_of(w).empty()) << "told once";
+}
+
+TEST(Gsa, WithoutOverlapItGuessesThatTheNextStepsReadTheSame) {
+  World w(options_of(GsaRepresentation::minmax, 48));
+  const Selection s = w.step({{0, 180}}, {1})[0];
+  const auto wants = wants_of(w);
+  ASSERT_EQ(wants.size(), 12u);
+  List first_head;
+  for (const Want& x : wants) {
+    EXPECT_EQ(x.layer.value, 1);
+    EXPECT_EQ(x.priority, 3) << "LOW";
+    EXPECT_EQ(x.steps_ahead, 2);
+    if (x.head.value == 0) first_head.push_back(x.logical_block);
+  }
+  EXPECT_EQ(first_head, World::listed(s, 0, 0));
+}
+
+TEST(Gsa, WantsEndWithTheirRequestAndWithPrefetchOff) {
+  World w(options_of(GsaRepresentation::hash, 48));
+  w.step({{0, 180}, {1, 180}});
+  w.method().request_finish(SequenceId{2});
+  for (const Want& x : wants_of(w)) EXPECT_EQ(x.sequence.value, 1u);
+  for (const bool off : {true, false}) {
+    GsaOptions o = options_of(GsaRepresentation::hash, 48);
+    o.prefetch = !off;
+    o.prefetch_ahead = off ? 2 : 0;
+    World none(o);
+    none.step({{0, 180}});
+    EXPECT_TRUE(wants_of(none).empty());
+  }
+}
+
+TEST(Gsa, PrioritiesFollowTheQueue) {
+  const std::pair<int32_t, int32_t> expected[] = {{0, 0}, {1, 1}, {4, 1}, {5, 2}, {16, 2}, {17, 3}, {1000, 3}};
+  for (const auto& [position, priority] : expected) EXPECT_EQ(prefetch_priority(position), priority) << position;
+}
+
+TEST(Gsa, PlanesCarryTheirConfigurationAndScansAreCounted) {
+  const auto plane = [](GsaRepresentation r) {
+    GsaOptions o = options_of(r);
+    o.hash_bits = 256;
+    o.hash_seed = 9;
+    Gsa m(o);
+    EXPECT_TRUE(attach(m, shape_of(16)).ok());
+    CodesView view;
+    EXPECT_EQ(m.codes_view(nullptr, &view), r == GsaRepresentation::hash);
+    const auto planes = m.planes();
+    return std::tuple(planes.empty() ? "" : planes[0].name, planes.empty() ? 0 : planes[0].bytes_per_block, m.summary_bytes(33));
+  };
+  EXPECT_EQ(plane(GsaRepresentation::hash), std::tuple("codes.256.9", 16 * 32, 33 * 2 * 32));
+  EXPECT_EQ(plane(GsaRepresentation::mean), std::tuple("mean", 64 * 4, 3 * 2 * 64 * 4));
+  EXPECT_EQ(plane(GsaRepresentation::minmax), std::tuple("minmax", 64 * 8, 3 * 2 * 64 * 8));
+  EXPECT_EQ(plane(GsaRepresentation::mean_hash), std::tuple("mean_codes.256.9", 32, 3 * 2 * 32));
+  EXPECT_EQ(plane(GsaRepresentation::recency), std::tuple("", 0, 0));
+  EXPECT_EQ(plane(GsaRepresentation::oracle), std::tuple("", 0, 33 * 2 * 64 * 4)) << "every key";
+}
+
+TEST(Gsa, BadOptionsNameTheirFieldAndValue) {
+  const auto refused = [](auto change) {
+    GsaOptions o;
+    change(o);
+    Gsa m(o);
+    const Status s = attach(m, shape_of());
+    EXPECT_EQ(s.code(), StatusCode::invalid_argument);
+    EXPECT_EQ(s.message().rfind("gsa: ", 0), 0u) << s.message();
+    return s.message();
+  };
+  const auto has = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
+  EXPECT_TRUE(has(refused([](GsaOptions& o) { o.prefetch_workers = 0; }), "prefetch_workers 0"));
+  EXPECT_TRUE(has(refused([](GsaOptions& o) { o.max_pending_prefetch = -1; }), "max_pending_prefetch -1"));
+  EXPECT_TRUE(has(refused([](GsaOptions& o) { o.prefetch_ahead = -2; }), "prefetch_ahead -2"));
+  EXPECT_TRUE(has(refused([](GsaOptions& o) { o.prefetch_cache_size = 0; }), "prefetch_cache_size 0"));
+  EXPECT_TRUE(has(refused([](GsaOptions& o) { o.local_window_sz = 0; }), "local_window_sz 0"));
+  EXPECT_TRUE(has(refused([](GsaOptions& o) { o.reuse_layers = {1, 3}; }), "reuse_layers holds 3"));
+  Gsa latent{GsaOptions{}};
+  ModelShape mla = shape_of();
+  mla.kv_lora_rank = 512;
+  EXPECT_EQ(attach(latent, mla).code(), StatusCode::unsupported);
+}
+
+}  // namespace
+}  // namespace fovea

@@ -1,0 +1,85 @@
+#include "sparse/gsa_family/common.h"
+
+namespace fovea {
+
+Status check_gsa_options(const std::string& method, const GsaOptions& o, const ModelShape& shape) {
+  const auto bad = [&](const std::string& what) { return Status::invalid_argument(method + ": " + what); };
+  if (!(o.sparse_ratio > 0.0 && o.sparse_ratio <= 1.0))
+    return bad("sparse_ratio " + std::to_string(o.sparse_ratio) + " is not in (0, 1]");
+  const struct {
+    const char* name;
+    int32_t value, least;
+  } bounds[] = {
+      {"budget_tokens", o.budget_tokens, 0},
+      {"init_window_sz", o.init_window_sz, 0},
+      {"local_window_sz", o.local_window_sz, 1},  // the query's own block
+      {"min_blocks", o.min_blocks, 0},
+      {"prefetch_workers", o.prefetch_workers, 1},
+      {"max_pending_prefetch", o.max_pending_prefetch, 1},
+      {"prefetch_ahead", o.prefetch_ahead, 0},
+      {"prefetch_cache_size", o.prefetch_cache_size, 1},
+  };
+  for (const auto& b : bounds) {
+    if (b.value < b.least)
+      return bad(std::string(b.name) + " " + std::to_string(b.value) + " is less than " + std::to_string(b.least));
+  }
+  const auto check_layers = [&](const char* name, const std::vector<int32_t>& layers) -> Status {
+    for (int32_t layer : layers) {
+      if (layer < 0 || layer >= shape.num_layers)
+        return bad(std::string(name) + " holds " + std::to_string(layer) + ", the model has " +
+                   std::to_string(shape.num_layers) + " layers");
+    }
+    return {};
+  };
+  FOVEA_TRY(check_layers("dense_layers", o.dense_layers));
+  return check_layers("reuse_layers", o.reuse_layers);
+}
+
+Status PlacedCodec::place(const std::string& method, const GsaOptions& options, const ModelShape& shape, Device& device) {
+  FOVEA_ASSIGN(const auto rotation, HashRotation::make(shape.head_dim, options.hash_bits, options.hash_seed));
+  codec_ = rotation.codec();
+  const size_t bytes = sizeof(float) * codec_.rotations * 3 * codec_.n;
+  FOVEA_ASSIGN(signs_, device.allocate(bytes, method + " signs"));
+  const auto stream = device.make_stream();
+  device.copy(signs_.data(), codec_.signs, bytes, CopyKind::to_device, *stream);
+  codec_.signs = signs_.as<float>();
+  return stream->synchronize();
+}
+
+PlaneSpec codes_plane(const GsaOptions& options, const ModelShape& shape) {
+  return {"codes." + std::to_string(options.hash_bits) + "." + std::to_string(options.hash_seed), shape.kv_heads,
+          int64_t{shape.block_size} * options.hash_bits / 8, Residency::resident};
+}
+
+CodesView codes_in(std::byte* plane, const HashCodec& codec, const ModelShape& shape) {
+  const int64_t head_words = int64_t{shape.block_size} * codec.bits / 64;
+  return {reinterpret_cast<uint64_t*>(plane), head_words * shape.kv_heads, head_words, codec};
+}
+
+void encode_written(const KvWritten& written, const HashCodec& codec, const ModelShape& shape, Ops& ops, Stream& stream) {
+  EncodeCodesParams p;
+  p.tokens = written.tokens;
+  p.slot_mapping = written.slot_mapping;
+  p.kv = written.kv;
+  p.codes = codes_in(written.planes[0], codec, shape);
+  ops.encode_codes(p, stream);
+}
+
+HashSelectParams hash_select_params(const GsaOptions& options, const ModelShape& shape, const SelectInputs& in) {
+  HashSelectParams p;
+  p.rows = in.step->rows;
+  p.num_heads = shape.num_heads;
+  p.kv_heads = shape.kv_heads;
+  p.block_size = shape.block_size;
+  p.q = in.q;
+  p.row_seq = in.step->device_row_seq;
+  p.row_len = in.step->device_row_len;
+  p.init_blocks = options.init_window_sz;
+  p.local_blocks = options.local_window_sz;
+  p.average_group = options.average_group;
+  p.share_heads = options.share_heads;
+  p.table = in.block_table;
+  return p;
+}
+
+}  // namespace fovea

@@ -1,0 +1,39 @@
+// What the methods of the GSA family share: the checks of their options, and the codes of their keys.
+#pragma once
+
+#include <fovea/method.h>
+#include <fovea/options.h>
+
+#include "device/device.h"
+#include "kernels/ref/hash.h"
+
+#include <string>
+
+namespace fovea {
+
+// Refuses options that no model or this one cannot have, naming method, field and value.
+Status check_gsa_options(const std::string& method, const GsaOptions& options, const ModelShape& shape);
+
+// The sign-rotation codec of a configuration, its signs in device memory.
+class PlacedCodec {
+ public:
+  // Errors: invalid_argument naming field and value; resource_exhausted.
+  Status place(const std::string& method, const GsaOptions& options, const ModelShape& shape, Device& device);
+  const HashCodec& codec() const { return codec_; }
+
+ private:
+  HashCodec codec_;
+  Buffer signs_;
+};
+
+// Plane `codes.<bits>.<seed>`: a code of each token's key. Methods of one codec share it.
+PlaneSpec codes_plane(const GsaOptions& options, const ModelShape& shape);
+CodesView codes_in(std::byte* plane, const HashCodec& codec, const ModelShape& shape);
+
+// Codes of what a step wrote, where the fused cache write keeps those of another codec.
+void encode_written(const KvWritten& written, const HashCodec& codec, const ModelShape& shape, Ops& ops, Stream& stream);
+
+// The selection by codes that both methods run; rows, lists and capacity are the caller's.
+HashSelectParams hash_select_params(const GsaOptions& options, const ModelShape& shape, const SelectInputs& in);
+
+}  // namespace fovea

@@ -1,0 +1,136 @@
+#include "sparse/method_sections.h"
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+
+namespace fovea {
+namespace {
+
+template <auto Field>
+bool set_gsa(const YAML::Node& n, MethodOptions& o) {
+  auto& field = o.gsa.*Field;
+  field = n.as<std::remove_reference_t<decltype(field)>>();
+  return true;
+}
+
+bool ignore(const YAML::Node&, MethodOptions&) { return true; }
+
+template <typename Enum, size_t kCount>
+bool set_enum(const YAML::Node& n, const std::pair<const char*, Enum> (&names)[kCount], Enum* out) {
+  if (!n.IsScalar()) return false;
+  for (const auto& [name, value] : names) {
+    if (n.Scalar() != name) continue;
+    *out = value;
+    return true;
+  }
+  return false;
+}
+
+bool set_representation(const YAML::Node& n, MethodOptions& o) {
+  using R = GsaRepresentation;
+  static constexpr std::pair<const char*, R> kNames[] = {{"hash", R::hash},       {"mean", R::mean},
+                                                         {"minmax", R::minmax},   {"recency", R::recency},
+                                                         {"mean_hash", R::mean_hash}, {"oracle", R::oracle}};
+  return set_enum(n, kNames, &o.gsa.representation);
+}
+
+bool set_late_policy(const YAML::Node& n, MethodOptions& o) {
+  static constexpr std::pair<const char*, LatePolicy> kNames[] = {{"exact", LatePolicy::exact},
+                                                                  {"best_effort", LatePolicy::best_effort}};
+  return set_enum(n, kNames, &o.gsa.late_policy);
+}
+
+constexpr const char* kNoStore = "no block lies outside the pool";
+
+// Both methods of the family have these.
+constexpr MethodKey kGsaFamilyKeys[] = {
+    {"sparse_ratio", set_gsa<&GsaOptions::sparse_ratio>},
+    {"budget_tokens", set_gsa<&GsaOptions::budget_tokens>},
+    {"init_window_sz", set_gsa<&GsaOptions::init_window_sz>},
+    {"local_window_sz", set_gsa<&GsaOptions::local_window_sz>},
+    {"min_blocks", set_gsa<&GsaOptions::min_blocks>},
+    {"hash_bits", set_gsa<&GsaOptions::hash_bits>},
+    {"hash_planes", ignore},  // check_planes() looks at it
+    {"hash_seed", set_gsa<&GsaOptions::hash_seed>},
+    {"hash_cache_size", ignore, nullptr, "codes live and die with their blocks"},
+    {"average_group", set_gsa<&GsaOptions::average_group>},
+    {"share_heads", set_gsa<&GsaOptions::share_heads>},
+    {"dense_layers", set_gsa<&GsaOptions::dense_layers>},
+    {"reuse_layers", set_gsa<&GsaOptions::reuse_layers>},
+};
+
+constexpr MethodKey kGsaKeys[] = {
+    {"representation", set_representation, "hash, mean, minmax, recency, mean_hash or oracle"},
+    {"overlap", set_gsa<&GsaOptions::overlap>},
+    {"prefetch", set_gsa<&GsaOptions::prefetch>, "on or off", kNoStore},
+    {"prefetch_ahead", set_gsa<&GsaOptions::prefetch_ahead>, nullptr, kNoStore},
+    {"prefetch_workers", set_gsa<&GsaOptions::prefetch_workers>, nullptr, kNoStore},
+    {"max_pending_prefetch", set_gsa<&GsaOptions::max_pending_prefetch>, nullptr, kNoStore},
+    {"prefetch_cache_size", set_gsa<&GsaOptions::prefetch_cache_size>, nullptr, kNoStore},
+    {"late_policy", set_late_policy, "exact or best_effort", kNoStore},
+};
+
+// On one line, cut where it is long: a value can be a whole tree.
+std::string printed(const YAML::Node& node) {
+  std::ostringstream out;
+  out << node;
+  std::string text = out.str().substr(0, 60);
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+// UCM has both bits and planes; a plane is a bit here, so they must agree whichever comes first.
+Status check_planes(const YAML::Node& section, const std::string& where, const MethodOptions& o) {
+  if (!section["hash_planes"]) return {};
+  int64_t planes = -1;
+  if (!YAML::convert<int64_t>::decode(section["hash_planes"], planes) || planes != o.gsa.hash_bits)
+    return Status::invalid_argument(where + ".hash_planes: " + printed(section["hash_planes"]) +
+                                    " differs from hash_bits " + std::to_string(o.gsa.hash_bits));
+  return {};
+}
+
+const MethodKey* find_key(const MethodSection& section, const std::string& name) {
+  for (const auto& keys : section.keys) {
+    for (const MethodKey& key : keys) {
+      if (name == key.name) return &key;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+const std::vector<MethodSection>& method_sections() {
+  static const std::vector<MethodSection> sections = {
+      {"GSA", "gsa", {kGsaFamilyKeys, kGsaKeys}, check_planes},
+      {"GSA_OnDevice", "gsa_on_device", {kGsaFamilyKeys}, check_planes},
+  };
+  return sections;
+}
+
+Status read_method_section(const MethodSection& section, const YAML::Node& values, const std::string& where,
+                           MethodOptions* options, std::vector<std::string>* notes) {
+  options->name = section.method;
+  if (values.IsNull()) return {};
+  if (!values.IsMap()) return Status::invalid_argument(where + " is not a map");
+  std::set<std::string> seen;
+  for (const auto& entry : values) {
+    const std::string name = entry.first.Scalar();
+    const MethodKey* key = find_key(section, name);
+    if (!key) return Status::invalid_argument(where + "." + name + " is not a known key");
+    if (!seen.insert(name).second) return Status::invalid_argument(where + "." + name + " is given twice");
+    bool ok = false;
+    try {
+      ok = key->set(entry.second, *options);
+    } catch (const YAML::Exception&) {
+    }
+    if (!ok)
+      return Status::invalid_argument(where + "." + name + ": \"" + printed(entry.second) + "\" is not " +
+                                      (key->expects ? key->expects : "of its type"));
+    if (key->no_effect && notes) notes->push_back(where + "." + name + " has no effect: " + key->no_effect);
+  }
+  return section.check ? section.check(values, where, *options) : Status();
+}
+
+}  // namespace fovea

@@ -1,0 +1,287 @@
+// Method gsa inside the engine: summaries that stay true to the cache, answers that do not depend on what runs beside them,
+// layers that reuse a choice, what a request's state says, and decode rows within a cap.
+#include "engine_test_util.h"
+
+#include "engine/engine_impl.h"
+#include "kernels/ref/hash.h"
+#include "kernels/ref/summary.h"
+
+#include <set>
+
+namespace fovea::testing {
+namespace {
+
+using R = GsaRepresentation;
+
+MethodOptions gsa(R representation, const std::string& label, int32_t budget_tokens = 128) {
+  MethodOptions m;
+  m.name = "gsa";
+  m.label = label;
+  m.gsa.representation = representation;
+  m.gsa.budget_tokens = budget_tokens;
+  return m;
+}
+
+EngineOptions options(std::vector<MethodOptions> methods) {
+  EngineOptions o = exact_options(tiny_checkpoint("qwen3_llama3_8h2kv_d64"));
+  o.device = "cpu";
+  o.decode_method = methods[0].label;
+  o.methods = std::move(methods);
+  o.sparse_min_context = 64;
+  o.max_model_len = 1024;
+  o.max_num_seqs = 4;
+  return o;
+}
+
+const std::vector<std::pair<R, const char*>> kAll = {{R::hash, "hash"},           {R::mean, "mean"},
+                                                     {R::minmax, "minmax"},       {R::recency, "recency"},
+                                                     {R::mean_hash, "mean_hash"}, {R::oracle, "oracle"}};
+
+std::vector<MethodOptions> all_methods(bool overlap) {
+  std::vector<MethodOptions> out;
+  for (const auto& [representation, name] : kAll) {
+    out.push_back(gsa(representation, name));
+    out.back().gsa.overlap = overlap;
+  }
+  return out;
+}
+
+// Every summary of a sequence's blocks equals one made afresh from the keys in the cache.
+void expect_true_summaries(EngineImpl& e, SequenceId seq) {
+  const PageTable& table = e.blocks().table(seq);
+  const int64_t tokens = e.blocks().num_tokens(seq), bs = e.blocks().block_size();
+  std::vector<int64_t> slots;
+  for (int64_t t = 0; t < tokens; ++t) slots.push_back(int64_t{table.block(static_cast<int32_t>(t / bs)).value} * bs + t % bs);
+  const HashRotation rotation = HashRotation::make(64, 128).value();
+  for (int32_t layer = 0; layer < e.model().shape.num_layers; ++layer) {
+    const KvView kv = e.kv().kv_view(LayerIdx{layer});
+    const auto plane = [&](const char* name) { return e.kv().plane(*e.kv().find_plane(name), LayerIdx{layer}); };
+    const int64_t cells = int64_t{e.blocks().num_blocks()} * kv.kv_heads;
+    std::vector<float> mean(cells * 64), minmax(cells * 128);
+    std::vector<uint64_t> codes(cells * 2);
+    BlockSummariesParams p;
+    p.tokens = static_cast<int32_t>(slots.size());
+    p.slot_mapping = slots.data();
+    p.kv = kv;
+    p.mean = mean.data();
+    p.minmax = minmax.data();
+    p.mean_codes = codes.data();
+    p.codec = rotation.codec();
+    ref::block_summaries(p);
+    for (int32_t b = 0; b < table.size(); ++b) {
+      for (int64_t cell = int64_t{table.block(b).value} * kv.kv_heads; cell < (int64_t{table.block(b).value} + 1) * kv.kv_heads; ++cell) {
+        const auto* m = reinterpret_cast<const float*>(plane("mean")) + cell * 64;
+        const auto* x = reinterpret_cast<const float*>(plane("minmax")) + cell * 128;
+        const auto* c = reinterpret_cast<const uint64_t*>(plane("mean_codes.128.7")) + cell * 2;
+        ASSERT_TRUE(std::equal(m, m + 64, mean.begin() + cell * 64)) << "layer " << layer << " block " << b;
+        ASSERT_TRUE(std::equal(x, x + 128, minmax.begin() + cell * 128)) << "layer " << layer << " block " << b;
+        ASSERT_TRUE(std::equal(c, c + 2, codes.begin() + cell * 2)) << "layer " << layer << " block " << b;
+      }
+    }
+  }
+}
+
+TEST(GsaEngine, SummariesFollowTheCacheThroughChunksDecodesAndForks) {
+  EngineOptions o = options(all_methods(false));
+  o.max_num_batched_tokens = 50;  // chunks that end inside blocks
+  auto engine = make_engine(o);
+  auto& impl = dynamic_cast<EngineImpl&>(*engine);
+  const auto vocab = engine->model().vocab_size;
+  Request document = greedy(random_prompt(1, 237, vocab), 0);
+  document.hold = true;
+  const auto held = engine->submit(document);
+  ASSERT_TRUE(held.ok());
+  run_all(*engine);
+  expect_true_summaries(impl, SequenceId{1});
+  for (int i = 0; i < 2; ++i) {  // the document's last block is copied when each is appended to
+    Request question = greedy(random_prompt(9 + i, 7, vocab), 23);
+    question.fork_of = *held;
+    ASSERT_TRUE(engine->submit(question).ok());
+  }
+  std::vector<Output> outputs;
+  for (int step = 0; step < 20; ++step) ASSERT_TRUE(engine->step(&outputs).ok());
+  for (uint64_t seq : {1, 2, 3}) expect_true_summaries(impl, SequenceId{seq});
+  run_all(*engine);
+}
+
+TEST(GsaEngine, AnswersDoNotDependOnTheBatch) {
+  for (const bool overlap : {false, true}) {
+    auto engine = make_engine(options(all_methods(overlap)));
+    const auto vocab = engine->model().vocab_size;
+    std::map<std::string, std::vector<TokenId>> alone;
+    for (const auto& [representation, name] : kAll) {
+      Request r = greedy(random_prompt(3, 300, vocab), 20);
+      r.decode_method = name;
+      const Result1 one = run_one(*engine, r);
+      EXPECT_LT(one.stats.kv_bytes_read, one.stats.kv_bytes_dense) << name;
+      alone[name] = one.tokens;
+    }
+    std::map<uint64_t, std::string> names;
+    for (const auto& [representation, name] : kAll) {
+      Request r = greedy(random_prompt(3, 300, vocab), 20);
+      r.decode_method = name;
+      names[engine->submit(r)->value] = name;
+      Request other = greedy(random_prompt(4, 150, vocab), 9);
+      other.decode_method = name;
+      ASSERT_TRUE(engine->submit(other).ok());
+    }
+    for (const auto& [id, result] : run_all(*engine)) {
+      if (names.contains(id.first)) {
+        EXPECT_EQ(result.tokens, alone[names[id.first]]) << names[id.first] << (overlap ? " overlap" : "");
+      }
+    }
+  }
+}
+
+TEST(GsaEngine, AWholeBudgetIsDense) {
+  auto engine = make_engine(options(all_methods(true)));
+  const auto prompt = random_prompt(5, 200, engine->model().vocab_size);
+  Request dense = greedy(prompt, 12);
+  dense.decode_method = "dense";
+  const Result1 want = run_one(*engine, dense);
+  for (const auto& [representation, name] : kAll) {
+    Request r = greedy(prompt, 12);
+    r.decode_method = name;
+    r.budget_tokens = 1024;
+    const Result1 got = run_one(*engine, r);
+    EXPECT_EQ(got.tokens, want.tokens);
+    for (size_t i = 0; i < want.logits.size(); ++i) EXPECT_EQ(max_difference(got.logits[i], want.logits[i]), 0.0f) << name;
+  }
+}
+
+TEST(GsaEngine, OneMethodPerCodecAndASecondBesideTheFusedOne) {
+  std::vector<MethodOptions> methods = {gsa(R::hash, "first"), gsa(R::hash, "second"), gsa(R::hash, "alone")};
+  methods[0].gsa.hash_seed = 8;
+  auto both = make_engine(options({methods[0], methods[1]}));  // seed 8 is kept by the fused write, 7 from the cache
+  auto alone = make_engine(options({methods[2]}));
+  const auto prompt = random_prompt(6, 300, both->model().vocab_size);
+  Request r = greedy(prompt, 20);
+  r.decode_method = "second";
+  const Result1 got = run_one(*both, r);
+  r.decode_method = "alone";
+  const Result1 want = run_one(*alone, r);
+  EXPECT_EQ(got.tokens, want.tokens);
+  for (size_t i = 0; i < want.logits.size(); ++i) EXPECT_EQ(max_difference(got.logits[i], want.logits[i]), 0.0f);
+}
+
+// A layer that reuses reads what the layer before it chose, and scans nothing.
+TEST(GsaEngine, LayersReuseAChoice) {
+  for (const char* name : {"gsa", "gsa_on_device"}) {
+    MethodOptions m = gsa(R::hash, "m");
+    m.name = name;
+    m.gsa.reuse_layers = {1};
+    auto engine = make_engine(options({m}));
+    ASSERT_GE(engine->model().shape.num_layers, 2);
+    std::map<std::pair<int64_t, int32_t>, std::vector<int32_t>> read;
+    engine->set_trace([&](const SelectionTrace& t) {
+      if (t.selection->kind != Selection::Kind::list) return;
+      const int64_t cell = int64_t{t.row} * t.selection->groups;
+      read[{t.position, t.layer.value}] = {t.selection->units + cell * t.selection->capacity,
+                                           t.selection->units + cell * t.selection->capacity + t.selection->counts[cell]};
+    });
+    Request r = greedy(random_prompt(3, 300, engine->model().vocab_size), 8);
+    r.trace = true;
+    const Result1 result = run_one(*engine, r);
+    int64_t scanned = 0;
+    for (int64_t position = 300; position < 307; ++position) {
+      const auto chosen = read[{position, 0}];
+      EXPECT_EQ(chosen.size(), 8u);
+      EXPECT_EQ(chosen, (read[{position, 1}])) << name;
+      scanned += (position + 1) * 2 * 16;
+    }
+    EXPECT_EQ(result.stats.summary_bytes_read, scanned * (engine->model().shape.num_layers - 1));
+  }
+}
+
+TEST(GsaEngine, TheStateOfARequest) {
+  auto engine = make_engine(options({gsa(R::mean, "mean")}));
+  const auto vocab = engine->model().vocab_size;
+  EXPECT_EQ(engine->request_state(RequestId{7}).status().code(), StatusCode::not_found);
+  Request r = greedy(random_prompt(3, 300, vocab), 20);
+  r.sampling.n = 2;
+  r.trace = true;
+  const RequestId id = *engine->submit(r);
+  EXPECT_EQ(engine->request_state(id).status().code(), StatusCode::not_found) << "no step has taken it over";
+  std::vector<Output> outputs;
+  ASSERT_TRUE(engine->step(&outputs).ok());
+  SparseRequestState s = *engine->request_state(id);
+  EXPECT_EQ(s.request_id, id);
+  EXPECT_EQ(s.scheduled_tokens, 300);
+  EXPECT_EQ(s.computed_tokens, 300);
+  EXPECT_EQ(s.block_ids.size(), 19u);
+  ASSERT_EQ(s.block_hashes.size(), 18u) << "the last block is not full";
+  EXPECT_EQ(s.block_hashes[0].size(), 64u);
+  EXPECT_EQ(std::set<std::string>(s.block_hashes.begin(), s.block_hashes.end()).size(), 18u);
+  EXPECT_TRUE(s.selected_blocks.empty()) << "prefill only";
+  EXPECT_EQ(s.bytes_read, 0);
+  EXPECT_EQ(engine->request_state(id, 2).status().code(), StatusCode::invalid_argument);
+
+  std::set<int32_t> read;
+  engine->set_trace([&](const SelectionTrace& t) {
+    if (t.index != 1 || t.selection->kind != Selection::Kind::list) return;
+    for (int32_t g = 0; g < t.selection->groups; ++g) {
+      const int64_t cell = int64_t{t.row} * t.selection->groups + g;
+      for (int32_t i = 0; i < t.selection->counts[cell]; ++i) read.insert(t.selection->units[cell * t.selection->capacity + i]);
+    }
+  });
+  for (int step = 0; step < 3; ++step) {
+    read.clear();
+    ASSERT_TRUE(engine->step(&outputs).ok());
+  }
+  s = *engine->request_state(id, 1);
+  EXPECT_EQ(s.index, 1);
+  EXPECT_EQ(s.scheduled_tokens, 1);
+  EXPECT_EQ(s.computed_tokens, 303);
+  EXPECT_EQ(s.block_hashes.size(), 18u);
+  EXPECT_GE(s.selected_blocks.size(), 8u);
+  EXPECT_EQ(s.selected_blocks, std::vector<int32_t>(read.begin(), read.end()));
+  EXPECT_GT(s.bytes_read, 0);
+  EXPECT_GT(s.bytes_saved, 0);
+  EXPECT_EQ(s.prefetch, PrefetchState::none);
+  run_all(*engine);
+  EXPECT_EQ(engine->request_state(id).status().code(), StatusCode::not_found) << "it is over";
+}
+
+TEST(GsaEngine, AHeldRequestKeepsItsBlocks) {
+  auto engine = make_engine(options({gsa(R::mean, "mean")}));
+  Request r = greedy(random_prompt(3, 100, engine->model().vocab_size), 0);
+  r.hold = true;
+  const RequestId id = *engine->submit(r);
+  run_all(*engine);
+  const SparseRequestState s = *engine->request_state(id);
+  EXPECT_EQ(s.computed_tokens, 100);
+  EXPECT_EQ(s.block_ids.size(), 7u);
+  engine->release(id);
+  run_all(*engine);
+  EXPECT_EQ(engine->request_state(id).status().code(), StatusCode::not_found);
+}
+
+TEST(GsaEngine, ACapOnBlocksChangesNoAnswer) {
+  EngineOptions o = options({gsa(R::hash, "hash")});
+  std::vector<Answers> answers;
+  for (const int64_t most : {0, 10}) {
+    o.max_step_kv_blocks = most;
+    auto engine = make_engine(o);
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(engine->submit(greedy(random_prompt(20 + i, 200 + 50 * i, engine->model().vocab_size), 15)).ok());
+    answers.push_back(run_all(*engine));
+  }
+  for (const auto& [id, result] : answers[0]) EXPECT_EQ(result.tokens, answers[1].at(id).tokens);
+  o.max_step_kv_blocks = -1;
+  const auto refused = Engine::create(o);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().message().find("--max-step-kv-blocks"), std::string::npos);
+}
+
+TEST(GsaEngine, WhatDoesNotFitTheModelIsRefusedByName) {
+  MethodOptions m = gsa(R::mean, "mine");
+  m.gsa.reuse_layers = {0};
+  EXPECT_NE(Engine::create(options({m})).status().message().find("reuse_layers"), std::string::npos);
+  m.gsa.reuse_layers = {};
+  m.gsa.prefetch_workers = 0;
+  const std::string message = Engine::create(options({m})).status().message();
+  EXPECT_NE(message.find("mine"), std::string::npos) << message;
+  EXPECT_NE(message.find("prefetch_workers 0"), std::string::npos) << message;
+}
+
+}  // namespace
+}  // namespace fovea::testing
