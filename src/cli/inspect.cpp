@@ -57,8 +57,8 @@ Status execute(const InspectFlags& f) {
   std::printf("shape      %d layers, hidden %d, ffn %d, %d query heads, %d KV heads of %d, vocabulary %d\n", m.shape.num_layers,
               m.hidden_size, m.intermediate_size, m.shape.num_heads, m.shape.kv_heads, m.shape.head_dim, m.vocab_size);
   if (m.shape.kv_lora_rank > 0)
-    std::printf("latents    %d + %d for the position; indexer of %d heads of %d, %d tokens chosen\n", m.shape.kv_lora_rank, m.shape.rope_dim,
-                m.shape.index_heads, m.shape.index_dim, m.shape.index_topk);
+    std::printf("latents    %d + %d for the position; indexer of %d heads of %d, %d tokens chosen\n", m.shape.kv_lora_rank,
+                m.shape.rope_dim, m.shape.index_heads, m.shape.index_dim, m.shape.index_topk);
   std::printf("positions  %lld, rope %s\n", static_cast<long long>(m.max_position_embeddings), m.rope.c_str());
   std::printf("text       tokenizer %s, chat template %s\n", m.has_tokenizer ? "yes" : "no", m.has_chat_template ? "yes" : "no");
   std::printf("KV         %s a token (%s), %s a token of summaries\n", bytes_text(kv_token).c_str(),

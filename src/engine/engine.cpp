@@ -373,6 +373,10 @@ Status EngineImpl::check_request(const Request& r) const {
   if (r.trace_mass && !device_->is_host()) return Status::unsupported("trace_mass: it needs --device cpu");
   if (r.trace_mass && info_.shape.kv_lora_rank > 0) return Status::unsupported("trace_mass: it needs a model with K and V in its cache, not MLA");
   if (r.budget_tokens < 0) return Status::invalid_argument("budget_tokens: " + std::to_string(r.budget_tokens) + " is negative");
+  const std::string& decodes = r.decode_method.empty() ? options_.decode_method : r.decode_method;
+  if (const Method* m = methods_[static_cast<size_t>(method_index(decodes))].method.get(); r.budget_tokens > 0 && m && m->trained())
+    return Status::invalid_argument("budget_tokens: " + std::to_string(r.budget_tokens) + ": " + decodes +
+                                    " reads what the model was trained to read, and no request's budget (dsa[topk=...] reads less)");
   if (r.hold && (r.sampling.n != 1)) return Status::invalid_argument("hold: needs n = 1, not " + std::to_string(r.sampling.n));
   if (r.sampling.max_tokens == 0 && r.sampling.n != 1) return Status::invalid_argument("max_tokens: 0 needs n = 1");
   return {};

@@ -132,7 +132,8 @@ class DeepseekV32 final : public Transformer {
     size_t next = 0;
     const auto floats = [&] { return arena.take<float>(b.tokens * width[next++]); };
     Activations a;
-    for (float** p : {&a.x, &a.normed, &a.q_a, &a.qr, &a.q, &a.kv_a, &a.absorbed, &a.latent, &a.heads, &a.lse, &a.delta, &a.gate, &a.up, &a.routed})
+    for (float** p : {&a.x, &a.normed, &a.q_a, &a.qr, &a.q, &a.kv_a, &a.absorbed, &a.latent, &a.heads, &a.lse, &a.delta, &a.gate,
+                      &a.up, &a.routed})
       *p = floats();
     a.experts = arena.take<int32_t>(b.tokens * width[next++]);
     for (float** p : {&a.expert_weights, &a.index_q, &a.index_k, &a.index_weights, &a.cos, &a.sin}) *p = floats();
@@ -146,7 +147,8 @@ class DeepseekV32 final : public Transformer {
     FOVEA_CHECK(products.size() <= weights.size());
     int32_t count = 0;
     for (const Product& p : products) {
-      weights[count++] = {p.w->data, p.w->dtype, static_cast<int32_t>(p.w->rows), p.bias && !p.bias->empty() ? p.bias->data() : nullptr, p.out};
+      const float* bias = p.bias && !p.bias->empty() ? p.bias->data() : nullptr;
+      weights[count++] = {p.w->data, p.w->dtype, static_cast<int32_t>(p.w->rows), bias, p.out};
     }
     ops.linear({x, rows, static_cast<int32_t>(products.begin()->w->cols), weights.data(), count}, stream);
   }
@@ -263,7 +265,8 @@ class DeepseekV32 final : public Transformer {
   }
 
   // x += the chosen experts' sum.
-  void route(const ForwardBatch& b, const Activations& a, const MoeWeights& w, const ExpertPointers& pointers, Ops& ops, Stream& stream) const {
+  void route(const ForwardBatch& b, const Activations& a, const MoeWeights& w, const ExpertPointers& pointers, Ops& ops,
+             Stream& stream) const {
     MoeRouteParams r;
     r.x = a.normed;
     r.rows = b.tokens;
@@ -331,7 +334,8 @@ Result<std::unique_ptr<Transformer>> make_deepseek_v32(const ModelConfig& config
   const MlaShape shape = mla_shape(d);
   const int64_t token_bytes = int64_t{config.num_heads} * (shape.nope + shape.v) * static_cast<int64_t>(sizeof(float));
   const int64_t least = std::max(limits.max_rows, limits.max_seqs);
-  const auto capacity = static_cast<int32_t>(std::clamp<int64_t>(kExpandedBytes / token_bytes, least, std::max<int64_t>(least, kPrefixChunkCapacity)));
+  const int64_t most = std::max<int64_t>(least, kPrefixChunkCapacity);
+  const auto capacity = static_cast<int32_t>(std::clamp<int64_t>(kExpandedBytes / token_bytes, least, most));
   // All heads at a time: the expansion is then a product by the whole of kv_b.
   FOVEA_ASSIGN(auto dense_prefill,
                ChunkedPrefixAttention::create({config.num_heads, shape, limits.max_rows, capacity, INT64_MAX}, device));
