@@ -36,7 +36,7 @@ class Golden {
     bias_ = wave(dim_, 19, 2, 11, 1.0f / 32);
     cos_ = json.at("cos").get<std::vector<float>>();
     sin_ = json.at("sin").get<std::vector<float>>();
-    for (int32_t b = 0; b <= tokens_ / kBlock; ++b) table_.push_back((b * 3 + 1) % (tokens_ / kBlock + 1));
+    for (int32_t b = tokens_ / kBlock; b >= 0; --b) table_.push_back(b);
     for (int32_t t = 0; t < tokens_; ++t) slots_.push_back(table_[t / kBlock] * kBlock + t % kBlock);
     const int64_t room = static_cast<int64_t>(table_.size()) * kBlock;
     plane_.assign(room * dim_ * index_element_bytes(precision), std::byte{0xff});

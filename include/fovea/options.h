@@ -50,11 +50,25 @@ struct GsaOptions {
   LatePolicy late_policy = LatePolicy::exact;
 };
 
+// Index space in which DSA also leaves its choice, beside the Selection (which is always of positions).
+enum class DsaTransform : uint8_t { none, paged, ragged };
+
+// Options of DSA, the indexer of DeepSeek-V3.2 and GLM-5 (docs/dsa.md).
+struct DsaOptions {
+  IndexPrecision precision = IndexPrecision::exact;  // of index keys and queries
+  int32_t topk = 0;             // tokens a row reads; 0: the model's index_topk, which is also the most
+  DsaTransform transform = DsaTransform::none;
+  bool fuse_topk = true;        // transform in the last stage of the choice; false: after it
+  bool materialize = false;     // write the scores out, in chunks (the oracle of the streaming choice)
+  int64_t prefix_chunk_capacity = 131072;  // tokens of a chunk of prefixes, over the whole batch
+};
+
 // One configuration of a method, held ready by the engine; a request picks it by its label.
 struct MethodOptions {
-  std::string name = "dense";  // dense, gsa, gsa_on_device
+  std::string name = "dense";  // dense, dsa, gsa, gsa_on_device
   std::string label;           // unique in an engine; empty: the name
   GsaOptions gsa;
+  DsaOptions dsa;
 };
 
 enum class NumericsChoice : uint8_t { automatic, f32, bf16 };

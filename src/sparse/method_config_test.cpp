@@ -172,13 +172,33 @@ TEST(MethodConfig, HashPlanesMustBeHashBitsWhicheverComesFirst) {
   expect_refused(section("    hash_planes: many\n"), bad, {"hash_planes", "many"});
 }
 
+TEST(MethodConfig, DsaHasItsSection) {
+  std::vector<std::string> notes;
+  const auto m = parse("ucm_sparse_config: {DSA: {precision: fp8, topk: 256, transform: ragged, fuse_topk: false, materialize: true,"
+                       " prefix_chunk_capacity: 65536}}", &notes);
+  ASSERT_TRUE(m.ok()) << m.status().message();
+  ASSERT_EQ(m->size(), 1u);
+  EXPECT_EQ(m->at(0).name, "dsa");
+  const DsaOptions& o = m->at(0).dsa;
+  EXPECT_EQ(o.precision, IndexPrecision::fp8);
+  EXPECT_EQ(o.topk, 256);
+  EXPECT_EQ(o.transform, DsaTransform::ragged);
+  EXPECT_FALSE(o.fuse_topk);
+  EXPECT_TRUE(o.materialize);
+  EXPECT_EQ(o.prefix_chunk_capacity, 65536);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("prefix_chunk_capacity"), std::string::npos) << notes[0];
+  expect_refused("ucm_sparse_config: {DSA: {precision: fp4}}", StatusCode::invalid_argument, {"DSA.precision", "fp4", "bf16"});
+  expect_refused("ucm_sparse_config: {DSA: {budget_tokens: 4}}", StatusCode::invalid_argument, {"DSA.budget_tokens"});
+}
+
 TEST(MethodConfig, UnknownKeysAndSectionsAreRefused) {
   const auto bad = StatusCode::invalid_argument;
   expect_refused(section("    hash_bit: 64\n"), bad, {"GSA_OnDevice.hash_bit"});
   expect_refused(section("    Hash_bits: 64\n"), bad, {"Hash_bits"});
   expect_refused("sparse_config: {}\n", bad, {"sparse_config", "ucm_sparse_config"});
   expect_refused("ucm_sparse_config: {ESA: {sparse_ratio: 0.3}}\n", StatusCode::unsupported,
-                 {"ESA", "GSA, GSA_OnDevice"});
+                 {"ESA", "DSA, GSA, GSA_OnDevice"});
   expect_refused(section("    overlap: true\n"), bad, {"GSA_OnDevice.overlap"});
   expect_refused(section("    hash_bits: 64\n    hash_bits: 64\n"), bad, {"hash_bits", "twice"});
   // The indentation lost in a copy: everything at the top.

@@ -14,6 +14,13 @@ bool set_gsa(const YAML::Node& n, MethodOptions& o) {
   return true;
 }
 
+template <auto Field>
+bool set_dsa(const YAML::Node& n, MethodOptions& o) {
+  auto& field = o.dsa.*Field;
+  field = n.as<std::remove_reference_t<decltype(field)>>();
+  return true;
+}
+
 bool ignore(const YAML::Node&, MethodOptions&) { return true; }
 
 template <typename Enum, size_t kCount>
@@ -39,6 +46,18 @@ bool set_late_policy(const YAML::Node& n, MethodOptions& o) {
   static constexpr std::pair<const char*, LatePolicy> kNames[] = {{"exact", LatePolicy::exact},
                                                                   {"best_effort", LatePolicy::best_effort}};
   return set_enum(n, kNames, &o.gsa.late_policy);
+}
+
+bool set_precision(const YAML::Node& n, MethodOptions& o) {
+  using P = IndexPrecision;
+  static constexpr std::pair<const char*, P> kNames[] = {{"exact", P::exact}, {"bf16", P::bf16}, {"fp8", P::fp8}};
+  return set_enum(n, kNames, &o.dsa.precision);
+}
+
+bool set_transform(const YAML::Node& n, MethodOptions& o) {
+  using T = DsaTransform;
+  static constexpr std::pair<const char*, T> kNames[] = {{"none", T::none}, {"paged", T::paged}, {"ragged", T::ragged}};
+  return set_enum(n, kNames, &o.dsa.transform);
 }
 
 constexpr const char* kNoStore = "no block lies outside the pool";
@@ -69,6 +88,15 @@ constexpr MethodKey kGsaKeys[] = {
     {"max_pending_prefetch", set_gsa<&GsaOptions::max_pending_prefetch>, nullptr, kNoStore},
     {"prefetch_cache_size", set_gsa<&GsaOptions::prefetch_cache_size>, nullptr, kNoStore},
     {"late_policy", set_late_policy, "exact or best_effort", kNoStore},
+};
+
+constexpr MethodKey kDsaKeys[] = {
+    {"precision", set_precision, "exact, bf16 or fp8"},
+    {"topk", set_dsa<&DsaOptions::topk>},
+    {"transform", set_transform, "none, paged or ragged"},
+    {"fuse_topk", set_dsa<&DsaOptions::fuse_topk>},
+    {"materialize", set_dsa<&DsaOptions::materialize>},
+    {"prefix_chunk_capacity", set_dsa<&DsaOptions::prefix_chunk_capacity>, nullptr, "a forward pass sizes its own chunks of a prefix"},
 };
 
 // On one line, cut where it is long: a value can be a whole tree.
@@ -103,6 +131,7 @@ const MethodKey* find_key(const MethodSection& section, const std::string& name)
 
 const std::vector<MethodSection>& method_sections() {
   static const std::vector<MethodSection> sections = {
+      {"DSA", "dsa", {kDsaKeys}},
       {"GSA", "gsa", {kGsaFamilyKeys, kGsaKeys}, check_planes},
       {"GSA_OnDevice", "gsa_on_device", {kGsaFamilyKeys}, check_planes},
   };

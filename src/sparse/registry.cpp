@@ -1,5 +1,6 @@
 #include "sparse/registry.h"
 
+#include "sparse/dsa/dsa.h"
 #include "sparse/gsa/gsa.h"
 #include "sparse/gsa_on_device/gsa_on_device.h"
 
@@ -13,6 +14,7 @@ struct Entry {
 
 constexpr Entry kMethods[] = {
     {"dense", nullptr},
+    {"dsa", [](const MethodOptions& o) -> std::unique_ptr<Method> { return std::make_unique<Dsa>(o.dsa); }},
     {"gsa", [](const MethodOptions& o) -> std::unique_ptr<Method> { return std::make_unique<Gsa>(o.gsa); }},
     {"gsa_on_device", [](const MethodOptions& o) -> std::unique_ptr<Method> { return std::make_unique<GsaOnDevice>(o.gsa); }},
 };

@@ -31,7 +31,6 @@ static_assert(kPanel <= kIndexPanel);
 
 #if HWY_TARGET != HWY_SCALAR
 
-HWY_INLINE V widen(const float* p) { return hn::LoadU(D(), p); }
 HWY_INLINE V widen(const hwy::bfloat16_t* p) { return hn::PromoteTo(D(), hn::LoadU(hn::Rebind<hwy::bfloat16_t, D>(), p)); }
 // e4m3 moved to the top of a float's mantissa and exponent is the value times 2^-120, subnormals among them.
 HWY_INLINE V widen(const uint8_t* p) {
@@ -44,13 +43,11 @@ HWY_INLINE V widen(const uint8_t* p) {
   return hn::Or(number, hn::BitCast(d, hn::ShiftLeft<24>(hn::AndNot(hn::Set(du, 0x7f), x))));
 }
 
-// Four dimensions of kLanes keys, staged so that block b of piece i is key 4b + i: a transposition inside blocks of 128 bits
-// is then the whole of it.
-template <typename T>
-HWY_INLINE void transpose_4(const T* pieces, float* panel) {
+// Four dimensions of kLanes keys to four rows of a panel. Block b of piece j is key 4b + j, so a transposition inside blocks
+// of 128 bits is the whole of it.
+HWY_INLINE void transpose_4(V a, V b, V c, V e, float* panel) {
   const D d;
   const hn::Repartition<double, D> d2;
-  const V a = widen(pieces), b = widen(pieces + kLanes), c = widen(pieces + 2 * kLanes), e = widen(pieces + 3 * kLanes);
   const auto ab_low = hn::BitCast(d2, hn::InterleaveLower(d, a, b)), ab_high = hn::BitCast(d2, hn::InterleaveUpper(d, a, b));
   const auto ce_low = hn::BitCast(d2, hn::InterleaveLower(d, c, e)), ce_high = hn::BitCast(d2, hn::InterleaveUpper(d, c, e));
   hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d2, ab_low, ce_low)), d, panel);
@@ -59,7 +56,28 @@ HWY_INLINE void transpose_4(const T* pieces, float* panel) {
   hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d2, ab_high, ce_high)), d, panel + 3 * kPanel);
 }
 
-// kLanes keys to one vector's width of a panel.
+// Piece j of floats: a load that fills every block, and for each block after the first a blend.
+HWY_INLINE V piece_of(const float* const* keys, int32_t j, int32_t i) {
+  const D d;
+  V piece = hn::LoadDup128(d, keys[j] + i);
+  if constexpr (kLanes > 4) {
+    const auto first = hn::FirstN(d, 4);
+    piece = hn::IfThenElse(first, piece, hn::LoadDup128(d, keys[4 + j] + i));
+  }
+  if constexpr (kLanes > 8) {
+    piece = hn::IfThenElse(hn::FirstN(d, 8), piece, hn::LoadDup128(d, keys[8 + j] + i));
+    piece = hn::IfThenElse(hn::FirstN(d, 12), piece, hn::LoadDup128(d, keys[12 + j] + i));
+  }
+  return piece;
+}
+
+// kLanes keys to one vector's width of a panel. (Prefetching the keys after them gained nothing.)
+HWY_INLINE void pack_keys(const float* const* keys, int32_t dim, float* panel) {
+  for (int32_t i = 0; i < dim; i += 4)
+    transpose_4(piece_of(keys, 0, i), piece_of(keys, 1, i), piece_of(keys, 2, i), piece_of(keys, 3, i), panel + int64_t{i} * kPanel);
+}
+
+// The same for narrow types: pieces are staged and widened.
 template <typename T>
 void pack_keys(const T* const* keys, int32_t dim, float* panel) {
   constexpr int32_t kColumns = 64;  // staged at once, so that no vector load waits for the stores of its parts
@@ -71,7 +89,10 @@ void pack_keys(const T* const* keys, int32_t dim, float* panel) {
       T* to = pieces + key % 4 * kLanes + key / 4 * 4;
       for (int32_t i = 0; i < columns; i += 4) std::memcpy(static_cast<void*>(to + i * kLanes), from + i, 4 * sizeof(T));
     }
-    for (int32_t i = 0; i < columns; i += 4) transpose_4(pieces + i * kLanes, panel + int64_t{c + i} * kPanel);
+    for (int32_t i = 0; i < columns; i += 4) {
+      const T* p = pieces + i * kLanes;
+      transpose_4(widen(p), widen(p + kLanes), widen(p + 2 * kLanes), widen(p + 3 * kLanes), panel + int64_t{c + i} * kPanel);
+    }
   }
 }
 
@@ -88,15 +109,6 @@ void pack_keys(const T* const* keys, int32_t dim, float* panel) {
 inline int64_t index_slot(const IndexKeysView& view, int32_t seq, int32_t position) {
   const int64_t block = view.block_table[seq * view.table_stride + position / view.block_size];
   return block * view.block_size + position % view.block_size;
-}
-
-// Asks for keys that will be packed next: pages lie in any order, so no hardware prefetcher knows them.
-inline void prefetch_keys(const IndexKeysView& view, int32_t seq, int32_t first, int32_t end) {
-  const int64_t bytes = view.dim * index_element_bytes(view.precision);
-  for (int32_t position = first; position < end; ++position) {
-    const char* key = static_cast<const char*>(view.k) + index_slot(view, seq, position) * bytes;
-    for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(key + line, 0, 2);
-  }
 }
 
 // Keys that do not exist are zeros, never what lies in memory there.

@@ -126,15 +126,12 @@ void pack_queries(const IndexSweep& s, int32_t heads, float* q, float* weights) 
   }
 }
 
-// Scores of every row that sees the panel's first key. Meanwhile the keys of the next panel, up to `end`, are brought near:
-// a few before each tile.
-void score_panel(const IndexSweep& s, int32_t heads, int32_t first, int32_t end, const float* q, const float* weights,
-                 const float* panel, float* scores) {
+// Scores of every row that sees the panel's first key.
+void score_panel(const IndexSweep& s, int32_t heads, int32_t first, const float* q, const float* weights, const float* panel,
+                 float* scores) {
   const int32_t group = heads_at_once(heads), tokens = tokens_at_once(heads), dim = s.keys.dim;
-  const int32_t next = first + kPanel, ahead = std::clamp(end - next, 0, kPanel);
   for (int32_t row = 0; row < s.rows; row += tokens) {
     const int32_t here = std::min(tokens, s.rows - row);
-    prefetch_keys(s.keys, s.seq, next + ahead * row / s.rows, next + ahead * (row + here) / s.rows);
     const bool seen = *std::max_element(s.row_len + row, s.row_len + row + here) > first;
     const TileFn tile = tile_of(here, group);
     for (int32_t h0 = 0; h0 < heads; h0 += group) {
@@ -171,7 +168,7 @@ void index_sweep_target(const IndexSweep& s) {
   for (int32_t first = s.begin; first < end; first += kPanel) {
     const int32_t keys = std::min(kPanel, end - first);
     pack_panel(s.keys, s.seq, first, keys, panel, scales);
-    score_panel(s, heads, first, end, q, weights, panel, scores);
+    score_panel(s, heads, first, q, weights, panel, scores);
     for (int32_t row = 0; row < s.rows; ++row) {
       const int32_t valid = std::min(keys, s.row_len[row] - first);
       if (valid > 0) take_scores(s, row, first, valid, scales, scores + int64_t{row} * kPanel);

@@ -17,7 +17,7 @@ namespace {
 // Rows of q (heads counted) that share a panel of keys: each scores it in some 200 cycles and packing it costs some 2,500, so
 // 256 keep packing below a twentieth; 1,024 are 512 KiB at di 128, and more would leave the L2 cache.
 constexpr int32_t kQueryRows = 1024;
-constexpr int32_t kMostRows = 128;
+constexpr int32_t kMostRows = 64;
 constexpr int32_t kMostLists = 512;
 constexpr int32_t kLeastLists = 32;
 constexpr int32_t kTasksPerThread = 4;

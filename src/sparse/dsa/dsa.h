@@ -1,0 +1,61 @@
+// DSA (DeepSeek-V3.2, GLM-5; docs/dsa.md): the model's own indexer scores every visible token for each query row, and
+// attention reads the best `topk` of them. Index keys lie in planes named by their precision; the forward pass writes them.
+#pragma once
+
+#include <fovea/method.h>
+#include <fovea/options.h>
+
+#include "device/step_memory.h"
+
+#include <string>
+#include <vector>
+
+namespace fovea {
+
+class Dsa final : public Method {
+ public:
+  explicit Dsa(DsaOptions options) : options_(options) {}
+
+  std::string_view name() const override { return "dsa"; }
+  std::string lineage() const override;
+  bool prefills() const override { return true; }
+  bool trained() const override { return true; }
+  bool reads_latents() const override { return true; }
+  // Rows that would be given every token are dense rows: the indexer only writes their keys.
+  int64_t prefill_min_context() const override { return topk_; }
+  std::vector<int32_t> reuse_layers() const override { return shape_.shared_index_layers; }
+
+  Status attach(const ModelShape& shape, const MethodLimits& limits, Device& device, StepMemory& staging) override;
+  std::vector<PlaneSpec> planes() const override;
+  bool index_keys(std::byte* const* planes, IndexKeysView* out) const override;
+  Status step_begin(const StepRows& step) override;
+  Status select(const SelectInputs& in, Ops& ops, Stream& stream, Selection* out) override;
+  int64_t estimate_blocks(int64_t tokens, int32_t budget_tokens) const override;
+  int64_t summary_bytes(int64_t row_len) const override;
+
+  // The last choice for the prefill or the decode rows in the index space that the option `transform` names, for attention
+  // kernels that take physical indices. indices null: the option is none.
+  const TopkIndices& mapped(bool prefill) const { return lists_[prefill].mapped; }
+
+ private:
+  // Prefill and decode rows of a step are chosen for one after the other, and read later: each has its own.
+  struct Lists {
+    Buffer positions, counts, mapped_indices;
+    TopkIndices mapped;
+    Staged<int32_t> ragged_start;  // [rows] where the row's sequence begins among the keys of all sequences of the group
+  };
+
+  Status check(const ModelShape& shape, const Device& device) const;
+  Status allocate(Lists* lists, Device& device, StepMemory& staging);
+  IndexTopkParams choice(const SelectInputs& in, Lists& lists) const;
+
+  const DsaOptions options_;
+  ModelShape shape_;
+  MethodLimits limits_;
+  int32_t topk_ = 0;
+  Lists lists_[2];  // [prefill]
+  Buffer logits_;   // option materialize only
+  int64_t logits_floats_ = 0;
+};
+
+}  // namespace fovea
