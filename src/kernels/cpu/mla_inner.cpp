@@ -1,6 +1,7 @@
 #include "kernels/cpu/mla_inner.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -122,11 +123,7 @@ class MlaRunner {
   void fill(int64_t begin, int64_t end, MlaChunk& chunk) const {
     chunk.count = static_cast<int32_t>(std::max<int64_t>(0, end - begin));
     if (chunk.count == 0) return;
-    KeyRuns runs(job_.keys, kv_, job_.seq, 0, begin, end);
-    int32_t j = 0;
-    for (KeyRun run; runs.next(&run);) {
-      for (int32_t i = 0; i < run.n; ++i) chunk.at[j++] = run.base + (run.offset + i) * int64_t{kv_.head_dim};
-    }
+    const int32_t j = job_.keys.units != nullptr && job_.keys.tokens_per_unit == 1 ? find_tokens(begin, chunk) : find_runs(begin, end, chunk);
     std::fill(chunk.at + j, chunk.at + kDecodeChunk, chunk.at[j - 1]);
     if constexpr (kInPlace) {
       constexpr int64_t kLine = 64 / sizeof(T);
@@ -136,6 +133,26 @@ class MlaRunner {
         for (; e < width_; e += kLine) *line++ = chunk.at[i] + e;
       }
     }
+  }
+
+  int32_t find_runs(int64_t begin, int64_t end, MlaChunk& chunk) const {
+    KeyRuns runs(job_.keys, kv_, job_.seq, 0, begin, end);
+    int32_t j = 0;
+    for (KeyRun run; runs.next(&run);) {
+      for (int32_t i = 0; i < run.n; ++i) chunk.at[j++] = run.base + (run.offset + i) * int64_t{kv_.head_dim};
+    }
+    return j;
+  }
+  // Single tokens: no runs, and no divisions (these took a third of the time at 4 heads).
+  int32_t find_tokens(int64_t begin, MlaChunk& chunk) const {
+    const int32_t* slots = kv_.table.slots + job_.seq * kv_.table.seq_stride;
+    const int32_t* units = job_.keys.units + begin;
+    const int shift = std::countr_zero(static_cast<uint32_t>(kv_.block_size));
+    for (int32_t j = 0; j < chunk.count; ++j) {
+      const int64_t in_block = units[j] & (kv_.block_size - 1);
+      chunk.at[j] = slots[units[j] >> shift] * kv_.block_stride + in_block * kv_.head_dim;
+    }
+    return chunk.count;
   }
 
   // The entries of a chunk, widened and padded with zeros.
