@@ -37,12 +37,12 @@ class CpuOpsImpl final : public CpuOps {
     FOVEA_TRY(decode_.prepare(limits, pool_.size()));
     FOVEA_TRY(prefill_.prepare(limits, pool_.size(), numerics_));
     FOVEA_TRY(index_topk_.prepare(limits, pool_.size()));
+    FOVEA_TRY(mla_.prepare(limits, pool_.size()));
     FOVEA_TRY(mass_.prepare(limits));
     FOVEA_TRY(summary_select_.prepare(limits));
     summaries_.prepare(limits);
     topk_.prepare(limits, pool_.size());
     FOVEA_TRY(xattention_.prepare(limits, pool_.size(), numerics_));
-    FOVEA_TRY(mla_.prepare(limits, pool_.size()));
     FOVEA_TRY(ragged_.prepare(limits, pool_.size()));
     FOVEA_TRY(moe_.prepare(limits, pool_.size()));
     sample_.prepare(limits.vocab);
@@ -60,15 +60,6 @@ class CpuOpsImpl final : public CpuOps {
   void paged_decode(const AttentionParams& p, Stream&) override { decode_.run(p, pool_); }
   void paged_prefill(const AttentionParams& p, Stream&) override { prefill_.run(p, pool_); }
   void sample(const SampleParams& p, Stream&) override { sample_.run(p); }
-  void index_write(const IndexWriteParams& p, Stream&) override { cpu::index_write(p, pool_); }
-  void index_topk(const IndexTopkParams& p, Stream&) override { index_topk_.run(p, pool_); }
-  void index_transform(const IndexTransformParams& p, Stream&) override { ref::index_transform(p); }
-  void block_summaries(const BlockSummariesParams& p, Stream&) override { summaries_.run(p, pool_); }
-  void encode_codes(const EncodeCodesParams& p, Stream&) override { cpu::encode_codes(p, pool_); }
-  void summary_select(const SummarySelectParams& p, Stream&) override { summary_select_.run(p, pool_); }
-  void block_topk(const BlockTopkParams& p, Stream&) override { topk_.run(p, pool_); }
-  void attention_mass(const AttentionMassParams& p, Stream&) override { mass_.run(p, pool_); }
-  void xattention_select(const XAttentionParams& p, Stream&) override { xattention_.run(p, pool_); }
   void mla_write(const MlaWriteParams& p, Stream&) override { cpu::mla_write(p, pool_); }
   void mla_absorb(const MlaAbsorbParams& p, Stream&) override { cpu::mla_absorb(p, pool_); }
   void mla_unabsorb(const MlaUnabsorbParams& p, Stream&) override { cpu::mla_unabsorb(p, pool_); }
@@ -78,6 +69,15 @@ class CpuOpsImpl final : public CpuOps {
   void lse_merge(const LseMergeParams& p, Stream&) override { cpu::lse_merge(p, pool_); }
   void moe_route(const MoeRouteParams& p, Stream&) override { moe_.route(p, pool_); }
   void moe_experts(const MoeExpertsParams& p, Stream&) override { moe_.experts(p, linear_, pool_); }
+  void index_write(const IndexWriteParams& p, Stream&) override { cpu::index_write(p, pool_); }
+  void index_topk(const IndexTopkParams& p, Stream&) override { index_topk_.run(p, pool_); }
+  void index_transform(const IndexTransformParams& p, Stream&) override { ref::index_transform(p); }
+  void block_summaries(const BlockSummariesParams& p, Stream&) override { summaries_.run(p, pool_); }
+  void encode_codes(const EncodeCodesParams& p, Stream&) override { cpu::encode_codes(p, pool_); }
+  void summary_select(const SummarySelectParams& p, Stream&) override { summary_select_.run(p, pool_); }
+  void block_topk(const BlockTopkParams& p, Stream&) override { topk_.run(p, pool_); }
+  void attention_mass(const AttentionMassParams& p, Stream&) override { mass_.run(p, pool_); }
+  void xattention_select(const XAttentionParams& p, Stream&) override { xattention_.run(p, pool_); }
 
  private:
   ThreadPool& pool_;
@@ -87,12 +87,12 @@ class CpuOpsImpl final : public CpuOps {
   cpu::PrefillAttention prefill_;
   cpu::HashSelect select_;
   cpu::IndexTopk index_topk_;
+  cpu::MlaAttention mla_;
   cpu::BlockSummaries summaries_;
   cpu::SummarySelect summary_select_;
   cpu::BlockTopk topk_;
   cpu::AttentionMass mass_;
   cpu::XAttentionSelect xattention_;
-  cpu::MlaAttention mla_;
   cpu::RaggedAttention ragged_;
   cpu::Moe moe_;
   ref::Sample sample_;
