@@ -106,7 +106,9 @@ TEST(GsaEngine, SummariesFollowTheCacheThroughChunksDecodesAndForks) {
 
 TEST(GsaEngine, AnswersDoNotDependOnTheBatch) {
   for (const bool overlap : {false, true}) {
-    auto engine = make_engine(options(all_methods(overlap)));
+    EngineOptions o = options(all_methods(overlap));
+    o.enable_prefix_caching = false;  // a hit would be an extension, which chooses
+    auto engine = make_engine(o);
     const auto vocab = engine->model().vocab_size;
     std::map<std::string, std::vector<TokenId>> alone;
     for (const auto& [representation, name] : kAll) {
@@ -134,7 +136,9 @@ TEST(GsaEngine, AnswersDoNotDependOnTheBatch) {
 }
 
 TEST(GsaEngine, AWholeBudgetIsDense) {
-  auto engine = make_engine(options(all_methods(true)));
+  EngineOptions o = options(all_methods(true));
+  o.enable_prefix_caching = false;
+  auto engine = make_engine(o);
   const auto prompt = random_prompt(5, 200, engine->model().vocab_size);
   Request dense = greedy(prompt, 12);
   dense.decode_method = "dense";

@@ -22,16 +22,26 @@ HWY_INLINE float mean_score(const float* HWY_RESTRICT q, const float* HWY_RESTRI
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
+// The greatest score of kQueries queries, n apart: the box is loaded once for them.
+template <int kQueries>
 HWY_INLINE float box_score(const float* HWY_RESTRICT q, const float* HWY_RESTRICT box, int n) {
   const FloatTag d;
   const int lanes = static_cast<int>(hn::Lanes(d));
-  FloatVec sum = hn::Zero(d);
+  FloatVec sum[kQueries];
+  for (FloatVec& x : sum) x = hn::Zero(d);
   for (int i = 0; i < n; i += lanes) {
-    const FloatVec x = hn::LoadU(d, q + i);
-    const FloatVec low = hn::Mul(x, hn::LoadU(d, box + i)), high = hn::Mul(x, hn::LoadU(d, box + n + i));
-    sum = hn::Add(sum, hn::Max(low, high));
+    const FloatVec low = hn::LoadU(d, box + i), high = hn::LoadU(d, box + n + i);
+    for (int k = 0; k < kQueries; ++k) {
+      const FloatVec x = hn::LoadU(d, q + k * n + i);
+      sum[k] = hn::Add(sum[k], hn::Max(hn::Mul(x, low), hn::Mul(x, high)));
+    }
   }
-  return hn::GetLane(hn::SumOfLanes(d, sum));
+  float best = -std::numeric_limits<float>::infinity();
+  for (const FloatVec& x : sum) {
+    const float score = hn::GetLane(hn::SumOfLanes(d, x));
+    best = score > best ? score : best;
+  }
+  return best;
 }
 
 HWY_INLINE float code_score(const uint64_t* HWY_RESTRICT query, const uint64_t* HWY_RESTRICT code, int words) {
@@ -40,12 +50,12 @@ HWY_INLINE float code_score(const uint64_t* HWY_RESTRICT query, const uint64_t* 
   return static_cast<float>(64 * words - 2 * differ);
 }
 
-// The greatest of the queries' scores of each block; NaN is never greater.
+// The greatest of the queries' scores of each block; NaN is never greater. `score` takes `step` queries at a time.
 template <typename Score>
-HWY_INLINE void best_of_queries(const SummaryScan& s, int32_t begin, int32_t end, const Score& score) {
+HWY_INLINE void best_of_queries(const SummaryScan& s, int32_t begin, int32_t end, int step, const Score& score) {
   for (int32_t b = begin; b < end; ++b) {
     float best = -std::numeric_limits<float>::infinity();
-    for (int q = 0; q < s.query_count; ++q) {
+    for (int q = 0; q < s.query_count; q += step) {
       const float x = score(q, s.slots[b] * s.stride);
       best = x > best ? x : best;
     }
@@ -57,15 +67,20 @@ void scan(const SummaryScan& s, int32_t begin, int32_t end) {
   const int n = s.head_dim;
   switch (s.summary) {
     case BlockSummary::mean:
-      return best_of_queries(s, begin, end, [&](int q, int64_t at) HWY_ATTR {
+      return best_of_queries(s, begin, end, 1, [&](int q, int64_t at) HWY_ATTR {
         return mean_score(s.queries + q * n, s.plane + at, n);
       });
     case BlockSummary::minmax:
-      return best_of_queries(s, begin, end, [&](int q, int64_t at) HWY_ATTR {
-        return box_score(s.queries + q * n, s.plane + at, n);
+      if (s.query_count % 4 == 0) {  // groups of four are common
+        return best_of_queries(s, begin, end, 4, [&](int q, int64_t at) HWY_ATTR {
+          return box_score<4>(s.queries + q * n, s.plane + at, n);
+        });
+      }
+      return best_of_queries(s, begin, end, 1, [&](int q, int64_t at) HWY_ATTR {
+        return box_score<1>(s.queries + q * n, s.plane + at, n);
       });
     case BlockSummary::mean_code:
-      return best_of_queries(s, begin, end, [&](int q, int64_t at) HWY_ATTR {
+      return best_of_queries(s, begin, end, 1, [&](int q, int64_t at) HWY_ATTR {
         return code_score(s.query_codes + q * s.words, s.codes + at, s.words);
       });
   }
