@@ -82,6 +82,20 @@ TEST(CpuIndexTopk, StreamingEqualsMaterialisedOnLongContextsWithAnyThreads) {
   }
 }
 
+TEST(CpuIndexTopk, PagesAndTheirSizeChangeNothing) {
+  ThreadPool pool(2);
+  for (IndexPrecision precision : {IndexPrecision::exact, IndexPrecision::bf16, IndexPrecision::fp8}) {
+    std::vector<DsaLists> all;
+    for (int32_t block_size : {16, 64}) {
+      const DsaCase c{"", 4, 64, block_size, precision, {{5, 3000}, {1, 777}}, 200};
+      for (uint64_t pages : {1, 2}) {
+        all.push_back(run(DsaProblem(c, 7, pages), 6, pool, IndexSpace::position));
+        EXPECT_EQ(all.back(), all.front()) << block_size << " " << pages;
+      }
+    }
+  }
+}
+
 TEST(CpuIndexTopk, ARowDoesNotDependOnTheRowsBesideIt) {
   const DsaCase c{"", 8, 64, 16, IndexPrecision::exact, {{37, 5000}, {3, 700}}, 300};
   const DsaProblem problem(c);
@@ -153,7 +167,7 @@ TEST(CpuIndexWrite, EqualsTheReferenceBitForBit) {
   ThreadPool pool(3);
   for (IndexPrecision precision : {IndexPrecision::exact, IndexPrecision::bf16, IndexPrecision::fp8}) {
     for (bool interleaved : {false, true}) {
-      const int32_t tokens = 21, heads = 5, dim = 128, rope = 64;
+      const int32_t tokens = 21, heads = 19, dim = 128, rope = 64;
       std::vector<float> q(tokens * heads * dim), k(tokens * dim), w(tokens * heads), norm(dim), bias(dim), cos(tokens * rope / 2), sin;
       for (auto* v : {&q, &k, &w, &norm, &bias, &cos}) {
         for (float& x : *v) x = normal(rng);
