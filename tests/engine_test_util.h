@@ -18,6 +18,7 @@ namespace fovea::testing {
 
 inline std::string repo(const std::string& path) { return std::string(FOVEA_SOURCE_DIR) + "/" + path; }
 inline std::string tiny_gqa() { return repo("models/tiny-gqa"); }
+inline std::string tiny_dsa() { return repo("models/tiny-dsa"); }
 inline std::string tiny_checkpoint(const std::string& name) { return repo("tests/data/checkpoints/" + name); }
 
 inline nlohmann::json read_json(const std::string& path) {

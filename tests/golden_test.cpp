@@ -1,5 +1,6 @@
-// Greedy ids and logits of transformers (float32, eager attention): the shipped model, and random checkpoints that cover
-// architectures, rope kinds, biases, norms, tied heads and GQA ratios in pairs.
+// Greedy ids and logits of transformers (float32, eager attention): the shipped models, and random checkpoints that cover
+// architectures, rope kinds, biases, norms, tied heads and GQA ratios in pairs, and DeepSeek's and GLM's latent attention,
+// indexers and experts.
 #include "engine_test_util.h"
 
 #include <filesystem>
@@ -19,19 +20,23 @@ void expect_golden(Engine& engine, std::vector<TokenId> prompt, const nlohmann::
   EXPECT_LE(max_difference(r.logits[0], want_logits), kLogitTolerance);
 }
 
-class ShippedModel : public ::testing::TestWithParam<bool> {};
+class ShippedModel : public ::testing::TestWithParam<std::tuple<std::string, bool>> {};
 
 TEST_P(ShippedModel, EqualsTransformers) {
-  EngineOptions o = exact_options(tiny_gqa());
-  o.use_reference_ops = GetParam();
+  const auto& [name, reference] = GetParam();
+  EngineOptions o = exact_options(repo("models/" + name));
+  o.use_reference_ops = reference;
   auto engine = make_engine(o);
   ASSERT_TRUE(engine);
-  const auto golden = read_json(tiny_gqa() + "/golden.json");
+  const auto golden = read_json(o.model_dir + "/golden.json");
   expect_golden(*engine, golden.at("prompt_ids").get<std::vector<TokenId>>(), golden);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ops, ShippedModel, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "reference" : "cpu"; });
+INSTANTIATE_TEST_SUITE_P(Ops, ShippedModel, ::testing::Combine(::testing::Values("tiny-gqa", "tiny-dsa"), ::testing::Bool()),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param) == "tiny-gqa" ? "gqa" : "dsa") +
+                                  (std::get<1>(info.param) ? "_reference" : "_cpu");
+                         });
 
 std::vector<std::string> checkpoints() {
   std::vector<std::string> names;

@@ -40,12 +40,22 @@ TEST(NoAllocation, InTheForwardPassOfAStep) {
   m.name = "gsa_on_device";
   m.gsa.budget_tokens = 128;
   o.methods = {m};
+  std::vector<std::string> labels = {"dense", "gsa_on_device"};
+  for (const GsaRepresentation r : {GsaRepresentation::hash, GsaRepresentation::mean, GsaRepresentation::minmax, GsaRepresentation::recency,
+                                    GsaRepresentation::mean_hash, GsaRepresentation::oracle}) {
+    m.name = "gsa";
+    m.label = "gsa " + std::to_string(static_cast<int>(r));
+    m.gsa.representation = r;
+    m.gsa.overlap = r != GsaRepresentation::mean;
+    o.methods.push_back(m);
+    labels.push_back(m.label);
+  }
   o.sparse_min_context = 256;
   o.max_num_batched_tokens = 128;
   o.enable_prefix_caching = false;
   auto engine = make_engine(o);
   ASSERT_TRUE(engine);
-  for (const char* method : {"dense", "gsa_on_device"}) {
+  for (const std::string& method : labels) {
     SCOPED_TRACE(method);
     Request r = greedy(random_prompt(5, 600, engine->model().vocab_size), 12);
     r.decode_method = method;

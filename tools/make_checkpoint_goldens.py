@@ -4,7 +4,8 @@
     python3 tools/make_checkpoint_goldens.py [OUT_DIR] [--only NAME]
 
 Needs the PyPI packages torch, transformers (5 or later), safetensors and numpy. OUT_DIR is tests/data/checkpoints by
-default; every directory in it that has a golden.json is replaced (README.md there describes the files).
+default; every directory in it that is named after one of these
+architectures and has a golden.json is replaced (README.md there describes the files).
 
 The rows of ROWS cover, in pairs: architecture, rope kind, bias, q/k norm (a property of the architecture), tied head
 and GQA ratio; check_pairs() fails if they do not. Sizes keep model.safetensors within 100 KB. Weights are scaled so
@@ -267,7 +268,8 @@ def main():
     check_pairs(ROWS)
     if not args.only:
         for old in args.out.glob("*/golden.json"):
-            shutil.rmtree(old.parent)
+            if old.parent.name.split("_")[0] in CONFIGS:
+                shutil.rmtree(old.parent)
     for number, row in enumerate(ROWS):
         if args.only not in (None, row.name):
             continue

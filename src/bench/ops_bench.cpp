@@ -1,6 +1,7 @@
 #include "base/thread_pool.h"
 #include "bench/bench.h"
 #include "bench/index_bench.h"
+#include "bench/mla_bench.h"
 #include "bench/sparse_prefill_bench.h"
 #include "device/stream.h"
 #include "kernels/cpu/ceilings.h"
@@ -180,6 +181,7 @@ Result<Report> bench_ops(const OpsBenchOptions& o) {
   }
   FOVEA_TRY(bench_index(o, pool, bandwidth, &report));
   FOVEA_TRY(bench_sparse_prefill(o, pool, &report));
+  FOVEA_TRY(bench_mla(o, pool, &report));
   return report;
 }
 

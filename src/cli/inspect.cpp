@@ -35,6 +35,8 @@ Status execute(const InspectFlags& f) {
                                         {"heads", m.shape.num_heads},
                                         {"kv_heads", m.shape.kv_heads},
                                         {"head_dim", m.shape.head_dim},
+                                        {"kv_lora_rank", m.shape.kv_lora_rank},
+                                        {"index_topk", m.shape.index_topk},
                                         {"vocab_size", m.vocab_size},
                                         {"rope", m.rope},
                                         {"max_position_embeddings", m.max_position_embeddings},
@@ -54,10 +56,13 @@ Status execute(const InspectFlags& f) {
               bytes_text(static_cast<double>(m.weight_bytes)).c_str(), m.weight_dtype.c_str());
   std::printf("shape      %d layers, hidden %d, ffn %d, %d query heads, %d KV heads of %d, vocabulary %d\n", m.shape.num_layers,
               m.hidden_size, m.intermediate_size, m.shape.num_heads, m.shape.kv_heads, m.shape.head_dim, m.vocab_size);
+  if (m.shape.kv_lora_rank > 0)
+    std::printf("latents    %d + %d for the position; indexer of %d heads of %d, %d tokens chosen\n", m.shape.kv_lora_rank,
+                m.shape.rope_dim, m.shape.index_heads, m.shape.index_dim, m.shape.index_topk);
   std::printf("positions  %lld, rope %s\n", static_cast<long long>(m.max_position_embeddings), m.rope.c_str());
   std::printf("text       tokenizer %s, chat template %s\n", m.has_tokenizer ? "yes" : "no", m.has_chat_template ? "yes" : "no");
-  std::printf("KV         %s a token (K and V), %s a token of summaries\n", bytes_text(kv_token).c_str(),
-              bytes_text(all_token - kv_token).c_str());
+  std::printf("KV         %s a token (%s), %s a token of summaries\n", bytes_text(kv_token).c_str(),
+              m.shape.kv_lora_rank > 0 ? "latents" : "K and V", bytes_text(all_token - kv_token).c_str());
   std::printf("fits       %lld tokens in %lld blocks of %lld (%s); one sequence may have %lld\n", static_cast<long long>(fits),
               static_cast<long long>(s.blocks_total), static_cast<long long>(block_tokens),
               bytes_text(static_cast<double>(s.block_bytes) * static_cast<double>(s.blocks_total)).c_str(),

@@ -15,6 +15,19 @@ namespace {
 constexpr size_t kInboxMax = 4096;      // requests waiting to be taken over by step()
 constexpr int32_t kAnswersMax = 256;  // of a request (check_sampling)
 
+// The fused cache write keeps the codes of one codec; where it is the only one that makes codes, no other may be asked for.
+Status check_codecs(const std::vector<MethodEntry>& methods) {
+  const MethodEntry* first = nullptr;
+  CodesView view;
+  for (const MethodEntry& e : methods) {
+    if (!e.method || !e.method->codes_view(nullptr, &view)) continue;
+    if (first && e.method->planes()[0].name != first->method->planes()[0].name)
+      return Status::unsupported(e.label + ": its hash codes differ from those of " + first->label + "; a GPU keeps one kind");
+    if (!first) first = &e;
+  }
+  return {};
+}
+
 // Methods that name the same plane share it.
 Status add_plane(PlaneSpec plane, const std::string& method, std::vector<PlaneSpec>* planes) {
   const auto same = std::find_if(planes->begin(), planes->end(), [&](const PlaneSpec& p) { return p.name == plane.name; });
@@ -68,7 +81,7 @@ Status EngineImpl::init() {
 
   FOVEA_ASSIGN(weights_, place_weights(model_->weights, c, *device_, *stream_));
   if (!device_->is_host()) model_->weights.owner.reset();  // the copy serves; the file need not stay mapped
-  transformer_ = c.deepseek ? make_deepseek_v32(c, *weights_, model_->weights.deepseek_layers, max_rows()) : make_llama(c, *weights_);
+  FOVEA_TRY(make_transformer());
   staging_ = std::make_unique<StepMemory>(*device_);
   FOVEA_TRY(make_methods());
   FOVEA_TRY(make_ops());
@@ -77,9 +90,7 @@ Status EngineImpl::init() {
 }
 
 Status EngineImpl::make_device() {
-  const bool host_only = model_->config.deepseek.has_value();  // its operations exist on the CPU
-  if (host_only && options_.device == "cuda")
-    return Status::unsupported("--device cuda: " + model_->config.architecture + " runs on the CPU only (--device cpu)");
+  const bool host_only = model_->config.deepseek.has_value() && options_.device == "auto";
   if (options_.device != "cpu" && !options_.use_reference_ops && !host_only) {
     Result<std::unique_ptr<Device>> cuda = make_cuda_device();
     if (cuda.ok()) {
@@ -90,6 +101,17 @@ Status EngineImpl::make_device() {
   }
   if (!device_) device_ = make_cpu_device();
   stream_ = device_->make_stream();
+  return {};
+}
+
+Status EngineImpl::make_transformer() {
+  const ModelConfig& c = model_->config;
+  if (!c.deepseek) {
+    transformer_ = make_llama(c, *weights_);
+    return {};
+  }
+  const ForwardLimits limits{max_rows(), options_.max_num_seqs, options_.max_model_len};
+  FOVEA_ASSIGN(transformer_, make_deepseek_v32(c, *weights_, model_->weights.deepseek_layers, limits, *device_));
   return {};
 }
 
@@ -185,6 +207,7 @@ Status EngineImpl::make_cache() {
   k.dtype = options_.kv_cache_dtype;
   k.device = device_.get();
   k.latent = info_.shape.kv_lora_rank > 0;
+  if (!device_->is_host()) FOVEA_TRY(check_codecs(methods_));
   for (const MethodEntry& e : methods_) {
     if (!e.method) continue;
     for (PlaneSpec& p : e.method->planes()) FOVEA_TRY(add_plane(std::move(p), e.label, &k.extra_planes));
@@ -265,6 +288,9 @@ Status EngineImpl::make_ops() {
     limits.index_heads = d->index_heads;
     limits.index_dim = d->index_dim;
     limits.index_topk = d->index_topk;
+  }
+  for (const MethodEntry& e : methods_) {
+    if (e.method) e.method->raise_limits(&limits);
   }
   FOVEA_TRY(ops_->prepare(limits));
   if (!cpu_ops_) return {};
@@ -364,6 +390,10 @@ Status EngineImpl::check_request(const Request& r) const {
   if (r.trace_mass && !device_->is_host()) return Status::unsupported("trace_mass: it needs --device cpu");
   if (r.trace_mass && info_.shape.kv_lora_rank > 0) return Status::unsupported("trace_mass: it needs a model with K and V in its cache, not MLA");
   if (r.budget_tokens < 0) return Status::invalid_argument("budget_tokens: " + std::to_string(r.budget_tokens) + " is negative");
+  const std::string& decodes = r.decode_method.empty() ? options_.decode_method : r.decode_method;
+  if (const Method* m = methods_[static_cast<size_t>(method_index(decodes))].method.get(); r.budget_tokens > 0 && m && m->trained())
+    return Status::invalid_argument("budget_tokens: " + std::to_string(r.budget_tokens) + ": " + decodes +
+                                    " reads what the model was trained to read, and no request's budget (dsa[topk=...] reads less)");
   if (r.hold && (r.sampling.n != 1)) return Status::invalid_argument("hold: needs n = 1, not " + std::to_string(r.sampling.n));
   if (r.sampling.max_tokens == 0 && r.sampling.n != 1) return Status::invalid_argument("max_tokens: 0 needs n = 1");
   return {};

@@ -92,6 +92,7 @@ class EngineImpl final : public Engine {
 
   // Making it.
   Status make_device();
+  Status make_transformer();
   Status make_methods();
   Status make_cache();
   Status make_ops();

@@ -250,15 +250,18 @@ TEST(Scheduler, AShortContextStaysDense) {
   w.step();
   EXPECT_TRUE(rows_of(w.plan(), q)->sparse);  // 20 keys
   w.run();
-  // One that grows past the limit while it decodes.
-  SequenceSpec spec = w.prompt(13, 10);
-  spec.sparse = true;
-  const SequenceId grows = w.add(spec);
-  w.step();
-  while (!w.scheduler().idle()) {
+  // One that grows past the limit while it decodes: that of all, or its own.
+  for (const std::optional<int32_t> own : {std::optional<int32_t>(), std::optional<int32_t>(19)}) {
+    SequenceSpec spec = w.prompt(13, 10);
+    spec.sparse = true;
+    spec.sparse_min_context = own;
+    const SequenceId grows = w.add(spec);
     w.step();
-    const ScheduledRows* r = rows_of(w.plan(), grows);
-    EXPECT_EQ(r->sparse, r->first_position + 1 >= 16);
+    while (!w.scheduler().idle()) {
+      w.step();
+      const ScheduledRows* r = rows_of(w.plan(), grows);
+      EXPECT_EQ(r->sparse, r->first_position + 1 >= own.value_or(16));
+    }
   }
 }
 

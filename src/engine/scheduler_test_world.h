@@ -203,7 +203,7 @@ class World {
     const auto& c = config_.scheduler;
     const auto forked = static_cast<int32_t>(alone.numbers.size());
     alone.tokens.insert(alone.tokens.end(), spec.prompt.begin(), spec.prompt.end());
-    const bool extends = (spec.sparse || e.tile > 0) && forked > 0 && forked >= c.sparse_min_context &&
+    const bool extends = (spec.sparse || e.tile > 0) && forked > 0 && forked >= spec.sparse_min_context.value_or(c.sparse_min_context) &&
                          static_cast<int32_t>(alone.tokens.size()) - forked <= c.sparse_extend_max_tokens;
     e.extend_from = extends ? forked : static_cast<int64_t>(alone.tokens.size());
     const auto prompt = static_cast<int64_t>(alone.tokens.size());
@@ -219,7 +219,7 @@ class World {
     for (int32_t i = 0; i < spec.max_new_tokens; ++i) {
       if (i > 0) {
         const auto keys = static_cast<int32_t>(alone.tokens.size());
-        alone.compute(spec.sparse && keys >= c.sparse_min_context ? kSparseRow : 0);
+        alone.compute(spec.sparse && keys >= spec.sparse_min_context.value_or(c.sparse_min_context) ? kSparseRow : 0);
       }
       e.answer.push_back(sampled_token(alone.sum, id));
       alone.tokens.push_back(e.answer.back());

@@ -42,6 +42,18 @@ Status take_feed_forward(WeightTaker& take, int64_t hidden, int64_t inter, const
   return take.matrix(at + "down_proj.weight", hidden, inter, &w->down);
 }
 
+// The operation takes all experts of a layer in one dtype.
+Status check_dtypes(const WeightTaker& take, const std::string& at, const std::vector<FeedForwardWeights>& experts) {
+  const DType dtype = experts[0].gate.dtype;
+  for (size_t e = 0; e < experts.size(); ++e) {
+    const FeedForwardWeights& w = experts[e];
+    if (w.gate.dtype == dtype && w.up.dtype == dtype && w.down.dtype == dtype) continue;
+    return Status::unsupported(take.source() + ": tensors " + at + "experts." + std::to_string(e) + ": not all of dtype " +
+                               std::string(dtype_name(dtype)) + ", as experts.0.gate_proj is");
+  }
+  return Status();
+}
+
 Status take_moe(WeightTaker& take, const ModelConfig& c, const std::string& at, MoeWeights* w) {
   const DeepseekConfig& d = *c.deepseek;
   FOVEA_TRY(take.matrix(at + "gate.weight", d.experts, c.hidden_size, &w->router));
@@ -50,6 +62,7 @@ Status take_moe(WeightTaker& take, const ModelConfig& c, const std::string& at, 
   for (int32_t e = 0; e < d.experts; ++e) {
     FOVEA_TRY(take_feed_forward(take, c.hidden_size, d.moe_intermediate, at + "experts." + std::to_string(e) + ".", &w->experts[e]));
   }
+  FOVEA_TRY(check_dtypes(take, at, w->experts));
   return take_feed_forward(take, c.hidden_size, d.shared_intermediate(), at + "shared_experts.", &w->shared);
 }
 

@@ -31,7 +31,8 @@ void layer_norm(Row* x, const Row& weight, const Row& bias) {
   const double mean = std::accumulate(x->begin(), x->end(), 0.0) / n;
   double square = 0;
   for (const float v : *x) square += (v - mean) * (v - mean);
-  for (size_t i = 0; i < x->size(); ++i) (*x)[i] = static_cast<float>(((*x)[i] - mean) / std::sqrt(square / n + 1e-6)) * weight[i] + bias[i];
+  const double scale = 1 / std::sqrt(square / n + 1e-6);
+  for (size_t i = 0; i < x->size(); ++i) (*x)[i] = static_cast<float>(((*x)[i] - mean) * scale) * weight[i] + bias[i];
 }
 
 double dot(const float* a, const float* b, int32_t n) {
@@ -49,7 +50,8 @@ class ScalarLayer {
  public:
   ScalarLayer(const ModelConfig& c, const DeepseekLayerWeights& w) : c_(c), d_(*c.deepseek), w_(w), kv_b_(w.kv_b) {}
 
-  // The row at the end of `context`, which this appends to. `chosen`: the tokens that attention reads, from an earlier layer or this.
+  // The row at the end of `context`, which this appends to. `chosen`: the tokens that attention reads, of this layer or an
+  // earlier one.
   Row attend(const Row& x, const Row& cos, const Row& sin, Context* context, std::vector<size_t>* chosen) const {
     Row qr = multiply(Dense(w_.q_a), x, w_.q_a_bias);
     norm(qr.data(), w_.q_a_norm, kLatentEps);
@@ -97,7 +99,8 @@ class ScalarLayer {
     std::vector<double> scores;
     for (const Row& key : context->index_k) {
       double sum = 0;
-      for (int32_t h = 0; h < d_.index_heads; ++h) sum += weights[h] * std::max(0.0, dot(q.data() + h * d_.index_dim, key.data(), d_.index_dim));
+      for (int32_t h = 0; h < d_.index_heads; ++h)
+        sum += weights[h] * std::max(0.0, dot(q.data() + h * d_.index_dim, key.data(), d_.index_dim));
       scores.push_back(sum);
     }
     chosen->resize(scores.size());

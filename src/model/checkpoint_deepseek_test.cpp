@@ -146,6 +146,17 @@ TEST(DeepseekCheckpoint, LayersOfMultiTokenPredictionAreNotRead) {
   EXPECT_TRUE(load_checkpoint(dir.path(), c).ok());
 }
 
+TEST(DeepseekCheckpoint, ExpertsAreOfOneDtype) {
+  const ModelConfig c = small_config(false);
+  auto tensors = tensors_of(c);
+  tensors["model.layers.1.mlp.experts.1.up_proj.weight"].dtype = "BF16";
+  const TempDir dir;
+  write_model(dir, tensors);
+  EXPECT_EQ(load_checkpoint(dir.path(), c).status().message(),
+            dir.file("model.safetensors") +
+                ": tensors model.layers.1.mlp.experts.1: not all of dtype f32, as experts.0.gate_proj is");
+}
+
 TEST(DeepseekCheckpoint, RefusesABiasThatTheConfigDenies) {
   const TempDir dir;
   write_model(dir, tensors_of(small_config(true)));

@@ -1,16 +1,20 @@
 // The forward pass of DeepSeek-V3.2 and GLM-5: one page of algebra over ops. T rows, h hidden, H heads, r q_lora_rank, c
 // kv_lora_rank; nope, rope and v the parts of a head; Hi index heads of di; f intermediate.
 #include "base/check.h"
-#include "model/expanded_attention.h"
+#include "kernels/ref/dsa_chunks.h"
+#include "model/chunked_prefix.h"
 #include "model/forward.h"
+#include "model/latent_plan.h"
 #include "model/rope.h"
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace fovea {
 namespace {
 
+constexpr int64_t kExpandedBytes = int64_t{256} << 20;  // keys and values of a chunk of a prefix that is read whole
 constexpr float kInnerEps = 1e-6f;  // of the norms inside attention and the indexer, whatever rms_norm_eps is
 
 // Scratch of one pass. Every pointer comes from the step's arena.
@@ -24,6 +28,7 @@ struct Activations {
   float* absorbed;       // [T, H, c + rope] queries of the latent
   float* latent;         // [T, H, c] what attention read
   float* heads;          // [T, H, v]
+  float* lse;            // [T, H]
   float* delta;          // [T, h] what a block adds to x
   float* gate;           // [T, f]
   float* up;             // [T, f]
@@ -42,15 +47,19 @@ struct ExpertPointers {
   std::vector<const void*> gate, up, down;  // [experts]
 };
 
+MlaShape mla_shape(const DeepseekConfig& d) { return {d.kv_lora_rank, d.rope_dim, d.nope_dim, d.v_dim}; }
+
 class DeepseekV32 final : public Transformer {
  public:
-  DeepseekV32(const ModelConfig& config, const PlacedWeights& weights, const std::vector<DeepseekLayerWeights>& layers, int32_t max_tokens)
+  DeepseekV32(const ModelConfig& config, const PlacedWeights& weights, const std::vector<DeepseekLayerWeights>& layers,
+              const LatentPlanLimits& limits, ChunkedPrefixAttention dense_prefill)
       : c_(config),
         d_(*config.deepseek),
         w_(weights),
         layers_(layers),
         rope_scaling_(rope_attention_scaling(config.rope)),
-        expanded_(mla_shape(d_), config.num_heads, d_.softmax_scale, max_tokens) {
+        limits_(limits),
+        dense_prefill_(std::move(dense_prefill)) {
     for (const DeepseekLayerWeights& layer : layers_) {
       ExpertPointers& p = experts_.emplace_back();
       for (const FeedForwardWeights& e : layer.moe.experts) {
@@ -62,7 +71,7 @@ class DeepseekV32 final : public Transformer {
   }
 
   size_t workspace_bytes(int32_t max_tokens, int32_t) const override {
-    size_t sum = expanded_.workspace_bytes();
+    size_t sum = latent_plan_bytes(limits_);
     for (int64_t width : widths()) sum += Arena::bytes_for<float>(max_tokens * width);
     return sum;
   }
@@ -73,6 +82,7 @@ class DeepseekV32 final : public Transformer {
     ops.embed({w_.embed.data, w_.embed.dtype, b.ids, a.x, b.tokens, c_.hidden_size, b.previous}, stream);
     Choices chosen;
     FOVEA_CHECK(b.groups.size() <= chosen.size());
+    const LatentPlan plan = plan_dense_prefill(b, kv, arena);
     const float* add = nullptr;
     for (int32_t i = 0; i < c_.num_layers; ++i) {
       const LayerIdx layer{i};
@@ -83,7 +93,7 @@ class DeepseekV32 final : public Transformer {
       project(a.qr, b.tokens, {{&w.q_b, nullptr, a.q}}, ops, stream);
       write_latents(b, a, w, layer, kv, summaries, ops, stream);
       if (d_.layer_indexes[i]) FOVEA_TRY(index(b, a, w, layer, kv, summaries, &chosen, ops, stream));
-      attend(b, a, w, layer, kv, chosen, ops, stream);
+      attend(b, a, w, layer, kv, chosen, plan, ops, stream);
       project(a.heads, b.tokens, {{&w.o, &w.o_bias, a.delta}}, ops, stream);
       ops.rms_norm({a.x, a.delta, w.post_attention_norm.data(), a.normed, b.tokens, c_.hidden_size, c_.rms_norm_eps}, stream);
       if (d_.layer_moe[i]) {
@@ -99,6 +109,7 @@ class DeepseekV32 final : public Transformer {
   }
 
  private:
+  static constexpr size_t kWidths = 21;
   static constexpr size_t kGroupsMax = 64;  // row groups of a step: methods x {prefill, dense decode, sparse}
   using Choices = std::array<Selection, kGroupsMax>;  // per group: what its method chose last
 
@@ -108,27 +119,25 @@ class DeepseekV32 final : public Transformer {
     float* out;
   };
 
-  static MlaShape mla_shape(const DeepseekConfig& d) { return {d.kv_lora_rank, d.rope_dim, d.nope_dim, d.v_dim}; }
-
   // Of a row of each of the Activations, in floats and int32, in their order.
-  std::array<int64_t, 20> widths() const {
+  std::array<int64_t, kWidths> widths() const {
     const int64_t h = c_.hidden_size, heads = c_.num_heads, f = std::max(c_.intermediate_size, d_.shared_intermediate());
     return {h, h, d_.q_lora_rank, d_.q_lora_rank, heads * d_.qk_dim(), d_.latent_dim(), heads * d_.latent_dim(),
-            heads * d_.kv_lora_rank, heads * d_.v_dim, h, f, f, h, d_.experts_per_token, d_.experts_per_token,
+            heads * d_.kv_lora_rank, heads * d_.v_dim, heads, h, f, f, h, d_.experts_per_token, d_.experts_per_token,
             int64_t{d_.index_heads} * d_.index_dim, d_.index_dim, d_.index_heads, d_.rope_dim / 2, d_.rope_dim / 2};
   }
 
   Activations take(const ForwardBatch& b, Arena& arena) {
-    const std::array<int64_t, 20> width = widths();
+    const std::array<int64_t, kWidths> width = widths();
     size_t next = 0;
     const auto floats = [&] { return arena.take<float>(b.tokens * width[next++]); };
     Activations a;
-    for (float** p : {&a.x, &a.normed, &a.q_a, &a.qr, &a.q, &a.kv_a, &a.absorbed, &a.latent, &a.heads, &a.delta, &a.gate, &a.up, &a.routed})
+    for (float** p : {&a.x, &a.normed, &a.q_a, &a.qr, &a.q, &a.kv_a, &a.absorbed, &a.latent, &a.heads, &a.lse, &a.delta, &a.gate,
+                      &a.up, &a.routed})
       *p = floats();
     a.experts = arena.take<int32_t>(b.tokens * width[next++]);
     for (float** p : {&a.expert_weights, &a.index_q, &a.index_k, &a.index_weights, &a.cos, &a.sin}) *p = floats();
     FOVEA_CHECK(next == width.size());
-    expanded_.take_workspace(arena);
     return a;
   }
 
@@ -138,7 +147,8 @@ class DeepseekV32 final : public Transformer {
     FOVEA_CHECK(products.size() <= weights.size());
     int32_t count = 0;
     for (const Product& p : products) {
-      weights[count++] = {p.w->data, p.w->dtype, static_cast<int32_t>(p.w->rows), p.bias && !p.bias->empty() ? p.bias->data() : nullptr, p.out};
+      const float* bias = p.bias && !p.bias->empty() ? p.bias->data() : nullptr;
+      weights[count++] = {p.w->data, p.w->dtype, static_cast<int32_t>(p.w->rows), bias, p.out};
     }
     ops.linear({x, rows, static_cast<int32_t>(products.begin()->w->cols), weights.data(), count}, stream);
   }
@@ -201,9 +211,19 @@ class DeepseekV32 final : public Transformer {
     return select_for_group(g, in, kv, ops, stream, out);
   }
 
+  static bool is_dense_prefill(const RowGroup& g) { return g.kind == RowGroup::Kind::prefill && !g.method; }
+
+  // There is one such group at most: rows of prompts that no method serves.
+  LatentPlan plan_dense_prefill(const ForwardBatch& b, const KvCache& kv, Arena& arena) const {
+    const auto g = std::find_if(b.groups.begin(), b.groups.end(), is_dense_prefill);
+    if (g == b.groups.end()) return {};
+    FOVEA_CHECK(std::count_if(b.groups.begin(), b.groups.end(), is_dense_prefill) == 1);
+    return plan_latents(*g, b.slot_mapping + g->first_row, kv.config().block_size, limits_, arena);
+  }
+
   // Rows that read a choice and rows that decode: absorbed. Prompts read whole: expanded.
   void attend(const ForwardBatch& b, const Activations& a, const DeepseekLayerWeights& w, LayerIdx layer, KvCache& kv,
-              const Choices& chosen, Ops& ops, Stream& stream) const {
+              const Choices& chosen, const LatentPlan& plan, Ops& ops, Stream& stream) {
     static const Selection kAll;
     KvView view = kv.kv_view(layer);
     for (size_t i = 0; i < b.groups.size(); ++i) {
@@ -213,8 +233,9 @@ class DeepseekV32 final : public Transformer {
       const float* q = a.q + int64_t{g.first_row} * c_.num_heads * d_.qk_dim();
       float* out = a.heads + int64_t{g.first_row} * c_.num_heads * d_.v_dim;
       view.table = g.table;
-      if (g.kind == RowGroup::Kind::prefill && selection.kind == Selection::Kind::all) {
-        expanded_.attend(g, w.kv_b, q, b.slot_mapping + g.first_row, view, out, ops, stream);
+      if (is_dense_prefill(g)) {
+        dense_prefill_.run({q, out, a.lse, g.rows, g.num_seqs, g.q_indptr, &view, w.kv_b.data, w.kv_b.dtype, d_.softmax_scale,
+                            plan.own, plan.prefix}, limits_.max_rows, ops, stream);
       } else {
         attend_absorbed(g, a, w, view, selection, q, out, ops, stream);
       }
@@ -244,7 +265,8 @@ class DeepseekV32 final : public Transformer {
   }
 
   // x += the chosen experts' sum.
-  void route(const ForwardBatch& b, const Activations& a, const MoeWeights& w, const ExpertPointers& pointers, Ops& ops, Stream& stream) const {
+  void route(const ForwardBatch& b, const Activations& a, const MoeWeights& w, const ExpertPointers& pointers, Ops& ops,
+             Stream& stream) const {
     MoeRouteParams r;
     r.x = a.normed;
     r.rows = b.tokens;
@@ -297,15 +319,28 @@ class DeepseekV32 final : public Transformer {
   const PlacedWeights& w_;
   const std::vector<DeepseekLayerWeights>& layers_;
   const float rope_scaling_;
+  const LatentPlanLimits limits_;
+  ChunkedPrefixAttention dense_prefill_;
   std::vector<ExpertPointers> experts_;  // [layers]; empty where a layer has none
-  ExpandedAttention expanded_;
 };
 
 }  // namespace
 
-std::unique_ptr<Transformer> make_deepseek_v32(const ModelConfig& config, const PlacedWeights& weights,
-                                               const std::vector<DeepseekLayerWeights>& layers, int32_t max_tokens) {
-  return std::make_unique<DeepseekV32>(config, weights, layers, max_tokens);
+Result<std::unique_ptr<Transformer>> make_deepseek_v32(const ModelConfig& config, const PlacedWeights& weights,
+                                                       const std::vector<DeepseekLayerWeights>& layers,
+                                                       const ForwardLimits& limits, Device& device) {
+  if (!device.is_host()) return Status::unsupported(config.architecture + " runs on the CPU only (--device cpu)");
+  const DeepseekConfig& d = *config.deepseek;
+  const MlaShape shape = mla_shape(d);
+  const int64_t token_bytes = int64_t{config.num_heads} * (shape.nope + shape.v) * static_cast<int64_t>(sizeof(float));
+  const int64_t least = std::max(limits.max_rows, limits.max_seqs);
+  const int64_t most = std::max<int64_t>(least, kPrefixChunkCapacity);
+  const auto capacity = static_cast<int32_t>(std::clamp<int64_t>(kExpandedBytes / token_bytes, least, most));
+  // All heads at a time: the expansion is then a product by the whole of kv_b.
+  FOVEA_ASSIGN(auto dense_prefill,
+               ChunkedPrefixAttention::create({config.num_heads, shape, limits.max_rows, capacity, INT64_MAX}, device));
+  const LatentPlanLimits plan{limits.max_rows, limits.max_seqs, limits.max_len, capacity};
+  return std::unique_ptr<Transformer>(std::make_unique<DeepseekV32>(config, weights, layers, plan, std::move(dense_prefill)));
 }
 
 }  // namespace fovea

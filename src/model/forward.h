@@ -109,8 +109,17 @@ class Transformer {
 // Llama, Qwen2 and Qwen3, dense. `weights` outlives the result.
 std::unique_ptr<Transformer> make_llama(const ModelConfig& config, const PlacedWeights& weights);
 
-// DeepSeek-V3.2 and GLM-5, on the host. `weights` and `layers` outlive the result. max_tokens: rows of the largest pass.
-std::unique_ptr<Transformer> make_deepseek_v32(const ModelConfig& config, const PlacedWeights& weights,
-                                               const std::vector<DeepseekLayerWeights>& layers, int32_t max_tokens);
+// The largest pass a Transformer will see.
+struct ForwardLimits {
+  int32_t max_rows = 1;
+  int32_t max_seqs = 1;
+  int64_t max_len = 1;  // tokens of a sequence
+};
+
+// DeepSeek-V3.2 and GLM-5. `weights` and `layers` outlive the result. Errors: unsupported (a device that is not the host),
+// resource_exhausted.
+Result<std::unique_ptr<Transformer>> make_deepseek_v32(const ModelConfig& config, const PlacedWeights& weights,
+                                                       const std::vector<DeepseekLayerWeights>& layers,
+                                                       const ForwardLimits& limits, Device& device);
 
 }  // namespace fovea

@@ -21,6 +21,7 @@ class WeightTaker {
   // A tensor that the config denies: dropped in silence it would make the answers wrong.
   Status refuse(const std::string& name, const char* field) const;
 
+  const std::string& source() const { return memory_->map->source(); }  // the file that says what is there
   size_t bytes() const { return bytes_; }                        // of the matrices taken, as they lie in memory
   std::shared_ptr<const void> owner() const { return memory_; }  // what the matrices point into
 

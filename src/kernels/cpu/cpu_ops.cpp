@@ -10,15 +10,16 @@
 #include "kernels/cpu/hash_select.h"
 #include "kernels/cpu/kv_write.h"
 #include "kernels/cpu/linear.h"
+#include "kernels/cpu/mla_attention.h"
+#include "kernels/cpu/mla_projections.h"
+#include "kernels/cpu/moe.h"
 #include "kernels/cpu/prefill_attention.h"
+#include "kernels/cpu/ragged_attention.h"
 #include "kernels/cpu/summary.h"
 #include "kernels/cpu/summary_select.h"
 #include "kernels/cpu/xattention.h"
 #include "kernels/ref/dense_math.h"
 #include "kernels/ref/dsa_topk.h"
-#include "kernels/ref/mla.h"
-#include "kernels/ref/moe.h"
-#include "kernels/ref/ragged_attention.h"
 #include "kernels/ref/sample.h"
 
 namespace fovea {
@@ -36,11 +37,14 @@ class CpuOpsImpl final : public CpuOps {
     FOVEA_TRY(decode_.prepare(limits, pool_.size()));
     FOVEA_TRY(prefill_.prepare(limits, pool_.size(), numerics_));
     FOVEA_TRY(index_topk_.prepare(limits, pool_.size()));
+    FOVEA_TRY(mla_.prepare(limits, pool_.size()));
     FOVEA_TRY(mass_.prepare(limits));
     FOVEA_TRY(summary_select_.prepare(limits));
     summaries_.prepare(limits);
     topk_.prepare(limits, pool_.size());
     FOVEA_TRY(xattention_.prepare(limits, pool_.size(), numerics_));
+    FOVEA_TRY(ragged_.prepare(limits, pool_.size()));
+    FOVEA_TRY(moe_.prepare(limits, pool_.size()));
     sample_.prepare(limits.vocab);
     return select_.prepare(limits, pool_.size());
   }
@@ -56,15 +60,15 @@ class CpuOpsImpl final : public CpuOps {
   void paged_decode(const AttentionParams& p, Stream&) override { decode_.run(p, pool_); }
   void paged_prefill(const AttentionParams& p, Stream&) override { prefill_.run(p, pool_); }
   void sample(const SampleParams& p, Stream&) override { sample_.run(p); }
-  void mla_write(const MlaWriteParams& p, Stream&) override { ref::mla_write(p); }
-  void mla_absorb(const MlaAbsorbParams& p, Stream&) override { ref::mla_absorb(p); }
-  void mla_unabsorb(const MlaUnabsorbParams& p, Stream&) override { ref::mla_unabsorb(p); }
-  void mla_attend(const MlaAttendParams& p, Stream&) override { ref::mla_attend(p); }
-  void mla_gather(const MlaGatherParams& p, Stream&) override { ref::mla_gather(p); }
-  void ragged_attend(const RaggedAttentionParams& p, Stream&) override { ref::ragged_attend(p); }
-  void lse_merge(const LseMergeParams& p, Stream&) override { ref::lse_merge(p); }
-  void moe_route(const MoeRouteParams& p, Stream&) override { ref::moe_route(p); }
-  void moe_experts(const MoeExpertsParams& p, Stream&) override { ref::moe_experts(p, numerics_); }
+  void mla_write(const MlaWriteParams& p, Stream&) override { cpu::mla_write(p, pool_); }
+  void mla_absorb(const MlaAbsorbParams& p, Stream&) override { cpu::mla_absorb(p, pool_); }
+  void mla_unabsorb(const MlaUnabsorbParams& p, Stream&) override { cpu::mla_unabsorb(p, pool_); }
+  void mla_attend(const MlaAttendParams& p, Stream&) override { mla_.run(p, pool_); }
+  void mla_gather(const MlaGatherParams& p, Stream&) override { cpu::mla_gather(p, pool_); }
+  void ragged_attend(const RaggedAttentionParams& p, Stream&) override { ragged_.run(p, pool_); }
+  void lse_merge(const LseMergeParams& p, Stream&) override { cpu::lse_merge(p, pool_); }
+  void moe_route(const MoeRouteParams& p, Stream&) override { moe_.route(p, pool_); }
+  void moe_experts(const MoeExpertsParams& p, Stream&) override { moe_.experts(p, linear_, pool_); }
   void index_write(const IndexWriteParams& p, Stream&) override { cpu::index_write(p, pool_); }
   void index_topk(const IndexTopkParams& p, Stream&) override { index_topk_.run(p, pool_); }
   void index_transform(const IndexTransformParams& p, Stream&) override { ref::index_transform(p); }
@@ -83,11 +87,14 @@ class CpuOpsImpl final : public CpuOps {
   cpu::PrefillAttention prefill_;
   cpu::HashSelect select_;
   cpu::IndexTopk index_topk_;
+  cpu::MlaAttention mla_;
   cpu::BlockSummaries summaries_;
   cpu::SummarySelect summary_select_;
   cpu::BlockTopk topk_;
   cpu::AttentionMass mass_;
   cpu::XAttentionSelect xattention_;
+  cpu::RaggedAttention ragged_;
+  cpu::Moe moe_;
   ref::Sample sample_;
 };
 

@@ -277,7 +277,7 @@ HWY_INLINE V exp2_of(V x) {
 HWY_INLINE float exp2_of(float x) { return hn::GetLane(exp2_of(hn::Set(D(), x))); }
 
 // Soft cap and ALiBi, where there are any: scores become exponents of 2.
-HWY_NOINLINE void bias_scores(float soft_cap, float slope, const KeyChunk& chunk,
+inline HWY_NOINLINE void bias_scores(float soft_cap, float slope, const KeyChunk& chunk,
                               float* HWY_RESTRICT scores) {
   const D d;
   for (int32_t t = 0; t < chunk.count; t += kLanes) {

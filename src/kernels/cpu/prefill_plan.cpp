@@ -103,7 +103,7 @@ TileJob prefill_job(const AttentionParams& p, const PrefillPlan& plan, const Row
   job.row = tile.row;
   job.rows = tile.rows;
   job.pos = static_cast<int64_t>(p.seq_len[tile.seq]) - (p.q_indptr[tile.seq + 1] - tile.row);
-  FOVEA_CHECK(job.pos >= 0);
+  FOVEA_CHECK(job.pos >= 0 || p.seq_len[tile.seq] == 0);
   job.keys = select_keys(p.selection, tile.selection_row, job.kv_head, job.head);
   return job;
 }

@@ -11,17 +11,6 @@
 namespace fovea::ref {
 namespace {
 
-void rope(float* x, int32_t dim, bool interleaved, const float* cos, const float* sin) {
-  const int32_t half = dim / 2;
-  for (int32_t i = 0; i < half; ++i) {
-    float& a = x[interleaved ? 2 * i : i];
-    float& b = x[interleaved ? 2 * i + 1 : i + half];
-    const float first = a, second = b;
-    a = first * cos[i] - second * sin[i];
-    b = second * cos[i] + first * sin[i];
-  }
-}
-
 // Element where the entry of slot * bs + offset begins.
 int64_t entry_at(const KvView& kv, int64_t slot) {
   return slot / kv.block_size * kv.block_stride + slot % kv.block_size * kv.head_dim;
@@ -48,7 +37,19 @@ int64_t head_row(int32_t head, const MlaShape& shape) { return static_cast<int64
 
 }  // namespace
 
+void mla_rope(float* x, int32_t dim, bool interleaved, const float* cos, const float* sin) {
+  const int32_t half = dim / 2;
+  for (int32_t i = 0; i < half; ++i) {
+    float& a = x[interleaved ? 2 * i : i];
+    float& b = x[interleaved ? 2 * i + 1 : i + half];
+    const float first = a, second = b;
+    a = first * cos[i] - second * sin[i];
+    b = second * cos[i] + first * sin[i];
+  }
+}
+
 void check_latent_plane(const KvView& kv, int32_t latent) {
+  FOVEA_CHECK(kv.block_size > 0 && (kv.block_size & (kv.block_size - 1)) == 0);
   FOVEA_CHECK(kv.kv_heads == 1 && kv.layout == KvLayout::hnd && kv.v == nullptr);
   FOVEA_CHECK(kv.dtype == DType::bf16 || kv.dtype == DType::f16 || kv.dtype == DType::f32);
   FOVEA_CHECK(latent > 0 && latent % 16 == 0 && latent <= 512);
@@ -66,7 +67,7 @@ void mla_write(const MlaWriteParams& p) {
     const float* sin = p.sin + static_cast<int64_t>(t) * (rope_dim / 2);
     for (int32_t h = 0; h < p.num_heads; ++h) {
       float* q = p.q + (static_cast<int64_t>(t) * p.num_heads + h) * (nope + rope_dim);
-      rope(q + nope, rope_dim, p.rope_interleaved, cos, sin);
+      mla_rope(q + nope, rope_dim, p.rope_interleaved, cos, sin);
     }
     if (p.slot_mapping[t] < 0) continue;
     std::copy_n(p.kv_a + static_cast<int64_t>(t) * entry, entry, row.begin());
@@ -74,7 +75,7 @@ void mla_write(const MlaWriteParams& p) {
     for (int32_t i = 0; i < latent; ++i) squares += static_cast<double>(row[i]) * row[i];
     const auto inverse = static_cast<float>(1.0 / std::sqrt(squares / latent + p.norm_eps));
     for (int32_t i = 0; i < latent; ++i) row[i] = row[i] * inverse * p.norm[i];
-    rope(row.data() + latent, rope_dim, p.rope_interleaved, cos, sin);
+    mla_rope(row.data() + latent, rope_dim, p.rope_interleaved, cos, sin);
     const int64_t at = entry_at(*p.kv, p.slot_mapping[t]);
     for (int32_t i = 0; i < entry; ++i) store_f32(p.kv->k, p.kv->dtype, at + i, row[i]);
   }

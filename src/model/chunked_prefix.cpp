@@ -1,0 +1,112 @@
+#include "model/chunked_prefix.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/check.h"
+
+namespace fovea {
+namespace {
+
+Status check(const char* field, int64_t value) {
+  if (value >= 1) return {};
+  return Status::invalid_argument("chunked prefix attention: " + std::string(field) + " is " + std::to_string(value));
+}
+
+// The most heads that divide H and whose keys and values fit.
+int32_t heads_that_fit(const ChunkedPrefixConfig& c) {
+  const int64_t head_bytes = int64_t{c.max_chunk_tokens} * (c.shape.nope + c.shape.v) * static_cast<int64_t>(sizeof(float));
+  int32_t heads = c.num_heads;
+  while (heads > 1 && (c.num_heads % heads != 0 || heads * head_bytes > c.expanded_bytes)) --heads;
+  return heads;
+}
+
+}  // namespace
+
+Result<ChunkedPrefixAttention> ChunkedPrefixAttention::create(const ChunkedPrefixConfig& c, Device& device) {
+  FOVEA_TRY(check("num_heads", c.num_heads));
+  FOVEA_TRY(check("max_rows", c.max_rows));
+  FOVEA_TRY(check("max_chunk_tokens", c.max_chunk_tokens));
+  FOVEA_TRY(check("latent", c.shape.latent));
+  FOVEA_TRY(check("v", c.shape.v));
+  ChunkedPrefixAttention a;
+  a.config_ = c;
+  a.heads_ = heads_that_fit(c);
+  const auto floats = [&](int64_t rows, int64_t width, const char* what) {
+    return device.allocate(static_cast<size_t>(std::max<int64_t>(1, rows * width)) * sizeof(float), what);
+  };
+  FOVEA_ASSIGN(a.latents_, floats(c.max_chunk_tokens, c.shape.latent, "latents of a chunk of the prefix"));
+  FOVEA_ASSIGN(a.ropes_, floats(c.max_chunk_tokens, c.shape.rope, "rope parts of a chunk of the prefix"));
+  FOVEA_ASSIGN(a.expanded_, floats(c.max_chunk_tokens, a.weight_rows(), "keys and values of a chunk of the prefix"));
+  FOVEA_ASSIGN(a.out_, floats(int64_t{c.max_rows} * a.heads_, c.shape.v, "attention to a chunk of the prefix"));
+  FOVEA_ASSIGN(a.lse_, floats(c.max_rows, a.heads_, "lse of a chunk of the prefix"));
+  return a;
+}
+
+void ChunkedPrefixAttention::run(const ChunkedPrefixParams& p, int32_t max_linear_rows, Ops& ops, Stream& stream) {
+  FOVEA_CHECK(p.rows <= config_.max_rows && p.own.tokens == p.rows && max_linear_rows >= 1);
+  const auto whole = [&](const LatentChunk& chunk, bool own) {
+    FOVEA_CHECK(chunk.tokens <= config_.max_chunk_tokens);
+    ops.mla_gather({p.kv, chunk.slots, chunk.tokens, config_.shape.latent, latents_.as<float>(), ropes_.as<float>()}, stream);
+    for (int32_t head = 0; head < config_.num_heads; head += heads_) {
+      expand(p, chunk.tokens, head, max_linear_rows, ops, stream);
+      attend(p, chunk, own, head, ops, stream);
+    }
+  };
+  whole(p.own, true);
+  for (const LatentChunk& chunk : p.prefix) {
+    if (chunk.tokens > 0) whole(chunk, false);
+  }
+}
+
+void ChunkedPrefixAttention::expand(const ChunkedPrefixParams& p, int32_t tokens, int32_t head, int32_t max_rows, Ops& ops,
+                                    Stream& stream) {
+  const int64_t latent = config_.shape.latent;
+  LinearWeight w;
+  w.w = static_cast<const std::byte*>(p.kv_b) +
+        head * (config_.shape.nope + config_.shape.v) * latent * static_cast<int64_t>(dtype_bytes(p.dtype));
+  w.dtype = p.dtype;
+  w.n = weight_rows();
+  for (int64_t first = 0; first < tokens; first += max_rows) {
+    w.out = expanded_.as<float>() + first * w.n;
+    const auto rows = static_cast<int32_t>(std::min<int64_t>(max_rows, tokens - first));
+    ops.linear({latents_.as<float>() + first * latent, rows, config_.shape.latent, &w, 1}, stream);
+  }
+}
+
+// Heads [head, head + heads_): a chunk of the prefix goes to scratch and is merged, the rows' own come first and do not.
+void ChunkedPrefixAttention::attend(const ChunkedPrefixParams& p, const LatentChunk& chunk, bool own, int32_t head, Ops& ops,
+                                    Stream& stream) {
+  const auto [latent, rope, nope, v] = config_.shape;
+  const int32_t each = nope + v;
+  float* const out = p.out + int64_t{head} * v;
+  float* const lse = p.lse + head;
+  const int64_t out_stride = int64_t{config_.num_heads} * v;
+  RaggedAttentionParams r;
+  r.q = p.q + int64_t{head} * (nope + rope);
+  r.q_stride = int64_t{config_.num_heads} * (nope + rope);
+  r.k = expanded_.as<float>();
+  r.v = r.k + nope;
+  r.k_stride = r.v_stride = weight_rows();
+  r.k_head_stride = r.v_head_stride = each;
+  r.k_shared = rope > 0 ? ropes_.as<float>() : nullptr;
+  r.k_dim = nope;
+  r.shared_dim = rope;
+  r.v_dim = v;
+  r.num_heads = heads_;
+  r.rows = p.rows;
+  r.num_seqs = p.num_seqs;
+  r.q_indptr = p.q_indptr;
+  r.kv_indptr = chunk.cu_lengths;
+  r.causal = own;
+  r.scale = p.scale;
+  r.out = own ? out : out_.as<float>();
+  r.out_stride = own ? out_stride : int64_t{heads_} * v;
+  r.lse = own ? lse : lse_.as<float>();
+  r.lse_stride = own ? config_.num_heads : heads_;
+  ops.ragged_attend(r, stream);
+  if (own) return;
+  ops.lse_merge({out, lse, out_stride, config_.num_heads, out_.as<float>(), lse_.as<float>(), p.rows, heads_, v}, stream);
+}
+
+}  // namespace fovea
