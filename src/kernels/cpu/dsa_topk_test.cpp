@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <tuple>
 #include <vector>
 
 #include "kernels/cpu/dsa_index_write.h"
@@ -122,6 +123,19 @@ TEST(CpuIndexTopk, ScratchDoesNotGrowWithTheContext) {
   EXPECT_EQ(prepared(c, 100'000, 2).scratch_bytes(), rows_512);
   EXPECT_LT(prepared(c, 1, 2).scratch_bytes(), rows_512);
   EXPECT_LT(rows_512, size_t{24} << 20);  // 512 rows of 131,072 logits: 256 MiB
+}
+
+TEST(CpuIndexTopk, AnIndexerThatIsTooLargeIsRefused) {
+  for (const auto& [heads, dim, part] : {std::tuple{129, 128, "129 heads"}, {4, 260, "heads of 260"}, {4, 12, "heads of 12"}}) {
+    OpsLimits limits;
+    limits.index_heads = heads;
+    limits.index_dim = dim;
+    limits.index_topk = 8;
+    cpu::IndexTopk topk;
+    const Status s = topk.prepare(limits, 1);
+    EXPECT_FALSE(s.ok());
+    EXPECT_NE(s.message().find(part), std::string::npos) << s.message();
+  }
 }
 
 TEST(CpuIndexKeep, RanksAsTheReferenceDoes) {
