@@ -52,7 +52,8 @@ struct DsaLists {
 // Memory and Params of one case. Not movable: params point into it.
 class DsaProblem {
  public:
-  explicit DsaProblem(const DsaCase& c, uint64_t seed = 1) : c_(c), rng_(seed) {
+  // The same `seed` gives the same tokens and rows; `pages_seed` says only where they lie.
+  explicit DsaProblem(const DsaCase& c, uint64_t seed = 1, uint64_t pages_seed = 1) : c_(c), rng_(seed), pages_rng_(pages_seed) {
     for (size_t s = 0; s < c.seqs.size(); ++s) {
       for (int32_t i = 0; i < c.seqs[s].rows; ++i) {
         row_seq_.push_back(static_cast<int32_t>(s));
@@ -122,7 +123,7 @@ class DsaProblem {
     blocks_ = used + 3;
     std::vector<int32_t> ids(blocks_);
     std::iota(ids.begin(), ids.end(), 0);
-    std::shuffle(ids.begin(), ids.end(), rng_);
+    std::shuffle(ids.begin(), ids.end(), pages_rng_);
     table_.assign(c_.seqs.size() * wide, 1 << 24);
     for (size_t s = 0, next = 0; s < c_.seqs.size(); ++s) {
       for (int32_t b = 0; b < (c_.seqs[s].len + bs - 1) / bs; ++b) table_[s * wide + b] = ids[next++];
@@ -173,7 +174,7 @@ class DsaProblem {
   }
 
   const DsaCase c_;
-  std::mt19937_64 rng_;
+  std::mt19937_64 rng_, pages_rng_;
   std::normal_distribution<float> normal_;
   std::vector<int32_t> row_seq_, row_len_, ragged_start_, table_;
   int32_t max_len_ = 0, blocks_ = 0;

@@ -61,7 +61,9 @@ Status IndexTopk::prepare(const OpsLimits& limits, int threads) {
   heads_ = limits.index_heads;
   dim_ = limits.index_dim;
   topk_ = limits.index_topk;
-  FOVEA_CHECK(heads_ <= kMaxIndexHeads && dim_ <= kMaxIndexDim && topk_ >= 1);
+  if (heads_ > kMaxIndexHeads || dim_ > kMaxIndexDim || dim_ % 8 != 0 || topk_ < 1)
+    return Status::unsupported("DSA indexer: " + std::to_string(heads_) + " heads of " + std::to_string(dim_) + ", topk " +
+                               std::to_string(topk_) + "; it takes up to 128 heads of a multiple of 8 up to 256, topk 1 or more");
   lists_ = std::clamp(2 * limits.max_rows, kLeastLists, kMostLists);
   capacity_ = topk_ + std::max(topk_, kLeastSlack) + kIndexPanel;
   stride_ = capacity_ + kIndexListPadding;

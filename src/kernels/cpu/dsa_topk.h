@@ -16,7 +16,7 @@ namespace fovea::cpu {
 // Gives what ref::index_topk gives, bit for bit where the CPU has fused multiply-add.
 class IndexTopk {
  public:
-  // Sizes the scratch, once. Errors: resource_exhausted.
+  // Sizes the scratch, once. Errors: unsupported (a model's indexer that is too large), resource_exhausted.
   Status prepare(const OpsLimits& limits, int threads);
 
   // Within the limits prepared; allocates nothing. Any number of rows: they pass through the scratch in groups.

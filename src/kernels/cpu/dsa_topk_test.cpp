@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <tuple>
 #include <vector>
 
 #include "kernels/cpu/dsa_index_write.h"
@@ -82,6 +83,20 @@ TEST(CpuIndexTopk, StreamingEqualsMaterialisedOnLongContextsWithAnyThreads) {
   }
 }
 
+TEST(CpuIndexTopk, PagesAndTheirSizeChangeNothing) {
+  ThreadPool pool(2);
+  for (IndexPrecision precision : {IndexPrecision::exact, IndexPrecision::bf16, IndexPrecision::fp8}) {
+    std::vector<DsaLists> all;
+    for (int32_t block_size : {16, 64}) {
+      const DsaCase c{"", 4, 64, block_size, precision, {{5, 3000}, {1, 777}}, 200};
+      for (uint64_t pages : {1, 2}) {
+        all.push_back(run(DsaProblem(c, 7, pages), 6, pool, IndexSpace::position));
+        EXPECT_EQ(all.back(), all.front()) << block_size << " " << pages;
+      }
+    }
+  }
+}
+
 TEST(CpuIndexTopk, ARowDoesNotDependOnTheRowsBesideIt) {
   const DsaCase c{"", 8, 64, 16, IndexPrecision::exact, {{37, 5000}, {3, 700}}, 300};
   const DsaProblem problem(c);
@@ -108,6 +123,19 @@ TEST(CpuIndexTopk, ScratchDoesNotGrowWithTheContext) {
   EXPECT_EQ(prepared(c, 100'000, 2).scratch_bytes(), rows_512);
   EXPECT_LT(prepared(c, 1, 2).scratch_bytes(), rows_512);
   EXPECT_LT(rows_512, size_t{24} << 20);  // 512 rows of 131,072 logits: 256 MiB
+}
+
+TEST(CpuIndexTopk, AnIndexerThatIsTooLargeIsRefused) {
+  for (const auto& [heads, dim, part] : {std::tuple{129, 128, "129 heads"}, {4, 260, "heads of 260"}, {4, 12, "heads of 12"}}) {
+    OpsLimits limits;
+    limits.index_heads = heads;
+    limits.index_dim = dim;
+    limits.index_topk = 8;
+    cpu::IndexTopk topk;
+    const Status s = topk.prepare(limits, 1);
+    EXPECT_FALSE(s.ok());
+    EXPECT_NE(s.message().find(part), std::string::npos) << s.message();
+  }
 }
 
 TEST(CpuIndexKeep, RanksAsTheReferenceDoes) {
@@ -153,7 +181,7 @@ TEST(CpuIndexWrite, EqualsTheReferenceBitForBit) {
   ThreadPool pool(3);
   for (IndexPrecision precision : {IndexPrecision::exact, IndexPrecision::bf16, IndexPrecision::fp8}) {
     for (bool interleaved : {false, true}) {
-      const int32_t tokens = 21, heads = 5, dim = 128, rope = 64;
+      const int32_t tokens = 21, heads = 19, dim = 128, rope = 64;
       std::vector<float> q(tokens * heads * dim), k(tokens * dim), w(tokens * heads), norm(dim), bias(dim), cos(tokens * rope / 2), sin;
       for (auto* v : {&q, &k, &w, &norm, &bias, &cos}) {
         for (float& x : *v) x = normal(rng);

@@ -83,19 +83,16 @@ void index_key(const IndexWriteParams& p, int64_t token, float* out) {
   rope(p, token, out);
 }
 
-void index_query(const IndexWriteParams& p, int64_t token) {
+void index_query(const IndexWriteParams& p, int64_t token, int32_t head) {
   const int dim = p.keys.dim;
-  const float factor = index_weight_factor(p.heads, dim);
-  for (int h = 0; h < p.heads; ++h) {
-    float* q = p.q + (token * p.heads + h) * dim;
-    float& weight = p.weights[token * p.heads + h];
-    weight *= factor;
-    rope(p, token, q);
-    if (p.keys.precision == IndexPrecision::bf16) round_to_bf16(q, dim);
-    if (p.keys.precision != IndexPrecision::fp8) continue;
-    index_hadamard(q, dim);
-    weight *= index_quantise(q, dim);  // a power of two: exact
-  }
+  float* q = p.q + (token * p.heads + head) * dim;
+  float& weight = p.weights[token * p.heads + head];
+  weight *= index_weight_factor(p.heads, dim);
+  rope(p, token, q);
+  if (p.keys.precision == IndexPrecision::bf16) round_to_bf16(q, dim);
+  if (p.keys.precision != IndexPrecision::fp8) return;
+  index_hadamard(q, dim);
+  weight *= index_quantise(q, dim);  // a power of two: exact
 }
 
 void index_store(const IndexKeysView& keys, int64_t slot, float* key) {
@@ -130,7 +127,7 @@ void index_write(const IndexWriteParams& p) {
   check_index_write(p);
   std::array<float, kMaxIndexDim> key;
   for (int64_t t = 0; t < p.tokens; ++t) {
-    index_query(p, t);
+    for (int32_t h = 0; h < p.heads; ++h) index_query(p, t, h);
     if (p.slot_mapping[t] < 0) continue;
     index_key(p, t, key.data());
     index_store(p.keys, p.slot_mapping[t], key.data());

@@ -29,8 +29,8 @@ float index_quantise(float* x, int n);
 
 // One token's key before rounding: LayerNorm in float32 (biased variance), then rope. out: [di].
 void index_key(const IndexWriteParams& p, int64_t token, float* out);
-// Rope and rounding of token's queries in place, and its weights.
-void index_query(const IndexWriteParams& p, int64_t token);
+// Rope and rounding of one head of a token's query in place, and its weight.
+void index_query(const IndexWriteParams& p, int64_t token, int32_t head);
 // Rounds a key as the precision says and stores it at slot (block * bs + offset). key [di] is overwritten.
 void index_store(const IndexKeysView& keys, int64_t slot, float* key);
 // Key at a slot as float32 [di], without its scale.

@@ -145,7 +145,8 @@ class World {
 
   void write_keys() {
     const int32_t tokens = kSeqs * kBlocksMax * kBlock;
-    std::vector<float> q = randoms(int64_t{tokens} * shape_.index_heads * shape_.index_dim), k = randoms(int64_t{tokens} * shape_.index_dim);
+    std::vector<float> q = randoms(int64_t{tokens} * shape_.index_heads * shape_.index_dim);
+    std::vector<float> k = randoms(int64_t{tokens} * shape_.index_dim);
     std::vector<float> w(int64_t{tokens} * shape_.index_heads), norm(shape_.index_dim, 1.0f), bias(shape_.index_dim, 0.0f);
     std::vector<int64_t> slots;
     for (int32_t t = 0; t < tokens; ++t) slots.push_back(slot(t / (kBlocksMax * kBlock), t % (kBlocksMax * kBlock)));
