@@ -72,6 +72,7 @@ class MlaRunner {
     MlaChunk* chunk = &s_.chunks[0];
     MlaChunk* next = &s_.chunks[1];
     fill(begin, std::min(end, begin + kMlaChunk), *chunk);
+    ask_for(*chunk);
     for (int64_t at = begin; at < end; at += kMlaChunk, std::swap(chunk, next)) {
       fill(at + kMlaChunk, std::min(end, at + 2 * kMlaChunk), *next);
       attend_chunk(at, *chunk, next->count > 0 ? next->line_at : nullptr, part.o);
@@ -153,6 +154,13 @@ class MlaRunner {
       chunk.at[j] = slots[units[j] >> shift] * kv_.block_stride + in_block * kv_.head_dim;
     }
     return chunk.count;
+  }
+
+  // All cache lines of the first chunk: nothing computes meanwhile.
+  void ask_for(const MlaChunk& chunk) const {
+    if constexpr (!kInPlace) return;
+    const int64_t lines = chunk.count * width_ * static_cast<int64_t>(sizeof(T)) / 64;
+    for (int64_t i = 0; i < lines; ++i) __builtin_prefetch(static_cast<const T*>(kv_.k) + chunk.line_at[i], 0, 2);
   }
 
   // The entries of a chunk, widened and padded with zeros.
