@@ -34,21 +34,18 @@ namespace fovea::testing {
 namespace {
 
 // Counting runs from the first attention of a step to its logits: every layer, every kind of operation.
-TEST(NoAllocation, InTheForwardPassOfAStep) {
-  EngineOptions o = exact_options(tiny_gqa());
-  MethodOptions m;
-  m.name = "gsa_on_device";
-  m.gsa.budget_tokens = 128;
-  o.methods = {m};
+void expect_none(const std::string& model_dir, const MethodOptions& method) {
+  EngineOptions o = exact_options(model_dir);
+  o.methods = {method};
   o.sparse_min_context = 256;
   o.max_num_batched_tokens = 128;
   o.enable_prefix_caching = false;
   auto engine = make_engine(o);
   ASSERT_TRUE(engine);
-  for (const char* method : {"dense", "gsa_on_device"}) {
-    SCOPED_TRACE(method);
+  for (const std::string& name : {std::string("dense"), method.name}) {
+    SCOPED_TRACE(name);
     Request r = greedy(random_prompt(5, 600, engine->model().vocab_size), 12);
-    r.decode_method = method;
+    r.decode_method = name;
     r.trace = true;
     int64_t steps = 0, worst = 0;
     engine->set_trace([&](const SelectionTrace& t) {
@@ -70,6 +67,19 @@ TEST(NoAllocation, InTheForwardPassOfAStep) {
     EXPECT_EQ(steps, 12);
     EXPECT_EQ(worst, 0);
   }
+}
+
+TEST(NoAllocation, InTheForwardPassOfAStep) {
+  MethodOptions m;
+  m.name = "gsa_on_device";
+  m.gsa.budget_tokens = 128;
+  expect_none(tiny_gqa(), m);
+}
+
+TEST(NoAllocation, NorWithLatentsAnIndexerAndExperts) {
+  MethodOptions m;
+  m.name = "dsa";
+  expect_none(tiny_dsa(), m);
 }
 
 }  // namespace
