@@ -104,6 +104,18 @@ class Cli(unittest.TestCase):
         self.assertEqual(runs, [("dense", 0, 16), ("gsa_on_device", 256, 16), ("gsa_on_device[share_heads=true]", 256, 16),
                                 ("gsa_on_device", 512, 64)])
 
+    def test_eval_judges_prefills_too(self):
+        out = self.tmp / "prefill"
+        spec = "xattention[min_context=512,threshold=0.5]"
+        r = fovea("eval", "--model", MODEL, "--set", self.tmp / "set.jsonl", "--prefill-method", "dense," + spec, "--documents", 1,
+                  "--tasks", "kv", "--out", out, "--trace", "--trace-questions", 1)
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertIn("pairs", r.stdout)
+        shares = {row["prefill_method"]: row["prefill_share"] for row in json.loads((out / "eval.json").read_text())["rows"]}
+        self.assertEqual(shares["dense"], 1.0)
+        self.assertLess(shares[spec], 0.95)
+        self.assertIn('"tokens_per_unit":128', (out / "trace-1.html").read_text())
+
     def test_eval_names_what_cannot_be(self):
         def refused(*args, names):
             self.refused("eval", "--model", MODEL, "--set", self.tmp / "set.jsonl", *args, names=names)
@@ -112,6 +124,7 @@ class Cli(unittest.TestCase):
         refused("--decode-method", "gsa_on_device[hash_bits=64", names=["--decode-method", "gsa_on_device[hash_bits=64"])
         refused("--decode-method", "gsa_on_device[hash_bites=64]", names=["--decode-method", "hash_bites"])
         refused("--prefill-method", "gsa_on_device", names=["--prefill-method", "gsa_on_device", "dense"])
+        refused("--decode-method", "xattention", names=["--decode-method", "xattention", "gsa_on_device"])
         refused("--decode-method", "gsa_on_device[hash_bits=63]", names=["gsa_on_device[hash_bits=63]", "63"])
         refused("--budget-tokens", "-1", names=["--budget-tokens", "-1"])
         refused("--block-size", "16,15", names=["--block-size", "15"])

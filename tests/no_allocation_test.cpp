@@ -34,18 +34,18 @@ namespace fovea::testing {
 namespace {
 
 // Counting runs from the first attention of a step to its logits: every layer, every kind of operation.
-void expect_none(const std::string& model_dir, const MethodOptions& method) {
-  EngineOptions o = exact_options(model_dir);
-  o.methods = {method};
+void expect_none(EngineOptions o) {
+  std::vector<std::string> labels = {"dense"};
+  for (const MethodOptions& m : o.methods) labels.push_back(m.label.empty() ? m.name : m.label);
   o.sparse_min_context = 256;
   o.max_num_batched_tokens = 128;
   o.enable_prefix_caching = false;
   auto engine = make_engine(o);
   ASSERT_TRUE(engine);
-  for (const std::string& name : {std::string("dense"), method.name}) {
-    SCOPED_TRACE(name);
+  for (const std::string& method : labels) {
+    SCOPED_TRACE(method);
     Request r = greedy(random_prompt(5, 600, engine->model().vocab_size), 12);
-    r.decode_method = name;
+    r.decode_method = method;
     r.trace = true;
     int64_t steps = 0, worst = 0;
     engine->set_trace([&](const SelectionTrace& t) {
@@ -70,16 +70,28 @@ void expect_none(const std::string& model_dir, const MethodOptions& method) {
 }
 
 TEST(NoAllocation, InTheForwardPassOfAStep) {
+  EngineOptions o = exact_options(tiny_gqa());
   MethodOptions m;
   m.name = "gsa_on_device";
   m.gsa.budget_tokens = 128;
-  expect_none(tiny_gqa(), m);
+  o.methods = {m};
+  for (const GsaRepresentation r : {GsaRepresentation::hash, GsaRepresentation::mean, GsaRepresentation::minmax, GsaRepresentation::recency,
+                                    GsaRepresentation::mean_hash, GsaRepresentation::oracle}) {
+    m.name = "gsa";
+    m.label = "gsa " + std::to_string(static_cast<int>(r));
+    m.gsa.representation = r;
+    m.gsa.overlap = r != GsaRepresentation::mean;
+    o.methods.push_back(m);
+  }
+  expect_none(o);
 }
 
 TEST(NoAllocation, NorWithLatentsAnIndexerAndExperts) {
+  EngineOptions o = exact_options(tiny_dsa());
   MethodOptions m;
   m.name = "dsa";
-  expect_none(tiny_dsa(), m);
+  o.methods = {m};
+  expect_none(o);
 }
 
 }  // namespace

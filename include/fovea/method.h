@@ -100,7 +100,7 @@ struct Want {
   LayerIdx layer;
   KvHeadIdx head;
   int32_t logical_block = 0;
-  int32_t priority = 0;     // 0 URGENT: the first request in the queue; 1 HIGH: up to the fifth; 2 NORMAL: up to the 17th; 3 LOW: speculative
+  int32_t priority = 0;     // by the request's place in the queue: 0 URGENT at 0, 1 HIGH to 4, 2 NORMAL to 16; 3 LOW: speculative
   int32_t steps_ahead = 1;  // it is expected to be read within so many steps
 };
 
@@ -134,6 +134,8 @@ class Method {
   // Called once, before planes(). Rejects options that do not fit the model, naming them. What select() needs of the host
   // in every step is taken from `staging` and filled in step_begin(); the rest is device memory of the method's own.
   virtual Status attach(const ModelShape& shape, const MethodLimits& limits, Device& device, StepMemory& staging) = 0;
+  // Raises the limits of operations that select() calls and that an engine without the method would not need.
+  virtual void raise_limits(OpsLimits*) const {}
   // Planes of one name are shared between methods, so a plane's name tells its configuration.
   virtual std::vector<PlaneSpec> planes() const { return {}; }
   // Hash codes in planes()[0], which the fused cache write can keep up to date (it keeps those of one method; others make

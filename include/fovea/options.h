@@ -50,6 +50,18 @@ struct GsaOptions {
   LatePolicy late_policy = LatePolicy::exact;
 };
 
+// Options of XAttention (its published names and defaults; docs/xattention.md).
+struct XAttentionOptions {
+  int32_t stride = 16;        // tokens of a cell: 4, 8, 16, 32 or 64; 8 sees more, for twice the estimate
+  int32_t block_size = 128;   // tokens of a block that is read or not: 64 or 128
+  double norm = 1.0;          // divides the estimate's scores: above 1 spreads them
+  double threshold = 0.9;     // share of a row of blocks' estimated sum that is read; 1: everything
+  std::vector<std::vector<double>> thresholds;  // [layer][head], or [layer][1]; empty: `threshold` everywhere
+  int32_t sink_blocks = 1;    // first blocks, always read
+  bool group_vote = false;    // one choice per KV head: what half of its query heads chose
+  int64_t min_context = 4096;  // tiles of 128 tokens that end at or below it are read densely
+};
+
 // Index space in which DSA also leaves its choice, beside the Selection (which is always of positions).
 enum class DsaTransform : uint8_t { none, paged, ragged };
 
@@ -65,9 +77,10 @@ struct DsaOptions {
 
 // One configuration of a method, held ready by the engine; a request picks it by its label.
 struct MethodOptions {
-  std::string name = "dense";  // dense, dsa, gsa, gsa_on_device
+  std::string name = "dense";  // dense, dsa, gsa, gsa_on_device, xattention
   std::string label;           // unique in an engine; empty: the name
   GsaOptions gsa;
+  XAttentionOptions xattention;
   DsaOptions dsa;
 };
 

@@ -109,7 +109,10 @@ Status write_results(const EvalFlags& f, const EvalResult& r) {
   if (!f.out.empty()) FOVEA_TRY(write_folder(f, r));
   if (!f.json.empty() && f.json != "-") FOVEA_TRY(write_file(f.json, json));
   const std::string format = f.json == "-" ? "json" : f.format;
-  std::cout << (format == "json" ? json : format == "csv" ? eval_csv(r.rows) : format == "markdown" ? eval_markdown(r.rows) : eval_text(r.rows));
+  std::cout << (format == "json"       ? json
+                : format == "csv"      ? eval_csv(r.rows)
+                : format == "markdown" ? eval_markdown(r.rows)
+                                       : eval_text(r.rows));
   std::cout.flush();
   return {};
 }
@@ -136,14 +139,16 @@ Status execute(EvalFlags& f) {
   FOVEA_ASSIGN(const std::vector<RetrievalDocument> set, filter_retrieval_set(whole, f.filter));
   FOVEA_ASSIGN(const EngineOptions options, f.engine.options());
   if (f.trace && f.out.empty()) return Status::invalid_argument("--trace: its pages need --out DIR");
-  if (f.trace && f.trace_questions < 1) return Status::invalid_argument("--trace-questions " + std::to_string(f.trace_questions) + ": must be >= 1");
+  if (f.trace && f.trace_questions < 1)
+    return Status::invalid_argument("--trace-questions " + std::to_string(f.trace_questions) + ": must be >= 1");
   f.options.trace_questions = f.trace ? f.trace_questions : 0;
   if (!f.out.empty()) FOVEA_TRY(make_folder(f.out));  // before the hours, not after
   std::unique_ptr<Progress> bar;
   size_t shown = 0;
   f.options.progress = [&](const EvalProgress& p) { show_progress(p, &shown, &bar); };
   if (f.verbose) {
-    f.options.reply = [&](const RetrievalDocument& d, const RetrievalQuestion& q, const EvalRun& run, const std::string& reply, bool right) {
+    f.options.reply = [&](const RetrievalDocument& d, const RetrievalQuestion& q, const EvalRun& run, const std::string& reply,
+                          bool right) {
       if (right) return;
       if (bar) bar->clear();
       print_wrong(d, q, run, reply);
@@ -160,22 +165,34 @@ void add_flags(EvalFlags& f, CLI::App& cmd) {
   cmd.remove_option(cmd.get_option("--block-size"));  // a list here
   cmd.add_option("--set", f.set, "JSON lines: {id, approx_tokens, document, questions: [{id, task, depth, question, answer}]}")->required();
   cmd.add_option("--prefill-method", f.prefill_methods, "What prompts read: names or specs, name[key=value,...], comma-separated")
-      ->expected(1)->multi_option_policy(all)->capture_default_str();
+      ->expected(1)
+      ->multi_option_policy(all)
+      ->capture_default_str();
   cmd.add_option("--decode-method", f.decode_methods, "What questions and answers read, likewise")
-      ->expected(1)->multi_option_policy(all)->capture_default_str();
-  cmd.add_option("--budget-tokens", f.product.budgets, "Budgets, comma-separated; 0: the method's own")->delimiter(',')->capture_default_str();
-  cmd.add_option("--block-size", f.product.block_sizes, "Tokens a KV block holds, comma-separated: an engine each")->delimiter(',')->capture_default_str();
-  auto* plan = cmd.add_option("--plan", f.plan, "Runs as a YAML list of {prefill, decode, budget_tokens, block_size}, instead of these four");
+      ->expected(1)
+      ->multi_option_policy(all)
+      ->capture_default_str();
+  cmd.add_option("--budget-tokens", f.product.budgets, "Budgets, comma-separated; 0: the method's own")
+      ->delimiter(',')
+      ->capture_default_str();
+  cmd.add_option("--block-size", f.product.block_sizes, "Tokens a KV block holds, comma-separated: an engine each")
+      ->delimiter(',')
+      ->capture_default_str();
+  auto* plan =
+      cmd.add_option("--plan", f.plan, "Runs as a YAML list of {prefill, decode, budget_tokens, block_size}, instead of these four");
   for (const char* flag : {"--prefill-method", "--decode-method", "--budget-tokens", "--block-size"}) plan->excludes(flag);
   cmd.add_option("--lengths", f.filter.lengths, "Only documents of these approx_tokens, comma-separated")->delimiter(',');
   cmd.add_option("--documents", f.documents, "Only the first N documents of each length; or ids, comma-separated");
   cmd.add_option("--tasks", f.filter.tasks, "Only questions of these tasks, comma-separated")->delimiter(',');
   cmd.add_option("--without-tasks", f.filter.without_tasks, "No questions of these tasks")->delimiter(',');
   cmd.add_option("--max-tokens", f.options.max_tokens, "Most tokens of an answer")->capture_default_str();
-  cmd.add_option("--format", f.format, "Of stdout: text, markdown, csv or json")->check(CLI::IsMember({"text", "markdown", "csv", "json"}))->capture_default_str();
+  cmd.add_option("--format", f.format, "Of stdout: text, markdown, csv or json")
+      ->check(CLI::IsMember({"text", "markdown", "csv", "json"}))
+      ->capture_default_str();
   cmd.add_option("--json", f.json, "Also write the rows to this file; - is --format json");
   cmd.add_option("--out", f.out, "Folder for eval.html (plot and table), eval.png, eval.json and eval.csv");
-  cmd.add_flag("--trace", f.trace, "Also judge what was chosen by the true attention, and write trace-N.html for each run to --out (CPU only)");
+  cmd.add_flag("--trace", f.trace,
+               "Also judge what was chosen by the true attention, and write trace-N.html for each run to --out (CPU only)");
   cmd.add_option("--trace-questions", f.trace_questions, "Questions traced, of the first document of each length")->capture_default_str();
   cmd.add_flag("--verbose", f.verbose, "Print wrong answers");
   f.engine.add_sparse_to(cmd);

@@ -55,7 +55,7 @@ void print_closing(const RequestStats& s, const std::string& method) {
 }
 
 // One question on an open document, streamed to stdout unless JSON was asked for.
-Result<Answer> ask_one(DocumentSession& session, const std::string& text, const RunFlags& f) {
+Result<Answer> ask_one(const Engine& engine, DocumentSession& session, const std::string& text, const RunFlags& f) {
   Question q;
   q.text = text;
   q.budget_tokens = f.engine.budget_tokens;
@@ -69,7 +69,7 @@ Result<Answer> ask_one(DocumentSession& session, const std::string& text, const 
   if (!f.json) {
     std::printf("\n");
     std::fflush(stdout);
-    print_closing(answers[0].stats, f.engine.decode_method);
+    print_closing(answers[0].stats, engine.options().decode_method);
   }
   return std::move(answers[0]);
 }
@@ -99,13 +99,18 @@ Status answer_document(Engine& engine, const RunFlags& f, std::string document, 
   DocumentSession& session = **opened;
   const double read_s = Clock().now_s() - start;
   const double tokens = static_cast<double>(session.document_tokens());
-  if (!f.json)
-    std::fprintf(stderr, "read %.0f tokens in %s (%.0f tok/s)\n", tokens, duration_text(read_s).c_str(), tokens / read_s);
+  const double share = session.prefill_stats().prefill_share();
+  if (!f.json) {
+    std::fprintf(stderr, "read %.0f tokens in %s (%.0f tok/s)", tokens, duration_text(read_s).c_str(), tokens / read_s);
+    if (share < 1) std::fprintf(stderr, " with %.1f %% of the attention", 100 * share);
+    std::fprintf(stderr, "\n");
+  }
   (*json)["document_tokens"] = session.document_tokens();
   (*json)["prefill_s"] = read_s;
+  (*json)["prefill_share"] = share;
   std::string question;
   for (size_t i = 0; next_question(f, i, !f.json, &question); ++i) {
-    FOVEA_ASSIGN(Answer answer, ask_one(session, question, f));
+    FOVEA_ASSIGN(Answer answer, ask_one(engine, session, question, f));
     (*json)["answers"].push_back(stats_json({question, std::move(answer)}));
   }
   return {};
@@ -139,7 +144,7 @@ Status answer_prompt(Engine& engine, const RunFlags& f, Json* json) {
   if (!f.json) {
     std::printf("\n");
     std::fflush(stdout);
-    print_closing(printed.answer.stats, f.engine.decode_method);
+    print_closing(printed.answer.stats, engine.options().decode_method);
   }
   (*json)["answers"].push_back(stats_json(printed));
   return {};
@@ -163,7 +168,8 @@ Status execute(const RunFlags& f) {
   if (m.max_model_len > m.max_position_embeddings)
     std::fprintf(stderr, "fovea: warning: --max-model-len %lld exceeds the model's max_position_embeddings %lld: answers may degrade\n",
                  static_cast<long long>(m.max_model_len), static_cast<long long>(m.max_position_embeddings));
-  Json json = {{"model", m.architecture}, {"decode_method", f.engine.decode_method}, {"backend", engine->backend()}};
+  const EngineOptions& o = engine->options();
+  Json json = {{"model", m.architecture}, {"decode_method", o.decode_method}, {"prefill_method", o.prefill_method}, {"backend", engine->backend()}};
   json["answers"] = Json::array();
   FOVEA_TRY(f.file.empty() ? answer_prompt(*engine, f, &json) : answer_document(*engine, f, std::move(document), &json));
   if (f.json) std::cout << json.dump(2) << "\n";

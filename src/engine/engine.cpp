@@ -15,6 +15,19 @@ namespace {
 constexpr size_t kInboxMax = 4096;      // requests waiting to be taken over by step()
 constexpr int32_t kAnswersMax = 256;  // of a request (check_sampling)
 
+// The fused cache write keeps the codes of one codec; where it is the only one that makes codes, no other may be asked for.
+Status check_codecs(const std::vector<MethodEntry>& methods) {
+  const MethodEntry* first = nullptr;
+  CodesView view;
+  for (const MethodEntry& e : methods) {
+    if (!e.method || !e.method->codes_view(nullptr, &view)) continue;
+    if (first && e.method->planes()[0].name != first->method->planes()[0].name)
+      return Status::unsupported(e.label + ": its hash codes differ from those of " + first->label + "; a GPU keeps one kind");
+    if (!first) first = &e;
+  }
+  return {};
+}
+
 // Methods that name the same plane share it.
 Status add_plane(PlaneSpec plane, const std::string& method, std::vector<PlaneSpec>* planes) {
   const auto same = std::find_if(planes->begin(), planes->end(), [&](const PlaneSpec& p) { return p.name == plane.name; });
@@ -194,6 +207,7 @@ Status EngineImpl::make_cache() {
   k.dtype = options_.kv_cache_dtype;
   k.device = device_.get();
   k.latent = info_.shape.kv_lora_rank > 0;
+  if (!device_->is_host()) FOVEA_TRY(check_codecs(methods_));
   for (const MethodEntry& e : methods_) {
     if (!e.method) continue;
     for (PlaneSpec& p : e.method->planes()) FOVEA_TRY(add_plane(std::move(p), e.label, &k.extra_planes));
@@ -274,6 +288,9 @@ Status EngineImpl::make_ops() {
     limits.index_heads = d->index_heads;
     limits.index_dim = d->index_dim;
     limits.index_topk = d->index_topk;
+  }
+  for (const MethodEntry& e : methods_) {
+    if (e.method) e.method->raise_limits(&limits);
   }
   FOVEA_TRY(ops_->prepare(limits));
   if (!cpu_ops_) return {};

@@ -52,7 +52,8 @@ void ReadCounter::on_selection(const RowGroup& group, LayerIdx layer, const Sele
   }
 }
 
-void ReadCounter::show(const RowGroup& group, LayerIdx layer, const Selection& selection, int32_t r, int32_t list, const LayerScores* scores) {
+void ReadCounter::show(const RowGroup& group, LayerIdx layer, const Selection& selection, int32_t r, int32_t list,
+                       const LayerScores* scores) {
   const int32_t row = group.first_row + r;
   const Sequence& seq = *batch_.row_sequence(row);
   const int64_t len = batch_.row_position(row) + 1;

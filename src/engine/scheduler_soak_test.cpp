@@ -164,6 +164,17 @@ TEST(SchedulerSoak, DocumentsForksAndLittleSwapSpace) {
   EXPECT_LT(met.failed, met.finished / 4);
 }
 
+TEST(SchedulerSoak, DecodesInTurnWithinACap) {
+  Met met;
+  for (uint32_t seed = 41; seed <= 46 && !HasFailure(); ++seed) {
+    SoakConfig c = soak_config(seed, 24, 6, 20, 400);
+    c.world.scheduler.max_step_kv_blocks = 1 + seed % 3 * 5;
+    c.hold = false;
+    Soak(c).run(&met);
+  }
+  EXPECT_GT(met.swapped, 10);
+}
+
 TEST(SchedulerSoak, ThousandArrivals) {
   Met met;
   SoakConfig c = soak_config(31, 32, 8, 24, 60);

@@ -21,7 +21,7 @@ struct HeadTrace {
 // One question: which blocks each token of its answer read, and where its attention lay, over all layers and KV heads.
 struct AnswerTrace {
   struct Token {
-    int64_t position = 0;     // of the row that produced it
+    int64_t position = 0;  // of the row that produced it
     std::string text;
     std::vector<float> read;  // [blocks] share of layers and heads that read the block
     std::vector<float> mass;  // [blocks] mean share of the attention; empty where it was not sampled
@@ -35,8 +35,8 @@ struct AnswerTrace {
 // One document's prefill: which key blocks each query block read, by layer.
 struct PrefillTrace {
   struct Layer {
-    std::vector<double> density;  // [heads] blocks read of the causal ones
-    std::vector<float> chosen;    // [units, units] share of heads; row: query unit, column: key unit
+    std::vector<double> density;  // [lists of a row: heads or KV heads] units read of the causal ones
+    std::vector<float> chosen;    // [units, units] share of those lists; row: query unit, column: key unit
   };
   int32_t tokens_per_unit = 0;  // 0: nothing was traced
   int64_t units = 0;
@@ -61,8 +61,8 @@ class TraceRecorder {
   TraceRecorder(const ModelShape& shape, RunTrace* trace);
   // One row of a question or answer. `answer` takes the rows whose attention mass was sampled.
   void on_answer_row(const SelectionTrace& row, AnswerTrace* answer);
-  // One row of a prompt, in ascending order; rows of one query unit count once. Only lists by query head of more than one
-  // token (XAttention's); units between them that have none took the dense path.
+  // One row of a prompt, in ascending order; rows of one query unit count once. Only lists of units of more than one token
+  // (XAttention's); query units between them that have none took the dense path.
   void on_prefill_row(const SelectionTrace& row);
   // The prompt is over: the layers that no list came from are left dense.
   void finish_prefill();

@@ -169,7 +169,8 @@ TEST(TracePage, TheDataIsTheTraceAndNothingComesFromElsewhere) {
   EXPECT_NEAR(t["mass"][2].get<double>(), 0.75, 1e-6);
   EXPECT_TRUE(t["prefill"].is_null());
   EXPECT_EQ(t["answers"][0]["tokens"].size(), 1u);
-  for (const char* part : {" src=", "http://", "https://", "@import", "url(", "<link"}) EXPECT_EQ(html.find(part), std::string::npos) << part;
+  for (const char* part : {" src=", "http://", "https://", "@import", "url(", "<link"})
+    EXPECT_EQ(html.find(part), std::string::npos) << part;
 }
 
 TEST(TracePage, NoTextEndsTheDataEarly) {

@@ -104,8 +104,13 @@ Result<std::vector<Answer>> DocumentSession::ask(const std::vector<Question>& qu
                                                  const Stream& stream, const TraceSink& trace) {
   std::vector<Answer> answers(questions.size());
   std::map<RequestId, size_t> open;
-  const Traced traced(engine_, trace ? [&](const SelectionTrace& t) { if (const auto q = open.find(t.request); q != open.end()) trace(q->second, t); }
-                                     : std::function<void(const SelectionTrace&)>());
+  std::function<void(const SelectionTrace&)> sink;
+  if (trace) {
+    sink = [&](const SelectionTrace& t) {
+      if (const auto q = open.find(t.request); q != open.end()) trace(q->second, t);
+    };
+  }
+  const Traced traced(engine_, std::move(sink));
   for (size_t i = 0; i < questions.size(); ++i) {
     FOVEA_ASSIGN(Request r, request_of(questions[i]));
     r.sampling = sampling;

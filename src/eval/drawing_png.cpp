@@ -58,7 +58,8 @@ void draw_text(cairo_t* cr, const Drawing::Text& t) {
 
 Status write_drawing_png(const Drawing& d, const std::string& path, double scale) {
   const std::unique_ptr<cairo_surface_t, void (*)(cairo_surface_t*)> surface(
-      cairo_image_surface_create(CAIRO_FORMAT_RGB24, static_cast<int>(d.width * scale), static_cast<int>(d.height * scale)), cairo_surface_destroy);
+      cairo_image_surface_create(CAIRO_FORMAT_RGB24, static_cast<int>(d.width * scale), static_cast<int>(d.height * scale)),
+      cairo_surface_destroy);
   const std::unique_ptr<cairo_t, void (*)(cairo_t*)> context(cairo_create(surface.get()), cairo_destroy);
   cairo_t* cr = context.get();
   cairo_scale(cr, scale, scale);

@@ -18,7 +18,7 @@ const char* const kHead = R"html(<!doctype html>
 :root { --ink:#222428; --dim:#6c7078; --line:#e4e6ea; --soft:#f6f7f9; --accent:#0068a6 }
 * { box-sizing:border-box }
 body { margin:0; background:#fff; color:var(--ink); font:14px/1.5 system-ui, "DejaVu Sans", sans-serif }
-main { max-width:1128px; margin:0 auto; padding:36px 24px 64px }
+main { max-width:1240px; margin:0 auto; padding:36px 24px 64px }
 h1 { font-size:26px; font-weight:600; letter-spacing:-.01em; margin:0 0 4px }
 .lead { color:var(--dim); margin:0 0 20px }
 .chips { display:flex; flex-wrap:wrap; gap:6px; margin:0 0 8px; align-items:center }
@@ -31,14 +31,14 @@ h1 { font-size:26px; font-weight:600; letter-spacing:-.01em; margin:0 0 4px }
 .plot svg { display:block; max-width:100%; height:auto; font-family:"DejaVu Sans", system-ui, sans-serif }
 .plot [data-item] { cursor:default }
 .plot [data-item].hot { stroke:var(--ink); stroke-width:2 }
-.wide { overflow-x:auto; margin-top:24px }
+#lengths { margin-top:24px }
+.wide { overflow-x:auto }
 table { border-collapse:collapse; width:100%; font-variant-numeric:tabular-nums }
-th, td { padding:5px 10px; text-align:right; white-space:nowrap; border-bottom:1px solid var(--line) }
-th { font-weight:600; font-size:13px; cursor:pointer; user-select:none; position:sticky; top:0; background:#fff; border-bottom:2px solid var(--ink) }
+th, td { padding:3px 8px; font-size:13px; text-align:right; white-space:nowrap; border-bottom:1px solid var(--line) }
+th { font-weight:600; cursor:pointer; user-select:none; position:sticky; top:0; background:#fff; border-bottom:2px solid var(--ink) }
 th:hover { color:var(--accent) }
 th.word, td.word { text-align:left }
-th::after { content:""; display:inline-block; width:.9em; text-align:right }
-th.up::after { content:"↑" }
+th.up::after, th.down::after { content:"↑"; position:absolute; margin-left:1px; color:var(--accent) }
 th.down::after { content:"↓" }
 tr.hot td { background:var(--soft) }
 td a { color:var(--accent) }
@@ -47,7 +47,7 @@ td a { color:var(--accent) }
 #tip { position:fixed; pointer-events:none; display:none; background:#fff; border:1px solid #c9ccd2; border-radius:6px; padding:8px 12px;
   box-shadow:0 4px 14px #0002; font-size:13px; font-variant-numeric:tabular-nums; z-index:2 }
 #tip b { display:block; font-weight:600 }
-#tip span { color:var(--dim) }
+#tip span { display:block; color:var(--dim) }
 </style></head><body><main>
 )html";
 
@@ -56,9 +56,15 @@ const char* const kScript = R"html(
 <script>
 const page = JSON.parse(document.getElementById('data').textContent), rows = page.rows;
 const $ = id => document.getElementById(id);
-const el = (tag, cls, text) => { const e = document.createElement(tag); if (cls) e.className = cls; if (text !== undefined) e.textContent = text; return e; };
+function el(tag, cls, text) {
+  const e = document.createElement(tag);
+  if (cls) e.className = cls;
+  if (text !== undefined) e.textContent = text;
+  return e;
+}
 const pct = x => (100 * x).toFixed(1) + ' %', f3 = x => x === null ? '–' : x.toFixed(3);
-const varies = key => rows.some(r => r[key] !== rows[0][key]), prefills = rows.some(r => r.prefill_method !== 'dense'), traced = rows.some(r => r.mass !== null);
+const varies = key => rows.some(r => r[key] !== rows[0][key]);
+const prefills = rows.some(r => r.prefill_method !== 'dense'), traced = rows.some(r => r.mass !== null);
 const columns = [
   { name: 'tokens', key: 'length', text: r => r.length.toLocaleString('en') },
   ...(prefills ? [{ name: 'prefill', key: 'prefill_method', word: true, text: r => r.prefill_method }] : []),
@@ -73,10 +79,10 @@ const columns = [
   ...(traced ? [{ name: 'mass', key: 'mass', text: r => f3(r.mass) }, { name: 'recall', key: 'recall', text: r => f3(r.recall) }] : []),
   ...(page.links.length ? [{ name: 'trace', key: 'trace', word: true, text: r => '' }] : []),
 ];
-let task = 'all', sort = { at: -1, down: false };
-const bar = r => `<svg class="bar" width="80" height="10"><rect y="4.5" width="80" height="1" fill="#e4e6ea"/>
-  <rect x="${80 * r.low}" y="3.5" width="${Math.max(1, 80 * (r.high - r.low))}" height="3" fill="#9fb6c8"/>
-  <circle cx="${Math.min(77, Math.max(3, 80 * r.exact))}" cy="5" r="3" fill="#0068a6"/></svg>`;  // figures alone: no text to escape
+let task = 'all', length = 0, sort = { at: -1, down: false };
+const bar = r => `<svg class="bar" width="94" height="10"><rect x="2" y="4.5" width="90" height="1" fill="#e4e6ea"/>
+  <rect x="${2 + 90 * r.low}" y="3" width="${90 * (r.high - r.low)}" height="4" fill="#a9c6dc"/>
+  <rect x="${1 + 90 * r.exact}" y="1" width="2" height="8" fill="#0068a6"/></svg>`;  // figures alone: no text to escape
 function heat(i, on) {
   for (const m of document.querySelectorAll('.plot [data-item="' + i + '"]')) m.classList.toggle('hot', on);
   const tr = $('row' + i);
@@ -89,7 +95,7 @@ function fill() {
     th.onclick = () => { sort = { at, down: sort.at === at ? !sort.down : !c.word }; fill(); };
     return th;
   }));
-  const shown = rows.map((r, i) => [r, i]).filter(([r]) => r.task === task);
+  const shown = rows.map((r, i) => [r, i]).filter(([r]) => r.task === task && (!length || r.length === length));
   if (sort.at >= 0) {
     const key = columns[sort.at].key, sign = sort.down ? -1 : 1;
     shown.sort(([a], [b]) => sign * (a[key] < b[key] ? -1 : a[key] > b[key] ? 1 : 0));
@@ -99,7 +105,12 @@ function fill() {
     for (const c of columns) {
       const td = el('td', c.word ? 'word' : '', c.text(r));
       if (c.bar) td.insertAdjacentHTML('beforeend', bar(r));
-      if (c.key === 'trace') for (const l of page.links) if (l.run === r.run) { const a = el('a', '', 'open'); a.href = l.file; td.append(a); }
+      for (const l of page.links) {
+        if (c.key !== 'trace' || l.run !== r.run) continue;
+        const a = el('a', '', 'open');
+        a.href = l.file;
+        td.append(a);
+      }
       tr.append(td);
     }
     tr.onmouseenter = () => heat(i, true);
@@ -107,25 +118,34 @@ function fill() {
     return tr;
   }));
 }
+function choose(group, name) {
+  for (const b of $(group).querySelectorAll('button')) b.classList.toggle('on', b.dataset.name === String(name));
+}
+function chip(group, name, text, act) {
+  const b = el('button', '', text);
+  b.dataset.name = name;
+  b.onclick = () => act(name);
+  $(group).append(b);
+}
 function show(name) {
   task = name;
-  for (const b of document.querySelectorAll('.chips button')) b.classList.toggle('on', b.textContent === name);
+  choose('tasks', name);
   for (const p of document.querySelectorAll('.plot')) p.hidden = p.dataset.task !== name;
   fill();
 }
-for (const p of document.querySelectorAll('.plot')) {
-  const b = el('button', '', p.dataset.task);
-  b.onclick = () => show(p.dataset.task);
-  document.querySelector('.chips').append(b);
-}
+for (const p of document.querySelectorAll('.plot')) chip('tasks', p.dataset.task, p.dataset.task, show);
+const lengths = [...new Set(rows.map(r => r.length))].sort((a, b) => a - b);
+const take = n => { length = n; choose('lengths', n); fill(); };
+for (const n of [0, ...lengths]) chip('lengths', n, n ? n.toLocaleString('en') : 'all', take);
 for (const m of document.querySelectorAll('.plot [data-item]')) {
   const i = m.dataset.item, r = rows[i], tip = $('tip');
   m.onmouseenter = () => {
-    tip.replaceChildren(el('b', '', r.label), ...[
+    const lines = [
       r.length.toLocaleString('en') + ' tokens, ' + (r.task === 'all' ? 'all tasks' : r.task),
       'exact ' + f3(r.exact) + ' (' + r.right + ' of ' + r.total + '; 95 %: ' + f3(r.low) + ' – ' + f3(r.high) + ')',
       'KV bytes ' + pct(r.kv_bytes_share) + (prefills ? ', prefill pairs ' + pct(r.prefill_share) : ''),
-      ...(r.mass === null ? [] : ['attention mass held ' + f3(r.mass) + ', recall ' + f3(r.recall)])].map(t => { const d = el('span', '', t); d.style.display = 'block'; return d; }));
+      ...(r.mass === null ? [] : ['attention mass held ' + f3(r.mass) + ', recall ' + f3(r.recall)])];
+    tip.replaceChildren(el('b', '', r.label), ...lines.map(t => el('span', '', t)));
     tip.style.display = 'block';
     heat(i, true);
   };
@@ -136,6 +156,7 @@ for (const m of document.querySelectorAll('.plot [data-item]')) {
   };
   m.onmouseleave = () => { tip.style.display = 'none'; heat(i, false); };
 }
+take(0);
 show('all');
 </script></main></body></html>
 )html";
@@ -172,13 +193,17 @@ nlohmann::ordered_json page_data(const EvalPage& page) {
 
 std::string eval_html(const EvalPage& page) {
   std::string html = kHead;
-  html += "<h1>Answers against what was read</h1>\n<p class=\"lead\">" + html_escaped(page.about) + "</p>\n<div class=\"chips\"><span>questions</span></div>\n";
+  html += "<h1>Answers against what was read</h1>\n<p class=\"lead\">" + html_escaped(page.about) +
+          "</p>\n<div class=\"chips\" id=\"tasks\"><span>questions</span></div>\n";
   for (const std::string& task : tasks_of(page.rows))
     html += "<div class=\"plot\" data-task=\"" + html_escaped(task) + "\">" + drawing_svg(eval_plot(page.rows, task, {})) + "</div>\n";
-  html += "<div class=\"wide\"><table><thead><tr id=\"head\"></tr></thead><tbody id=\"body\"></tbody></table></div>\n"
-          "<p class=\"note\">An answer is right if it equals the expected text and the model stopped there. KV bytes are counted: the K and V that the "
-          "question's and the answer's tokens read, and the summaries that were scanned to choose them, against what dense attention reads for "
-          "the same tokens. Click a column to sort by it.</p>\n";
+  html +=
+      "<div class=\"chips\" id=\"lengths\"><span>tokens</span></div>\n<div class=\"wide\"><table><thead><tr "
+      "id=\"head\"></tr></thead><tbody id=\"body\"></tbody></table></div>\n"
+      "<p class=\"note\">An answer is right if it equals the expected text and the model stopped there. KV bytes are counted: the K and V "
+      "that the "
+      "question's and the answer's tokens read, and the summaries that were scanned to choose them, against what dense attention reads for "
+      "the same tokens. Click a column to sort by it.</p>\n";
   html += html_data(page_data(page), "data");
   html += kScript;
   return html;

@@ -44,7 +44,8 @@ TEST(EvalPage, HoldsEveryRowAndAPlotForEachTask) {
 TEST(EvalPage, NeedsNothingFromElsewhere) {
   const std::string html = eval_html({"x", sample(), {}});
   EXPECT_EQ(html.rfind("<!doctype html>", 0), 0u);
-  for (const char* part : {" src=", "http://", "https://", "@import", "url(", "<link"}) EXPECT_EQ(html.find(part), std::string::npos) << part;
+  for (const char* part : {" src=", "http://", "https://", "@import", "url(", "<link"})
+    EXPECT_EQ(html.find(part), std::string::npos) << part;
 }
 
 TEST(EvalPage, TextStaysText) {

@@ -56,8 +56,10 @@ void add_once(const EvalRun& run, std::vector<EvalRun>* runs) {
 }  // namespace
 
 Result<std::vector<EvalRun>> eval_runs(const EvalProduct& p) {
-  for (const auto& [flag, empty] : {std::pair{"--prefill-method", p.prefill_methods.empty()}, {"--decode-method", p.decode_methods.empty()},
-                                    {"--budget-tokens", p.budgets.empty()}, {"--block-size", p.block_sizes.empty()}}) {
+  for (const auto& [flag, empty] : {std::pair{"--prefill-method", p.prefill_methods.empty()},
+                                    {"--decode-method", p.decode_methods.empty()},
+                                    {"--budget-tokens", p.budgets.empty()},
+                                    {"--block-size", p.block_sizes.empty()}}) {
     if (empty) return Status::invalid_argument(std::string(flag) + ": the list is empty");
   }
   for (int32_t b : p.budgets) {

@@ -15,8 +15,12 @@ TEST(EvalRuns, AProductHasDenseDecodeOnce) {
   p.budgets = {128, 256};
   const auto runs = eval_runs(p);
   ASSERT_TRUE(runs.ok()) << runs.status().message();
-  EXPECT_EQ(*runs, (Runs{{"dense", "dense", 0, 16}, {"dense", "gsa", 128, 16}, {"dense", "gsa", 256, 16},
-                         {"xattention", "dense", 0, 16}, {"xattention", "gsa", 128, 16}, {"xattention", "gsa", 256, 16}}));
+  EXPECT_EQ(*runs, (Runs{{"dense", "dense", 0, 16},
+                         {"dense", "gsa", 128, 16},
+                         {"dense", "gsa", 256, 16},
+                         {"xattention", "dense", 0, 16},
+                         {"xattention", "gsa", 128, 16},
+                         {"xattention", "gsa", 256, 16}}));
 }
 
 TEST(EvalRuns, BlockSizesComeOneAfterTheOtherAndNothingTwice) {
@@ -24,7 +28,8 @@ TEST(EvalRuns, BlockSizesComeOneAfterTheOtherAndNothingTwice) {
   p.decode_methods = {"gsa", "dense", "gsa"};
   p.budgets = {512, 512};
   p.block_sizes = {64, 16};
-  EXPECT_EQ(eval_runs(p).value(), (Runs{{"dense", "gsa", 512, 64}, {"dense", "dense", 0, 64}, {"dense", "gsa", 512, 16}, {"dense", "dense", 0, 16}}));
+  EXPECT_EQ(eval_runs(p).value(),
+            (Runs{{"dense", "gsa", 512, 64}, {"dense", "dense", 0, 64}, {"dense", "gsa", 512, 16}, {"dense", "dense", 0, 16}}));
 }
 
 TEST(EvalRuns, WrongListsAreNamed) {

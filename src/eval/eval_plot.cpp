@@ -5,16 +5,19 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <iterator>
 
 namespace fovea {
 namespace {
 
 constexpr Rgb kInk{34, 36, 40}, kDim{112, 116, 124}, kGrid{232, 234, 238}, kFrame{190, 194, 201}, kPaper{255, 255, 255}, kDense{70, 74, 82};
 // Told apart by readers with any colour vision (after Okabe and Ito, darkened for thin lines on white).
-constexpr Rgb kSeries[] = {{0, 104, 166}, {200, 80, 0}, {0, 132, 98}, {176, 76, 132}, {160, 110, 0}, {64, 150, 200}, {110, 72, 160}, {120, 86, 60}};
-constexpr Drawing::Shape kShapes[] = {Drawing::Shape::circle, Drawing::Shape::square, Drawing::Shape::triangle, Drawing::Shape::diamond, Drawing::Shape::cross};
+constexpr Rgb kSeries[] = {{0, 104, 166}, {200, 80, 0},   {0, 132, 98},   {176, 76, 132},
+                           {160, 110, 0}, {64, 150, 200}, {110, 72, 160}, {120, 86, 60}};
+constexpr Drawing::Shape kShapes[] = {Drawing::Shape::circle, Drawing::Shape::square, Drawing::Shape::triangle, Drawing::Shape::diamond,
+                                      Drawing::Shape::cross};
 
-constexpr double kWidth = 1080, kLeft = 56, kRight = 16, kGap = 30, kPlotHeight = 300, kMarkRadius = 4.5;
+constexpr double kWidth = 1080, kLeft = 56, kRight = 16, kGap = 34, kPlotHeight = 300, kMarkRadius = 4.5;
 constexpr double kSmall = 11, kNormal = 12;
 
 enum class Axis { kv_bytes, prefill };
@@ -47,10 +50,16 @@ class Plot {
   Drawing draw() {
     d_.width = kWidth;
     double y = header();
-    bool prefills = false;
-    for (size_t i : shown_) prefills |= rows_[i].run.prefill_method != "dense";
-    y = panels(Axis::kv_bytes, y);
-    if (prefills) y = panels(Axis::prefill, y + 14);
+    const std::vector<size_t> all = shown_;
+    const auto take = [&](auto wanted) {
+      shown_.clear();
+      std::copy_if(all.begin(), all.end(), std::back_inserter(shown_), [&](size_t i) { return wanted(rows_[i].run); });
+      return !shown_.empty() || all.empty();
+    };
+    // A run stands where its share says something; dense attention, the reference, everywhere.
+    const bool prefills = std::any_of(all.begin(), all.end(), [&](size_t i) { return rows_[i].run.prefill_method != "dense"; });
+    if (take([](const EvalRun& r) { return r.decode_method != "dense" || is_dense(r); })) y = panels(Axis::kv_bytes, y);
+    if (prefills && take([](const EvalRun& r) { return r.prefill_method != "dense" || is_dense(r); })) y = panels(Axis::prefill, y + 14);
     d_.height = legend(y + 16) + 12;
     return std::move(d_);
   }
@@ -66,7 +75,8 @@ class Plot {
       series_.push_back({label, kDense, Drawing::Shape::circle});
       return;
     }
-    series_.push_back({label, kSeries[colored_ % std::size(kSeries)], kShapes[(colored_ + colored_ / std::size(kSeries)) % std::size(kShapes)]});
+    series_.push_back(
+        {label, kSeries[colored_ % std::size(kSeries)], kShapes[(colored_ + colored_ / std::size(kSeries)) % std::size(kShapes)]});
     ++colored_;
   }
 
@@ -85,11 +95,13 @@ class Plot {
       high = std::max(high, share(rows_[i], axis));
     }
     ticks_ = log_ticks(std::min(low, 0.5), high);
-    // Room for marks at both ends.
-    x_low_ = std::log(std::min(ticks_[0], low)) - 0.10;
-    x_high_ = std::log(high) + 0.14;
+    // Room for marks at both ends; a tick below the lowest mark has a place only where it is near.
+    const double room = 0.05 * std::log(high / std::min(low, 0.5)) + 0.1;
+    x_low_ = std::log(std::min(low, 0.5)) - room;
+    x_high_ = std::log(high) + room;
+    std::erase_if(ticks_, [&](double t) { return std::log(t) < x_low_; });
     const size_t columns = lengths_.size() == 4 ? 2 : std::min<size_t>(3, std::max<size_t>(1, lengths_.size()));
-    const double width = columns == 1 ? 700 : (kWidth - kLeft - kRight - kGap * static_cast<double>(columns - 1)) / static_cast<double>(columns);
+    const double width = (kWidth - kLeft - kRight - kGap * static_cast<double>(columns - 1)) / static_cast<double>(columns);
     double y = top;
     for (size_t i = 0; i < lengths_.size(); ++i) {
       const size_t column = i % columns;
@@ -154,6 +166,7 @@ class Plot {
         d_.lines.push_back({{{x, y_at(b, w.low)}, {x, y_at(b, w.high)}}, mix(s.color, kPaper, 0.62), 1.6});
         line.points.emplace_back(x, y);
         d_.marks.push_back({x, y, kMarkRadius, s.shape, s.color, static_cast<int64_t>(i)});
+        placer.avoid({x - 1, y_at(b, w.high), x + 1, y_at(b, w.low)});
         placer.block({x - kMarkRadius, y - kMarkRadius, x + kMarkRadius, y + kMarkRadius});
       }
       if (line.points.size() > 1) d_.lines.push_back(std::move(line));
@@ -166,7 +179,7 @@ class Plot {
   void label(const EvalRow& r, const Series& s, double x, double y, LabelPlacer* placer) {
     const std::string text = r.run.budget_tokens ? std::to_string(r.run.budget_tokens) : is_dense(r.run) ? "dense" : "";
     if (text.empty()) return;  // its own budget: the legend names the series
-    const auto box = placer->place(x, y, kMarkRadius, text_width(text, 10), 10);
+    const auto box = placer->place(x, y, kMarkRadius, text_width(text, 10) + 3, 10);
     if (box) d_.texts.push_back({(box->x0 + box->x1) / 2, box->y1 - 1.5, 10, text, mix(s.color, kInk, 0.25), Drawing::Align::center});
   }
 
@@ -182,7 +195,8 @@ class Plot {
       d_.texts.push_back({x + 17, y + 4, kNormal, series_[i].label, kInk});
     }
     const double y = top + 20 * static_cast<double>(per_column) + 6;
-    d_.texts.push_back({kLeft, y, kSmall, "Numbers beside marks: budget in tokens. Vertical bars: 95 % intervals (Wilson). Dashed: dense attention.", kDim});
+    d_.texts.push_back({kLeft, y, kSmall,
+                        "Numbers beside marks: budget in tokens. Vertical bars: 95 % intervals (Wilson). Dashed: dense attention.", kDim});
     return y;
   }
 

@@ -34,8 +34,8 @@ struct EvalRow {
   std::string task;
   int64_t right = 0;
   int64_t total = 0;
-  int64_t bytes_read = 0;   // K, V and summaries of question and answer steps
-  int64_t bytes_dense = 0;  // what dense attention would have read for them
+  int64_t bytes_read = 0;           // K, V and summaries of question and answer steps
+  int64_t bytes_dense = 0;          // what dense attention would have read for them
   int64_t prefill_pairs_read = 0;   // query-key pairs of the documents' prefill attention, over heads and layers
   int64_t prefill_pairs_dense = 0;  // all causal ones
   std::optional<TraceScore> trace;  // likewise of all tasks of the length

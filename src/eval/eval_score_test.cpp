@@ -8,9 +8,15 @@ namespace {
 
 // Values of scipy.stats.binomtest(right, total).proportion_ci(method="wilson").
 TEST(Wilson, MatchesScipy) {
-  const struct { int64_t right, total; double low, high; } cases[] = {
-      {0, 1, 0.0, 0.7934506856227626},   {1, 1, 0.2065493143772374, 1.0}, {0, 200, 0.0, 0.0188453263772666},
-      {200, 200, 0.9811546736227334, 1.0}, {5, 10, 0.2365930905125641, 0.7634069094874359},
+  const struct {
+    int64_t right, total;
+    double low, high;
+  } cases[] = {
+      {0, 1, 0.0, 0.7934506856227626},
+      {1, 1, 0.2065493143772374, 1.0},
+      {0, 200, 0.0, 0.0188453263772666},
+      {200, 200, 0.9811546736227334, 1.0},
+      {5, 10, 0.2365930905125641, 0.7634069094874359},
       {196, 200, 0.9497129130941735, 0.9921955735836505},
   };
   for (const auto& c : cases) {
@@ -52,7 +58,8 @@ TEST(EvalScores, RowsAreOrderedAndAllSumsTheTasks) {
   const std::vector<EvalRow> rows = scores.rows();
   std::vector<std::string> order;
   for (const EvalRow& r : rows) order.push_back(std::to_string(r.length) + " " + r.run.decode_method + " " + r.task);
-  EXPECT_EQ(order, (std::vector<std::string>{"2048 gsa all", "2048 gsa kv", "8192 dense all", "8192 dense kv", "8192 gsa all", "8192 gsa kv", "8192 gsa word"}));
+  EXPECT_EQ(order, (std::vector<std::string>{"2048 gsa all", "2048 gsa kv", "8192 dense all", "8192 dense kv", "8192 gsa all",
+                                             "8192 gsa kv", "8192 gsa word"}));
   const EvalRow& all = rows[4];
   EXPECT_EQ(all.right, 1);
   EXPECT_EQ(all.total, 2);

@@ -147,10 +147,21 @@ nlohmann::ordered_json eval_json(const std::vector<EvalRow>& rows) {
   auto list = nlohmann::ordered_json::array();
   for (const EvalRow& r : rows) {
     const Interval i = r.interval();
-    nlohmann::ordered_json row = {{"length", r.length}, {"task", r.task}, {"prefill_method", r.run.prefill_method}, {"decode_method", r.run.decode_method},
-                                  {"budget_tokens", r.run.budget_tokens}, {"block_size", r.run.block_size}, {"right", r.right}, {"total", r.total},
-                                  {"exact", r.exact()}, {"low", i.low}, {"high", i.high}, {"kv_bytes_share", r.kv_bytes_share()},
-                                  {"prefill_share", r.prefill_share()}, {"mass", nullptr}, {"recall", nullptr}};
+    nlohmann::ordered_json row = {{"length", r.length},
+                                  {"task", r.task},
+                                  {"prefill_method", r.run.prefill_method},
+                                  {"decode_method", r.run.decode_method},
+                                  {"budget_tokens", r.run.budget_tokens},
+                                  {"block_size", r.run.block_size},
+                                  {"right", r.right},
+                                  {"total", r.total},
+                                  {"exact", r.exact()},
+                                  {"low", i.low},
+                                  {"high", i.high},
+                                  {"kv_bytes_share", r.kv_bytes_share()},
+                                  {"prefill_share", r.prefill_share()},
+                                  {"mass", nullptr},
+                                  {"recall", nullptr}};
     if (r.trace) {
       row["mass"] = r.trace->mass;
       row["recall"] = r.trace->recall;
@@ -173,8 +184,10 @@ std::string eval_csv(const std::vector<EvalRow>& rows) {
   for (const auto& row : list) {
     left = row.size();
     for (const auto& [name, value] : row.items()) {
-      if (value.is_string()) out += csv_field(value.get<std::string>());
-      else if (!value.is_null()) out += value.dump();
+      if (value.is_string())
+        out += csv_field(value.get<std::string>());
+      else if (!value.is_null())
+        out += value.dump();
       end_field(--left == 0);
     }
   }

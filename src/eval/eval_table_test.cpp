@@ -23,9 +23,9 @@ const EvalRun kDense;
 const EvalRun kGsa512{"dense", "gsa_on_device", 512, 16};
 
 std::vector<EvalRow> plain() {
-  return {row(kDense, 2048, "all", 9, 10, 1000, 1000),  row(kDense, 2048, "kv", 5, 5, 500, 500),
-          row(kDense, 2048, "number", 4, 5, 500, 500),  row(kGsa512, 2048, "all", 8, 10, 313, 1000),
-          row(kGsa512, 2048, "kv", 8, 10, 313, 1000),   row({"dense", "gsa_on_device", 1024, 16}, 2048, "all", 1, 1, 0, 0),
+  return {row(kDense, 2048, "all", 9, 10, 1000, 1000),   row(kDense, 2048, "kv", 5, 5, 500, 500),
+          row(kDense, 2048, "number", 4, 5, 500, 500),   row(kGsa512, 2048, "all", 8, 10, 313, 1000),
+          row(kGsa512, 2048, "kv", 8, 10, 313, 1000),    row({"dense", "gsa_on_device", 1024, 16}, 2048, "all", 1, 1, 0, 0),
           row(kGsa512, 32768, "all", 123, 200, 78, 1000)};
 }
 
@@ -113,7 +113,9 @@ TEST(EvalCsv, SpecsWithCommasStayOneField) {
   std::vector<EvalRow> rows = {row({"dense", "gsa[representation=mean,x=\"1\"]", 512, 16}, 2048, "all", 1, 2, 1, 2)};
   const auto lines = lines_of(eval_csv(rows));
   ASSERT_EQ(lines.size(), 2u);
-  EXPECT_EQ(lines[0], "length,task,prefill_method,decode_method,budget_tokens,block_size,right,total,exact,low,high,kv_bytes_share,prefill_share,mass,recall\r");
+  EXPECT_EQ(lines[0],
+            "length,task,prefill_method,decode_method,budget_tokens,block_size,right,total,exact,low,high,kv_bytes_share,prefill_share,"
+            "mass,recall\r");
   EXPECT_EQ(lines[1].rfind("2048,all,dense,\"gsa[representation=mean,x=\"\"1\"\"]\",512,16,1,2,0.5,", 0), 0u) << lines[1];
   EXPECT_EQ(lines[1].substr(lines[1].size() - 11), ",0.5,1.0,,\r");
   EXPECT_EQ(lines_of(eval_csv({})).size(), 1u);

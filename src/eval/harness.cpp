@@ -74,7 +74,8 @@ class Harness {
       const bool first = std::find(lengths.begin(), lengths.end(), d.approx_tokens) == lengths.end();
       if (first) lengths.push_back(d.approx_tokens);
       for (const Lineage& lineage : lineages_of(options_.runs, block_size)) {
-        if (Status s = run_document(*engine, d, lineage, first ? options_.trace_questions : 0); !s.ok()) return s.with_context("document " + d.id);
+        if (Status s = run_document(*engine, d, lineage, first ? options_.trace_questions : 0); !s.ok())
+          return s.with_context("document " + d.id);
         ++progress_.step;
       }
     }
@@ -91,7 +92,8 @@ class Harness {
     TraceRecorder recorder(engine.model().shape, &traced);
     DocumentSession::PrefillTraceSink sink;
     if (trace_questions > 0 && lineage.prefill_method != "dense") sink = [&](const SelectionTrace& t) { recorder.on_prefill_row(t); };
-    FOVEA_ASSIGN(const std::unique_ptr<DocumentSession> session, DocumentSession::open(engine, d.document, report, lineage.prefill_method, sink));
+    FOVEA_ASSIGN(const std::unique_ptr<DocumentSession> session,
+                 DocumentSession::open(engine, d.document, report, lineage.prefill_method, sink));
     recorder.finish_prefill();
     const RequestStats& prefill = session->prefill_stats();
     for (size_t run : lineage.runs) {
@@ -101,7 +103,8 @@ class Harness {
     return {};
   }
 
-  Status ask(Engine& engine, DocumentSession& session, const RetrievalDocument& d, size_t run, int32_t trace_questions, const PrefillTrace& prefill) {
+  Status ask(Engine& engine, DocumentSession& session, const RetrievalDocument& d, size_t run, int32_t trace_questions,
+             const PrefillTrace& prefill) {
     const EvalRun& r = options_.runs[run];
     QuestionTracer tracer(engine.model().shape, d, r, r.decode_method == "dense" ? 0 : trace_questions);
     SamplingParams sampling;
@@ -109,7 +112,8 @@ class Harness {
     std::vector<Question> questions;
     for (size_t i = 0; i < d.questions.size(); ++i)
       questions.push_back({d.questions[i].question, r.decode_method, r.budget_tokens, tracer.takes(i), tracer.takes(i)});
-    FOVEA_ASSIGN(const std::vector<Answer> answers, session.ask(questions, sampling, nullptr, [&](size_t i, const SelectionTrace& t) { tracer.on_selection(i, t); }));
+    FOVEA_ASSIGN(const std::vector<Answer> answers,
+                 session.ask(questions, sampling, nullptr, [&](size_t i, const SelectionTrace& t) { tracer.on_selection(i, t); }));
     for (size_t i = 0; i < answers.size(); ++i) {
       const RetrievalQuestion& q = d.questions[i];
       if (!answers[i].error.ok()) return answers[i].error.with_context(run_label(r));

@@ -18,13 +18,13 @@
 namespace fovea {
 
 struct EvalProgress {
-  size_t step = 0, steps = 0;  // a step: a document prefilled and asked by all runs that share the prefill
+  size_t step = 0, steps = 0;         // a step: a document prefilled and asked by all runs that share the prefill
   int64_t prefilled = 0, tokens = 0;  // of its document
 };
 
 struct EvalOptions {
   std::vector<EvalRun> runs;
-  int32_t max_tokens = 48;  // of an answer: longer than any right one
+  int32_t max_tokens = 48;      // of an answer: longer than any right one
   int32_t trace_questions = 0;  // of the first document of each length, traced in every run that is not all dense; CPU only
   std::function<void(const EvalProgress&)> progress;  // null: no one watches
   // Told of every reply (may be null).
@@ -32,7 +32,7 @@ struct EvalOptions {
 };
 
 struct EvalResult {
-  std::string model;    // architecture and size
+  std::string model;  // architecture and size
   std::string backend;
   std::vector<EvalRow> rows;
   std::vector<RunTrace> traces;

@@ -18,16 +18,16 @@ class LabelPlacer {
  public:
   // `frame`: labels stay inside it.
   explicit LabelPlacer(const Box& frame) : frame_(frame) {}
-  // What labels keep off.
+  // What labels never lie on, and what they lie on only where there is no other room.
   void block(const Box& box) { taken_.push_back(box); }
+  void avoid(const Box& box) { avoided_.push_back(box); }
   // Where a label of this size may stand beside a mark: above it, below, right, left, then the corners, then farther off.
   // The place is taken from then on. Nothing: there is no room.
   std::optional<Box> place(double x, double y, double radius, double width, double height);
 
  private:
-  bool is_free(const Box& box) const;
   const Box frame_;
-  std::vector<Box> taken_;
+  std::vector<Box> taken_, avoided_;
 };
 
 }  // namespace fovea

@@ -122,7 +122,8 @@ Result<std::vector<RetrievalDocument>> filter_retrieval_set(const std::vector<Re
     });
     if (!kept.questions.empty()) out.push_back(std::move(kept));
   }
-  if (out.empty()) return Status::invalid_argument("no question is left: --lengths, --documents, --tasks and --without-tasks exclude each other");
+  if (out.empty())
+    return Status::invalid_argument("no question is left: --lengths, --documents, --tasks and --without-tasks exclude each other");
   return out;
 }
 

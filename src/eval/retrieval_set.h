@@ -29,9 +29,9 @@ Result<std::vector<RetrievalDocument>> parse_retrieval_set(const std::string& te
 
 // What is taken of a set; an empty list takes all.
 struct RetrievalFilter {
-  std::vector<int64_t> lengths;            // approx_tokens
-  std::vector<std::string> ids;            // of documents
-  int64_t documents = 0;                   // at most so many of each length, in the set's order; 0: all
+  std::vector<int64_t> lengths;  // approx_tokens
+  std::vector<std::string> ids;  // of documents
+  int64_t documents = 0;         // at most so many of each length, in the set's order; 0: all
   std::vector<std::string> tasks;
   std::vector<std::string> without_tasks;
 };

@@ -29,8 +29,8 @@ p { margin:0 0 10px; max-width:860px }
 table { border-collapse:separate; border-spacing:2px; font-size:12px; font-variant-numeric:tabular-nums }
 td, th { padding:3px 8px; text-align:center; min-width:44px; font-weight:400 }
 th { color:var(--dim) }
-caption { text-align:left; font-weight:600; font-size:13px; padding:6px 2px }
-.map { display:grid; grid-template-columns:150px 1fr; gap:2px 10px; margin:4px 0 14px; align-items:start }
+caption { white-space:nowrap; text-align:left; font-weight:600; font-size:13px; padding:6px 2px }
+.map { display:grid; grid-template-columns:90px 1fr; gap:2px 10px; margin:4px 0 14px; align-items:start }
 .map .name { color:var(--dim); font-size:12px; grid-column:2 }
 .tokens { font:11px/13px ui-monospace, "DejaVu Sans Mono", monospace; text-align:right; overflow:hidden }
 .tokens div { height:13px; white-space:pre; overflow:hidden }
@@ -50,8 +50,14 @@ canvas { display:block; width:100%; image-rendering:pixelated; background:#f6f7f
 const char* const kScript = R"html(
 <div id="tip"></div>
 <script>
-const page = JSON.parse(document.getElementById('data').textContent), main = document.querySelector('main'), tip = document.getElementById('tip');
-const el = (tag, cls, text) => { const e = document.createElement(tag); if (cls) e.className = cls; if (text !== undefined) e.textContent = text; return e; };
+const page = JSON.parse(document.getElementById('data').textContent);
+const main = document.querySelector('main'), tip = document.getElementById('tip');
+function el(tag, cls, text) {
+  const e = document.createElement(tag);
+  if (cls) e.className = cls;
+  if (text !== undefined) e.textContent = text;
+  return e;
+}
 const bytes = s => Uint8Array.from(atob(s), c => c.charCodeAt(0));
 const f3 = x => x.toFixed(3), pct = x => (100 * x).toFixed(1) + ' %', n0 = x => x.toLocaleString('en');
 const kShades = [[246,247,249],[190,216,235],[96,160,206],[0,104,166],[6,40,74]];
@@ -97,7 +103,7 @@ function strips(q, field, undo) {
       let most = 0;
       for (let b = from; b < to && b < r.length; ++b) most = Math.max(most, r[b]);
       if (!most) continue;
-      g.fillStyle = 'rgb(' + shade(.12 + .88 * most / 255) + ')';
+      g.fillStyle = 'rgb(' + shade(field === 'read' ? .12 + .88 * most / 255 : most / 255) + ')';
       g.fillRect(x, y * high, 1, high - 1);
     }
   });
@@ -107,11 +113,12 @@ function strips(q, field, undo) {
     g.strokeRect(Math.max(1, x - 1.5), .75, w + 3, c.height - 1.5);
   }
   point(c, e => {
-    const y = Math.min(rows.length - 1, Math.floor(e.offsetY / c.clientHeight * rows.length)), b = Math.floor(e.offsetX / c.clientWidth * blocks);
+    const y = Math.min(rows.length - 1, Math.floor(e.offsetY / c.clientHeight * rows.length));
+    const b = Math.floor(e.offsetX / c.clientWidth * blocks), fact = q.fact_first >= 0 && b >= q.fact_first && b <= q.fact_last;
     if (b >= rows[y].length) return '';
     const at = f => undo[f](bytes(q.tokens[y][f])[b] / 255);
-    return '“' + q.tokens[y].text + '” block ' + b + ' (tokens ' + n0(b * page.block_size) + ' – ' + n0((b + 1) * page.block_size - 1) + '): read by ' +
-      pct(at('read')) + ' of layers and heads, attention ' + pct(at('mass')) + (b >= q.fact_first && b <= q.fact_last && q.fact_first >= 0 ? ', the planted fact' : '');
+    return '“' + q.tokens[y].text + '” block ' + b + ' (tokens ' + n0(b * page.block_size) + ' – ' + n0((b + 1) * page.block_size - 1) +
+      '): read by ' + pct(at('read')) + ' of layers and heads, attention ' + pct(at('mass')) + (fact ? ', the planted fact' : '');
   });
   return [c, blocks];
 }
@@ -122,20 +129,22 @@ function question(q) {
   if (!q.right) said.append(el('span', 'dim', ' wanted: ' + q.wanted));
   main.append(said);
   const map = el('div', 'map');
-  for (const [field, name] of [['read', 'blocks read (darker: by more layers and heads)'], ['mass', 'true attention (mean over layers and heads, square-root scale)']]) {
+  for (const [field, name] of [['read', 'blocks read (darker: by more layers and heads)'],
+                               ['mass', 'true attention (mean over layers and heads, square-root scale)']]) {
     const label = el('div', 'tokens'), [canvas, blocks] = strips(q, field, undo);
-    label.append(...q.tokens.map(t => el('div', '', t.text.replace(/\n/g, '⏎'))));
+    label.append(...q.tokens.map(t => el('div', '', t.text.trim() ? t.text : t.text.replace(/\n/g, '⏎').replace(/ /g, '␣'))));
     map.append(el('div', 'name', name), label, canvas);
     if (field === 'read') continue;
     const axis = el('div', 'axis');
-    for (const f of [0, .25, .5, .75, 1]) axis.append(el('span', '', n0(Math.round(f * blocks * page.block_size))));
+    for (const f of [0, .25, .5, .75, 1]) axis.append(el('span', '', (f ? '' : 'token ') + n0(Math.round(f * blocks * page.block_size))));
     map.append(axis);
   }
   main.append(map);
 }
 function prefill(p) {
   main.append(el('h3', '', 'Prefill: which blocks of keys each block of queries read'));
-  main.append(el('p', 'dim', 'Queries from top to bottom, keys from left to right, blocks of ' + p.tokens_per_unit + ' tokens; darker: by more heads. Above the diagonal nothing is visible.'));
+  main.append(el('p', 'dim', 'Queries from top to bottom, keys from left to right, blocks of ' + p.tokens_per_unit +
+    ' tokens; darker: by more heads. Above the diagonal nothing is visible.'));
   const list = el('div', 'layers');
   p.layers.forEach((l, i) => {
     const f = el('figure'), c = el('canvas'), data = bytes(l.chosen), mean = l.density.reduce((a, b) => a + b, 0) / l.density.length;
@@ -147,19 +156,23 @@ function prefill(p) {
     }
     g.putImageData(image, 0, 0);
     point(c, e => {
-      const x = Math.min(p.units - 1, Math.floor(e.offsetX / c.clientWidth * p.units)), y = Math.min(p.units - 1, Math.floor(e.offsetY / c.clientHeight * p.units));
-      return x > y ? '' : 'queries ' + n0(y * p.tokens_per_unit) + ' +, keys ' + n0(x * p.tokens_per_unit) + ' +: read by ' + pct(data[y * p.units + x] / 255) + ' of heads';
+      const unit = share => Math.min(p.units - 1, Math.floor(share * p.units));
+      const x = unit(e.offsetX / c.clientWidth), y = unit(e.offsetY / c.clientHeight);
+      const from = at => n0(at * p.tokens_per_unit) + ' – ' + n0((at + 1) * p.tokens_per_unit - 1);
+      return x > y ? '' : 'queries ' + from(y) + ', keys ' + from(x) + ': read by ' + pct(data[y * p.units + x] / 255) + ' of heads';
     });
     f.append(c, el('figcaption', '', 'layer ' + i + ': density ' + pct(mean)));
     list.append(f);
   });
-  main.append(list, heads('density by layer and query head', p.layers.flatMap(l => l.density), p.layers.length, p.layers[0].density.length, 'head'));
+  const density = p.layers.flatMap(l => l.density);
+  main.append(list, heads('density by layer and head', density, p.layers.length, p.layers[0].density.length, 'head'));
 }
 for (const t of page.traces) {
   main.append(el('h2', '', n0(t.length) + ' tokens'));
   if (t.mass.some(v => v !== null)) {
     const pair = el('div', 'pair');
-    pair.append(heads('attention mass on the blocks read', t.mass, t.layers, t.kv_heads, 'kv'), heads('recall of the true top blocks', t.recall, t.layers, t.kv_heads, 'kv'));
+    pair.append(heads('attention mass on the blocks read', t.mass, t.layers, t.kv_heads, 'kv'),
+      heads('recall of the true top blocks', t.recall, t.layers, t.kv_heads, 'kv'));
     main.append(pair);
   }
   for (const q of t.answers) if (q.tokens.length) question(q);
@@ -172,19 +185,28 @@ for (const t of page.traces) {
 std::string packed(const std::vector<float>& shares, bool root) {
   std::vector<uint8_t> bytes;
   bytes.reserve(shares.size());
-  for (float s : shares) bytes.push_back(static_cast<uint8_t>(std::lround(255 * std::clamp(root ? std::sqrt(std::max(0.0f, s)) : s, 0.0f, 1.0f))));
+  for (float s : shares)
+    bytes.push_back(static_cast<uint8_t>(std::lround(255 * std::clamp(root ? std::sqrt(std::max(0.0f, s)) : s, 0.0f, 1.0f))));
   return base64(bytes);
 }
 
 Json answer_json(const AnswerTrace& a) {
   Json tokens = Json::array();
-  for (const AnswerTrace::Token& t : a.tokens) tokens.push_back({{"text", t.text}, {"read", packed(t.read, false)}, {"mass", packed(t.mass, true)}});
-  return {{"task", a.task}, {"question", a.question}, {"answer", a.answer}, {"wanted", a.wanted}, {"right", a.right},
-          {"fact_first", a.fact_first_block}, {"fact_last", a.fact_last_block}, {"tokens", tokens}};
+  for (const AnswerTrace::Token& t : a.tokens)
+    tokens.push_back({{"text", t.text}, {"read", packed(t.read, false)}, {"mass", packed(t.mass, true)}});
+  return {{"task", a.task},
+          {"question", a.question},
+          {"answer", a.answer},
+          {"wanted", a.wanted},
+          {"right", a.right},
+          {"fact_first", a.fact_first_block},
+          {"fact_last", a.fact_last_block},
+          {"tokens", tokens}};
 }
 
 Json trace_json(const RunTrace& t) {
-  Json out = {{"length", t.length}, {"layers", t.layers}, {"kv_heads", t.kv_heads}, {"mass", Json::array()}, {"recall", Json::array()}, {"answers", Json::array()}, {"prefill", nullptr}};
+  Json out = {{"length", t.length},      {"layers", t.layers},       {"kv_heads", t.kv_heads}, {"mass", Json::array()},
+              {"recall", Json::array()}, {"answers", Json::array()}, {"prefill", nullptr}};
   for (const HeadTrace& h : t.heads) {
     const double rows = static_cast<double>(h.rows);
     out["mass"].push_back(h.rows ? Json(h.mass / rows) : Json());
@@ -204,9 +226,12 @@ std::string trace_html(const std::vector<RunTrace>& traces, int32_t block_size, 
   Json data = {{"block_size", block_size}, {"traces", Json::array()}};
   for (const RunTrace& t : traces) data["traces"].push_back(trace_json(t));
   std::string html = kHead;
-  html += "<h1>" + html_escaped(traces.empty() ? "" : run_label(traces[0].run)) + "</h1>\n<p class=\"lead\">" + html_escaped(about) + "</p>\n" +
-          "<p>Traced rows produced tokens of answers. <b>Mass</b>: the share of the softmax over all keys that lies on the blocks that were read. "
-          "<b>Recall</b>: of the k blocks read, the share that are among the k of most mass; first and last blocks, which are always read, count too. "
+  html += "<h1>" + html_escaped(traces.empty() ? "" : run_label(traces[0].run)) + "</h1>\n<p class=\"lead\">" + html_escaped(about) +
+          "</p>\n" +
+          "<p>Traced rows produced tokens of answers. <b>Mass</b>: the share of the softmax over all keys that lies on the blocks that "
+          "were read. "
+          "<b>Recall</b>: of the k blocks read, the share that are among the k of most mass; first and last blocks, which are always read, "
+          "count too. "
           "<span class=\"fact\">Framed</span>: the planted fact.</p>\n";
   html += html_data(data, "data");
   html += kScript;

@@ -90,6 +90,34 @@ constexpr MethodKey kGsaKeys[] = {
     {"late_policy", set_late_policy, "exact or best_effort", kNoStore},
 };
 
+template <auto Field>
+bool set_xattention(const YAML::Node& n, MethodOptions& o) {
+  auto& field = o.xattention.*Field;
+  field = n.as<std::remove_reference_t<decltype(field)>>();
+  return true;
+}
+
+// A list over the layers, of a number each or of a list over the heads.
+bool set_thresholds(const YAML::Node& n, MethodOptions& o) {
+  if (!n.IsSequence()) return false;
+  std::vector<std::vector<double>> table;
+  for (const YAML::Node& layer : n)
+    table.push_back(layer.IsSequence() ? layer.as<std::vector<double>>() : std::vector<double>{layer.as<double>()});
+  o.xattention.thresholds = std::move(table);
+  return true;
+}
+
+constexpr MethodKey kXAttentionKeys[] = {
+    {"stride", set_xattention<&XAttentionOptions::stride>},
+    {"block_size", set_xattention<&XAttentionOptions::block_size>},
+    {"norm", set_xattention<&XAttentionOptions::norm>},
+    {"threshold", set_xattention<&XAttentionOptions::threshold>},
+    {"thresholds", set_thresholds, "a list of numbers, or of lists of numbers"},
+    {"sink_blocks", set_xattention<&XAttentionOptions::sink_blocks>},
+    {"group_vote", set_xattention<&XAttentionOptions::group_vote>},
+    {"min_context", set_xattention<&XAttentionOptions::min_context>},
+};
+
 constexpr MethodKey kDsaKeys[] = {
     {"precision", set_precision, "exact, bf16 or fp8"},
     {"topk", set_dsa<&DsaOptions::topk>},
@@ -134,6 +162,7 @@ const std::vector<MethodSection>& method_sections() {
       {"DSA", "dsa", {kDsaKeys}},
       {"GSA", "gsa", {kGsaFamilyKeys, kGsaKeys}, check_planes},
       {"GSA_OnDevice", "gsa_on_device", {kGsaFamilyKeys}, check_planes},
+      {"XAttention", "xattention", {kXAttentionKeys}},
   };
   return sections;
 }

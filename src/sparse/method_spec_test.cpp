@@ -28,6 +28,28 @@ TEST(MethodSpec, ANameHasItsDefaults) {
   EXPECT_EQ(hash->gsa.hash_bits, GsaOptions().hash_bits);
 }
 
+TEST(MethodSpec, XAttentionsKeys) {
+  const auto m = parse_method_spec(
+      "xattention[stride=8,block_size=64,norm=2,threshold=0.8,sink_blocks=2,group_vote=true,min_context=1024,"
+      "thresholds=[0.9,[0.5,0.6]]]");
+  ASSERT_TRUE(m.ok()) << m.status().message();
+  EXPECT_EQ(m->name, "xattention");
+  const XAttentionOptions& o = m->xattention;
+  EXPECT_EQ(o.stride, 8);
+  EXPECT_EQ(o.block_size, 64);
+  EXPECT_DOUBLE_EQ(o.norm, 2);
+  EXPECT_DOUBLE_EQ(o.threshold, 0.8);
+  EXPECT_EQ(o.sink_blocks, 2);
+  EXPECT_TRUE(o.group_vote);
+  EXPECT_EQ(o.min_context, 1024);
+  EXPECT_EQ(o.thresholds, (std::vector<std::vector<double>>{{0.9}, {0.5, 0.6}}));
+  for (const char* spec : {"xattention[thresholds=0.9]", "xattention[thresholds=[[[1]]]]", "xattention[threshold=much]"}) {
+    const auto bad = parse_method_spec(spec);
+    ASSERT_FALSE(bad.ok()) << spec;
+    EXPECT_NE(bad.status().message().find("threshold"), std::string::npos) << bad.status().message();
+  }
+}
+
 TEST(MethodSpec, SettingsAreTheKeysOfTheYaml) {
   const std::string spec = "gsa_on_device[hash_bits=64,share_heads=true,dense_layers=[0,3],sparse_ratio=0.25]";
   const auto m = parse_method_spec(spec);

@@ -3,6 +3,7 @@
 #include "sparse/dsa/dsa.h"
 #include "sparse/gsa/gsa.h"
 #include "sparse/gsa_on_device/gsa_on_device.h"
+#include "sparse/xattention/xattention.h"
 
 namespace fovea {
 namespace {
@@ -17,6 +18,7 @@ constexpr Entry kMethods[] = {
     {"dsa", [](const MethodOptions& o) -> std::unique_ptr<Method> { return std::make_unique<Dsa>(o.dsa); }},
     {"gsa", [](const MethodOptions& o) -> std::unique_ptr<Method> { return std::make_unique<Gsa>(o.gsa); }},
     {"gsa_on_device", [](const MethodOptions& o) -> std::unique_ptr<Method> { return std::make_unique<GsaOnDevice>(o.gsa); }},
+    {"xattention", [](const MethodOptions& o) -> std::unique_ptr<Method> { return std::make_unique<XAttention>(o.xattention); }},
 };
 
 }  // namespace

@@ -6,7 +6,10 @@
 #include <string>
 
 #include "base/check.h"
+#include "kernels/cpu/cpu_features.h"
+#include "kernels/cpu/xattention_amx.h"
 #include "kernels/cpu/xattention_f32.h"
+#include "kernels/cpu/xattention_lanes.h"
 #include "kernels/ref/xattention.h"
 
 namespace fovea::cpu {
@@ -22,14 +25,20 @@ int64_t tile_sums(const OpsLimits& l) { return (l.max_len + kMostBlock) / l.xatt
 
 }  // namespace
 
-const XEngine& choose_xattention_engine(Numerics) {
+const XEngine& choose_xattention_engine(Numerics numerics) {
   static constexpr XEngine kF32{"f32",
                                 kXF32Lanes,
                                 &xattention_f32_scratch,
                                 &xattention_f32_query_floats,
                                 &xattention_f32_pack_queries,
                                 &xattention_f32_score};
-  return kF32;
+  static constexpr XEngine kAmx{"amx",
+                                kXAmxLanes,
+                                &xattention_amx_scratch,
+                                &xattention_amx_query_floats,
+                                &xattention_amx_pack_queries,
+                                &xattention_amx_score};
+  return numerics == Numerics::bf16 && cpu_features().amx_bf16 ? kAmx : kF32;
 }
 
 // Tiles [first, first + tiles) of a call.

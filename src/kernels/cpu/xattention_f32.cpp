@@ -10,14 +10,13 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
-#include <limits>
-#include <numbers>
 
 #include "base/check.h"
 #include "kernels/cpu/prefill_keys.h"
 #include "kernels/cpu/prefill_scratch.h"
 #include "kernels/cpu/prefill_vector_inl.h"
 #include "kernels/cpu/xattention_f32.h"
+#include "kernels/cpu/xattention_lanes.h"
 
 #ifndef FOVEA_XATTENTION_F32_SHARED
 #define FOVEA_XATTENTION_F32_SHARED
@@ -32,10 +31,7 @@ struct XScratch {
   float* k;       // [tile cells, k_stride]
   float* s;       // [tile cells, panel] scores
   float* s_half;  // the same over the first half of the depth
-  int32_t* cell;  // [lanes] of the sequence
-  int32_t* lo;    // [lanes] the queries that exist meet keys s of [lo, hi) of a cell
-  int32_t* hi;
-  int64_t* out;   // [lanes] element of tops and weights at block 0
+  XLanes lanes;
   int64_t k_stride;
 };
 
@@ -46,10 +42,7 @@ inline XScratch carve(ScratchCarver& c, int32_t stride, int32_t dim) {
   w.k = c.floats(cells * w.k_stride);
   w.s = c.floats(cells * kWidestPanel);
   w.s_half = c.floats(cells * kWidestPanel);
-  w.cell = reinterpret_cast<int32_t*>(c.floats(kXF32Lanes));
-  w.lo = reinterpret_cast<int32_t*>(c.floats(kXF32Lanes));
-  w.hi = reinterpret_cast<int32_t*>(c.floats(kXF32Lanes));
-  w.out = c.longs(kXF32Lanes);
+  w.lanes = carve_lanes(c, kXF32Lanes);
   return w;
 }
 
@@ -65,28 +58,18 @@ static_assert(kXF32Lanes % kPanel == 0 && kPanel <= kWidestPanel && 8 % kKeys ==
 
 // ---- Queries and keys of a job --------------------------------------------------------------------------------
 
-// To [panels, depth, panel], scaled: scores come out in units of log2. Queries that do not exist are zero.
+// To [panels, depth, panel], scaled. Queries that do not exist are zero.
 void pack_queries(const XJob& job) {
   const XAttentionParams& p = *job.params;
-  const XStrip& strip = *job.strip;
-  const int32_t dim = p.kv.head_dim, group = p.num_heads / p.kv.kv_heads;
-  const float k_scale = p.kv.k_scale ? p.kv.k_scale[job.kv_head] : 1.0f;
-  const float scale =
-      std::numbers::log2e_v<float> * p.scale * k_scale / (static_cast<float>(p.stride) * p.norm);
+  const int32_t dim = p.kv.head_dim;
+  const float scale = xattention_scale(p, job.kv_head);
   const int64_t depth = int64_t{p.stride} * dim;
   for (int32_t first = 0; first < job.lanes; first += kPanel) {
     for (int32_t s = 0; s < p.stride; ++s) {
       float* to = job.q + first * depth + int64_t{s} * dim * kPanel;
-      for (int32_t i = 0; i < kPanel; ++i, ++to) {
-        const int32_t lane = job.lane + first + i;
-        const int64_t pos = (int64_t{strip.cell} + lane / group) * p.stride + p.stride - 1 - s;
-        if (first + i >= job.lanes || pos < strip.begin || pos >= strip.end) {
-          for (int32_t e = 0; e < dim; ++e) to[int64_t{e} * kPanel] = 0.0f;
-          continue;
-        }
-        const int64_t head = int64_t{job.kv_head} * group + lane % group;
-        const float* from = p.q + ((strip.row + pos - strip.begin) * p.num_heads + head) * dim;
-        for (int32_t e = 0; e < dim; ++e) to[int64_t{e} * kPanel] = from[e] * scale;
+      for (int32_t lane = first; lane < first + kPanel; ++lane, ++to) {
+        const float* from = lane < job.lanes ? xattention_query(job, lane, s) : nullptr;
+        for (int32_t e = 0; e < dim; ++e) to[int64_t{e} * kPanel] = from ? from[e] * scale : 0.0f;
       }
     }
   }
@@ -133,23 +116,6 @@ void pack_keys(const XJob& job, int64_t first, int32_t cells, const XScratch& w)
   std::fill(row + (p.stride - missing) * dim, row + int64_t{p.stride} * dim, 0.0f);
 }
 
-void fill_lanes(const XJob& job, const XScratch& w) {
-  const XAttentionParams& p = *job.params;
-  const XStrip& strip = *job.strip;
-  const int32_t group = p.num_heads / p.kv.kv_heads, stride = p.stride;
-  for (int32_t i = 0; i < kXF32Lanes; ++i) {
-    const int32_t lane = job.lane + std::min(i, job.lanes - 1), cell = lane / group;
-    const int64_t at = (int64_t{strip.cell} + cell) * stride;  // query at + o exists for o of [from, to), meets s = S - 1 - o
-    const auto from = static_cast<int32_t>(std::max<int64_t>(0, strip.begin - at));
-    const auto to = static_cast<int32_t>(std::min<int64_t>(stride, strip.end - at));
-    w.cell[i] = strip.cell + cell;
-    w.lo[i] = stride - to;
-    w.hi[i] = stride - from;
-    const int64_t head = int64_t{job.kv_head} * group + lane % group;
-    w.out[i] = ((int64_t{strip.first_out} + cell) * p.num_heads + head) * job.block_stride;
-  }
-}
-
 // ---- Scores of one panel and one key tile -----------------------------------------------------------------------
 //
 // C of the panel's vectors hold lanes: all but in the last panel of a job.
@@ -185,127 +151,41 @@ HWY_NOINLINE void score(const float* HWY_RESTRICT q, const float* HWY_RESTRICT k
   }
 }
 
-// Puts -inf where a cell has no pair, and where a cell of queries meets itself (causal) the sum over the pairs whose key
-// is not after its query: those are the first half of the depth.
+// Scores of one panel against the cells of a view.
 template <int C>
-void mask(const XJob& job, const XScratch& w, int32_t lane, int64_t first, int32_t cells) {
-  const XAttentionParams& p = *job.params;
-  const D d;
-  const DI di;
-  const V none = hn::Set(d, -std::numeric_limits<float>::infinity());
-  for (int32_t c = 0; c < C; ++c) {
-    const auto cell = hn::LoadU(di, w.cell + lane + c * kVec);
-    const auto lo = hn::LoadU(di, w.lo + lane + c * kVec), hi = hn::LoadU(di, w.hi + lane + c * kVec);
-    for (int32_t j = 0; j < cells; ++j) {
-      float* at = w.s + j * kPanel + c * kVec;
-      const auto exist = static_cast<int32_t>(std::min<int64_t>(p.stride, job.strip->len - (first + j) * p.stride));
-      auto stop = hn::Min(hi, hn::Set(di, exist));
-      V x = hn::Load(d, at);
-      if (!p.causal) {
-        hn::Store(hn::IfThenElse(hn::RebindMask(d, hn::Lt(lo, stop)), x, none), d, at);
-        continue;
-      }
-      const auto here = hn::Set(di, static_cast<int32_t>(first + j));
-      const auto own = hn::Eq(cell, here);
-      stop = hn::IfThenElse(own, hn::Min(stop, hn::Set(di, p.stride / 2)), stop);
-      x = hn::IfThenElse(hn::RebindMask(d, own), hn::Load(d, w.s_half + j * kPanel + c * kVec), x);
-      const auto seen = hn::AndNot(hn::Gt(here, cell), hn::Lt(lo, stop));
-      hn::Store(hn::IfThenElse(hn::RebindMask(d, seen), x, none), d, at);
-    }
-  }
-}
-
-// Greatest score and sum of 2^(score - greatest) of each lane over rows [j0, j1), which lie in block `block`.
-template <int C>
-void weigh_block(const XJob& job, const XScratch& w, int32_t lane, int32_t lanes, int32_t j0, int32_t j1,
-                 int64_t block) {
-  const D d;
-  HWY_ALIGN float tops[kPanel] = {}, weights[kPanel] = {};
-  for (int32_t c = 0; c < C; ++c) {
-    V top = hn::Set(d, kXNoMax), sum = hn::Zero(d);
-    for (int32_t j = j0; j < j1; ++j) top = hn::Max(top, hn::Load(d, w.s + j * kPanel + c * kVec));
-    for (int32_t j = j0; j < j1; ++j) {
-      sum = hn::Add(sum, exp2_nonpositive(hn::Sub(hn::Load(d, w.s + j * kPanel + c * kVec), top)));
-    }
-    hn::Store(top, d, tops + c * kVec);
-    hn::Store(sum, d, weights + c * kVec);
-  }
-  for (int32_t i = 0; i < lanes; ++i) {
-    job.tops[w.out[lane + i] + block] = tops[i];
-    job.weights[w.out[lane + i] + block] = weights[i];
-  }
-}
-
-// One panel against cells [first, first + cells).
-template <int C>
-void score_panel(const XJob& job, const XScratch& w, int32_t lane, int64_t first, int32_t cells) {
-  const XAttentionParams& p = *job.params;
-  const int64_t depth = int64_t{p.stride} * p.kv.head_dim;
-  const int32_t lanes = std::min(kPanel, job.lanes - lane), per_block = p.block_size / p.stride;
-  const float* q = job.q + lane * depth;
-  const int64_t low = w.cell[lane], high = w.cell[lane + lanes - 1];
-  const auto seen = static_cast<int32_t>(p.causal ? std::min<int64_t>(cells, high + 1 - first) : cells);
-  const int32_t stop = (seen + kKeys - 1) / kKeys * kKeys;
+void score_panel(const XJob& job, const XScratch& w, const XPanelView& view) {
+  const int64_t depth = int64_t{job.params->stride} * job.params->kv.head_dim;
+  const float* q = job.q + view.lane * depth;
+  const int32_t stop = (view.seen + kKeys - 1) / kKeys * kKeys;
   score<C>(q, w.k, w.k_stride, 0, stop, depth, w.s);
-  const bool diagonal = p.causal && first + seen > low;
-  if (diagonal) {
-    const auto from = static_cast<int32_t>(std::max<int64_t>(0, low - first)) / kKeys * kKeys;
-    score<C>(q, w.k, w.k_stride, from, stop, depth / 2, w.s_half);
-  }
-  if (diagonal || (first + seen) * p.stride > job.strip->len) mask<C>(job, w, lane, first, seen);
-  for (int32_t j = 0; j < seen; j += per_block) {
-    weigh_block<C>(job, w, lane, lanes, j, std::min(seen, j + per_block), (first + j) / per_block);
-  }
+  if (view.diagonal) score<C>(q, w.k, w.k_stride, view.own / kKeys * kKeys, stop, depth / 2, w.s_half);
 }
 
 void score_job(const XJob& job, float* scratch) {
   const XAttentionParams& p = *job.params;
   ScratchCarver carver(scratch);
   const XScratch w = carve(carver, p.stride, p.kv.head_dim);
-  fill_lanes(job, w);
+  fill_xlanes(job, kXF32Lanes, w.lanes);
   const int32_t per_block = p.block_size / p.stride, tile = xattention_tile_cells(p.stride, p.kv.head_dim);
   const int64_t all = (job.strip->len + p.stride - 1) / p.stride;
   const int64_t stop = std::min<int64_t>(all, int64_t{job.block_end} * per_block);
   for (int64_t first = int64_t{job.block_begin} * per_block; first < stop; first += tile) {
     const auto cells = static_cast<int32_t>(std::min<int64_t>(tile, stop - first));
-    if (p.causal && first > w.cell[job.lanes - 1]) return;
+    if (p.causal && first > w.lanes.cell[job.lanes - 1]) return;
     pack_keys(job, first, cells, w);
     for (int32_t lane = 0; lane < job.lanes; lane += kPanel) {
-      const int32_t lanes = std::min(kPanel, job.lanes - lane);
-      if (p.causal && first > w.cell[lane + lanes - 1]) continue;
-      const int32_t vecs = (lanes + kVec - 1) / kVec;
+      const XPanelView view = xattention_panel(job, w.lanes, lane, std::min(kPanel, job.lanes - lane), first, cells);
+      if (view.seen <= 0) continue;
+      const int32_t vecs = (view.lanes + kVec - 1) / kVec;
       if (vecs == kVecs) {
-        score_panel<kVecs>(job, w, lane, first, cells);
+        score_panel<kVecs>(job, w, view);
       } else if (vecs == 2) {
-        score_panel<2>(job, w, lane, first, cells);
+        score_panel<2>(job, w, view);
       } else {
-        score_panel<1>(job, w, lane, first, cells);
+        score_panel<1>(job, w, view);
       }
+      xattention_weigh(job, w.lanes, view, w.s, w.s_half, kPanel);
     }
-  }
-}
-
-void sum_blocks(const float* tops, float* weights, int64_t row_stride, int32_t cells, int32_t blocks, float* sums) {
-  const D d;
-  std::fill(sums, sums + blocks, 0.0f);
-  for (int32_t i = 0; i < cells; ++i, tops += row_stride, weights += row_stride) {
-    const float top = *std::max_element(tops, tops + blocks);
-    V total = hn::Zero(d);
-    int32_t b = 0;
-    for (; b + kVec <= blocks; b += kVec) {
-      const V x = exp2_nonpositive(hn::Sub(hn::LoadU(d, tops + b), hn::Set(d, top)));
-      const V share = hn::Mul(hn::LoadU(d, weights + b), x);
-      hn::StoreU(share, d, weights + b);
-      total = hn::Add(total, share);
-    }
-    float all = hn::GetLane(hn::SumOfLanes(d, total));
-    for (; b < blocks; ++b) {
-      weights[b] *= hn::GetLane(exp2_nonpositive(hn::Set(d, tops[b] - top)));
-      all += weights[b];
-    }
-    if (all == 0.0f) continue;  // no cell of the row has a pair
-    const float scale = 1.0f / all;
-    for (b = 0; b < blocks; ++b) sums[b] += weights[b] * scale;
   }
 }
 
@@ -318,7 +198,6 @@ namespace fovea::cpu {
 
 HWY_EXPORT(pack_queries);
 HWY_EXPORT(score_job);
-HWY_EXPORT(sum_blocks);
 
 size_t xattention_f32_scratch(int32_t stride, int32_t head_dim) {
   ScratchCarver counter(nullptr);
@@ -333,11 +212,6 @@ int64_t xattention_f32_query_floats(int32_t lanes, int64_t depth) {
 void xattention_f32_pack_queries(const XJob& job) { HWY_DYNAMIC_DISPATCH(pack_queries)(job); }
 
 void xattention_f32_score(const XJob& job, float* scratch) { HWY_DYNAMIC_DISPATCH(score_job)(job, scratch); }
-
-void xattention_sum_blocks(const float* tops, float* weights, int64_t row_stride, int32_t cells, int32_t blocks,
-                           float* sums) {
-  HWY_DYNAMIC_DISPATCH(sum_blocks)(tops, weights, row_stride, cells, blocks, sums);
-}
 
 }  // namespace fovea::cpu
 #endif

@@ -15,9 +15,4 @@ int64_t xattention_f32_query_floats(int32_t lanes, int64_t depth);
 void xattention_f32_pack_queries(const XJob& job);
 void xattention_f32_score(const XJob& job, float* scratch);
 
-// P of `cells` rows: sums[b] = sum over the rows of their share in block b. tops and weights are the first row's; the
-// next lies row_stride further. weights is overwritten.
-void xattention_sum_blocks(const float* tops, float* weights, int64_t row_stride, int32_t cells, int32_t blocks,
-                           float* sums);
-
 }  // namespace fovea::cpu

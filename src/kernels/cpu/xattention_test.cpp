@@ -10,6 +10,9 @@
 #include <cstring>
 #include <new>
 
+#include "kernels/cpu/prefill_attention.h"
+#include "kernels/cpu/xattention_amx_emulated.h"
+#include "kernels/cpu/xattention_lanes.h"
 #include "kernels/ref/xattention.h"
 #include "kernels/xattention_cases.h"
 
@@ -45,7 +48,23 @@ OpsLimits limits_of(XProblem& problem, int32_t least_stride = 0) {
   return limits;
 }
 
-void run(XProblem& problem, ThreadPool& pool, const cpu::XEngine& engine = cpu::choose_xattention_engine(Numerics::f32)) {
+const cpu::XEngine& f32() { return cpu::choose_xattention_engine(Numerics::f32); }
+
+// Those on bf16 tiles: the emulation where the CPU has AVX-512, the instructions where it has AMX.
+std::vector<const cpu::XEngine*> amx_engines() {
+  std::vector<const cpu::XEngine*> list;
+  for (const cpu::XEngine* e : {cpu::emulated_amx_xattention(), &cpu::choose_xattention_engine(Numerics::bf16)}) {
+    if (e != nullptr && e != &f32()) list.push_back(e);
+  }
+  return list;
+}
+std::vector<const cpu::XEngine*> engines() {
+  std::vector<const cpu::XEngine*> list = amx_engines();
+  list.push_back(&f32());
+  return list;
+}
+
+void run(XProblem& problem, ThreadPool& pool, const cpu::XEngine& engine = f32()) {
   XAttentionSelect select;
   ASSERT_TRUE(select.prepare(limits_of(problem), pool.size(), engine).ok());
   problem.cut();
@@ -103,37 +122,57 @@ TEST_P(XAttentionCpu, EqualsTheReferenceOnEveryTarget) {
   hwy::SetSupportedTargetsForTest(0);
 }
 
+// With queries that are exact in bf16 once they are scaled; keys of other types than bf16 are rounded.
+TEST_P(XAttentionCpu, Bf16TilesEqualTheReference) {
+  XProblem problem(GetParam());
+  const float scale = cpu::xattention_scale(problem.params(), 0);
+  for (float& q : problem.memory().q()) q = bf16_to_f32(f32_to_bf16(q * scale)) / scale;
+  ref::xattention_select(problem.params());
+  const std::vector<float> want = problem.sums();
+  ThreadPool pool(1);
+  for (const cpu::XEngine* engine : amx_engines()) {
+    SCOPED_TRACE(engine->name);
+    run(problem, pool, *engine);
+    expect_right(problem, want, GetParam().shape.dtype == DType::bf16 ? 5e-4f : 5e-2f);
+  }
+}
+
 TEST_P(XAttentionCpu, ThreadsChangeNothing) {
   XProblem problem(GetParam());
   ThreadPool one(1), three(3);
-  run(problem, one);
-  const Choice alone = choice_of(problem);
-  run(problem, three);
-  EXPECT_TRUE(choice_of(problem) == alone);
+  for (const cpu::XEngine* engine : engines()) {
+    SCOPED_TRACE(engine->name);
+    run(problem, one, *engine);
+    const Choice alone = choice_of(problem);
+    run(problem, three, *engine);
+    EXPECT_TRUE(choice_of(problem) == alone);
+  }
 }
 
 TEST_P(XAttentionCpu, PassesOfOneTileChooseTheSame) {
   XProblem problem(GetParam());
   ThreadPool pool(2);
-  run(problem, pool);
-  const Choice together = choice_of(problem);
-  XAttentionSelect select;
-  ASSERT_TRUE(select.prepare(limits_of(problem), 2, cpu::choose_xattention_engine(Numerics::f32), 1).ok());
-  problem.cut();
-  select.run(problem.params(), pool);
-  EXPECT_TRUE(choice_of(problem) == together);
+  for (const cpu::XEngine* engine : engines()) {
+    SCOPED_TRACE(engine->name);
+    run(problem, pool, *engine);
+    const Choice together = choice_of(problem);
+    XAttentionSelect select;
+    ASSERT_TRUE(select.prepare(limits_of(problem), 2, *engine, 1).ok());
+    problem.cut();
+    select.run(problem.params(), pool);
+    EXPECT_TRUE(choice_of(problem) == together);
+  }
 }
 
 // The keys of each sequence's rows, chunk by chunk at multiples of 128, as an engine would meet them.
-TEST_P(XAttentionCpu, ChunksOfWholeBlocksChooseTheSame) {
-  if (!GetParam().causal) GTEST_SKIP() << "a later chunk's keys belong to every row";
-  XProblem problem(GetParam());
+void expect_chunks_choose_the_same(const XCase& c, const cpu::XEngine& engine) {
+  XProblem problem(c);
   ThreadPool pool(2);
-  run(problem, pool);
+  run(problem, pool, engine);
   const Choice whole = choice_of(problem);
   XAttentionParams p = problem.params();
   XAttentionSelect select;
-  ASSERT_TRUE(select.prepare(limits_of(problem), 2, Numerics::f32).ok());
+  ASSERT_TRUE(select.prepare(limits_of(problem), 2, engine).ok());
   problem.cut();
   for (int32_t t = 0; t < p.tiles;) {
     const int32_t seq = p.tile_seq[t];
@@ -163,8 +202,63 @@ TEST_P(XAttentionCpu, ChunksOfWholeBlocksChooseTheSame) {
   EXPECT_TRUE(choice_of(problem) == whole);
 }
 
+TEST_P(XAttentionCpu, ChunksOfWholeBlocksChooseTheSame) {
+  if (!GetParam().causal) return;  // a later chunk's keys belong to every row
+  for (const cpu::XEngine* engine : engines()) {
+    SCOPED_TRACE(engine->name);
+    expect_chunks_choose_the_same(GetParam(), *engine);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, XAttentionCpu, ::testing::ValuesIn(testing::xattention_cases()),
                          [](const auto& i) { return i.param.name; });
+
+// The choice and the attention through it, in chunks of 128 and 384 tokens and in one: the same bits.
+TEST(XAttentionSelect, ChunksAttendAlike) {
+  XCase c{.shape = {.heads = 8, .kv_heads = 2, .seqs = {{700, 1000}}}, .threshold = 0.5f};
+  XProblem problem(c);
+  AttentionParams a = problem.memory().params();
+  ThreadPool pool(2);
+  XAttentionSelect select;
+  cpu::PrefillAttention attention;
+  ASSERT_TRUE(select.prepare(limits_of(problem), 2, Numerics::f32).ok());
+  ASSERT_TRUE(attention.prepare(limits_of(problem), 2, Numerics::f32).ok());
+  const auto attend = [&](int32_t first, int32_t end) {
+    XAttentionParams p = problem.params();
+    const int32_t indptr[] = {0, end - first}, len = 300 + end;
+    const int64_t skip = int64_t{first} * p.num_heads;
+    std::vector<int32_t> seq(end - first), at(end - first + 1);
+    p.q += skip * p.kv.head_dim;
+    p.q_indptr = indptr;
+    p.seq_len = &len;
+    p.tiles = xattention_tiles(indptr, &len, 1, p.block_size, seq.data(), at.data());
+    p.tile_seq = seq.data();
+    p.tile_indptr = at.data();
+    select.run(p, pool);
+    const Selection s{.kind = Selection::Kind::list, .heads = HeadGroups::per_query_head, .tokens_per_unit = p.block_size,
+                      .rows = p.tiles, .groups = p.num_heads, .capacity = p.capacity, .row_indptr = at.data(),
+                      .units = p.units, .counts = p.counts};
+    AttentionParams chunk = a;
+    chunk.q = p.q;
+    chunk.out += skip * p.kv.head_dim;
+    chunk.lse += skip;
+    chunk.q_indptr = indptr;
+    chunk.seq_len = &len;
+    chunk.selection = &s;
+    attention.run(chunk, pool);
+  };
+  attend(0, 700);
+  const std::vector<float> whole = problem.memory().out();
+  for (int32_t chunk : {128, 384}) {
+    std::fill(problem.memory().out().begin(), problem.memory().out().end(), NAN);
+    for (int32_t first = 0; first < 700;) {
+      const int32_t end = std::min(700, (300 + first) / chunk * chunk + chunk - 300);
+      attend(first, end);
+      first = end;
+    }
+    EXPECT_EQ(std::memcmp(whole.data(), problem.memory().out().data(), whole.size() * sizeof(float)), 0) << chunk;
+  }
+}
 
 TEST(XAttentionSelect, KeysThatNoRowMaySeeChangeNothing) {
   // attention_cases.h has poisoned what lies beyond every row; here what lies beyond the earlier rows is poisoned too.
@@ -196,7 +290,7 @@ TEST(XAttentionSelect, AKeyThatIsNotANumberTakesEveryBlock) {
 }
 
 TEST(XAttentionSelect, ARunTakesNoMemoryAndScratchServesSmallerCalls) {
-  XProblem large({.name = "large", .shape = {.heads = 8, .kv_heads = 2, .seqs = {{300, 800}, {100, 200}}}, .stride = 4, .group_vote = true});
+  XProblem large({.shape = {.heads = 8, .kv_heads = 2, .seqs = {{300, 800}, {100, 200}}}, .stride = 4, .group_vote = true});
   XProblem small({.name = "small", .shape = {.heads = 4, .kv_heads = 2, .seqs = {{60, 130}}}, .stride = 64});
   ThreadPool pool(2);
   XAttentionSelect select;

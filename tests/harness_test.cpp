@@ -1,0 +1,80 @@
+// The harness over the shipped model: a prefill for each document, lineage and block size, and errors before the work.
+#include "engine_test_util.h"
+
+#include "eval/harness.h"
+
+namespace fovea::testing {
+namespace {
+
+EngineOptions model() {
+  EngineOptions o;
+  o.model_dir = tiny_gqa();
+  o.device = "cpu";
+  o.threads = 2;
+  o.sparse_min_context = 16;
+  return o;
+}
+
+std::vector<RetrievalDocument> small_set() {
+  auto set = load_retrieval_set(repo("tests/data/eval/two_documents.jsonl"));
+  EXPECT_TRUE(set.ok());
+  return filter_retrieval_set(*set, {}).value();  // one document: the other has no questions
+}
+
+TEST(Harness, OnePrefillServesAllRunsOfALineage) {
+  EvalOptions options;
+  options.runs = {
+      {}, {"dense", "gsa_on_device[min_blocks=1]", 16, 8}, {"dense", "dense", 0, 8}, {"dense", "gsa_on_device[min_blocks=1]", 16, 16}};
+  options.max_tokens = 8;
+  size_t steps = 0, finished = 0;
+  int replies = 0;
+  options.progress = [&](const EvalProgress& p) {
+    steps = p.steps;
+    finished += p.prefilled == p.tokens;
+  };
+  options.reply = [&](const RetrievalDocument&, const RetrievalQuestion&, const EvalRun&, const std::string&, bool) { ++replies; };
+  const auto result = evaluate(model(), small_set(), options);
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_EQ(steps, 2u) << "blocks of 16 and of 8";
+  EXPECT_EQ(finished, 2u);
+  EXPECT_EQ(replies, 8);
+  ASSERT_EQ(result->rows.size(), 12u) << "four runs: all, absent, number";
+  EXPECT_EQ(result->rows[0].run, options.runs[0]);
+  EXPECT_EQ(result->rows[3].run, options.runs[1]) << "in the order of the runs, whichever engine served them";
+  EXPECT_DOUBLE_EQ(result->rows[0].kv_bytes_share(), 1.0);
+  EXPECT_LT(result->rows[3].kv_bytes_share(), 1.0);
+  EXPECT_TRUE(result->traces.empty());
+}
+
+TEST(Harness, ATraceHasAScoreForEverySparseRun) {
+  EvalOptions options;
+  options.runs = {{}, {"dense", "gsa_on_device[min_blocks=1]", 16, 8}};
+  options.max_tokens = 8;
+  options.trace_questions = 1;
+  const auto result = evaluate(model(), small_set(), options);
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  ASSERT_EQ(result->traces.size(), 1u) << "dense chooses nothing";
+  const RunTrace& t = result->traces[0];
+  EXPECT_EQ(t.run, options.runs[1]);
+  ASSERT_EQ(t.answers.size(), 1u);
+  EXPECT_EQ(t.answers[0].task, "number");
+  ASSERT_FALSE(t.answers[0].tokens.empty());
+  EXPECT_FALSE(t.answers[0].tokens[0].text.empty());
+  const TraceScore score = t.score();
+  EXPECT_TRUE(score.mass > 0 && score.mass < 1) << score.mass;
+  EXPECT_TRUE(score.recall > 0 && score.recall <= 1) << score.recall;
+  for (const EvalRow& r : result->rows) EXPECT_EQ(r.trace.has_value(), r.run == options.runs[1]);
+}
+
+TEST(Harness, AMethodThatCannotBeIsRefusedBeforeAModelIsLoaded) {
+  EngineOptions nowhere;
+  nowhere.model_dir = "/nonexistent";
+  EvalOptions options;
+  options.runs = {{}, {"dense", "magic", 0, 16}};
+  const auto result = evaluate(nowhere, small_set(), options);
+  ASSERT_FALSE(result.ok());
+  EXPECT_NE(result.status().message().find("magic"), std::string::npos) << result.status().message();
+}
+
+}  // namespace
+}  // namespace fovea::testing
