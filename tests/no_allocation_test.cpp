@@ -34,22 +34,9 @@ namespace fovea::testing {
 namespace {
 
 // Counting runs from the first attention of a step to its logits: every layer, every kind of operation.
-TEST(NoAllocation, InTheForwardPassOfAStep) {
-  EngineOptions o = exact_options(tiny_gqa());
-  MethodOptions m;
-  m.name = "gsa_on_device";
-  m.gsa.budget_tokens = 128;
-  o.methods = {m};
-  std::vector<std::string> labels = {"dense", "gsa_on_device"};
-  for (const GsaRepresentation r : {GsaRepresentation::hash, GsaRepresentation::mean, GsaRepresentation::minmax, GsaRepresentation::recency,
-                                    GsaRepresentation::mean_hash, GsaRepresentation::oracle}) {
-    m.name = "gsa";
-    m.label = "gsa " + std::to_string(static_cast<int>(r));
-    m.gsa.representation = r;
-    m.gsa.overlap = r != GsaRepresentation::mean;
-    o.methods.push_back(m);
-    labels.push_back(m.label);
-  }
+void expect_none(EngineOptions o) {
+  std::vector<std::string> labels = {"dense"};
+  for (const MethodOptions& m : o.methods) labels.push_back(m.label.empty() ? m.name : m.label);
   o.sparse_min_context = 256;
   o.max_num_batched_tokens = 128;
   o.enable_prefix_caching = false;
@@ -80,6 +67,31 @@ TEST(NoAllocation, InTheForwardPassOfAStep) {
     EXPECT_EQ(steps, 12);
     EXPECT_EQ(worst, 0);
   }
+}
+
+TEST(NoAllocation, InTheForwardPassOfAStep) {
+  EngineOptions o = exact_options(tiny_gqa());
+  MethodOptions m;
+  m.name = "gsa_on_device";
+  m.gsa.budget_tokens = 128;
+  o.methods = {m};
+  for (const GsaRepresentation r : {GsaRepresentation::hash, GsaRepresentation::mean, GsaRepresentation::minmax, GsaRepresentation::recency,
+                                    GsaRepresentation::mean_hash, GsaRepresentation::oracle}) {
+    m.name = "gsa";
+    m.label = "gsa " + std::to_string(static_cast<int>(r));
+    m.gsa.representation = r;
+    m.gsa.overlap = r != GsaRepresentation::mean;
+    o.methods.push_back(m);
+  }
+  expect_none(o);
+}
+
+TEST(NoAllocation, NorWithLatentsAnIndexerAndExperts) {
+  EngineOptions o = exact_options(tiny_dsa());
+  MethodOptions m;
+  m.name = "dsa";
+  o.methods = {m};
+  expect_none(o);
 }
 
 }  // namespace
