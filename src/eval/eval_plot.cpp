@@ -156,6 +156,7 @@ class Plot {
     for (size_t i : shown_) {
       if (rows_[i].length != length || !is_dense(rows_[i].run)) continue;
       d_.lines.push_back({{{b.x0, y_at(b, rows_[i].exact())}, {b.x1, y_at(b, rows_[i].exact())}}, mix(kDense, kPaper, 0.35), 1, true});
+      placer.avoid({b.x0, y_at(b, rows_[i].exact()) - 1, b.x1, y_at(b, rows_[i].exact()) + 1});
       break;  // one reference: the first dense run
     }
     for (const Series& s : series_) {

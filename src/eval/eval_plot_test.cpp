@@ -129,14 +129,14 @@ TEST(LabelPlacer, NoLabelMeetsAnotherOrAMark) {
     placed.push_back(*box);
     ASSERT_LT(placed.size(), 20u);
   }
-  EXPECT_GE(placed.size(), 8u);
+  EXPECT_GE(placed.size(), 4u) << "above, below, right and left";
   EXPECT_FALSE(LabelPlacer({0, 0, 10, 10}).place(5, 5, 3, 24, 10).has_value());
   // A bar through the mark: beside it, not on it, while there is room.
   LabelPlacer barred(frame);
   const Box bar{99, 0, 101, 100};
   barred.avoid(bar);
   int clear = 0, across = 0;
-  while (const auto box = barred.place(100, 50, 3, 24, 10)) {
+  while (const auto box = barred.place(100, 50, 3, 8, 10)) {
     box->meets(bar) ? ++across : ++clear;
     EXPECT_TRUE(box->meets(bar) || across == 0) << "what is free comes first";
   }

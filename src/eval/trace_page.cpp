@@ -103,7 +103,7 @@ function strips(q, field, undo) {
       let most = 0;
       for (let b = from; b < to && b < r.length; ++b) most = Math.max(most, r[b]);
       if (!most) continue;
-      g.fillStyle = 'rgb(' + shade(field === 'read' ? .12 + .88 * most / 255 : most / 255) + ')';
+      g.fillStyle = 'rgb(' + shade(field === 'read' ? .12 + .88 * most / 255 : 2 * most / 255) + ')';
       g.fillRect(x, y * high, 1, high - 1);
     }
   });
@@ -130,7 +130,7 @@ function question(q) {
   main.append(said);
   const map = el('div', 'map');
   for (const [field, name] of [['read', 'blocks read (darker: by more layers and heads)'],
-                               ['mass', 'true attention (mean over layers and heads, square-root scale)']]) {
+                               ['mass', 'true attention (mean over layers and heads; square-root scale, darkest from 25 %)']]) {
     const label = el('div', 'tokens'), [canvas, blocks] = strips(q, field, undo);
     label.append(...q.tokens.map(t => el('div', '', t.text.trim() ? t.text : t.text.replace(/\n/g, '⏎').replace(/ /g, '␣'))));
     map.append(el('div', 'name', name), label, canvas);
@@ -144,7 +144,7 @@ function question(q) {
 function prefill(p) {
   main.append(el('h3', '', 'Prefill: which blocks of keys each block of queries read'));
   main.append(el('p', 'dim', 'Queries from top to bottom, keys from left to right, blocks of ' + p.tokens_per_unit +
-    ' tokens; darker: by more heads. Above the diagonal nothing is visible.'));
+    ' tokens; darker: by more heads. Queries of short contexts read everything.'));
   const list = el('div', 'layers');
   p.layers.forEach((l, i) => {
     const f = el('figure'), c = el('canvas'), data = bytes(l.chosen), mean = l.density.reduce((a, b) => a + b, 0) / l.density.length;
