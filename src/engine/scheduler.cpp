@@ -312,8 +312,10 @@ bool Scheduler::schedule_rows(Sequence& s, int32_t most) {
   const auto cut = [&](int64_t n) {
     return phase != Phase::prefill || first + n == end ? n : s.tile_begin(first + n) - first;
   };
-  const int64_t least = phase == Phase::prefill ? std::min(s.tile_begin(first) + s.prefill_alignment, end) - first : 1;
-  int64_t n = cut(std::min<int64_t>({end - first, most, budget_left()}));
+  const int64_t least = least_rows(s);
+  // A share that is smaller than a tile would never begin one.
+  const int64_t wanted = most > 0 ? std::max<int64_t>(most, least) : 0;
+  int64_t n = cut(std::min<int64_t>({end - first, wanted, budget_left()}));
   if (n <= 0) return false;
   if (blocks_.max_append(s.id) < least && (s.scheduled > 0 || !make_room(s, least))) return false;
   n = cut(std::min(n, blocks_.max_append(s.id)));
@@ -329,6 +331,21 @@ bool Scheduler::schedule_rows(Sequence& s, int32_t most) {
   s.scheduled += static_cast<int32_t>(n);
   if (phase != Phase::decode) used_share(s.queue_key) += static_cast<int32_t>(n);
   return true;
+}
+
+// Rows below which s cannot go on: of a prefill, to the end of its tile.
+int64_t Scheduler::least_rows(const Sequence& s) const {
+  if (s.phase() != Phase::prefill) return 1;
+  const int64_t first = s.computed + s.scheduled;
+  return std::min(s.tile_begin(first) + s.prefill_alignment, s.phase_end()) - first;
+}
+
+// Whether what others have in this step leaves too little for a tile of the oldest prefill.
+bool Scheduler::oldest_prefill_waits() const {
+  for (const Sequence* s : running_) {
+    if (s->phase() == Phase::prefill) return s->scheduled == 0 && least_rows(*s) > budget_left();
+  }
+  return false;
 }
 
 // Blocks for so many tokens of s, from sequences that came later and have no rows in this step.
@@ -418,6 +435,7 @@ bool Scheduler::try_swap_in(Sequence& s, int64_t available) {
 
 void Scheduler::schedule_waiting(int32_t share) {
   if (!swapped_.empty() || (!plan_.preempted.empty() && !running_.empty())) return;
+  if (oldest_prefill_waits()) return;  // newcomers, and the decodes they become, would keep it waiting
   while (budget_left() > 0) {
     Sequence* s = next_waiting(share);
     if (s == nullptr) return;
