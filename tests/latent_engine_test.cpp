@@ -133,6 +133,37 @@ TEST(LatentEngine, LineagesOfPromptsAreKeptApart) {
   EXPECT_GT(max_difference(first.logits.at(0), mixed.logits.at(0)), 0.01f);
 }
 
+// The document was read as its answers would have been; a question that decodes otherwise must not be prefilled again.
+TEST(LatentEngine, AForkThatDecodesOtherwiseSurvivesPreemption) {
+  EngineOptions o = small();
+  o.enable_prefix_caching = false;
+  std::vector<std::vector<TokenId>> answers[2];
+  int64_t preemptions = 0;
+  for (const bool starved : {false, true}) {
+    if (starved) o.kv_cache_memory_bytes = 2 * 16 * (80 + 32) * 4 * 18;  // 18 blocks, of which the document has 7
+    auto engine = make_engine(o);
+    Request document = greedy(random_prompt(50, 100, 64), 0);
+    document.hold = true;
+    const RequestId held = *engine->submit(document);
+    run_all(*engine);
+    std::vector<RequestId> ids;
+    for (int i = 0; i < 4; ++i) {
+      Request question = greedy(random_prompt(60 + i, 6, 64), 60);
+      question.fork_of = held;
+      question.decode_method = "dense";
+      ids.push_back(*engine->submit(question));
+    }
+    const Answers got = run_all(*engine);
+    for (RequestId id : ids) {
+      const Result1& r = got.at({id.value, 0});
+      answers[starved].push_back(r.tokens);
+      preemptions += r.stats.preemptions;
+    }
+  }
+  EXPECT_GT(preemptions, 0);
+  EXPECT_EQ(answers[0], answers[1]);
+}
+
 // Recomputed where every row makes the same choice; swapped where answers were read otherwise than the prompt.
 TEST(LatentEngine, PreemptionOfMixedMethodsChangesNothing) {
   for (const char* decode : {"dsa", "dense"}) {

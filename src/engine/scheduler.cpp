@@ -104,7 +104,8 @@ Status Scheduler::add(SequenceSpec spec) {
   s->sparse = spec.sparse;
   s->sparse_min_context = spec.sparse_min_context.value_or(config_.sparse_min_context);
   s->blocks_read = std::move(spec.blocks_read);
-  s->sparse_prefill = parent != nullptr ? parent->sparse_prefill : spec.sparse_prefill;
+  // A fork of prompt and answers that were alike may decode otherwise.
+  s->sparse_prefill = spec.sparse_prefill || (parent != nullptr && parent->sparse_prefill);
   s->prefill_alignment = parent != nullptr ? parent->prefill_alignment : spec.prefill_alignment;
   s->hold = spec.hold;
   s->hasher = parent != nullptr ? parent->hasher : spec.hasher;
