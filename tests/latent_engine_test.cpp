@@ -148,7 +148,9 @@ TEST(LatentEngine, AForkThatDecodesOtherwiseSurvivesPreemption) {
     run_all(*engine);
     std::vector<RequestId> ids;
     for (int i = 0; i < 4; ++i) {
-      Request question = greedy(random_prompt(60 + i, 6, 64), 60);
+      Request question = greedy(random_prompt(60 + i, 6, 64), 80);
+      question.sampling.temperature = 2.0f;  // a small difference of logits is another answer
+      question.sampling.seed = 70 + i;
       question.fork_of = held;
       question.decode_method = "dense";
       ids.push_back(*engine->submit(question));

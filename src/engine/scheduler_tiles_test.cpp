@@ -41,10 +41,10 @@ TEST(SchedulerTiles, ABudgetBelowATileOnlyWaits) {
   w.expect_empty();
 }
 
-// Three decodes leave less than a tile, and whenever one ends, another request stands ready.
+// Six decodes leave less than a tile, and whenever one ends, another request stands ready.
 TEST(SchedulerTiles, NewcomersDoNotKeepATileWaiting) {
-  World w(config(10, 4, 300));
-  for (int i = 0; i < 3; ++i) w.add(w.prompt(3, 6 + 2 * i));
+  World w(config(10, 8, 300));
+  for (int i = 0; i < 6; ++i) w.add(w.prompt(1, 6 + 2 * i));
   w.step();
   const SequenceId a = w.add(tiled(w, 16, 1));
   int steps = 0;
