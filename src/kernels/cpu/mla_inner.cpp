@@ -144,7 +144,7 @@ class MlaRunner {
     }
     return j;
   }
-  // Single tokens: no runs, and no divisions (these took a third of the time at 4 heads).
+  // Single tokens: neither runs nor divisions, of which a key would cost several.
   int32_t find_tokens(int64_t begin, MlaChunk& chunk) const {
     const int32_t* slots = kv_.table.slots + job_.seq * kv_.table.seq_stride;
     const int32_t* units = job_.keys.units + begin;
