@@ -124,7 +124,8 @@ class MlaRunner {
   void fill(int64_t begin, int64_t end, MlaChunk& chunk) const {
     chunk.count = static_cast<int32_t>(std::max<int64_t>(0, end - begin));
     if (chunk.count == 0) return;
-    const int32_t j = job_.keys.units != nullptr && job_.keys.tokens_per_unit == 1 ? find_tokens(begin, chunk) : find_runs(begin, end, chunk);
+    const bool tokens = job_.keys.units != nullptr && job_.keys.tokens_per_unit == 1;
+    const int32_t j = tokens ? find_tokens(begin, chunk) : find_runs(begin, end, chunk);
     std::fill(chunk.at + j, chunk.at + kDecodeChunk, chunk.at[j - 1]);
     if constexpr (kInPlace) {
       constexpr int64_t kLine = 64 / sizeof(T);
