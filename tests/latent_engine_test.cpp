@@ -90,6 +90,16 @@ TEST(LatentEngine, CountsTheTokensThatWereRead) {
   EXPECT_EQ(r.stats.prefill_pairs_dense, all * 2 * 2);
 }
 
+// 32 keys are all read, of 33 one is left out.
+TEST(LatentEngine, TheChoiceBeginsWithTheFirstKeyTooMany) {
+  for (const int32_t prompt : {31, 32}) {
+    const Result1 r = run_one(*make_engine(small()), greedy(random_prompt(2, prompt, 64), 2));
+    EXPECT_EQ(r.stats.rows_by_method, 1);
+    EXPECT_EQ(r.stats.kv_bytes_read, int64_t{2} * 32 * 80 * 4) << prompt;
+    EXPECT_EQ(r.stats.summary_bytes_read, prompt == 31 ? 0 : int64_t{2} * 33 * 32 * 4);
+  }
+}
+
 TEST(LatentEngine, DenseAnswersEqualDensePrompts) {
   auto engine = make_engine(dense());
   auto prompt = random_prompt(3, 130, 64);
