@@ -65,6 +65,10 @@ Result<std::vector<EvalRun>> eval_runs(const EvalProduct& p) {
   for (int32_t b : p.budgets) {
     if (b < 0) return Status::invalid_argument("--budget-tokens " + std::to_string(b) + ": must be >= 0");
   }
+  for (int32_t size : p.block_sizes) {  // before the first of them runs for hours
+    if (size < 8 || size > 256 || (size & (size - 1)) != 0)
+      return Status::invalid_argument("--block-size " + std::to_string(size) + ": must be a power of two from 8 to 256");
+  }
   std::vector<EvalRun> runs;
   for (int32_t block_size : p.block_sizes) {
     for (const std::string& prefill : p.prefill_methods) {

@@ -93,5 +93,15 @@ TEST(RunLabel, SaysWhatTellsRunsApart) {
   EXPECT_EQ(series_label({"dense", "gsa", 512, 16}), "gsa");
 }
 
+TEST(EvalRuns, ABlockSizeThatCannotBeIsRefusedBeforeAnyRun) {
+  for (int32_t size : {-1, 0, 4, 24, 512}) {
+    EvalProduct p;
+    p.block_sizes = {16, size};
+    const auto runs = eval_runs(p);
+    ASSERT_FALSE(runs.ok()) << size;
+    EXPECT_NE(runs.status().message().find("--block-size " + std::to_string(size)), std::string::npos) << runs.status().message();
+  }
+}
+
 }  // namespace
 }  // namespace fovea
