@@ -85,7 +85,9 @@ class Cli(unittest.TestCase):
         self.assertLess(float(sparse["kv_bytes_share"]), 0.3)
         self.assertLess(float(sparse["low"]), float(sparse["exact"]) + 1e-9)
         self.assertTrue(0 < float(sparse["recall"]) < 1 and 0 < float(sparse["mass"]) <= 1, sparse)
-        self.assertEqual(len(json.loads((out / "eval.json").read_text())["rows"]), len(rows))
+        written = json.loads((out / "eval.json").read_text())
+        self.assertEqual(len(written["rows"]), len(rows))
+        self.assertEqual([len(layer) for layer in written["traces"][0]["mass"]], [2] * 6)
         self.assertTrue((out / "eval.png").read_bytes().startswith(b"\x89PNG"))
         for page in ("eval.html", "trace-1.html"):
             text = (out / page).read_text()

@@ -65,7 +65,9 @@ Status read_documents(const std::string& text, RetrievalFilter* filter) {
 }
 
 nlohmann::ordered_json result_json(const EvalFlags& f, const EvalResult& r) {
-  return {{"set", f.set}, {"model", r.model}, {"backend", r.backend}, {"rows", eval_json(r.rows)}};
+  nlohmann::ordered_json json = {{"set", f.set}, {"model", r.model}, {"backend", r.backend}, {"rows", eval_json(r.rows)}};
+  if (f.trace) json["traces"] = eval_traces_json(r.traces);
+  return json;
 }
 
 Status write_file(const std::string& path, const std::string& text) {

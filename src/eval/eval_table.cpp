@@ -171,6 +171,33 @@ nlohmann::ordered_json eval_json(const std::vector<EvalRow>& rows) {
   return list;
 }
 
+nlohmann::ordered_json eval_traces_json(const std::vector<RunTrace>& traces) {
+  using Json = nlohmann::ordered_json;
+  Json list = Json::array();
+  for (const RunTrace& t : traces) {
+    Json mass = Json::array(), recall = Json::array(), density = Json::array();
+    for (size_t i = 0; i < t.heads.size(); ++i) {
+      const HeadTrace& h = t.heads[i];
+      if (i % static_cast<size_t>(t.kv_heads) == 0) {
+        mass.push_back(Json::array());
+        recall.push_back(Json::array());
+      }
+      mass.back().push_back(h.rows ? Json(h.mass / static_cast<double>(h.rows)) : Json());
+      recall.back().push_back(h.rows ? Json(h.recall / static_cast<double>(h.rows)) : Json());
+    }
+    for (const PrefillTrace::Layer& l : t.prefill.layers) density.push_back(l.density);
+    list.push_back({{"length", t.length},
+                    {"prefill_method", t.run.prefill_method},
+                    {"decode_method", t.run.decode_method},
+                    {"budget_tokens", t.run.budget_tokens},
+                    {"block_size", t.run.block_size},
+                    {"mass", mass},
+                    {"recall", recall},
+                    {"prefill_density", density}});
+  }
+  return list;
+}
+
 std::string eval_csv(const std::vector<EvalRow>& rows) {
   const nlohmann::ordered_json list = eval_json(rows);
   std::string out;

@@ -109,6 +109,24 @@ TEST(EvalJson, ARowHasEveryField) {
   EXPECT_TRUE(json[0]["mass"].is_null());
 }
 
+TEST(EvalTracesJson, IsByLayerAndHead) {
+  RunTrace t;
+  t.run = kGsa512;
+  t.length = 2048;
+  t.layers = 2;
+  t.kv_heads = 2;
+  t.heads = {{1.5, 1.0, 2}, {0.5, 0.25, 1}, {}, {0.75, 0.5, 1}};
+  t.prefill.layers = {{{0.25, 0.5}, {}}, {{1.0, 0.75}, {}}};
+  const auto json = eval_traces_json({t});
+  ASSERT_EQ(json.size(), 1u);
+  EXPECT_EQ(json[0]["decode_method"], "gsa_on_device");
+  EXPECT_EQ(json[0]["length"], 2048);
+  EXPECT_EQ(json[0]["mass"].dump(), "[[0.75,0.5],[null,0.75]]");
+  EXPECT_EQ(json[0]["recall"].dump(), "[[0.5,0.25],[null,0.5]]");
+  EXPECT_EQ(json[0]["prefill_density"].dump(), "[[0.25,0.5],[1.0,0.75]]");
+  EXPECT_EQ(eval_traces_json({}).dump(), "[]");
+}
+
 TEST(EvalCsv, SpecsWithCommasStayOneField) {
   std::vector<EvalRow> rows = {row({"dense", "gsa[representation=mean,x=\"1\"]", 512, 16}, 2048, "all", 1, 2, 1, 2)};
   const auto lines = lines_of(eval_csv(rows));

@@ -124,7 +124,8 @@ class MlaRunner {
   void fill(int64_t begin, int64_t end, MlaChunk& chunk) const {
     chunk.count = static_cast<int32_t>(std::max<int64_t>(0, end - begin));
     if (chunk.count == 0) return;
-    const int32_t j = job_.keys.units != nullptr && job_.keys.tokens_per_unit == 1 ? find_tokens(begin, chunk) : find_runs(begin, end, chunk);
+    const bool tokens = job_.keys.units != nullptr && job_.keys.tokens_per_unit == 1;
+    const int32_t j = tokens ? find_tokens(begin, chunk) : find_runs(begin, end, chunk);
     std::fill(chunk.at + j, chunk.at + kDecodeChunk, chunk.at[j - 1]);
     if constexpr (kInPlace) {
       constexpr int64_t kLine = 64 / sizeof(T);
@@ -144,7 +145,7 @@ class MlaRunner {
     }
     return j;
   }
-  // Single tokens: no runs, and no divisions (these took a third of the time at 4 heads).
+  // Single tokens: neither runs nor divisions, of which a key would cost several.
   int32_t find_tokens(int64_t begin, MlaChunk& chunk) const {
     const int32_t* slots = kv_.table.slots + job_.seq * kv_.table.seq_stride;
     const int32_t* units = job_.keys.units + begin;
