@@ -135,6 +135,36 @@ TEST(GsaEngine, AnswersDoNotDependOnTheBatch) {
   }
 }
 
+// Swapped out and in: a block's summaries move with it, and what a request chose, counted or carried over stays its own.
+TEST(GsaEngine, PreemptionChangesNothing) {
+  for (const bool overlap : {false, true}) {
+    EngineOptions o = options(all_methods(overlap));
+    o.enable_prefix_caching = false;
+    o.max_num_seqs = 6;
+    auto roomy = make_engine(o);
+    std::vector<Request> requests;
+    std::vector<Result1> want;
+    for (size_t i = 0; i < kAll.size(); ++i) {
+      requests.push_back(greedy(random_prompt(40 + i, 150 + 10 * static_cast<int64_t>(i), roomy->model().vocab_size), 40));
+      requests.back().decode_method = kAll[i].second;
+      want.push_back(run_one(*roomy, requests.back()));
+    }
+    o.kv_cache_memory_bytes = roomy->stats().block_bytes * 36;  // six requests want about 85 blocks
+    auto starved = make_engine(o);
+    std::vector<RequestId> ids;
+    for (const Request& r : requests) ids.push_back(*starved->submit(r));
+    const Answers got = run_all(*starved);
+    int64_t preemptions = 0;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const Result1& r = got.at({ids[i].value, 0});
+      EXPECT_EQ(r.tokens, want[i].tokens) << kAll[i].second << (overlap ? " overlap " : " ") << r.error.message();
+      preemptions += r.stats.preemptions;
+    }
+    EXPECT_GT(preemptions, 0);
+    EXPECT_EQ(starved->stats().swapped_bytes, 0);
+  }
+}
+
 TEST(GsaEngine, AWholeBudgetIsDense) {
   EngineOptions o = options(all_methods(true));
   o.enable_prefix_caching = false;

@@ -90,6 +90,16 @@ TEST(LatentEngine, CountsTheTokensThatWereRead) {
   EXPECT_EQ(r.stats.prefill_pairs_dense, all * 2 * 2);
 }
 
+// 32 keys are all read, of 33 one is left out.
+TEST(LatentEngine, TheChoiceBeginsWithTheFirstKeyTooMany) {
+  for (const int32_t prompt : {31, 32}) {
+    const Result1 r = run_one(*make_engine(small()), greedy(random_prompt(2, prompt, 64), 2));
+    EXPECT_EQ(r.stats.rows_by_method, 1);
+    EXPECT_EQ(r.stats.kv_bytes_read, int64_t{2} * 32 * 80 * 4) << prompt;
+    EXPECT_EQ(r.stats.summary_bytes_read, prompt == 31 ? 0 : int64_t{2} * 33 * 32 * 4);
+  }
+}
+
 TEST(LatentEngine, DenseAnswersEqualDensePrompts) {
   auto engine = make_engine(dense());
   auto prompt = random_prompt(3, 130, 64);
@@ -155,6 +165,39 @@ TEST(LatentEngine, LineagesOfPromptsAreKeptApart) {
   r.decode_method = "dense";
   EXPECT_EQ(run_one(*engine, r).tokens, run_one(*make_engine(dense()), greedy(prompt, 3)).tokens);
   EXPECT_GT(max_difference(first.logits.at(0), mixed.logits.at(0)), 0.01f);
+}
+
+// The document was read as its answers would have been; a question that decodes otherwise must not be prefilled again.
+TEST(LatentEngine, AForkThatDecodesOtherwiseSurvivesPreemption) {
+  EngineOptions o = small();
+  o.enable_prefix_caching = false;
+  std::vector<std::vector<TokenId>> answers[2];
+  int64_t preemptions = 0;
+  for (const bool starved : {false, true}) {
+    if (starved) o.kv_cache_memory_bytes = 2 * 16 * (80 + 32) * 4 * 18;  // 18 blocks, of which the document has 7
+    auto engine = make_engine(o);
+    Request document = greedy(random_prompt(50, 100, 64), 0);
+    document.hold = true;
+    const RequestId held = *engine->submit(document);
+    run_all(*engine);
+    std::vector<RequestId> ids;
+    for (int i = 0; i < 4; ++i) {
+      Request question = greedy(random_prompt(60 + i, 6, 64), 80);
+      question.sampling.temperature = 2.0f;  // a small difference of logits is another answer
+      question.sampling.seed = 70 + i;
+      question.fork_of = held;
+      question.decode_method = "dense";
+      ids.push_back(*engine->submit(question));
+    }
+    const Answers got = run_all(*engine);
+    for (RequestId id : ids) {
+      const Result1& r = got.at({id.value, 0});
+      answers[starved].push_back(r.tokens);
+      preemptions += r.stats.preemptions;
+    }
+  }
+  EXPECT_GT(preemptions, 0);
+  EXPECT_EQ(answers[0], answers[1]);
 }
 
 // Recomputed where every row makes the same choice; swapped where answers were read otherwise than the prompt.

@@ -76,8 +76,10 @@ TEST(XAttentionEngine, AThresholdOfOneIsDense) {
 }
 
 TEST(XAttentionEngine, ShortPromptsAreDense) {
-  auto engine = make_engine(options(0.05));
-  const auto prompt = prompt_of(*engine, 4, 256);  // its last tile ends at min_context
+  EngineOptions o = options(0.05);
+  o.methods[0].xattention.min_context = 384;  // two tiles would be read whole in any case: the first block and the diagonal's
+  auto engine = make_engine(o);
+  const auto prompt = prompt_of(*engine, 4, 384);  // its last tile ends at min_context
   const Result1 got = run_one(*engine, greedy(prompt, 4)), dense = run_one(*engine, prompt_by("dense", prompt, 4));
   expect_same(got, dense);
   EXPECT_DOUBLE_EQ(got.stats.prefill_share(), 1.0);
@@ -112,6 +114,45 @@ TEST(XAttentionEngine, LineagesNeverShareABlock) {
   const Result1 after = run_one(*other, greedy(prompt, 4));
   EXPECT_EQ(after.stats.cached_tokens, 0) << "a sparse request read dense blocks";
   expect_same(after, sparse);
+}
+
+// Two configurations, dense prompts and sparse answers in the same steps, in a pool too small for them.
+TEST(XAttentionEngine, WhatRunsBesideItAndPreemptionChangeNothing) {
+  EngineOptions o = options();
+  MethodOptions tight = o.methods[0], gsa;
+  tight.label = "tight";
+  tight.xattention.threshold = 0.1;
+  tight.xattention.block_size = 64;
+  gsa.name = gsa.label = "gsa";
+  gsa.gsa.budget_tokens = 96;
+  gsa.gsa.overlap = true;
+  o.methods.push_back(tight);
+  o.methods.push_back(gsa);
+  o.enable_prefix_caching = false;
+  o.max_num_batched_tokens = 256;
+  o.sparse_min_context = 64;
+  const std::pair<const char*, const char*> kinds[] = {{kLabel, "dense"}, {"tight", "gsa"}, {"dense", "gsa"}, {"tight", "dense"}, {kLabel, "gsa"}};
+  auto roomy = make_engine(o);
+  std::vector<Request> requests;
+  std::vector<Result1> want;
+  for (const auto& [prefill, decode] : kinds) {
+    const auto n = static_cast<int64_t>(requests.size());
+    requests.push_back(greedy(prompt_of(*roomy, 20 + n, 420 + 70 * n), 30));
+    requests.back().prefill_method = prefill;
+    requests.back().decode_method = decode;
+    want.push_back(run_one(*roomy, requests.back()));
+  }
+  o.kv_cache_memory_bytes = roomy->stats().block_bytes * 90;  // five requests want about 190 blocks
+  auto starved = make_engine(o);
+  std::vector<RequestId> ids;
+  for (const Request& r : requests) ids.push_back(*starved->submit(r));
+  const Answers got = run_all(*starved);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const Result1& r = got.at({ids[i].value, 0});
+    EXPECT_EQ(r.tokens, want[i].tokens) << kinds[i].first << " " << kinds[i].second << " " << r.error.message();
+    EXPECT_EQ(r.stats.prefill_pairs_read, want[i].stats.prefill_pairs_read) << i << " preemptions " << r.stats.preemptions;
+  }
+  EXPECT_EQ(starved->stats().blocks_in_use, 0);
 }
 
 TEST(XAttentionEngine, ItServesNoAnswers) {

@@ -20,6 +20,7 @@
 #include <iostream>
 #include <iterator>
 #include <memory>
+#include <set>
 
 namespace fovea::cli {
 namespace {
@@ -51,6 +52,13 @@ Result<std::vector<EvalRun>> read_runs(EvalFlags& f) {
   FOVEA_ASSIGN(f.product.prefill_methods, read_specs("--prefill-method", f.prefill_methods));
   FOVEA_ASSIGN(f.product.decode_methods, read_specs("--decode-method", f.decode_methods));
   return eval_runs(f.product);
+}
+
+// Each spec that the runs name, once.
+std::vector<std::string> specs_of(const std::vector<EvalRun>& runs) {
+  std::set<std::string> specs;
+  for (const EvalRun& r : runs) specs.insert({r.prefill_method, r.decode_method});
+  return {specs.begin(), specs.end()};
 }
 
 // A number takes so many documents of each length; anything else is a list of ids.
@@ -144,6 +152,7 @@ Status execute(EvalFlags& f) {
   if (f.trace && f.trace_questions < 1)
     return Status::invalid_argument("--trace-questions " + std::to_string(f.trace_questions) + ": must be >= 1");
   f.options.trace_questions = f.trace ? f.trace_questions : 0;
+  print_notes(notes_of_specs(specs_of(f.options.runs)));
   if (!f.out.empty()) FOVEA_TRY(make_folder(f.out));  // before the hours, not after
   std::unique_ptr<Progress> bar;
   size_t shown = 0;

@@ -69,10 +69,15 @@ Result<EngineOptions> EngineFlags::options() const {
   if (!config_.empty()) {
     FOVEA_ASSIGN(o.methods, read_method_config(config_, &notes));
   }
-  for (const std::string& note : notes) std::fprintf(stderr, "fovea: note: %s\n", note.c_str());
+  print_notes(notes);
+  print_notes(notes_of_specs(std::vector{prefill_method, decode_method}));
   o.decode_method = decode_method;
   o.prefill_method = prefill_method;
   return o;
+}
+
+void print_notes(const std::vector<std::string>& notes) {
+  for (const std::string& note : notes) std::fprintf(stderr, "fovea: note: %s\n", note.c_str());
 }
 
 int report(const Status& status) {

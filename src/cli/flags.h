@@ -36,6 +36,9 @@ class EngineFlags {
   uint64_t swap_space_ = uint64_t{4} << 30;
 };
 
+// "fovea: note: ..." to stderr, a line each.
+void print_notes(const std::vector<std::string>& notes);
+
 // Prints "fovea: message" to stderr; the exit code that belongs to the error.
 int report(const Status& status);
 

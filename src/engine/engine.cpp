@@ -141,9 +141,10 @@ Status EngineImpl::add_method(const MethodOptions& o) {
       return Status::invalid_argument(label + ": its tiles of " + std::to_string(tile) + " tokens do not fit --max-num-batched-tokens " +
                                       std::to_string(options_.max_num_batched_tokens));
   }
-  FOVEA_ASSIGN(auto policy, LayerPolicy::make(model_->config.num_layers, method ? method->dense_layers() : std::vector<int32_t>(),
-                                              method ? method->reuse_layers() : std::vector<int32_t>()));
-  methods_.push_back({label, std::move(method), std::move(policy), {}});
+  auto policy = LayerPolicy::make(model_->config.num_layers, method ? method->dense_layers() : std::vector<int32_t>(),
+                                  method ? method->reuse_layers() : std::vector<int32_t>());
+  if (!policy.ok()) return policy.status().with_context(label);
+  methods_.push_back({label, std::move(method), std::move(policy).value(), {}});
   return {};
 }
 

@@ -171,43 +171,53 @@ void EngineImpl::admit(Pending pending, std::vector<Output>* outputs) {
   spec.prompt = std::move(r.prompt);
   spec.max_new_tokens = static_cast<int32_t>(std::min<int64_t>(r.sampling.max_tokens, room));
   spec.hold = r.hold;
-  spec.hasher = hasher_of(prefill_method);
+  describe_methods(method, prefill_method, r.budget_tokens, &spec);
+  if (Status s = scheduler_->add(std::move(spec)); !s.ok()) return refuse(std::move(s));
+
+  r.sampling.max_tokens = static_cast<int32_t>(std::min<int64_t>(r.sampling.max_tokens, room));
+  for (int32_t i = 0; i < r.sampling.n; ++i) {
+    auto s = std::make_unique<Sequence>();
+    s->id = live.answers[i];
+    s->index = i;
+    s->method = method;
+    s->prefill_method = prefill_method;
+    s->prompt_tokens = static_cast<int32_t>(prompt_tokens);
+    s->stats.prompt_tokens = prompt_tokens;
+    begin_answer(pending, std::move(s));
+  }
+  requests_.emplace(pending.id, std::move(live));
+}
+
+// What the scheduler has to know of a request's methods.
+void EngineImpl::describe_methods(int32_t method, int32_t prefill_method, int32_t budget_tokens, SequenceSpec* spec) {
   const Method* decodes = methods_[method].method.get();
   const Method* prefills = methods_[prefill_method].method.get();
   // The rows of a choice that the model was trained for are alike in every phase: the scheduler need not tell them apart.
   const bool alike = decodes && decodes == prefills && decodes->trained();
-  spec.sparse = decodes && !alike;
-  if (spec.sparse) spec.blocks_read = [decodes, budget = r.budget_tokens](int64_t keys) { return decodes->estimate_blocks(keys, budget); };
-  spec.sparse_prefill = prefills && !alike;
-  if (decodes && decodes->trained()) spec.sparse_min_context = static_cast<int32_t>(decodes->prefill_min_context()) + 1;
-  if (prefills) spec.prefill_alignment = prefills->prefill_alignment();
-  if (Status s = scheduler_->add(std::move(spec)); !s.ok()) return refuse(std::move(s));
+  spec->hasher = hasher_of(prefill_method);
+  spec->sparse = decodes && !alike;
+  if (spec->sparse) spec->blocks_read = [=](int64_t keys) { return decodes->estimate_blocks(keys, budget_tokens); };
+  spec->sparse_prefill = prefills && !alike;
+  if (decodes && decodes->trained()) spec->sparse_min_context = static_cast<int32_t>(decodes->prefill_min_context()) + 1;
+  if (prefills) spec->prefill_alignment = prefills->prefill_alignment();
+}
 
-  const uint64_t seed = r.sampling.seed ? *r.sampling.seed : options_.seed + pending.id.value;
-  for (int32_t i = 0; i < r.sampling.n; ++i) {
-    auto s = std::make_unique<Sequence>();
-    s->id = live.answers[i];
-    s->request = pending.id;
-    s->index = i;
-    s->sampling = r.sampling;
-    s->sampling.max_tokens = static_cast<int32_t>(std::min<int64_t>(r.sampling.max_tokens, room));
-    s->seed = seed;
-    s->method = method;
-    s->prefill_method = prefill_method;
-    s->budget_tokens = r.budget_tokens;
-    s->trace = r.trace;
-    s->trace_mass = r.trace && r.trace_mass;
-    s->hold = r.hold;
-    s->prompt_tokens = static_cast<int32_t>(prompt_tokens);
-    if (model_->tokenizer) s->decoder.emplace(*model_->tokenizer);
-    s->stops = StopMatcher(r.sampling.stop);
-    s->submitted_s = pending.submitted_s;
-    s->stats.prompt_tokens = prompt_tokens;
-    if (methods_[method].method) methods_[method].method->request_begin(s->id);
-    if (methods_[prefill_method].method && prefill_method != method) methods_[prefill_method].method->request_begin(s->id);
-    sequences_.emplace(s->id, std::move(s));
-  }
-  requests_.emplace(pending.id, std::move(live));
+// The rest of an answer's record, and its methods are told.
+void EngineImpl::begin_answer(const Pending& pending, std::unique_ptr<Sequence> s) {
+  const Request& r = pending.request;
+  s->request = pending.id;
+  s->sampling = r.sampling;
+  s->seed = r.sampling.seed ? *r.sampling.seed : options_.seed + pending.id.value;
+  s->budget_tokens = r.budget_tokens;
+  s->trace = r.trace;
+  s->trace_mass = r.trace && r.trace_mass;
+  s->hold = r.hold;
+  if (model_->tokenizer) s->decoder.emplace(*model_->tokenizer);
+  s->stops = StopMatcher(r.sampling.stop);
+  s->submitted_s = pending.submitted_s;
+  if (Method* m = methods_[s->method].method.get()) m->request_begin(s->id);
+  if (Method* m = methods_[s->prefill_method].method.get(); m && s->prefill_method != s->method) m->request_begin(s->id);
+  sequences_.emplace(s->id, std::move(s));
 }
 
 void EngineImpl::abort_now(RequestId id, std::vector<Output>* outputs) {

@@ -1,4 +1,5 @@
-// Requests that come and go, and what runs next. What a step computed is taken over in scheduler_commit.cpp.
+// Requests that come and go, and what runs next. Who gets blocks again or for the first time: scheduler_admission.cpp; what a
+// step computed is taken over in scheduler_commit.cpp.
 #include "engine/scheduler.h"
 
 #include "base/check.h"
@@ -104,7 +105,8 @@ Status Scheduler::add(SequenceSpec spec) {
   s->sparse = spec.sparse;
   s->sparse_min_context = spec.sparse_min_context.value_or(config_.sparse_min_context);
   s->blocks_read = std::move(spec.blocks_read);
-  s->sparse_prefill = parent != nullptr ? parent->sparse_prefill : spec.sparse_prefill;
+  // A fork of prompt and answers that were alike may decode otherwise.
+  s->sparse_prefill = spec.sparse_prefill || (parent != nullptr && parent->sparse_prefill);
   s->prefill_alignment = parent != nullptr ? parent->prefill_alignment : spec.prefill_alignment;
   s->hold = spec.hold;
   s->hasher = parent != nullptr ? parent->hasher : spec.hasher;
@@ -312,8 +314,10 @@ bool Scheduler::schedule_rows(Sequence& s, int32_t most) {
   const auto cut = [&](int64_t n) {
     return phase != Phase::prefill || first + n == end ? n : s.tile_begin(first + n) - first;
   };
-  const int64_t least = phase == Phase::prefill ? std::min(s.tile_begin(first) + s.prefill_alignment, end) - first : 1;
-  int64_t n = cut(std::min<int64_t>({end - first, most, budget_left()}));
+  const int64_t least = least_rows(s);
+  // A share that is smaller than a tile would never begin one.
+  const int64_t wanted = most > 0 ? std::max<int64_t>(most, least) : 0;
+  int64_t n = cut(std::min<int64_t>({end - first, wanted, budget_left()}));
   if (n <= 0) return false;
   if (blocks_.max_append(s.id) < least && (s.scheduled > 0 || !make_room(s, least))) return false;
   n = cut(std::min(n, blocks_.max_append(s.id)));
@@ -329,6 +333,21 @@ bool Scheduler::schedule_rows(Sequence& s, int32_t most) {
   s.scheduled += static_cast<int32_t>(n);
   if (phase != Phase::decode) used_share(s.queue_key) += static_cast<int32_t>(n);
   return true;
+}
+
+// Rows below which s cannot go on: of a prefill, to the end of its tile.
+int64_t Scheduler::least_rows(const Sequence& s) const {
+  if (s.phase() != Phase::prefill) return 1;
+  const int64_t first = s.computed + s.scheduled;
+  return std::min(s.tile_begin(first) + s.prefill_alignment, s.phase_end()) - first;
+}
+
+// Whether what others have in this step leaves too little for a tile of the oldest prefill.
+bool Scheduler::oldest_prefill_waits() const {
+  for (const Sequence* s : running_) {
+    if (s->phase() == Phase::prefill) return s->scheduled == 0 && least_rows(*s) > budget_left();
+  }
+  return false;
 }
 
 // Blocks for so many tokens of s, from sequences that came later and have no rows in this step.
@@ -369,133 +388,6 @@ void Scheduler::insert_by_arrival(Sequence& s, std::vector<Sequence*>& list) {
   const auto at =
       std::find_if(list.begin(), list.end(), [&](const Sequence* o) { return o->arrival > s.arrival; });
   list.insert(at, &s);
-}
-
-// Blocks that nobody at work will soon want: what prompts in progress still need is theirs, and each running
-// sequence may open a block.
-int64_t Scheduler::spare_blocks() const {
-  int64_t spare = blocks_.num_free() - static_cast<int64_t>(running_.size());
-  for (const Sequence* s : running_) {
-    if (s->phase() != Phase::decode)
-      spare -= blocks_.blocks_needed(s->id, s->size() - blocks_.num_tokens(s->id));
-  }
-  return spare;
-}
-
-// Whether s, with all its answers, fits beside those that run.
-bool Scheduler::has_place(const Sequence& s) const {
-  size_t n = s.answers.size();
-  for (const Sequence* r : running_) n += r->answers.size();
-  return n <= static_cast<size_t>(config_.max_num_seqs);
-}
-
-void Scheduler::schedule_swap_ins() {
-  if (!plan_.preempted.empty() && !running_.empty()) return;  // memory is short: first let it be used
-  while (!swapped_.empty() && budget_left() > 0) {
-    Sequence& s = *swapped_.front();
-    if (!has_place(s)) return;
-    if (!try_swap_in(s, spare_blocks())) break;
-  }
-  if (!running_.empty() || swapped_.empty()) return;
-  // Nothing runs and the oldest does not fit: whichever does.
-  blocks_.swap_out_leftovers(&plan_.cache_ops);
-  for (size_t i = 0; i < swapped_.size(); ++i) {
-    if (try_swap_in(*swapped_[i], blocks_.num_free())) return;
-  }
-}
-
-bool Scheduler::try_swap_in(Sequence& s, int64_t available) {
-  if (blocks_.swap_in_blocks(s.id, 1) > available) return false;
-  FOVEA_CHECK(blocks_.swap_in(s.id, &plan_.cache_ops).ok());
-  std::erase(swapped_, &s);
-  s.state = Sequence::State::running;
-  insert_by_arrival(s, running_);
-  plan_.swapped_in.push_back(s.id);
-  ++stats_.swapped_in;
-  FOVEA_CHECK(schedule_rows(s, kNoLimit));
-  return true;
-}
-
-void Scheduler::schedule_waiting(int32_t share) {
-  if (!swapped_.empty() || (!plan_.preempted.empty() && !running_.empty())) return;
-  while (budget_left() > 0) {
-    Sequence* s = next_waiting(share);
-    if (s == nullptr) return;
-    if (!has_place(*s)) return;
-    if (!try_admit(*s)) break;  // nobody overtakes it, or a large request would never start
-    schedule_rows(*s, share - used_share(s->queue_key));
-  }
-  if (!running_.empty()) return;
-  // Nothing runs and the first in turn does not fit: whichever does.
-  for (const auto& [key, queue] : waiting_) {
-    for (const auto& entry : queue) {
-      Sequence* s = entry.second;  // admission takes the entry away
-      if (!try_admit(*s)) continue;
-      schedule_rows(*s, kNoLimit);
-      return;
-    }
-  }
-}
-
-// The head of the next queue in turn whose key has not used up its share.
-Scheduler::Sequence* Scheduler::next_waiting(int32_t share) {
-  auto queue = waiting_.upper_bound(last_key_);
-  for (size_t i = 0; i < waiting_.size(); ++i, ++queue) {
-    if (queue == waiting_.end()) queue = waiting_.begin();
-    Sequence* head = queue->second.begin()->second;
-    if (used_share(head->queue_key) < share) return head;
-  }
-  return nullptr;
-}
-
-// Whether the rest of a prompt, of which so many tokens are cached, goes through the decode method.
-bool Scheduler::extends(const Sequence& s, int64_t cached) const {
-  const bool forks = s.parent != nullptr;
-  if (!s.sparse && !(s.sparse_prefill && forks)) return false;
-  return cached > 0 && cached >= s.sparse_min_context && s.prompt_size - cached <= config_.sparse_extend_max_tokens &&
-         (forks || config_.extend_prefix_hits);
-}
-
-// Where s parts from its parent: if prefill goes on, at the tile that it would go on in, so that no tile is computed in two
-// parts. What a decode row computed is never computed again.
-int64_t Scheduler::fork_point(const Sequence& s) const {
-  if (s.parent == nullptr) return 0;
-  const bool whole = extends(s, s.fork_tokens) || s.parent->prefilled < s.fork_tokens;
-  return whole ? s.fork_tokens : s.tile_begin(s.fork_tokens);
-}
-
-bool Scheduler::try_admit(Sequence& s) {
-  const int64_t spare = spare_blocks();
-  if (!running_.empty() && spare <= s.blocked_at) return false;  // no better than last time: save the hashing
-  if (const int64_t forked = fork_point(s); forked > 0) {
-    blocks_.fork(s.parent->id, s.id, forked, s.capacity());
-    s.computed = forked;
-    s.prefilled = std::min(s.parent->prefilled, forked);
-  } else {
-    blocks_.create_sequence(s.id, s.hasher, s.capacity());
-    // A hit reaches no further than prefill would: what follows goes through the decode method.
-    const auto most = static_cast<size_t>(std::min(s.size(), s.prefill_until + 1));
-    s.computed = s.prefilled =
-        blocks_.match_prefix(s.id, std::span<const int32_t>(s.tokens).first(most), s.prefill_alignment);
-  }
-  if (blocks_.blocks_needed(s.id, s.size() - s.computed) > spare_blocks()) {
-    blocks_.free(s.id);
-    s.computed = s.prefilled = 0;
-    s.blocked_at = spare;
-    return false;
-  }
-  if (!s.admitted_before) {
-    s.admitted_before = true;
-    s.cached = s.computed;
-    stats_.prompt_tokens += s.prompt_size;
-    if (s.parent == nullptr) stats_.prefix_hit_tokens += s.cached;
-    if (extends(s, s.cached)) s.prefill_until = s.cached;
-  }
-  last_key_ = s.queue_key;
-  dequeue(s);
-  s.state = Sequence::State::running;
-  insert_by_arrival(s, running_);
-  return true;
 }
 
 std::span<const int32_t> Scheduler::tokens(SequenceId seq) const { return get(seq).tokens; }

@@ -188,6 +188,8 @@ class Scheduler {
   int32_t prefill_share();
   int32_t& used_share(const std::string& key);
   bool schedule_rows(Sequence& s, int32_t most);
+  int64_t least_rows(const Sequence& s) const;
+  bool oldest_prefill_waits() const;
   bool make_room(Sequence& s, int64_t tokens);
   bool preempt(Sequence& victim);
   bool try_swap_in(Sequence& s, int64_t available);

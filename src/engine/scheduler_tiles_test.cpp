@@ -41,6 +41,47 @@ TEST(SchedulerTiles, ABudgetBelowATileOnlyWaits) {
   w.expect_empty();
 }
 
+// Six decodes leave less than a tile, and whenever one ends, another request stands ready.
+TEST(SchedulerTiles, NewcomersDoNotKeepATileWaiting) {
+  World w(config(10, 8, 300));
+  for (int i = 0; i < 6; ++i) w.add(w.prompt(1, 6 + 2 * i));
+  w.step();
+  const SequenceId a = w.add(tiled(w, 16, 1));
+  int steps = 0;
+  for (; w.finished.count(a) == 0 && steps < 60; ++steps) {
+    w.add(w.prompt(2, 8));
+    w.step();
+  }
+  EXPECT_LT(steps, 60);
+  w.run();
+  w.expect_empty();
+}
+
+// Four keys share 20 rows: 5 for each, which is no tile.
+TEST(SchedulerTiles, AShareBelowATileStillGetsOne) {
+  World w(config(20, 8, 400));
+  const auto add_others = [&] {
+    for (const char* key : {"a", "b", "c"}) {
+      SequenceSpec spec = w.prompt(30, 1);
+      spec.queue_key = key;
+      w.add(spec);
+    }
+  };
+  add_others();
+  w.step();
+  SequenceSpec spec = tiled(w, 40, 1);
+  spec.queue_key = "tiled";
+  const SequenceId a = w.add(spec);
+  int steps = 0;
+  for (; w.finished.count(a) == 0 && steps < 60; ++steps) {
+    if (steps % 4 == 0) add_others();
+    w.step();
+  }
+  EXPECT_LT(steps, 60);
+  w.run();
+  w.expect_empty();
+}
+
 TEST(SchedulerTiles, AHitIsCutAtATile) {
   World w(config(64, 4, 64));
   const SequenceSpec spec = tiled(w, 45, 2);

@@ -29,6 +29,12 @@ Result<std::vector<MethodOptions>> read_method_config(const std::string& path, s
 
 Result<std::vector<std::string>> split_specs(const std::string& text) { return split_outside_brackets(text); }
 
+std::vector<std::string> notes_of_specs(std::span<const std::string> specs) {
+  std::vector<std::string> notes;
+  for (const std::string& spec : specs) static_cast<void>(parse_method_spec(spec, &notes));
+  return notes;
+}
+
 Status hold_method(const std::string& flag, const std::string& spec, bool prefill, EngineOptions* options) {
   std::vector<MethodOptions>& held = options->methods;
   auto at = std::find_if(held.begin(), held.end(), [&](const MethodOptions& o) { return label_of(o) == spec; });

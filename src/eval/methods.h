@@ -4,6 +4,7 @@
 #include <fovea/options.h>
 #include <fovea/status.h>
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,9 @@ Result<std::vector<MethodOptions>> read_method_config(const std::string& path, s
 // "dense,gsa_on_device[hash_bits=64,share_heads=true]" -> two names or specs: a comma inside brackets belongs to its spec.
 // Errors quote the text: an empty entry, brackets without their partner.
 Result<std::vector<std::string>> split_specs(const std::string& text);
+
+// Keys of these specs that are accepted and have no effect. Names and what is not a spec: nothing; whoever holds them says why.
+std::vector<std::string> notes_of_specs(std::span<const std::string> specs);
 
 // Sees to it that options->methods holds the configuration of this name or spec, under it as its label, so that requests can
 // name it: one that is there (of --config) as it is, others by their spec. Errors name `flag`, the spec and what could be

@@ -16,6 +16,8 @@ constexpr int64_t kIndexDimMax = 256;
 constexpr int64_t kHeadDimMax = 1024;
 constexpr int64_t kHeadsMax = 4096;
 constexpr int64_t kExpertsMax = 4096;
+constexpr int64_t kExpertGroupsMax = 64;
+constexpr int64_t kIndexTopkMax = 1 << 20;
 constexpr int64_t kWidthMax = 1 << 20;
 
 // Where transformers has a default that differs between the two.
@@ -99,7 +101,7 @@ Status read_sharing(const ConfigFields& f, std::vector<uint8_t>* indexes) {
 Status read_indexer(const ConfigFields& f, const ModelConfig& c, DeepseekConfig* d) {
   FOVEA_ASSIGN(const int64_t heads, f.required_integer("index_n_heads", 1, kHeadsMax));
   FOVEA_ASSIGN(d->index_dim, width(f, "index_head_dim", kIndexDimMax));
-  FOVEA_ASSIGN(const int64_t topk, f.required_integer("index_topk", 1, INT32_MAX / 2));
+  FOVEA_ASSIGN(const int64_t topk, f.required_integer("index_topk", 1, kIndexTopkMax));
   FOVEA_ASSIGN(const auto interleave, f.boolean("indexer_rope_interleave"));
   if (d->index_dim < d->rope_dim) {
     return f.wrong("index_head_dim", "at least qk_rope_head_dim " + std::to_string(d->rope_dim));
@@ -129,8 +131,8 @@ Status read_layers_with_experts(const ConfigFields& f, const ModelConfig& c, Dee
 
 Status read_router(const ConfigFields& f, const Defaults& defaults, DeepseekConfig* d) {
   FOVEA_ASSIGN(const int64_t top_k, f.required_integer("num_experts_per_tok", 1, kExpertsMax));
-  FOVEA_ASSIGN(const auto groups, f.integer("n_group", 1, kExpertsMax));
-  FOVEA_ASSIGN(const auto top_groups, f.integer("topk_group", 1, kExpertsMax));
+  FOVEA_ASSIGN(const auto groups, f.integer("n_group", 1, kExpertGroupsMax));
+  FOVEA_ASSIGN(const auto top_groups, f.integer("topk_group", 1, kExpertGroupsMax));
   FOVEA_ASSIGN(const auto scaling, f.number("routed_scaling_factor", 0.0, 1e6));
   FOVEA_ASSIGN(const auto normalize, f.boolean("norm_topk_prob"));
   FOVEA_ASSIGN(const auto scoring, f.text("scoring_func"));

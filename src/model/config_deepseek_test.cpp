@@ -141,6 +141,8 @@ TEST(DeepseekConfig, RefusesWhatItCannotCompute) {
   refused({{"topk_method", "greedy"}}, StatusCode::unsupported, "topk_method \"greedy\"");
   refused({{"n_group", 16}}, StatusCode::corrupt, "field n_group is 16");
   refused({{"n_group", 3}}, StatusCode::corrupt, "field n_group is 3");
+  refused({{"n_routed_experts", 256}, {"n_group", 128}}, StatusCode::corrupt, "field n_group is 128");  // more than a kernel ranks
+  refused({{"index_topk", 1 << 30}}, StatusCode::corrupt, "field index_topk is 1073741824");
   refused({{"n_group", 4}, {"topk_group", 5}}, StatusCode::corrupt, "field topk_group is 5");
   refused({{"n_group", 8}, {"topk_group", 1}}, StatusCode::corrupt, "field num_experts_per_tok is 3");
   refused({{"mlp_bias", true}}, StatusCode::unsupported, "mlp_bias true");

@@ -12,6 +12,8 @@ Result<LayerPolicy> LayerPolicy::make(int32_t num_layers, const std::vector<int3
       if (layer < 0 || layer >= num_layers)
         return Status::invalid_argument(std::string(field) + ": layer " + std::to_string(layer) +
                                         " is not one of the model's " + std::to_string(num_layers));
+      if (rules[layer] != LayerRule::own && rules[layer] != rule)
+        return Status::invalid_argument("dense_layers and reuse_layers: layer " + std::to_string(layer) + " is in both");
       rules[layer] = rule;
     }
     return {};

@@ -33,6 +33,13 @@ TEST(LayerPolicy, ALayerThatIsNotThereIsRefusedByName) {
   }
 }
 
+TEST(LayerPolicy, ALayerHasOneRule) {
+  const auto p = LayerPolicy::make(3, {1}, {1});
+  ASSERT_FALSE(p.ok());
+  EXPECT_NE(p.status().message().find("layer 1 is in both"), std::string::npos) << p.status().message();
+  EXPECT_TRUE(LayerPolicy::make(3, {1, 1}, {2, 2}).ok());
+}
+
 TEST(LayerPolicy, ReuseNeedsAnEarlierChoice) {
   EXPECT_FALSE(LayerPolicy::make(3, {}, {0}).ok());
   // A dense layer chooses nothing that could be reused.

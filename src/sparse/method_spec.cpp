@@ -44,7 +44,7 @@ Result<std::vector<std::string>> split_outside_brackets(const std::string& text)
   return parts;
 }
 
-Result<MethodOptions> parse_method_spec(const std::string& spec) {
+Result<MethodOptions> parse_method_spec(const std::string& spec, std::vector<std::string>* notes) {
   const size_t open = spec.find('[');
   MethodOptions options;
   options.name = spec.substr(0, open);
@@ -62,7 +62,7 @@ Result<MethodOptions> parse_method_spec(const std::string& spec) {
     if (!settings.ok()) return settings.status().with_context("method \"" + spec + "\"");
     for (const std::string& setting : *settings) FOVEA_TRY(read_setting(spec, setting, &keys));
   }
-  FOVEA_TRY(read_method_section(*section, keys, "method \"" + spec + "\": " + section->yaml, &options, nullptr));
+  FOVEA_TRY(read_method_section(*section, keys, "method \"" + spec + "\": " + section->yaml, &options, notes));
   options.label = spec;
   return options;
 }

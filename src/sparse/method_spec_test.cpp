@@ -64,6 +64,14 @@ TEST(MethodSpec, SettingsAreTheKeysOfTheYaml) {
   EXPECT_TRUE(parse_method_spec("gsa_on_device[]").ok());
 }
 
+TEST(MethodSpec, AKeyWithoutEffectIsNoted) {
+  std::vector<std::string> notes;
+  ASSERT_TRUE(parse_method_spec("gsa[hash_bits=64,prefetch_workers=8]", &notes).ok());
+  ASSERT_EQ(notes.size(), 1u);
+  for (const char* part : {"gsa[hash_bits=64,prefetch_workers=8]", "GSA.prefetch_workers has no effect"})
+    EXPECT_NE(notes[0].find(part), std::string::npos) << notes[0];
+}
+
 TEST(MethodSpec, WhatIsWrongIsNamed) {
   const auto refused = [](const char* spec, std::initializer_list<const char*> parts) {
     const auto m = parse_method_spec(spec);

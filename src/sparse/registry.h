@@ -18,8 +18,9 @@ std::vector<std::string> method_names();
 Result<std::unique_ptr<Method>> make_method(const MethodOptions& options);
 
 // One configuration on one line: a name, or `name[key=value,key=value]` with the keys of the method's YAML section; the spec is
-// then its label. A value may be a list in brackets. Errors name the spec and what is wrong in it.
-Result<MethodOptions> parse_method_spec(const std::string& spec);
+// then its label. A value may be a list in brackets. Errors name the spec and what is wrong in it; keys that are accepted and
+// have no effect here are named in *notes (which may be null).
+Result<MethodOptions> parse_method_spec(const std::string& spec, std::vector<std::string>* notes = nullptr);
 // "dense,gsa_on_device[hash_bits=64,dense_layers=[0,1]]" -> two parts, trimmed: a comma inside brackets splits nothing. Errors
 // quote the text: an empty part, brackets without their partner.
 Result<std::vector<std::string>> split_outside_brackets(const std::string& text);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <tuple>
 #include <vector>
@@ -60,6 +61,38 @@ TEST(CpuIndexTopk, TheMaterialisedFormEqualsTheReferenceInAnyChunks) {
     for (int32_t rows : {1, 7, problem.rows()})
       EXPECT_EQ(run(problem, problem.rows(), pool, IndexSpace::ragged, rows), want) << rows;
   }
+}
+
+// After the first cut the bound is 1: a key that equals it comes too late, one that beats it by its last bit does not.
+TEST(CpuIndexTopk, TheLastBitOfAScoreCounts) {
+  constexpr int32_t kKeys = 4000, kTopk = 32, kDim = 16;
+  std::vector<float> k(kKeys * kDim, 0.0f), q(kDim, 0.0f);
+  for (int32_t s = 0; s < kKeys; ++s) k[s * kDim] = s < kKeys - 5 ? 1.0f : std::nextafter(1.0f, 2.0f);
+  q[0] = 1.0f;
+  std::vector<int32_t> table(kKeys / 16), indices(kTopk), want(kTopk);
+  std::iota(table.begin(), table.end(), 0);
+  std::iota(want.begin(), want.begin() + 27, 0);
+  std::iota(want.begin() + 27, want.end(), kKeys - 5);
+  const float weight = 1.0f;
+  const int32_t seq = 0, len = kKeys;
+  int32_t count = 0;
+  IndexTopkParams p;
+  p.rows = p.heads = 1;
+  p.q = q.data();
+  p.weights = &weight;
+  p.row_seq = &seq;
+  p.row_len = &len;
+  p.topk = kTopk;
+  p.max_len = kKeys;
+  p.keys = {IndexPrecision::exact, k.data(), nullptr, 16, kDim, table.data(), kKeys / 16};
+  p.out = {IndexSpace::position, 1, kTopk, indices.data(), &count};
+  ThreadPool pool(1);
+  cpu::for_each_target([&] {
+    cpu::IndexTopk topk = prepared({"last bit", 1, kDim, 16, IndexPrecision::exact, {}, kTopk}, 1, 1);
+    topk.run(p, pool);
+    EXPECT_EQ(count, kTopk);
+    EXPECT_EQ(indices, want);
+  });
 }
 
 // Long enough for several cuts of every list and for several ranges of keys.
