@@ -128,6 +128,30 @@ TEST(LatentEngine, ADensePromptInAnyChunksGivesTheSame) {
   EXPECT_GT(max_difference(run_one(*make_engine(small()), greedy(prompt, 1)).logits.at(0), want.logits.at(0)), 0.05f);
 }
 
+TEST(LatentEngine, DensePromptsOfOneStepDoNotMix) {
+  EngineOptions o = dense();
+  o.max_num_batched_tokens = 128;
+  o.enable_prefix_caching = false;
+  auto busy = make_engine(o);
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 5; ++i) ids.push_back(*busy->submit(greedy(random_prompt(40 + i, 30 + 45 * i, 64), 4)));
+  const Answers got = run_all(*busy);
+  for (int i = 0; i < 5; ++i) {
+    const Result1 alone = run_one(*make_engine(dense()), greedy(random_prompt(40 + i, 30 + 45 * i, 64), 4));
+    EXPECT_EQ(got.at({ids[i].value, 0}).tokens, alone.tokens) << i;
+  }
+}
+
+TEST(LatentEngine, TheNumberOfThreadsChangesNothing) {
+  const auto prompt = random_prompt(6, 150, 64);
+  EngineOptions o = small();
+  const Result1 two = run_one(*make_engine(o), greedy(prompt, 4));
+  o.threads = 1;
+  const Result1 one = run_one(*make_engine(o), greedy(prompt, 4));
+  EXPECT_EQ(one.tokens, two.tokens);
+  for (size_t i = 0; i < one.logits.size(); ++i) EXPECT_EQ(max_difference(one.logits[i], two.logits[i]), 0.0f) << i;
+}
+
 // What one method prefilled, the other must not find; and a request may mix them.
 TEST(LatentEngine, LineagesOfPromptsAreKeptApart) {
   auto engine = make_engine(small());

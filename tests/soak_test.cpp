@@ -14,8 +14,10 @@ constexpr int kPrompts = 20;
 constexpr int kSuffixes = 6;
 constexpr int32_t kMaxTokens = 24;
 
-EngineOptions soak_options(bool sparse) {
-  EngineOptions o = exact_options(tiny_checkpoint("qwen3_llama3_8h2kv_d64"));
+constexpr const char* kDenseModel = "qwen3_llama3_8h2kv_d64";
+
+EngineOptions soak_options(bool sparse, const std::string& checkpoint) {
+  EngineOptions o = exact_options(tiny_checkpoint(checkpoint));
   o.max_model_len = 512;
   o.max_num_batched_tokens = 96;
   o.max_num_seqs = 12;
@@ -34,11 +36,11 @@ EngineOptions soak_options(bool sparse) {
 
 class Soak {
  public:
-  Soak(bool sparse, uint32_t seed) : sparse_(sparse), rng_(seed) {
-    alone_ = make_engine(soak_options(sparse));
+  Soak(bool sparse, uint32_t seed, const std::string& checkpoint = kDenseModel) : sparse_(sparse), rng_(seed) {
+    alone_ = make_engine(soak_options(sparse, checkpoint));
     for (int i = 0; i < kPrompts; ++i) prompts_.push_back(random_prompt(500 + i, 5 + rng_() % 200, alone_->model().vocab_size));
     for (int i = 0; i < kSuffixes; ++i) suffixes_.push_back(random_prompt(900 + i, 1 + rng_() % 20, alone_->model().vocab_size));
-    EngineOptions o = soak_options(sparse);
+    EngineOptions o = soak_options(sparse, checkpoint);
     o.kv_cache_memory_bytes = alone_->stats().block_bytes * (sparse ? 32 : 26);  // some 450 tokens for up to 12 sequences of up to 250
     engine_ = make_engine(o);
   }
@@ -186,6 +188,7 @@ class Soak {
 
 TEST(Soak, DenseWithPrefixCache) { Soak(false, 1).run(); }
 TEST(Soak, SparseWithSwap) { Soak(true, 2).run(); }
+TEST(Soak, TrainedChoiceWithPrefixCache) { Soak(false, 3, "deepseek_groups").run(); }
 
 }  // namespace
 }  // namespace fovea::testing

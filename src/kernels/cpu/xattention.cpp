@@ -81,6 +81,8 @@ Status XAttentionSelect::prepare(const OpsLimits& limits, int threads, const XEn
   blocks_ = ceil_div(limits.max_len, kLeastBlock);
   const int64_t tiles = std::min<int64_t>(limits.max_rows, ceil_div(limits.max_rows, kLeastBlock) + 1);
   sum_floats_ = std::max(tile_sums(limits), std::min(tiles * tile_sums(limits), pass_bytes / 4));
+  query_floats_ = 0;
+  worker_floats_ = 0;
   // A tile's queries, with the lanes that fill up its last batch. Any stride up to 64: a batch is deepest there.
   for (int32_t s = stride; s <= 64; s *= 2) {
     const int64_t depth = int64_t{s} * limits.head_dim, lanes = int64_t{kMostBlock} / s * limits.num_heads;
