@@ -87,6 +87,14 @@ HWY_INLINE IndexRank cut_rank(const IndexCandidates& c, int32_t topk, int32_t mo
   return static_cast<IndexRank>(reached);
 }
 
+// The lanes of a mask, side by side at the ends of a list. Whole vectors are stored (lists are padded for it): a compressing
+// store to memory is several times slower.
+HWY_INLINE void append(hn::Mask<DI> keep, VI ranks, VI positions, IndexRank* to_ranks, int32_t* to_positions) {
+  const DI di;
+  hn::StoreU(hn::Compress(ranks, keep), di, to_ranks);
+  hn::StoreU(hn::Compress(positions, keep), di, to_positions);
+}
+
 // Keeps the candidates above `cut`, and of those that equal it the first `equals`.
 HWY_INLINE void compact(IndexCandidates& c, IndexRank cut, int32_t equals) {
   const DI di;
@@ -110,8 +118,8 @@ HWY_INLINE void compact(IndexCandidates& c, IndexRank cut, int32_t equals) {
     const auto keep = here > equals ? hn::Gt(ranks, bar) : hn::Not(hn::Gt(bar, ranks));
     equals -= here > equals ? 0 : here;
     const VI positions = hn::LoadU(di, c.positions + i);
-    hn::CompressStore(ranks, keep, di, c.ranks + kept);
-    kept += static_cast<int32_t>(hn::CompressStore(positions, keep, di, c.positions + kept));
+    append(keep, ranks, positions, c.ranks + kept, c.positions + kept);
+    kept += static_cast<int32_t>(hn::CountTrue(di, keep));
   }
   for (; i < c.count; ++i) keep_one(i);
   c.count = kept;
@@ -135,21 +143,32 @@ HWY_INLINE void add_candidates(IndexCandidates& c, const float* scores, int32_t 
   const D d;
   const DI di;
   const V bound = hn::Set(d, c.bound);
-  if (c.bounded && valid == kPanel) {  // mostly none of them
-    const auto any = hn::Or(hn::Or(hn::Gt(hn::LoadU(d, scores), bound), hn::Gt(hn::LoadU(d, scores + kLanes), bound)),
-                            hn::Gt(hn::LoadU(d, scores + 2 * kLanes), bound));
-    if (hn::AllFalse(d, any)) return;
+  const auto passes = [&](V score) { return c.bounded ? hn::Gt(score, bound) : hn::FirstN(d, kLanes); };
+  int32_t count = c.count;
+  if (valid == kPanel) {
+    const V s0 = hn::LoadU(d, scores), s1 = hn::LoadU(d, scores + kLanes), s2 = hn::LoadU(d, scores + 2 * kLanes);
+    const auto keep0 = passes(s0), keep1 = passes(s1), keep2 = passes(s2);
+    if (hn::AllFalse(d, hn::Or(hn::Or(keep0, keep1), keep2))) return;  // mostly none of them
+    // Without a branch for each vector: whether one holds a candidate cannot be predicted.
+    const auto take = [&](V score, hn::Mask<D> keep, int32_t at) {
+      const auto keep_i = hn::RebindMask(di, keep);
+      append(keep_i, rank_of(score), hn::Iota(di, first + at), c.ranks + count, c.positions + count);
+      count += static_cast<int32_t>(hn::CountTrue(di, keep_i));
+    };
+    take(s0, keep0, 0);
+    take(s1, keep1, kLanes);
+    take(s2, keep2, 2 * kLanes);
+  } else {
+    for (int32_t v = 0; v < valid; v += kLanes) {
+      const V score = hn::LoadU(d, scores + v);
+      const auto keep = hn::And(passes(score), hn::FirstN(d, static_cast<size_t>(std::min(kLanes, valid - v))));
+      const auto keep_i = hn::RebindMask(di, keep);
+      append(keep_i, rank_of(score), hn::Iota(di, first + v), c.ranks + count, c.positions + count);
+      count += static_cast<int32_t>(hn::CountTrue(di, keep_i));
+    }
   }
-  for (int32_t v = 0; v < valid; v += kLanes) {
-    const V score = hn::LoadU(d, scores + v);
-    auto keep = hn::FirstN(d, static_cast<size_t>(std::min(kLanes, valid - v)));
-    if (c.bounded) keep = hn::And(keep, hn::Gt(score, bound));
-    if (hn::AllFalse(d, keep)) continue;
-    const auto keep_i = hn::RebindMask(di, keep);
-    hn::CompressStore(rank_of(score), keep_i, di, c.ranks + c.count);
-    c.count += static_cast<int32_t>(hn::CompressStore(hn::Iota(di, first + v), keep_i, di, c.positions + c.count));
-  }
-  if (c.count > c.capacity - kPanel) keep_best(c, topk, topk + (c.capacity - topk) / 4);
+  c.count = count;
+  if (count > c.capacity - kPanel) keep_best(c, topk, topk + (c.capacity - topk) / 4);
 }
 
 }  // namespace fovea::cpu::HWY_NAMESPACE

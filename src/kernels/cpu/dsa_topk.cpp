@@ -17,7 +17,8 @@ namespace {
 // Rows of q (heads counted) that share a panel of keys: each scores it in some 200 cycles and packing it costs some 2,500, so
 // 256 keep packing below a twentieth; 1,024 are 512 KiB at di 128, and more would leave the L2 cache.
 constexpr int32_t kQueryRows = 1024;
-constexpr int32_t kMostRows = 64;
+constexpr int32_t kMostRows = 256;
+constexpr int32_t kLeastRows = 16;
 constexpr int32_t kMostLists = 512;
 constexpr int32_t kLeastLists = 32;
 constexpr int32_t kTasksPerThread = 4;
@@ -65,7 +66,7 @@ Status IndexTopk::prepare(const OpsLimits& limits, int threads) {
     return Status::unsupported("DSA indexer: " + std::to_string(heads_) + " heads of " + std::to_string(dim_) + ", topk " +
                                std::to_string(topk_) + "; it takes up to 128 heads of a multiple of 8 up to 256, topk 1 or more");
   lists_ = std::clamp(2 * limits.max_rows, kLeastLists, kMostLists);
-  capacity_ = topk_ + std::max(topk_, kLeastSlack) + kIndexPanel;
+  capacity_ = topk_ + std::max(topk_ / 2, kLeastSlack) + kIndexPanel;  // more would be cut less often, and be bounded later
   stride_ = capacity_ + kIndexListPadding;
   worker_floats_ = index_scratch_floats(rows_at_once(), heads_, dim_);
   worker_floats_ = (worker_floats_ + kAlignFloats - 1) / kAlignFloats * kAlignFloats;
@@ -86,14 +87,20 @@ Status IndexTopk::prepare(const OpsLimits& limits, int threads) {
 
 int32_t IndexTopk::rows_at_once() const { return std::min(kMostRows, std::max(1, kQueryRows / heads_)); }
 
+// Fewer where threads would be without a chunk.
+int32_t IndexTopk::rows_of_chunk(int32_t rows, int32_t threads) const {
+  return std::min(rows_at_once(), std::max(kLeastRows, (rows + threads - 1) / threads));
+}
+
 // Cuts rows from `first` on into chunks, as many rows as there are lists. Returns the number of chunks.
-int32_t IndexTopk::chunks_of(const IndexTopkParams& p, int32_t first, int32_t lists, int32_t* end) {
+int32_t IndexTopk::chunks_of(const IndexTopkParams& p, int32_t first, int32_t lists, int32_t threads, int32_t* end) {
   const int32_t last = static_cast<int32_t>(std::min<int64_t>(p.rows, int64_t{first} + lists));
+  const int32_t most = rows_of_chunk(last - first, threads);
   int32_t count = 0;
   int32_t row = first;
   while (row < last) {
     Chunk chunk{row, 0};
-    const int32_t stop = std::min(last, row + rows_at_once());
+    const int32_t stop = std::min(last, row + most);
     for (; row < stop && p.row_seq[row] == p.row_seq[chunk.first]; ++row) {
       scored_len_[row - first] = p.row_len[row] > p.topk ? p.row_len[row] : 0;
     }
@@ -189,7 +196,7 @@ void IndexTopk::run(const IndexTopkParams& p, ThreadPool& pool) {
   const int32_t at_once = p.logits ? std::min(ref::logits_rows_at_once(p), lists_) : lists_;
   for (int32_t first = 0; first < p.rows;) {
     Pass pass{p, first};
-    const int32_t chunks = chunks_of(p, first, at_once, &pass.end);
+    const int32_t chunks = chunks_of(p, first, at_once, pool.size(), &pass.end);
     const int32_t longest = *std::max_element(scored_len_.begin(), scored_len_.begin() + pass.rows());
     if (p.logits) {
       pool.parallel_for(chunks, [&](int64_t task, int worker) { materialise(pass, task, worker); });

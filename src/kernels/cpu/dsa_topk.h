@@ -33,7 +33,8 @@ class IndexTopk {
   struct Pass;  // chunks of a call that have their lists at the same time
 
   int32_t rows_at_once() const;
-  int32_t chunks_of(const IndexTopkParams& p, int32_t first, int32_t lists, int32_t* end);
+  int32_t rows_of_chunk(int32_t rows, int32_t threads) const;
+  int32_t chunks_of(const IndexTopkParams& p, int32_t first, int32_t lists, int32_t threads, int32_t* end);
   IndexSweep sweep_of(const Pass& pass, const Chunk& chunk, int worker);
   void stream(const Pass& pass, int64_t task, int worker);
   void materialise(const Pass& pass, int64_t task, int worker);
