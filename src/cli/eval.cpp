@@ -28,7 +28,7 @@ namespace {
 struct EvalFlags {
   EngineFlags engine;
   std::string set;
-  std::vector<std::string> prefill_methods = {"dense"}, decode_methods = {"dense"};
+  std::vector<std::string> prefill_methods = {"auto"}, decode_methods = {"auto"};
   EvalProduct product;
   std::string plan;
   std::string documents;
@@ -47,10 +47,16 @@ Result<std::vector<std::string>> read_specs(const char* flag, const std::vector<
   return specs;
 }
 
-Result<std::vector<EvalRun>> read_runs(EvalFlags& f) {
+Result<std::vector<EvalRun>> read_runs(EvalFlags& f, const std::string& model_dir) {
   if (!f.plan.empty()) return load_eval_plan(f.plan);
   FOVEA_ASSIGN(f.product.prefill_methods, read_specs("--prefill-method", f.prefill_methods));
   FOVEA_ASSIGN(f.product.decode_methods, read_specs("--decode-method", f.decode_methods));
+  for (auto* methods : {&f.product.prefill_methods, &f.product.decode_methods}) {
+    for (std::string& m : *methods) {
+      if (m != "auto") continue;
+      FOVEA_ASSIGN(m, trained_method(model_dir));
+    }
+  }
   return eval_runs(f.product);
 }
 
@@ -143,11 +149,13 @@ void show_progress(const EvalProgress& p, size_t* shown, std::unique_ptr<Progres
 }
 
 Status execute(EvalFlags& f) {
-  FOVEA_ASSIGN(f.options.runs, read_runs(f));
+  FOVEA_ASSIGN(const EngineOptions options, f.engine.options());
+  if (f.options.max_tokens < 1)
+    return Status::invalid_argument("--max-tokens " + std::to_string(f.options.max_tokens) + ": must be >= 1");
+  FOVEA_ASSIGN(f.options.runs, read_runs(f, options.model_dir));
   FOVEA_TRY(read_documents(f.documents, &f.filter));
   FOVEA_ASSIGN(const std::vector<RetrievalDocument> whole, load_retrieval_set(f.set));
   FOVEA_ASSIGN(const std::vector<RetrievalDocument> set, filter_retrieval_set(whole, f.filter));
-  FOVEA_ASSIGN(const EngineOptions options, f.engine.options());
   if (f.trace && f.out.empty()) return Status::invalid_argument("--trace: its pages need --out DIR");
   if (f.trace && f.trace_questions < 1)
     return Status::invalid_argument("--trace-questions " + std::to_string(f.trace_questions) + ": must be >= 1");

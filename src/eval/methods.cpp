@@ -1,5 +1,6 @@
 #include "eval/methods.h"
 
+#include "model/config.h"
 #include "sparse/registry.h"
 
 #include <algorithm>
@@ -25,6 +26,11 @@ std::string names_that_serve(bool prefill) {
 
 Result<std::vector<MethodOptions>> read_method_config(const std::string& path, std::vector<std::string>* notes) {
   return load_method_config(path, notes);
+}
+
+Result<std::string> trained_method(const std::string& model_dir) {
+  FOVEA_ASSIGN(const ModelConfig config, load_model_config(model_dir));
+  return std::string(config.deepseek ? "dsa" : "dense");
 }
 
 Result<std::vector<std::string>> split_specs(const std::string& text) { return split_outside_brackets(text); }

@@ -21,6 +21,9 @@ Result<std::vector<std::string>> split_specs(const std::string& text);
 // Keys of these specs that are accepted and have no effect. Names and what is not a spec: nothing; whoever holds them says why.
 std::vector<std::string> notes_of_specs(std::span<const std::string> specs);
 
+// What "auto" stands for: the method that a model was trained with. dsa where its config.json tells of an indexer, else dense.
+Result<std::string> trained_method(const std::string& model_dir);
+
 // Sees to it that options->methods holds the configuration of this name or spec, under it as its label, so that requests can
 // name it: one that is there (of --config) as it is, others by their spec. Errors name `flag`, the spec and what could be
 // used: unknown, or not able to serve prompts (`prefill`) or else questions and answers.
