@@ -104,7 +104,8 @@ struct MlaGatherParams {
 // Attention over contiguous keys and values that are not in the cache. Sequence s owns query rows [q_indptr[s],
 // q_indptr[s+1]) and keys [kv_indptr[s], kv_indptr[s+1]); either may be empty. Causal: its last row sees all its keys,
 // the row before all but the last, and so on; else every row sees all of them (a chunk of the prefix). A head's key may
-// end in a part that all heads share. A row that sees no key gives out = 0 and lse = -inf.
+// end in a part that all heads share. A row that sees no key gives out = 0 and lse = -inf. Keys are multiplied in chunks: a V
+// that is NaN at a key which only later rows see reaches the rows before it.
 struct RaggedAttentionParams {
   const float* q = nullptr;         // row t, head h at q + t * q_stride + h * (k_dim + shared_dim)
   int64_t q_stride = 0;             // elements

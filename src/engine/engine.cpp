@@ -14,6 +14,7 @@ namespace {
 
 constexpr size_t kInboxMax = 4096;      // requests waiting to be taken over by step()
 constexpr int32_t kAnswersMax = 256;  // of a request (check_sampling)
+constexpr size_t kMethodsMax = 31;    // with their prefill and decode rows, 64 row groups: what a forward pass takes
 
 // The fused cache write keeps the codes of one codec; where it is the only one that makes codes, no other may be asked for.
 Status check_codecs(const std::vector<MethodEntry>& methods) {
@@ -167,7 +168,11 @@ Status EngineImpl::make_methods() {
   FOVEA_TRY(add_method(MethodOptions{}));
   for (const MethodOptions& o : options_.methods) FOVEA_TRY(add_method(o));
   FOVEA_TRY(resolve_default("--decode-method", &options_.decode_method));
-  return resolve_default("--prefill-method", &options_.prefill_method);
+  FOVEA_TRY(resolve_default("--prefill-method", &options_.prefill_method));
+  if (methods_.size() > kMethodsMax)
+    return Status::invalid_argument("methods: " + std::to_string(methods_.size()) + " configurations, an engine holds " +
+                                    std::to_string(kMethodsMax) + " at most");
+  return {};
 }
 
 int32_t EngineImpl::method_index(const std::string& label) const {
