@@ -142,7 +142,8 @@ class DeepseekV32 final : public Transformer {
   }
 
   // Products of one input, in one call so that a decode step has one parallel region for all.
-  static void project(const float* x, int32_t rows, std::initializer_list<Product> products, Ops& ops, Stream& stream) {
+  static void project(const float* x, int32_t rows, std::initializer_list<Product> products, Ops& ops, Stream& stream,
+                      bool full_precision = false) {
     std::array<LinearWeight, 3> weights;
     FOVEA_CHECK(products.size() <= weights.size());
     int32_t count = 0;
@@ -150,7 +151,7 @@ class DeepseekV32 final : public Transformer {
       const float* bias = p.bias && !p.bias->empty() ? p.bias->data() : nullptr;
       weights[count++] = {p.w->data, p.w->dtype, static_cast<int32_t>(p.w->rows), bias, p.out};
     }
-    ops.linear({x, rows, static_cast<int32_t>(products.begin()->w->cols), weights.data(), count}, stream);
+    ops.linear({x, rows, static_cast<int32_t>(products.begin()->w->cols), weights.data(), count, full_precision}, stream);
   }
 
   void write_latents(const ForwardBatch& b, const Activations& a, const DeepseekLayerWeights& w, LayerIdx layer, KvCache& kv,
@@ -177,7 +178,8 @@ class DeepseekV32 final : public Transformer {
   Status index(const ForwardBatch& b, const Activations& a, const DeepseekLayerWeights& w, LayerIdx layer, KvCache& kv,
                const Summaries& summaries, Choices* chosen, Ops& ops, Stream& stream) const {
     for (size_t i = 0; i < summaries.index_count(); ++i) {
-      project(a.normed, b.tokens, {{&w.indexer.k, nullptr, a.index_k}, {&w.indexer.head_weights, nullptr, a.index_weights}}, ops, stream);
+      project(a.normed, b.tokens, {{&w.indexer.k, nullptr, a.index_k}}, ops, stream);
+      project(a.normed, b.tokens, {{&w.indexer.head_weights, nullptr, a.index_weights}}, ops, stream, true);
       project(a.qr, b.tokens, {{&w.indexer.q_b, nullptr, a.index_q}}, ops, stream);
       IndexWriteParams p;
       p.tokens = b.tokens;

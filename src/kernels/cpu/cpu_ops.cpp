@@ -67,7 +67,7 @@ class CpuOpsImpl final : public CpuOps {
   void mla_gather(const MlaGatherParams& p, Stream&) override { cpu::mla_gather(p, pool_); }
   void ragged_attend(const RaggedAttentionParams& p, Stream&) override { ragged_.run(p, pool_); }
   void lse_merge(const LseMergeParams& p, Stream&) override { cpu::lse_merge(p, pool_); }
-  void moe_route(const MoeRouteParams& p, Stream&) override { moe_.route(p, pool_); }
+  void moe_route(const MoeRouteParams& p, Stream&) override { moe_.route(p, linear_, pool_); }
   void moe_experts(const MoeExpertsParams& p, Stream&) override { moe_.experts(p, linear_, pool_); }
   void index_write(const IndexWriteParams& p, Stream&) override { cpu::index_write(p, pool_); }
   void index_topk(const IndexTopkParams& p, Stream&) override { index_topk_.run(p, pool_); }

@@ -191,6 +191,7 @@ void Linear::run(const LinearParams& p, ThreadPool& pool) {
   FOVEA_CHECK(p.rows >= 0 && p.rows <= limits_.max_rows && p.k >= 1 && p.k <= limits_.max_k);
   FOVEA_CHECK(pool.size() <= threads_);
   if (p.rows == 0 || p.count == 0) return;
+  if (p.full_precision) return run_full_precision(p, pool);
   if (p.rows <= kFewRows) return run_few(p, pool);
   if (uses_library()) return run_library(p, pool);
   run_f32(p, pool);
@@ -255,6 +256,31 @@ void Linear::run_few(const LinearParams& p, ThreadPool& pool) {
 
 // ---- Many rows, float32
 // ---------------------------------------------------------------------------------------------
+
+// The kernel for few rows, as often as it takes: there are few outputs, and it is the one that no mode rounds for.
+void Linear::run_full_precision(const LinearParams& p, ThreadPool& pool) {
+  constexpr int64_t kSlice = 24;  // outputs of a task: whole register tiles
+  for (int32_t i = 0; i < p.count; ++i) {
+    const LinearWeight& w = p.weights[i];
+    for (int32_t first = 0; first < p.rows; first += kFewRows) {
+      const int32_t rows = std::min(kFewRows, p.rows - first);
+      float* packed = few_[0].natural.get();
+      gemv_pack(p.x + int64_t{first} * p.k, p.k, rows, p.k, w.dtype, packed);
+      pool.parallel_for((w.n + kSlice - 1) / kSlice, [&](int64_t slice, int) {
+        const int64_t n = slice * kSlice;
+        gemv({.packed = packed,
+              .rows = rows,
+              .k = p.k,
+              .w = rows_from(w, n, p.k),
+              .dtype = w.dtype,
+              .n = std::min(kSlice, w.n - n),
+              .bias = w.bias ? w.bias + n : nullptr,
+              .out = w.out + int64_t{first} * w.n + n,
+              .out_stride = w.n});
+      });
+    }
+  }
+}
 
 void Linear::run_f32(const LinearParams& p, ThreadPool& pool) {
   pool.parallel_for((p.rows + kPackRows - 1) / kPackRows, [&](int64_t task, int) {

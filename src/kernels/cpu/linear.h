@@ -69,6 +69,7 @@ class Linear {
 
   void run_few(const LinearParams& p, ThreadPool& pool);
   void run_f32(const LinearParams& p, ThreadPool& pool);
+  void run_full_precision(const LinearParams& p, ThreadPool& pool);
   void run_library(const LinearParams& p, ThreadPool& pool);
   void pack_few(const LinearParams& p, int32_t first, int32_t rows, FewRows& few) const;
   void multiply_few(const LinearParams& p, const Span& span, const FewRows& few) const;

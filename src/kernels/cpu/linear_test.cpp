@@ -91,6 +91,25 @@ TEST_P(LinearOfK, Bf16ThroughTheLibraryIsWithinItsRounding) {
   }
 }
 
+// In every mode the float32 sums of the row alone: neither rounded nor dependent on the rows beside it.
+TEST_P(LinearOfK, FullPrecisionIsFloat32InEveryMode) {
+  for (const auto& [numerics, features] :
+       {std::pair{Numerics::f32, kNoMatrixHardware}, {Numerics::bf16, kAvx512Bf16}, {Numerics::bf16, cpu_features()}}) {
+    LinearCase c(100, GetParam(), kShapes);
+    Runner runner(c, 2, numerics, features);
+    LinearParams p = c.params(runner.storage, 100);
+    p.full_precision = true;
+    c.poison();
+    runner.linear.run(p, runner.pool);
+    EXPECT_LT(c.worst_error(100), kF32Tolerance);
+    const std::vector<float> all = c.weights[1].out;
+    p.rows = 3;
+    c.poison();
+    runner.linear.run(p, runner.pool);
+    for (size_t i = 0; i < 3 * static_cast<size_t>(c.weights[1].n); ++i) ASSERT_EQ(c.weights[1].out[i], all[i]);
+  }
+}
+
 TEST(Linear, TallPrefill) {
   for (const auto& [numerics, features, tolerance] :
        {std::tuple{Numerics::f32, kNoMatrixHardware, kF32Tolerance},

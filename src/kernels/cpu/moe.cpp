@@ -5,14 +5,13 @@
 
 #include "base/check.h"
 #include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/gemv.h"
 #include "kernels/ref/moe.h"
 
 namespace fovea::cpu {
 namespace {
 
 constexpr int32_t kBlockRows = 512;       // bounds scratch; an expert's weights are read again for the next block
-constexpr int64_t kGateSlice = 24;        // experts of a task: whole register tiles of gemv
+constexpr int32_t kRouteRows = 64;        // whose logits are held at once
 constexpr int64_t kCopyFloats = 1 << 14;  // below this a parallel region costs more than the copy
 
 int32_t div_up(int32_t a, int32_t b) { return (a + b - 1) / b; }
@@ -36,8 +35,7 @@ Status Moe::prepare(const OpsLimits& limits, int threads) {
   limits_ = limits;
   block_rows_ = std::min(kBlockRows, limits.max_rows);
   const size_t rows = static_cast<size_t>(block_rows_), experts = static_cast<size_t>(m.experts);
-  packed_.assign(gemv_packed_floats(kGemvMaxRows, m.hidden), 0.0f);
-  logits_.assign(kGemvMaxRows * experts, 0.0f);
+  logits_.assign(kRouteRows * experts, 0.0f);
   workers_.assign(threads, {std::vector<float>(2 * experts), std::vector<int32_t>(experts)});
   starts_.assign(experts + 1, 0);
   order_.assign(static_cast<size_t>(limits.max_rows) * m.top_k, 0);
@@ -47,24 +45,15 @@ Status Moe::prepare(const OpsLimits& limits, int threads) {
   return {};
 }
 
-void Moe::route(const MoeRouteParams& p, ThreadPool& pool) {
+void Moe::route(const MoeRouteParams& p, Linear& linear, ThreadPool& pool) {
   FOVEA_CHECK(p.hidden <= limits_.moe.hidden && p.experts <= limits_.moe.experts &&
               pool.size() <= static_cast<int>(workers_.size()));
-  const int64_t row_bytes = p.hidden * static_cast<int64_t>(dtype_bytes(p.dtype));
-  for (int32_t first = 0; first < p.rows; first += kGemvMaxRows) {
-    const int32_t rows = std::min(kGemvMaxRows, p.rows - first);
-    gemv_pack(p.x + int64_t{first} * p.hidden, p.hidden, rows, p.hidden, p.dtype, packed_.data());
-    pool.parallel_for((p.experts + kGateSlice - 1) / kGateSlice, [&](int64_t slice, int) {
-      const int64_t e = slice * kGateSlice;
-      gemv({.packed = packed_.data(),
-            .rows = rows,
-            .k = p.hidden,
-            .w = static_cast<const uint8_t*>(p.gate) + e * row_bytes,
-            .dtype = p.dtype,
-            .n = std::min<int64_t>(kGateSlice, p.experts - e),
-            .out = logits_.data() + e,
-            .out_stride = p.experts});
-    });
+  for (int32_t first = 0; first < p.rows; first += kRouteRows) {
+    const int32_t rows = std::min(kRouteRows, p.rows - first);
+    const LinearWeight gate{p.gate, p.dtype, p.experts, nullptr, logits_.data()};
+    LinearParams product{p.x + int64_t{first} * p.hidden, rows, p.hidden, &gate, 1};
+    product.full_precision = true;
+    linear.run(product, pool);
     pool.parallel_for(rows, [&](int64_t r, int worker) {
       const int64_t at = (first + r) * p.top_k;
       Worker& own = workers_[worker];

@@ -16,8 +16,8 @@ class Moe {
   // Error: more experts a token than there are.
   Status prepare(const OpsLimits& limits, int threads);
 
-  // Logits are gemv's in every numerics mode: float32 sums whose bits depend on the row alone, and so does the choice.
-  void route(const MoeRouteParams& p, ThreadPool& pool);
+  // Logits are full-precision products: their bits depend on the row alone, and so does the choice.
+  void route(const MoeRouteParams& p, Linear& linear, ThreadPool& pool);
   void experts(const MoeExpertsParams& p, Linear& linear, ThreadPool& pool);
 
  private:
@@ -30,8 +30,7 @@ class Moe {
 
   OpsLimits limits_;
   int32_t block_rows_ = 0;          // most rows that an expert multiplies at once
-  std::vector<float> packed_;       // up to 16 rows for gemv
-  std::vector<float> logits_;       // [16, experts]
+  std::vector<float> logits_;       // [kRouteRows, experts]
   std::vector<Worker> workers_;
   std::vector<int32_t> starts_;     // [experts + 1] into order_
   std::vector<int32_t> order_;      // [T * top_k] places (row * top_k + i), by expert, then ascending

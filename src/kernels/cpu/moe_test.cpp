@@ -128,10 +128,12 @@ TEST(MoeRoute, EqualsTheReferenceAndDependsOnTheRowAlone) {
     ref::moe_route(p);
     ThreadPool pool(3);
     cpu::Moe moe;
+    cpu::Linear linear;
     ASSERT_TRUE(moe.prepare(problem.limits(), 3).ok());
+    ASSERT_TRUE(linear.prepare(problem.limits(), 3, Numerics::bf16).ok());
     p.ids = ids.data();
     p.weights = weights.data();
-    moe.route(p, pool);
+    moe.route(p, linear, pool);
     EXPECT_EQ(ids, want_ids);
     for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(weights[i], want[i], 1e-5f);
     for (int32_t t = 0; t < 50; ++t) {
@@ -140,7 +142,7 @@ TEST(MoeRoute, EqualsTheReferenceAndDependsOnTheRowAlone) {
       row.rows = 1;
       row.ids = one_ids.data();
       row.weights = one.data();
-      moe.route(row, pool);
+      moe.route(row, linear, pool);
       ASSERT_TRUE(std::equal(one_ids.begin(), one_ids.end(), ids.begin() + t * 6)) << "row " << t;
       ASSERT_TRUE(std::equal(one.begin(), one.end(), weights.begin() + t * 6)) << "row " << t;
     }
