@@ -1,34 +1,7 @@
 // A decode step's forward pass takes no memory from the heap: everything was sized when the engine was made.
 #include "engine_test_util.h"
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
-namespace {
-std::atomic<bool> counting{false};
-std::atomic<int64_t> allocations{0};
-
-void* counted(size_t bytes, size_t align) {
-  if (counting.load(std::memory_order_relaxed)) allocations.fetch_add(1, std::memory_order_relaxed);
-  void* p = align > alignof(std::max_align_t) ? std::aligned_alloc(align, (bytes + align - 1) / align * align) : std::malloc(bytes ? bytes : 1);
-  if (!p) throw std::bad_alloc();
-  return p;
-}
-}  // namespace
-
-void* operator new(size_t bytes) { return counted(bytes, 0); }
-void* operator new[](size_t bytes) { return counted(bytes, 0); }
-void* operator new(size_t bytes, std::align_val_t a) { return counted(bytes, static_cast<size_t>(a)); }
-void* operator new[](size_t bytes, std::align_val_t a) { return counted(bytes, static_cast<size_t>(a)); }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete[](void* p) noexcept { std::free(p); }
-void operator delete(void* p, size_t) noexcept { std::free(p); }
-void operator delete[](void* p, size_t) noexcept { std::free(p); }
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, size_t, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void* p, size_t, std::align_val_t) noexcept { std::free(p); }
+#include "base/count_allocations.h"
 
 namespace fovea::testing {
 namespace {
@@ -47,22 +20,21 @@ void expect_none(EngineOptions o) {
     Request r = greedy(random_prompt(5, 600, engine->model().vocab_size), 12);
     r.decode_method = method;
     r.trace = true;
-    int64_t steps = 0, worst = 0;
+    int64_t steps = 0, worst = 0, before = -1;  // -1: not counting
     engine->set_trace([&](const SelectionTrace& t) {
-      if (t.layer.value == 0) counting.store(true);
+      if (t.layer.value == 0 && before < 0) before = heap_allocations();
     });
     engine->set_logits_tap([&](RequestId, int32_t, std::span<const float>) {
-      counting.store(false);
+      const int64_t taken = heap_allocations() - before;
       ++steps;
-      if (steps > 2) worst = std::max(worst, allocations.load());  // the first decode steps may meet a shape for the first time
-      allocations.store(0);
+      if (steps > 2) worst = std::max(worst, taken);  // the first decode steps may meet a shape for the first time
     });
     ASSERT_TRUE(engine->submit(r).ok());
     std::vector<Output> outputs;
     for (bool more = true; more;) {
       outputs.clear();
       more = *engine->step(&outputs);
-      counting.store(false);
+      before = -1;
     }
     EXPECT_EQ(steps, 12);
     EXPECT_EQ(worst, 0);

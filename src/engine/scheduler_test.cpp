@@ -1,24 +1,9 @@
 #include "engine/scheduler.h"
 
+#include "base/count_allocations.h"
 #include "engine/scheduler_test_world.h"
 
 #include <gtest/gtest.h>
-
-#include <cstdlib>
-#include <new>
-
-namespace {
-int64_t g_allocations = 0;
-}  // namespace
-
-// noinline: inlined, gcc takes malloc and free for a mismatch.
-__attribute__((noinline)) void* operator new(size_t bytes) {
-  ++g_allocations;
-  if (void* p = std::malloc(bytes)) return p;
-  std::abort();
-}
-__attribute__((noinline)) void operator delete(void* p) noexcept { std::free(p); }
-__attribute__((noinline)) void operator delete(void* p, size_t) noexcept { std::free(p); }
 
 namespace fovea {
 namespace {
@@ -127,14 +112,14 @@ TEST(Scheduler, AStepOfDecodesAllocatesNothing) {
   std::vector<Sampled> sampled;
   int64_t allocated = 0;
   for (int step = 0; step < 40; ++step) {
-    const int64_t before = g_allocations;
+    const int64_t before = testing::heap_allocations();
     const StepPlan& plan = scheduler.schedule();
-    allocated = g_allocations - before;
+    allocated = testing::heap_allocations() - before;
     sampled.clear();
     for (const ScheduledRows& r : plan.rows) sampled.push_back({r.seq, 5, false});
-    const int64_t middle = g_allocations;
+    const int64_t middle = testing::heap_allocations();
     scheduler.commit(sampled);
-    allocated += g_allocations - middle;
+    allocated += testing::heap_allocations() - middle;
     if (step > 0) {
       ASSERT_EQ(allocated, 0) << "step " << step;
     }

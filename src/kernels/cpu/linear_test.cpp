@@ -4,25 +4,10 @@
 #include <hwy/targets.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cstdlib>
 #include <filesystem>
-#include <new>
 
+#include "base/count_allocations.h"
 #include "kernels/cpu/linear_test_util.h"
-
-namespace {
-std::atomic<int64_t> g_allocations{0};  // of the whole test: what run() must not raise
-}  // namespace
-
-#define FOVEA_NOINLINE __attribute__((noinline))  // inlined, they look mismatched to the compiler
-FOVEA_NOINLINE void* operator new(size_t n) {
-  g_allocations.fetch_add(1);
-  if (void* p = std::malloc(n)) return p;
-  throw std::bad_alloc();
-}
-FOVEA_NOINLINE void operator delete(void* p) noexcept { std::free(p); }
-FOVEA_NOINLINE void operator delete(void* p, size_t) noexcept { std::free(p); }
 
 namespace fovea::cpu {
 namespace {
@@ -197,10 +182,10 @@ TEST(Linear, RunAllocatesNothing) {
   Runner runner(c, 2, Numerics::f32, kNoMatrixHardware);
   const LinearParams few = c.params(runner.storage, 3);
   const LinearParams many = {few.x, 100, few.k, few.weights, few.count};
-  const int64_t before = g_allocations.load();
+  const int64_t before = testing::heap_allocations();
   runner.linear.run(few, runner.pool);
   runner.linear.run(many, runner.pool);
-  EXPECT_EQ(g_allocations.load(), before);
+  EXPECT_EQ(testing::heap_allocations(), before);
 }
 
 int64_t threads_of_this_process() {

@@ -3,25 +3,10 @@
 #include <gtest/gtest.h>
 #include <hwy/targets.h>
 
-#include <atomic>
 #include <cmath>
-#include <cstdlib>
-#include <new>
 
+#include "base/count_allocations.h"
 #include "kernels/cpu/prefill_test_cases.h"
-
-namespace {
-std::atomic<int64_t> g_allocations{0};  // of the whole test: what run() must not raise
-}  // namespace
-
-#define FOVEA_NOINLINE __attribute__((noinline))  // inlined, they look mismatched to the compiler
-FOVEA_NOINLINE void* operator new(size_t n) {
-  g_allocations.fetch_add(1);
-  if (void* p = std::malloc(n)) return p;
-  throw std::bad_alloc();
-}
-FOVEA_NOINLINE void operator delete(void* p) noexcept { std::free(p); }
-FOVEA_NOINLINE void operator delete(void* p, size_t) noexcept { std::free(p); }
 
 namespace fovea {
 namespace {
@@ -94,9 +79,9 @@ TEST(PrefillAttentionMemory, RunAllocatesNothing) {
   ThreadPool pool(2);
   cpu::PrefillAttention attention;
   ASSERT_TRUE(testing::prepare(attention, problem, 2, f32()).ok());
-  const int64_t before = g_allocations.load();
+  const int64_t before = testing::heap_allocations();
   attention.run(problem.params(), pool);
-  EXPECT_EQ(g_allocations.load(), before);
+  EXPECT_EQ(testing::heap_allocations(), before);
 }
 
 TEST(PrefillAttentionLimits, NamesTheFieldAndTheValue) {

@@ -4,30 +4,15 @@
 #include <gtest/gtest.h>
 #include <hwy/targets.h>
 
-#include <atomic>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 
+#include "base/count_allocations.h"
 #include "kernels/cpu/prefill_attention.h"
 #include "kernels/cpu/xattention_amx_emulated.h"
 #include "kernels/cpu/xattention_lanes.h"
 #include "kernels/ref/xattention.h"
 #include "kernels/xattention_cases.h"
-
-namespace {
-std::atomic<int64_t> g_allocations{0};  // of the whole test: what run() must not raise
-}  // namespace
-
-#define FOVEA_NOINLINE __attribute__((noinline))  // inlined, they look mismatched to the compiler
-FOVEA_NOINLINE void* operator new(size_t n) {
-  g_allocations.fetch_add(1);
-  if (void* p = std::malloc(n)) return p;
-  throw std::bad_alloc();
-}
-FOVEA_NOINLINE void operator delete(void* p) noexcept { std::free(p); }
-FOVEA_NOINLINE void operator delete(void* p, size_t) noexcept { std::free(p); }
 
 namespace fovea {
 namespace {
@@ -295,10 +280,10 @@ TEST(XAttentionSelect, ARunTakesNoMemoryAndScratchServesSmallerCalls) {
   ThreadPool pool(2);
   XAttentionSelect select;
   ASSERT_TRUE(select.prepare(limits_of(large, 4), 2, Numerics::f32).ok());
-  const int64_t before = g_allocations.load();
+  const int64_t before = testing::heap_allocations();
   select.run(large.params(), pool);
   select.run(small.params(), pool);
-  EXPECT_EQ(g_allocations.load(), before);
+  EXPECT_EQ(testing::heap_allocations(), before);
   const Choice reused = choice_of(small);
   run(small, pool);
   EXPECT_TRUE(choice_of(small) == reused);
