@@ -259,6 +259,24 @@ def golden(row, seed, folder):
             "inv_freq": [float(f"{x:.9g}") for x in rotary.inv_freq.tolist()], "cases": cases}, ""
 
 
+def write_goldens(rows, out, only, first_seed, make):
+    """For each row the first good seed. make(row, seed, folder) writes the checkpoint and returns (bytes, (golden or None, why not))."""
+    for number, row in enumerate(rows):
+        if only not in (None, row.name):
+            continue
+        folder = out / row.name
+        for seed in range(100 * number + first_seed, 100 * number + first_seed + 99):
+            total, (result, why) = make(row, seed, folder)
+            if result:
+                break
+            print(f"  {row.name}: seed {seed}: {why}", flush=True)
+        else:
+            raise SystemExit(f"{row.name}: no seed is good")
+        (folder / "golden.json").write_text(json.dumps(result, separators=(",", ":")) + "\n")
+        logits = np.array(result["cases"][-1]["last_logits"])
+        print(f"{row.name}: seed {seed}, {total} bytes, logits {logits.min():.2f} to {logits.max():.2f}", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", nargs="?", type=pathlib.Path,
@@ -270,21 +288,7 @@ def main():
         for old in args.out.glob("*/golden.json"):
             if old.parent.name.split("_")[0] in CONFIGS:
                 shutil.rmtree(old.parent)
-    for number, row in enumerate(ROWS):
-        if args.only not in (None, row.name):
-            continue
-        folder = args.out / row.name
-        for seed in range(100 * number + 1, 100 * number + 100):
-            total = save(row, seed, folder)
-            result, why = golden(row, seed, folder)
-            if result:
-                break
-            print(f"  {row.name}: seed {seed}: {why}", flush=True)
-        else:
-            raise SystemExit(f"{row.name}: no seed is good")
-        (folder / "golden.json").write_text(json.dumps(result, separators=(",", ":")) + "\n")
-        logits = np.array(result["cases"][-1]["last_logits"])
-        print(f"{row.name}: seed {seed}, {total} bytes, logits {logits.min():.2f} to {logits.max():.2f}", flush=True)
+    write_goldens(ROWS, args.out, args.only, first_seed=1, make=lambda row, seed, folder: (save(row, seed, folder), golden(row, seed, folder)))
 
 
 if __name__ == "__main__":

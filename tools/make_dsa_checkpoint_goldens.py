@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import transformers
-from make_checkpoint_goldens import DTYPES, MARGIN, forward, greedy, prompt_ids
+from make_checkpoint_goldens import DTYPES, MARGIN, forward, greedy, prompt_ids, write_goldens
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, DeepseekV32Config, DynamicCache, GlmMoeDsaConfig
 
@@ -258,6 +258,13 @@ def golden(row, seed, source):
             "inv_freq": [float(f"{x:.9g}") for x in rotary.inv_freq.tolist()], "cases": cases}, ""
 
 
+def make(row, seed, folder):
+    total, source = save(row, seed, folder)
+    result = golden(row, seed, source)
+    shutil.rmtree(source)
+    return total, result
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", nargs="?", type=pathlib.Path,
@@ -265,22 +272,7 @@ def main():
     parser.add_argument("--only", help="one row, by name")
     args = parser.parse_args()
     transformers.utils.logging.disable_progress_bar()
-    for number, row in enumerate(ROWS):
-        if args.only not in (None, row.name):
-            continue
-        folder = args.out / row.name
-        for seed in range(100 * number + 5001, 100 * number + 5100):
-            total, source = save(row, seed, folder)
-            result, why = golden(row, seed, source)
-            shutil.rmtree(source)
-            if result:
-                break
-            print(f"  {row.name}: seed {seed}: {why}", flush=True)
-        else:
-            raise SystemExit(f"{row.name}: no seed is good")
-        (folder / "golden.json").write_text(json.dumps(result, separators=(",", ":")) + "\n")
-        logits = np.array(result["cases"][-1]["last_logits"])
-        print(f"{row.name}: seed {seed}, {total} bytes, logits {logits.min():.2f} to {logits.max():.2f}", flush=True)
+    write_goldens(ROWS, args.out, args.only, first_seed=5001, make=make)
 
 
 if __name__ == "__main__":
