@@ -1,6 +1,6 @@
 #include "kernels/cpu/decode_attention.h"
 
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)  // as the kernel
+#include "kernels/cpu/simd_targets.h"
 #include <gtest/gtest.h>
 #include <hwy/highway.h>
 

@@ -10,8 +10,7 @@
 #include "kernels/ref/convert.h"
 #include "kernels/ref/dsa_index.h"
 
-// AVX2 and AVX-512; anything older takes the scalar target.
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
+#include "kernels/cpu/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/dsa_sweep.cpp"
 #include <hwy/foreach_target.h>

@@ -5,8 +5,7 @@
 #include <cstring>
 #include <type_traits>
 
-// AVX2 and AVX-512; anything older takes the scalar target.
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
+#include "kernels/cpu/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/gemv.cpp"
 #include <hwy/foreach_target.h>

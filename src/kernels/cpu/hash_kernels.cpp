@@ -3,7 +3,7 @@
 #include "base/check.h"
 
 #define HWY_WANT_AVX3_DL
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
+#include "kernels/cpu/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/hash_kernels.cpp"
 #include <hwy/foreach_target.h>

@@ -2,7 +2,7 @@
 #pragma once
 
 #define HWY_WANT_AVX3_DL
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
+#include "kernels/cpu/simd_targets.h"
 #include <gtest/gtest.h>
 
 #include <hwy/targets.h>

@@ -9,8 +9,7 @@
 #include <immintrin.h>
 #endif
 
-// AVX2 and AVX-512; anything older takes the scalar target.
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
+#include "kernels/cpu/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/linear_convert.cpp"
 #include <hwy/foreach_target.h>

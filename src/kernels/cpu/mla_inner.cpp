@@ -10,8 +10,7 @@
 
 #include "base/check.h"
 
-// AVX2 and AVX-512; anything older takes the portable target.
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
+#include "kernels/cpu/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/mla_inner.cpp"
 #include <hwy/foreach_target.h>

@@ -9,8 +9,7 @@
 #include "base/check.h"
 #include "kernels/cpu/prefill_scratch.h"
 
-// AVX2 and AVX-512; anything older takes the portable target.
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
+#include "kernels/cpu/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/ragged_attention.cpp"
 #include <hwy/foreach_target.h>
