@@ -16,14 +16,10 @@
 #include <string>
 #include <vector>
 
+#include "kernels/case_rows.h"
 #include "kernels/ref/convert.h"
 
 namespace fovea::testing {
-
-struct SeqShape {
-  int32_t rows;  // query rows: the last `rows` tokens of the sequence
-  int32_t len;   // keys, the rows' own included
-};
 
 struct AttentionCase {
   std::string name;
@@ -53,9 +49,9 @@ struct AttentionCase {
 // Memory and Params of one case. Not movable: params point into it.
 class AttentionProblem {
  public:
-  explicit AttentionProblem(const AttentionCase& c, uint64_t seed = 1) : c_(c), rng_(seed) {
-    build_rows();
-    build_selection();
+  explicit AttentionProblem(const AttentionCase& c, uint64_t seed = 1) : c_(c), rng_(seed), rows_(c.seqs) {
+    build_queries();
+    if (c.select) lists_.draw({c.kind, c.groups, num_groups(), c.tokens_per_unit, c.rows_per_list, c.keep}, rows_, rng_);
     build_tables();
     build_memory();
     fill_params();
@@ -65,11 +61,11 @@ class AttentionProblem {
 
   const AttentionCase& shape() const { return c_; }
   AttentionParams& params() { return params_; }
-  int32_t rows() const { return static_cast<int32_t>(row_seq_.size()); }
-  int32_t row_seq(int32_t row) const { return row_seq_[row]; }
-  int64_t row_pos(int32_t row) const { return row_pos_[row]; }
+  int32_t rows() const { return rows_.size(); }
+  int32_t row_seq(int32_t row) const { return rows_.row_seq[row]; }
+  int64_t row_pos(int32_t row) const { return rows_.row_pos[row]; }
   // Which row of the Selection it reads through; 0 where every row reads all.
-  int32_t row_list(int32_t row) const { return row_list_.empty() ? 0 : row_list_[row]; }
+  int32_t row_list(int32_t row) const { return lists_.row_list(row); }
   int32_t kv_head_of(int32_t head) const { return head / (c_.heads / c_.kv_heads); }
   std::vector<float>& q() { return q_; }      // [T, H, d]
   std::vector<float>& out() { return out_; }  // [T, H, d], NaN until written
@@ -80,16 +76,12 @@ class AttentionProblem {
   const std::vector<uint8_t>& k_memory() const { return k_; }
   const std::vector<uint8_t>& v_memory() const { return v_; }
   const std::vector<int32_t>& table() const { return table_; }
-  const std::vector<int32_t>& q_indptr() const { return q_indptr_; }
-  const std::vector<int32_t>& seq_len() const { return seq_len_; }
+  const std::vector<int32_t>& q_indptr() const { return rows_.q_indptr; }
+  const std::vector<int32_t>& seq_len() const { return rows_.seq_len; }
   const std::vector<float>& slopes() const { return slopes_; }
   const std::vector<float>& k_scales() const { return k_scales_; }  // [kv_heads]; fp8 only, else empty
   const std::vector<float>& v_scales() const { return v_scales_; }
-  const std::vector<int32_t>& selection_indptr() const { return sel_indptr_; }
-  const std::vector<int32_t>& units() const { return units_; }
-  const std::vector<int32_t>& counts() const { return counts_; }
-  const std::vector<int32_t>& begins() const { return begins_; }
-  const std::vector<int32_t>& ends() const { return ends_; }
+  const CaseLists& lists() const { return lists_; }
 
   // Keys and values as the cache's dtype and scales hold them, contiguous: [kv_heads, len, d] of one
   // sequence.
@@ -98,10 +90,8 @@ class AttentionProblem {
 
   // May this row and query head read the key at `pos`?
   bool sees(int32_t row, int32_t head, int64_t pos) const {
-    if (pos > row_pos_[row] || (c_.window > 0 && pos <= row_pos_[row] - c_.window)) return false;
-    if (!c_.select || c_.kind == Selection::Kind::all) return true;
-    const auto& units = chosen_[row_list_[row]][group_of(head)];
-    return std::binary_search(units.begin(), units.end(), static_cast<int32_t>(pos / c_.tokens_per_unit));
+    if (pos > row_pos(row) || (c_.window > 0 && pos <= row_pos(row) - c_.window)) return false;
+    return !c_.select || lists_.holds(row, group_of(head), pos);
   }
 
   // Overwrites K and V of one token, all heads, in the cache alone.
@@ -116,8 +106,6 @@ class AttentionProblem {
   }
 
  private:
-  static constexpr int32_t kNoSlot = -7;  // an address far outside, should a kernel follow it
-
   int32_t lens(int32_t seq) const { return c_.seqs[seq].len; }
   int32_t group_of(int32_t head) const {
     return c_.groups == HeadGroups::all ? 0 : c_.groups == HeadGroups::per_kv_head ? kv_head_of(head) : head;
@@ -127,87 +115,12 @@ class AttentionProblem {
   }
   float normal() { return std::normal_distribution<float>()(rng_); }
 
-  void build_rows() {
-    q_indptr_ = {0};
-    for (size_t s = 0; s < c_.seqs.size(); ++s) {
-      const auto [rows, len] = c_.seqs[s];
-      seq_len_.push_back(len);
-      for (int32_t i = 0; i < rows; ++i) {
-        row_seq_.push_back(static_cast<int32_t>(s));
-        row_pos_.push_back(len - rows + i);
-      }
-      q_indptr_.push_back(rows_so_far());
-    }
-    const size_t size = row_seq_.size() * c_.heads;
+  void build_queries() {
+    const size_t size = static_cast<size_t>(rows()) * c_.heads;
     for (size_t i = 0; i < size * c_.head_dim; ++i) q_.push_back(normal());
     out_.assign(size * c_.head_dim, std::numeric_limits<float>::quiet_NaN());
     lse_.assign(size, std::numeric_limits<float>::quiet_NaN());
     for (int32_t h = 0; h < c_.heads; ++h) slopes_.push_back(std::exp2(-8.0f * (h + 1) / c_.heads));
-  }
-  int32_t rows_so_far() const { return static_cast<int32_t>(row_seq_.size()); }
-
-  // Draws a random set of units for every list; rows that share one never cross a sequence.
-  void build_selection() {
-    if (!c_.select) return;
-    sel_.kind = c_.kind;
-    sel_.heads = c_.groups;
-    sel_.tokens_per_unit = c_.tokens_per_unit;
-    if (c_.kind == Selection::Kind::all) return;
-    const int32_t share = std::max(1, c_.rows_per_list);
-    for (int32_t s = 0; s < static_cast<int32_t>(c_.seqs.size()); ++s) {
-      for (int32_t first = q_indptr_[s]; first < q_indptr_[s + 1]; first += share) {
-        const int32_t last = std::min(first + share, q_indptr_[s + 1]) - 1;
-        sel_indptr_.push_back(first);
-        for (int32_t r = first; r <= last; ++r) row_list_.push_back(static_cast<int32_t>(chosen_.size()));
-        const auto units = static_cast<int32_t>(row_pos_[last] / c_.tokens_per_unit + 1);
-        chosen_.emplace_back();
-        for (int32_t g = 0; g < num_groups(); ++g) chosen_.back().push_back(draw_units(units));
-      }
-    }
-    sel_indptr_.push_back(rows());
-    pack_selection();
-  }
-
-  std::vector<int32_t> draw_units(int32_t units) {
-    std::vector<int32_t> list;
-    if (c_.keep <= 0) return list;
-    if (c_.kind == Selection::Kind::range) {
-      const auto size = std::max(1, static_cast<int32_t>(units * c_.keep));
-      const auto begin = std::uniform_int_distribution<int32_t>(0, units - size)(rng_);
-      for (int32_t u = begin; u < begin + size; ++u) list.push_back(u);
-      return list;
-    }
-    std::bernoulli_distribution kept(c_.keep);
-    for (int32_t u = 0; u < units; ++u) {
-      if (kept(rng_)) list.push_back(u);
-    }
-    return list;
-  }
-
-  void pack_selection() {
-    size_t capacity = 1;
-    for (const auto& row : chosen_) {
-      for (const auto& list : row) capacity = std::max(capacity, list.size() + 1);  // room that holds no unit
-    }
-    for (const auto& row : chosen_) {
-      for (const auto& list : row) {
-        counts_.push_back(static_cast<int32_t>(list.size()));
-        begins_.push_back(list.empty() ? 0 : list.front());
-        ends_.push_back(list.empty() ? 0 : list.back() + 1);
-        std::vector<int32_t> padded(list);
-        padded.resize(capacity, kNoSlot);
-        units_.insert(units_.end(), padded.begin(), padded.end());
-      }
-    }
-    sel_.rows = static_cast<int32_t>(chosen_.size());
-    sel_.groups = num_groups();
-    sel_.capacity = static_cast<int32_t>(capacity);
-    sel_.row_indptr = c_.rows_per_list > 0 ? sel_indptr_.data() : nullptr;
-    const bool list = c_.kind == Selection::Kind::list;
-    sel_.units = list ? units_.data() : nullptr;
-    sel_.counts = list ? counts_.data() : nullptr;
-    sel_.begins = list ? nullptr : begins_.data();
-    sel_.ends = list ? nullptr : ends_.data();
   }
 
   // Which (KV head, token) some row reads, and a random slot for every block that holds one.
@@ -220,22 +133,15 @@ class AttentionProblem {
       needed_.emplace_back(static_cast<size_t>(c_.kv_heads) * lens(s), false);
     for (int32_t row = 0; row < rows(); ++row) {
       for (int32_t h = 0; h < c_.heads; ++h) {
-        for (int64_t pos = 0; pos <= row_pos_[row]; ++pos) {
+        for (int64_t pos = 0; pos <= row_pos(row); ++pos) {
           if (!sees(row, h, pos)) continue;
-          const int32_t s = row_seq_[row], kv_head = kv_head_of(h);
+          const int32_t s = row_seq(row), kv_head = kv_head_of(h);
           needed_[s][static_cast<int64_t>(kv_head) * lens(s) + pos] = true;
           slot_entry(s, kv_head, pos) = 0;
         }
       }
     }
-    slots_ = static_cast<int32_t>(table_.size() - std::count(table_.begin(), table_.end(), kNoSlot)) + 3;
-    std::vector<int32_t> order;
-    for (int32_t i = 0; i < slots_; ++i) order.push_back(i);
-    std::shuffle(order.begin(), order.end(), rng_);
-    size_t next = 0;
-    for (int32_t& entry : table_) {
-      if (entry != kNoSlot) entry = order[next++];
-    }
+    slots_ = deal_slots(table_, rng_);
   }
   int32_t& slot_entry(int32_t seq, int32_t kv_head, int64_t pos) {
     const int32_t heads_in_table = c_.table_per_head ? c_.kv_heads : 1;
@@ -310,14 +216,14 @@ class AttentionProblem {
     params_.num_heads = c_.heads;
     params_.rows = rows();
     params_.num_seqs = static_cast<int32_t>(c_.seqs.size());
-    params_.q_indptr = q_indptr_.data();
-    params_.seq_len = seq_len_.data();
-    params_.max_len = *std::max_element(seq_len_.begin(), seq_len_.end());
+    params_.q_indptr = rows_.q_indptr.data();
+    params_.seq_len = rows_.seq_len.data();
+    params_.max_len = *std::max_element(rows_.seq_len.begin(), rows_.seq_len.end());
     params_.scale = 1.0f / std::sqrt(static_cast<float>(c_.head_dim));
     params_.soft_cap = c_.soft_cap;
     params_.window = c_.window;
     params_.alibi_slopes = c_.alibi ? slopes_.data() : nullptr;
-    params_.selection = c_.select ? &sel_ : nullptr;
+    params_.selection = c_.select ? &lists_.selection() : nullptr;
     KvView& kv = params_.kv;
     kv.k = k_.data();
     kv.v = v_.data();
@@ -335,13 +241,11 @@ class AttentionProblem {
 
   AttentionCase c_;
   std::mt19937_64 rng_;
+  CaseRows rows_;
+  CaseLists lists_;
   AttentionParams params_;
-  Selection sel_;
   int32_t slots_ = 0, max_blocks_ = 0;
-  std::vector<int32_t> q_indptr_, seq_len_, row_seq_, row_list_, table_;
-  std::vector<int64_t> row_pos_;
-  std::vector<int32_t> sel_indptr_, units_, counts_, begins_, ends_;
-  std::vector<std::vector<std::vector<int32_t>>> chosen_;  // [list][group]: units
+  std::vector<int32_t> table_;
   std::vector<std::vector<bool>> needed_;                  // [seq]: [kv_heads, len]
   std::vector<float> q_, out_, lse_, slopes_, k_scales_, v_scales_;
   std::vector<std::vector<float>> keys_, values_;

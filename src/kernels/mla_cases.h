@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/attention_cases.h"
+#include "kernels/case_rows.h"
 #include "kernels/ref/convert.h"
 
 namespace fovea::testing {
@@ -38,9 +38,9 @@ struct MlaCase {
 // Memory and Params of one case. Not movable: params point into it.
 class MlaProblem {
  public:
-  explicit MlaProblem(const MlaCase& c, uint64_t seed = 1) : c_(c), rng_(seed) {
-    build_rows();
-    build_lists();
+  explicit MlaProblem(const MlaCase& c, uint64_t seed = 1) : c_(c), rng_(seed), rows_(c.seqs) {
+    build_queries();
+    if (c.select) lists_.draw({c.kind, HeadGroups::all, 1, c.tokens_per_unit, c.rows_per_list, c.keep}, rows_, rng_);
     build_table();
     build_plane();
     fill_params();
@@ -51,23 +51,19 @@ class MlaProblem {
   const MlaCase& shape() const { return c_; }
   MlaAttendParams& params() { return params_; }
   KvView& kv() { return kv_; }
-  int32_t rows() const { return static_cast<int32_t>(row_seq_.size()); }
+  int32_t rows() const { return rows_.size(); }
   int32_t entry() const { return c_.shape.latent + c_.shape.rope; }
-  int32_t row_seq(int32_t row) const { return row_seq_[row]; }
-  int64_t row_pos(int32_t row) const { return row_pos_[row]; }
-  int32_t row_list(int32_t row) const { return row_list_[row]; }
+  int32_t row_seq(int32_t row) const { return rows_.row_seq[row]; }
+  int64_t row_pos(int32_t row) const { return rows_.row_pos[row]; }
+  int32_t row_list(int32_t row) const { return lists_.row_list(row); }
   std::vector<float>& q() { return q_; }      // [T, H, latent + rope]
   std::vector<float>& out() { return out_; }  // [T, H, latent], NaN until written
   std::vector<float>& lse() { return lse_; }  // [T, H]
-  const std::vector<int32_t>& units(int32_t list) const { return lists_[list]; }
   // Entries as the plane's dtype holds them: [len, latent + rope] of one sequence.
   const std::vector<float>& entries(int32_t seq) const { return entries_[seq]; }
 
   bool sees(int32_t row, int64_t pos) const {
-    if (pos > row_pos_[row]) return false;
-    if (!c_.select || c_.kind == Selection::Kind::all) return true;
-    const std::vector<int32_t>& units = lists_[row_list_[row]];
-    return std::binary_search(units.begin(), units.end(), static_cast<int32_t>(pos / c_.tokens_per_unit));
+    return pos <= row_pos(row) && (!c_.select || lists_.holds(row, 0, pos));
   }
 
   // Overwrites the entry of one token in the plane alone, where it lies in a block that some row reads.
@@ -77,74 +73,14 @@ class MlaProblem {
   }
 
  private:
-  static constexpr int32_t kNoSlot = -7;
-
   float normal() { return std::normal_distribution<float>()(rng_); }
 
-  void build_rows() {
-    q_indptr_ = {0};
-    for (size_t s = 0; s < c_.seqs.size(); ++s) {
-      const auto [rows, len] = c_.seqs[s];
-      seq_len_.push_back(len);
-      for (int32_t i = 0; i < rows; ++i) {
-        row_seq_.push_back(static_cast<int32_t>(s));
-        row_pos_.push_back(len == 0 ? -1 : len - rows + i);  // length 0: a row that pads a batch
-      }
-      q_indptr_.push_back(rows_so_far());
-    }
-    const size_t size = row_seq_.size() * c_.heads;
+  void build_queries() {
+    const size_t size = static_cast<size_t>(rows()) * c_.heads;
     const float spread = 4.0f / std::sqrt(static_cast<float>(entry()));  // scores of several units: no flat softmax
     for (size_t i = 0; i < size * entry(); ++i) q_.push_back(normal() * spread);
     out_.assign(size * c_.shape.latent, std::numeric_limits<float>::quiet_NaN());
     lse_.assign(size, std::numeric_limits<float>::quiet_NaN());
-  }
-  int32_t rows_so_far() const { return static_cast<int32_t>(row_seq_.size()); }
-
-  void build_lists() {
-    if (!c_.select) return;
-    const int32_t share = std::max(1, c_.rows_per_list);
-    size_t capacity = 1;
-    for (int32_t s = 0; s < static_cast<int32_t>(c_.seqs.size()); ++s) {
-      for (int32_t first = q_indptr_[s]; first < q_indptr_[s + 1]; first += share) {
-        const int32_t last = std::min(first + share, q_indptr_[s + 1]) - 1;
-        sel_indptr_.push_back(first);
-        for (int32_t r = first; r <= last; ++r) row_list_.push_back(static_cast<int32_t>(lists_.size()));
-        lists_.push_back(draw_units(static_cast<int32_t>((row_pos_[last] + c_.tokens_per_unit) / c_.tokens_per_unit)));
-        capacity = std::max(capacity, lists_.back().size() + 1);  // room that holds no unit
-      }
-    }
-    sel_indptr_.push_back(rows());
-    for (std::vector<int32_t> list : lists_) {
-      counts_.push_back(static_cast<int32_t>(list.size()));
-      begins_.push_back(list.empty() ? 0 : list.front());
-      ends_.push_back(list.empty() ? 0 : list.back() + 1);
-      list.resize(capacity, kNoSlot);
-      units_.insert(units_.end(), list.begin(), list.end());
-    }
-    const bool list = c_.kind == Selection::Kind::list, range = c_.kind == Selection::Kind::range;
-    sel_ = {.kind = c_.kind, .tokens_per_unit = c_.tokens_per_unit, .rows = static_cast<int32_t>(lists_.size())};
-    sel_.capacity = static_cast<int32_t>(capacity);
-    sel_.row_indptr = c_.rows_per_list > 0 ? sel_indptr_.data() : nullptr;
-    sel_.units = list ? units_.data() : nullptr;
-    sel_.counts = list ? counts_.data() : nullptr;
-    sel_.begins = range ? begins_.data() : nullptr;
-    sel_.ends = range ? ends_.data() : nullptr;
-  }
-
-  std::vector<int32_t> draw_units(int32_t units) {
-    std::vector<int32_t> list;
-    if (c_.keep <= 0 || units <= 0) return list;
-    if (c_.kind == Selection::Kind::range) {
-      const auto size = std::max(1, static_cast<int32_t>(units * c_.keep));
-      const auto begin = std::uniform_int_distribution<int32_t>(0, units - size)(rng_);
-      for (int32_t u = begin; u < begin + size; ++u) list.push_back(u);
-      return list;
-    }
-    std::bernoulli_distribution kept(c_.keep);
-    for (int32_t u = 0; u < units; ++u) {
-      if (kept(rng_)) list.push_back(u);
-    }
-    return list;
   }
 
   // Which tokens some row reads, and a random slot for every block that holds one.
@@ -154,20 +90,13 @@ class MlaProblem {
     table_.assign(static_cast<size_t>(seqs) * max_blocks_, kNoSlot);
     for (int32_t s = 0; s < seqs; ++s) needed_.emplace_back(c_.seqs[s].len, false);
     for (int32_t row = 0; row < rows(); ++row) {
-      for (int64_t pos = 0; pos <= row_pos_[row]; ++pos) {
+      for (int64_t pos = 0; pos <= row_pos(row); ++pos) {
         if (!sees(row, pos)) continue;
-        needed_[row_seq_[row]][pos] = true;
-        slot_entry(row_seq_[row], pos) = 0;
+        needed_[row_seq(row)][pos] = true;
+        slot_entry(row_seq(row), pos) = 0;
       }
     }
-    slots_ = static_cast<int32_t>(table_.size() - std::count(table_.begin(), table_.end(), kNoSlot)) + 3;
-    std::vector<int32_t> order;
-    for (int32_t i = 0; i < slots_; ++i) order.push_back(i);
-    std::shuffle(order.begin(), order.end(), rng_);
-    size_t next = 0;
-    for (int32_t& e : table_) {
-      if (e != kNoSlot) e = order[next++];
-    }
+    slots_ = deal_slots(table_, rng_);
   }
   int32_t& slot_entry(int32_t seq, int64_t pos) { return table_[static_cast<int64_t>(seq) * max_blocks_ + pos / c_.block_size]; }
   int64_t element(int32_t seq, int64_t pos) {
@@ -206,23 +135,22 @@ class MlaProblem {
     params_.num_heads = c_.heads;
     params_.rows = rows();
     params_.num_seqs = static_cast<int32_t>(c_.seqs.size());
-    params_.q_indptr = q_indptr_.data();
-    params_.seq_len = seq_len_.data();
+    params_.q_indptr = rows_.q_indptr.data();
+    params_.seq_len = rows_.seq_len.data();
     params_.kv = &kv_;
     params_.latent = c_.shape.latent;
     params_.scale = 0.9f;
-    params_.selection = c_.select ? &sel_ : nullptr;
+    params_.selection = c_.select ? &lists_.selection() : nullptr;
   }
 
   MlaCase c_;
   std::mt19937_64 rng_;
+  CaseRows rows_;
+  CaseLists lists_;
   MlaAttendParams params_;
   KvView kv_;
-  Selection sel_;
   int32_t slots_ = 0, max_blocks_ = 0;
-  std::vector<int32_t> q_indptr_, seq_len_, row_seq_, row_list_, table_, sel_indptr_, units_, counts_, begins_, ends_;
-  std::vector<int64_t> row_pos_;
-  std::vector<std::vector<int32_t>> lists_;
+  std::vector<int32_t> table_;
   std::vector<std::vector<bool>> needed_;
   std::vector<float> q_, out_, lse_;
   std::vector<std::vector<float>> entries_;

@@ -220,7 +220,7 @@ TEST_F(DecodeTest, GraphFollowsLengthsAndCounts) {
     for (const std::vector<int32_t>& lengths :
          {std::vector<int32_t>{3000, 700, 0, 40}, {17, 0, 0, 40}, {2999, 1, 0, 0}}) {
       on_device.seq_len().upload(lengths);
-      std::vector<int32_t> counts = problem.counts();
+      std::vector<int32_t> counts = problem.lists().counts();
       for (int32_t& count : counts) count = count * lengths[0] / 3000;
       on_device.counts().upload(counts);
       on_device.poison_results(problem);
