@@ -8,8 +8,8 @@ import re
 import sys
 
 LEVELS = {
-    "base": 0, "device": 1, "kernels": 2, "store": 2, "kv": 3, "prefetch": 4, "sparse": 4, "model": 5,
-    "engine": 6, "eval": 7, "bench": 7, "cli": 8, "server": 8, "python": 8,
+    "base": 0, "device": 1, "text": 1, "kernels": 2, "store": 2, "kv": 3, "prefetch": 4, "sparse": 4, "model": 5,
+    "runner": 6, "engine": 7, "eval": 8, "bench": 8, "cli": 9, "server": 9, "python": 9,
 }
 # The thin programs see the public API, the harness and what every folder stands on; not the engine's inside.
 THIN = {"cli", "server", "python"}
