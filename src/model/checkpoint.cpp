@@ -71,8 +71,8 @@ Status refuse_unused(const WeightTaker& take, const ModelConfig& c) {
 }  // namespace
 
 Result<ModelWeights> load_checkpoint(const std::string& model_dir, const ModelConfig& config) {
-  FOVEA_ASSIGN(std::unique_ptr<WeightMap> map, WeightMap::open(model_dir));
-  WeightTaker take(std::move(map), config.deepseek && config.deepseek->fp8_blocks);
+  FOVEA_ASSIGN(std::unique_ptr<TensorSource> source, open_tensors(model_dir));
+  WeightTaker take(std::move(source), config.deepseek && config.deepseek->fp8_blocks);
   ModelWeights out;
   FOVEA_TRY(take.matrix("model.embed_tokens.weight", config.vocab_size, config.hidden_size, &out.embed));
   if (config.deepseek) {

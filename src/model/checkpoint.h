@@ -92,7 +92,7 @@ std::vector<const WeightMatrix*> linear_matrices(const ModelWeights& weights);
 
 // Matrices stay in the mapped file, but for fp8 blocks: those are widened to bf16 in memory of their own, 2 bytes a weight,
 // and give up the file's pages. Tensors of layers beyond num_layers (multi-token prediction) are not read.
-// Errors: those of WeightMap, and for each tensor not_found, unsupported (dtype), corrupt (shape) or resource_exhausted.
+// Errors: those of TensorSource, and for each tensor not_found, unsupported (dtype), corrupt (shape) or resource_exhausted.
 Result<ModelWeights> load_checkpoint(const std::string& model_dir, const ModelConfig& config);
 
 // Random weights of the model's shape: bf16 matrices from a normal distribution of deviation 0.02, norms 1,

@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "model/json_reader.h"
-#include "model/safetensors.h"
+#include "model/tensor_source.h"
 
 namespace fovea {
 namespace {
@@ -78,15 +78,16 @@ Result<Digest> file_digest(const std::string& path) {
 
 Result<Digest> model_digest(const std::string& model_dir) {
   FOVEA_ASSIGN(const std::string config, read_file(model_dir + "/config.json"));
-  FOVEA_ASSIGN(const std::unique_ptr<WeightMap> map, WeightMap::open(model_dir));
+  FOVEA_ASSIGN(const std::unique_ptr<TensorSource> source, open_tensors(model_dir));
   Sha256 sha;
   sha.field("fovea model 1");
   sha.field(config);
-  sha.number(map->files().size());
-  for (const auto& file : map->files()) {
-    sha.field(std::string_view(file->path()).substr(file->path().rfind('/') + 1));
-    sha.field(file->header_bytes());
-    add_sample(file->data_bytes(), &sha);
+  const std::vector<TensorSource::File> files = source->files();
+  sha.number(files.size());
+  for (const TensorSource::File& file : files) {
+    sha.field(file.name);
+    sha.field(file.header);
+    add_sample(file.data, &sha);
   }
   return sha.finish();
 }

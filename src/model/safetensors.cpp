@@ -35,12 +35,6 @@ Status errno_status(const std::string& path, int error) {
   return error == ENOENT || error == ENOTDIR ? Status::not_found(message) : Status::io_error(message);
 }
 
-// A shard must lie in the model's own directory: a plain file name, never a path.
-bool plain_file_name(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
-         name.find('\0') == std::string::npos;
-}
-
 }  // namespace
 
 Status SafetensorsFile::map(const std::string& path) {
@@ -130,8 +124,8 @@ const TensorInfo* SafetensorsFile::find(const std::string& name) const {
   return it == tensors_.end() ? nullptr : &it->second;
 }
 
-Result<std::unique_ptr<WeightMap>> WeightMap::open(const std::string& model_dir) {
-  std::unique_ptr<WeightMap> map(new WeightMap());
+Result<std::unique_ptr<SafetensorsSource>> SafetensorsSource::open(const std::string& model_dir) {
+  std::unique_ptr<SafetensorsSource> map(new SafetensorsSource());
   const std::string single = model_dir + "/model.safetensors";
   const std::string index = single + ".index.json";
   if (file_exists(single)) {
@@ -146,30 +140,17 @@ Result<std::unique_ptr<WeightMap>> WeightMap::open(const std::string& model_dir)
     return Status::not_found(model_dir +
                              ": neither model.safetensors nor model.safetensors.index.json is there");
   }
-  for (const auto& [name, info] : map->tensors_) map->total_bytes_ += info->bytes;
   return map;
 }
 
-Status WeightMap::open_shards(const std::string& model_dir) {
+Status SafetensorsSource::open_shards(const std::string& model_dir) {
   FOVEA_ASSIGN(const std::string text, read_file(source_));
-  FOVEA_ASSIGN(const nlohmann::json index, parse_json_object(text, source_));
-  const auto weights = index.find("weight_map");
-  if (weights == index.end() || !weights->is_object() || weights->empty()) {
-    return Status::corrupt(source_ + ": field weight_map is not an object that names tensors");
-  }
-  std::map<std::string, std::vector<std::string>> by_shard;
-  for (const auto& [tensor, shard] : weights->items()) {
-    if (!shard.is_string() || !plain_file_name(shard.get_ref<const std::string&>())) {
-      return Status::corrupt(source_ + ": weight_map " + quote_name(tensor) + ": " + json_snippet(shard) +
-                             " is not the name of a file in the model's directory");
-    }
-    by_shard[shard.get<std::string>()].push_back(tensor);
-  }
+  FOVEA_ASSIGN(const auto by_shard, parse_safetensors_index(text, source_));
   for (const auto& [shard, wanted] : by_shard) FOVEA_TRY(add_shard(model_dir, shard, wanted));
   return Status();
 }
 
-Status WeightMap::add_shard(const std::string& model_dir, const std::string& shard,
+Status SafetensorsSource::add_shard(const std::string& model_dir, const std::string& shard,
                             const std::vector<std::string>& wanted) {
   const std::string path = model_dir + "/" + shard;
   if (!file_exists(path)) {
@@ -194,30 +175,21 @@ Status WeightMap::add_shard(const std::string& model_dir, const std::string& sha
   return Status();
 }
 
-const TensorInfo* WeightMap::find(const std::string& name) const {
+const TensorInfo* SafetensorsSource::find(const std::string& name) const {
   const auto it = tensors_.find(name);
   return it == tensors_.end() ? nullptr : it->second;
 }
 
-Result<TensorInfo> WeightMap::get(const std::string& name, std::span<const int64_t> shape) const {
-  const TensorInfo* info = find(name);
-  if (info == nullptr) return Status::not_found(source_ + ": tensor " + quote_name(name) + " is missing");
-  const std::string where = info->file + ": tensor " + quote_name(name);
-  if (!info->readable || info->dtype == DType::fp8_e4m3) {  // fp8 has scales beside it: who reads those uses find()
-    return Status::unsupported(where + ": dtype " + quote_name(info->stored_dtype) +
-                               " is not one of F32, F16, BF16");
-  }
-  if (!std::equal(shape.begin(), shape.end(), info->shape.begin(), info->shape.end())) {
-    return Status::corrupt(where + ": shape " + shape_text(info->shape) + " is not the expected " +
-                           shape_text(shape));
-  }
-  return *info;
-}
-
-std::vector<std::string> WeightMap::names() const {
+std::vector<std::string> SafetensorsSource::names() const {
   std::vector<std::string> out;
   out.reserve(tensors_.size());
   for (const auto& [name, info] : tensors_) out.push_back(name);
+  return out;
+}
+
+std::vector<TensorSource::File> SafetensorsSource::files() const {
+  std::vector<File> out;
+  for (const auto& f : files_) out.push_back({f->path().substr(f->path().rfind('/') + 1), f->header_bytes(), f->data_bytes()});
   return out;
 }
 

@@ -18,6 +18,7 @@
 
 #include <fovea/status.h>
 #include <fovea/types.h>
+#include "model/tensor_source.h"
 
 namespace fovea {
 
@@ -41,20 +42,6 @@ struct SafetensorsHeader {
 // `name` leads every error. Errors: corrupt.
 Result<SafetensorsHeader> parse_safetensors_header(std::string_view header_json, uint64_t data_bytes,
                                                    const std::string& name);
-
-// A tensor in memory. `data` points into the mapping (or an aligned copy) and lives as long as the
-// SafetensorsFile or WeightMap it comes from. Row-major, little endian; aligned to the element size at least.
-struct TensorInfo {
-  std::string name;
-  std::string file;          // path of the file that holds it
-  std::string stored_dtype;  // as written: "BF16"
-  // stored_dtype is one of F32, F16, BF16, F8_E4M3; if not, `dtype` means nothing and data is raw bytes
-  bool readable = false;
-  DType dtype = DType::u8;
-  std::vector<int64_t> shape;
-  const void* data = nullptr;  // null only where bytes == 0
-  size_t bytes = 0;
-};
 
 class SafetensorsFile {
  public:
@@ -86,30 +73,28 @@ class SafetensorsFile {
   std::vector<std::unique_ptr<uint64_t[]>> aligned_copies_;  // of tensors the file misaligns
 };
 
-// All weights of a model directory: model.safetensors, else the shards that model.safetensors.index.json
-// names.
-class WeightMap {
- public:
-  static Result<std::unique_ptr<WeightMap>> open(const std::string& model_dir);
+// Of model.safetensors.index.json: the names of the tensors that each shard must hold, by the shard's file name. Pure.
+// Errors: corrupt.
+Result<std::map<std::string, std::vector<std::string>>> parse_safetensors_index(std::string_view text, const std::string& name);
 
-  // The tensor, if it has this shape and a dtype that stands for itself (F32, F16, BF16).
-  Result<TensorInfo> get(const std::string& name, std::span<const int64_t> shape) const;
-  const TensorInfo* find(const std::string& name) const;  // null: not there; see TensorInfo::readable
-  std::vector<std::string> names() const;                 // ascending
-  size_t total_bytes() const { return total_bytes_; }     // of all tensors that are visible here
-  const std::string& source() const { return source_; }   // the file that says what is there, for error lines
-  const std::vector<std::unique_ptr<SafetensorsFile>>& files() const { return files_; }
+// All weights of a model directory: model.safetensors, else the shards that model.safetensors.index.json names.
+class SafetensorsSource final : public TensorSource {
+ public:
+  static Result<std::unique_ptr<SafetensorsSource>> open(const std::string& model_dir);
+
+  const TensorInfo* find(const std::string& name) const override;
+  std::vector<std::string> names() const override;
+  std::vector<File> files() const override;
+  const std::string& source() const override { return source_; }
 
  private:
-  WeightMap() = default;
+  SafetensorsSource() = default;
   Status open_shards(const std::string& model_dir);
-  Status add_shard(const std::string& model_dir, const std::string& shard,
-                   const std::vector<std::string>& wanted);
+  Status add_shard(const std::string& model_dir, const std::string& shard, const std::vector<std::string>& wanted);
 
   std::string source_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;  // ascending by file name
   std::map<std::string, const TensorInfo*> tensors_;
-  size_t total_bytes_ = 0;
 };
 
 // "[4096, 384]", for error lines.

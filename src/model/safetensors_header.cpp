@@ -266,6 +266,12 @@ Status check_coverage(const SafetensorsHeader& header, uint64_t data_bytes) {
   return Status();
 }
 
+// A shard must lie in the model's own directory: a plain file name, never a path.
+bool plain_file_name(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
+         name.find('\0') == std::string::npos;
+}
+
 }  // namespace
 
 std::string shape_text(std::span<const int64_t> shape) {
@@ -289,6 +295,23 @@ Result<SafetensorsHeader> parse_safetensors_header(std::string_view header_json,
   }
   FOVEA_TRY(check_coverage(header, data_bytes).with_context(name));
   return header;
+}
+
+Result<std::map<std::string, std::vector<std::string>>> parse_safetensors_index(std::string_view text, const std::string& name) {
+  FOVEA_ASSIGN(const nlohmann::json index, parse_json_object(text, name));
+  const auto weights = index.find("weight_map");
+  if (weights == index.end() || !weights->is_object() || weights->empty()) {
+    return Status::corrupt(name + ": field weight_map is not an object that names tensors");
+  }
+  std::map<std::string, std::vector<std::string>> by_shard;
+  for (const auto& [tensor, shard] : weights->items()) {
+    if (!shard.is_string() || !plain_file_name(shard.get_ref<const std::string&>())) {
+      return Status::corrupt(name + ": weight_map " + quote_name(tensor) + ": " + json_snippet(shard) +
+                             " is not the name of a file in the model's directory");
+    }
+    by_shard[shard.get<std::string>()].push_back(tensor);
+  }
+  return by_shard;
 }
 
 }  // namespace fovea

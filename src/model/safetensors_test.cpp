@@ -232,7 +232,7 @@ class Shards : public testing::Test {
   }
   std::string error_of(const std::string& index) {
     dir_.write("model.safetensors.index.json", index);
-    const auto map = WeightMap::open(dir_.path());
+    const auto map = SafetensorsSource::open(dir_.path());
     if (map.ok()) return "";
     EXPECT_EQ(map.status().message().find('\n'), std::string::npos);
     return map.status().message();
@@ -244,9 +244,9 @@ TEST_F(Shards, Open) {
   ASSERT_EQ(
       error_of(R"({"metadata":{"total_size":16},"weight_map":{"a":"1.safetensors","b":"2.safetensors"}})"),
       "");
-  const auto map = WeightMap::open(dir_.path());
+  const auto map = SafetensorsSource::open(dir_.path());
   EXPECT_EQ((*map)->names(), (std::vector<std::string>{"a", "b"}));
-  EXPECT_EQ((*map)->total_bytes(), 16u);
+  EXPECT_EQ((*map)->find("a")->bytes + (*map)->find("b")->bytes, 16u);
   const int64_t two[] = {2}, one_by_two[] = {1, 2}, one[] = {1};
   EXPECT_TRUE((*map)->get("a", two).ok());
   const auto wrong = (*map)->get("a", one_by_two);
@@ -290,16 +290,16 @@ TEST_F(Shards, RefusesATensorInTwoShards) {
 }
 
 TEST_F(Shards, OneFileComesFirstAndNeitherIsAnError) {
-  EXPECT_THAT(WeightMap::open(dir_.path()).status().message(), HasSubstr("neither model.safetensors nor"));
+  EXPECT_THAT(SafetensorsSource::open(dir_.path()).status().message(), HasSubstr("neither model.safetensors nor"));
   dir_.write("model.safetensors", safetensors_bytes(kTwo, data_of(20)));
   dir_.write("model.safetensors.index.json", "{}");
-  const auto map = WeightMap::open(dir_.path());
+  const auto map = SafetensorsSource::open(dir_.path());
   ASSERT_TRUE(map.ok()) << map.status().message();
-  EXPECT_EQ((*map)->total_bytes(), 20u);
+  EXPECT_EQ((*map)->find("a")->bytes + (*map)->find("b")->bytes, 20u);
 }
 
-TEST(WeightMap, OpensTheShippedModel) {
-  const auto map = WeightMap::open(std::string(FOVEA_SOURCE_DIR) + "/models/tiny-gqa");
+TEST(SafetensorsSource, OpensTheShippedModel) {
+  const auto map = SafetensorsSource::open(std::string(FOVEA_SOURCE_DIR) + "/models/tiny-gqa");
   ASSERT_TRUE(map.ok()) << map.status().message();
   const int64_t shape[] = {4096, 384};
   EXPECT_TRUE((*map)->get("model.embed_tokens.weight", shape).ok());

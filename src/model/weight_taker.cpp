@@ -1,6 +1,5 @@
 #include "model/weight_taker.h"
 
-#include <algorithm>
 #include <array>
 #include <new>
 
@@ -28,18 +27,18 @@ void widen(const uint8_t* weights, const float* scales, int64_t rows, int64_t co
 
 }  // namespace
 
-WeightTaker::WeightTaker(std::shared_ptr<const WeightMap> map, bool fp8_blocks)
+WeightTaker::WeightTaker(std::shared_ptr<const TensorSource> source, bool fp8_blocks)
     : fp8_blocks_(fp8_blocks), memory_(std::make_shared<Memory>()) {
-  memory_->map = std::move(map);
+  memory_->source = std::move(source);
 }
 
 Status WeightTaker::matrix(const std::string& name, int64_t rows, int64_t cols, WeightMatrix* out) {
-  const TensorInfo* stored = memory_->map->find(name);
+  const TensorInfo* stored = memory_->source->find(name);
   if (fp8_blocks_ && stored != nullptr && stored->readable && stored->dtype == DType::fp8_e4m3) {
     FOVEA_TRY(widened(*stored, rows, cols, out));
   } else {
     const int64_t shape[] = {rows, cols};
-    FOVEA_ASSIGN(const TensorInfo t, memory_->map->get(name, shape));
+    FOVEA_ASSIGN(const TensorInfo t, memory_->source->get(name, shape));
     *out = {t.data, t.dtype, rows, cols};
   }
   bytes_ += out->bytes();
@@ -49,11 +48,9 @@ Status WeightTaker::matrix(const std::string& name, int64_t rows, int64_t cols, 
 Status WeightTaker::widened(const TensorInfo& stored, int64_t rows, int64_t cols, WeightMatrix* out) {
   const std::string where = stored.file + ": tensor " + quote_name(stored.name);
   const int64_t shape[] = {rows, cols};
-  if (!std::equal(std::begin(shape), std::end(shape), stored.shape.begin(), stored.shape.end())) {
-    return Status::corrupt(where + ": shape " + shape_text(stored.shape) + " is not the expected " + shape_text(shape));
-  }
+  FOVEA_TRY(check_shape(stored, shape));
   const int64_t scale_shape[] = {(rows + kBlock - 1) / kBlock, (cols + kBlock - 1) / kBlock};
-  FOVEA_ASSIGN(const TensorInfo scales, memory_->map->get(stored.name + "_scale_inv", scale_shape));
+  FOVEA_ASSIGN(const TensorInfo scales, memory_->source->get(stored.name + "_scale_inv", scale_shape));
   if (scales.dtype != DType::f32) {
     return Status::unsupported(scales.file + ": tensor " + quote_name(scales.name) + ": dtype " +
                                quote_name(scales.stored_dtype) + " is not F32");
@@ -68,14 +65,14 @@ Status WeightTaker::widened(const TensorInfo& stored, int64_t rows, int64_t cols
 
 Status WeightTaker::vector(const std::string& name, int64_t size, std::vector<float>* out) {
   const int64_t shape[] = {size};
-  FOVEA_ASSIGN(const TensorInfo t, memory_->map->get(name, shape));
+  FOVEA_ASSIGN(const TensorInfo t, memory_->source->get(name, shape));
   out->resize(static_cast<size_t>(size));
   for (size_t i = 0; i < out->size(); ++i) (*out)[i] = load_as_f32(t.data, t.dtype, static_cast<int64_t>(i));
   return Status();
 }
 
 Status WeightTaker::refuse(const std::string& name, const char* field) const {
-  const TensorInfo* t = memory_->map->find(name);
+  const TensorInfo* t = memory_->source->find(name);
   if (t == nullptr) return Status();
   return Status::corrupt(t->file + ": tensor " + quote_name(t->name) + " is there, but config.json's " + field +
                          " says that the model has none");

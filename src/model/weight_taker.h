@@ -1,8 +1,8 @@
-// Takes tensors out of a WeightMap, each with the shape that the config implies.
+// Takes tensors out of a TensorSource, each with the shape that the config implies.
 #pragma once
 
 #include "model/checkpoint.h"
-#include "model/safetensors.h"
+#include "model/tensor_source.h"
 
 #include <memory>
 #include <string>
@@ -13,7 +13,7 @@ namespace fovea {
 class WeightTaker {
  public:
   // fp8_blocks: a matrix NAME may be F8_E4M3 with a NAME_scale_inv beside it.
-  WeightTaker(std::shared_ptr<const WeightMap> map, bool fp8_blocks);
+  WeightTaker(std::shared_ptr<const TensorSource> source, bool fp8_blocks);
 
   // Errors name file and tensor: not_found, unsupported (dtype), corrupt (shape), resource_exhausted.
   Status matrix(const std::string& name, int64_t rows, int64_t cols, WeightMatrix* out);
@@ -21,13 +21,13 @@ class WeightTaker {
   // A tensor that the config denies: dropped in silence it would make the answers wrong.
   Status refuse(const std::string& name, const char* field) const;
 
-  const std::string& source() const { return memory_->map->source(); }  // the file that says what is there
+  const std::string& source() const { return memory_->source->source(); }  // the file that says what is there
   size_t bytes() const { return bytes_; }                        // of the matrices taken, as they lie in memory
   std::shared_ptr<const void> owner() const { return memory_; }  // what the matrices point into
 
  private:
   struct Memory {
-    std::shared_ptr<const WeightMap> map;
+    std::shared_ptr<const TensorSource> source;
     std::vector<std::unique_ptr<uint16_t[]>> widened;  // bf16, of fp8 matrices
   };
   Status widened(const TensorInfo& stored, int64_t rows, int64_t cols, WeightMatrix* out);

@@ -1,0 +1,32 @@
+#include "model/tensor_source.h"
+
+#include <algorithm>
+
+#include "model/json_reader.h"
+#include "model/safetensors.h"
+
+namespace fovea {
+
+Status check_shape(const TensorInfo& tensor, std::span<const int64_t> shape) {
+  if (std::equal(shape.begin(), shape.end(), tensor.shape.begin(), tensor.shape.end())) return Status();
+  return Status::corrupt(tensor.file + ": tensor " + quote_name(tensor.name) + ": shape " + shape_text(tensor.shape) +
+                         " is not the expected " + shape_text(shape));
+}
+
+Result<TensorInfo> TensorSource::get(const std::string& name, std::span<const int64_t> shape) const {
+  const TensorInfo* info = find(name);
+  if (info == nullptr) return Status::not_found(source() + ": tensor " + quote_name(name) + " is missing");
+  if (!info->readable || info->dtype == DType::fp8_e4m3) {  // fp8 has scales beside it: who reads those uses find()
+    return Status::unsupported(info->file + ": tensor " + quote_name(name) + ": dtype " + quote_name(info->stored_dtype) +
+                               " is not one of F32, F16, BF16");
+  }
+  FOVEA_TRY(check_shape(*info, shape));
+  return *info;
+}
+
+Result<std::unique_ptr<TensorSource>> open_tensors(const std::string& model_dir) {
+  FOVEA_ASSIGN(std::unique_ptr<TensorSource> source, SafetensorsSource::open(model_dir));
+  return source;
+}
+
+}  // namespace fovea
