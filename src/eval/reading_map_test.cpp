@@ -44,6 +44,7 @@ class Lists {
     selection_.units = units_.data();
     selection_.counts = counts_.data();
   }
+  void set_tokens_per_unit(int32_t tokens) { selection_.tokens_per_unit = tokens; }
   SelectionTrace at(int32_t row, int64_t position, int32_t layer, int32_t blocks) const {
     SelectionTrace t;
     t.position = position;
@@ -103,6 +104,26 @@ TEST(ReadingMapBuilder, ADenseLayerReadsEveryBlock) {
   EXPECT_TRUE(map.rows[0].blocks[1][0].empty());
   EXPECT_EQ(map.context_blocks, 3);
   EXPECT_EQ(map.context_tokens, 34);
+}
+
+// Units of another size than a block: a list of tokens (DSA's) or of tiles names the blocks they lie in, and none beyond the row's.
+TEST(ReadingMapBuilder, UnitsOfAnySizeBecomeBlocks) {
+  ReadingMap map;
+  map.layers = 3;
+  map.kv_heads = 2;
+  ReadingMapBuilder builder(shape(), &map);
+  Lists tokens(HeadGroups::all, 1, {{0, 1, 15, 16, 150}});
+  tokens.set_tokens_per_unit(1);
+  Lists tiles(HeadGroups::all, 1, {{1}});
+  tiles.set_tokens_per_unit(128);
+  builder.on_selection(tokens.at(0, 150, 0, 10));
+  builder.on_selection(tiles.at(0, 150, 1, 10));
+  ASSERT_EQ(map.rows.size(), 1u);
+  EXPECT_EQ(map.rows[0].blocks[0], (std::vector<Blocks>{{0, 1, 9}, {0, 1, 9}}));
+  EXPECT_EQ(map.rows[0].blocks[1], (std::vector<Blocks>{{8, 9}, {8, 9}}));
+  const std::string path = ::testing::TempDir() + "reading_map_units_test.png";
+  EXPECT_TRUE(write_reading_map_png(map, path).ok());
+  std::remove(path.c_str());
 }
 
 ReadingMap sample() {
