@@ -1,5 +1,7 @@
 #include "engine/last_read.h"
 
+#include "kernels/common/selection_reader.h"
+
 #include <algorithm>
 
 namespace fovea {
@@ -12,24 +14,15 @@ void LastRead::begin(int64_t position, int32_t block_size) {
   std::fill(bits_.begin(), bits_.end(), 0);
 }
 
-void LastRead::mark(int64_t first_token, int64_t end_token) {
-  const int64_t end = std::min(end_token, position_ + 1);
+void LastRead::mark(int64_t first_token, int64_t end) {
   for (int64_t b = first_token / block_size_; b * block_size_ < end; ++b) bits_[static_cast<size_t>(b / 64)] |= uint64_t{1} << (b % 64);
 }
 
 void LastRead::add(const Selection& s, int32_t list, int64_t position) {
   if (position != position_) return;
-  if (s.kind == Selection::Kind::all) return mark(0, position_ + 1);
-  const int64_t unit = s.tokens_per_unit;
-  for (int64_t cell = int64_t{list} * s.groups; cell < (int64_t{list} + 1) * s.groups; ++cell) {
-    if (s.kind == Selection::Kind::range) {
-      mark(s.begins[cell] * unit, s.ends[cell] * unit);
-      continue;
-    }
-    for (int32_t i = 0; i < s.counts[cell]; ++i) {
-      const int64_t first = s.units[cell * s.capacity + i] * unit;
-      mark(first, first + unit);
-    }
+  const SelectionReader reader(s);
+  for (int32_t g = 0; g < reader.groups(); ++g) {
+    reader.for_each_range(list, g, position + 1, [&](int64_t first, int64_t end) { mark(first, end); });
   }
 }
 

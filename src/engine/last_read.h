@@ -17,7 +17,7 @@ class LastRead {
   std::vector<int32_t> blocks() const;  // ascending; empty before the first row
 
  private:
-  void mark(int64_t first_token, int64_t end_token);
+  void mark(int64_t first_token, int64_t end);
 
   int64_t position_ = -1;
   int32_t block_size_ = 16;

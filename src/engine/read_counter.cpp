@@ -1,33 +1,9 @@
 #include "engine/read_counter.h"
 
 #include "base/check.h"
-
-#include <algorithm>
+#include "kernels/common/selection_reader.h"
 
 namespace fovea {
-
-int64_t selected_tokens(const Selection& s, int32_t row, int32_t group, int64_t len) {
-  const int64_t cell = int64_t{row} * s.groups + group;
-  const auto tokens_of = [&](int64_t unit) {
-    return std::clamp<int64_t>(len - unit * s.tokens_per_unit, 0, s.tokens_per_unit);
-  };
-  switch (s.kind) {
-    case Selection::Kind::all:
-      return len;
-    case Selection::Kind::range:
-      return std::max<int64_t>(0, std::min<int64_t>(int64_t{s.ends[cell]} * s.tokens_per_unit, len) -
-                                      int64_t{s.begins[cell]} * s.tokens_per_unit);
-    case Selection::Kind::list: {
-      // Units ascend, so only the last ones can reach past the row's own position.
-      int32_t whole = s.counts[cell];
-      const int32_t* units = s.units + cell * s.capacity;
-      int64_t tokens = 0;
-      for (; whole > 0 && (int64_t{units[whole - 1]} + 1) * s.tokens_per_unit > len; --whole) tokens += tokens_of(units[whole - 1]);
-      return tokens + int64_t{whole} * s.tokens_per_unit;
-    }
-  }
-  return 0;
-}
 
 bool ReadCounter::wants_selections() const {
   if (device_.is_host()) return true;
@@ -40,11 +16,8 @@ bool ReadCounter::wants_selections() const {
 
 void ReadCounter::on_selection(const RowGroup& group, LayerIdx layer, const Selection& selection, const LayerScores* scores) {
   const Selection& seen = on_host(selection);
-  int32_t list = 0;  // row of the Selection
   for (int32_t r = 0; r < group.rows; ++r) {
-    if (!seen.row_indptr) list = r;
-    while (seen.row_indptr && seen.row_indptr[list + 1] <= r) ++list;
-    const int32_t row = group.first_row + r;
+    const int32_t row = group.first_row + r, list = SelectionReader(seen).list_of(r);
     const Sequence* seq = batch_.row_sequence(row);
     if (!seq) continue;
     if (device_.is_host()) batch_.row_is_decode(row) ? count(group, layer, seen, r, list) : count_prefill(group, seen, r, list);
@@ -68,9 +41,10 @@ void ReadCounter::show(const RowGroup& group, LayerIdx layer, const Selection& s
 void ReadCounter::count_prefill(const RowGroup& group, const Selection& selection, int32_t r, int32_t list) const {
   RequestStats& stats = batch_.row_sequence(group.first_row + r)->stats;
   const int64_t len = batch_.row_position(group.first_row + r) + 1;
-  const int32_t lists = selection.kind == Selection::Kind::all ? 1 : selection.groups;
+  const SelectionReader reader(selection);
+  const int32_t lists = reader.groups();
   int64_t pairs = 0;
-  for (int32_t g = 0; g < lists; ++g) pairs += selected_tokens(selection, list, g, len);
+  for (int32_t g = 0; g < lists; ++g) pairs += reader.tokens(list, g, len);
   stats.prefill_pairs_read += pairs * (shape_.num_heads / lists);
   stats.prefill_pairs_dense += len * shape_.num_heads;
 }
@@ -82,8 +56,8 @@ void ReadCounter::count(const RowGroup& group, LayerIdx layer, const Selection& 
   if (layer.value == 0) sequence.last_read.begin(len - 1, shape_.block_size);
   if (!group.method || group.policy->rule(layer) != LayerRule::dense) sequence.last_read.add(selection, list, len - 1);
   int64_t tokens = 0;  // over KV heads
-  for (int32_t h = 0; h < shape_.kv_heads; ++h)
-    tokens += selected_tokens(selection, list, selection.heads == HeadGroups::per_kv_head ? h : 0, len);
+  const SelectionReader reader(selection);
+  for (int32_t h = 0; h < shape_.kv_heads; ++h) tokens += reader.tokens(list, reader.groups_of(h, shape_.kv_heads).first, len);
   stats.kv_bytes_read += tokens * shape_.kv_bytes_per_token_head;
   stats.kv_bytes_dense += len * shape_.kv_heads * shape_.kv_bytes_per_token_head;
   // A layer that reuses an earlier choice scans nothing.

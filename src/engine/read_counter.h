@@ -53,8 +53,4 @@ class ReadCounter final : public SelectionObserver {
   std::vector<int32_t> host_units_, host_counts_;
 };
 
-// Keys that a query with `len` visible ones reads through a list of a Selection (its row and group): the last units are
-// trimmed. Host memory.
-int64_t selected_tokens(const Selection& selection, int32_t row, int32_t group, int64_t len);
-
 }  // namespace fovea
