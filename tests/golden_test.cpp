@@ -1,6 +1,6 @@
-// Greedy ids and logits of transformers (float32, eager attention): the shipped models, and random checkpoints that cover
-// architectures, rope kinds, biases, norms, tied heads and GQA ratios in pairs, and DeepSeek's and GLM's latent attention,
-// indexers and experts.
+// Greedy ids and logits of transformers (float32, eager attention): the shipped models over a short prompt and over long ones
+// (tiny-dsa then reads 512 of its 2,015 tokens), and random checkpoints that cover architectures, rope kinds, biases, norms,
+// tied heads and GQA ratios in pairs, and DeepSeek's and GLM's latent attention, indexers and experts.
 #include "engine_test_util.h"
 
 #include <filesystem>
@@ -31,6 +31,25 @@ TEST_P(ShippedModel, EqualsTransformers) {
   const auto golden = read_json(o.model_dir + "/golden.json");
   expect_golden(*engine, golden.at("prompt_ids").get<std::vector<TokenId>>(), golden);
 }
+
+class LongPrompts : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(LongPrompts, EqualTransformers) {
+  const EngineOptions o = exact_options(repo("models/" + GetParam()));
+  auto engine = make_engine(o);
+  ASSERT_TRUE(engine);
+  const auto records = read_json(o.model_dir + "/golden-long.json");
+  ASSERT_EQ(records.size(), 3u);
+  for (const auto& golden : records) {
+    auto prompt = golden.at("prompt_ids").get<std::vector<TokenId>>();
+    SCOPED_TRACE(prompt.size());
+    ASSERT_GT(prompt.size(), 2000u);
+    expect_golden(*engine, std::move(prompt), golden);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, LongPrompts, ::testing::Values("tiny-gqa", "tiny-dsa"),
+                         [](const auto& info) { return std::string(info.param == "tiny-gqa" ? "gqa" : "dsa"); });
 
 INSTANTIATE_TEST_SUITE_P(Ops, ShippedModel, ::testing::Combine(::testing::Values("tiny-gqa", "tiny-dsa"), ::testing::Bool()),
                          [](const auto& info) {

@@ -324,6 +324,7 @@ TEST(ModelConfig, OfTheShippedModel) {
   ASSERT_TRUE(c.ok()) << c.status().message();
   EXPECT_EQ(c->arch, Arch::qwen3);
   EXPECT_EQ(c->rope.theta, 1e6);
+  EXPECT_EQ(c->max_position_embeddings, 131072);
   EXPECT_EQ(c->eos_token_ids, (std::vector<int32_t>{2, 0}));
   EXPECT_EQ(c->pad_token_id, 0);
   const TempDir empty;
