@@ -4,6 +4,7 @@
 #include "base/cores.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/ref/ref_ops.h"
+#include "model/cache_key.h"
 #include "sparse/registry.h"
 
 #include <algorithm>
@@ -38,14 +39,6 @@ Status add_plane(PlaneSpec plane, const std::string& method, std::vector<PlaneSp
   }
   if (*same == plane) return {};
   return Status::internal("method " + method + ": its plane " + plane.name + " differs from that of another method");
-}
-
-// What decides the content of a latent entry and of an index key, besides the weights.
-std::string latent_config(const DeepseekConfig& d) {
-  return "mla latent=" + std::to_string(d.kv_lora_rank) + " rope=" + std::to_string(d.rope_dim) +
-         " interleaved=" + std::to_string(d.rope_interleaved) + " index=" + std::to_string(d.index_heads) + "x" +
-         std::to_string(d.index_dim) + " interleaved=" + std::to_string(d.index_rope_interleaved) +
-         " topk=" + std::to_string(d.index_topk);
 }
 
 }  // namespace
@@ -189,13 +182,9 @@ BlockHasher* EngineImpl::hasher_of(int32_t prefill_method) {
   const std::string lineage = (m ? m->lineage() : "dense") + (numerics() == Numerics::bf16 ? " bf16" : " f32");
   std::unique_ptr<BlockHasher>& hasher = hashers_[lineage];
   if (hasher) return hasher.get();
-  KeyContext key;
+  KeyContext key = key_context(model_->config);
   key.model_digest = model_->model_digest;
   key.tokenizer_digest = model_->tokenizer_digest;
-  key.attention_config = info_.rope + " d=" + std::to_string(info_.shape.head_dim) + " kv=" + std::to_string(info_.shape.kv_heads) +
-                         " window=" + std::to_string(model_->config.sliding_window);
-  if (const auto& d = model_->config.deepseek) key.attention_config += " " + latent_config(*d);
-  for (const PlaneSpec& p : kv_->config().extra_planes) key.attention_config += " " + p.name;
   key.kv_dtype = options_.kv_cache_dtype;
   key.block_size = options_.block_size;
   key.tenant_salt = options_.tenant_salt;

@@ -4,7 +4,8 @@
 
 #include <openssl/evp.h>
 
-#include <string_view>
+#include <bit>
+#include <initializer_list>
 
 namespace fovea {
 namespace {
@@ -13,19 +14,21 @@ enum class Field : uint8_t {
   format_version = 1,
   model_digest = 2,
   tokenizer_digest = 3,
-  attention_config = 4,
-  kv_dtype = 5,
-  block_size = 6,
-  tenant_salt = 7,
-  lineage = 8,
-  parent = 9,
-  tokens = 10,
+  rope_kind = 4,
+  rope_shape = 5,    // dim, interleaved, truncate
+  rope_numbers = 6,  // theta, factor, low_freq, high_freq, original, beta_fast, beta_slow, attention, mscale_all_dim
+  attention = 7,     // head_dim, kv_heads, window
+  latent = 8,        // rank, index_heads, index_dim, index_topk, index_interleaved; empty: no latent
+  kv_dtype = 9,
+  block_size = 10,
+  tenant_salt = 11,
+  lineage = 12,
+  parent = 13,
+  tokens = 14,
 };
 
-template <typename Int>
-void put_int(std::vector<uint8_t>& out, Int value, int bytes) {
-  for (int i = 0; i < bytes; ++i)
-    out.push_back(static_cast<uint8_t>(static_cast<uint64_t>(value) >> (8 * i)));
+void put_int(std::vector<uint8_t>& out, uint64_t value, int bytes) {
+  for (int i = 0; i < bytes; ++i) out.push_back(static_cast<uint8_t>(value >> (8 * i)));
 }
 
 void put_header(std::vector<uint8_t>& out, Field field, uint64_t bytes) {
@@ -33,28 +36,45 @@ void put_header(std::vector<uint8_t>& out, Field field, uint64_t bytes) {
   put_int(out, bytes, 8);
 }
 
-void put_string(std::vector<uint8_t>& out, Field field, std::string_view text) {
-  put_header(out, field, text.size());
-  out.insert(out.end(), text.begin(), text.end());
+template <typename Bytes>
+void put_bytes(std::vector<uint8_t>& out, Field field, const Bytes& bytes) {
+  put_header(out, field, bytes.size());
+  out.insert(out.end(), bytes.begin(), bytes.end());
 }
 
-void put_u32(std::vector<uint8_t>& out, Field field, uint32_t value) {
-  put_header(out, field, 4);
-  put_int(out, value, 4);
+void put_ints(std::vector<uint8_t>& out, Field field, std::span<const int32_t> values) {
+  put_header(out, field, 4 * values.size());
+  for (int32_t v : values) put_int(out, static_cast<uint32_t>(v), 4);
+}
+
+void put_reals(std::vector<uint8_t>& out, Field field, std::initializer_list<double> values) {
+  put_header(out, field, 8 * values.size());
+  for (double v : values) put_int(out, std::bit_cast<uint64_t>(v), 8);
+}
+
+void put_context(std::vector<uint8_t>& out, const KeyContext& c) {
+  const auto ints = [&](Field field, std::initializer_list<int32_t> values) { put_ints(out, field, {values.begin(), values.size()}); };
+  ints(Field::format_version, {BlockHasher::kFormatVersion});
+  put_bytes(out, Field::model_digest, c.model_digest);
+  put_bytes(out, Field::tokenizer_digest, c.tokenizer_digest);
+  const RopeKey& r = c.rope;
+  put_bytes(out, Field::rope_kind, r.kind);
+  ints(Field::rope_shape, {r.dim, r.interleaved, r.truncate});
+  put_reals(out, Field::rope_numbers, {r.theta, r.factor, r.low_freq_factor, r.high_freq_factor, r.original_max_position, r.beta_fast,
+                                       r.beta_slow, r.attention_factor, r.mscale_all_dim});
+  ints(Field::attention, {c.head_dim, c.kv_heads, c.window});
+  if (const auto& l = c.latent) {
+    ints(Field::latent, {l->rank, l->index_heads, l->index_dim, l->index_topk, l->index_interleaved});
+  } else {
+    ints(Field::latent, {});
+  }
+  put_bytes(out, Field::kv_dtype, dtype_name(c.kv_dtype));
+  ints(Field::block_size, {c.block_size});
+  put_bytes(out, Field::tenant_salt, c.tenant_salt);
+  put_bytes(out, Field::lineage, c.lineage);
 }
 
 }  // namespace
-
-std::string BlockKey::hex() const {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  text.reserve(64);
-  for (uint8_t b : bytes) {
-    text.push_back(kDigits[b >> 4]);
-    text.push_back(kDigits[b & 15]);
-  }
-  return text;
-}
 
 struct BlockHasher::HashState {
   EVP_MD* sha256 = EVP_MD_fetch(nullptr, "SHA256", nullptr);
@@ -69,14 +89,7 @@ BlockHasher::BlockHasher(const KeyContext& context)
     : state_(std::make_unique<HashState>()), block_size_(context.block_size) {
   FOVEA_CHECK(state_->sha256 != nullptr && state_->context != nullptr);
   FOVEA_CHECK(block_size_ > 0);
-  put_u32(message_, Field::format_version, kFormatVersion);
-  put_string(message_, Field::model_digest, context.model_digest);
-  put_string(message_, Field::tokenizer_digest, context.tokenizer_digest);
-  put_string(message_, Field::attention_config, context.attention_config);
-  put_string(message_, Field::kv_dtype, dtype_name(context.kv_dtype));
-  put_u32(message_, Field::block_size, static_cast<uint32_t>(context.block_size));
-  put_string(message_, Field::tenant_salt, context.tenant_salt);
-  put_string(message_, Field::lineage, context.lineage);
+  put_context(message_, context);
   prefix_bytes_ = message_.size();
   message_.reserve(prefix_bytes_ + 2 * 9 + 32 + 4 * static_cast<size_t>(block_size_));
 }
@@ -84,12 +97,14 @@ BlockHasher::BlockHasher(const KeyContext& context)
 BlockHasher::~BlockHasher() = default;
 
 BlockKey BlockHasher::key(const BlockKey* parent, std::span<const int32_t> tokens) {
-  FOVEA_CHECK(tokens.size() == static_cast<size_t>(block_size_));
+  FOVEA_CHECK(!tokens.empty() && tokens.size() <= static_cast<size_t>(block_size_));
   message_.resize(prefix_bytes_);
-  put_header(message_, Field::parent, parent != nullptr ? parent->bytes.size() : 0);
-  if (parent != nullptr) message_.insert(message_.end(), parent->bytes.begin(), parent->bytes.end());
-  put_header(message_, Field::tokens, 4 * tokens.size());
-  for (int32_t t : tokens) put_int(message_, static_cast<uint32_t>(t), 4);
+  if (parent) {
+    put_bytes(message_, Field::parent, parent->bytes);
+  } else {
+    put_header(message_, Field::parent, 0);
+  }
+  put_ints(message_, Field::tokens, tokens);
 
   BlockKey key;
   unsigned int written = 0;
