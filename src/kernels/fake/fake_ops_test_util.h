@@ -1,0 +1,49 @@
+// The operations of the fake device: another backend's, run when their turn in the stream comes.
+#pragma once
+
+#include "device/fake/fake_device_test_util.h"
+
+#include <fovea/ops.h>
+
+#include <memory>
+#include <utility>
+
+namespace fovea::testing {
+
+// Those that every GPU has. `inner` runs on the host; here its Params point into the fake device's memory.
+class FakeOps final : public Ops {
+ public:
+  FakeOps(FakeDevice& device, std::unique_ptr<Ops> inner) : device_(device), inner_(std::move(inner)) {}
+  ~FakeOps() override { device_.finish_all(); }
+
+  std::string_view name() const override { return "fake"; }
+  Numerics numerics() const override { return inner_->numerics(); }
+  Status prepare(const OpsLimits& limits) override { return inner_->prepare(limits); }
+
+  void embed(const EmbedParams& p, Stream& stream) override { later("embed", &Ops::embed, p, stream); }
+  void rms_norm(const RmsNormParams& p, Stream& stream) override { later("rms_norm", &Ops::rms_norm, p, stream); }
+  void linear(const LinearParams& p, Stream& stream) override;
+  void silu_mul(const SiluMulParams& p, Stream& stream) override { later("silu_mul", &Ops::silu_mul, p, stream); }
+  void rope_angles(const RopeAnglesParams& p, Stream& stream) override { later("rope_angles", &Ops::rope_angles, p, stream); }
+  void kv_write(const KvWriteParams& p, Stream& stream) override;
+  void hash_select(const HashSelectParams& p, Stream& stream) override { later("hash_select", &Ops::hash_select, p, stream); }
+  void paged_decode(const AttentionParams& p, Stream& stream) override { attend("paged_decode", &Ops::paged_decode, p, stream); }
+  void paged_prefill(const AttentionParams& p, Stream& stream) override { attend("paged_prefill", &Ops::paged_prefill, p, stream); }
+  void sample(const SampleParams& p, Stream& stream) override { later("sample", &Ops::sample, p, stream); }
+
+ private:
+  template <typename Params>
+  using Op = void (Ops::*)(const Params&, Stream&);
+
+  template <typename Params>
+  void later(const char* name, Op<Params> op, const Params& p, Stream& stream) {
+    static_cast<FakeStream&>(stream).enqueue(name, [this, op, p] { (inner_.get()->*op)(p, host_); });
+  }
+  void attend(const char* name, Op<AttentionParams> op, const AttentionParams& p, Stream& stream);
+
+  FakeDevice& device_;
+  std::unique_ptr<Ops> inner_;
+  CpuStream host_;
+};
+
+}  // namespace fovea::testing
