@@ -3,6 +3,10 @@
 
 #include <fovea/engine.h>
 
+#include "engine/engine_impl.h"
+#include "kernels/fake/fake_ops_test_util.h"
+#include "kernels/ref/ref_ops.h"
+
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -27,7 +31,7 @@ inline nlohmann::json read_json(const std::string& path) {
   return nlohmann::json::parse(in);
 }
 
-// The device that the engine's tests run on: FOVEA_TEST_DEVICE=cuda runs the same tests on a GPU.
+// The device that the engine's tests run on: FOVEA_TEST_DEVICE=cuda runs the same tests on a GPU, =fake on the fake device.
 inline std::string test_device() {
   const char* device = std::getenv("FOVEA_TEST_DEVICE");
   return device ? device : "cpu";
@@ -51,7 +55,20 @@ inline EngineOptions exact_options(const std::string& model_dir) {
   return o;
 }
 
+// An engine on the fake device, by the reference operations.
+inline std::unique_ptr<EngineImpl> make_fake_engine(EngineOptions options, uint64_t seed = 1) {
+  EngineParts parts;
+  parts.device = std::make_unique<FakeDevice>(seed);
+  parts.make_ops = [](Device& device) { return std::make_unique<FakeOps>(static_cast<FakeDevice&>(device), make_ref_ops()); };
+  options.device = "cpu";  // not used
+  auto engine = std::make_unique<EngineImpl>(std::move(options), std::move(parts));
+  const Status made = engine->init();
+  EXPECT_TRUE(made.ok()) << made.message();
+  return made.ok() ? std::move(engine) : nullptr;
+}
+
 inline std::unique_ptr<Engine> make_engine(EngineOptions options) {
+  if (options.device == "fake") return make_fake_engine(std::move(options));
   auto engine = Engine::create(std::move(options));
   EXPECT_TRUE(engine.ok()) << engine.status().message();
   return engine.ok() ? std::move(engine).value() : nullptr;

@@ -84,8 +84,9 @@ Status EngineImpl::init() {
 }
 
 Status EngineImpl::make_device() {
+  device_ = std::move(parts_.device);
   const bool host_only = model_->config.deepseek.has_value() && options_.device == "auto";
-  if (options_.device != "cpu" && !options_.use_reference_ops && !host_only) {
+  if (!device_ && options_.device != "cpu" && !options_.use_reference_ops && !host_only) {
     Result<std::unique_ptr<Device>> cuda = make_cuda_device();
     if (cuda.ok()) {
       device_ = std::move(cuda).value();
@@ -121,7 +122,7 @@ Status EngineImpl::add_method(const MethodOptions& o) {
   if (method_index(label) >= 0) {
     return label == "dense" && o.name == "dense" ? Status() : Status::invalid_argument("method " + label + " is given twice");
   }
-  FOVEA_ASSIGN(auto method, make_method(o));
+  FOVEA_ASSIGN(auto method, parts_.make_method ? parts_.make_method(o) : make_method(o));
   if (method && info_.shape.kv_lora_rank > 0 && !method->reads_latents())
     return Status::unsupported(label + ": " + info_.architecture + " caches latents, which only dense and dsa read");
   if (method) {
@@ -252,7 +253,9 @@ Numerics EngineImpl::numerics() const {
 
 Status EngineImpl::make_ops() {
   const ModelConfig& c = model_->config;
-  if (options_.use_reference_ops) {
+  if (parts_.make_ops) {
+    ops_ = parts_.make_ops(*device_);
+  } else if (options_.use_reference_ops) {
     ops_ = make_ref_ops();
   } else if (!device_->is_host()) {
     FOVEA_ASSIGN(ops_, make_cuda_ops(*device_, numerics()));

@@ -34,9 +34,16 @@ Status check_options(const EngineOptions& options);
 // Bytes the system could give now.
 int64_t available_memory();
 
+// What an engine is made of beside its options; null: by the options. Tests put in what fails.
+struct EngineParts {
+  std::unique_ptr<Device> device;
+  std::function<std::unique_ptr<Ops>(Device&)> make_ops;
+  std::function<Result<std::unique_ptr<Method>>(const MethodOptions&)> make_method;
+};
+
 class EngineImpl final : public Engine {
  public:
-  explicit EngineImpl(EngineOptions options) : options_(std::move(options)) {}
+  explicit EngineImpl(EngineOptions options, EngineParts parts = {}) : options_(std::move(options)), parts_(std::move(parts)) {}
   ~EngineImpl() override;
   Status init();
 
@@ -132,6 +139,7 @@ class EngineImpl final : public Engine {
   void forget(SequenceId id);
 
   EngineOptions options_;
+  EngineParts parts_;
   ModelInfo info_;
   Clock clock_;
   std::unique_ptr<Device> device_;

@@ -1,32 +1,21 @@
 #include "kernels/fake/fake_ops_test_util.h"
 
+#include "kernels/common/selection_reader.h"
+
 #include <algorithm>
 #include <vector>
 
 namespace fovea::testing {
 namespace {
 
-// Tokens of [0, len) that one list of a Selection names.
-int64_t tokens_read(const Selection& s, int64_t row, int32_t group, int64_t len) {
-  if (s.kind == Selection::Kind::all) return len;
-  const int64_t cell = row * s.groups + group;
-  const auto up_to = [&](int64_t unit) { return std::min(unit * s.tokens_per_unit, len); };
-  if (s.kind == Selection::Kind::range) return std::max<int64_t>(0, up_to(s.ends[cell]) - up_to(s.begins[cell]));
-  int64_t tokens = 0;
-  for (int32_t i = 0; i < s.counts[cell]; ++i) {
-    const int64_t unit = s.units[cell * s.capacity + i];
-    tokens += up_to(unit + 1) - up_to(unit);
-  }
-  return tokens;
-}
-
-// What attention on a GPU counts as it loads, of decode rows: a row is a row of the Selection.
+// What attention on a GPU counts as it loads.
 void count_keys(const AttentionParams& p, const Selection& s) {
+  const SelectionReader reader(s);
   for (int32_t seq = 0; seq < p.num_seqs; ++seq) {
     for (int32_t row = p.q_indptr[seq]; row < p.q_indptr[seq + 1]; ++row) {
       const int64_t len = std::max(0, p.seq_len[seq] - (p.q_indptr[seq + 1] - 1 - row));
       for (int32_t head = 0; head < p.kv.kv_heads; ++head)
-        p.keys_read[row] += tokens_read(s, row, s.heads == HeadGroups::per_kv_head ? head : 0, len);
+        p.keys_read[row] += reader.tokens(reader.list_of(row), reader.groups_of(head, p.kv.kv_heads).first, len);
     }
   }
 }
