@@ -1,4 +1,4 @@
-# fovea_module(NAME [DEPS targets...] [FLAGS flags...]): one target per folder.
+# fovea_module(NAME [FAMILIES] [DEPS targets...] [FLAGS flags...]): one target per folder; FAMILIES: with the folders in it.
 # LABELS of tests: unit (beside the code; tools/test.sh runs them under ASan and UBSan too), cross (tests/), tsan (run under
 # ThreadSanitizer too).
 #   *.cpp           -> static library fovea_NAME
@@ -52,11 +52,16 @@ function(fovea_add_fuzzer name sources)
 endfunction()
 
 function(fovea_module name)
-  cmake_parse_arguments(M "" "" "DEPS;FLAGS" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS *.cpp)
-  file(GLOB test_sources CONFIGURE_DEPENDS *_test.cpp)
-  file(GLOB fuzz_sources CONFIGURE_DEPENDS *_fuzz.cpp)
-  file(GLOB util_sources CONFIGURE_DEPENDS *_test_util.cpp)
+  cmake_parse_arguments(M "FAMILIES" "" "DEPS;FLAGS" ${ARGN})
+  set(globs *.cpp)
+  if(M_FAMILIES)
+    list(APPEND globs */*.cpp)
+  endif()
+  file(GLOB sources CONFIGURE_DEPENDS ${globs})
+  foreach(kind test fuzz test_util)
+    set(${kind}_sources ${sources})
+    list(FILTER ${kind}_sources INCLUDE REGEX "_${kind}\\.cpp$")
+  endforeach()
   list(FILTER sources EXCLUDE REGEX "(_(test|fuzz|test_util)|/main)\\.cpp$")
   set(lib fovea_${name})
   if(sources)
@@ -71,8 +76,8 @@ function(fovea_module name)
   endif()
   if(FOVEA_TESTS)
     set(test_deps ${lib})
-    if(util_sources)  # built once, linked into each
-      add_library(${lib}_test_util STATIC ${util_sources})
+    if(test_util_sources)  # built once, linked into each
+      add_library(${lib}_test_util STATIC ${test_util_sources})
       fovea_common(${lib}_test_util)
       target_link_libraries(${lib}_test_util PUBLIC ${lib} GTest::gtest)
       target_compile_options(${lib}_test_util PRIVATE ${M_FLAGS})

@@ -3,7 +3,7 @@
 
 #include "device/stream.h"
 #include "kernels/cpu/cpu_ops.h"
-#include "kernels/cpu/dsa_topk.h"
+#include "kernels/cpu/dsa/dsa_topk.h"
 
 #include <algorithm>
 #include <cmath>

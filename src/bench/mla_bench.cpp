@@ -3,13 +3,14 @@
 #include "device/stream.h"
 #include "kernels/cpu/ceilings.h"
 #include "kernels/cpu/cpu_ops.h"
-#include "kernels/ref/convert.h"
+#include "kernels/common/convert.h"
 
 #include <algorithm>
 #include <memory>
 #include <numeric>
 #include <random>
 #include <string>
+#include <vector>
 
 namespace fovea {
 namespace {

@@ -6,7 +6,7 @@
 #include "device/stream.h"
 #include "kernels/cpu/ceilings.h"
 #include "kernels/cpu/cpu_ops.h"
-#include "kernels/ref/convert.h"
+#include "kernels/common/convert.h"
 #include "kernels/ref/hash.h"
 #include "kv/kv_cache.h"
 
@@ -14,6 +14,8 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <string>
+#include <vector>
 
 namespace fovea {
 namespace {

@@ -4,8 +4,8 @@
 #include "kernels/cpu/ceilings.h"
 #include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/cpu_ops.h"
-#include "kernels/cpu/linear_library.h"
-#include "kernels/ref/convert.h"
+#include "kernels/cpu/linear/linear_library.h"
+#include "kernels/common/convert.h"
 #include "kv/kv_cache.h"
 
 #include <algorithm>
@@ -13,6 +13,8 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <string>
+#include <vector>
 
 namespace fovea {
 namespace {

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "kernels/case_rows.h"
-#include "kernels/ref/convert.h"
+#include "kernels/common/convert.h"
 
 namespace fovea::testing {
 

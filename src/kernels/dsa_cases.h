@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/ref/convert.h"
+#include "kernels/common/convert.h"
 
 namespace fovea::testing {
 

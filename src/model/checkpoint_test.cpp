@@ -6,7 +6,7 @@
 #include <bit>
 #include <cmath>
 
-#include "kernels/ref/convert.h"
+#include "kernels/common/convert.h"
 #include "model/checkpoint_test_util.h"
 
 namespace fovea {

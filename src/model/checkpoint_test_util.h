@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/ref/convert.h"
+#include "kernels/common/convert.h"
 #include "model/model_files_test_util.h"
 
 namespace fovea {

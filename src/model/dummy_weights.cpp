@@ -5,9 +5,11 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "base/check.h"
-#include "kernels/ref/convert.h"
+#include "kernels/common/convert.h"
 #include "model/checkpoint.h"
 
 namespace fovea {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/ref/convert.h"
+#include "kernels/common/convert.h"
 #include "model/checkpoint.h"
 
 namespace fovea {

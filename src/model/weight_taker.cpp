@@ -3,7 +3,7 @@
 #include <array>
 #include <new>
 
-#include "kernels/ref/convert.h"
+#include "kernels/common/convert.h"
 #include "model/json_reader.h"
 
 namespace fovea {

@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <vector>
 
 #include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/embed/embed.h"
@@ -11,7 +12,7 @@
 #include "kernels/cuda/linear/gemv.h"
 #include "kernels/cuda/linear/skinny_gemm.h"
 #include "kernels/cuda/norm/rms_norm.h"
-#include "kernels/ref/convert.h"
+#include "kernels/common/convert.h"
 #include "kernels/ref/dense_math.h"
 
 namespace fovea::cuda {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "kernels/ref/convert.h"
+#include "kernels/common/convert.h"
 
 namespace fovea::ref {
 namespace {

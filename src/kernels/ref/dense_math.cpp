@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/ref/convert.h"
+#include "kernels/common/convert.h"
 
 namespace fovea::ref {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/ref/convert.h"
+#include "kernels/common/convert.h"
 
 namespace fovea {
 namespace {

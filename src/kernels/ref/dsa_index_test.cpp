@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/ref/convert.h"
+#include "kernels/common/convert.h"
 
 namespace fovea {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "kernels/ref/convert.h"
+#include "kernels/common/convert.h"
 #include "kernels/ref/hash.h"
 #include "kernels/ref/kv_layout.h"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "kernels/ref/convert.h"
+#include "kernels/common/convert.h"
 #include "kernels/ref/softmax_sum.h"
 
 namespace fovea::ref {

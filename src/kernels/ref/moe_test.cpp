@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstddef>
 #include <random>
+#include <vector>
 
-#include "kernels/ref/convert.h"
+#include "kernels/common/convert.h"
 
 namespace fovea {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "kernels/ref/convert.h"
+#include "kernels/common/convert.h"
 #include "kernels/ref/hash.h"
 #include "kernels/ref/kv_layout.h"
 #include "kernels/ref/topk.h"

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "base/check.h"
-#include "kernels/ref/convert.h"
+#include "kernels/common/convert.h"
 #include "kernels/ref/kv_layout.h"
 
 namespace fovea::ref {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/cuda/gpu_test_util.h"
-#include "kernels/ref/convert.h"
+#include "kernels/common/convert.h"
 #include "kernels/ref/hash.h"
 #include "kernels/ref/kv_write.h"
 

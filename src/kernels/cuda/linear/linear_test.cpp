@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
-#include "kernels/cpu/linear_test_util.h"
+#include "kernels/cpu/linear/linear_test_util.h"
 #include "kernels/cuda/gpu_test_util.h"
 #include "kernels/cuda/linear/gemv.h"
 #include "kernels/cuda/linear/skinny_gemm.h"

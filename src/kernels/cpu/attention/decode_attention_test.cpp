@@ -1,0 +1,206 @@
+#include "kernels/cpu/attention/decode_attention.h"
+
+#include "kernels/cpu/simd_targets.h"
+#include <gtest/gtest.h>
+#include <hwy/highway.h>
+
+#include <cmath>
+#include <string>
+
+#include "kernels/attention_cases.h"
+#include "kernels/ref/attention.h"
+
+namespace fovea {
+namespace {
+
+using testing::AttentionCase;
+using testing::AttentionProblem;
+using testing::decode_limits;
+
+// Against float64: values are N(0, 1) and weights sum to 1, so absolute; float32 sums of up to 5,000 terms.
+constexpr float kTolerance = 2e-5f;
+
+// One pool of each size for all tests: starting threads would be most of their time.
+ThreadPool& pool_of(int threads) {
+  static ThreadPool one(1), two(2), three(3);
+  return threads == 1 ? one : threads == 2 ? two : three;
+}
+
+void decode(const AttentionCase& c, const AttentionParams& p, int threads) {
+  cpu::DecodeAttention attention;
+  ASSERT_TRUE(attention.prepare(decode_limits(c), threads).ok());
+  attention.run(p, pool_of(threads));
+}
+
+void expect_close(const AttentionProblem& problem, const std::vector<float>& want_out,
+                  const std::vector<float>& want_lse, const std::vector<float>& out,
+                  const std::vector<float>& lse) {
+  const AttentionCase& c = problem.shape();
+  for (size_t i = 0; i < out.size(); ++i) {
+    ASSERT_NEAR(out[i], want_out[i], kTolerance) << "row " << i / c.head_dim / c.heads << " head "
+                                                 << i / c.head_dim % c.heads << " dim " << i % c.head_dim;
+  }
+  for (size_t i = 0; i < lse.size(); ++i) {
+    if (std::isinf(want_lse[i])) {
+      ASSERT_EQ(lse[i], want_lse[i]) << "row " << i / c.heads << " head " << i % c.heads;
+    } else {
+      ASSERT_NEAR(lse[i], want_lse[i], kTolerance) << "row " << i / c.heads << " head " << i % c.heads;
+    }
+  }
+}
+
+class DecodeAttention : public ::testing::TestWithParam<AttentionCase> {
+ protected:
+  void TearDown() override { hwy::SetSupportedTargetsForTest(0); }
+};
+
+TEST_P(DecodeAttention, EveryTargetEqualsTheReference) {
+  AttentionProblem problem(GetParam());
+  ref::paged_attention(problem.params());
+  const std::vector<float> want_out = problem.out(), want_lse = problem.lse();
+  for (int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    hwy::SetSupportedTargetsForTest(target);
+    SCOPED_TRACE(hwy::TargetName(target));
+    std::fill(problem.out().begin(), problem.out().end(), NAN);
+    std::fill(problem.lse().begin(), problem.lse().end(), NAN);
+    decode(GetParam(), problem.params(), 1);
+    expect_close(problem, want_out, want_lse, problem.out(), problem.lse());
+    hwy::SetSupportedTargetsForTest(0);
+  }
+}
+
+// The bits of a result depend neither on the threads nor on the rows beside it.
+TEST_P(DecodeAttention, ThreadsAndOtherRowsChangeNoBit) {
+  AttentionProblem problem(GetParam());
+  const AttentionCase& c = GetParam();
+  decode(c, problem.params(), 1);
+  const std::vector<float> out = problem.out(), lse = problem.lse();
+  for (int threads : {2, 3}) {
+    std::fill(problem.out().begin(), problem.out().end(), NAN);
+    decode(c, problem.params(), threads);
+    ASSERT_EQ(problem.out(), out) << threads << " threads";
+    ASSERT_EQ(problem.lse(), lse) << threads << " threads";
+  }
+  const int64_t width = static_cast<int64_t>(c.heads) * c.head_dim;
+  for (int32_t row = 0; row < problem.rows(); ++row) {
+    if (problem.row_pos(row) < 0) continue;  // it pads
+    AttentionParams one = problem.params();
+    Selection selection;
+    std::vector<float> one_out(width, NAN), one_lse(c.heads, NAN);
+    const int32_t indptr[] = {0, 1}, len = static_cast<int32_t>(problem.row_pos(row) + 1);
+    one.num_seqs = 1;
+    one.q_indptr = indptr;
+    one.seq_len = &len;
+    one.q += row * width;
+    one.out = one_out.data();
+    one.lse = one_lse.data();
+    one.kv.table.slots += problem.row_seq(row) * one.kv.table.seq_stride;
+    if (one.selection != nullptr) {
+      selection = *one.selection;
+      const int64_t lists = static_cast<int64_t>(problem.row_list(row)) * selection.groups;
+      if (selection.units) selection.units += lists * selection.capacity, selection.counts += lists;
+      if (selection.begins) selection.begins += lists, selection.ends += lists;
+      selection.rows = 1;
+      selection.row_indptr = nullptr;
+      one.selection = &selection;
+    }
+    decode(c, one, 1);
+    for (int64_t i = 0; i < width; ++i) ASSERT_EQ(one_out[i], out[row * width + i]) << "row " << row;
+    for (int32_t h = 0; h < c.heads; ++h) ASSERT_EQ(one_lse[h], lse[row * c.heads + h]) << "row " << row;
+  }
+}
+
+// A key after the query is not multiplied, though a later row of the same call reads it.
+TEST_P(DecodeAttention, LaterRowsKeysAreNotMultiplied) {
+  AttentionProblem problem(GetParam());
+  const AttentionCase& c = GetParam();
+  decode(c, problem.params(), 1);
+  const std::vector<float> before = problem.out();
+  for (int32_t s = 0; s < static_cast<int32_t>(c.seqs.size()); ++s) {
+    if (c.seqs[s].rows > 0 && c.seqs[s].len > 0) problem.write_token(s, c.seqs[s].len - 1, NAN, NAN);
+  }
+  decode(c, problem.params(), 1);
+  const int64_t width = static_cast<int64_t>(c.heads) * c.head_dim;
+  for (int32_t row = 0; row < problem.rows(); ++row) {
+    if (problem.row_pos(row) == c.seqs[problem.row_seq(row)].len - 1) continue;
+    for (int64_t i = row * width; i < (row + 1) * width; ++i)
+      ASSERT_EQ(problem.out()[i], before[i]) << "row " << row;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Padded, DecodeAttention, ::testing::ValuesIn(testing::padded_attention_cases()),
+                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Cases, DecodeAttention, ::testing::ValuesIn(testing::attention_cases()),
+                         [](const auto& info) { return info.param.name; });
+
+// Lengths on both sides of a partition's edge, and of several.
+TEST(DecodeAttentionLengths, PartitionEdges) {
+  for (int32_t edge : {cpu::kDecodeChunk, static_cast<int>(cpu::kDecodePartition),
+                       3 * static_cast<int>(cpu::kDecodePartition)}) {
+    AttentionProblem problem(
+        {.name = "edge", .heads = 2, .kv_heads = 1, .seqs = {{1, edge - 1}, {1, edge}, {1, edge + 1}}});
+    ref::paged_attention(problem.params());
+    const std::vector<float> out = problem.out(), lse = problem.lse();
+    decode(problem.shape(), problem.params(), 2);
+    expect_close(problem, out, lse, problem.out(), problem.lse());
+  }
+}
+
+// Above 64 partitions' worth of keys the partitions grow; their number does not.
+TEST(DecodeAttentionLengths, PartitionsAreBoundedAndCoverEverything) {
+  for (int64_t n : {0, 1, 1023, 1024, 1025, 65535, 65536, 65537, 131072, 1000000}) {
+    cpu::KeySet keys;
+    keys.end = n;
+    EXPECT_LE(keys.partitions(), cpu::kDecodeMaxPartitions) << n;
+    EXPECT_GE(keys.partitions() * keys.partition(), n);
+    EXPECT_LT((keys.partitions() - 1) * keys.partition(), std::max<int64_t>(n, 1));
+  }
+}
+
+// A list of every unit reads what dense reads.
+TEST(DecodeAttentionSelection, ListOfEverythingEqualsDense) {
+  AttentionCase c = {.name = "all", .seqs = {{1, 5}, {2, 700}, {1, 2500}}};
+  AttentionProblem dense(c);
+  decode(c, dense.params(), 2);
+  for (int32_t tokens : {1, 16, 48, 128}) {
+    c.select = true;
+    c.keep = 1;
+    c.tokens_per_unit = tokens;
+    AttentionProblem listed(c);
+    listed.params().q = dense.params().q;  // the draws differ once a Selection is drawn
+    listed.params().kv = dense.params().kv;
+    decode(c, listed.params(), 2);
+    expect_close(listed, dense.out(), dense.lse(), listed.out(), listed.lse());
+  }
+}
+
+// More row groups, and more partials, than one wave holds: same results as in waves of one.
+TEST(DecodeAttentionWaves, ManyRowsEqualTheSameRowsAlone) {
+  AttentionCase c = {.name = "waves", .heads = 2, .kv_heads = 2, .seqs = {{300, 2300}}};
+  AttentionProblem problem(c);
+  ThreadPool& pool = pool_of(2);
+  cpu::DecodeAttention large, small;
+  OpsLimits limits = decode_limits(c);
+  ASSERT_TRUE(large.prepare(limits, 2).ok());
+  limits.max_decode_rows = 1;
+  ASSERT_TRUE(small.prepare(limits, 2).ok());
+  large.run(problem.params(), pool);
+  const std::vector<float> out = problem.out();
+  std::fill(problem.out().begin(), problem.out().end(), NAN);
+  small.run(problem.params(), pool);
+  EXPECT_EQ(problem.out(), out);
+}
+
+TEST(DecodeAttentionPrepare, RefusesWhatItCannotDo) {
+  cpu::DecodeAttention attention;
+  OpsLimits limits;
+  limits.head_dim = 72;
+  EXPECT_NE(attention.prepare(limits, 1).message().find("head_dim 72"), std::string::npos);
+  limits.head_dim = 64;
+  limits.num_heads = 6;
+  limits.kv_heads = 4;
+  EXPECT_NE(attention.prepare(limits, 1).message().find("num_heads 6"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace fovea

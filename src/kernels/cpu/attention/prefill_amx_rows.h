@@ -1,0 +1,58 @@
+// Rows of the cache as bf16, for the engines on AMX tiles: what they do not read in place. Included between the attributes
+// that allow AVX-512 (prefill_amx_inl.h, xattention_amx_inl.h).
+#pragma once
+
+#include <fovea/ops.h>
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "kernels/cpu/attention/prefill_keys.h"
+#include "kernels/common/convert.h"
+
+namespace fovea::cpu {
+namespace {
+
+// Rounded to nearest even, as f32_to_bf16: a NaN stays a NaN.
+inline __m256i round_bf16(__m512 x) {
+  const __m512i u = _mm512_castps_si512(x);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+  __m512i r = _mm512_srli_epi32(_mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+  const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+  r = _mm512_mask_or_epi32(r, nan, _mm512_srli_epi32(u, 16), _mm512_set1_epi32(0x40));
+  return _mm512_cvtepi32_epi16(r);
+}
+
+// One key's K or V to bf16, hnd.
+inline void convert_row(const void* data, DType dtype, int64_t at, int32_t dim, uint16_t* to) {
+  for (int32_t i = 0; i < dim; i += 16) {
+    __m256i x;
+    if (dtype == DType::f32) {
+      x = round_bf16(_mm512_loadu_ps(static_cast<const float*>(data) + at + i));
+    } else {
+      x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(static_cast<const uint16_t*>(data) + at + i));
+      if (dtype == DType::f16) x = round_bf16(_mm512_cvtph_ps(x));
+    }
+    _mm256_store_si256(reinterpret_cast<__m256i*>(to + i), x);
+  }
+}
+
+inline uint16_t element_bf16(const void* data, DType dtype, int64_t at) {
+  return dtype == DType::bf16 ? static_cast<const uint16_t*>(data)[at]
+                              : f32_to_bf16(load_as_f32(data, dtype, at));
+}
+
+inline void convert_k(const KvView& kv, const KeyRun& run, int32_t i, uint16_t* to) {
+  const int64_t token = run.offset + i;
+  if (kv.layout == KvLayout::hnd) {
+    convert_row(kv.k, kv.dtype, run.base + token * kv.head_dim, kv.head_dim, to);
+    return;
+  }
+  const int64_t x = 16 / static_cast<int64_t>(dtype_bytes(kv.dtype));
+  for (int64_t e = 0; e < kv.head_dim; ++e) {
+    to[e] = element_bf16(kv.k, kv.dtype, run.base + (e / x * kv.block_size + token) * x + e % x);
+  }
+}
+
+}  // namespace
+}  // namespace fovea::cpu

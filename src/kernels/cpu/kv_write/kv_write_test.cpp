@@ -1,0 +1,168 @@
+#include "kernels/cpu/kv_write/kv_write.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "kernels/cpu/simd_targets_test_util.h"
+#include "kernels/ref/hash.h"
+#include "kernels/ref/kv_write.h"
+
+namespace fovea {
+namespace {
+
+struct Shape {
+  int tokens, heads, kv_heads, head_dim, rope_dim;
+  bool interleaved, norm;
+  DType dtype;
+  KvLayout layout;
+  int bits;  // 0: no codes
+};
+
+// Everything a call changes, so that two runs can be compared byte for byte.
+struct Memory {
+  std::vector<float> q;
+  std::vector<uint8_t> k, v;
+  std::vector<uint64_t> codes;
+  bool operator==(const Memory&) const = default;
+};
+
+struct Case {
+  explicit Case(const Shape& s) : shape(s) {
+    std::mt19937 rng(7);
+    std::normal_distribution<float> normal;
+    const int blocks = s.tokens / kBs + 3;
+    auto fill = [&](std::vector<float>& x, size_t n) {
+      x.resize(n);
+      for (float& e : x) e = normal(rng);
+    };
+    fill(initial.q, static_cast<size_t>(s.tokens) * s.heads * s.head_dim);
+    fill(k, static_cast<size_t>(s.tokens) * s.kv_heads * s.head_dim);
+    fill(v, k.size());
+    fill(q_norm, s.head_dim);
+    fill(k_norm, s.head_dim);
+    cos.resize(static_cast<size_t>(s.tokens) * s.rope_dim / 2);
+    sin = cos;
+    for (size_t i = 0; i < cos.size(); ++i) {
+      const float angle = normal(rng) * 100;
+      cos[i] = std::cos(angle), sin[i] = std::sin(angle);
+    }
+    slots.resize(blocks * kBs);
+    std::iota(slots.begin(), slots.end(), 0);
+    std::shuffle(slots.begin(), slots.end(), rng);
+    slots.resize(s.tokens);
+    if (s.tokens > 2) slots[1] = -1;
+    code_slots = slots;
+    std::reverse(code_slots.begin(), code_slots.end());
+    initial.k.assign(static_cast<size_t>(blocks) * s.kv_heads * kBs * s.head_dim * dtype_bytes(s.dtype),
+                     0xa5);
+    initial.v = initial.k;
+    initial.codes.assign(static_cast<size_t>(blocks) * s.kv_heads * (s.bits / 64) * kBs, 0xdead);
+    p.tokens = s.tokens, p.num_heads = s.heads, p.k = k.data(), p.v = v.data();
+    if (s.norm) p.q_norm = q_norm.data(), p.k_norm = k_norm.data();
+    p.rope_dim = s.rope_dim, p.rope_interleaved = s.interleaved, p.cos = cos.data(), p.sin = sin.data();
+    p.slot_mapping = slots.data();
+    p.kv.dtype = s.dtype, p.kv.layout = s.layout, p.kv.block_size = kBs;
+    p.kv.kv_heads = s.kv_heads, p.kv.head_dim = s.head_dim;
+    p.kv.head_stride = kBs * s.head_dim, p.kv.block_stride = s.kv_heads * p.kv.head_stride;
+    if (s.bits == 0) return;
+    rotation = HashRotation::make(s.head_dim, s.bits).value();
+    codes.codec = rotation.codec();
+    codes.head_stride = s.bits / 64 * kBs, codes.block_stride = s.kv_heads * codes.head_stride;
+    p.codes = &codes;
+  }
+
+  template <typename Run>
+  Memory run(const Run& fn) {
+    Memory m = initial;
+    p.q = m.q.data(), p.kv.k = m.k.data(), p.kv.v = m.v.data();
+    codes.codes = m.codes.data();
+    fn(p);
+    return m;
+  }
+
+  static constexpr int kBs = 16;
+  Shape shape;
+  Memory initial;
+  HashRotation rotation;
+  CodesView codes;
+  std::vector<float> k, v, q_norm, k_norm, cos, sin;
+  std::vector<int64_t> slots, code_slots;
+  KvWriteParams p;
+};
+
+const Shape kShapes[] = {
+    {1, 32, 8, 128, 128, false, false, DType::bf16, KvLayout::hnd, 128},
+    {5, 6, 2, 64, 64, false, true, DType::bf16, KvLayout::hnd, 64},
+    {2, 3, 1, 80, 80, false, true, DType::f16, KvLayout::hnd, 256},  // half of 40: no multiple of a vector
+    {3, 4, 4, 96, 32, true, false, DType::f16, KvLayout::classic, 128},
+    {4, 5, 5, 256, 64, true, true, DType::f32, KvLayout::classic, 128},
+    {7, 8, 2, 112, 20, true, false, DType::bf16, KvLayout::classic, 64},  // 10 pairs
+    {70, 14, 2, 64, 64, false, true, DType::f32, KvLayout::hnd, 128},     // over several tasks
+    {40, 4, 2, 64, 0, false, false, DType::bf16, KvLayout::hnd, 0},
+};
+
+TEST(CpuKvWrite, EqualsTheReferenceByteForByte) {
+  ThreadPool one(1), three(3);
+  for (const Shape& shape : kShapes) {
+    Case s(shape);
+    for (const int64_t* mapping : std::initializer_list<const int64_t*>{nullptr, s.code_slots.data()}) {
+      s.p.code_mapping = mapping;
+      const Memory want = s.run([](const KvWriteParams& p) { ref::kv_write(p); });
+      ASSERT_FALSE(want == s.initial);
+      cpu::for_each_target([&] {
+        for (ThreadPool* pool : {&one, &three}) {
+          const Memory got = s.run([&](const KvWriteParams& p) { cpu::kv_write(p, *pool); });
+          EXPECT_EQ(got.q, want.q) << "tokens " << shape.tokens;
+          EXPECT_EQ(got.k, want.k) << "tokens " << shape.tokens;
+          EXPECT_EQ(got.v, want.v) << "tokens " << shape.tokens;
+          EXPECT_EQ(got.codes, want.codes) << "tokens " << shape.tokens;
+        }
+      });
+    }
+  }
+}
+
+// Writing tokens together or one by one leaves the same memory: no result depends on the batch.
+TEST(CpuKvWrite, ATokenDoesNotSeeItsNeighbours) {
+  ThreadPool pool(2);
+  const Shape shape = {70, 6, 2, 64, 64, false, true, DType::bf16, KvLayout::hnd, 128};
+  Case s(shape);
+  const Memory together = s.run([&](const KvWriteParams& p) { cpu::kv_write(p, pool); });
+  const Memory alone = s.run([&](const KvWriteParams& p) {
+    for (int t = 0; t < shape.tokens; ++t) {
+      KvWriteParams one = p;
+      one.tokens = 1;
+      one.q += static_cast<int64_t>(t) * shape.heads * shape.head_dim;
+      one.k += static_cast<int64_t>(t) * shape.kv_heads * shape.head_dim;
+      one.v += static_cast<int64_t>(t) * shape.kv_heads * shape.head_dim;
+      one.cos += t * shape.rope_dim / 2;
+      one.sin += t * shape.rope_dim / 2;
+      one.slot_mapping += t;
+      cpu::kv_write(one, pool);
+    }
+  });
+  EXPECT_TRUE(together == alone);
+}
+
+TEST(CpuKvWrite, RoundsAsTheReferenceAtTheEdges) {
+  ThreadPool pool(1);
+  for (DType dtype : {DType::bf16, DType::f16, DType::f32}) {
+    Case s({1, 1, 1, 64, 0, false, false, dtype, KvLayout::hnd, 0});
+    const float edges[] = {0.0f,        -0.0f,    INFINITY, -INFINITY, NAN,    65504.0f,
+                           65520.0f,    65519.0f, 1e-8f,    6e-8f,     -3e-5f, 1.00390625f,
+                           1.01171875f, 3.4e38f,  1e-40f,   2049.0f,   2051.0f};
+    std::copy(std::begin(edges), std::end(edges), s.k.begin());
+    std::copy(std::begin(edges), std::end(edges), s.v.begin() + 30);
+    const Memory want = s.run([](const KvWriteParams& p) { ref::kv_write(p); });
+    cpu::for_each_target(
+        [&] { EXPECT_TRUE(s.run([&](const KvWriteParams& p) { cpu::kv_write(p, pool); }) == want); });
+  }
+}
+
+}  // namespace
+}  // namespace fovea

@@ -1,0 +1,355 @@
+#include "kernels/cpu/linear/linear.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <type_traits>
+
+#include "base/check.h"
+#include "kernels/cpu/linear/amx_linear.h"
+#include "kernels/cpu/linear/gemv.h"
+#include "kernels/cpu/linear/linear_convert.h"
+#include "kernels/cpu/linear/linear_f32.h"
+
+namespace fovea::cpu {
+namespace {
+
+constexpr int32_t kFewRows = 16;
+static_assert(kFewRows == kGemvMaxRows && kFewRows == kAmxLinearMaxRows);
+constexpr int32_t kMinTileRows = 5;                         // below, gemv is as fast and rounds nothing
+constexpr int64_t kTaskBytes = 256 << 10;                   // of weights that one task of few rows reads
+constexpr int64_t kTaskRows = 192;                          // at most, a multiple of both units:
+constexpr int64_t kGemvUnit = 12;                           // whole register tiles of 4 or 3 rows
+constexpr int64_t kTilesUnit = 64;                          // of amx_linear
+constexpr int64_t kPieces[] = {512, 256, 128, 64, 32, 16};  // rows that oneDNN kernels are compiled for
+constexpr int64_t kPackRows = 16;                           // rows of x that one task packs
+
+int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
+
+int64_t total_n(const LinearParams& p) {
+  int64_t n = 0;
+  for (int32_t i = 0; i < p.count; ++i) n += p.weights[i].n;
+  return n;
+}
+
+// Rows of W in a task of few rows: enough to be worth handing out, few enough that no worker waits long at
+// the end; a multiple of `unit`, the rows that the kernel takes at once.
+int64_t few_width(const LinearParams& p, const LinearWeight& w, int64_t unit, int threads) {
+  const int64_t by_bytes = kTaskBytes / (p.k * static_cast<int64_t>(dtype_bytes(w.dtype)));
+  const int64_t by_share = total_n(p) / (4 * threads);
+  return std::clamp(std::min(by_bytes, by_share) / unit * unit, unit, kTaskRows);
+}
+
+// The weights from row `begin` on.
+const uint8_t* rows_from(const LinearWeight& w, int64_t begin, int64_t k) {
+  return static_cast<const uint8_t*>(w.w) + begin * k * static_cast<int64_t>(dtype_bytes(w.dtype));
+}
+
+// Whole panels, as many as fit, unless that leaves workers idle.
+int64_t f32_width(const LinearParams& p, int threads) {
+  const int64_t share = total_n(p) / (3 * threads) / kF32PanelRows * kF32PanelRows;
+  return std::clamp(share, kF32PanelRows, kF32SliceRows);
+}
+
+void add_bias(const LinearWeight& w, int64_t begin, int64_t n, int64_t rows) {
+  if (!w.bias) return;
+  for (int64_t r = 0; r < rows; ++r) {
+    float* out = w.out + r * w.n + begin;
+    for (int64_t j = 0; j < n; ++j) out[j] += w.bias[begin + j];
+  }
+}
+
+}  // namespace
+
+// ---- Scratch
+// ----------------------------------------------------------------------------------------------------------
+
+template <typename T>
+Linear::Buffer<T> Linear::allocate(int64_t count) {
+  const size_t bytes = static_cast<size_t>(round_up(count * static_cast<int64_t>(sizeof(T)) + 64, 64));
+  return Buffer<T>(static_cast<T*>(std::aligned_alloc(64, bytes)));
+}
+
+bool Linear::uses_library() const {
+  return numerics_ == Numerics::bf16 && (features_.amx_bf16 || features_.avx512_bf16);
+}
+
+bool Linear::uses_tiles(DType dtype, int32_t rows) const {
+  return numerics_ == Numerics::bf16 && features_.amx_bf16 && dtype == DType::bf16 && rows >= kMinTileRows;
+}
+
+// oneDNN is asked for no fewer: our tiles are faster there, and for 16 rows it chose a kernel without AMX at
+// times.
+int64_t Linear::library_min_rows() const { return features_.amx_bf16 ? 32 : 16; }
+
+// Slices of W that a worker gives to oneDNN: two a worker where n is small, never more than 1024 rows.
+int64_t Linear::library_width(int64_t n) const {
+  return std::min(n, std::clamp<int64_t>(round_up(n / (2 * threads_), 64), 64, 1024));
+}
+
+Status Linear::prepare(const OpsLimits& limits, int threads, Numerics numerics, const CpuFeatures& features) {
+  if (limits.max_rows < 1 || limits.max_k < 1 || limits.max_n < 1 || threads < 1)
+    return Status::invalid_argument("linear: max_rows " + std::to_string(limits.max_rows) + ", max_k " +
+                                    std::to_string(limits.max_k) + ", max_n " + std::to_string(limits.max_n) +
+                                    ", threads " + std::to_string(threads) + ": each must be at least 1");
+  limits_ = limits;
+  numerics_ = numerics;
+  features_ = features;
+  threads_ = threads;
+  products_.clear();
+  workers_.clear();
+  workers_.resize(threads);
+  const int64_t k = limits.max_k;
+  bool enough = true;
+  const auto need = [&](auto& buffer, int64_t count) {
+    using T = std::remove_reference_t<decltype(buffer[0])>;
+    buffer = allocate<T>(count);
+    enough = enough && buffer != nullptr;
+  };
+  for (FewRows& few : few_) {
+    need(few.even_odd, gemv_packed_floats(kFewRows, k));
+    need(few.natural, gemv_packed_floats(kFewRows, k));
+    need(few.tiles, amx_packed_halves(k));
+  }
+  packed_.reset();
+  x_bf16_.reset();
+  if (limits.max_rows > kFewRows) {
+    if (uses_library()) {
+      need(x_bf16_, limits.max_rows * k);
+    } else {
+      need(packed_, f32_packed_floats(limits.max_rows, k));
+      for (Worker& w : workers_) need(w.panels, kF32ScratchFloats);
+    }
+  }
+  if (!enough)
+    return Status::resource_exhausted("linear: no memory for the scratch of " +
+                                      std::to_string(limits.max_rows) + " rows of " + std::to_string(k));
+  return {};
+}
+
+Status Linear::add_shape(int k, int n, DType dtype) {
+  if (dtype != DType::bf16 && dtype != DType::f16 && dtype != DType::f32)
+    return Status::unsupported("linear: weights of dtype " + std::string(dtype_name(dtype)) +
+                               ", bf16, f16 or f32 expected");
+  if (k < 1 || k > limits_.max_k || n < 1 || n > limits_.max_n)
+    return Status::invalid_argument("linear: weights [" + std::to_string(n) + ", " + std::to_string(k) +
+                                    "] beyond max_n " + std::to_string(limits_.max_n) + ", max_k " +
+                                    std::to_string(limits_.max_k));
+  if (!uses_library() || limits_.max_rows <= kFewRows) return {};
+  const int64_t width = library_width(n);
+  int64_t scratch = 0;
+  for (const int64_t slice : {width, n % width}) {
+    if (slice == 0) continue;
+    for (const int64_t rows : kPieces) {
+      if (rows > limits_.max_rows || rows < library_min_rows()) continue;
+      const Key key{rows, k, slice, n};
+      auto found = products_.find(key);
+      if (found == products_.end()) {
+        FOVEA_ASSIGN(LibraryProduct product, LibraryProduct::create(rows, k, slice, n, threads_));
+        found = products_.emplace(key, std::move(product)).first;
+      }
+      scratch = std::max(scratch, static_cast<int64_t>(found->second.scratch_bytes()));
+    }
+  }
+  for (Worker& w : workers_) {
+    if (w.library_size < scratch) w.library = allocate<uint8_t>(w.library_size = scratch);
+    const int64_t converted = dtype == DType::bf16 ? 0 : width * k;
+    if (w.weights_size < converted) w.weights = allocate<uint16_t>(w.weights_size = converted);
+    if ((scratch > 0 && !w.library) || (converted > 0 && !w.weights))
+      return Status::resource_exhausted("linear: no memory for the scratch of weights [" + std::to_string(n) +
+                                        ", " + std::to_string(k) + "]");
+  }
+  return {};
+}
+
+// ---- Sharing out the rows of W
+// --------------------------------------------------------------------------------------
+
+template <typename WidthOf>
+int64_t Linear::spans(const LinearParams& p, WidthOf width_of) {
+  int64_t tasks = 0;
+  for (int32_t i = 0; i < p.count; ++i) {
+    const int64_t width = width_of(p.weights[i]);
+    tasks += (p.weights[i].n + width - 1) / width;
+  }
+  return tasks;
+}
+
+template <typename WidthOf>
+Linear::Span Linear::span_at(const LinearParams& p, int64_t task, WidthOf width_of) {
+  for (int32_t i = 0; i < p.count; ++i) {
+    const LinearWeight& w = p.weights[i];
+    const int64_t width = width_of(w);
+    const int64_t tasks = (w.n + width - 1) / width;
+    if (task < tasks) return {&w, task * width, std::min(width, w.n - task * width)};
+    task -= tasks;
+  }
+  FOVEA_CHECK(false && "linear: a task beyond the last");
+}
+
+void Linear::run(const LinearParams& p, ThreadPool& pool) {
+  FOVEA_CHECK(p.rows >= 0 && p.rows <= limits_.max_rows && p.k >= 1 && p.k <= limits_.max_k);
+  FOVEA_CHECK(pool.size() <= threads_);
+  if (p.rows == 0 || p.count == 0) return;
+  if (p.full_precision) return run_full_precision(p, pool);
+  if (p.rows <= kFewRows) return run_few(p, pool);
+  if (uses_library()) return run_library(p, pool);
+  run_f32(p, pool);
+}
+
+// ---- 1 to 16 rows
+// ---------------------------------------------------------------------------------------------------
+
+void Linear::pack_few(const LinearParams& p, int32_t first, int32_t rows, FewRows& few) const {
+  few.first = first;
+  few.rows = rows;
+  bool even_odd = false, natural = false, tiles = false;
+  for (int32_t i = 0; i < p.count; ++i) {
+    const DType dtype = p.weights[i].dtype;
+    if (uses_tiles(dtype, rows))
+      tiles = true;
+    else
+      (dtype == DType::bf16 ? even_odd : natural) = true;
+  }
+  const float* x = p.x + static_cast<int64_t>(first) * p.k;
+  if (even_odd) gemv_pack(x, p.k, rows, p.k, DType::bf16, few.even_odd.get());
+  if (natural) gemv_pack(x, p.k, rows, p.k, DType::f32, few.natural.get());
+  if (tiles) amx_linear_pack(x, p.k, rows, p.k, few.tiles.get());
+}
+
+void Linear::multiply_few(const LinearParams& p, const Span& span, const FewRows& few) const {
+  const LinearWeight& w = *span.weight;
+  const uint8_t* rows_of_w = rows_from(w, span.begin, p.k);
+  const float* bias = w.bias ? w.bias + span.begin : nullptr;
+  float* out = w.out + static_cast<int64_t>(few.first) * w.n + span.begin;
+  if (uses_tiles(w.dtype, few.rows)) {
+    amx_linear({.packed = few.tiles.get(),
+                .rows = few.rows,
+                .k = p.k,
+                .w = reinterpret_cast<const uint16_t*>(rows_of_w),
+                .n = span.n,
+                .bias = bias,
+                .out = out,
+                .out_stride = w.n});
+    return;
+  }
+  const float* packed = w.dtype == DType::bf16 ? few.even_odd.get() : few.natural.get();
+  gemv({.packed = packed,
+        .rows = few.rows,
+        .k = p.k,
+        .w = rows_of_w,
+        .dtype = w.dtype,
+        .n = span.n,
+        .bias = bias,
+        .out = out,
+        .out_stride = w.n});
+}
+
+void Linear::run_few(const LinearParams& p, ThreadPool& pool) {
+  pack_few(p, 0, p.rows, few_[0]);
+  const auto width_of = [&](const LinearWeight& w) {
+    return few_width(p, w, uses_tiles(w.dtype, p.rows) ? kTilesUnit : kGemvUnit, pool.size());
+  };
+  pool.parallel_for(spans(p, width_of),
+                    [&](int64_t task, int) { multiply_few(p, span_at(p, task, width_of), few_[0]); });
+}
+
+// ---- Many rows, float32
+// ---------------------------------------------------------------------------------------------
+
+// The kernel for few rows, as often as it takes: there are few outputs, and it is the one that no mode rounds for.
+void Linear::run_full_precision(const LinearParams& p, ThreadPool& pool) {
+  constexpr int64_t kSlice = 24;  // outputs of a task: whole register tiles
+  for (int32_t i = 0; i < p.count; ++i) {
+    const LinearWeight& w = p.weights[i];
+    for (int32_t first = 0; first < p.rows; first += kFewRows) {
+      const int32_t rows = std::min(kFewRows, p.rows - first);
+      float* packed = few_[0].natural.get();
+      gemv_pack(p.x + int64_t{first} * p.k, p.k, rows, p.k, w.dtype, packed);
+      pool.parallel_for((w.n + kSlice - 1) / kSlice, [&](int64_t slice, int) {
+        const int64_t n = slice * kSlice;
+        gemv({.packed = packed,
+              .rows = rows,
+              .k = p.k,
+              .w = rows_from(w, n, p.k),
+              .dtype = w.dtype,
+              .n = std::min(kSlice, w.n - n),
+              .bias = w.bias ? w.bias + n : nullptr,
+              .out = w.out + int64_t{first} * w.n + n,
+              .out_stride = w.n});
+      });
+    }
+  }
+}
+
+void Linear::run_f32(const LinearParams& p, ThreadPool& pool) {
+  pool.parallel_for((p.rows + kPackRows - 1) / kPackRows, [&](int64_t task, int) {
+    f32_pack(p.x, p.rows, p.k, task * kPackRows, std::min<int64_t>(p.rows, (task + 1) * kPackRows),
+             packed_.get());
+  });
+  const int64_t width = f32_width(p, pool.size());
+  const auto width_of = [width](const LinearWeight&) { return width; };
+  pool.parallel_for(spans(p, width_of), [&](int64_t task, int worker) {
+    const Span span = span_at(p, task, width_of);
+    const LinearWeight& w = *span.weight;
+    const uint8_t* rows_of_w = rows_from(w, span.begin, p.k);
+    linear_f32({.packed = packed_.get(),
+                .rows = p.rows,
+                .k = p.k,
+                .w = rows_of_w,
+                .dtype = w.dtype,
+                .n = span.n,
+                .bias = w.bias ? w.bias + span.begin : nullptr,
+                .out = w.out + span.begin,
+                .out_stride = w.n},
+               workers_[worker].panels.get());
+  });
+}
+
+// ---- Many rows, bf16
+// ------------------------------------------------------------------------------------------------
+
+void Linear::run_library(const LinearParams& p, ThreadPool& pool) {
+  for (int32_t i = 0; i < p.count; ++i) {
+    if (p.weights[i].n > 0) FOVEA_CHECK(add_shape(p.k, p.weights[i].n, p.weights[i].dtype).ok());
+  }
+  pool.parallel_for((p.rows + kPackRows - 1) / kPackRows, [&](int64_t task, int) {
+    const int64_t begin = task * kPackRows * p.k,
+                  end = std::min<int64_t>(p.rows, (task + 1) * kPackRows) * p.k;
+    round_to_bf16(p.x + begin, end - begin, x_bf16_.get() + begin);
+  });
+  // oneDNN takes whole pieces; what is left goes to the kernels for few rows, at most 16 at a time.
+  const int64_t rows = p.rows - p.rows % library_min_rows();
+  int groups = 0;
+  for (int32_t first = static_cast<int32_t>(rows); first < p.rows; first += kFewRows)
+    pack_few(p, first, std::min(kFewRows, p.rows - first), few_[groups++]);
+  const auto width_of = [&](const LinearWeight& w) { return w.n > 0 ? library_width(w.n) : 1; };
+  pool.parallel_for(spans(p, width_of), [&](int64_t task, int worker) {
+    multiply_library(p, span_at(p, task, width_of), worker, rows, groups);
+  });
+}
+
+void Linear::multiply_library(const LinearParams& p, const Span& span, int worker, int64_t rows,
+                              int few_groups) {
+  const LinearWeight& w = *span.weight;
+  Worker& own = workers_[worker];
+  const int64_t k = p.k;
+  const auto* weights = reinterpret_cast<const uint16_t*>(rows_from(w, span.begin, k));
+  if (w.dtype != DType::bf16) {
+    to_bf16(rows_from(w, span.begin, k), w.dtype, span.n * k, own.weights.get());
+    weights = own.weights.get();
+  }
+  int64_t row = 0;
+  for (const int64_t piece : kPieces) {
+    for (; row + piece <= rows; row += piece) {
+      const auto found = products_.find(Key{piece, k, span.n, w.n});
+      FOVEA_CHECK(found != products_.end());
+      found->second.run(worker, x_bf16_.get() + row * k, weights, w.out + row * w.n + span.begin,
+                        own.library.get());
+    }
+  }
+  add_bias(w, span.begin, span.n, rows);
+  for (int i = 0; i < few_groups; ++i) multiply_few(p, span, few_[i]);
+}
+
+}  // namespace fovea::cpu

@@ -1,0 +1,98 @@
+// Linear layers on the CPU: which kernel multiplies how many rows, and how the rows of W are shared out to
+// workers.
+//
+//   rows      f32 numerics, or no bf16 hardware      bf16 numerics on AMX           on AVX-512 bf16 without
+//   AMX 1..4      gemv                                   gemv                           gemv 5..16     gemv
+//   amx_linear (bf16 weights)      gemv 17..      linear_f32                             oneDNN bf16, tail
+//   amx_linear   oneDNN bf16, tail gemv
+//
+// f32: a row's result has the same bits for any number of workers, and for any rows beside it within 1..16
+// and within 17..; between these two it differs by rounding alone (each is a float32 sum of the same exact
+// products, in another order). bf16: x is rounded to bf16 where the table says AMX or oneDNN, and so are f16
+// and f32 weights in oneDNN's part; gemv rounds nothing.
+#pragma once
+
+#include <fovea/ops.h>
+
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "kernels/cpu/cpu_features.h"
+#include "kernels/cpu/linear/linear_library.h"
+
+namespace fovea::cpu {
+
+class Linear {
+ public:
+  // Sizes all scratch. `threads`: workers of the pool that run() will get. Forgets the shapes of an earlier
+  // call. `features` is what the CPU can do; a test may claim less, or AVX-512 bf16, which oneDNN emulates.
+  Status prepare(const OpsLimits& limits, int threads, Numerics numerics,
+                 const CpuFeatures& features = cpu_features());
+
+  // Compiles what products with weights [n, k] will need. A shape that run() meets first is added then, which
+  // allocates.
+  Status add_shape(int k, int n, DType dtype);
+
+  // out = x W^T + bias for each weight. Rows at most limits.max_rows, k at most limits.max_k.
+  void run(const LinearParams& p, ThreadPool& pool);
+
+ private:
+  struct AlignedFree {
+    void operator()(void* p) const { std::free(p); }
+  };
+  template <typename T>
+  using Buffer = std::unique_ptr<T[], AlignedFree>;
+  template <typename T>
+  static Buffer<T> allocate(int64_t count);
+
+  // Up to 16 rows of x, packed for the kernels that take few rows.
+  struct FewRows {
+    int32_t first = 0, rows = 0;
+    Buffer<float> even_odd, natural;  // gemv's packings for bf16, and for f16 and f32
+    Buffer<uint16_t> tiles;           // amx_linear's
+  };
+  struct Worker {
+    Buffer<float> panels;      // linear_f32
+    Buffer<uint16_t> weights;  // a slice of f16 or f32 weights as bf16
+    Buffer<uint8_t> library;   // oneDNN's scratchpad
+    int64_t weights_size = 0, library_size = 0;
+  };
+  struct Span {  // rows [begin, begin + n) of weights[weight]
+    const LinearWeight* weight;
+    int64_t begin, n;
+  };
+  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t>;  // rows, k, n of the slice, n of the weight
+
+  void run_few(const LinearParams& p, ThreadPool& pool);
+  void run_f32(const LinearParams& p, ThreadPool& pool);
+  void run_full_precision(const LinearParams& p, ThreadPool& pool);
+  void run_library(const LinearParams& p, ThreadPool& pool);
+  void pack_few(const LinearParams& p, int32_t first, int32_t rows, FewRows& few) const;
+  void multiply_few(const LinearParams& p, const Span& span, const FewRows& few) const;
+  void multiply_library(const LinearParams& p, const Span& span, int worker, int64_t rows, int few_groups);
+
+  bool uses_tiles(DType dtype, int32_t rows) const;
+  bool uses_library() const;
+  int64_t library_min_rows() const;
+  int64_t library_width(int64_t n) const;
+  template <typename WidthOf>
+  static int64_t spans(const LinearParams& p, WidthOf width_of);
+  template <typename WidthOf>
+  static Span span_at(const LinearParams& p, int64_t task, WidthOf width_of);
+
+  OpsLimits limits_;
+  Numerics numerics_ = Numerics::f32;
+  CpuFeatures features_;
+  int threads_ = 0;
+  FewRows few_[2];
+  Buffer<float> packed_;     // x for linear_f32
+  Buffer<uint16_t> x_bf16_;  // x for oneDNN
+  std::vector<Worker> workers_;
+  std::map<Key, LibraryProduct> products_;
+};
+
+}  // namespace fovea::cpu

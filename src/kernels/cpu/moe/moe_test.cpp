@@ -1,0 +1,161 @@
+#include "kernels/cpu/moe/moe.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <string>
+
+#include "kernels/common/convert.h"
+#include "kernels/ref/moe.h"
+
+namespace fovea {
+namespace {
+
+struct MoeCase {
+  std::string name;
+  int32_t rows, hidden, inter, experts, top_k;
+  DType dtype = DType::bf16;
+  bool crowded = false;  // every row chooses the first experts
+};
+
+// Random experts and rows; rows choose different experts at random.
+struct Problem {
+  explicit Problem(const MoeCase& c)
+      : shape(c), rng(3), x(floats(size_t{1} * c.rows * c.hidden)), bias(floats(c.experts)), out(x.size(), NAN) {
+    const size_t each = size_t{1} * c.hidden * c.inter;
+    weights = narrow(floats(3 * each * c.experts), 0.2f);
+    gate_weight = narrow(floats(size_t{1} * c.experts * c.hidden), 0.3f);
+    const auto at = [&](size_t i) { return weights.data() + i * each * dtype_bytes(c.dtype); };
+    for (int32_t e = 0; e < c.experts; ++e) {
+      const bool chosen = !c.crowded || e < c.top_k;
+      gate.push_back(chosen ? at(3 * e) : nullptr);  // what nobody chose is not read
+      up.push_back(chosen ? at(3 * e + 1) : nullptr);
+      down.push_back(chosen ? at(3 * e + 2) : nullptr);
+    }
+    for (int32_t t = 0; t < c.rows; ++t) {
+      std::vector<int32_t> all(c.experts);
+      for (int32_t e = 0; e < c.experts; ++e) all[e] = e;
+      if (!c.crowded) std::shuffle(all.begin(), all.end(), rng);
+      ids.insert(ids.end(), all.begin(), all.begin() + c.top_k);
+    }
+    scale = floats(ids.size());
+  }
+  MoeExpertsParams params() {
+    return {x.data(),   out.data(),   shape.rows,  shape.hidden, shape.inter, shape.experts, shape.top_k,
+            ids.data(), scale.data(), gate.data(), up.data(),    down.data(), shape.dtype};
+  }
+  OpsLimits limits() const {
+    OpsLimits l;
+    l.max_rows = std::max(1, shape.rows);
+    l.max_k = l.max_n = std::max(shape.hidden, shape.inter);
+    l.moe = {shape.experts, shape.top_k, shape.hidden, shape.inter};
+    return l;
+  }
+  std::vector<float> floats(size_t n) {
+    std::normal_distribution<float> normal;
+    std::vector<float> v(n);
+    for (float& f : v) f = normal(rng);
+    return v;
+  }
+  std::vector<uint8_t> narrow(const std::vector<float>& v, float factor) const {
+    std::vector<uint8_t> bytes(v.size() * dtype_bytes(shape.dtype));
+    for (size_t i = 0; i < v.size(); ++i) store_f32(bytes.data(), shape.dtype, static_cast<int64_t>(i), v[i] * factor);
+    return bytes;
+  }
+
+  MoeCase shape;
+  std::mt19937 rng;
+  std::vector<float> x, bias, out, scale;
+  std::vector<uint8_t> weights, gate_weight;
+  std::vector<const void*> gate, up, down;
+  std::vector<int32_t> ids;
+};
+
+void run(Problem& problem, const MoeExpertsParams& p, int threads) {
+  ThreadPool pool(threads);
+  cpu::Linear linear;
+  cpu::Moe moe;
+  ASSERT_TRUE(linear.prepare(problem.limits(), threads, Numerics::f32).ok());
+  ASSERT_TRUE(moe.prepare(problem.limits(), threads).ok());
+  moe.experts(p, linear, pool);
+}
+
+class MoeExperts : public ::testing::TestWithParam<MoeCase> {};
+
+TEST_P(MoeExperts, EqualTheReference) {
+  Problem problem(GetParam());
+  ref::moe_experts(problem.params());
+  const std::vector<float> want = problem.out;
+  for (int threads : {1, 3}) {
+    std::fill(problem.out.begin(), problem.out.end(), NAN);
+    run(problem, problem.params(), threads);
+    for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(problem.out[i], want[i], 2e-5f * (1 + std::abs(want[i]))) << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, MoeExperts,
+    ::testing::Values(MoeCase{"one_row", 1, 40, 24, 7, 3}, MoeCase{"few_rows", 9, 40, 24, 7, 3, DType::f32},
+                      MoeCase{"rows", 70, 72, 20, 5, 2, DType::f16}, MoeCase{"all_experts", 19, 16, 8, 4, 4},
+                      MoeCase{"crowded", 40, 33, 17, 9, 2, DType::bf16, true}, MoeCase{"one_expert", 30, 16, 16, 1, 1},
+                      MoeCase{"blocks", 1100, 24, 8, 3, 1}, MoeCase{"no_rows", 0, 16, 8, 4, 2}),
+    [](const auto& info) { return info.param.name; });
+
+// Where an expert has at most 16 rows in either batch, a row's bits do not depend on the others.
+TEST(MoeExpertsRows, ARowHasTheSameBitsAlone) {
+  Problem problem({"", 12, 48, 32, 6, 3});
+  run(problem, problem.params(), 2);
+  const std::vector<float> all = problem.out;
+  for (int32_t t = 0; t < 12; ++t) {
+    MoeExpertsParams p = problem.params();
+    p.x += t * 48;
+    p.ids += t * 3;
+    p.weights += t * 3;
+    p.rows = 1;
+    run(problem, p, 1);
+    ASSERT_TRUE(std::equal(problem.out.begin(), problem.out.begin() + 48, all.begin() + t * 48)) << "row " << t;
+  }
+}
+
+TEST(MoeRoute, EqualsTheReferenceAndDependsOnTheRowAlone) {
+  for (DType dtype : {DType::bf16, DType::f32}) {
+    Problem problem({"", 50, 40, 8, 48, 6, dtype});
+    std::vector<int32_t> want_ids(50 * 6), ids(50 * 6), one_ids(6);
+    std::vector<float> want(50 * 6), weights(50 * 6), one(6);
+    MoeRouteParams p{problem.x.data(), 50, 40, problem.gate_weight.data(), dtype, problem.bias.data(), 48, 8, 3, 2, 6};
+    p.ids = want_ids.data();
+    p.weights = want.data();
+    ref::moe_route(p);
+    ThreadPool pool(3);
+    cpu::Moe moe;
+    cpu::Linear linear;
+    ASSERT_TRUE(moe.prepare(problem.limits(), 3).ok());
+    ASSERT_TRUE(linear.prepare(problem.limits(), 3, Numerics::bf16).ok());
+    p.ids = ids.data();
+    p.weights = weights.data();
+    moe.route(p, linear, pool);
+    EXPECT_EQ(ids, want_ids);
+    for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(weights[i], want[i], 1e-5f);
+    for (int32_t t = 0; t < 50; ++t) {
+      MoeRouteParams row = p;
+      row.x += t * 40;
+      row.rows = 1;
+      row.ids = one_ids.data();
+      row.weights = one.data();
+      moe.route(row, linear, pool);
+      ASSERT_TRUE(std::equal(one_ids.begin(), one_ids.end(), ids.begin() + t * 6)) << "row " << t;
+      ASSERT_TRUE(std::equal(one.begin(), one.end(), weights.begin() + t * 6)) << "row " << t;
+    }
+  }
+}
+
+TEST(MoePrepare, NamesWhatIsWrong) {
+  cpu::Moe moe;
+  OpsLimits limits;
+  limits.moe = {4, 5, 16, 16};
+  EXPECT_NE(moe.prepare(limits, 1).message().find("5 of 4 a token"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace fovea

@@ -1,0 +1,289 @@
+#include "kernels/cpu/select/hash_kernels.h"
+
+#include <cstddef>
+
+#include "base/check.h"
+
+#define HWY_WANT_AVX3_DL
+#include "kernels/cpu/simd_targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/select/hash_kernels.cpp"
+#include <hwy/foreach_target.h>
+//
+#include <hwy/cache_control.h>
+#include <hwy/highway.h>
+#include "kernels/cpu/select/hash_encode_inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace fovea::cpu::HWY_NAMESPACE {
+
+void encode(const HashCodec& codec, const float* x, uint64_t* words) { encode_hash(codec, x, words); }
+
+// ---- Scan -------------------------------------------------------------------------------------------------
+
+constexpr int kFar = 0x3fff;  // beyond any distance
+using WordTag = hn::CappedTag<uint64_t, 8>;
+using WordVec = hn::Vec<WordTag>;
+
+// A query's words as the scan wants them: where there is no population count, the nibbles of key ^ query are
+// the nibbles of the key xor those of the query, so the keys are split once for all queries of the group.
+struct QueryWord {
+  uint64_t low;   // low nibbles; the whole word where population count is native
+  uint64_t high;  // high nibbles, moved down
+};
+
+#undef FOVEA_NATIVE_POPCOUNT  // of the target before
+#if HWY_TARGET == HWY_AVX3_DL || HWY_TARGET == HWY_SCALAR
+#define FOVEA_NATIVE_POPCOUNT 1
+#else
+#define FOVEA_NATIVE_POPCOUNT 0
+#endif
+
+HWY_INLINE QueryWord split(uint64_t word) {
+  constexpr uint64_t kNibbles = 0x0f0f0f0f0f0f0f0full;
+  return FOVEA_NATIVE_POPCOUNT ? QueryWord{word, 0} : QueryWord{word & kNibbles, (word >> 4) & kNibbles};
+}
+
+// Distances fit 32 bits, and a minimum of 64-bit lanes is two instructions or more: the upper halves are
+// zero.
+HWY_INLINE WordVec least(WordVec a, WordVec b) {
+#if HWY_TARGET == HWY_SCALAR
+  return hn::Min(a, b);
+#else
+  const hn::Repartition<uint32_t, WordTag> d32;
+  return hn::BitCast(WordTag(), hn::Min(hn::BitCast(d32, a), hn::BitCast(d32, b)));
+#endif
+}
+
+#if FOVEA_NATIVE_POPCOUNT
+constexpr int kVectorsAtOnce = 2;  // for one load of the queries
+
+// Lane by lane the least distance from any of the queries to kVectors vectors of tokens, whose words are
+// block_size apart.
+template <int kWords, int kQueries, int kVectors>
+HWY_INLINE WordVec nearest_query(const uint64_t* HWY_RESTRICT codes, int block_size,
+                                 const QueryWord* HWY_RESTRICT queries, int query_count) {
+  const WordTag d;
+  WordVec keys[kVectors][kWords], nearest[kVectors];
+  for (int v = 0; v < kVectors; ++v) {
+    for (int w = 0; w < kWords; ++w) {
+      keys[v][w] = hn::LoadU(d, codes + w * block_size + v * static_cast<int>(hn::Lanes(d)));
+    }
+  }
+  const auto distance = [&](int v, const QueryWord* HWY_RESTRICT query) HWY_ATTR {
+    WordVec sum = hn::PopulationCount(hn::Xor(keys[v][0], hn::Set(d, query[0].low)));
+    for (int w = 1; w < kWords; ++w) {
+      sum = hn::Add(sum, hn::PopulationCount(hn::Xor(keys[v][w], hn::Set(d, query[w].low))));
+    }
+    return sum;
+  };
+  for (int v = 0; v < kVectors; ++v) nearest[v] = distance(v, queries);
+  HWY_UNROLL(8)
+  for (int q = 1; q < (kQueries > 0 ? kQueries : query_count); ++q) {
+    for (int v = 0; v < kVectors; ++v) nearest[v] = least(nearest[v], distance(v, queries + q * kWords));
+  }
+  for (int v = 1; v < kVectors; ++v) nearest[0] = least(nearest[0], nearest[v]);
+  return nearest[0];
+}
+#else
+constexpr int kVectorsAtOnce = 1;  // bound by the vector ports: two were no faster
+
+template <int kWords, int kQueries, int kVectors>
+HWY_INLINE WordVec nearest_query(const uint64_t* HWY_RESTRICT codes, int block_size,
+                                 const QueryWord* HWY_RESTRICT queries, int query_count) {
+  const WordTag d;
+  const hn::Repartition<uint8_t, WordTag> d8;
+  const WordVec nibbles = hn::Set(d, 0x0f0f0f0f0f0f0f0full);
+  alignas(16) static constexpr uint8_t kCounts[16] = {0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4};
+  const auto table = hn::LoadDup128(d8, kCounts);
+  WordVec low[kWords], high[kWords], nearest = hn::Set(d, kFar);
+  for (int w = 0; w < kWords; ++w) {
+    const WordVec key = hn::LoadU(d, codes + w * block_size);
+    low[w] = hn::And(key, nibbles);
+    high[w] = hn::And(hn::ShiftRight<4>(key), nibbles);
+  }
+  for (int q = 0; q < (kQueries > 0 ? kQueries : query_count); ++q, queries += kWords) {
+    auto sum = hn::Zero(d8);  // at most 8 a word: bytes hold the sum of all words, so one SAD a token
+    for (int w = 0; w < kWords; ++w) {
+      const auto a = hn::BitCast(d8, hn::Xor(low[w], hn::Set(d, queries[w].low)));
+      const auto b = hn::BitCast(d8, hn::Xor(high[w], hn::Set(d, queries[w].high)));
+      sum = hn::Add(sum, hn::Add(hn::TableLookupBytes(table, a), hn::TableLookupBytes(table, b)));
+    }
+    nearest = least(nearest, hn::SumsOf8(sum));
+  }
+  return nearest;
+}
+#endif
+
+// Least distance from any of the queries to the first `valid` tokens of a block.
+template <int kWords, int kQueries>
+HWY_INLINE uint16_t block_distance(const uint64_t* HWY_RESTRICT codes, int block_size, int valid,
+                                   const QueryWord* HWY_RESTRICT queries, int query_count) {
+  const WordTag d;
+  const int lanes = static_cast<int>(hn::Lanes(d)), step = kVectorsAtOnce * lanes;
+  const WordVec far = hn::Set(d, kFar);
+  WordVec best = far;
+  int t = 0;
+  if (valid >= step) {
+    best = nearest_query<kWords, kQueries, kVectorsAtOnce>(codes, block_size, queries, query_count);
+    for (t = step; t + step <= valid; t += step) {
+      best = least(
+          best, nearest_query<kWords, kQueries, kVectorsAtOnce>(codes + t, block_size, queries, query_count));
+    }
+  }
+  for (; t < valid; t += lanes) {
+    const WordVec nearest = nearest_query<kWords, kQueries, 1>(codes + t, block_size, queries, query_count);
+    best = least(best, hn::IfThenElse(hn::FirstN(d, static_cast<size_t>(valid - t)), nearest, far));
+  }
+  const hn::Rebind<uint16_t, WordTag> d16;
+  return hn::GetLane(hn::MinOfLanes(d16, hn::TruncateTo(d16, best)));
+}
+
+constexpr int kPrefetchHeads = 16;    // block heads ahead: some 500 cycles of scoring, a memory latency
+constexpr int kMaxQueryWords = 1024;  // [kv_heads, queries_per_head, words] of a scan
+
+template <int kWords, int kQueries>
+HWY_INLINE void scan_blocks(const HashScan& s, const QueryWord* HWY_RESTRICT queries, int32_t begin,
+                            int32_t end) {
+  const int32_t blocks = (s.len + s.block_size - 1) / s.block_size;
+  const int lines = kWords * s.block_size / 8;  // cache lines of a head's codes
+  const int32_t distance_ahead = (kPrefetchHeads + s.kv_heads - 1) / s.kv_heads;  // blocks
+  const int query_words = s.queries_per_head * kWords;
+  for (int32_t b = begin; b < end; ++b) {
+    const int valid = s.len - b * s.block_size < s.block_size ? s.len - b * s.block_size : s.block_size;
+    const int32_t ahead = b + distance_ahead < blocks ? b + distance_ahead : b;
+    const uint64_t* here = s.codes + s.slots[b] * s.block_stride;
+    const uint64_t* next = s.codes + s.slots[ahead] * s.block_stride;
+    const QueryWord* HWY_RESTRICT query = queries;
+    uint16_t* to = s.distances + b;
+    uint16_t nearest = kFar;
+    for (int h = 0; h < s.kv_heads; ++h, query += query_words, to += s.distance_stride) {
+      if (s.slot_head_stride != 0) {
+        const int32_t* slots = s.slots + h * s.slot_head_stride;
+        here = s.codes + slots[b] * s.block_stride + h * s.head_stride;
+        next = s.codes + slots[ahead] * s.block_stride + h * s.head_stride;
+      }
+      for (int line = 0; line < lines; line += kWords) {
+        for (int w = 0; w < kWords; ++w) hwy::Prefetch(next + (line + w) * 8);
+      }
+      const uint16_t distance =
+          block_distance<kWords, kQueries>(here, s.block_size, valid, query, s.queries_per_head);
+      if (!s.share_heads) *to = distance;
+      nearest = distance < nearest ? distance : nearest;
+      here += s.head_stride;
+      next += s.head_stride;
+    }
+    if (s.share_heads) s.distances[b] = nearest;
+  }
+}
+
+// Groups of four queries are common, and worth a loop without a loop inside.
+template <int kWords>
+HWY_INLINE void scan_words(const HashScan& s, const QueryWord* HWY_RESTRICT queries, int32_t begin,
+                           int32_t end) {
+  if (s.queries_per_head == 4) return scan_blocks<kWords, 4>(s, queries, begin, end);
+  scan_blocks<kWords, 0>(s, queries, begin, end);
+}
+
+void scan(const HashScan& s, int32_t begin, int32_t end) {
+  QueryWord queries[kMaxQueryWords];
+  const int count = s.kv_heads * s.queries_per_head * s.words;
+  FOVEA_CHECK(count <= kMaxQueryWords);
+  for (int i = 0; i < count; ++i) queries[i] = split(s.queries[i]);
+  switch (s.words) {
+    case 1:
+      return scan_words<1>(s, queries, begin, end);
+    case 2:
+      return scan_words<2>(s, queries, begin, end);
+    case 4:
+      return scan_words<4>(s, queries, begin, end);
+    default:
+      FOVEA_CHECK(false && "words is 1, 2 or 4");
+  }
+}
+
+// ---- Top-k ------------------------------------------------------------------------------------------------
+
+using DistanceTag = hn::CappedTag<int16_t, 32>;
+
+// How many of distances[0..count) are < bound.
+HWY_INLINE int32_t count_below(const int16_t* HWY_RESTRICT distances, int32_t count, int32_t bound) {
+  const DistanceTag d;
+  const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
+  const auto limit = hn::Set(d, static_cast<int16_t>(bound));
+  size_t below = 0;
+  int32_t i = 0;
+  for (; i + lanes <= count; i += lanes)
+    below += hn::CountTrue(d, hn::Lt(hn::LoadU(d, distances + i), limit));
+  if (i < count) {
+    const auto valid = hn::FirstN(d, static_cast<size_t>(count - i));
+    below += hn::CountTrue(d, hn::And(valid, hn::Lt(hn::LoadU(d, distances + i), limit)));
+  }
+  return static_cast<int32_t>(below);
+}
+
+HWY_INLINE uint64_t mask_bits(DistanceTag d, hn::Mask<DistanceTag> mask) {
+  uint8_t bytes[8] = {};
+  hn::StoreMaskBits(d, mask, bytes);
+  uint64_t bits;
+  __builtin_memcpy(&bits, bytes, 8);
+  return bits;
+}
+
+// Distances are small integers: the keep-th least is found by halving the range of values, one counting sweep
+// each, and one more sweep writes out what lies below it and the first of those equal to it. O(count), no
+// sort.
+void topk(const uint16_t* distances_u16, int32_t count, int32_t keep, int32_t max_distance, int32_t first,
+          int32_t* units) {
+  const auto* distances = reinterpret_cast<const int16_t*>(distances_u16);
+  int32_t low = 0, high = max_distance;  // the threshold: the least t with count(<= t) >= keep
+  while (low < high) {
+    const int32_t middle = (low + high) / 2;
+    if (count_below(distances, count, middle + 1) >= keep) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  int32_t equal_left = keep - count_below(distances, count, low);
+  const DistanceTag d;
+  const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
+  const auto limit = hn::Set(d, static_cast<int16_t>(low));
+  int32_t* const end = units + keep;
+  for (int32_t i = 0; units != end; i += lanes) {
+    const auto v = hn::LoadU(d, distances + i);
+    uint64_t valid = count - i < lanes ? (uint64_t{1} << (count - i)) - 1 : ~uint64_t{0};
+    uint64_t kept = mask_bits(d, hn::Lt(v, limit)) & valid;
+    for (uint64_t equal = mask_bits(d, hn::Eq(v, limit)) & valid; equal && equal_left > 0;
+         equal &= equal - 1) {
+      kept |= equal & (~equal + 1);
+      --equal_left;
+    }
+    for (; kept; kept &= kept - 1) *units++ = first + i + __builtin_ctzll(kept);
+  }
+}
+
+}  // namespace fovea::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace fovea::cpu {
+
+HWY_EXPORT(encode);
+HWY_EXPORT(scan);
+HWY_EXPORT(topk);
+
+void hash_encode(const HashCodec& codec, const float* x, uint64_t* words) {
+  HWY_DYNAMIC_DISPATCH(encode)(codec, x, words);
+}
+
+void hash_scan(const HashScan& s, int32_t begin, int32_t end) { HWY_DYNAMIC_DISPATCH(scan)(s, begin, end); }
+
+void hash_topk(const uint16_t* distances, int32_t count, int32_t keep, int32_t max_distance, int32_t first,
+               int32_t* units) {
+  FOVEA_CHECK(keep >= 1 && keep <= count);
+  HWY_DYNAMIC_DISPATCH(topk)(distances, count, keep, max_distance, first, units);
+}
+
+}  // namespace fovea::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,158 @@
+#include "kernels/cpu/select/hash_select.h"
+
+#include <algorithm>
+#include <new>
+#include <string>
+
+#include "base/check.h"
+#include "kernels/cpu/select/block_windows.h"
+#include "kernels/cpu/select/hash_kernels.h"
+#include "kernels/ref/hash.h"
+
+namespace fovea::cpu {
+namespace {
+
+constexpr int kRowsPerPass = 16;  // bounds the scratch: 4 MiB at 128K tokens, 16 KV heads
+// Of a scan task: some 5 us at least. Few and long ones, since a task's first blocks have not been asked for;
+// but several per thread, lest one waits for the other's last.
+constexpr int32_t kLeastBlocks = 64, kMostBlocks = 512;
+constexpr int32_t kTasksPerThread = 8;
+
+int32_t ceil_div(int32_t a, int32_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+// Rows [first, first + rows) of a call. Row r of a pass uses slice r of the scratch.
+struct HashSelect::Pass {
+  const HashSelectParams& p;
+  int first = 0;
+  int rows = 0;
+  int32_t longest = 0;   // blocks of a row that is scored
+  int32_t per_task = 1;  // blocks of a scan task
+
+  int group() const { return p.num_heads / p.kv_heads; }
+  int words() const { return p.codes.codec.bits / 64; }
+  int queries_per_head() const { return p.average_group ? 1 : group(); }
+  int lists() const { return p.share_heads ? 1 : p.kv_heads; }
+  BlockWindows windows(int row) const {
+    return BlockWindows::of(p.row_len[first + row], p.block_size, p.k[first + row], p.init_blocks, p.local_blocks);
+  }
+  bool scores(int row) const { return windows(row).by_score() > 0; }
+};
+
+Status HashSelect::prepare(const OpsLimits& limits, int threads) {
+  (void)threads;
+  rows_ = std::clamp(limits.max_decode_rows, 1, kRowsPerPass);
+  num_heads_ = limits.num_heads;
+  kv_heads_ = limits.kv_heads;
+  blocks_ = (limits.max_len + limits.block_size - 1) / limits.block_size;
+  distance_stride_ = (blocks_ + 31) / 32 * 32 + kDistancePadding;
+  const size_t queries = static_cast<size_t>(rows_) * num_heads_ * kMaxHashWords;
+  const size_t distances = static_cast<size_t>(rows_) * kv_heads_ * distance_stride_;
+  try {
+    queries_.assign(queries, 0);
+    distances_.assign(distances, 0);
+  } catch (const std::bad_alloc&) {
+    return Status::resource_exhausted("hash selection: no memory for " +
+                                      std::to_string(queries * 8 + distances * 2) + " bytes of scratch");
+  }
+  return {};
+}
+
+void HashSelect::encode(const Pass& pass, int64_t task) {
+  const HashSelectParams& p = pass.p;
+  const int row = static_cast<int>(task / p.kv_heads);
+  const int h = static_cast<int>(task % p.kv_heads);
+  if (!pass.scores(row)) return;
+  const HashCodec& codec = p.codes.codec;
+  const int words = pass.words();
+  const float* q =
+      p.q + (static_cast<int64_t>(pass.first + row) * p.num_heads + h * pass.group()) * codec.head_dim;
+  uint64_t* out =
+      queries_.data() + (static_cast<int64_t>(row) * p.kv_heads + h) * pass.queries_per_head() * words;
+  if (!p.average_group) {
+    for (int g = 0; g < pass.group(); ++g) hash_encode(codec, q + g * codec.head_dim, out + g * words);
+    return;
+  }
+  alignas(64) float sum[kMaxHeadDim];  // has the signs of the mean
+  std::copy_n(q, codec.head_dim, sum);
+  for (int g = 1; g < pass.group(); ++g) {
+    for (int i = 0; i < codec.head_dim; ++i) sum[i] += q[g * codec.head_dim + i];
+  }
+  hash_encode(codec, sum, out);
+}
+
+void HashSelect::scan(const Pass& pass, int64_t task) {
+  const HashSelectParams& p = pass.p;
+  // Rows of one sequence follow each other over the same codes: what one has brought into the cache the next
+  // reads there.
+  const int row = static_cast<int>(task % pass.rows);
+  const int32_t chunk = static_cast<int32_t>(task / pass.rows);
+  const BlockWindows w = pass.windows(row);
+  if (w.by_score() == 0) return;
+  const int32_t begin = w.init + chunk * pass.per_task;  // windows need no score
+  const int32_t end = std::min(w.end(), begin + pass.per_task);
+  if (begin >= end) return;
+  HashScan s;
+  s.queries =
+      queries_.data() + static_cast<int64_t>(row) * p.kv_heads * pass.queries_per_head() * pass.words();
+  s.kv_heads = p.kv_heads;
+  s.queries_per_head = pass.queries_per_head();
+  s.words = pass.words();
+  s.block_size = p.block_size;
+  s.codes = p.codes.codes;
+  s.block_stride = p.codes.block_stride;
+  s.head_stride = p.codes.head_stride;
+  s.slots = p.table.slots + p.row_seq[pass.first + row] * p.table.seq_stride;
+  s.slot_head_stride = p.table.head_stride;
+  s.len = p.row_len[pass.first + row];
+  s.share_heads = p.share_heads;
+  s.distances = distances_.data() + static_cast<int64_t>(row) * p.kv_heads * distance_stride_;
+  s.distance_stride = distance_stride_;
+  hash_scan(s, begin, end);
+}
+
+void HashSelect::keep(const Pass& pass, int64_t task) {
+  const HashSelectParams& p = pass.p;
+  const int row = static_cast<int>(task / pass.lists());
+  const int list = static_cast<int>(task % pass.lists());
+  const int64_t at = static_cast<int64_t>(pass.first + row) * pass.lists() + list;
+  int32_t* units = p.units + at * p.capacity;
+  const BlockWindows w = pass.windows(row);
+  p.counts[at] = w.count;
+  w.fill(units);
+  if (w.by_score() == 0) return;
+  const uint16_t* distances =
+      distances_.data() + (static_cast<int64_t>(row) * p.kv_heads + list) * distance_stride_ + w.init;
+  hash_topk(distances, w.end() - w.init, w.by_score(), p.codes.codec.bits, w.init, units + w.init);
+}
+
+void HashSelect::run(const HashSelectParams& p, ThreadPool& pool) {
+  FOVEA_CHECK(p.kv_heads >= 1 && p.kv_heads <= kv_heads_ && p.num_heads <= num_heads_);
+  FOVEA_CHECK(p.num_heads % p.kv_heads == 0 && p.codes.codec.head_dim <= kMaxHeadDim);
+  FOVEA_CHECK(p.block_size >= 8 && p.block_size % 8 == 0 && p.init_blocks >= 0 && p.local_blocks >= 0);
+  for (int first = 0; first < p.rows; first += rows_) {
+    Pass pass{p, first, std::min(rows_, p.rows - first)};
+    bool any = false;
+    for (int row = 0; row < pass.rows; ++row) {
+      FOVEA_CHECK(p.row_len[first + row] >= 0 && pass.windows(row).blocks <= blocks_);
+      FOVEA_CHECK(p.k[first + row] >= 1 && p.k[first + row] <= p.capacity);
+      if (!pass.scores(row)) continue;
+      any = true;
+      pass.longest = std::max(pass.longest, pass.windows(row).blocks);
+    }
+    const int64_t lists = static_cast<int64_t>(pass.rows) * pass.lists();
+    if (!any) {
+      for (int64_t t = 0; t < lists; ++t) keep(pass, t);
+      continue;
+    }
+    pass.per_task =
+        std::clamp(ceil_div(pass.longest, kTasksPerThread * pool.size()), kLeastBlocks, kMostBlocks);
+    const int64_t chunks = ceil_div(pass.longest, pass.per_task);
+    pool.parallel_for(static_cast<int64_t>(pass.rows) * p.kv_heads, [&](int64_t t, int) { encode(pass, t); });
+    pool.parallel_for(static_cast<int64_t>(pass.rows) * chunks, [&](int64_t t, int) { scan(pass, t); });
+    pool.parallel_for(lists, [&](int64_t t, int) { keep(pass, t); });
+  }
+}
+
+}  // namespace fovea::cpu
