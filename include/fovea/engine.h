@@ -1,15 +1,17 @@
 // The engine: a model, its paged KV cache, a scheduler and a step loop. See request.h and options.h.
 #pragma once
 
-#include <fovea/method.h>
 #include <fovea/options.h>
 #include <fovea/request.h>
+#include <fovea/selection.h>
 #include <fovea/status.h>
+#include <fovea/types.h>
 
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace fovea {

@@ -1,7 +1,6 @@
 // Options of an engine. Names are those of vLLM's and llama.cpp's flags, so that users know them.
 #pragma once
 
-#include <fovea/ops.h>
 #include <fovea/types.h>
 
 #include <cstdint>

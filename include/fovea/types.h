@@ -1,4 +1,4 @@
-// Element types and strong ids that every public header shares.
+// Element types, strong ids and shapes that every public header shares.
 #pragma once
 
 #include <compare>
@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string_view>
+#include <vector>
 
 namespace fovea {
 
@@ -57,6 +58,32 @@ using KvHeadIdx = StrongId<struct KvHeadTag>;   // 0-based KV head
 using PlaneIdx = StrongId<struct PlaneTag>;     // 0-based plane of a KV cache
 using RequestId = StrongId<struct RequestTag, uint64_t>;
 using SequenceId = StrongId<struct SequenceTag, uint64_t>;  // one answer of a request (n answers: n sequences)
+
+// How index keys are kept, and in what q and k are rounded. Caches of two modes never mix: the planes' names differ.
+enum class IndexPrecision : uint8_t {
+  exact,  // float32
+  bf16,   // bf16
+  fp8,    // Hadamard over di (a power of two up to 128) with di^-0.5, bf16 in and out; then e4m3, round to nearest even,
+          // saturating, with one scale a token (q: a head), amax clamped at 1e-4, scale 2^ceil(log2(amax / 448))
+};
+
+// Sizes of a model that its attention depends on.
+struct ModelShape {
+  int32_t num_layers = 0;
+  int32_t num_heads = 0;
+  int32_t kv_heads = 0;  // MLA: 1, the latent that all heads share
+  int32_t head_dim = 0;  // of a key in the cache; MLA: kv_lora_rank + rope_dim
+  int32_t block_size = 16;
+  int64_t kv_bytes_per_token_head = 0;  // K + V of one token and one KV head
+  // MLA; 0 elsewhere.
+  int32_t kv_lora_rank = 0;
+  int32_t rope_dim = 0;
+  // DSA's indexer; 0 where the model has none.
+  int32_t index_heads = 0;
+  int32_t index_dim = 0;
+  int32_t index_topk = 0;                     // tokens
+  std::vector<int32_t> shared_index_layers;   // layers without an indexer: they read what the one before chose
+};
 
 }  // namespace fovea
 

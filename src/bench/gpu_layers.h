@@ -3,10 +3,9 @@
 #pragma once
 
 #include "device/device.h"
+#include "kernels/ops/ops.h"
 #include "kernels/ref/hash.h"
 #include "kv/kv_cache.h"
-
-#include <fovea/ops.h>
 
 #include <functional>
 #include <memory>

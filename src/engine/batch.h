@@ -8,8 +8,8 @@
 #include "engine/sequence.h"
 #include "kv/block_manager.h"
 #include "model/forward.h"
+#include "sparse/method.h"
 
-#include <fovea/method.h>
 #include <fovea/options.h>
 
 #include <memory>

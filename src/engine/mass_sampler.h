@@ -2,9 +2,7 @@
 #pragma once
 
 #include "model/forward.h"
-
-#include <fovea/method.h>
-#include <fovea/ops.h>
+#include "sparse/method.h"
 
 #include <vector>
 

@@ -6,8 +6,6 @@
 // table entries that no row needs are a slot that does not exist.
 #pragma once
 
-#include <fovea/ops.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -18,6 +16,8 @@
 
 #include "kernels/case_rows.h"
 #include "kernels/common/convert.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/limits.h"
 
 namespace fovea::testing {
 

@@ -4,8 +4,6 @@
 // in unused blocks are NaN, and table entries that no row needs name a block that does not exist.
 #pragma once
 
-#include <fovea/dsa_ops.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -17,6 +15,7 @@
 #include <vector>
 
 #include "kernels/common/convert.h"
+#include "kernels/ops/dsa.h"
 
 namespace fovea::testing {
 

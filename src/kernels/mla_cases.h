@@ -5,8 +5,6 @@
 // does not exist.
 #pragma once
 
-#include <fovea/ops.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -17,6 +15,8 @@
 
 #include "kernels/case_rows.h"
 #include "kernels/common/convert.h"
+#include "kernels/ops/limits.h"
+#include "kernels/ops/mla.h"
 
 namespace fovea::testing {
 

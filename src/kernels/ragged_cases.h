@@ -2,7 +2,6 @@
 // read, and the gaps between rows, are NaN.
 #pragma once
 
-#include <fovea/ops.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,6 +10,8 @@
 #include <random>
 #include <string>
 #include <vector>
+
+#include "kernels/ops/attention.h"
 
 namespace fovea::testing {
 

@@ -2,10 +2,10 @@
 // BlockManager's.
 #pragma once
 
+#include "kernels/ops/attention.h"
 #include "kv/cache_op.h"
 #include "kv/plane.h"
 
-#include <fovea/ops.h>
 #include <fovea/status.h>
 #include <fovea/types.h>
 

@@ -6,8 +6,8 @@
 #pragma once
 
 #include "device/device.h"
+#include "kv/plane_spec.h"
 
-#include <fovea/plane.h>
 #include <fovea/status.h>
 #include <fovea/types.h>
 

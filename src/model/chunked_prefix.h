@@ -7,8 +7,7 @@
 #pragma once
 
 #include "device/device.h"
-
-#include <fovea/ops.h>
+#include "kernels/ops/ops.h"
 
 #include <span>
 

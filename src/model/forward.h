@@ -6,9 +6,7 @@
 #include "model/config.h"
 #include "model/placed_weights.h"
 #include "sparse/layer_policy.h"
-
-#include <fovea/method.h>
-#include <fovea/ops.h>
+#include "sparse/method.h"
 
 #include <cstdint>
 #include <memory>

@@ -1,13 +1,14 @@
 // The one registry of methods, and the YAML that configures them.
 #pragma once
 
-#include <fovea/method.h>
 #include <fovea/options.h>
 #include <fovea/status.h>
 
 #include <memory>
 #include <string>
 #include <vector>
+
+#include "sparse/method.h"
 
 namespace fovea {
 

@@ -2,8 +2,7 @@
 #pragma once
 
 #include "base/thread_pool.h"
-
-#include <fovea/ops.h>
+#include "kernels/ops/ops.h"
 
 #include <memory>
 

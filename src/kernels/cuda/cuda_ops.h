@@ -1,10 +1,11 @@
 // The CUDA backend: NVIDIA GPUs of compute capability 8.0 and later, with ways of their own for 9.0.
 #pragma once
 
-#include <fovea/ops.h>
 #include <fovea/status.h>
 
 #include <memory>
+
+#include "kernels/ops/ops.h"
 
 namespace fovea {
 

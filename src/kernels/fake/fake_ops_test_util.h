@@ -2,8 +2,7 @@
 #pragma once
 
 #include "device/fake/fake_device_test_util.h"
-
-#include <fovea/ops.h>
+#include "kernels/ops/ops.h"
 
 #include <memory>
 #include <utility>

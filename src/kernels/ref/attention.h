@@ -1,7 +1,7 @@
 // Paged attention, scalar: the definition that every other kernel is compared with.
 #pragma once
 
-#include <fovea/ops.h>
+#include "kernels/ops/attention.h"
 
 namespace fovea::ref {
 

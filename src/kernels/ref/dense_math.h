@@ -2,7 +2,8 @@
 // shows.
 #pragma once
 
-#include <fovea/ops.h>
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/linear.h"
 
 namespace fovea::ref {
 

@@ -2,9 +2,9 @@
 // constant of the score folded in. Source: DeepSeek-V3.2 as docs/dsa.md restates it.
 #pragma once
 
-#include <fovea/dsa_ops.h>
-
 #include <cstdint>
+
+#include "kernels/ops/dsa.h"
 
 namespace fovea {
 
@@ -36,7 +36,7 @@ void index_store(const IndexKeysView& keys, int64_t slot, float* key);
 // Key at a slot as float32 [di], without its scale.
 void index_load(const IndexKeysView& keys, int64_t slot, float* key);
 
-// As fovea/dsa_ops.h states it.
+// As kernels/ops/dsa.h states it.
 void index_write(const IndexWriteParams& p);
 void check_index_write(const IndexWriteParams& p);
 

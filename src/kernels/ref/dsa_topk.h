@@ -1,9 +1,9 @@
 // Scores of the DSA indexer and the choice of tokens, scalar, each step a function of its own.
 #pragma once
 
-#include <fovea/dsa_ops.h>
-
 #include <cstdint>
+
+#include "kernels/ops/dsa.h"
 
 namespace fovea::ref {
 
@@ -31,7 +31,7 @@ void write_mapped_row(const IndexMap& map, int32_t row, const int32_t* positions
 // The map of the fused transform.
 IndexMap fused_map(const IndexTopkParams& p);
 
-// As fovea/dsa_ops.h states them. Without `logits`, index_topk takes memory of its own for one row.
+// As kernels/ops/dsa.h states them. Without `logits`, index_topk takes memory of its own for one row.
 void index_topk(const IndexTopkParams& p);
 void index_transform(const IndexTransformParams& p);
 // Rows of a chunk of the materialised form: as many as p.logits has room for, at least one.

@@ -1,10 +1,10 @@
 // Where element i of a token's key and value lies in its block, counted from the start of (slot, KV head): the two layouts of
-// fovea/ops.h.
+// kernels/ops/attention.h.
 #pragma once
 
-#include <fovea/ops.h>
-
 #include <cstdint>
+
+#include "kernels/ops/attention.h"
 
 namespace fovea::ref {
 

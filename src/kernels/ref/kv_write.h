@@ -2,7 +2,7 @@
 // reference.
 #pragma once
 
-#include <fovea/ops.h>
+#include "kernels/ops/kv_write.h"
 
 namespace fovea::ref {
 

@@ -1,14 +1,15 @@
 // Mixture of experts, scalar: the choice of experts, and their sum.
 #pragma once
 
-#include <fovea/ops.h>
+#include "kernels/ops/linear.h"
+#include "kernels/ops/moe.h"
 
 namespace fovea::ref {
 
 // Most groups that experts may divide into.
 inline constexpr int32_t kMaxExpertGroups = 64;
 
-// See fovea/mla_ops.h. The logits and the experts' products are summed in float64. moe_experts rounds activations to bf16
+// See kernels/ops/moe.h. The logits and the experts' products are summed in float64. moe_experts rounds activations to bf16
 // before each product where `numerics` says so.
 void moe_route(const MoeRouteParams& p);
 void moe_experts(const MoeExpertsParams& p, Numerics numerics = Numerics::f32);

@@ -1,11 +1,11 @@
 // Attention over contiguous keys and values, and the merge of two partial results, scalar.
 #pragma once
 
-#include <fovea/ops.h>
+#include "kernels/ops/attention.h"
 
 namespace fovea::ref {
 
-// See fovea/mla_ops.h. Sums in float64.
+// See kernels/ops/attention.h. Sums in float64.
 void ragged_attend(const RaggedAttentionParams& p);
 void lse_merge(const LseMergeParams& p);
 

@@ -1,9 +1,9 @@
 // The scalar backend: every operation as obviously right as it can be. What all others are tested against.
 #pragma once
 
-#include <fovea/ops.h>
-
 #include <memory>
+
+#include "kernels/ops/ops.h"
 
 namespace fovea {
 

@@ -2,10 +2,11 @@
 // is small beside the product that made it).
 #pragma once
 
-#include <fovea/ops.h>
-
+#include <cstddef>
 #include <cstdint>
 #include <vector>
+
+#include "kernels/ops/sample.h"
 
 namespace fovea::ref {
 

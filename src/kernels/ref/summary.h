@@ -1,8 +1,8 @@
-// What stands for a block when blocks are chosen, scalar: fovea/summary_ops.h states each operation. They allocate; not for
+// What stands for a block when blocks are chosen, scalar: kernels/ops/select.h states each operation. They allocate; not for
 // speed.
 #pragma once
 
-#include <fovea/ops.h>
+#include "kernels/ops/select.h"
 
 namespace fovea::ref {
 

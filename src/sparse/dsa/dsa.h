@@ -2,10 +2,10 @@
 // attention reads the best `topk` of them. Index keys lie in planes named by their precision; the forward pass writes them.
 #pragma once
 
-#include <fovea/method.h>
 #include <fovea/options.h>
 
 #include "device/step_memory.h"
+#include "sparse/method.h"
 
 #include <string>
 #include <vector>

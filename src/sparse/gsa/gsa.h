@@ -6,15 +6,17 @@
 // never by a step of a steady decode, and given back when it finishes. A fork begins without any.
 #pragma once
 
-#include <fovea/method.h>
 #include <fovea/options.h>
 
 #include "device/step_memory.h"
 #include "sparse/gsa/chosen_lists.h"
 #include "sparse/gsa/recency.h"
 #include "sparse/gsa_family/common.h"
+#include "sparse/method.h"
 
 #include <memory>
+#include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 

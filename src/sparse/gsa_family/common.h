@@ -1,11 +1,11 @@
 // What the methods of the GSA family share: the checks of their options, and the codes of their keys.
 #pragma once
 
-#include <fovea/method.h>
 #include <fovea/options.h>
 
 #include "device/device.h"
 #include "kernels/ref/hash.h"
+#include "sparse/method.h"
 
 #include <string>
 

@@ -2,13 +2,17 @@
 // blocks per KV head. Codes live in the plane `codes` and are written by the fused cache write.
 #pragma once
 
-#include <fovea/method.h>
 #include <fovea/options.h>
 
 #include "device/step_memory.h"
 #include "sparse/gsa_family/common.h"
+#include "sparse/method.h"
 
+#include <cstddef>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
 
 namespace fovea {
 

@@ -2,10 +2,10 @@
 // of queries, which blocks of keys hold most of the attention; the rest is not read. It keeps nothing beside K and V.
 #pragma once
 
-#include <fovea/method.h>
 #include <fovea/options.h>
 
 #include "device/device.h"
+#include "sparse/method.h"
 
 #include <string>
 #include <vector>

@@ -2,13 +2,15 @@
 // how.
 #pragma once
 
-#include <fovea/ops.h>
+#include <fovea/status.h>
 
 #include <cstdint>
 #include <vector>
 
 #include "base/thread_pool.h"
 #include "kernels/cpu/attention/decode_inner.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/limits.h"
 
 namespace fovea::cpu {
 

@@ -6,12 +6,11 @@
 #define FOVEA_KERNELS_CPU_KEY_ROW_INL_H_
 #endif
 
-#include <fovea/ops.h>
-
 #include <cstring>
 
 #include <hwy/highway.h>
 #include "kernels/cpu/elementwise/elementwise_inl.h"
+#include "kernels/ops/attention.h"
 #include "kernels/ref/hash.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -1,7 +1,6 @@
 // Prefill attention on the CPU: tiles of query rows over paged K and V, online softmax.
 #pragma once
 
-#include <fovea/ops.h>
 #include <fovea/status.h>
 
 #include <memory>
@@ -9,6 +8,9 @@
 
 #include "base/thread_pool.h"
 #include "kernels/cpu/attention/prefill_engine.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/limits.h"
+#include "kernels/ops/linear.h"
 
 namespace fovea::cpu {
 

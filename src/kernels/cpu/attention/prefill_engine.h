@@ -1,12 +1,11 @@
 // What runs the jobs of a prefill call: a row of a table, so that tests can put in another.
 #pragma once
 
-#include <fovea/ops.h>
-
 #include <cstddef>
 #include <cstdint>
 
 #include "kernels/cpu/attention/prefill_plan.h"
+#include "kernels/ops/linear.h"
 
 namespace fovea::cpu {
 

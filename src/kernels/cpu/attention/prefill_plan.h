@@ -1,11 +1,10 @@
 // Cuts one prefill call into tasks: (sequence, range of query rows, heads that share their keys). Pure.
 #pragma once
 
-#include <fovea/ops.h>
-
 #include <cstdint>
 
 #include "kernels/cpu/attention/prefill_keys.h"
+#include "kernels/ops/attention.h"
 
 namespace fovea::cpu {
 

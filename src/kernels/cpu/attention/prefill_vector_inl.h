@@ -7,8 +7,6 @@
 #define FOVEA_KERNELS_CPU_PREFILL_VECTOR_INL_H_
 #endif
 
-#include <fovea/ops.h>
-
 #include <hwy/highway.h>
 
 #include <type_traits>

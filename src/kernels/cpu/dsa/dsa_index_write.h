@@ -1,9 +1,8 @@
 // Index queries and keys of the DSA indexer: norm, rope, rounding, cache write, on all threads.
 #pragma once
 
-#include <fovea/ops.h>
-
 #include "base/thread_pool.h"
+#include "kernels/ops/dsa.h"
 
 namespace fovea::cpu {
 

@@ -7,16 +7,15 @@
 #define FOVEA_KERNELS_CPU_DSA_PANEL_INL_H_
 #endif
 
-#include <fovea/dsa_ops.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
 #include <hwy/highway.h>
-#include "kernels/cpu/dsa/dsa_sweep.h"
 #include "kernels/common/convert.h"
+#include "kernels/cpu/dsa/dsa_sweep.h"
+#include "kernels/ops/dsa.h"
 #include "kernels/ref/dsa_index.h"
 
 HWY_BEFORE_NAMESPACE();

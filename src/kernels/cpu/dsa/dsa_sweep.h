@@ -2,9 +2,9 @@
 // best. Chosen at run time for the CPU; docs/dsa.md says why they look so.
 #pragma once
 
-#include <fovea/dsa_ops.h>
-
 #include <cstdint>
+
+#include "kernels/ops/dsa.h"
 
 namespace fovea::cpu {
 

@@ -1,7 +1,6 @@
 // The DSA indexer's choice of tokens: scores stream by tiles into running lists of candidates, on any number of threads.
 #pragma once
 
-#include <fovea/ops.h>
 #include <fovea/status.h>
 
 #include <cstddef>
@@ -10,6 +9,8 @@
 
 #include "base/thread_pool.h"
 #include "kernels/cpu/dsa/dsa_sweep.h"
+#include "kernels/ops/dsa.h"
+#include "kernels/ops/limits.h"
 
 namespace fovea::cpu {
 

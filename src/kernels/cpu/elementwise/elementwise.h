@@ -3,9 +3,8 @@
 // decode row.
 #pragma once
 
-#include <fovea/ops.h>
-
 #include "base/thread_pool.h"
+#include "kernels/ops/elementwise.h"
 
 namespace fovea::cpu {
 

@@ -12,7 +12,7 @@
 // and f32 weights in oneDNN's part; gemv rounds nothing.
 #pragma once
 
-#include <fovea/ops.h>
+#include <fovea/status.h>
 
 #include <cstdlib>
 #include <map>
@@ -23,6 +23,8 @@
 #include "base/thread_pool.h"
 #include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/linear/linear_library.h"
+#include "kernels/ops/limits.h"
+#include "kernels/ops/linear.h"
 
 namespace fovea::cpu {
 

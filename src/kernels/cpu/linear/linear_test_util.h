@@ -1,8 +1,6 @@
 // A linear call with its data, and the float64 result that every kernel is held to.
 #pragma once
 
-#include <fovea/ops.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -11,6 +9,8 @@
 #include <vector>
 
 #include "kernels/common/convert.h"
+#include "kernels/ops/limits.h"
+#include "kernels/ops/linear.h"
 
 namespace fovea::testing {
 

@@ -1,15 +1,17 @@
 // Absorbed latent attention on the CPU: which worker computes which rows, heads and keys. docs/mla.md tells how.
 #pragma once
 
-#include <fovea/ops.h>
+#include <fovea/status.h>
 
 #include <cstdlib>
 #include <memory>
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "kernels/cpu/mla/mla_inner.h"
 #include "kernels/cpu/attention/prefill_plan.h"
+#include "kernels/cpu/mla/mla_inner.h"
+#include "kernels/ops/limits.h"
+#include "kernels/ops/mla.h"
 
 namespace fovea::cpu {
 

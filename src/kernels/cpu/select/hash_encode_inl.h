@@ -7,11 +7,10 @@
 #define FOVEA_KERNELS_CPU_HASH_ENCODE_INL_H_
 #endif
 
-#include <fovea/ops.h>
-
 #include <cstring>
 
 #include <hwy/highway.h>
+#include "kernels/ops/kv_write.h"
 #include "kernels/ref/hash.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -1,9 +1,9 @@
 // The SIMD pieces of selection by hash codes: encode, scan, top-k. Chosen at run time for the CPU.
 #pragma once
 
-#include <fovea/ops.h>
-
 #include <cstdint>
+
+#include "kernels/ops/kv_write.h"
 
 namespace fovea::cpu {
 

@@ -1,9 +1,9 @@
 // Scores of blocks by their summaries. Chosen at run time for the CPU.
 #pragma once
 
-#include <fovea/ops.h>
-
 #include <cstdint>
+
+#include "kernels/ops/select.h"
 
 namespace fovea::cpu {
 

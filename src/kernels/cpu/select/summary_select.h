@@ -1,13 +1,14 @@
 // Selection of blocks by one summary each: scores, then the best.
 #pragma once
 
-#include <fovea/ops.h>
 #include <fovea/status.h>
 
 #include <cstdint>
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "kernels/ops/limits.h"
+#include "kernels/ops/select.h"
 
 namespace fovea::cpu {
 

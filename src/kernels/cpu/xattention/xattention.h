@@ -2,7 +2,6 @@
 // and block sums a choice before the next tiles of queries are scored. See docs/xattention.md.
 #pragma once
 
-#include <fovea/ops.h>
 #include <fovea/status.h>
 
 #include <cstdint>
@@ -11,6 +10,9 @@
 
 #include "base/thread_pool.h"
 #include "kernels/cpu/xattention/xattention_job.h"
+#include "kernels/ops/limits.h"
+#include "kernels/ops/linear.h"
+#include "kernels/ops/xattention.h"
 
 namespace fovea::cpu {
 

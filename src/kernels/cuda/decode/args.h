@@ -1,11 +1,10 @@
 // What a decode kernel is launched with.
 #pragma once
 
-#include <fovea/ops.h>
-
 #include <cstdint>
 
 #include "kernels/cuda/decode/config.h"
+#include "kernels/ops/attention.h"
 
 namespace fovea::cuda::decode {
 

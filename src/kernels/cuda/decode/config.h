@@ -2,10 +2,11 @@
 // looked at.
 #pragma once
 
-#include <fovea/ops.h>
-
 #include <cstdint>
 #include <string>
+
+#include "kernels/ops/attention.h"
+#include "kernels/ops/limits.h"
 
 namespace fovea::cuda::decode {
 

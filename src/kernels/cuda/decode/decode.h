@@ -8,7 +8,6 @@
 // of 16 bytes, and so do their heads and blocks.
 #pragma once
 
-#include <fovea/ops.h>
 #include <fovea/status.h>
 
 #include <cuda_runtime_api.h>
@@ -18,6 +17,8 @@
 
 #include "device/device.h"
 #include "kernels/cuda/decode/config.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/limits.h"
 
 namespace fovea::cuda {
 

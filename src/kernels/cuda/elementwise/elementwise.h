@@ -1,9 +1,8 @@
 // SiLU times up, and the cosines and sines of rotary angles.
 #pragma once
 
-#include <fovea/ops.h>
-
 #include "kernels/cuda/launch.h"
+#include "kernels/ops/elementwise.h"
 
 namespace fovea::cuda {
 

@@ -1,9 +1,8 @@
 // Embedding: rows of the table as float32.
 #pragma once
 
-#include <fovea/ops.h>
-
 #include "kernels/cuda/launch.h"
+#include "kernels/ops/elementwise.h"
 
 namespace fovea::cuda {
 

@@ -3,9 +3,9 @@
 // then over registers: every sum rounds as the reference's does, so codes are equal bit for bit.
 #pragma once
 
-#include <fovea/ops.h>
-
 #include <cstdint>
+
+#include "kernels/ops/kv_write.h"
 
 namespace fovea::cuda::hash {
 

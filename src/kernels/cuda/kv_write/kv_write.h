@@ -2,9 +2,9 @@
 // (KvWriteParams).
 #pragma once
 
-#include <fovea/ops.h>
-
 #include <cuda_runtime_api.h>
+
+#include "kernels/ops/kv_write.h"
 
 namespace fovea::cuda {
 

@@ -2,9 +2,8 @@
 // launch.
 #pragma once
 
-#include <fovea/ops.h>
-
 #include "kernels/cuda/launch.h"
+#include "kernels/ops/linear.h"
 
 namespace fovea::cuda {
 

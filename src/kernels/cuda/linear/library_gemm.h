@@ -1,7 +1,7 @@
 // Products of many rows through cuBLASLt, its choice of algorithm kept for each shape.
 #pragma once
 
-#include <fovea/ops.h>
+#include <fovea/status.h>
 
 #include <cuda_runtime_api.h>
 

@@ -2,9 +2,9 @@
 // does not take.
 #pragma once
 
-#include <fovea/ops.h>
-
 #include <cuda_runtime_api.h>
+
+#include "kernels/ops/linear.h"
 
 namespace fovea::cuda {
 

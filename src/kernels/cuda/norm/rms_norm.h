@@ -1,9 +1,8 @@
 // RMSNorm with the residual addition before it.
 #pragma once
 
-#include <fovea/ops.h>
-
 #include "kernels/cuda/launch.h"
+#include "kernels/ops/elementwise.h"
 
 namespace fovea::cuda {
 

@@ -5,13 +5,16 @@
 // its state exactly as it was.
 #pragma once
 
-#include <fovea/ops.h>
+#include <fovea/status.h>
 
 #include <cuda_runtime_api.h>
 
 #include "device/device.h"
 #include "kernels/cuda/prefill/config.h"
 #include "kernels/cuda/prefill/tensor_map.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/limits.h"
+#include "kernels/ops/linear.h"
 
 namespace fovea::cuda {
 

@@ -5,8 +5,6 @@
 // execute_finished -> step_finish; register_kv_caches -> planes; estimate_num_slots_sparsed -> estimate_blocks.
 #pragma once
 
-#include <fovea/ops.h>
-#include <fovea/plane.h>
 #include <fovea/selection.h>
 #include <fovea/status.h>
 #include <fovea/types.h>
@@ -17,28 +15,13 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/ops/ops.h"
+#include "kv/plane_spec.h"
+
 namespace fovea {
 
 class Device;
 class StepMemory;
-
-// What a method may know of the model.
-struct ModelShape {
-  int32_t num_layers = 0;
-  int32_t num_heads = 0;
-  int32_t kv_heads = 0;  // MLA: 1, the latent that all heads share
-  int32_t head_dim = 0;  // of a key in the cache; MLA: kv_lora_rank + rope_dim
-  int32_t block_size = 16;
-  int64_t kv_bytes_per_token_head = 0;  // K + V of one token and one KV head
-  // MLA; 0 elsewhere.
-  int32_t kv_lora_rank = 0;
-  int32_t rope_dim = 0;
-  // DSA's indexer; 0 where the model has none.
-  int32_t index_heads = 0;
-  int32_t index_dim = 0;
-  int32_t index_topk = 0;                     // tokens
-  std::vector<int32_t> shared_index_layers;   // layers without an indexer: they read what the one before chose
-};
 
 // Sizes of the largest step, so that a method allocates once.
 struct MethodLimits {

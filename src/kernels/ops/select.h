@@ -1,15 +1,40 @@
-// What of a block stands for it when blocks are chosen: the mean of its keys, the box around them, one hash code, or (the
-// truth that these approximate) the attention mass it holds. Part of ops.h, whose conventions hold.
+// Selection of blocks for rows that read only a part of their context: by hash codes of the keys, by a summary of each block
+// (the mean of its keys, the box around them, one hash code), or by the attention mass that a block holds, which all of these
+// approximate. ops.h has the conventions.
 //
 // Sources: mean: UCM's GSA; box: Quest (Tang et al. 2024); codes: docs/hash-selection.md.
 #pragma once
 
-#include <fovea/ops.h>
-#include <fovea/types.h>
-
 #include <cstdint>
 
+#include "kernels/ops/attention.h"
+#include "kernels/ops/kv_write.h"
+
 namespace fovea {
+
+// For each query row r: encode its H query heads, score[kv_head, block] = max over the block's tokens at positions
+// < row_len[r] and over the group's heads of (bits - 2 * hamming), then keep k[r] blocks: the first `init_blocks`, the last
+// `local_blocks` (the partial one is the last), the rest by score, ties to the lower index; ascending. k[r] >= blocks: all.
+struct HashSelectParams {
+  int32_t rows = 0;
+  int32_t num_heads = 0;
+  int32_t kv_heads = 0;
+  int32_t block_size = 16;
+  const float* q = nullptr;           // [rows, H, d], post-rope
+  const int32_t* row_seq = nullptr;   // [rows] row of the page table
+  const int32_t* row_len = nullptr;   // [rows] keys visible to the row; 0 pads a batch: its counts become 0
+  const int32_t* k = nullptr;         // [rows] blocks to keep, >= 1, <= capacity
+  int32_t init_blocks = 1;
+  int32_t local_blocks = 2;
+  bool average_group = false;         // average the query over the group before encoding
+  bool share_heads = false;           // one selection over all KV heads (score = max over them); groups = 1
+  int32_t max_len = 0;                // >= every row_len: bounds scratch
+  CodesView codes;
+  PageTableView table;                // block table (codes are indexed by BlockId)
+  int32_t* units = nullptr;           // out [rows, groups, capacity]
+  int32_t* counts = nullptr;          // out [rows, groups]
+  int32_t capacity = 0;
+};
 
 // Brings the summaries of all blocks up to date that `slot_mapping` touches, from the keys in the cache: offsets 0 up to the
 // highest that the step wrote (tokens of a block are written in order, so these are its valid tokens; what lies beyond is

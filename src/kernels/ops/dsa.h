@@ -8,17 +8,11 @@
 // order give the same bits, and a score does not depend on the rows or keys beside it.
 #pragma once
 
+#include <fovea/types.h>
+
 #include <cstdint>
 
 namespace fovea {
-
-// How index keys are kept, and in what q and k are rounded. Caches of two modes never mix: the planes' names differ.
-enum class IndexPrecision : uint8_t {
-  exact,  // float32
-  bf16,   // bf16
-  fp8,    // Hadamard over di (a power of two up to 128) with di^-0.5, bf16 in and out; then e4m3, round to nearest even,
-          // saturating, with one scale a token (q: a head), amax clamped at 1e-4, scale 2^ceil(log2(amax / 448))
-};
 
 constexpr int64_t index_element_bytes(IndexPrecision p) {
   return p == IndexPrecision::exact ? 4 : p == IndexPrecision::bf16 ? 2 : 1;

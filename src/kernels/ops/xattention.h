@@ -1,5 +1,5 @@
-// XAttention's estimate for sparse prefill (Xu et al. 2025): which blocks of keys each block of queries reads. Part of
-// ops.h, whose conventions hold; docs/xattention.md tells how and why.
+// XAttention's estimate for sparse prefill (Xu et al. 2025): which blocks of keys each block of queries reads. ops.h has the
+// conventions; docs/xattention.md tells how and why.
 //
 // A cell is S = `stride` consecutive tokens, a block block_size tokens; both are anchored at position 0 of the sequence, so
 // a choice does not depend on where a chunk begins. R = block_size / S cells make a block. Per query head:
@@ -13,10 +13,10 @@
 // them: unscaled sums overflow 16-bit types.
 #pragma once
 
-#include <fovea/ops.h>
-
 #include <algorithm>
 #include <cstdint>
+
+#include "kernels/ops/attention.h"
 
 namespace fovea {
 

@@ -1,0 +1,36 @@
+// Linear layers. ops.h has the conventions.
+#pragma once
+
+#include <fovea/types.h>
+
+#include <cstdint>
+
+namespace fovea {
+
+// How linear layers multiply. Attention scores and softmax are float32 in both.
+enum class Numerics : uint8_t {
+  f32,   // float32 activations, weights widened exactly: what goldens hold in
+  bf16,  // activations rounded to bf16, float32 accumulation: AMX or AVX-512 bf16, tensor cores
+};
+
+// One product of a group that shares x: out = x W^T + bias.
+struct LinearWeight {
+  const void* w = nullptr;     // [n, k] row-major, as checkpoints store it, read in place
+  DType dtype = DType::bf16;   // bf16, f16, f32
+  int32_t n = 0;
+  const float* bias = nullptr;  // [n] or null
+  float* out = nullptr;        // [rows, n]
+};
+
+struct LinearParams {
+  const float* x = nullptr;  // [rows, k]
+  int32_t rows = 0;
+  int32_t k = 0;
+  const LinearWeight* weights = nullptr;  // [count], e.g. q, k and v of one layer
+  int32_t count = 0;
+  // Float32 activations whatever the numerics, and bits that depend on the row alone: for products of few outputs that
+  // decide something (an indexer's weights, an expert router). Not on cuda.
+  bool full_precision = false;
+};
+
+}  // namespace fovea
