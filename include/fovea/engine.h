@@ -88,6 +88,11 @@ class Engine {
   virtual void release(RequestId id) = 0;  // gives back the blocks of a held request; idempotent
 
   // Schedule, prepare, forward, sample, commit: one step. Appends what it produced to *outputs. False: nothing to do.
+  //
+  // A step that fails (memory, a method, the device) is no error of this call. The answers that had rows in it, on a device
+  // error also those of the step in flight before it and what lay swapped out, each end with one last Output that says why
+  // (FinishReason::failed); nothing else of the step is emitted, and none of its blocks is published. All others go on with
+  // the next call.
   virtual Result<bool> step(std::vector<Output>* outputs) = 0;
 
   virtual EngineStats stats() const = 0;

@@ -130,10 +130,13 @@ class EngineImpl final : public Engine {
   Status enqueue_step();
   Status wait_for(Flight& flight);
   TokenId sampled_token(const Flight& flight, size_t row) const;
-  Status land(Flight& flight, std::vector<Output>* outputs);
+  void land(Flight& flight, std::vector<Output>* outputs);
   void commit_unread(const Flight& flight);
-  Status land_late(Flight& flight, std::vector<Output>* outputs);
-  Status tap_logits(const SampleTarget& target);
+  void land_late(Flight& flight, std::vector<Output>* outputs);
+  void abandon(const Status& why, std::vector<Output>* outputs);
+  void fail_step(const Status& why, bool moves_failed, std::vector<Output>* outputs);
+  void fail_answer(SequenceId id, const Status& why, std::vector<Output>* outputs);
+  Status tap_logits(const Flight& flight);
   void take_token(Sequence& seq, TokenId token, std::vector<Output>* outputs);
   void finish(Sequence& seq, FinishReason reason, Status error, Output* out);
   void forget(SequenceId id);
@@ -171,6 +174,8 @@ class EngineImpl final : public Engine {
   Buffer keys_read_;  // int64 [max_rows()]: what attention of the step counted; null on the CPU, where the host sees it
   std::array<Flight, 2> flights_;
   Flight* flying_ = nullptr;  // launched, its tokens not read
+  bool moved_ = false;        // the memory moves of the last step were enqueued
+  int32_t retries_ = 0;       // of the last step, in a row
   std::map<std::vector<uint64_t>, std::unique_ptr<Graph>> graphs_;  // by the shape of a decode step; null: seen once
   std::vector<Sampled> sampled_;
   std::vector<float> tapped_;

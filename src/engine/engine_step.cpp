@@ -8,6 +8,11 @@
 #include <utility>
 
 namespace fovea {
+namespace {
+
+constexpr int32_t kRetriesMax = 3;  // of one step, in a row
+
+}  // namespace
 
 // On a GPU a call launches one step and reads the tokens of the step before, so that the host's work hides behind the
 // device's. Where the next step needs to know the tokens themselves (a penalty, a fork, the end of an answer), they are read
@@ -17,25 +22,32 @@ Result<bool> EngineImpl::step(std::vector<Output>* outputs) {
   Flight* before = std::exchange(flying_, nullptr);
   const bool ahead = before && may_run_ahead(*before);
   if (ahead) commit_unread(*before);
-  if (before && !ahead) FOVEA_TRY(land(*before, outputs));
+  if (before && !ahead) land(*before, outputs);
 
   const StepPlan& plan = scheduler_->schedule();
   report_failed(plan, outputs);
+  Status launched;
   if (!plan.empty()) {
     flying_ = before == &flights_[0] ? &flights_[1] : &flights_[0];
-    FOVEA_TRY(launch(plan, flying_));
+    launched = launch(plan, flying_);
   }
-  if (ahead) FOVEA_TRY(land_late(*before, outputs));
+  if (ahead) land_late(*before, outputs);
   if (plan.empty()) return !scheduler_->idle() || !outputs->empty();
   ++steps_;
-  if (device_->is_host()) FOVEA_TRY(land(*std::exchange(flying_, nullptr), outputs));
+  if (!launched.ok()) {
+    abandon(launched, outputs);
+  } else if (flying_ && device_->is_host()) {
+    land(*std::exchange(flying_, nullptr), outputs);
+  }
   return true;
 }
 
 // ---- launching a step ----
 
 Status EngineImpl::launch(const StepPlan& plan, Flight* flight) {
+  moved_ = false;
   kv_->apply(plan.cache_ops, swap_.get(), *stream_);
+  moved_ = true;
   note_scheduled(plan);
   batch_->build(plan, *scheduler_, *blocks_, sequences_);
   FOVEA_TRY(samples_->build(plan, *batch_, *scheduler_, sequences_));
@@ -56,6 +68,7 @@ Status EngineImpl::launch(const StepPlan& plan, Flight* flight) {
   for (const RowGroup& g : forward.groups) {
     if (g.method) g.method->step_finish();
   }
+  retries_ = 0;
   if (device_->is_host()) return {};
   device_->copy(flight->tokens.data(), samples_->tokens(), sizeof(int32_t) * flight->targets.size(), CopyKind::to_host, *stream_);
   device_->copy(flight->keys_read.data(), keys_read_.data(), sizeof(int64_t) * static_cast<size_t>(forward.tokens), CopyKind::to_host, *stream_);
@@ -76,7 +89,7 @@ bool EngineImpl::may_run_ahead(const Flight& flight) const {
     const auto it = sequences_.find(t.seq);
     if (it == sequences_.end()) continue;  // padding, or aborted
     const Sequence& s = *it->second;
-    if (s.hold || s.trace || s.sampling.repetition_penalty != 1.0f || s.sampled_tokens >= s.sampling.max_tokens) return false;
+    if (s.hold || s.trace || s.sampling.repetition_penalty != 1.0f || s.output_tokens + 1 >= s.sampling.max_tokens) return false;
   }
   return true;
 }
@@ -247,14 +260,7 @@ void EngineImpl::release_now(RequestId id) {
 }
 
 void EngineImpl::report_failed(const StepPlan& plan, std::vector<Output>* outputs) {
-  for (const auto& [id, why] : plan.failed) {
-    const auto s = sequences_.find(id);
-    if (s == sequences_.end()) continue;
-    Output out;
-    finish(*s->second, FinishReason::failed, why, &out);
-    outputs->push_back(std::move(out));
-    forget(id);
-  }
+  for (const auto& [id, why] : plan.failed) fail_answer(id, why, outputs);
   for (SequenceId id : plan.preempted) {
     if (const auto s = sequences_.find(id); s != sequences_.end()) ++s->second->stats.preemptions;
   }
@@ -287,14 +293,15 @@ TokenId EngineImpl::sampled_token(const Flight& flight, size_t row) const {
 }
 
 // Reads the tokens of the last step and commits it.
-Status EngineImpl::land(Flight& flight, std::vector<Output>* outputs) {
-  FOVEA_TRY(wait_for(flight));
+void EngineImpl::land(Flight& flight, std::vector<Output>* outputs) {
+  Status finished = wait_for(flight);
+  if (finished.ok() && tap_) finished = tap_logits(flight);
+  if (!finished.ok()) return fail_step(finished, true, outputs);
   sampled_.clear();
   for (size_t i = 0; i < flight.targets.size(); ++i) {
     const SampleTarget& t = flight.targets[i];
     const auto it = sequences_.find(t.seq);
     if (it == sequences_.end()) continue;
-    if (tap_) FOVEA_TRY(tap_logits(t));
     const TokenId token = sampled_token(flight, i);
     take_token(*it->second, token, outputs);
     sampled_.push_back({t.seq, token, it->second->finished});
@@ -309,7 +316,6 @@ Status EngineImpl::land(Flight& flight, std::vector<Output>* outputs) {
     }
     forget(id);
   }
-  return {};
 }
 
 // Commits a step whose tokens no one has read.
@@ -323,8 +329,15 @@ void EngineImpl::commit_unread(const Flight& flight) {
 
 // Reads the tokens of a step that was committed unread, behind which the next one runs already: an answer that ends here has
 // a row too many in that one, which nobody will look at.
-Status EngineImpl::land_late(Flight& flight, std::vector<Output>* outputs) {
-  FOVEA_TRY(wait_for(flight));
+void EngineImpl::land_late(Flight& flight, std::vector<Output>* outputs) {
+  if (const Status finished = wait_for(flight); !finished.ok()) {
+    for (const SampleTarget& t : flight.targets) {
+      scheduler_->abort(t.seq);
+      fail_answer(t.seq, finished, outputs);
+    }
+    flying_ = nullptr;
+    return fail_step(finished, true, outputs);
+  }
   for (size_t i = 0; i < flight.targets.size(); ++i) {
     const SampleTarget& t = flight.targets[i];
     const auto it = sequences_.find(t.seq);
@@ -336,19 +349,47 @@ Status EngineImpl::land_late(Flight& flight, std::vector<Output>* outputs) {
     scheduler_->abort(t.seq);
     forget(t.seq);
   }
-  return {};
 }
 
-Status EngineImpl::tap_logits(const SampleTarget& t) {
+// ---- when a step fails ----
+
+// The step could not be launched. Where it only lacked something that may come yet (busy) it is planned again, a few times.
+void EngineImpl::abandon(const Status& why, std::vector<Output>* outputs) {
+  if (!std::exchange(flying_, nullptr)) return;  // it failed with the step before
+  // What was enqueued of it is over before its blocks are given away.
+  const bool moved = stream_->synchronize().ok() && moved_;
+  if (moved && why.code() == StatusCode::busy && retries_++ < kRetriesMax) return scheduler_->retry_step();
+  fail_step(why, !moved, outputs);
+}
+
+// Nothing of the step in flight is published or emitted: its requests end here, and the others go on.
+void EngineImpl::fail_step(const Status& why, bool moves_failed, std::vector<Output>* outputs) {
+  retries_ = 0;
+  for (SequenceId id : scheduler_->fail_step(moves_failed)) fail_answer(id, why, outputs);
+}
+
+void EngineImpl::fail_answer(SequenceId id, const Status& why, std::vector<Output>* outputs) {
+  const auto s = sequences_.find(id);
+  if (s == sequences_.end()) return;
+  Output out;
+  finish(*s->second, FinishReason::failed, why, &out);
+  outputs->push_back(std::move(out));
+  forget(id);
+}
+
+Status EngineImpl::tap_logits(const Flight& flight) {
   const int64_t vocab = model_->config.vocab_size;
-  const float* row = logits_.as<float>() + t.logit_row * vocab;
-  if (!device_->is_host()) {
-    tapped_.resize(static_cast<size_t>(vocab));
-    device_->copy(tapped_.data(), row, sizeof(float) * tapped_.size(), CopyKind::to_host, *stream_);
-    FOVEA_TRY(stream_->synchronize());
-    row = tapped_.data();
+  for (const SampleTarget& t : flight.targets) {
+    if (!sequences_.contains(t.seq)) continue;
+    const float* row = logits_.as<float>() + t.logit_row * vocab;
+    if (!device_->is_host()) {
+      tapped_.resize(static_cast<size_t>(vocab));
+      device_->copy(tapped_.data(), row, sizeof(float) * tapped_.size(), CopyKind::to_host, *stream_);
+      FOVEA_TRY(stream_->synchronize());
+      row = tapped_.data();
+    }
+    tap_(t.request, t.answer, {row, static_cast<size_t>(vocab)});
   }
-  tap_(t.request, t.answer, {row, static_cast<size_t>(vocab)});
   return {};
 }
 

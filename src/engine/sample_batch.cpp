@@ -59,7 +59,7 @@ void SampleBatch::set_row(int32_t row, int32_t logit_row, Sequence* s, const Sch
   top_p_.host()[row] = p.top_p;
   min_p_.host()[row] = p.min_p;
   penalty_.host()[row] = p.repetition_penalty;
-  uniform_.host()[row] = s ? sample_uniform(s->seed, s->index, s->sampled_tokens) : 0.0f;
+  uniform_.host()[row] = s ? sample_uniform(s->seed, s->index, static_cast<int64_t>(scheduler->tokens(s->id).size()) - s->prompt_tokens) : 0.0f;
   row_index_.host()[row] = logit_row;
   if (p.repetition_penalty != 1.0f) {
     has_penalties_ = true;
@@ -70,7 +70,6 @@ void SampleBatch::set_row(int32_t row, int32_t logit_row, Sequence* s, const Sch
   if (!s) return;
   targets_.back() = {s->id, s->request, s->index, logit_row};
   s->sample_row = row;
-  ++s->sampled_tokens;
 }
 
 void SampleBatch::add_history(std::span<const TokenId> tokens) {

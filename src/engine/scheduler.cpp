@@ -247,6 +247,7 @@ const StepPlan& Scheduler::schedule() {
   plan_.swapped_in.clear();
   plan_.failed.clear();
   plan_.num_tokens = 0;
+  turn_before_ = decode_turn_;
   while (!idle()) {
     schedule_pass();
     if (!plan_.rows.empty()) break;

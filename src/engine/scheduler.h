@@ -10,8 +10,8 @@
 // its blocks out, because its KV could not be computed again the same way. A request that cannot go on at all
 // fails with resource_exhausted.
 //
-// Use: add() any time; then per step schedule(), carry out the plan (cache_ops first), commit(). abort() and
-// release() any time, also between schedule() and commit().
+// Use: add() any time; then per step schedule(), carry out the plan (cache_ops first), commit(); or, where it could not be
+// carried out, fail_step() or retry_step(). abort() and release() any time, also between schedule() and commit().
 #pragma once
 
 #include "kv/block_key.h"
@@ -132,6 +132,12 @@ class Scheduler {
   // order; an answer that was aborted meanwhile may be left out. Returns the sequences that finished, valid
   // until the next call.
   std::span<const SequenceId> commit(std::span<const Sampled> sampled);
+  // In place of commit(): the step failed. Its rows were not computed, so every answer of its sequences is gone, named in the
+  // result (valid until the next call). `moves_failed`: its cache_ops may not have been carried out either, which takes
+  // everything that is swapped out with it, also where the plan has no rows.
+  std::span<const SequenceId> fail_step(bool moves_failed);
+  // In place of commit(): only its cache_ops were carried out. No row is taken; the next schedule() plans the same ones again.
+  void retry_step();
   // The last token of seq, committed as kUnreadToken, is known now. Before the next commit(); seq may meanwhile be
   // scheduled on, preempted or gone (no-op). An answer that turns out to end with this token is then aborted.
   void resolve(SequenceId seq, int32_t token);
@@ -205,6 +211,8 @@ class Scheduler {
   // commit
   void take_rows(const ScheduledRows& rows);
   void fork_answers(Sequence& s);
+  void fail_answers(Sequence& s);
+  void leave_flight();
   void finish(Sequence& s);
 
   SchedulerConfig config_;
@@ -219,6 +227,7 @@ class Scheduler {
   int32_t waiting_count_ = 0;
   uint64_t next_arrival_ = 0;
   uint64_t decode_turn_ = 0;  // of a capped step: the least arrival whose turn has not come in this round
+  uint64_t turn_before_ = 0;  // what it was before the step in flight
   bool in_flight_ = false;  // between schedule() and commit()
   std::vector<SequenceId> pending_aborts_;
   std::vector<SequenceId> pending_releases_;

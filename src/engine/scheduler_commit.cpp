@@ -1,4 +1,4 @@
-// Taking over what a step computed: tokens, published blocks, answers that end.
+// Taking over what a step computed: tokens, published blocks, answers that end. Or leaving a step that computed nothing.
 #include "engine/scheduler.h"
 
 #include "base/check.h"
@@ -23,12 +23,40 @@ std::span<const SequenceId> Scheduler::commit(std::span<const Sampled> sampled) 
     const bool aborted = std::count(pending_aborts_.begin(), pending_aborts_.end(), s->id) > 0;
     FOVEA_CHECK(!s->awaiting_token || aborted);
   }
+  leave_flight();
+  return finished_;
+}
+
+void Scheduler::leave_flight() {
   in_flight_ = false;
   for (SequenceId seq : pending_aborts_) remove_answer(seq);
   for (SequenceId seq : pending_releases_) release_now(seq);
   pending_aborts_.clear();
   pending_releases_.clear();
+}
+
+std::span<const SequenceId> Scheduler::fail_step(bool moves_failed) {
+  finished_.clear();
+  for (const ScheduledRows& rows : plan_.rows) fail_answers(*find(rows.seq));
+  while (moves_failed && !swapped_.empty()) fail_answers(*swapped_.back());
+  leave_flight();
   return finished_;
+}
+
+void Scheduler::fail_answers(Sequence& s) {
+  finished_.insert(finished_.end(), s.answers.begin(), s.answers.end());
+  drop(s);
+}
+
+void Scheduler::retry_step() {
+  FOVEA_CHECK(in_flight_);
+  for (const ScheduledRows& rows : plan_.rows) {
+    Sequence& s = *find(rows.seq);
+    s.scheduled = 0;
+    blocks_.truncate(s.id, s.computed);
+  }
+  decode_turn_ = turn_before_;
+  leave_flight();
 }
 
 void Scheduler::resolve(SequenceId seq, int32_t token) {

@@ -30,7 +30,6 @@ struct Sequence {
 
   int32_t prompt_tokens = 0;      // a forked parent's included
   int32_t output_tokens = 0;
-  int32_t sampled_tokens = 0;     // output_tokens, and those that no one has read yet
   int32_t sample_row = 0;         // where the step that sampled its last token left it
   std::optional<StreamDecoder> decoder;  // none without a tokenizer
   StopMatcher stops{{}};

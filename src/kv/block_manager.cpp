@@ -182,6 +182,13 @@ Status BlockManager::append_slots(SequenceId seq, int64_t n, std::vector<CacheOp
   return Status();
 }
 
+void BlockManager::truncate(SequenceId seq, int64_t n) {
+  Sequence& s = find(seq);
+  FOVEA_CHECK(!s.swapped && n <= s.num_tokens && int64_t{s.keyed_blocks} * config_.block_size <= n);
+  for (; s.table.size() > blocks_for(n); s.table.truncate(s.table.size() - 1)) release_block(s.table.back());
+  s.num_tokens = n;
+}
+
 void BlockManager::publish(SequenceId seq, std::span<const int32_t> tokens, int64_t prefilled) {
   Sequence& s = find(seq);
   FOVEA_CHECK(!s.swapped && prefilled <= s.num_tokens && prefilled <= static_cast<int64_t>(tokens.size()));

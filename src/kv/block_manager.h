@@ -60,6 +60,8 @@ class BlockManager {
   Status append_slots(SequenceId seq, int64_t n, std::vector<CacheOp>* ops);
   int64_t blocks_needed(SequenceId seq, int64_t n) const;  // that append_slots(seq, n) would take
   int64_t max_append(SequenceId seq) const;                // the largest n that append_slots would grant
+  // Gives back the slots behind its first n tokens: what was to be written there never was.
+  void truncate(SequenceId seq, int64_t n);
   // Publishes the full blocks among the first `prefilled` tokens, all of which were computed in prefill of
   // the hasher's lineage (never by decode or a sparse extension). `tokens` are the sequence's, at least
   // `prefilled` of them.
