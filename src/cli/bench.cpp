@@ -38,25 +38,25 @@ Result<Report> measure(BenchFlags& f) {
 Run add_bench(CLI::App& app) {
   auto f = std::make_shared<BenchFlags>();
   f->ops.threads = f->prefill.threads = usable_cores();
-  CLI::App* cmd = app.add_subcommand("bench", "Measure kernels and the engine against this machine's ceilings");
+  CLI::App* cmd = app.add_subcommand("bench", "Measure kernels and the engine against this machine's roofline");
   f->what = cmd;
   cmd->require_subcommand(1);
   const auto add_json = [f](CLI::App* sub) { sub->add_flag("--json", f->json, "JSON on stdout instead of a table"); };
 
-  CLI::App* ops = cmd->add_subcommand("ops", "Decode attention, hash selection and sparse attention against a read sweep");
-  ops->add_option("--device", f->device, "cpu, or cuda: depths and batches of its own, prefill attention too")
+  CLI::App* ops = cmd->add_subcommand("ops", "Decode attention, selection by hash codes and sparse attention, against the memory bandwidth");
+  ops->add_option("--device", f->device, "cpu, or cuda (with its own list of depths and batches, and prefill attention)")
       ->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
   ops->add_option("--threads", f->ops.threads, "Worker threads")->check(CLI::Range(1, 1024))->capture_default_str();
-  ops->add_option("--depth", f->ops.depth, "Tokens of context")->capture_default_str();
+  ops->add_option("--depth", f->ops.depth, "Tokens of context, a multiple of 512")->capture_default_str();
   ops->add_option("--budget-tokens", f->ops.budget_tokens, "Tokens sparse attention reads")->capture_default_str();
-  ops->add_option("--rounds", f->ops.rounds, "Times each is measured, in turn; the best counts")->check(CLI::Range(1, 10000))->capture_default_str();
+  ops->add_option("--rounds", f->ops.rounds, "Rounds of measurement; the best of them counts")->check(CLI::Range(1, 10000))->capture_default_str();
   add_json(ops);
 
-  CLI::App* prefill = cmd->add_subcommand("prefill", "Linear layers against the library's best GEMM, attention against the peak");
+  CLI::App* prefill = cmd->add_subcommand("prefill", "Linear layers against the library's best GEMM, prefill attention against the peak of the arithmetic units");
   prefill->add_option("--threads", f->prefill.threads, "Worker threads")->check(CLI::Range(1, 1024))->capture_default_str();
   prefill->add_option("--numerics", f->numerics, "auto, f32 or bf16")->check(CLI::IsMember({"auto", "f32", "bf16"}))->capture_default_str();
   prefill->add_option("--depths", f->prefill.depths, "Tokens of context, comma-separated")->delimiter(',')->capture_default_str();
-  prefill->add_option("--rounds", f->prefill.rounds, "Times each is measured; the best counts")->check(CLI::Range(1, 10000))->capture_default_str();
+  prefill->add_option("--rounds", f->prefill.rounds, "Rounds of measurement; the best of them counts")->check(CLI::Range(1, 10000))->capture_default_str();
   add_json(prefill);
 
   CLI::App* decode = cmd->add_subcommand("decode", "Whole decode steps at depths, dense and sparse, and peak memory");

@@ -183,36 +183,36 @@ void add_flags(EvalFlags& f, CLI::App& cmd) {
   f.engine.add_to(cmd, false);
   cmd.remove_option(cmd.get_option("--block-size"));  // a list here
   cmd.add_option("--set", f.set, "JSON lines: {id, approx_tokens, document, questions: [{id, task, depth, question, answer}]}")->required();
-  cmd.add_option("--prefill-method", f.prefill_methods, "What prompts read: names or specs, name[key=value,...], comma-separated")
+  cmd.add_option("--prefill-method", f.prefill_methods, "What prompts read: methods, comma-separated: dense,xattention[threshold=0.95]")
       ->expected(1)
       ->multi_option_policy(all)
       ->capture_default_str();
-  cmd.add_option("--decode-method", f.decode_methods, "What questions and answers read, likewise")
+  cmd.add_option("--decode-method", f.decode_methods, "What questions and answers read: methods, comma-separated: dense,gsa_on_device,gsa_on_device[hash_bits=64]")
       ->expected(1)
       ->multi_option_policy(all)
       ->capture_default_str();
-  cmd.add_option("--budget-tokens", f.product.budgets, "Budgets, comma-separated; 0: the method's own")
+  cmd.add_option("--budget-tokens", f.product.budgets, "Tokens of context that each step reads: every sparse method runs with each of these, comma-separated; 0: the method's own")
       ->delimiter(',')
       ->capture_default_str();
-  cmd.add_option("--block-size", f.product.block_sizes, "Tokens a KV block holds, comma-separated: an engine each")
+  cmd.add_option("--block-size", f.product.block_sizes, "Tokens in a KV block: everything runs with each of these, comma-separated")
       ->delimiter(',')
       ->capture_default_str();
   auto* plan =
-      cmd.add_option("--plan", f.plan, "Runs as a YAML list of {prefill, decode, budget_tokens, block_size}, instead of these four");
+      cmd.add_option("--plan", f.plan, "YAML list of {prefill, decode, budget_tokens, block_size}: which combinations to run, instead of these four flags");
   for (const char* flag : {"--prefill-method", "--decode-method", "--budget-tokens", "--block-size"}) plan->excludes(flag);
-  cmd.add_option("--lengths", f.filter.lengths, "Only documents of these approx_tokens, comma-separated")->delimiter(',');
-  cmd.add_option("--documents", f.documents, "Only the first N documents of each length; or ids, comma-separated");
+  cmd.add_option("--lengths", f.filter.lengths, "Only documents of these lengths (approx_tokens), comma-separated")->delimiter(',');
+  cmd.add_option("--documents", f.documents, "Only the first N documents of each length, or the documents with these ids, comma-separated");
   cmd.add_option("--tasks", f.filter.tasks, "Only questions of these tasks, comma-separated")->delimiter(',');
   cmd.add_option("--without-tasks", f.filter.without_tasks, "No questions of these tasks")->delimiter(',');
   cmd.add_option("--max-tokens", f.options.max_tokens, "Most tokens of an answer")->capture_default_str();
-  cmd.add_option("--format", f.format, "Of stdout: text, markdown, csv or json")
+  cmd.add_option("--format", f.format, "Format of the table on stdout: text, markdown, csv or json")
       ->check(CLI::IsMember({"text", "markdown", "csv", "json"}))
       ->capture_default_str();
-  cmd.add_option("--json", f.json, "Also write the rows to this file; - is --format json");
+  cmd.add_option("--json", f.json, "Also write the table to this file as JSON; -: to stdout, as --format json");
   cmd.add_option("--out", f.out, "Folder for eval.html (plot and table), eval.png, eval.json and eval.csv");
   cmd.add_flag("--trace", f.trace,
                "Also judge what was chosen by the true attention, and write trace-N.html for each run to --out (CPU only)");
-  cmd.add_option("--trace-questions", f.trace_questions, "Questions traced, of the first document of each length")->capture_default_str();
+  cmd.add_option("--trace-questions", f.trace_questions, "How many questions to trace, of the first document of each length")->capture_default_str();
   cmd.add_flag("--verbose", f.verbose, "Print wrong answers");
   f.engine.add_sparse_to(cmd);
 }

@@ -9,49 +9,53 @@
 namespace fovea::cli {
 namespace {
 
+constexpr const char* kEngineGroup = "Engine";
 constexpr const char* kSparseGroup = "Sparse attention";
 
 }  // namespace
 
 void EngineFlags::add_to(CLI::App& app, bool methods) {
-  const std::string kv = "KV cache";
+  const std::string engine = kEngineGroup, kv = "KV cache";
   app.add_option("--model", options_.model_dir, "Model directory: config.json, *.safetensors, tokenizer.json")->required();
-  app.add_option("--device", options_.device, "auto (a GPU if there is one), cpu, or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}))->capture_default_str();
-  app.add_option("--threads", options_.threads, "Worker threads; 0: every core this process may use")->capture_default_str();
-  app.add_option("--numerics", numerics_, "Linear layers: f32, bf16, or auto (bf16 where the hardware multiplies it)")
-      ->check(CLI::IsMember({"auto", "f32", "bf16"}))->capture_default_str();
-  app.add_option("--max-model-len", options_.max_model_len, "Most tokens of a sequence; 0: the model's own limit");
-  app.add_option("--max-num-batched-tokens", options_.max_num_batched_tokens, "Tokens of one step, the chunk of a prefill; 0: 512 on a CPU, 2048 on a GPU")
-      ->capture_default_str();
-  app.add_option("--max-num-seqs", options_.max_num_seqs, "Sequences of one step")->capture_default_str();
+  app.add_option("--device", options_.device, "auto (a GPU if there is one), cpu, or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}))->capture_default_str()->group(engine);
+  app.add_option("--threads", options_.threads, "Worker threads; 0: every core this process may use")->capture_default_str()->group(engine);
+  app.add_option("--numerics", numerics_, "Arithmetic of linear layers: f32, bf16, or auto (bf16 where the hardware multiplies it)")
+      ->check(CLI::IsMember({"auto", "f32", "bf16"}))->capture_default_str()->group(engine);
+  app.add_option("--max-model-len", options_.max_model_len, "Most tokens of a prompt and its answer together; 0: the model's own limit")->group(engine);
+  app.add_option("--max-num-batched-tokens", options_.max_num_batched_tokens, "Most tokens computed in one step: prompts are read in chunks of this size; 0: 512 on a CPU, 2048 on a GPU")
+      ->capture_default_str()->group(engine);
+  app.add_option("--max-num-seqs", options_.max_num_seqs, "Most sequences in one step")->capture_default_str()->group(engine);
   app.add_option("--max-step-kv-blocks", options_.max_step_kv_blocks,
-                 "Most KV blocks that the answers of a step read together; others wait their turn. 0: no limit")->capture_default_str();
-  app.add_option("--block-size", options_.block_size, "Tokens a KV block holds")->capture_default_str()->group(kv);
-  app.add_option("--kv-cache-dtype", kv_cache_dtype_, "bf16, f16 or f32; on a GPU also fp8 (e4m3)")
+                 "Most KV blocks that the answers in one step read together; other answers wait for the next step. 0: no limit")
+      ->capture_default_str()->group(engine);
+  app.add_option("--block-size", options_.block_size, "Tokens in a KV block: a power of two from 8 to 256")->capture_default_str()->group(kv);
+  app.add_option("--kv-cache-dtype", kv_cache_dtype_, "Type of cached keys and values: bf16, f16 or f32; on a GPU also fp8 (e4m3)")
       ->check(CLI::IsMember({"bf16", "bfloat16", "f16", "float16", "f32", "float32", "fp8", "fp8_e4m3", "auto"}))->capture_default_str()->group(kv);
-  app.add_option("--kv-cache-memory", kv_cache_memory_, "Most memory for KV, e.g. 2G; 0: 60 % of what is free, taken as needed; on a GPU 90 %, at once")
+  app.add_option("--kv-cache-memory", kv_cache_memory_, "Most memory for the KV cache, e.g. 2G; 0: 60 % of free memory, taken as needed (on a GPU 90 %, at once)")
       ->transform(CLI::AsSizeValue(false))->group(kv);
-  app.add_option("--swap-space", swap_space_, "RAM for preempted sparse sequences, e.g. 4G")
+  app.add_option("--swap-space", swap_space_, "Memory outside the KV cache for preempted sparse sequences, 4G by default")
       ->transform(CLI::AsSizeValue(false))->group(kv);
-  app.add_flag("!--no-prefix-caching", options_.enable_prefix_caching, "Do not reuse blocks of equal prompts")->group(kv);
-  app.add_flag("--dummy-weights", options_.dummy_weights, "Random weights of config.json's shape (for benchmarks)");
-  app.add_option("--seed", options_.seed, "Seed of sampling and of dummy weights")->capture_default_str();
+  app.add_flag("!--no-prefix-caching", options_.enable_prefix_caching, "Do not reuse cached blocks when prompts begin alike")->group(kv);
+  app.add_flag("--dummy-weights", options_.dummy_weights, "Random weights of config.json's shape (for benchmarks)")->group(engine);
+  app.add_option("--seed", options_.seed, "Seed of sampling and of dummy weights")->capture_default_str()->group(engine);
   if (!methods) return;
   const std::string sparse = kSparseGroup;
-  app.add_option("--decode-method", decode_method, "What questions and answers read: a method or a spec, gsa_on_device[hash_bits=256]; auto: as the model was trained")
+  app.add_option("--decode-method", decode_method, "What questions and answers read: dense, gsa_on_device, gsa or dsa, with options in brackets: gsa_on_device[hash_bits=256]; "
+                 "auto: dsa for models trained with an indexer, else dense")
       ->capture_default_str()->group(sparse);
-  app.add_option("--prefill-method", prefill_method, "What prompts read, likewise")->capture_default_str()->group(sparse);
-  app.add_option("--budget-tokens", budget_tokens, "Tokens of context each step reads; 0: the method's own budget")->group(sparse);
+  app.add_option("--prefill-method", prefill_method, "What prompts read: dense, xattention or dsa, with options likewise; auto: as above")->capture_default_str()->group(sparse);
+  app.add_option("--budget-tokens", budget_tokens, "Tokens of context that each step reads, for each layer and KV head; 0: the method's own budget")->group(sparse);
   add_sparse_to(app);
 }
 
 void EngineFlags::add_sparse_to(CLI::App& app) {
   const std::string sparse = kSparseGroup;
-  app.add_option("--config", config_, "YAML with ucm_sparse_config: {GSA_OnDevice: {...}}")->group(sparse);
-  app.add_option("--sparse-min-context", options_.sparse_min_context, "Shorter contexts are read whole")
+  app.add_option("--config", config_, "YAML file with options of methods, ucm_sparse_config: {GSA_OnDevice: {...}} (docs/methods.md)")->group(sparse);
+  app.add_option("--sparse-min-context", options_.sparse_min_context, "Contexts shorter than this many tokens are read whole")
       ->capture_default_str()->group(sparse);
   app.add_option("--sparse-extend-max-tokens", options_.sparse_extend_max_tokens,
-                 "A question up to this long goes through the decode method")->capture_default_str()->group(sparse);
+                 "Questions about a cached document use the decode method up to this many tokens, longer ones the prefill method")
+      ->capture_default_str()->group(sparse);
 }
 
 Result<EngineOptions> EngineFlags::options() const {

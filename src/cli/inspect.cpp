@@ -75,9 +75,9 @@ Status execute(const InspectFlags& f) {
 
 Run add_inspect(CLI::App& app) {
   auto f = std::make_shared<InspectFlags>();
-  CLI::App* cmd = app.add_subcommand("inspect", "Show a model, its KV bytes a token, and what fits in memory");
+  CLI::App* cmd = app.add_subcommand("inspect", "Show a model, its KV bytes per token, and how many tokens fit in memory");
   f->engine.add_to(*cmd);
-  cmd->add_flag("--json", f->json, "JSON on stdout");
+  cmd->add_flag("--json", f->json, "JSON on stdout instead of text");
   return [f] {
     const Status s = execute(*f);
     return s.ok() ? 0 : report(s);

@@ -182,15 +182,15 @@ Run add_run(CLI::App& app) {
   auto f = std::make_shared<RunFlags>();
   CLI::App* cmd = app.add_subcommand("run", "Answer questions about a file, or a prompt");
   f->engine.add_to(*cmd);
-  cmd->add_option("--file", f->file, "A document: read once, then asked every --question (or the lines of stdin)");
+  cmd->add_option("--file", f->file, "A document, read once and asked every --question; without --question, the lines of stdin");
   cmd->add_option("--question", f->questions, "A question about --file; may be given many times")->take_all()->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   cmd->add_option("--prompt", f->prompt, "A prompt without a document");
   cmd->add_option("--max-tokens", f->sampling.max_tokens, "Most tokens of an answer")->capture_default_str();
-  cmd->add_option("--temperature", f->sampling.temperature, "0: greedy")->capture_default_str();
-  cmd->add_option("--top-k", f->sampling.top_k, "Sample among the k likeliest; 0: all");
-  cmd->add_option("--top-p", f->sampling.top_p, "Sample among the likeliest that hold this mass");
-  cmd->add_option("--min-p", f->sampling.min_p, "Drop tokens less likely than this share of the likeliest");
-  cmd->add_option("--repetition-penalty", f->sampling.repetition_penalty, "Above 1: repeat less");
+  cmd->add_option("--temperature", f->sampling.temperature, "Randomness of sampling; 0: always the likeliest token")->capture_default_str();
+  cmd->add_option("--top-k", f->sampling.top_k, "Sample among the k likeliest tokens; 0: all");
+  cmd->add_option("--top-p", f->sampling.top_p, "Sample among the likeliest tokens that together reach this probability; 1: all");
+  cmd->add_option("--min-p", f->sampling.min_p, "Drop tokens less probable than this share of the likeliest one");
+  cmd->add_option("--repetition-penalty", f->sampling.repetition_penalty, "Above 1: make tokens that occurred already less likely");
   cmd->add_option("--stop", f->sampling.stop, "End the answer before this text; may be given many times");
   cmd->add_flag("--json", f->json, "One JSON object on stdout instead of text");
   return [f] {

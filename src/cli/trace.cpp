@@ -106,7 +106,7 @@ Run add_trace(CLI::App& app) {
   f->engine.decode_method = "gsa_on_device";
   f->engine.budget_tokens = 512;
   f->engine.add_to(*cmd);
-  cmd->add_option("--set", f->set, "A retrieval set; its first document is read")->required();
+  cmd->add_option("--set", f->set, "A retrieval set (JSON lines, see tools/make_set.py); its first document is read")->required();
   cmd->add_option("--out", f->out, "Folder for reading-map.html and reading-map.png")->required();
   cmd->add_option("--max-tokens", f->max_tokens, "Most tokens of an answer")->capture_default_str();
   cmd->add_flag("--json", f->json, "JSON on stdout instead of text");

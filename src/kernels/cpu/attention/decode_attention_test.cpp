@@ -146,7 +146,7 @@ TEST(DecodeAttentionLengths, PartitionEdges) {
   }
 }
 
-// Above 64 partitions' worth of keys the partitions grow; their number does not.
+// Beyond kDecodeMaxPartitions * 512 keys the partitions grow; their number does not.
 TEST(DecodeAttentionLengths, PartitionsAreBoundedAndCoverEverything) {
   for (int64_t n : {0, 1, 1023, 1024, 1025, 65535, 65536, 65537, 131072, 1000000}) {
     cpu::KeySet keys;
