@@ -106,7 +106,7 @@ Status EngineImpl::make_transformer() {
     return {};
   }
   const ForwardLimits limits{max_rows(), options_.max_num_seqs, options_.max_model_len};
-  FOVEA_ASSIGN(transformer_, make_deepseek_v32(c, *weights_, model_->weights.deepseek_layers, limits, *device_));
+  FOVEA_ASSIGN(transformer_, make_deepseek_v32(c, *weights_, limits, *device_));
   return {};
 }
 
@@ -275,10 +275,10 @@ Status EngineImpl::make_ops() {
   limits.kv_heads = c.num_kv_heads;
   if (!c.deepseek) limits.head_dim = c.head_dim;
   limits.block_size = options_.block_size;
-  const std::vector<const WeightMatrix*> products = linear_matrices(model_->weights);
-  for (const WeightMatrix* w : products) {
-    limits.max_k = std::max(limits.max_k, static_cast<int32_t>(w->cols));
-    limits.max_n = std::max(limits.max_n, static_cast<int32_t>(w->rows));
+  const std::vector<WeightMatrix> products = linear_matrices(c, model_->weights);
+  for (const WeightMatrix& w : products) {
+    limits.max_k = std::max(limits.max_k, static_cast<int32_t>(w.cols));
+    limits.max_n = std::max(limits.max_n, static_cast<int32_t>(w.rows));
   }
   if (const auto& d = c.deepseek) {
     limits.mla = {d->kv_lora_rank, d->rope_dim, d->nope_dim, d->v_dim};
@@ -292,8 +292,8 @@ Status EngineImpl::make_ops() {
   }
   FOVEA_TRY(ops_->prepare(limits));
   if (!cpu_ops_) return {};
-  for (const WeightMatrix* w : products)
-    FOVEA_TRY(cpu_ops_->add_linear_shape(static_cast<int32_t>(w->cols), static_cast<int32_t>(w->rows), w->dtype));
+  for (const WeightMatrix& w : products)
+    FOVEA_TRY(cpu_ops_->add_linear_shape(static_cast<int32_t>(w.cols), static_cast<int32_t>(w.rows), w.dtype));
   return {};
 }
 

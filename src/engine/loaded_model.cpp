@@ -80,7 +80,7 @@ ModelInfo describe(const LoadedModel& model, const EngineOptions& options) {
   info.hidden_size = c.hidden_size;
   info.intermediate_size = c.intermediate_size;
   info.vocab_size = c.vocab_size;
-  info.weight_bytes = static_cast<int64_t>(model.weights.matrix_bytes);
+  info.weight_bytes = matrix_bytes(c, model.weights);
   info.weight_dtype = dtype_name(model.weights.embed.dtype);
   info.parameters = info.weight_bytes / static_cast<int64_t>(dtype_bytes(model.weights.embed.dtype));
   info.rope = std::string(rope_kind_name(c.rope.kind)) + " theta=" + std::to_string(c.rope.theta) +

@@ -1,69 +1,99 @@
 #include "model/checkpoint.h"
 
-#include <algorithm>
-#include <iterator>
+#include <array>
+#include <new>
 
-#include "model/checkpoint_deepseek.h"
-#include "model/weight_taker.h"
+#include "kernels/common/convert.h"
+#include "model/json_reader.h"
+#include "model/tensor_source.h"
 
 namespace fovea {
 namespace {
 
-Status take_attention(WeightTaker& take, const ModelConfig& c, const std::string& at, LayerWeights* w) {
-  const int64_t hidden = c.hidden_size, q = c.q_size(), kv = c.kv_size();
-  FOVEA_TRY(take.matrix(at + "q_proj.weight", q, hidden, &w->q));
-  FOVEA_TRY(take.matrix(at + "k_proj.weight", kv, hidden, &w->k));
-  FOVEA_TRY(take.matrix(at + "v_proj.weight", kv, hidden, &w->v));
-  FOVEA_TRY(take.matrix(at + "o_proj.weight", hidden, q, &w->o));
-  if (c.qkv_bias) {
-    FOVEA_TRY(take.vector(at + "q_proj.bias", q, &w->q_bias));
-    FOVEA_TRY(take.vector(at + "k_proj.bias", kv, &w->k_bias));
-    FOVEA_TRY(take.vector(at + "v_proj.bias", kv, &w->v_bias));
+constexpr int64_t kBlock = 128;  // rows and columns of fp8 weights that share a scale
+
+// Rows [0, rows) of cols weights: bf16(weight * scale), the product in float32.
+void widen(const uint8_t* weights, const float* scales, int64_t rows, int64_t cols, uint16_t* out) {
+  std::array<float, 256> value;
+  for (size_t i = 0; i < value.size(); ++i) value[i] = fp8_e4m3_to_f32(static_cast<uint8_t>(i));
+  const int64_t col_blocks = (cols + kBlock - 1) / kBlock;
+  for (int64_t row = 0; row < rows; ++row) {
+    const float* row_scales = scales + row / kBlock * col_blocks;
+    for (int64_t col = 0; col < cols; ++col) {
+      const int64_t i = row * cols + col;
+      out[i] = f32_to_bf16(value[weights[i]] * row_scales[col / kBlock]);
+    }
   }
-  if (c.o_bias) FOVEA_TRY(take.vector(at + "o_proj.bias", hidden, &w->o_bias));
-  if (c.qk_norm) {
-    FOVEA_TRY(take.vector(at + "q_norm.weight", c.head_dim, &w->q_norm));
-    FOVEA_TRY(take.vector(at + "k_norm.weight", c.head_dim, &w->k_norm));
+}
+
+// What the views of a checkpoint point into.
+struct Memory {
+  std::unique_ptr<TensorSource> source;
+  std::vector<std::unique_ptr<uint16_t[]>> widened;  // bf16, of fp8 matrices
+  std::vector<std::unique_ptr<float[]>> vectors;
+};
+
+// NAME is F8_E4M3, with the scales of its blocks in NAME_scale_inv.
+Status load_fp8(const TensorInfo& stored, const ListedWeight& w, Memory* memory) {
+  const int64_t shape[] = {w.rows, w.cols};
+  FOVEA_TRY(check_shape(stored, shape));
+  const int64_t scale_shape[] = {(w.rows + kBlock - 1) / kBlock, (w.cols + kBlock - 1) / kBlock};
+  FOVEA_ASSIGN(const TensorInfo scales, memory->source->get(w.name + "_scale_inv", scale_shape));
+  if (scales.dtype != DType::f32) {
+    return Status::unsupported(scales.file + ": tensor " + quote_name(scales.name) + ": dtype " + quote_name(scales.stored_dtype) +
+                               " is not F32");
+  }
+  std::unique_ptr<uint16_t[]> room(new (std::nothrow) uint16_t[static_cast<size_t>(w.rows * w.cols)]);
+  if (!room) {
+    return Status::resource_exhausted(stored.file + ": tensor " + quote_name(stored.name) + ": no memory to widen it to bf16, " +
+                                      std::to_string(2 * w.rows * w.cols) + " bytes");
+  }
+  widen(static_cast<const uint8_t*>(stored.data), static_cast<const float*>(scales.data), w.rows, w.cols, room.get());
+  *w.matrix = {room.get(), DType::bf16, w.rows, w.cols};
+  memory->widened.push_back(std::move(room));
+  return Status();
+}
+
+Status load_matrix(const ListedWeight& w, bool fp8_blocks, Memory* memory) {
+  const TensorInfo* stored = memory->source->find(w.name);
+  if (fp8_blocks && stored && stored->readable && stored->dtype == DType::fp8_e4m3) return load_fp8(*stored, w, memory);
+  const int64_t shape[] = {w.rows, w.cols};
+  FOVEA_ASSIGN(const TensorInfo t, memory->source->get(w.name, shape));
+  *w.matrix = {t.data, t.dtype, w.rows, w.cols};
+  return Status();
+}
+
+Status load_vector(const ListedWeight& w, Memory* memory) {
+  const int64_t shape[] = {w.rows};
+  FOVEA_ASSIGN(const TensorInfo t, memory->source->get(w.name, shape));
+  const auto size = static_cast<size_t>(w.rows);
+  float* to = memory->vectors.emplace_back(std::make_unique<float[]>(size)).get();
+  for (size_t i = 0; i < size; ++i) to[i] = load_as_f32(t.data, t.dtype, static_cast<int64_t>(i));
+  *w.vector = {to, size};
+  return Status();
+}
+
+Status check_denied(const ModelConfig& config, const TensorSource& source) {
+  for (const DeniedWeight& denied : denied_weights(config)) {
+    const TensorInfo* t = source.find(denied.name);
+    if (t == nullptr) continue;
+    return Status::corrupt(t->file + ": tensor " + quote_name(t->name) + " is there, but config.json's " + denied.field +
+                           " says that the model has none");
   }
   return Status();
 }
 
-Status take_layer(WeightTaker& take, const ModelConfig& c, int layer, LayerWeights* w) {
-  const int64_t hidden = c.hidden_size, inter = c.intermediate_size;
-  const std::string at = "model.layers." + std::to_string(layer) + ".";
-  FOVEA_TRY(take.vector(at + "input_layernorm.weight", hidden, &w->input_norm));
-  FOVEA_TRY(take_attention(take, c, at + "self_attn.", w));
-  FOVEA_TRY(take.vector(at + "post_attention_layernorm.weight", hidden, &w->post_attention_norm));
-  FOVEA_TRY(take.matrix(at + "mlp.gate_proj.weight", inter, hidden, &w->gate));
-  FOVEA_TRY(take.matrix(at + "mlp.up_proj.weight", inter, hidden, &w->up));
-  FOVEA_TRY(take.matrix(at + "mlp.down_proj.weight", hidden, inter, &w->down));
-  if (c.mlp_bias) {
-    FOVEA_TRY(take.vector(at + "mlp.gate_proj.bias", inter, &w->gate_bias));
-    FOVEA_TRY(take.vector(at + "mlp.up_proj.bias", inter, &w->up_bias));
-    FOVEA_TRY(take.vector(at + "mlp.down_proj.bias", hidden, &w->down_bias));
-  }
-  return Status();
-}
-
-// A bias or a norm that the file holds and the config does not ask for.
-Status refuse_unused(const WeightTaker& take, const ModelConfig& c) {
-  const struct {
-    const char* suffix;
-    bool used;
-    const char* field;
-  } kOptional[] = {
-      {"self_attn.q_proj.bias", c.qkv_bias, "attention_bias"},
-      {"self_attn.k_proj.bias", c.qkv_bias, "attention_bias"},
-      {"self_attn.v_proj.bias", c.qkv_bias, "attention_bias"},
-      {"self_attn.o_proj.bias", c.o_bias, "attention_bias"},
-      {"mlp.gate_proj.bias", c.mlp_bias, "mlp_bias"},
-      {"mlp.up_proj.bias", c.mlp_bias, "mlp_bias"},
-      {"mlp.down_proj.bias", c.mlp_bias, "mlp_bias"},
-      {"self_attn.q_norm.weight", c.qk_norm, "architectures"},
-      {"self_attn.k_norm.weight", c.qk_norm, "architectures"},
-  };
-  for (const auto& row : kOptional) {
-    if (!row.used) FOVEA_TRY(take.refuse("model.layers.0." + std::string(row.suffix), row.field));
+// The operation takes all experts of a layer in one dtype.
+Status check_experts(const ModelWeights& weights, const std::string& source) {
+  for (size_t i = 0; i < weights.deepseek_layers.size(); ++i) {
+    const std::vector<FeedForwardWeights>& experts = weights.deepseek_layers[i].moe.experts;
+    for (size_t e = 0; e < experts.size(); ++e) {
+      const DType dtype = experts[0].gate.dtype;
+      const FeedForwardWeights& w = experts[e];
+      if (w.gate.dtype == dtype && w.up.dtype == dtype && w.down.dtype == dtype) continue;
+      return Status::unsupported(source + ": tensors model.layers." + std::to_string(i) + ".mlp.experts." + std::to_string(e) +
+                                 ": not all of dtype " + std::string(dtype_name(dtype)) + ", as experts.0.gate_proj is");
+    }
   }
   return Status();
 }
@@ -71,41 +101,17 @@ Status refuse_unused(const WeightTaker& take, const ModelConfig& c) {
 }  // namespace
 
 Result<ModelWeights> load_checkpoint(const std::string& model_dir, const ModelConfig& config) {
-  FOVEA_ASSIGN(std::unique_ptr<TensorSource> source, open_tensors(model_dir));
-  WeightTaker take(std::move(source), config.deepseek && config.deepseek->fp8_blocks);
+  const auto memory = std::make_shared<Memory>();
+  FOVEA_ASSIGN(memory->source, open_tensors(model_dir));
+  FOVEA_TRY(check_denied(config, *memory->source));
+  const bool fp8_blocks = config.deepseek && config.deepseek->fp8_blocks;
   ModelWeights out;
-  FOVEA_TRY(take.matrix("model.embed_tokens.weight", config.vocab_size, config.hidden_size, &out.embed));
-  if (config.deepseek) {
-    FOVEA_TRY(take_deepseek_layers(take, config, &out.deepseek_layers));
-  } else {
-    FOVEA_TRY(refuse_unused(take, config));
-    out.layers.resize(static_cast<size_t>(config.num_layers));
-    for (int i = 0; i < config.num_layers; ++i) FOVEA_TRY(take_layer(take, config, i, &out.layers[i]));
-  }
-  FOVEA_TRY(take.vector("model.norm.weight", config.hidden_size, &out.final_norm));
-  if (config.tie_word_embeddings) {
-    out.lm_head = out.embed;
-  } else {
-    FOVEA_TRY(take.matrix("lm_head.weight", config.vocab_size, config.hidden_size, &out.lm_head));
-  }
-  out.matrix_bytes = take.bytes();
-  out.owner = take.owner();
+  FOVEA_TRY(for_each_weight(config, &out, [&](const ListedWeight& w) {
+    return w.matrix ? load_matrix(w, fp8_blocks, memory.get()) : load_vector(w, memory.get());
+  }));
+  FOVEA_TRY(check_experts(out, memory->source->source()));
+  out.owner = memory;
   return out;
-}
-
-std::vector<const WeightMatrix*> linear_matrices(const ModelWeights& weights) {
-  std::vector<const WeightMatrix*> all;
-  const auto add = [&](std::initializer_list<const WeightMatrix*> some) {
-    std::copy_if(some.begin(), some.end(), std::back_inserter(all), [](const WeightMatrix* w) { return w->data != nullptr; });
-  };
-  for (const LayerWeights& l : weights.layers) add({&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down});
-  for (const DeepseekLayerWeights& l : weights.deepseek_layers) {
-    add({&l.q_a, &l.q_b, &l.kv_a, &l.kv_b, &l.o, &l.indexer.q_b, &l.indexer.k, &l.indexer.head_weights});
-    add({&l.dense.gate, &l.dense.up, &l.dense.down, &l.moe.shared.gate, &l.moe.shared.up, &l.moe.shared.down});
-    for (const FeedForwardWeights& e : l.moe.experts) add({&e.gate, &e.up, &e.down});
-  }
-  add({&weights.lm_head});
-  return all;
 }
 
 }  // namespace fovea

@@ -26,7 +26,7 @@ void turn(float* x, const Row& cos, const Row& sin, bool interleaved) {
   }
 }
 
-void layer_norm(Row* x, const Row& weight, const Row& bias) {
+void layer_norm(Row* x, WeightVector weight, WeightVector bias) {
   const auto n = static_cast<double>(x->size());
   const double mean = std::accumulate(x->begin(), x->end(), 0.0) / n;
   double square = 0;

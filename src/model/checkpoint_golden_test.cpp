@@ -13,7 +13,7 @@ namespace fovea {
 namespace {
 
 // q or k of one row: each head normed where the model does, and turned.
-void norm_and_turn(const ModelConfig& c, const Row& weight, const Row& cos, const Row& sin, Row* x) {
+void norm_and_turn(const ModelConfig& c, WeightVector weight, const Row& cos, const Row& sin, Row* x) {
   const int d = c.head_dim, half = d / 2;
   for (size_t at = 0; at < x->size(); at += d) {
     float* head = x->data() + at;

@@ -12,6 +12,7 @@
 namespace fovea {
 namespace {
 
+using testing::ElementsAreArray;
 using testing::HasSubstr;
 
 ModelConfig small_config(Arch arch) {
@@ -77,8 +78,8 @@ TEST(Checkpoint, TakesEveryTensorByName) {
       EXPECT_EQ(first(w->embed), number("model.embed_tokens.weight"));
       EXPECT_EQ(first(w->lm_head),
                 number(c.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight"));
-      EXPECT_EQ(w->final_norm.at(0), number("model.norm.weight"));
-      EXPECT_EQ(w->final_norm.at(2), number("model.norm.weight") + 0.25f);
+      EXPECT_EQ(w->final_norm[0], number("model.norm.weight"));
+      EXPECT_EQ(w->final_norm[2], number("model.norm.weight") + 0.25f);
       EXPECT_EQ(first(layer.q), number(attn + "q_proj.weight"));
       EXPECT_EQ(first(layer.k), number(attn + "k_proj.weight"));
       EXPECT_EQ(first(layer.v), number(attn + "v_proj.weight"));
@@ -86,9 +87,9 @@ TEST(Checkpoint, TakesEveryTensorByName) {
       EXPECT_EQ(first(layer.gate), number(mlp + "gate_proj.weight"));
       EXPECT_EQ(first(layer.up), number(mlp + "up_proj.weight"));
       EXPECT_EQ(first(layer.down), number(mlp + "down_proj.weight"));
-      EXPECT_EQ(layer.input_norm.at(0), number("model.layers.1.input_layernorm.weight"));
-      EXPECT_EQ(layer.post_attention_norm.at(0), number("model.layers.1.post_attention_layernorm.weight"));
-      const auto optional = [&](const std::vector<float>& v, const std::string& name) {
+      EXPECT_EQ(layer.input_norm[0], number("model.layers.1.input_layernorm.weight"));
+      EXPECT_EQ(layer.post_attention_norm[0], number("model.layers.1.post_attention_layernorm.weight"));
+      const auto optional = [&](WeightVector v, const std::string& name) {
         EXPECT_EQ(v.empty(), tensors.count(name) == 0) << name;
         if (!v.empty()) {
           EXPECT_EQ(v[0], number(name)) << name;
@@ -178,10 +179,10 @@ TEST(DummyWeights, AreNormalRepeatableAndOfTheRightShapes) {
       EXPECT_EQ(m->dtype, DType::bf16);
       EXPECT_EQ(reinterpret_cast<uintptr_t>(m->data) % 64, 0u);
     }
-    EXPECT_EQ(layer.q_bias, std::vector<float>(128, 0.0f));
-    EXPECT_EQ(layer.input_norm, std::vector<float>(130, 1.0f));
+    EXPECT_THAT(layer.q_bias, ElementsAreArray(std::vector<float>(128, 0.0f)));
+    EXPECT_THAT(layer.input_norm, ElementsAreArray(std::vector<float>(130, 1.0f)));
   }
-  EXPECT_EQ(a->matrix_bytes, bytes);
+  EXPECT_EQ(matrix_bytes(c, *a), static_cast<int64_t>(bytes));
   double sum = 0, square = 0, fourth = 0;
   int64_t differ = 0, differ_between_matrices = 0;
   const int64_t n = a->embed.rows * a->embed.cols;

@@ -51,16 +51,15 @@ MlaShape mla_shape(const DeepseekConfig& d) { return {d.kv_lora_rank, d.rope_dim
 
 class DeepseekV32 final : public Transformer {
  public:
-  DeepseekV32(const ModelConfig& config, const PlacedWeights& weights, const std::vector<DeepseekLayerWeights>& layers,
-              const LatentPlanLimits& limits, ChunkedPrefixAttention dense_prefill)
+  DeepseekV32(const ModelConfig& config, const PlacedWeights& weights, const LatentPlanLimits& limits,
+              ChunkedPrefixAttention dense_prefill)
       : c_(config),
         d_(*config.deepseek),
         w_(weights),
-        layers_(layers),
         rope_scaling_(rope_attention_scaling(config.rope)),
         limits_(limits),
         dense_prefill_(std::move(dense_prefill)) {
-    for (const DeepseekLayerWeights& layer : layers_) {
+    for (const DeepseekLayerWeights& layer : w_.deepseek_layers) {
       ExpertPointers& p = experts_.emplace_back();
       for (const FeedForwardWeights& e : layer.moe.experts) {
         p.gate.push_back(e.gate.data);
@@ -86,15 +85,15 @@ class DeepseekV32 final : public Transformer {
     const float* add = nullptr;
     for (int32_t i = 0; i < c_.num_layers; ++i) {
       const LayerIdx layer{i};
-      const DeepseekLayerWeights& w = layers_[static_cast<size_t>(i)];
+      const DeepseekLayerWeights& w = w_.deepseek_layers[static_cast<size_t>(i)];
       ops.rms_norm({a.x, add, w.input_norm.data(), a.normed, b.tokens, c_.hidden_size, c_.rms_norm_eps}, stream);
-      project(a.normed, b.tokens, {{&w.q_a, &w.q_a_bias, a.q_a}, {&w.kv_a, &w.kv_a_bias, a.kv_a}}, ops, stream);
+      project(a.normed, b.tokens, {{&w.q_a, w.q_a_bias, a.q_a}, {&w.kv_a, w.kv_a_bias, a.kv_a}}, ops, stream);
       ops.rms_norm({a.q_a, nullptr, w.q_a_norm.data(), a.qr, b.tokens, d_.q_lora_rank, kInnerEps}, stream);
-      project(a.qr, b.tokens, {{&w.q_b, nullptr, a.q}}, ops, stream);
+      project(a.qr, b.tokens, {{&w.q_b, {}, a.q}}, ops, stream);
       write_latents(b, a, w, layer, kv, summaries, ops, stream);
       if (d_.layer_indexes[i]) FOVEA_TRY(index(b, a, w, layer, kv, summaries, &chosen, ops, stream));
       attend(b, a, w, layer, kv, chosen, plan, ops, stream);
-      project(a.heads, b.tokens, {{&w.o, &w.o_bias, a.delta}}, ops, stream);
+      project(a.heads, b.tokens, {{&w.o, w.o_bias, a.delta}}, ops, stream);
       ops.rms_norm({a.x, a.delta, w.post_attention_norm.data(), a.normed, b.tokens, c_.hidden_size, c_.rms_norm_eps}, stream);
       if (d_.layer_moe[i]) {
         route(b, a, w.moe, experts_[static_cast<size_t>(i)], ops, stream);
@@ -115,7 +114,7 @@ class DeepseekV32 final : public Transformer {
 
   struct Product {
     const WeightMatrix* w;
-    const std::vector<float>* bias;  // null or empty: none
+    WeightVector bias;  // empty: none
     float* out;
   };
 
@@ -148,8 +147,7 @@ class DeepseekV32 final : public Transformer {
     FOVEA_CHECK(products.size() <= weights.size());
     int32_t count = 0;
     for (const Product& p : products) {
-      const float* bias = p.bias && !p.bias->empty() ? p.bias->data() : nullptr;
-      weights[count++] = {p.w->data, p.w->dtype, static_cast<int32_t>(p.w->rows), bias, p.out};
+      weights[count++] = {p.w->data, p.w->dtype, static_cast<int32_t>(p.w->rows), p.bias.data(), p.out};
     }
     ops.linear({x, rows, static_cast<int32_t>(products.begin()->w->cols), weights.data(), count, full_precision}, stream);
   }
@@ -178,9 +176,9 @@ class DeepseekV32 final : public Transformer {
   Status index(const ForwardBatch& b, const Activations& a, const DeepseekLayerWeights& w, LayerIdx layer, KvCache& kv,
                const Summaries& summaries, Choices* chosen, Ops& ops, Stream& stream) const {
     for (size_t i = 0; i < summaries.index_count(); ++i) {
-      project(a.normed, b.tokens, {{&w.indexer.k, nullptr, a.index_k}}, ops, stream);
-      project(a.normed, b.tokens, {{&w.indexer.head_weights, nullptr, a.index_weights}}, ops, stream, true);
-      project(a.qr, b.tokens, {{&w.indexer.q_b, nullptr, a.index_q}}, ops, stream);
+      project(a.normed, b.tokens, {{&w.indexer.k, {}, a.index_k}}, ops, stream);
+      project(a.normed, b.tokens, {{&w.indexer.head_weights, {}, a.index_weights}}, ops, stream, true);
+      project(a.qr, b.tokens, {{&w.indexer.q_b, {}, a.index_q}}, ops, stream);
       IndexWriteParams p;
       p.tokens = b.tokens;
       p.heads = d_.index_heads;
@@ -304,22 +302,21 @@ class DeepseekV32 final : public Transformer {
   }
 
   void feed_forward(const ForwardBatch& b, const Activations& a, const FeedForwardWeights& w, Ops& ops, Stream& stream) const {
-    project(a.normed, b.tokens, {{&w.gate, nullptr, a.gate}, {&w.up, nullptr, a.up}}, ops, stream);
+    project(a.normed, b.tokens, {{&w.gate, {}, a.gate}, {&w.up, {}, a.up}}, ops, stream);
     ops.silu_mul({a.gate, a.up, a.gate, b.tokens, static_cast<int32_t>(w.gate.rows)}, stream);
-    project(a.gate, b.tokens, {{&w.down, nullptr, a.delta}}, ops, stream);
+    project(a.gate, b.tokens, {{&w.down, {}, a.delta}}, ops, stream);
   }
 
   void logits(const ForwardBatch& b, const Activations& a, Ops& ops, Stream& stream) const {
     if (b.num_logit_rows == 0) return;
     // The last block's output joins the residual stream here; only the wanted rows are normed and projected.
-    ops.rms_norm({a.x, a.delta, w_.final_norm, a.normed, b.num_logit_rows, c_.hidden_size, c_.rms_norm_eps, b.logit_rows}, stream);
-    project(a.normed, b.num_logit_rows, {{&w_.lm_head, nullptr, b.logits}}, ops, stream);
+    ops.rms_norm({a.x, a.delta, w_.final_norm.data(), a.normed, b.num_logit_rows, c_.hidden_size, c_.rms_norm_eps, b.logit_rows}, stream);
+    project(a.normed, b.num_logit_rows, {{&w_.lm_head, {}, b.logits}}, ops, stream);
   }
 
   const ModelConfig& c_;
   const DeepseekConfig& d_;
   const PlacedWeights& w_;
-  const std::vector<DeepseekLayerWeights>& layers_;
   const float rope_scaling_;
   const LatentPlanLimits limits_;
   ChunkedPrefixAttention dense_prefill_;
@@ -329,7 +326,6 @@ class DeepseekV32 final : public Transformer {
 }  // namespace
 
 Result<std::unique_ptr<Transformer>> make_deepseek_v32(const ModelConfig& config, const PlacedWeights& weights,
-                                                       const std::vector<DeepseekLayerWeights>& layers,
                                                        const ForwardLimits& limits, Device& device) {
   if (!device.is_host()) return Status::unsupported(config.architecture + " runs on the CPU only (--device cpu)");
   const DeepseekConfig& d = *config.deepseek;
@@ -342,7 +338,7 @@ Result<std::unique_ptr<Transformer>> make_deepseek_v32(const ModelConfig& config
   FOVEA_ASSIGN(auto dense_prefill,
                ChunkedPrefixAttention::create({config.num_heads, shape, limits.max_rows, capacity, INT64_MAX}, device));
   const LatentPlanLimits plan{limits.max_rows, limits.max_seqs, limits.max_len, capacity};
-  return std::unique_ptr<Transformer>(std::make_unique<DeepseekV32>(config, weights, layers, plan, std::move(dense_prefill)));
+  return std::unique_ptr<Transformer>(std::make_unique<DeepseekV32>(config, weights, plan, std::move(dense_prefill)));
 }
 
 }  // namespace fovea

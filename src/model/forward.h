@@ -114,10 +114,9 @@ struct ForwardLimits {
   int64_t max_len = 1;  // tokens of a sequence
 };
 
-// DeepSeek-V3.2 and GLM-5. `weights` and `layers` outlive the result. Errors: unsupported (a device that is not the host),
+// DeepSeek-V3.2 and GLM-5. `weights` outlives the result. Errors: unsupported (a device that is not the host),
 // resource_exhausted.
 Result<std::unique_ptr<Transformer>> make_deepseek_v32(const ModelConfig& config, const PlacedWeights& weights,
-                                                       const std::vector<DeepseekLayerWeights>& layers,
                                                        const ForwardLimits& limits, Device& device);
 
 }  // namespace fovea

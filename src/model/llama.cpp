@@ -49,13 +49,13 @@ class Llama final : public Transformer {
     FOVEA_CHECK(b.groups.size() <= chosen.size());
     const float* add = nullptr;
     for (int32_t layer = 0; layer < c_.num_layers; ++layer) {
-      const PlacedLayer& w = w_.layers[layer];
-      ops.rms_norm({a.x, add, w.input_norm, a.normed, b.tokens, c_.hidden_size, c_.rms_norm_eps}, stream);
+      const LayerWeights& w = w_.layers[layer];
+      ops.rms_norm({a.x, add, w.input_norm.data(), a.normed, b.tokens, c_.hidden_size, c_.rms_norm_eps}, stream);
       project(a.normed, b.tokens, c_.hidden_size, {{{&w.q, w.q_bias, a.q}, {&w.k, w.k_bias, a.k}, {&w.v, w.v_bias, a.v}}}, 3, ops, stream);
       write_kv(b, a, w, LayerIdx{layer}, kv, summaries, ops, stream);
       FOVEA_TRY(attend(b, a, LayerIdx{layer}, kv, chosen, ops, stream));
       project(a.attn, b.tokens, q_dim(), {{{&w.o, w.o_bias, a.delta}}}, 1, ops, stream);
-      ops.rms_norm({a.x, a.delta, w.post_attention_norm, a.normed, b.tokens, c_.hidden_size, c_.rms_norm_eps}, stream);
+      ops.rms_norm({a.x, a.delta, w.post_attention_norm.data(), a.normed, b.tokens, c_.hidden_size, c_.rms_norm_eps}, stream);
       project(a.normed, b.tokens, c_.hidden_size, {{{&w.gate, w.gate_bias, a.gate}, {&w.up, w.up_bias, a.up}}}, 2, ops, stream);
       ops.silu_mul({a.gate, a.up, a.gate, b.tokens, c_.intermediate_size}, stream);
       project(a.gate, b.tokens, c_.intermediate_size, {{{&w.down, w.down_bias, a.delta}}}, 1, ops, stream);
@@ -70,7 +70,7 @@ class Llama final : public Transformer {
 
   struct Product {
     const WeightMatrix* w;
-    const float* bias;  // null: none
+    WeightVector bias;  // empty: none
     float* out;
   };
 
@@ -99,12 +99,12 @@ class Llama final : public Transformer {
     std::array<LinearWeight, 3> weights;
     for (int32_t i = 0; i < count; ++i) {
       const Product& p = products[i];
-      weights[i] = {p.w->data, p.w->dtype, static_cast<int32_t>(p.w->rows), p.bias, p.out};
+      weights[i] = {p.w->data, p.w->dtype, static_cast<int32_t>(p.w->rows), p.bias.data(), p.out};
     }
     ops.linear({x, rows, static_cast<int32_t>(k), weights.data(), count}, stream);
   }
 
-  void write_kv(const ForwardBatch& b, const Activations& a, const PlacedLayer& w, LayerIdx layer, KvCache& kv,
+  void write_kv(const ForwardBatch& b, const Activations& a, const LayerWeights& w, LayerIdx layer, KvCache& kv,
                 const Summaries& summaries, Ops& ops, Stream& stream) const {
     CodesView codes;
     const bool with_codes = summaries.fused_codes(kv, layer, &codes);
@@ -114,8 +114,8 @@ class Llama final : public Transformer {
     p.q = a.q;
     p.k = a.k;
     p.v = a.v;
-    p.q_norm = w.q_norm;
-    p.k_norm = w.k_norm;
+    p.q_norm = w.q_norm.data();
+    p.k_norm = w.k_norm.data();
     p.norm_eps = c_.rms_norm_eps;
     p.rope_dim = c_.head_dim;
     p.cos = a.cos;
@@ -169,8 +169,8 @@ class Llama final : public Transformer {
   void logits(const ForwardBatch& b, const Activations& a, Ops& ops, Stream& stream) const {
     if (b.num_logit_rows == 0) return;
     // The last block's output joins the residual stream here; only the wanted rows are normed and projected.
-    ops.rms_norm({a.x, a.delta, w_.final_norm, a.normed, b.num_logit_rows, c_.hidden_size, c_.rms_norm_eps, b.logit_rows}, stream);
-    project(a.normed, b.num_logit_rows, c_.hidden_size, {{{&w_.lm_head, nullptr, b.logits}}}, 1, ops, stream);
+    ops.rms_norm({a.x, a.delta, w_.final_norm.data(), a.normed, b.num_logit_rows, c_.hidden_size, c_.rms_norm_eps, b.logit_rows}, stream);
+    project(a.normed, b.num_logit_rows, c_.hidden_size, {{{&w_.lm_head, {}, b.logits}}}, 1, ops, stream);
   }
 
   const ModelConfig& c_;

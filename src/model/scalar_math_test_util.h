@@ -22,7 +22,7 @@ struct Dense {
   std::vector<float> data;
 };
 
-inline Row multiply(const Dense& w, const Row& x, const Row& bias = {}) {
+inline Row multiply(const Dense& w, const Row& x, WeightVector bias = {}) {
   Row y(static_cast<size_t>(w.rows));
   for (int64_t n = 0; n < w.rows; ++n) {
     const float* row = w.data.data() + n * w.cols;
@@ -33,7 +33,7 @@ inline Row multiply(const Dense& w, const Row& x, const Row& bias = {}) {
   return y;
 }
 
-inline void norm(float* x, const Row& weight, float eps) {
+inline void norm(float* x, WeightVector weight, float eps) {
   double sum = 0;
   for (size_t i = 0; i < weight.size(); ++i) sum += x[i] * x[i];
   const auto scale = static_cast<float>(1 / std::sqrt(sum / static_cast<double>(weight.size()) + eps));

@@ -1,0 +1,134 @@
+// The weights of a model as views, and the one list of them: what loads, places, makes up, counts or cuts weights walks it.
+#pragma once
+
+#include "model/config.h"
+
+#include <fovea/status.h>
+#include <fovea/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace fovea {
+
+// A weight matrix as stored: y[n] = sum over k of data[n, k] x[k].
+struct WeightMatrix {
+  const void* data = nullptr;  // [rows, cols], row-major, contiguous; aligned to the element size
+  DType dtype = DType::bf16;   // bf16, f16 or f32
+  int64_t rows = 0;            // outputs (N)
+  int64_t cols = 0;            // inputs (K)
+  size_t bytes() const { return static_cast<size_t>(rows * cols) * dtype_bytes(dtype); }
+};
+
+// Vectors are float32 whatever the file holds: they are small, and every kernel wants them so. Empty: the model has none.
+using WeightVector = std::span<const float>;
+
+// A layer of Llama, Qwen2 or Qwen3.
+struct LayerWeights {
+  WeightVector input_norm;              // [hidden]
+  WeightMatrix q, k, v, o;              // [q_size, hidden], [kv_size, hidden] twice, [hidden, q_size]
+  WeightVector q_bias, k_bias, v_bias;  // [q_size], [kv_size] twice; with qkv_bias
+  WeightVector o_bias;                  // [hidden]; with o_bias
+  WeightVector q_norm, k_norm;          // [head_dim]; with qk_norm
+  WeightVector post_attention_norm;     // [hidden]
+  WeightMatrix gate, up, down;          // [intermediate, hidden] twice, [hidden, intermediate]
+  WeightVector gate_bias, up_bias;      // [intermediate]; with mlp_bias
+  WeightVector down_bias;               // [hidden]; with mlp_bias
+};
+
+// down(silu(gate x) * up x).
+struct FeedForwardWeights {
+  WeightMatrix gate, up, down;  // [f, hidden] twice, [hidden, f]
+};
+
+// The lightning indexer: Hi heads of di.
+struct IndexerWeights {
+  WeightMatrix q_b;                  // [Hi di, q_lora_rank]
+  WeightMatrix k;                    // [di, hidden]
+  WeightMatrix head_weights;         // [Hi, hidden]
+  WeightVector k_norm, k_norm_bias;  // [di] of a LayerNorm
+};
+
+struct MoeWeights {
+  WeightMatrix router;                      // [experts, hidden]
+  WeightVector router_bias;                 // [experts] added to the scores for the choice alone
+  std::vector<FeedForwardWeights> experts;  // [experts] f = moe_intermediate; all of one dtype
+  FeedForwardWeights shared;                // f = shared_experts * moe_intermediate
+};
+
+// A layer of DeepSeek-V3.2 or GLM-5. H heads; names of the dimensions as in DeepseekConfig.
+struct DeepseekLayerWeights {
+  WeightVector input_norm;           // [hidden]
+  WeightMatrix q_a, q_b;             // [q_lora_rank, hidden], [H qk_dim, q_lora_rank]
+  WeightMatrix kv_a;                 // [latent_dim, hidden]
+  WeightMatrix kv_b;                 // [H (nope_dim + v_dim), kv_lora_rank]: of each head W_UK, then W_UV
+  WeightMatrix o;                    // [hidden, H v_dim]
+  WeightVector q_a_bias, kv_a_bias;  // [q_lora_rank], [latent_dim]; with qkv_bias
+  WeightVector o_bias;               // [hidden]; with o_bias
+  WeightVector q_a_norm, kv_a_norm;  // [q_lora_rank], [kv_lora_rank]
+  IndexerWeights indexer;            // empty where the layer takes another's choice
+  WeightVector post_attention_norm;  // [hidden]
+  FeedForwardWeights dense;          // f = intermediate; empty where the layer has experts
+  MoeWeights moe;                    // empty where it has none
+};
+
+struct ModelWeights {
+  WeightMatrix embed;                                 // [vocab, hidden]
+  std::vector<LayerWeights> layers;                   // of a dense model; else empty
+  std::vector<DeepseekLayerWeights> deepseek_layers;  // of a model with latent attention; else empty
+  WeightVector final_norm;                            // [hidden]
+  WeightMatrix lm_head;                               // [vocab, hidden]; the same data as embed where the head is tied
+  std::shared_ptr<const void> owner;                  // what the views point into; copies of ModelWeights share it
+};
+
+enum class WeightRole : uint8_t {
+  norm, bias,  // vectors
+  linear,      // Ops::linear multiplies by it, or moe_experts
+  embedding,   // rows are looked up; a tied head multiplies by it too
+  router,      // moe_route multiplies by it
+};
+
+// What each of n devices holds when heads, experts' intermediates and the vocabulary are shared out.
+enum class WeightSplit : uint8_t { none, rows, cols };  // everything; rows, or columns, [i / n, (i + 1) / n)
+
+// A weight that the model has, and where its view goes: one of `matrix` and `vector` is null.
+struct ListedWeight {
+  std::string name;  // Hugging Face's: "model.layers.3.self_attn.q_proj.weight"
+  WeightRole role = WeightRole::linear;
+  WeightSplit split = WeightSplit::none;
+  int64_t rows = 0;  // of a vector: its length
+  int64_t cols = 1;
+  WeightMatrix* matrix = nullptr;
+  WeightVector* vector = nullptr;
+
+  size_t bytes() const { return matrix ? matrix->bytes() : vector->size_bytes(); }  // as they lie in memory
+};
+
+using WeightVisitor = std::function<Status(const ListedWeight&)>;
+
+// Calls `visit` for every weight once, in a fixed order, until it fails. A tied head is no weight of its own: when all were
+// visited lm_head becomes what embed is. Makes room for layers and experts.
+Status for_each_weight(const ModelConfig& config, ModelWeights* weights, const WeightVisitor& visit);
+// The same over a copy of the views.
+Status for_each_weight(const ModelConfig& config, const ModelWeights& weights, const WeightVisitor& visit);
+
+// Weights that models of this kind may have and this one has not: dropped in silence they would make the answers wrong.
+struct DeniedWeight {
+  std::string name;
+  const char* field;  // of config.json: what says so
+};
+std::vector<DeniedWeight> denied_weights(const ModelConfig& config);
+
+// The matrices that Ops::linear multiplies by, experts among them: all but the embedding (a tied head is there as lm_head)
+// and routers.
+std::vector<WeightMatrix> linear_matrices(const ModelConfig& config, const ModelWeights& weights);
+
+// Of all matrices in memory, a tied head counted once: what a pass over the model reads.
+int64_t matrix_bytes(const ModelConfig& config, const ModelWeights& weights);
+
+}  // namespace fovea
