@@ -181,6 +181,17 @@ TEST(SparseInvariants, ABudgetOfTheWholeContextIsExactlyDense) {
   EXPECT_EQ(got.stats.kv_bytes_share(), 1.0);
 }
 
+TEST(SparseInvariants, ASparseAnswerDoesNotDependOnTheCache) {
+  auto engine = make_engine(sparse());
+  const auto prompt = prompt_of(*engine, 13, 300);
+  const Result1 cold = run_one(*engine, greedy(prompt, 8));
+  const Result1 hit = run_one(*engine, greedy(prompt, 8));
+  EXPECT_EQ(cold.stats.cached_tokens, 0);
+  EXPECT_EQ(hit.stats.cached_tokens, 288);
+  expect_same(hit, cold, kTolerance);
+  EXPECT_EQ(hit.stats.rows_by_method, cold.stats.rows_by_method) << "what is left of a prompt is prefilled";
+}
+
 TEST(SparseInvariants, AShortContextIsExactlyDense) {
   auto dense = make_engine(small());
   const auto prompt = prompt_of(*dense, 8, 700);

@@ -28,8 +28,6 @@ EngineOptions soak_options(bool sparse, const std::string& checkpoint) {
     o.methods = {m};
     o.decode_method = "gsa_on_device";
     o.sparse_min_context = 80;
-    // A prefix hit would send part of a prompt through the method that a cold run prefills: another, equally right answer.
-    o.enable_prefix_caching = false;
   }
   return o;
 }

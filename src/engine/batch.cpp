@@ -43,48 +43,19 @@ int32_t Batch::padded_rows(int32_t rows) {
   return (rows + 31) / 32 * 32;
 }
 
-// Which row group serves a row. A sparse row that would keep every block takes the dense path, exactly; a trained choice is
-// made by every row that it can leave something out for.
-int32_t Batch::group_of(const ScheduledRows& rows, const Sequence& sequence, int32_t offset) const {
-  if (rows.phase == Phase::prefill) return prefill_group_of(sequence, rows.first_position + offset);
-  const MethodEntry& entry = methods_[sequence.method];
-  const int64_t len = rows.first_position + offset + 1;
-  if (entry.method && entry.method->trained()) return len > entry.method->prefill_min_context() ? 2 + sequence.method : 1;
-  if (!entry.method || !rows.sparse || len < limits_.sparse_min_context) return 1;
-  const int64_t blocks = (len + limits_.block_size - 1) / limits_.block_size;
-  return entry.method->estimate_blocks(len, sequence.budget_tokens) < blocks ? 2 + sequence.method : 1;
-}
-
-// The first tiles of a prompt are short contexts, which are read whole.
-int32_t Batch::prefill_group_of(const Sequence& sequence, int64_t position) const {
-  const Method* method = methods_[sequence.prefill_method].method.get();
-  if (!method) return 0;
-  const int64_t tile_end = (position / method->prefill_alignment() + 1) * method->prefill_alignment();
-  if (tile_end <= method->prefill_min_context()) return 0;
-  return 2 + static_cast<int32_t>(methods_.size()) + sequence.prefill_method;
-}
-
-void Batch::split(const StepPlan& plan, const Sequences& sequences) {
-  for (auto& p : pieces_) p.clear();
-  for (size_t i = 0; i < plan.rows.size(); ++i) {
-    const ScheduledRows& rows = plan.rows[i];
-    Sequence* sequence = sequences.at(rows.seq).get();
-    for (int32_t from = 0; from < rows.num_tokens;) {
-      const int32_t group = group_of(rows, *sequence, from);
-      int32_t to = rows.num_tokens;
-      if (rows.phase == Phase::extend || sequence->prefill_method != 0) {
-        for (to = from + 1; to < rows.num_tokens && group_of(rows, *sequence, to) == group;) ++to;
-      }
-      pieces_[group].push_back({&rows, sequence, from, to, i});
-      from = to;
-    }
-  }
+int32_t Batch::group_of(const ScheduledRows& rows) const {
+  const bool prefill = rows.phase == Phase::prefill;
+  if (rows.route.method == 0) return prefill ? 0 : 1;
+  return 2 + (prefill ? static_cast<int32_t>(methods_.size()) : 0) + rows.route.method;
 }
 
 void Batch::build(const StepPlan& plan, const Scheduler& scheduler, const BlockManager& blocks,
                   const Sequences& sequences) {
   FOVEA_CHECK(plan.num_tokens <= limits_.max_rows);
-  split(plan, sequences);
+  for (auto& p : pieces_) p.clear();
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    pieces_[static_cast<size_t>(group_of(plan.rows[i]))].push_back({&plan.rows[i], sequences.at(plan.rows[i].seq).get(), i});
+  }
   groups_.clear();
   num_logit_rows_ = 0;
   logit_index_.assign(plan.rows.size(), -1);
@@ -140,7 +111,7 @@ void Batch::emit_piece(const Piece& piece, int32_t group, int32_t seq_in_group, 
                        const Scheduler& scheduler, const BlockManager& blocks) {
   const std::span<const TokenId> tokens = scheduler.tokens(piece.rows->seq);
   const int64_t base = piece.rows->first_position;
-  for (int32_t i = piece.from; i < piece.to; ++i) {
+  for (int32_t i = 0; i < piece.rows->num_tokens; ++i) {
     const int32_t row = forward_.tokens++;
     const int64_t position = base + i;
     const TokenId token = tokens[position];
@@ -154,10 +125,10 @@ void Batch::emit_piece(const Piece& piece, int32_t group, int32_t seq_in_group, 
     row_owner_[row] = piece.sequence;
     row_decode_[row] = piece.rows->phase != Phase::prefill;
   }
-  const int64_t len = base + piece.to;
+  const int64_t len = base + piece.rows->num_tokens;
   seq_len_.host()[tables_used_] = static_cast<int32_t>(len);
   set_table(tables_used_++, blocks.table(piece.rows->seq).row().first(static_cast<size_t>(blocks.blocks_for(len))));
-  if (piece.to == piece.rows->num_tokens && !piece.rows->sample_for.empty()) {
+  if (!piece.rows->sample_for.empty()) {
     logit_index_[piece.plan_row] = num_logit_rows_;
     logit_rows_.host()[num_logit_rows_++] = forward_.tokens - 1;
   }

@@ -31,7 +31,6 @@ struct BatchLimits {
   int32_t max_seqs = 0;  // max_num_seqs
   int64_t max_blocks = 0;  // of one sequence
   int32_t block_size = 16;
-  int32_t sparse_min_context = 0;
   bool pad_decodes = false;  // decode groups are padded to a few sizes, so that few captured graphs serve all
 };
 
@@ -63,16 +62,12 @@ class Batch {
   int32_t logit_index(size_t plan_row) const { return logit_index_[plan_row]; }
 
  private:
-  // Rows [from, to) of a scheduled piece that belong to the same row group.
   struct Piece {
     const ScheduledRows* rows;
     Sequence* sequence;
-    int32_t from, to;
     size_t plan_row;
   };
-  int32_t group_of(const ScheduledRows& rows, const Sequence& sequence, int32_t offset) const;
-  int32_t prefill_group_of(const Sequence& sequence, int64_t position) const;
-  void split(const StepPlan& plan, const Sequences& sequences);
+  int32_t group_of(const ScheduledRows& rows) const;
   void emit_group(int32_t group, const Scheduler& scheduler, const BlockManager& blocks);
   void emit_piece(const Piece& piece, int32_t group, int32_t seq_in_group, int32_t first_row,
                   const Scheduler& scheduler, const BlockManager& blocks);

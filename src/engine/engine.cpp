@@ -235,7 +235,6 @@ Status EngineImpl::make_cache() {
   s.max_num_batched_tokens = options_.max_num_batched_tokens;
   s.max_num_seqs = options_.max_num_seqs;
   s.sparse_extend_max_tokens = options_.sparse_extend_max_tokens;
-  s.sparse_min_context = options_.sparse_min_context;
   s.max_step_kv_blocks = options_.max_step_kv_blocks;
   scheduler_ = std::make_unique<Scheduler>(s, *blocks_);
   return {};
@@ -301,8 +300,7 @@ Status EngineImpl::make_step_buffers() {
   const int64_t vocab = model_->config.vocab_size;
   const int64_t max_blocks = (options_.max_model_len + options_.block_size - 1) / options_.block_size;
   batch_ = std::make_unique<Batch>(
-      BatchLimits{options_.max_num_batched_tokens, options_.max_num_seqs, max_blocks, options_.block_size,
-                  options_.sparse_min_context, !device_->is_host()},
+      BatchLimits{options_.max_num_batched_tokens, options_.max_num_seqs, max_blocks, options_.block_size, !device_->is_host()},
       methods_, *device_, *staging_);
   const int32_t max_samples = max_logits() + kAnswersMax;  // the answers of one prompt begin in one step
   samples_ = std::make_unique<SampleBatch>(max_samples, static_cast<int32_t>(vocab), *device_, *staging_);

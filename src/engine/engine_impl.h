@@ -117,7 +117,7 @@ class EngineImpl final : public Engine {
   // A step: schedule, prepare, forward, sample, commit.
   void take_inbox(std::vector<Output>* outputs);
   void admit(Pending pending, std::vector<Output>* outputs);
-  void describe_methods(int32_t method, int32_t prefill_method, int32_t budget_tokens, SequenceSpec* spec);
+  RequestMethods methods_of(int32_t decode, int32_t prefill, int32_t budget_tokens) const;
   void begin_answer(const Pending& pending, std::unique_ptr<Sequence> answer);
   void abort_now(RequestId id, std::vector<Output>* outputs);
   void release_now(RequestId id);

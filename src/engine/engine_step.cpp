@@ -184,7 +184,8 @@ void EngineImpl::admit(Pending pending, std::vector<Output>* outputs) {
   spec.prompt = std::move(r.prompt);
   spec.max_new_tokens = static_cast<int32_t>(std::min<int64_t>(r.sampling.max_tokens, room));
   spec.hold = r.hold;
-  describe_methods(method, prefill_method, r.budget_tokens, &spec);
+  spec.methods = methods_of(method, prefill_method, r.budget_tokens);
+  spec.hasher = hasher_of(prefill_method);
   if (Status s = scheduler_->add(std::move(spec)); !s.ok()) return refuse(std::move(s));
 
   r.sampling.max_tokens = static_cast<int32_t>(std::min<int64_t>(r.sampling.max_tokens, room));
@@ -201,18 +202,16 @@ void EngineImpl::admit(Pending pending, std::vector<Output>* outputs) {
   requests_.emplace(pending.id, std::move(live));
 }
 
-// What the scheduler has to know of a request's methods.
-void EngineImpl::describe_methods(int32_t method, int32_t prefill_method, int32_t budget_tokens, SequenceSpec* spec) {
-  const Method* decodes = methods_[method].method.get();
-  const Method* prefills = methods_[prefill_method].method.get();
-  // The rows of a choice that the model was trained for are alike in every phase: the scheduler need not tell them apart.
-  const bool alike = decodes && decodes == prefills && decodes->trained();
-  spec->hasher = hasher_of(prefill_method);
-  spec->sparse = decodes && !alike;
-  if (spec->sparse) spec->blocks_read = [=](int64_t keys) { return decodes->estimate_blocks(keys, budget_tokens); };
-  spec->sparse_prefill = prefills && !alike;
-  if (decodes && decodes->trained()) spec->sparse_min_context = static_cast<int32_t>(decodes->prefill_min_context()) + 1;
-  if (prefills) spec->prefill_alignment = prefills->prefill_alignment();
+RequestMethods EngineImpl::methods_of(int32_t decode, int32_t prefill, int32_t budget_tokens) const {
+  RequestMethods m;
+  m.decode = methods_[static_cast<size_t>(decode)].method.get();
+  m.prefill = methods_[static_cast<size_t>(prefill)].method.get();
+  m.decode_route = {decode};
+  m.prefill_route = {prefill};
+  m.budget_tokens = budget_tokens;
+  m.min_context = options_.sparse_min_context;
+  m.block_size = options_.block_size;
+  return m;
 }
 
 // The rest of an answer's record, and its methods are told.

@@ -25,7 +25,8 @@ Scheduler::Scheduler(const SchedulerConfig& config, BlockManager& blocks) : conf
   running_.reserve(seqs);
   swapped_.reserve(seqs);
   finished_.reserve(seqs);
-  plan_.rows.reserve(seqs);
+  runs_.reserve(seqs);
+  plan_.rows.reserve(2 * seqs);
   plan_.cache_ops.reserve(2 * seqs);  // a step of decodes has copies only
 }
 
@@ -56,8 +57,8 @@ Status Scheduler::validate(const SequenceSpec& spec, Sequence** parent) const {
                                     ", must be 1 where it is held or generates nothing");
   }
   if (spec.prompt.empty()) return Status::invalid_argument(name + ": the prompt has no tokens");
-  if (spec.prefill_alignment != 1 && spec.prefill_alignment % blocks_.block_size() != 0) {
-    return Status::invalid_argument(name + ": prefill tiles of " + std::to_string(spec.prefill_alignment) +
+  if (const int32_t tile = spec.methods.prefill_alignment(); tile != 1 && tile % blocks_.block_size() != 0) {
+    return Status::invalid_argument(name + ": prefill tiles of " + std::to_string(tile) +
                                     " tokens are no multiple of the KV block of " + std::to_string(blocks_.block_size()));
   }
   if (spec.max_new_tokens < 0) {
@@ -102,12 +103,11 @@ Status Scheduler::add(SequenceSpec spec) {
   s->arrival = next_arrival_;
   next_arrival_ += s->answers.size();
   s->max_new_tokens = spec.max_new_tokens;
-  s->sparse = spec.sparse;
-  s->sparse_min_context = spec.sparse_min_context.value_or(config_.sparse_min_context);
-  s->blocks_read = std::move(spec.blocks_read);
-  // A fork of prompt and answers that were alike may decode otherwise.
-  s->sparse_prefill = spec.sparse_prefill || (parent != nullptr && parent->sparse_prefill);
-  s->prefill_alignment = parent != nullptr ? parent->prefill_alignment : spec.prefill_alignment;
+  s->methods = spec.methods;
+  if (parent != nullptr) {
+    s->methods.prefill = parent->methods.prefill;
+    s->methods.prefill_route = parent->methods.prefill_route;
+  }
   s->hold = spec.hold;
   s->hasher = parent != nullptr ? parent->hasher : spec.hasher;
   s->parent = parent;
@@ -242,6 +242,7 @@ void Scheduler::fail(Sequence& s) {
 const StepPlan& Scheduler::schedule() {
   FOVEA_CHECK(!in_flight_);
   plan_.rows.clear();
+  runs_.clear();
   plan_.cache_ops.clear();
   plan_.preempted.clear();
   plan_.swapped_in.clear();
@@ -250,15 +251,28 @@ const StepPlan& Scheduler::schedule() {
   turn_before_ = decode_turn_;
   while (!idle()) {
     schedule_pass();
-    if (!plan_.rows.empty()) break;
+    if (!runs_.empty()) break;
     fail_one();
   }
-  for (ScheduledRows& rows : plan_.rows) {
-    const Sequence& s = get(rows.seq);
-    if (s.computed + s.scheduled == s.size() && s.max_new_tokens > 0) rows.sample_for = s.answers;
-  }
+  cut_where_routes_change();
   in_flight_ = !plan_.rows.empty();
   return plan_;
+}
+
+// plan_.rows, from what every sequence has in this step.
+void Scheduler::cut_where_routes_change() {
+  for (ScheduledRows& run : runs_) {
+    const Sequence& s = get(run.seq);
+    if (s.computed + s.scheduled == s.size() && s.max_new_tokens > 0) run.sample_for = s.answers;
+    const int64_t end = run.first_position + run.num_tokens;
+    for (int64_t first = run.first_position, to = first; first < end; first = to) {
+      const Route same = route(s.methods, run.phase, first);
+      while (++to < end && route(s.methods, run.phase, to) == same) {
+      }
+      plan_.rows.push_back({s.id, run.phase, same, first, static_cast<int32_t>(to - first), {}});
+    }
+    plan_.rows.back().sample_for = run.sample_for;
+  }
 }
 
 void Scheduler::schedule_pass() {
@@ -325,11 +339,10 @@ bool Scheduler::schedule_rows(Sequence& s, int32_t most) {
   FOVEA_CHECK(n > 0 && blocks_.append_slots(s.id, n, &plan_.cache_ops).ok());
 
   if (s.scheduled == 0) {
-    const bool sparse = s.sparse && phase != Phase::prefill && first + 1 >= s.sparse_min_context;
-    s.row = plan_.rows.size();
-    plan_.rows.push_back({s.id, phase, sparse, first, 0, {}});
+    s.row = runs_.size();
+    runs_.push_back({.seq = s.id, .phase = phase, .first_position = first});
   }
-  plan_.rows[s.row].num_tokens += static_cast<int32_t>(n);
+  runs_[s.row].num_tokens += static_cast<int32_t>(n);
   plan_.num_tokens += static_cast<int32_t>(n);
   s.scheduled += static_cast<int32_t>(n);
   if (phase != Phase::decode) used_share(s.queue_key) += static_cast<int32_t>(n);
@@ -340,7 +353,7 @@ bool Scheduler::schedule_rows(Sequence& s, int32_t most) {
 int64_t Scheduler::least_rows(const Sequence& s) const {
   if (s.phase() != Phase::prefill) return 1;
   const int64_t first = s.computed + s.scheduled;
-  return std::min(s.tile_begin(first) + s.prefill_alignment, s.phase_end()) - first;
+  return std::min(s.tile_begin(first) + s.methods.prefill_alignment(), s.phase_end()) - first;
 }
 
 // Whether what others have in this step leaves too little for a tile of the oldest prefill.

@@ -14,6 +14,7 @@
 // carried out, fail_step() or retry_step(). abort() and release() any time, also between schedule() and commit().
 #pragma once
 
+#include "engine/route.h"
 #include "kv/block_key.h"
 #include "kv/block_manager.h"
 #include "kv/cache_op.h"
@@ -22,7 +23,6 @@
 #include <fovea/types.h>
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -37,18 +37,10 @@ namespace fovea {
 // A token that was sampled on the device and not read yet: commit() takes it, resolve() replaces it.
 inline constexpr int32_t kUnreadToken = -1;
 
-enum class Phase : uint8_t {
-  prefill,  // rows go through the prefill method; their full blocks are published
-  extend,  // a short extension of a long context: each row goes through the decode method with its own length
-  decode,  // one row
-};
-
 struct SchedulerConfig {
   int32_t max_num_batched_tokens = 2048;  // rows of a step, >= 1
   int32_t max_num_seqs = 64;              // running sequences, >= 1; never above max_num_batched_tokens
-  int32_t sparse_extend_max_tokens = 256;
-  int32_t sparse_min_context = 1024;  // decode rows with at least this many keys go through a sparse method
-  bool extend_prefix_hits = true;     // false: only forks extend, prefix hits are always prefilled
+  int32_t sparse_extend_max_tokens = 256;  // longer questions are prefilled
   // Most KV blocks that the decode rows of a step may read together (a layer's; at least one row runs); the others wait for
   // the next step, in turn. 0: no limit.
   int64_t max_step_kv_blocks = 0;
@@ -60,13 +52,7 @@ struct SequenceSpec {
   std::string queue_key;              // tenant or user
   std::vector<int32_t> prompt;        // >= 1 tokens; of a fork: what follows the parent's tokens
   int32_t max_new_tokens = 1;         // per answer; 0: prefill only (n = 1), nothing is sampled
-  bool sparse = false;                // its decode method is sparse (from sparse_min_context up)
-  std::optional<int32_t> sparse_min_context;  // its own; else the config's
-  // Blocks that a sparse decode row with so many visible keys reads; empty: all that hold them.
-  std::function<int64_t(int64_t keys)> blocks_read;
-  // Its prefill method's: chunks, prefix hits and published blocks are cut at multiples of it. A fork has its parent's.
-  int32_t prefill_alignment = 1;      // tokens: 1, or a multiple of the block size
-  bool sparse_prefill = false;        // the prefill method is sparse: what other rows computed cannot be prefilled again
+  RequestMethods methods;             // a fork has its parent's prefill method
   bool hold = false;                  // n = 1: keeps its blocks after finishing, to be forked, until released
   std::optional<SequenceId> fork_of;  // a held, finished sequence
   int64_t fork_tokens = -1;  // how many of its computed tokens; -1: all, and the last one it generated
@@ -74,12 +60,12 @@ struct SequenceSpec {
       nullptr;  // null: no prefix reuse; must outlive the scheduler. A fork uses its parent's.
 };
 
-// Rows of one sequence in a step: tokens [first_position, first_position + num_tokens) of
-// scheduler.tokens(seq).
+// Rows of one sequence in a step that run with one method: tokens [first_position, first_position + num_tokens) of
+// scheduler.tokens(seq). Where the method changes, the next entry goes on.
 struct ScheduledRows {
   SequenceId seq;
   Phase phase = Phase::prefill;
-  bool sparse = false;  // the rows go through the sparse decode method (else dense)
+  Route route;
   int64_t first_position = 0;
   int32_t num_tokens = 0;
   // Answers to sample from the last row's logits; empty: no logits needed. More than one at the end of a
@@ -186,7 +172,6 @@ class Scheduler {
   void schedule_decodes();
   void schedule_decodes_in_turn();
   Sequence* next_decode() const;
-  int64_t blocks_read(const Sequence& s) const;
   void schedule_extensions();
   void schedule_prefills(int32_t share);
   void schedule_swap_ins();
@@ -200,7 +185,7 @@ class Scheduler {
   bool preempt(Sequence& victim);
   bool try_swap_in(Sequence& s, int64_t available);
   bool try_admit(Sequence& s);
-  bool extends(const Sequence& s, int64_t cached) const;
+  bool is_question(const Sequence& s, int64_t context) const;
   int64_t fork_point(const Sequence& s) const;
   static void insert_by_arrival(Sequence& s, std::vector<Sequence*>& list);
   Sequence* next_waiting(int32_t share);
@@ -208,8 +193,10 @@ class Scheduler {
   bool has_place(const Sequence& s) const;
   int32_t budget_left() const { return config_.max_num_batched_tokens - plan_.num_tokens; }
 
+  void cut_where_routes_change();
+
   // commit
-  void take_rows(const ScheduledRows& rows);
+  void take_rows(const ScheduledRows& run);
   void fork_answers(Sequence& s);
   void fail_answers(Sequence& s);
   void leave_flight();
@@ -232,6 +219,7 @@ class Scheduler {
   std::vector<SequenceId> pending_aborts_;
   std::vector<SequenceId> pending_releases_;
   std::vector<SequenceId> finished_;
+  std::vector<ScheduledRows> runs_;  // plan_.rows before they were cut: one for each sequence
   StepPlan plan_;
   SchedulerStats stats_;
 };

@@ -92,19 +92,16 @@ Scheduler::Sequence* Scheduler::next_waiting(int32_t share) {
   return nullptr;
 }
 
-// Whether the rest of a prompt, of which so many tokens are cached, goes through the decode method.
-bool Scheduler::extends(const Sequence& s, int64_t cached) const {
-  const bool forks = s.parent != nullptr;
-  if (!s.sparse && !(s.sparse_prefill && forks)) return false;
-  return cached > 0 && cached >= s.sparse_min_context && s.prompt_size - cached <= config_.sparse_extend_max_tokens &&
-         (forks || config_.extend_prefix_hits);
+// Whether what s asks behind so many tokens of its parent goes through the decode method.
+bool Scheduler::is_question(const Sequence& s, int64_t context) const {
+  return s.parent != nullptr && s.prompt_size - context <= config_.sparse_extend_max_tokens && extends(s.methods, context);
 }
 
 // Where s parts from its parent: if prefill goes on, at the tile that it would go on in, so that no tile is computed in two
 // parts. What a decode row computed is never computed again.
 int64_t Scheduler::fork_point(const Sequence& s) const {
   if (s.parent == nullptr) return 0;
-  const bool whole = extends(s, s.fork_tokens) || s.parent->prefilled < s.fork_tokens;
+  const bool whole = is_question(s, s.fork_tokens) || s.parent->prefilled < s.fork_tokens;
   return whole ? s.fork_tokens : s.tile_begin(s.fork_tokens);
 }
 
@@ -120,7 +117,7 @@ bool Scheduler::try_admit(Sequence& s) {
     // A hit reaches no further than prefill would: what follows goes through the decode method.
     const auto most = static_cast<size_t>(std::min(s.size(), s.prefill_until + 1));
     s.computed = s.prefilled =
-        blocks_.match_prefix(s.id, std::span<const int32_t>(s.tokens).first(most), s.prefill_alignment);
+        blocks_.match_prefix(s.id, std::span<const int32_t>(s.tokens).first(most), s.methods.prefill_alignment());
   }
   if (blocks_.blocks_needed(s.id, s.size() - s.computed) > spare_blocks()) {
     blocks_.free(s.id);
@@ -133,7 +130,7 @@ bool Scheduler::try_admit(Sequence& s) {
     s.cached = s.computed;
     stats_.prompt_tokens += s.prompt_size;
     if (s.parent == nullptr) stats_.prefix_hit_tokens += s.cached;
-    if (extends(s, s.cached)) s.prefill_until = s.cached;
+    if (is_question(s, s.cached)) s.prefill_until = s.cached;
   }
   last_key_ = s.queue_key;
   dequeue(s);

@@ -11,7 +11,7 @@ namespace fovea {
 std::span<const SequenceId> Scheduler::commit(std::span<const Sampled> sampled) {
   FOVEA_CHECK(in_flight_);
   finished_.clear();
-  for (const ScheduledRows& rows : plan_.rows) take_rows(rows);
+  for (const ScheduledRows& run : runs_) take_rows(run);
   for (const Sampled& sample : sampled) {
     Sequence* s = find(sample.seq);
     FOVEA_CHECK(s != nullptr && s->awaiting_token);
@@ -37,7 +37,7 @@ void Scheduler::leave_flight() {
 
 std::span<const SequenceId> Scheduler::fail_step(bool moves_failed) {
   finished_.clear();
-  for (const ScheduledRows& rows : plan_.rows) fail_answers(*find(rows.seq));
+  for (const ScheduledRows& run : runs_) fail_answers(*find(run.seq));
   while (moves_failed && !swapped_.empty()) fail_answers(*swapped_.back());
   leave_flight();
   return finished_;
@@ -50,8 +50,8 @@ void Scheduler::fail_answers(Sequence& s) {
 
 void Scheduler::retry_step() {
   FOVEA_CHECK(in_flight_);
-  for (const ScheduledRows& rows : plan_.rows) {
-    Sequence& s = *find(rows.seq);
+  for (const ScheduledRows& run : runs_) {
+    Sequence& s = *find(run.seq);
     s.scheduled = 0;
     blocks_.truncate(s.id, s.computed);
   }
@@ -66,20 +66,22 @@ void Scheduler::resolve(SequenceId seq, int32_t token) {
   s->tokens.back() = token;
 }
 
-void Scheduler::take_rows(const ScheduledRows& rows) {
-  Sequence& s = *find(rows.seq);
+void Scheduler::take_rows(const ScheduledRows& run) {
+  Sequence& s = *find(run.seq);
   s.scheduled = 0;
-  s.last_rows = rows.num_tokens;
-  s.computed += rows.num_tokens;
+  s.last_rows = run.num_tokens;
+  s.computed += run.num_tokens;
   FOVEA_CHECK(s.computed == blocks_.num_tokens(s.id));
-  if (rows.sparse || (s.sparse_prefill && rows.phase != Phase::prefill)) {
-    s.sparse_from = std::min(s.sparse_from, rows.first_position);
-  }
-  if (rows.phase == Phase::prefill && s.prefilled == rows.first_position) {
+  if (run.phase == Phase::prefill && s.prefilled == run.first_position) {
     s.prefilled = s.computed;
     blocks_.publish(s.id, s.tokens, s.tile_begin(s.prefilled));
   }
-  if (!rows.sample_for.empty()) {
+  if (run.phase != Phase::prefill) {
+    int64_t p = run.first_position;
+    while (p < s.computed && repeatable(s.methods, p)) ++p;
+    if (p < s.computed) s.sparse_from = std::min(s.sparse_from, p);
+  }
+  if (!run.sample_for.empty()) {
     s.awaiting_token = true;
     if (s.answers.size() > 1) fork_answers(s);
   } else if (s.computed == s.size()) {

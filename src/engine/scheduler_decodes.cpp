@@ -21,7 +21,7 @@ void Scheduler::schedule_decodes_in_turn() {
   for (size_t left = running_.size(); left > 0; --left) {
     Sequence* s = next_decode();
     if (s == nullptr) return;
-    const int64_t blocks = blocks_read(*s);
+    const int64_t blocks = blocks_read(s->methods, s->computed);
     if (read > 0 && read + blocks > config_.max_step_kv_blocks) return;
     decode_turn_ = s->arrival + 1;
     if (schedule_rows(*s, 1)) read += blocks;
@@ -37,13 +37,6 @@ Scheduler::Sequence* Scheduler::next_decode() const {
     if (oldest == nullptr) oldest = s;
   }
   return oldest;
-}
-
-// Blocks whose K and V the next row of s reads.
-int64_t Scheduler::blocks_read(const Sequence& s) const {
-  const int64_t keys = s.computed + 1, blocks = blocks_.blocks_for(keys);
-  if (!s.sparse || !s.blocks_read || keys < s.sparse_min_context) return blocks;
-  return std::min(blocks, s.blocks_read(keys));
 }
 
 }  // namespace fovea

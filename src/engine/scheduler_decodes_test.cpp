@@ -15,9 +15,8 @@ World::Config capped(int64_t most, int32_t blocks = 400, uint32_t seed = 1) {
 
 // A prompt of so many tokens whose decode rows, if sparse, read three blocks.
 SequenceId add(World& w, int32_t tokens, bool sparse, int32_t max_new = 12) {
-  SequenceSpec spec = w.prompt(tokens, max_new);
+  Spec spec = w.prompt(tokens, max_new);
   spec.sparse = sparse;
-  if (sparse) spec.blocks_read = [](int64_t) { return 3; };
   return w.add(spec);
 }
 

@@ -23,12 +23,8 @@ struct Scheduler::Sequence {
   std::vector<int32_t> tokens;  // prompt and generated; the last generated one is not computed yet
   int64_t prompt_size = 0;
   int32_t max_new_tokens = 0;
-  bool sparse = false;
-  int32_t sparse_min_context = 0;
-  std::function<int64_t(int64_t)> blocks_read;  // SequenceSpec::blocks_read
-  bool sparse_prefill = false;
+  RequestMethods methods;
   bool hold = false;
-  int32_t prefill_alignment = 1;
   BlockHasher* hasher = nullptr;
 
   Sequence* parent = nullptr;  // to fork when admitted; null: none, or it is gone and is recomputed
@@ -41,17 +37,17 @@ struct Scheduler::Sequence {
   int64_t computed = 0;          // tokens whose KV is in the cache
   int64_t prefilled = 0;         // leading tokens computed by prefill: whole tiles of these may be published
   int64_t prefill_until = 0;     // positions below go through prefill; grows with recomputation
-  int64_t sparse_from = kNever;  // first position computed sparsely: from then on it cannot be recomputed
+  int64_t sparse_from = kNever;  // first position that prefill would not compute as it was: it is never recomputed
   int64_t blocked_at = -1;       // spare blocks when it last failed to be admitted
 
   int32_t last_rows = 0;  // rows in the last step that it took part in
-  int32_t scheduled = 0;  // rows in the current plan, at plan_.rows[row]
+  int32_t scheduled = 0;  // rows in the current plan, at runs_[row]
   size_t row = 0;
   bool awaiting_token = false;  // within commit()
 
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
   int64_t capacity() const { return prompt_size + max_new_tokens; }
-  int64_t tile_begin(int64_t position) const { return position / prefill_alignment * prefill_alignment; }
+  int64_t tile_begin(int64_t position) const { return position / methods.prefill_alignment() * methods.prefill_alignment(); }
   Phase phase() const {
     return computed < prefill_until ? Phase::prefill : computed < prompt_size ? Phase::extend : Phase::decode;
   }

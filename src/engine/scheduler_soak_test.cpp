@@ -74,7 +74,7 @@ class Soak {
     const int32_t pool_tokens = c_.world.num_blocks * kBlockSize;
     const int32_t most = chance(0.1) ? pool_tokens : pool_tokens / 3;
     const auto max_new = static_cast<int32_t>(1 + pick(chance(0.7) ? 40 : 8));
-    SequenceSpec spec =
+    Spec spec =
         w_.prompt(1 + static_cast<int32_t>(pick(std::max(1, most - max_new))), max_new, keys[pick(3)]);
     spec.sparse = c_.sparse && chance(0.6);
     std::erase_if(held_, [&](SequenceId id) { return !w_.scheduler().is_held(id); });
@@ -95,7 +95,7 @@ class Soak {
     held_.push_back(first);
   }
 
-  void ask_held(SequenceSpec* spec) {
+  void ask_held(Spec* spec) {
     const SequenceId document = held_[pick(held_.size())];
     const int64_t computed = w_.blocks().num_tokens(document);
     spec->fork_of = document;
@@ -109,7 +109,7 @@ class Soak {
     spec->fork_tokens = std::min<int64_t>(forked, int64_t{c_.world.num_blocks} * kBlockSize - 1);
   }
 
-  void repeat_prompt(SequenceSpec* spec) {
+  void repeat_prompt(Spec* spec) {
     const auto& again = prompts_[prompts_.size() - 1 - pick(std::min<size_t>(prompts_.size(), 4))];
     const size_t shared = chance(0.5) ? again.size() : 1 + pick(again.size());
     std::copy_n(again.begin(), std::min(shared, spec->prompt.size()), spec->prompt.begin());
@@ -124,7 +124,6 @@ class Soak {
 SoakConfig soak_config(uint32_t seed, int32_t batched, int32_t seqs, int32_t blocks, int32_t swap) {
   SoakConfig c;
   c.world = config(batched, seqs, blocks, swap);
-  c.world.scheduler.extend_prefix_hits = false;  // whether there is a hit depends on the others
   c.world.seed = seed;
   return c;
 }

@@ -103,7 +103,7 @@ TEST(Scheduler, AStepOfDecodesAllocatesNothing) {
   SchedulerConfig c;
   Scheduler scheduler(c, blocks);
   for (uint64_t i = 1; i <= 4; ++i) {
-    SequenceSpec spec;
+    Spec spec;
     spec.answers = {SequenceId{i}};
     spec.prompt = {1, 2, 3};
     spec.max_new_tokens = 50;
@@ -183,7 +183,7 @@ TEST(Scheduler, AForkMayCutItsParentShort) {
   World w(config(64, 8, 40));
   const SequenceId document = hold_document(w, 30, false, 5);
   for (int64_t at : {1, 4, 7, 29, 30}) {
-    SequenceSpec spec = question(w, document, 3, 4, false);
+    Spec spec = question(w, document, 3, 4, false);
     spec.fork_tokens = at;
     w.add(spec);
   }
@@ -203,13 +203,13 @@ TEST(Scheduler, AShortExtensionGoesThroughTheDecodeMethodInOneStep) {
   const SequenceId too_long = w.add(question(w, document, 9, 6, true));
   w.step();
   EXPECT_EQ(rows_of(w.plan(), sparse)->phase, Phase::extend);
-  EXPECT_TRUE(rows_of(w.plan(), sparse)->sparse);
+  EXPECT_EQ(rows_of(w.plan(), sparse)->route, kSparse);
   EXPECT_EQ(rows_of(w.plan(), sparse)->num_tokens, 8);
   EXPECT_EQ(rows_of(w.plan(), sparse)->sample_for.size(), 1u);
   EXPECT_EQ(rows_of(w.plan(), too_long)->phase, Phase::prefill);
-  EXPECT_FALSE(rows_of(w.plan(), too_long)->sparse);
+  EXPECT_EQ(rows_of(w.plan(), too_long)->route, Route{});
   w.step();
-  for (const ScheduledRows& r : w.plan().rows) EXPECT_TRUE(r.sparse && r.phase == Phase::decode);
+  for (const ScheduledRows& r : w.plan().rows) EXPECT_TRUE(r.route == kSparse && r.phase == Phase::decode);
   w.run();
   EXPECT_EQ(w.finished.size(), 3u);
 }
@@ -233,26 +233,26 @@ TEST(Scheduler, AShortContextStaysDense) {
   w.step();
   EXPECT_EQ(rows_of(w.plan(), q)->phase, Phase::prefill);
   w.step();
-  EXPECT_TRUE(rows_of(w.plan(), q)->sparse);  // 20 keys
+  EXPECT_EQ(rows_of(w.plan(), q)->route, kSparse);  // 20 keys
   w.run();
-  // One that grows past the limit while it decodes: that of all, or its own.
-  for (const std::optional<int32_t> own : {std::optional<int32_t>(), std::optional<int32_t>(19)}) {
-    SequenceSpec spec = w.prompt(13, 10);
+  // One that grows past the limit while it decodes.
+  for (const int32_t min_context : {16, 19}) {
+    Spec spec = w.prompt(13, 10);
     spec.sparse = true;
-    spec.sparse_min_context = own;
+    spec.min_context = min_context;
     const SequenceId grows = w.add(spec);
     w.step();
     while (!w.scheduler().idle()) {
       w.step();
       const ScheduledRows* r = rows_of(w.plan(), grows);
-      EXPECT_EQ(r->sparse, r->first_position + 1 >= own.value_or(16));
+      EXPECT_EQ(r->route == kSparse, r->first_position + 1 >= min_context);
     }
   }
 }
 
 TEST(Scheduler, APrefixHitSkipsWhatIsThere) {
   World w(config(64, 8, 60));
-  SequenceSpec spec = w.prompt(30, 3);
+  Spec spec = w.prompt(30, 3);
   w.add(spec);
   w.run();
   const SequenceId again = w.add(spec);
@@ -261,28 +261,76 @@ TEST(Scheduler, APrefixHitSkipsWhatIsThere) {
   EXPECT_EQ(rows_of(w.plan(), again)->phase, Phase::prefill);
   EXPECT_EQ(w.scheduler().stats().prefix_hit_tokens, 28);
   w.run();
-
-  spec.sparse = true;  // 28 tokens of context, 2 to go: an extension
-  spec.answers = {SequenceId{1000}};
-  spec.hasher = w.hasher();
-  ASSERT_TRUE(w.scheduler().add(spec).ok());
-  const StepPlan& plan = w.scheduler().schedule();
-  EXPECT_EQ(plan.rows[0].phase, Phase::extend);
-  EXPECT_EQ(plan.rows[0].first_position, 28);
 }
 
-TEST(Scheduler, PrefixHitsCanBeKeptFromExtending) {
-  World::Config c = config(64, 8, 60);
-  c.scheduler.extend_prefix_hits = false;
-  World w(c);
-  SequenceSpec spec = w.prompt(30, 3);
+// An answer must not depend on what others left in the cache.
+TEST(Scheduler, WhatFollowsAPrefixHitIsPrefilled) {
+  World w(config(64, 8, 60));
+  Spec spec = w.prompt(30, 3);
   spec.sparse = true;
   w.add(spec);
   w.run();
   const SequenceId again = w.add(spec);
   w.step();
+  EXPECT_EQ(rows_of(w.plan(), again)->first_position, 28);
   EXPECT_EQ(rows_of(w.plan(), again)->phase, Phase::prefill);
   w.run();
+}
+
+// ---- steps that could not be carried out ----
+
+TEST(Scheduler, AFailedStepTakesItsSequencesAndNoOthers) {
+  World w(config(32, 4, 60));
+  w.add(w.prompt(10, 12));
+  w.step();
+  const Spec lost = w.prompt(40, 2);
+  const SequenceId second = w.add(lost);
+  w.scheduler().schedule();  // a decode row of the first, a chunk of the second
+  const auto gone = w.scheduler().fail_step(false);
+  EXPECT_EQ(gone.size(), 2u);
+  EXPECT_TRUE(w.blocks().check_consistency().ok());
+  w.expect_empty();
+  w.add(lost);
+  w.step();
+  EXPECT_EQ(w.scheduler().stats().prefix_hit_tokens, 0) << "sequence " << second.value << " was never computed";
+  w.run();
+}
+
+TEST(Scheduler, AFailedMoveTakesWhatIsSwappedOut) {
+  World w(config(64, 8, 20));
+  const SequenceId document = hold_document(w, 33);
+  for (int i = 0; i < 5; ++i) w.add(question(w, document, 5, 25, true));
+  while (w.scheduler().num_swapped() == 0) w.step();
+  const auto swapped = w.scheduler().num_swapped();
+  const StepPlan& plan = w.scheduler().schedule();
+  const size_t rows = plan.rows.size();
+  const auto gone = w.scheduler().fail_step(true);
+  EXPECT_GE(gone.size(), rows);
+  EXPECT_EQ(w.scheduler().num_swapped(), 0);
+  EXPECT_GT(swapped, 0);
+  EXPECT_TRUE(w.scheduler().is_held(document));
+  EXPECT_TRUE(w.blocks().check_consistency().ok());
+}
+
+TEST(Scheduler, AStepThatIsTriedAgainHasTheSameRows) {
+  World w(config(24, 4, 60));
+  for (int i = 0; i < 3; ++i) w.add(w.prompt(20 + i, 12));
+  for (int step = 0; step < 8; ++step) {
+    if (step % 2 == 0) {
+      std::vector<std::pair<SequenceId, int32_t>> once;
+      for (const ScheduledRows& r : w.scheduler().schedule().rows) once.emplace_back(r.seq, r.num_tokens);
+      w.scheduler().retry_step();
+      EXPECT_TRUE(w.blocks().check_consistency().ok());
+      w.step();
+      std::vector<std::pair<SequenceId, int32_t>> again;
+      for (const ScheduledRows& r : w.plan().rows) again.emplace_back(r.seq, r.num_tokens);
+      EXPECT_EQ(once, again);
+    } else {
+      w.step();
+    }
+  }
+  w.run();
+  w.expect_empty();
 }
 
 TEST(Scheduler, OnlyPrefilledTokensArePublished) {
@@ -291,9 +339,9 @@ TEST(Scheduler, OnlyPrefilledTokensArePublished) {
   ASSERT_GE(w.blocks().num_tokens(document), 24);  // some were decoded, sparsely
   const auto tokens =
       w.scheduler().tokens(document).first(static_cast<size_t>(w.blocks().num_tokens(document)));
-  SequenceSpec same = w.prompt(0, 4);
+  Spec same = w.prompt(0, 4);
   same.prompt.assign(tokens.begin(), tokens.end());
-  const SequenceSpec asked = question(w, document, 12, 4, false);
+  const Spec asked = question(w, document, 12, 4, false);
   same.prompt.insert(same.prompt.end(), asked.prompt.begin(), asked.prompt.end());
   w.add(asked);  // prefilled on top of what was decoded
   w.run();
@@ -310,7 +358,7 @@ TEST(Scheduler, AReleasedDocumentWaitsForItsForks) {
   w.step();
   const SequenceId second = w.add(question(w, document, 5, 6, true));  // waits: one sequence at a time
   w.scheduler().release(document);
-  SequenceSpec late = question(w, document, 5, 6, true);
+  Spec late = question(w, document, 5, 6, true);
   late.answers = {SequenceId{500}};
   EXPECT_EQ(w.scheduler().add(late).code(), StatusCode::not_found);
   w.run();
@@ -321,7 +369,7 @@ TEST(Scheduler, AReleasedDocumentWaitsForItsForks) {
 
 TEST(Scheduler, ReleasedBeforeItFinishesItIsNotHeld) {
   World w(config(8, 4, 40));
-  SequenceSpec spec = w.prompt(30, 0);
+  Spec spec = w.prompt(30, 0);
   spec.hold = true;
   const SequenceId document = w.add(spec);
   w.step();
@@ -385,7 +433,7 @@ TEST(Scheduler, ASequenceThatFillsThePoolRuns) {
     World w(config(64, 8, 10, 10));
     std::vector<SequenceId> ids;
     for (int i = 0; i < 3; ++i) {
-      SequenceSpec spec = w.prompt(30, 11);  // 40 slots: all ten blocks
+      Spec spec = w.prompt(30, 11);  // 40 slots: all ten blocks
       spec.sparse = sparse;
       ids.push_back(w.add(spec));
     }
@@ -400,13 +448,13 @@ TEST(Scheduler, ASequenceThatFillsThePoolRuns) {
 
 TEST(Scheduler, RefusesWhatCanNeverRun) {
   World w(config(64, 2, 10));
-  const auto refuse = [&](SequenceSpec spec, StatusCode code, const char* what) {
+  const auto refuse = [&](Spec spec, StatusCode code, const char* what) {
     const Status s = w.scheduler().add(std::move(spec));
     EXPECT_EQ(s.code(), code);
     EXPECT_NE(s.message().find(what), std::string::npos) << s.message();
   };
   const auto base = [&](int32_t n, int32_t max_new) {
-    SequenceSpec spec = w.prompt(n, max_new);
+    Spec spec = w.prompt(n, max_new);
     spec.answers = {SequenceId{77}};
     return spec;
   };
@@ -414,7 +462,7 @@ TEST(Scheduler, RefusesWhatCanNeverRun) {
          "38 prompt and 4 new tokens need 11 KV blocks of 4 tokens, the pool has 10");
   refuse(base(0, 4), StatusCode::invalid_argument, "no tokens");
   refuse(base(4, -1), StatusCode::invalid_argument, "max_new_tokens is -1");
-  SequenceSpec spec = base(4, 4);
+  Spec spec = base(4, 4);
   spec.answers = {};
   refuse(spec, StatusCode::invalid_argument, "n is 0");
   spec.answers = {SequenceId{1}, SequenceId{2}, SequenceId{3}};

@@ -69,8 +69,42 @@ struct Alone {
   }
 };
 
+// Methods of which only the rules matter: a decode method that keeps three blocks, a prefill method of tiles.
+class FakeMethod final : public Method {
+ public:
+  explicit FakeMethod(int32_t tile) : tile_(tile) {}
+  std::string_view name() const override { return "fake"; }
+  std::string lineage() const override { return "fake"; }
+  int32_t prefill_alignment() const override { return tile_; }
+  Status attach(const ModelShape&, const MethodLimits&, Device&, StepMemory&) override { return {}; }
+  Status select(const SelectInputs&, Ops&, Stream&, Selection*) override { return {}; }
+  int64_t estimate_blocks(int64_t, int32_t) const override { return 3; }
+
+ private:
+  const int32_t tile_;
+};
+
+inline constexpr Route kSparse{1}, kTiled{2};
+
+// A request as the tests write it.
+struct Spec : SequenceSpec {
+  bool sparse = false;            // its decode method keeps three blocks, from min_context keys up
+  int32_t min_context = 16;
+  int32_t tile = 0;               // of its sparse prefill; 0: dense
+
+  void choose_methods() {
+    static const FakeMethod sparse_method(1), tiles_of_4(4), tiles_of_5(5), tiles_of_8(8);
+    methods.decode = sparse ? &sparse_method : nullptr;
+    methods.decode_route = sparse ? kSparse : Route{};
+    methods.prefill = tile == 4 ? &tiles_of_4 : tile == 5 ? &tiles_of_5 : tile == 8 ? &tiles_of_8 : nullptr;
+    methods.prefill_route = tile > 0 ? kTiled : Route{};
+    methods.min_context = min_context;
+    methods.block_size = kBlockSize;
+  }
+};
+
 struct Expected {
-  SequenceSpec spec;
+  Spec spec;
   int64_t extend_from = 0;
   int32_t tile = 0;               // of its sparse prefill; 0: dense
   int64_t prefilled = 0;
@@ -98,18 +132,19 @@ class World {
         swap_(static_cast<size_t>(config.swap_slots) * kBlockSize) {}
 
   // Adds a request of n answers; returns its first id (the others follow it).
-  SequenceId add(SequenceSpec spec, int32_t n = 1) {
+  SequenceId add(Spec spec, int32_t n = 1) {
     const SequenceId first{next_id_};
     for (int32_t i = 0; i < n; ++i) spec.answers.push_back(SequenceId{next_id_++});
-    if (config_.hasher) spec.hasher = spec.sparse_prefill ? &sparse_hasher_ : &hasher_;
+    if (config_.hasher) spec.hasher = spec.tile > 0 ? &sparse_hasher_ : &hasher_;
+    spec.choose_methods();
     const Status s = scheduler_->add(spec);
     EXPECT_TRUE(s.ok()) << s.message();
     for (SequenceId id : spec.answers) expected_[id] = compute_alone(spec, id);
     return first;
   }
 
-  SequenceSpec prompt(int32_t n, int32_t max_new, std::string key = "") {
-    SequenceSpec spec;
+  Spec prompt(int32_t n, int32_t max_new, std::string key = "") {
+    Spec spec;
     spec.queue_key = std::move(key);
     spec.max_new_tokens = max_new;
     for (int32_t i = 0; i < n; ++i) spec.prompt.push_back(static_cast<int32_t>(random_() % 1000) + 1000);
@@ -189,7 +224,7 @@ class World {
     return c;
   }
 
-  Expected compute_alone(const SequenceSpec& spec, SequenceId id) {
+  Expected compute_alone(const Spec& spec, SequenceId id) {
     Expected e;
     e.spec = spec;
     Alone alone;
@@ -199,11 +234,11 @@ class World {
       if (spec.fork_tokens >= 0) alone.tokens.resize(at);
       alone.forget_from(at);
     }
-    e.tile = spec.fork_of.has_value() ? expected_[*spec.fork_of].tile : spec.sparse_prefill ? spec.prefill_alignment : 0;
+    e.tile = spec.fork_of.has_value() ? expected_[*spec.fork_of].tile : spec.tile;
     const auto& c = config_.scheduler;
     const auto forked = static_cast<int32_t>(alone.numbers.size());
     alone.tokens.insert(alone.tokens.end(), spec.prompt.begin(), spec.prompt.end());
-    const bool extends = (spec.sparse || e.tile > 0) && forked > 0 && forked >= spec.sparse_min_context.value_or(c.sparse_min_context) &&
+    const bool extends = (spec.sparse || e.tile > 0) && forked > 0 && forked >= spec.min_context &&
                          static_cast<int32_t>(alone.tokens.size()) - forked <= c.sparse_extend_max_tokens;
     e.extend_from = extends ? forked : static_cast<int64_t>(alone.tokens.size());
     const auto prompt = static_cast<int64_t>(alone.tokens.size());
@@ -219,7 +254,7 @@ class World {
     for (int32_t i = 0; i < spec.max_new_tokens; ++i) {
       if (i > 0) {
         const auto keys = static_cast<int32_t>(alone.tokens.size());
-        alone.compute(spec.sparse && keys >= spec.sparse_min_context.value_or(c.sparse_min_context) ? kSparseRow : 0);
+        alone.compute(spec.sparse && keys >= spec.min_context ? kSparseRow : 0);
       }
       e.answer.push_back(sampled_token(alone.sum, id));
       alone.tokens.push_back(e.answer.back());
@@ -240,7 +275,7 @@ class World {
       if (r.phase == Phase::decode) {
         EXPECT_EQ(r.num_tokens, 1);
       }
-      EXPECT_FALSE(r.phase == Phase::prefill && r.sparse);
+      EXPECT_FALSE(r.phase == Phase::prefill && r.route == kSparse);
       const auto size = static_cast<int64_t>(scheduler_->tokens(r.seq).size());
       EXPECT_LE(r.first_position + r.num_tokens, size);
       EXPECT_EQ(blocks_.num_tokens(r.seq), r.first_position + r.num_tokens);
@@ -269,7 +304,7 @@ class World {
     for (int64_t p = 0; p < rows.first_position; ++p) sum += memory_[blocks_.slot_of(rows.seq, p)];
     for (int64_t p = rows.first_position; p < rows.first_position + rows.num_tokens; ++p) {
       const int32_t tile = rows.phase == Phase::prefill ? expected_[rows.seq].tile : 0;
-      const uint64_t kind = rows.sparse ? kSparseRow : 0;
+      const uint64_t kind = rows.route == kSparse ? kSparseRow : 0;
       const int64_t end = rows.first_position + rows.num_tokens;
       const uint64_t number = written(tokens[p], p, sum, tile > 0 ? tile_kind(p, tile, rows.first_position, end) : kind);
       memory_[blocks_.slot_of(rows.seq, p)] = number;
@@ -299,7 +334,6 @@ inline World::Config config(int32_t batched, int32_t seqs, int32_t blocks, int32
   c.scheduler.max_num_batched_tokens = batched;
   c.scheduler.max_num_seqs = seqs;
   c.scheduler.sparse_extend_max_tokens = 8;
-  c.scheduler.sparse_min_context = 16;
   c.num_blocks = blocks;
   c.swap_slots = swap;
   return c;
@@ -312,15 +346,15 @@ inline const ScheduledRows* rows_of(const StepPlan& plan, SequenceId seq) {
   return nullptr;
 }
 
-inline SequenceSpec question(World& w, SequenceId document, int32_t tokens, int32_t max_new, bool sparse) {
-  SequenceSpec spec = w.prompt(tokens, max_new);
+inline Spec question(World& w, SequenceId document, int32_t tokens, int32_t max_new, bool sparse) {
+  Spec spec = w.prompt(tokens, max_new);
   spec.fork_of = document;
   spec.sparse = sparse;
   return spec;
 }
 
 inline SequenceId hold_document(World& w, int32_t tokens, bool sparse = false, int32_t max_new = 0) {
-  SequenceSpec spec = w.prompt(tokens, max_new);
+  Spec spec = w.prompt(tokens, max_new);
   spec.hold = true;
   spec.sparse = sparse;
   const SequenceId id = w.add(spec);

@@ -8,10 +8,9 @@ namespace {
 
 constexpr int32_t kTile = 2 * kBlockSize;
 
-SequenceSpec tiled(World& w, int32_t tokens, int32_t max_new) {
-  SequenceSpec spec = w.prompt(tokens, max_new);
-  spec.sparse_prefill = true;
-  spec.prefill_alignment = kTile;
+Spec tiled(World& w, int32_t tokens, int32_t max_new) {
+  Spec spec = w.prompt(tokens, max_new);
+  spec.tile = kTile;
   return spec;
 }
 
@@ -62,14 +61,14 @@ TEST(SchedulerTiles, AShareBelowATileStillGetsOne) {
   World w(config(20, 8, 400));
   const auto add_others = [&] {
     for (const char* key : {"a", "b", "c"}) {
-      SequenceSpec spec = w.prompt(30, 1);
+      Spec spec = w.prompt(30, 1);
       spec.queue_key = key;
       w.add(spec);
     }
   };
   add_others();
   w.step();
-  SequenceSpec spec = tiled(w, 40, 1);
+  Spec spec = tiled(w, 40, 1);
   spec.queue_key = "tiled";
   const SequenceId a = w.add(spec);
   int steps = 0;
@@ -84,10 +83,10 @@ TEST(SchedulerTiles, AShareBelowATileStillGetsOne) {
 
 TEST(SchedulerTiles, AHitIsCutAtATile) {
   World w(config(64, 4, 64));
-  const SequenceSpec spec = tiled(w, 45, 2);
+  const Spec spec = tiled(w, 45, 2);
   const SequenceId cold = w.add(spec);
   w.run();
-  SequenceSpec longer = spec;
+  Spec longer = spec;
   for (int32_t i = 0; i < 15; ++i) longer.prompt.push_back(7000 + i);
   const SequenceId warm = w.add(longer);
   w.step();
@@ -111,10 +110,9 @@ TEST(SchedulerTiles, AHitIsCutAtATile) {
 
 TEST(SchedulerTiles, LineagesDoNotFindEachOthersBlocks) {
   World w(config(64, 4, 64));
-  const SequenceSpec sparse = tiled(w, 45, 3);
-  SequenceSpec dense = sparse;
-  dense.sparse_prefill = false;
-  dense.prefill_alignment = 1;
+  const Spec sparse = tiled(w, 45, 3);
+  Spec dense = sparse;
+  dense.tile = 0;
   w.add(sparse);
   w.run();
   const SequenceId first = w.add(dense);
@@ -129,7 +127,7 @@ TEST(SchedulerTiles, LineagesDoNotFindEachOthersBlocks) {
 
 TEST(SchedulerTiles, AShortForkExtendsAndALongOneBeginsItsTileAgain) {
   World w(config(64, 4, 200));
-  SequenceSpec document = tiled(w, 45, 0);
+  Spec document = tiled(w, 45, 0);
   document.hold = true;
   const SequenceId d = w.add(document);
   w.run();
@@ -167,12 +165,11 @@ TEST(SchedulerTiles, ManyAtRandom) {
   for (uint32_t seed = 1; seed <= 20; ++seed) {
     World::Config c = config(20 + static_cast<int32_t>(seed) * 3, 6, 60);
     c.seed = seed;
-    c.scheduler.extend_prefix_hits = false;
     World w(c);
     for (int i = 0; i < 60; ++i) {
       const auto tokens = static_cast<int32_t>(1 + w.random()() % 70);
       const auto answer = static_cast<int32_t>(1 + w.random()() % 12);
-      SequenceSpec spec = w.random()() % 2 ? tiled(w, tokens, answer) : w.prompt(tokens, answer);
+      Spec spec = w.random()() % 2 ? tiled(w, tokens, answer) : w.prompt(tokens, answer);
       spec.sparse = w.random()() % 3 == 0;
       w.add(spec);
       w.step();
@@ -185,8 +182,9 @@ TEST(SchedulerTiles, ManyAtRandom) {
 
 TEST(SchedulerTiles, ATileMustBeWholeBlocks) {
   World w(config(64, 4, 64));
-  SequenceSpec spec = tiled(w, 20, 1);
-  spec.prefill_alignment = kBlockSize + 1;
+  Spec spec = tiled(w, 20, 1);
+  spec.tile = kBlockSize + 1;
+  spec.choose_methods();
   spec.answers = {SequenceId{99}};
   const Status s = w.scheduler().add(spec);
   EXPECT_EQ(s.code(), StatusCode::invalid_argument);
