@@ -9,12 +9,12 @@
 
 namespace fovea {
 
-// What stands for a block when GSA scores it (docs/methods.md, "Representations").
+// What represents a block when GSA scores it (docs/methods.md, "Representations").
 enum class GsaRepresentation : uint8_t {
   hash,       // the codes of its tokens' keys
   mean,       // the mean of its keys
   minmax,     // the box around its keys
-  recency,    // how often it was chosen, and where it lies: no query
+  recency,    // how often it was selected and how late it stands; ignores the query
   mean_hash,  // one code of its mean key
   oracle,     // the attention mass it holds: reads every key, to compare with
 };
@@ -37,10 +37,10 @@ struct GsaOptions {
   bool average_group = false;    // average the query over the group before encoding
   bool share_heads = false;      // one selection for all KV heads
   std::vector<int32_t> dense_layers;  // layers that read everything
-  std::vector<int32_t> reuse_layers;  // layers that read what the nearest layer before them chose
+  std::vector<int32_t> reuse_layers;  // layers that reuse the selection of the nearest layer before them
   // Method gsa alone:
   GsaRepresentation representation = GsaRepresentation::hash;
-  bool overlap = false;          // the scores of a step choose for the next one
+  bool overlap = false;          // the scores of one step select for the next
   bool prefetch = true;          // name blocks that later steps will want; false: retrieval on demand (ESA's way)
   int32_t prefetch_ahead = 2;    // steps for which a choice counts as a guess of the next ones
   int32_t prefetch_workers = 4;         // threads
@@ -51,13 +51,13 @@ struct GsaOptions {
 
 // Options of XAttention (its published names and defaults; docs/xattention.md).
 struct XAttentionOptions {
-  int32_t stride = 16;        // tokens of a cell: 4, 8, 16, 32 or 64; 8 sees more, for twice the estimate
+  int32_t stride = 16;        // tokens of a cell: 4, 8, 16, 32 or 64; 8 sees more, at twice the cost
   int32_t block_size = 128;   // tokens of a block that is read or not: 64 or 128
   double norm = 1.0;          // divides the estimate's scores: above 1 spreads them
   double threshold = 0.9;     // share of a row of blocks' estimated sum that is read; 1: everything
   std::vector<std::vector<double>> thresholds;  // [layer][head], or [layer][1]; empty: `threshold` everywhere
   int32_t sink_blocks = 1;    // first blocks, always read
-  bool group_vote = false;    // one choice per KV head: what half of its query heads chose
+  bool group_vote = false;    // one list per KV head: the blocks that half of its query heads selected
   int64_t min_context = 4096;  // tiles of 128 tokens that end at or below it are read densely
 };
 

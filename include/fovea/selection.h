@@ -12,7 +12,7 @@ enum class HeadGroups : uint8_t {
   per_query_head,  // a list per query head (sparse prefill)
 };
 
-// A plain view: the memory belongs to whoever made it (a Method's step buffers) and lives until the step ends.
+// A plain view: its maker owns the memory (a Method's step buffers), which lives until the step ends.
 //
 // Units are LOGICAL: unit u of a sequence covers its tokens [u * tokens_per_unit, (u + 1) * tokens_per_unit). The
 // attention kernel maps them to physical blocks through the page table, masks causally and trims the last unit itself,
@@ -27,7 +27,7 @@ struct Selection {
 
   Kind kind = Kind::all;
   HeadGroups heads = HeadGroups::all;
-  int32_t tokens_per_unit = 16;  // 16 for pages, 128 for XAttention, 1 for DSA
+  int32_t tokens_per_unit = 16;  // the block size for GSA, 64 or 128 for XAttention, 1 for DSA
   int32_t rows = 0;              // ranges of query rows; 0 with Kind::all
   int32_t groups = 1;            // lists per row: 1, kv_heads or heads, as `heads` says
   int32_t capacity = 0;          // most units in a list

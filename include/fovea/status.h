@@ -52,7 +52,7 @@ class [[nodiscard]] Status {
   static Status internal(std::string m) { return {StatusCode::internal, std::move(m)}; }
 
   bool ok() const { return error_ == nullptr; }
-  explicit operator bool() const = delete;  // write ok(): an error that reads as true helps nobody
+  explicit operator bool() const = delete;  // write ok(): an error must not read as true
   StatusCode code() const { return error_ ? error_->code : StatusCode::ok; }
   const std::string& message() const {
     static const std::string kEmpty;

@@ -1,4 +1,4 @@
-// Method: a way to choose what attention reads. Methods are made by the registry from a name and options, declare the
+// Method: a way to select what attention reads. Methods are made by the registry from a name and options, declare the
 // planes they keep, and turn a layer's queries into a Selection. Kernels and engine know only this interface.
 //
 // UCM's hooks map to it so: build_sparse_meta -> step_begin; attention_begin -> select; attention_finished and
@@ -66,7 +66,7 @@ struct SelectInputs {
   std::byte* const* planes = nullptr;  // this layer's array of each plane that planes() declared, in that order
 };
 
-// One layer's K and V of a step, of all its rows, whoever serves them. Device memory.
+// One layer's K and V of a step, of all its rows, whichever method serves them. Device memory.
 struct KvWritten {
   LayerIdx layer;
   int32_t tokens = 0;

@@ -1,4 +1,4 @@
-// What this machine can do at most, measured: the figures every benchmark is held against.
+// The machine's roofline, measured: every benchmark is held against it.
 #pragma once
 
 #include "base/thread_pool.h"

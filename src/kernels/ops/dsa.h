@@ -50,7 +50,7 @@ struct IndexWriteParams {
 };
 
 // What the entries of a list of chosen tokens mean. An index of one space taken for another reads wrong memory, so a list
-// carries its space and whoever takes one checks it.
+// carries its space, and its reader checks it.
 enum class IndexSpace : uint8_t {
   position,  // token of the sequence, 0-based; ascending
   slot,      // block * bs + offset through the sequence's block table (PAGED)

@@ -82,7 +82,7 @@ class Ops {
   virtual void xattention_select(const XAttentionParams&, Stream&) { not_of_this_backend("xattention_select"); }
 
  protected:
-  // Calling an operation that a backend lacks is a bug: whoever needs it asks for the device first.
+  // Calling an operation that a backend lacks is a bug: callers check the device first.
   [[noreturn]] void not_of_this_backend(const char* op) const {
     std::fprintf(stderr, "fovea: %s: not an operation of backend %s\n", op, std::string(name()).c_str());
     std::abort();

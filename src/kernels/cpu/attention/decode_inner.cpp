@@ -63,7 +63,7 @@ class TaskRunner {
         classic_(p_.kv.layout == KvLayout::classic),
         kv_share_(p_.num_heads / p_.kv.kv_heads / task.heads_per_group) {}
 
-  // Chunk after chunk, stream after stream; a chunk's memory is asked for while the one before it computes.
+  // Chunk after chunk, stream after stream; a chunk's memory is prefetched while the one before it computes.
   void run() {
     KeyChunk* chunk = &s_.chunks[0];
     KeyChunk* next = &s_.chunks[1];

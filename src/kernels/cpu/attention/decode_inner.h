@@ -26,7 +26,7 @@ struct DecodeStream {
   Partial result;
 };
 
-// Streams that one worker walks one after the other; the memory of each is asked for while the one before it
+// Streams that one worker walks one after the other; the memory of each is prefetched while the one before it
 // computes.
 struct DecodeTask {
   const AttentionParams* params = nullptr;

@@ -23,7 +23,7 @@ inline int32_t decode_chunk_keys(const KvView& kv) {
   return row <= 128 ? 64 : row <= 256 ? 32 : 16;
 }
 
-// Cache lines of a key's row that are asked for ahead; longer rows are left to the hardware.
+// Cache lines of a key's row that are prefetched; the rest of longer rows is left to the hardware.
 inline constexpr int64_t kDecodeLines = 16;
 
 // Partitions depend on the number of candidate keys alone: 512 keys each, and more beyond 32 of them, so that

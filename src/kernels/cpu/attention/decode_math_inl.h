@@ -141,10 +141,9 @@ void unpack_row(const float* from, int64_t head_dim, float* to) {
   if (i < head_dim) std::memcpy(to + i, from + i, (head_dim - i) * sizeof(float));
 }
 
-// The cache lines that are read next, asked for while this step computes: some between each step's
-// multiplications, since a core has few outstanding misses and stands still where it asks for more; in the
-// order they lie, which the hardware's prefetcher continues; into the second cache, from where the arithmetic
-// reads without waiting.
+// The cache lines that are read next, prefetched while this step computes: some between each step's
+// multiplications, since a core has few outstanding misses and stalls beyond them; in memory order, which the
+// hardware's prefetcher continues; into L2, from where the arithmetic reads without waiting.
 template <typename T>
 struct Ahead {
   const T* base = nullptr;

@@ -1,10 +1,10 @@
 // Linear layers on the CPU: which kernel multiplies how many rows, and how the rows of W are shared out to
 // workers.
 //
-//   rows      f32 numerics, or no bf16 hardware      bf16 numerics on AMX           on AVX-512 bf16 without
-//   AMX 1..4      gemv                                   gemv                           gemv 5..16     gemv
-//   amx_linear (bf16 weights)      gemv 17..      linear_f32                             oneDNN bf16, tail
-//   amx_linear   oneDNN bf16, tail gemv
+//   rows     f32 numerics, or no bf16 hardware   bf16 numerics on AMX             on AVX-512 bf16 without AMX
+//   1..4     gemv                                gemv                             gemv
+//   5..16    gemv                                amx_linear (bf16 weights)        gemv
+//   17..     linear_f32                          oneDNN bf16, tail amx_linear     oneDNN bf16, tail gemv
 //
 // f32: a row's result has the same bits for any number of workers, and for any rows beside it within 1..16
 // and within 17..; between these two it differs by rounding alone (each is a float32 sum of the same exact

@@ -45,8 +45,8 @@ class LibraryProduct {
   std::unique_ptr<Impl> impl_;
 };
 
-// The best the library does for a shape: weights packed beforehand as it likes them, each worker on its slice
-// of n. What prefill linear layers are measured against (`fovea bench prefill`). dtype f32 or bf16 is that of
+// The best the library does for a shape: weights packed beforehand in its own format, each worker on its slice
+// of n. The yardstick of prefill linear layers (`fovea bench prefill`). dtype f32 or bf16 is that of
 // x and W.
 class LibraryGemm {
  public:

@@ -12,8 +12,8 @@
 namespace fovea::cpu {
 
 // A row's keys are numbered by their place in its list (dense: by position) and cut into partitions at multiples of this
-// number, whoever computes them: each gives (o, m, l) of its own, and these are folded in order. So a row has the same
-// bits where one worker walks all partitions and where several share them.
+// number. Each partition gives its own (o, m, l), and these are folded in order: a row has the same bits whether one worker
+// walks all partitions or several share them.
 inline constexpr int64_t kMlaPartition = 512;
 inline constexpr int32_t kMlaChunk = 32;  // keys whose scores are held at once: 36 KiB of bf16 entries of 576
 static_assert(kMlaChunk <= kDecodeChunk && kMlaPartition % kMlaChunk == 0);
@@ -44,7 +44,7 @@ inline MlaPartial mla_partial_at(float* memory, int64_t lanes, int64_t latent) {
   return {memory, memory + lanes * latent, memory + lanes * (latent + 1)};
 }
 
-// Keys of one chunk: where they lie, and their cache lines in the order they are asked for.
+// Keys of one chunk: where they lie, and their cache lines in the order they are prefetched.
 struct MlaChunk {
   int32_t count = 0;
   int64_t at[kDecodeChunk];  // element of each entry; after the last: the last's

@@ -13,8 +13,8 @@ namespace fovea::cpu {
 namespace {
 
 constexpr int kRowsPerPass = 16;  // bounds the scratch: 4 MiB at 128K tokens, 16 KV heads
-// Of a scan task: some 5 us at least. Few and long ones, since a task's first blocks have not been asked for;
-// but several per thread, lest one waits for the other's last.
+// Blocks of a scan task: at least some 5 us. Tasks are few and long, since the first blocks of each are not prefetched,
+// but several per thread, so that no thread waits long for the last one.
 constexpr int32_t kLeastBlocks = 64, kMostBlocks = 512;
 constexpr int32_t kTasksPerThread = 8;
 

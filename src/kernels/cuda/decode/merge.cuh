@@ -84,7 +84,7 @@ __device__ void merge_warps(const Args& a, const WorkList& w, int32_t split,
 }
 
 // Adds 1 and returns what was there. What this thread knows to be written (a barrier tells it of its whole
-// CTA's writes) is seen by whoever adds later.
+// CTA's writes) is visible to every later adder.
 __device__ inline int32_t add_one(int32_t* to) {
   int32_t before;
   asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(before) : "l"(to) : "memory");

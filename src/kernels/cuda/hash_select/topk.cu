@@ -61,8 +61,7 @@ __device__ uint32_t sum_before(uint32_t x, int round, Shared& s, uint32_t& total
   return __shfl_sync(kAllLanes, warps - of_warp, threadIdx.x / kWarp) + mine - x;
 }
 
-// The distances of one list. A thread sees the same chunks in every pass over them: it shares them with
-// nobody.
+// The distances of one list. A thread sees the same chunks in every pass over them and shares them with no other.
 struct List {
   Chunk* chunks;
   int32_t count;  // of chunks

@@ -45,7 +45,7 @@ Result<PrefillDevice> describe_device() {
   return d;
 }
 
-// More than 48 KiB a block is to be asked for, once a kernel. Those that the device has no room for are never chosen.
+// A kernel that wants more than 48 KiB a block must request it once. Kernels that do not fit the device are never chosen.
 Status allow_shared_memory(int32_t limit_kib) {
   Status status;
   each_kernel([&](const PrefillEntry& entry) {
