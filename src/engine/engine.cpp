@@ -75,10 +75,11 @@ Status EngineImpl::init() {
 
   FOVEA_ASSIGN(weights_, place_weights(model_->weights, c, *device_, *stream_));
   if (!device_->is_host()) model_->weights.owner.reset();  // the copy serves; the file need not stay mapped
+  FOVEA_TRY(make_ops());
   FOVEA_TRY(make_transformer());
   staging_ = std::make_unique<StepMemory>(*device_);
   FOVEA_TRY(make_methods());
-  FOVEA_TRY(make_ops());
+  FOVEA_TRY(prepare_ops());
   FOVEA_TRY(make_step_buffers());
   return make_cache();  // last: it takes what the others leave
 }
@@ -105,7 +106,7 @@ Status EngineImpl::make_transformer() {
     transformer_ = make_llama(c, *weights_);
     return {};
   }
-  const ForwardLimits limits{max_rows(), options_.max_num_seqs, options_.max_model_len};
+  const ForwardLimits limits{max_rows(), options_.max_num_seqs, options_.max_model_len, ops_->supported()};
   FOVEA_ASSIGN(transformer_, make_deepseek_v32(c, *weights_, limits, *device_));
   return {};
 }
@@ -126,7 +127,7 @@ Status EngineImpl::add_method(const MethodOptions& o) {
   if (method && info_.shape.kv_lora_rank > 0 && !method->reads_latents())
     return Status::unsupported(label + ": " + info_.architecture + " caches latents, which only dense and dsa read");
   if (method) {
-    if (Status s = method->attach(info_.shape, {max_rows(), options_.max_model_len}, *device_, *staging_); !s.ok())
+    if (Status s = method->attach(info_.shape, {max_rows(), options_.max_model_len, ops_->supported()}, *device_, *staging_); !s.ok())
       return label == o.name ? s : s.with_context(label);
     const int32_t tile = method->prefill_alignment();
     if (tile > 1 && tile % options_.block_size != 0)
@@ -251,7 +252,6 @@ Numerics EngineImpl::numerics() const {
 }
 
 Status EngineImpl::make_ops() {
-  const ModelConfig& c = model_->config;
   if (parts_.make_ops) {
     ops_ = parts_.make_ops(*device_);
   } else if (options_.use_reference_ops) {
@@ -264,6 +264,11 @@ Status EngineImpl::make_ops() {
     cpu_ops_ = cpu.get();
     ops_ = std::move(cpu);
   }
+  return {};
+}
+
+Status EngineImpl::prepare_ops() {
+  const ModelConfig& c = model_->config;
   OpsLimits limits;
   limits.max_rows = max_rows();
   limits.max_decode_rows = max_rows();

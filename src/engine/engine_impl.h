@@ -103,6 +103,7 @@ class EngineImpl final : public Engine {
   Status make_methods();
   Status make_cache();
   Status make_ops();
+  Status prepare_ops();
   Status make_step_buffers();
   int32_t max_rows() const;    // of a step, padding included
   int32_t max_logits() const;  // rows of logits, likewise

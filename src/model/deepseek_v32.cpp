@@ -327,7 +327,10 @@ class DeepseekV32 final : public Transformer {
 
 Result<std::unique_ptr<Transformer>> make_deepseek_v32(const ModelConfig& config, const PlacedWeights& weights,
                                                        const ForwardLimits& limits, Device& device) {
-  if (!device.is_host()) return Status::unsupported(config.architecture + " runs on the CPU only (--device cpu)");
+  using enum OpKind;
+  if (!limits.ops.has_all({mla_write, mla_absorb, mla_unabsorb, mla_attend, mla_gather, ragged_attend, lse_merge, moe_route, moe_experts}))
+    return Status::unsupported(config.architecture + ": device " + std::string(device.kind()) +
+                               " has no operations of latent attention; it runs on the CPU (--device cpu)");
   const DeepseekConfig& d = *config.deepseek;
   const MlaShape shape = mla_shape(d);
   const int64_t token_bytes = int64_t{config.num_heads} * (shape.nope + shape.v) * static_cast<int64_t>(sizeof(float));

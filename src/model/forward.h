@@ -112,9 +112,10 @@ struct ForwardLimits {
   int32_t max_rows = 1;
   int32_t max_seqs = 1;
   int64_t max_len = 1;  // tokens of a sequence
+  OpSet ops = OpSet::all();  // what the backend has
 };
 
-// DeepSeek-V3.2 and GLM-5. `weights` outlives the result. Errors: unsupported (a device that is not the host),
+// DeepSeek-V3.2 and GLM-5. `weights` outlives the result. Errors: unsupported (a backend without latent attention),
 // resource_exhausted.
 Result<std::unique_ptr<Transformer>> make_deepseek_v32(const ModelConfig& config, const PlacedWeights& weights,
                                                        const ForwardLimits& limits, Device& device);

@@ -27,13 +27,7 @@ class StepMemory;
 struct MethodLimits {
   int32_t max_rows = 1;     // query rows of one select() call
   int64_t max_len = 1;      // tokens of a sequence
-};
-
-// How the results of one attention call combine with others of the same rows.
-enum class CombineRule : uint8_t {
-  none,       // one call, its output is the answer
-  lse_merge,  // several calls over disjoint keys, merged by log-sum-exp
-  gates,      // several branches weighted by learned gates (the original NSA)
+  OpSet ops = OpSet::all();  // what the backend has
 };
 
 // The rows of one step that one method serves. Host arrays, but for those named so; they live until step_finish. Rows that
@@ -66,14 +60,14 @@ struct SelectInputs {
   std::byte* const* planes = nullptr;  // this layer's array of each plane that planes() declared, in that order
 };
 
-// One layer's K and V of a step, of all its rows, whichever method serves them. Device memory.
+// K and V that a step wrote in one layer, for all its rows, sparse or not. Device memory.
 struct KvWritten {
   LayerIdx layer;
   int32_t tokens = 0;
   const int64_t* slot_mapping = nullptr;  // [tokens] block * bs + offset; -1: the row wrote nothing
   KvView kv;                              // kv.table is empty
-  // This layer's array of each plane that planes() declared; null: another keeps that plane up to date (the fused cache
-  // write, or an earlier method that shares it).
+  // This layer's array of each plane that planes() declared; null: the fused cache write, or an earlier method that shares the
+  // plane, keeps it up to date.
   std::byte* const* planes = nullptr;
 };
 
@@ -95,7 +89,6 @@ class Method {
   virtual std::string_view name() const = 0;
   // Determines what a prefill by this method leaves in the cache, parameters included; "dense" if it is dense.
   virtual std::string lineage() const = 0;
-  virtual CombineRule combine() const { return CombineRule::none; }
   // Which rows it can serve: questions and answers; prompts.
   virtual bool decodes() const { return true; }
   virtual bool prefills() const { return false; }

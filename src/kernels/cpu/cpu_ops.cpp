@@ -33,6 +33,7 @@ class CpuOpsImpl final : public CpuOps {
 
   std::string_view name() const override { return "cpu"; }
   Numerics numerics() const override { return numerics_; }
+  OpSet supported() const override { return OpSet::all(); }
 
   Status prepare(const OpsLimits& limits) override {
     FOVEA_TRY(linear_.prepare(limits, pool_.size(), numerics_));

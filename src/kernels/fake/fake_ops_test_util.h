@@ -17,6 +17,10 @@ class FakeOps final : public Ops {
 
   std::string_view name() const override { return "fake"; }
   Numerics numerics() const override { return inner_->numerics(); }
+  OpSet supported() const override {
+    using enum OpKind;
+    return {embed, rms_norm, linear, silu_mul, rope_angles, kv_write, hash_select, paged_decode, paged_prefill, sample};
+  }
   Status prepare(const OpsLimits& limits) override { return inner_->prepare(limits); }
 
   void embed(const EmbedParams& p, Stream& stream) override { later("embed", &Ops::embed, p, stream); }

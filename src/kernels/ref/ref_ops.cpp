@@ -20,6 +20,7 @@ class RefOps final : public Ops {
  public:
   std::string_view name() const override { return "ref"; }
   Numerics numerics() const override { return Numerics::f32; }
+  OpSet supported() const override { return OpSet::all(); }
   Status prepare(const OpsLimits& limits) override {
     sample_.prepare(limits.vocab);
     return {};

@@ -21,9 +21,10 @@ std::string Dsa::lineage() const {
   return "dsa topk=" + std::to_string(topk_) + " precision=" + precision_name(options_.precision);
 }
 
-Status Dsa::check(const ModelShape& shape, const Device& device) const {
+Status Dsa::check(const ModelShape& shape, const MethodLimits& limits, const Device& device) const {
   if (shape.index_heads == 0) return Status::unsupported("dsa: the model has no indexer");
-  if (!device.is_host()) return Status::unsupported("dsa: device " + std::string(device.kind()) + " has no indexer operations; cpu has");
+  if (!limits.ops.has_all({OpKind::index_write, OpKind::index_topk, OpKind::index_transform}))
+    return Status::unsupported("dsa: device " + std::string(device.kind()) + " has no indexer operations; cpu has");
   if (options_.topk < 0 || options_.topk > shape.index_topk)
     return Status::invalid_argument("dsa: topk " + std::to_string(options_.topk) + " is not from 1 to the model's index_topk " +
                                     std::to_string(shape.index_topk) + " (0: that)");
@@ -38,7 +39,7 @@ Status Dsa::check(const ModelShape& shape, const Device& device) const {
 }
 
 Status Dsa::attach(const ModelShape& shape, const MethodLimits& limits, Device& device, StepMemory& staging) {
-  FOVEA_TRY(check(shape, device));
+  FOVEA_TRY(check(shape, limits, device));
   shape_ = shape;
   limits_ = limits;
   topk_ = options_.topk > 0 ? options_.topk : shape.index_topk;

@@ -45,7 +45,7 @@ class Dsa final : public Method {
     Staged<int32_t> ragged_start;  // [rows] where the row's sequence begins among the keys of all sequences of the group
   };
 
-  Status check(const ModelShape& shape, const Device& device) const;
+  Status check(const ModelShape& shape, const MethodLimits& limits, const Device& device) const;
   Status allocate(Lists* lists, Device& device, StepMemory& staging);
   IndexTopkParams choice(const SelectInputs& in, Lists& lists) const;
 

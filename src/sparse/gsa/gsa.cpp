@@ -27,7 +27,9 @@ bool Gsa::has_codec() const {
 }
 
 Status Gsa::attach(const ModelShape& shape, const MethodLimits& limits, Device& device, StepMemory& staging) {
-  if (!device.is_host()) return Status::unsupported("gsa: runs on the CPU only; on a GPU gsa_on_device chooses by hash codes");
+  if (!limits.ops.has_all({OpKind::block_summaries, OpKind::encode_codes, OpKind::summary_select, OpKind::attention_mass, OpKind::block_topk}))
+    return Status::unsupported("gsa: device " + std::string(device.kind()) +
+                               " has no operations on block summaries; cpu has, and on a GPU gsa_on_device chooses by hash codes");
   if (shape.kv_lora_rank > 0) return Status::unsupported("gsa: the model's latent attention (MLA) has no keys of its own to score");
   FOVEA_TRY(check_gsa_options("gsa", options_, shape));
   shape_ = shape;

@@ -1,0 +1,73 @@
+// Operations by name, and sets of them: what a backend has, what a method or a model needs.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+
+namespace fovea {
+
+// Every operation: its name and its Params. Ops, OpKind and op_name() walk this one list.
+#define FOVEA_FOR_EACH_OP(X)                 \
+  X(embed, EmbedParams)                      \
+  X(rms_norm, RmsNormParams)                 \
+  X(linear, LinearParams)                    \
+  X(silu_mul, SiluMulParams)                 \
+  X(rope_angles, RopeAnglesParams)           \
+  X(kv_write, KvWriteParams)                 \
+  X(paged_decode, AttentionParams)           \
+  X(paged_prefill, AttentionParams)          \
+  X(sample, SampleParams)                    \
+  X(hash_select, HashSelectParams)           \
+  X(block_summaries, BlockSummariesParams)   \
+  X(encode_codes, EncodeCodesParams)         \
+  X(summary_select, SummarySelectParams)     \
+  X(attention_mass, AttentionMassParams)     \
+  X(block_topk, BlockTopkParams)             \
+  X(xattention_select, XAttentionParams)     \
+  X(mla_write, MlaWriteParams)               \
+  X(mla_absorb, MlaAbsorbParams)             \
+  X(mla_unabsorb, MlaUnabsorbParams)         \
+  X(mla_attend, MlaAttendParams)             \
+  X(mla_gather, MlaGatherParams)             \
+  X(ragged_attend, RaggedAttentionParams)    \
+  X(lse_merge, LseMergeParams)               \
+  X(moe_route, MoeRouteParams)               \
+  X(moe_experts, MoeExpertsParams)           \
+  X(index_write, IndexWriteParams)           \
+  X(index_topk, IndexTopkParams)             \
+  X(index_transform, IndexTransformParams)
+
+enum class OpKind : uint8_t {
+#define FOVEA_OP(name, Params) name,
+  FOVEA_FOR_EACH_OP(FOVEA_OP)
+#undef FOVEA_OP
+};
+
+constexpr const char* op_name(OpKind op) {
+  constexpr const char* kNames[] = {
+#define FOVEA_OP(name, Params) #name,
+      FOVEA_FOR_EACH_OP(FOVEA_OP)
+#undef FOVEA_OP
+  };
+  return kNames[static_cast<int>(op)];
+}
+
+class OpSet {
+ public:
+  constexpr OpSet() = default;
+  constexpr OpSet(std::initializer_list<OpKind> ops) {
+    for (const OpKind op : ops) bits_ |= uint64_t{1} << static_cast<int>(op);
+  }
+  static constexpr OpSet all() {
+    OpSet set;
+    set.bits_ = ~uint64_t{0};
+    return set;
+  }
+  constexpr bool has(OpKind op) const { return bits_ >> static_cast<int>(op) & 1; }
+  constexpr bool has_all(OpSet needed) const { return (needed.bits_ & ~bits_) == 0; }
+
+ private:
+  uint64_t bits_ = 0;
+};
+
+}  // namespace fovea
