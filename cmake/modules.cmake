@@ -1,4 +1,5 @@
-# fovea_module(NAME [FAMILIES] [DEPS targets...] [FLAGS flags...]): one target per folder; FAMILIES: with the folders in it.
+# fovea_module(NAME [FAMILIES] [DEPS targets...] [TEST_DEPS targets...] [FLAGS flags...]): one target per folder; FAMILIES: with
+# the folders in it.
 # LABELS of tests: unit (beside the code; tools/test.sh runs them under ASan and UBSan too), cross (tests/), tsan (run under
 # ThreadSanitizer too).
 #   *.cpp           -> static library fovea_NAME
@@ -52,7 +53,7 @@ function(fovea_add_fuzzer name sources)
 endfunction()
 
 function(fovea_module name)
-  cmake_parse_arguments(M "FAMILIES" "" "DEPS;FLAGS" ${ARGN})
+  cmake_parse_arguments(M "FAMILIES" "" "DEPS;TEST_DEPS;FLAGS" ${ARGN})
   set(globs *.cpp)
   if(M_FAMILIES)
     list(APPEND globs */*.cpp)
@@ -75,13 +76,13 @@ function(fovea_module name)
     target_link_libraries(${lib} INTERFACE ${M_DEPS} Threads::Threads)
   endif()
   if(FOVEA_TESTS)
-    set(test_deps ${lib})
+    set(test_deps ${lib} ${M_TEST_DEPS})
     if(test_util_sources)  # built once, linked into each
       add_library(${lib}_test_util STATIC ${test_util_sources})
       fovea_common(${lib}_test_util)
-      target_link_libraries(${lib}_test_util PUBLIC ${lib} GTest::gtest)
+      target_link_libraries(${lib}_test_util PUBLIC ${lib} ${M_TEST_DEPS} GTest::gtest)
       target_compile_options(${lib}_test_util PRIVATE ${M_FLAGS})
-      set(test_deps ${lib}_test_util ${lib})
+      list(PREPEND test_deps ${lib}_test_util)
     endif()
     foreach(test ${test_sources})
       get_filename_component(stem ${test} NAME_WE)

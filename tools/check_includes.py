@@ -14,6 +14,10 @@ LEVELS = {
 # The thin programs see the public API, the harness and what every folder stands on; not the engine's inside.
 THIN = {"cli", "server", "python"}
 THIN_MAY = {"eval", "bench", "base"}
+# The oracle judges the product, so the product does not include it: tests do, and what offers it as a backend (its Ops alone).
+ORACLE = "kernels/ref/"
+TEST = re.compile(r"_(test|cases|fuzz|test_util|test_cases|test_world)\.")
+ORACLE_OPS_MAY = {"engine", "runner"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<(fovea/[^>]+)>)')
 
 
@@ -42,6 +46,9 @@ def check(root: pathlib.Path) -> list[str]:
                 faults.append(f"{where}: \"{target}\" is not a path under src/")
                 continue
             other = target.split("/")[0]
+            if target.startswith(ORACLE) and not TEST.search(path.name) and "kernels/ref/" not in str(path.relative_to(root)):
+                if not (target == ORACLE + "ref_ops.h" and folder in ORACLE_OPS_MAY):
+                    faults.append(f"{where}: product code includes the oracle: \"{target}\"")
             if other == folder:
                 continue
             if folder in THIN and other not in THIN_MAY:

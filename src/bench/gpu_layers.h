@@ -4,7 +4,7 @@
 
 #include "device/device.h"
 #include "kernels/ops/ops.h"
-#include "kernels/ref/hash.h"
+#include "kernels/common/hash_rotation.h"
 #include "kv/kv_cache.h"
 
 #include <functional>

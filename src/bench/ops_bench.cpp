@@ -7,7 +7,7 @@
 #include "kernels/cpu/ceilings.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/common/convert.h"
-#include "kernels/ref/hash.h"
+#include "kernels/common/hash_rotation.h"
 #include "kv/kv_cache.h"
 
 #include <algorithm>

@@ -128,4 +128,28 @@ inline std::vector<XCase> xattention_cases() {
   return cases;
 }
 
+// Sums of blocks, and what a threshold chooses of them.
+struct XChoiceCase {
+  const char* name;
+  std::vector<float> sums;
+  int32_t sink, diagonal_begin, diagonal_end;
+  float threshold;
+  std::vector<int32_t> units;
+};
+
+inline const XChoiceCase kXChoiceCases[] = {
+    {"5 of 10 reaches half", {1, 5, 3, 0, 1}, 0, 0, 0, 0.5f, {1}},
+    {"the one that crosses is in", {1, 5, 3, 0, 1}, 0, 0, 0, 0.51f, {1, 2}},
+    {"forced blocks count: 1 + 1 + 5 reaches 7", {1, 5, 3, 0, 1}, 1, 4, 5, 0.7f, {0, 1, 4}},
+    {"forced blocks count, not enough", {1, 5, 3, 0, 1}, 1, 4, 5, 0.71f, {0, 1, 2, 4}},
+    {"a diagonal that crosses two blocks; enough as it is", {1, 5, 3, 0, 1}, 1, 3, 5, 0.1f, {0, 3, 4}},
+    {"more sinks than blocks", {1, 5, 3, 0, 1}, 9, 4, 5, 0.1f, {0, 1, 2, 3, 4}},
+    {"ties go to the lower index", {2, 2, 2, 2, 2}, 0, 4, 5, 0.5f, {0, 1, 4}},
+    {"the last block holds all", {0, 0, 0, 7}, 0, 0, 0, 0.9f, {3}},
+    {"a threshold of 1: everything", {0, 9, 0}, 0, 2, 3, 1.0f, {0, 1, 2}},
+    {"a threshold above 1: everything", {0, 9, 0}, 0, 2, 3, 7.0f, {0, 1, 2}},
+    {"a row without cells: what is forced", {0, 0, 0}, 1, 2, 3, 0.9f, {0, 2}},
+    {"not a number: everything", {1, NAN, 1, 1}, 1, 3, 4, 0.1f, {0, 1, 2, 3}},
+};
+
 }  // namespace fovea::testing

@@ -1,7 +1,7 @@
 // The forward pass of DeepSeek-V3.2 and GLM-5: one page of algebra over ops. T rows, h hidden, H heads, r q_lora_rank, c
 // kv_lora_rank; nope, rope and v the parts of a head; Hi index heads of di; f intermediate.
 #include "base/check.h"
-#include "kernels/ref/dsa_chunks.h"
+#include "kernels/common/dsa_chunks.h"
 #include "model/chunked_prefix.h"
 #include "model/forward.h"
 #include "model/latent_plan.h"

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "kernels/ref/dsa_chunks.h"
+#include "model/prefix_chunks_test_util.h"
 
 namespace fovea {
 namespace {

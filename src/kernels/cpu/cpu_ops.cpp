@@ -6,6 +6,7 @@
 #include "kernels/cpu/select/block_topk.h"
 #include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/attention/decode_attention.h"
+#include "kernels/cpu/dsa/dsa_index_map.h"
 #include "kernels/cpu/dsa/dsa_index_write.h"
 #include "kernels/cpu/dsa/dsa_topk.h"
 #include "kernels/cpu/elementwise/elementwise.h"
@@ -17,12 +18,10 @@
 #include "kernels/cpu/moe/moe.h"
 #include "kernels/cpu/attention/prefill_attention.h"
 #include "kernels/cpu/attention/ragged_attention.h"
+#include "kernels/cpu/sample/sample.h"
 #include "kernels/cpu/select/summary.h"
 #include "kernels/cpu/select/summary_select.h"
 #include "kernels/cpu/xattention/xattention.h"
-#include "kernels/ref/dense_math.h"
-#include "kernels/ref/dsa_topk.h"
-#include "kernels/ref/sample.h"
 
 namespace fovea {
 namespace {
@@ -57,7 +56,7 @@ class CpuOpsImpl final : public CpuOps {
   void rms_norm(const RmsNormParams& p, Stream&) override { cpu::rms_norm(p, pool_); }
   void linear(const LinearParams& p, Stream&) override { linear_.run(p, pool_); }
   void silu_mul(const SiluMulParams& p, Stream&) override { cpu::silu_mul(p, pool_); }
-  void rope_angles(const RopeAnglesParams& p, Stream&) override { ref::rope_angles(p); }
+  void rope_angles(const RopeAnglesParams& p, Stream&) override { cpu::rope_angles(p); }
   void kv_write(const KvWriteParams& p, Stream&) override { cpu::kv_write(p, pool_); }
   void hash_select(const HashSelectParams& p, Stream&) override { select_.run(p, pool_); }
   void paged_decode(const AttentionParams& p, Stream&) override { decode_.run(p, pool_); }
@@ -74,7 +73,7 @@ class CpuOpsImpl final : public CpuOps {
   void moe_experts(const MoeExpertsParams& p, Stream&) override { moe_.experts(p, linear_, pool_); }
   void index_write(const IndexWriteParams& p, Stream&) override { cpu::index_write(p, pool_); }
   void index_topk(const IndexTopkParams& p, Stream&) override { index_topk_.run(p, pool_); }
-  void index_transform(const IndexTransformParams& p, Stream&) override { ref::index_transform(p); }
+  void index_transform(const IndexTransformParams& p, Stream&) override { cpu::index_transform(p); }
   void block_summaries(const BlockSummariesParams& p, Stream&) override { summaries_.run(p, pool_); }
   void encode_codes(const EncodeCodesParams& p, Stream&) override { cpu::encode_codes(p, pool_); }
   void summary_select(const SummarySelectParams& p, Stream&) override { summary_select_.run(p, pool_); }
@@ -98,7 +97,7 @@ class CpuOpsImpl final : public CpuOps {
   cpu::XAttentionSelect xattention_;
   cpu::RaggedAttention ragged_;
   cpu::Moe moe_;
-  ref::Sample sample_;
+  cpu::Sample sample_;
 };
 
 }  // namespace

@@ -14,6 +14,10 @@
 
 namespace fovea {
 
+inline constexpr int kMaxIndexDim = 256;
+inline constexpr int kMaxFp8IndexDim = 128;  // one scale covers it
+inline constexpr int kMaxIndexHeads = 128;
+
 constexpr int64_t index_element_bytes(IndexPrecision p) {
   return p == IndexPrecision::exact ? 4 : p == IndexPrecision::bf16 ? 2 : 1;
 }

@@ -5,7 +5,7 @@
 #include <bit>
 #include <cmath>
 
-#include "base/check.h"
+#include "kernels/common/checks.h"
 #include "kernels/common/convert.h"
 
 namespace fovea::ref {
@@ -111,16 +111,6 @@ void index_load(const IndexKeysView& keys, int64_t slot, float* key) {
                       : keys.precision == IndexPrecision::bf16 ? DType::bf16
                                                                : DType::fp8_e4m3;
   for (int i = 0; i < keys.dim; ++i) key[i] = load_as_f32(keys.k, dtype, slot * keys.dim + i);
-}
-
-void check_index_write(const IndexWriteParams& p) {
-  const IndexKeysView& keys = p.keys;
-  FOVEA_CHECK(p.heads >= 1 && p.heads <= kMaxIndexHeads);
-  FOVEA_CHECK(keys.dim >= 1 && keys.dim <= kMaxIndexDim);
-  FOVEA_CHECK(p.rope_dim >= 0 && p.rope_dim % 2 == 0 && p.rope_dim <= keys.dim);
-  if (keys.precision == IndexPrecision::fp8) {
-    FOVEA_CHECK(std::has_single_bit(static_cast<unsigned>(keys.dim)) && keys.dim <= kMaxFp8IndexDim && keys.scale);
-  }
 }
 
 void index_write(const IndexWriteParams& p) {

@@ -6,13 +6,7 @@
 
 #include "kernels/ops/dsa.h"
 
-namespace fovea {
-
-inline constexpr int kMaxIndexDim = 256;
-inline constexpr int kMaxFp8IndexDim = 128;  // one scale covers it
-inline constexpr int kMaxIndexHeads = 128;
-
-namespace ref {
+namespace fovea::ref {
 
 // Hi^-0.5 * di^-0.5, the constant part of the weights: 0.0110485435 at 64 and 128.
 float index_weight_factor(int heads, int dim);
@@ -38,7 +32,5 @@ void index_load(const IndexKeysView& keys, int64_t slot, float* key);
 
 // As kernels/ops/dsa.h states it.
 void index_write(const IndexWriteParams& p);
-void check_index_write(const IndexWriteParams& p);
 
-}  // namespace ref
-}  // namespace fovea
+}  // namespace fovea::ref

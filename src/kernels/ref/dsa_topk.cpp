@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "kernels/common/checks.h"
 #include "kernels/ref/dsa_index.h"
 
 namespace fovea::ref {
@@ -32,6 +33,14 @@ int64_t slot_of(const IndexKeysView& keys, int32_t seq, int32_t position) {
 
 // A NaN ranks below everything, and equals another NaN.
 bool better(float a, float b) { return std::isnan(b) ? !std::isnan(a) : a > b; }
+
+// positions [count] of one row in the space of `out`, then -1. `entry` gives one.
+template <typename Entry>
+void write_row(const TopkIndices& out, int32_t row, const int32_t* positions, int32_t count, const Entry& entry) {
+  int32_t* to = out.indices + int64_t{row} * out.capacity;
+  for (int32_t i = 0; i < out.capacity; ++i) to[i] = i < count ? static_cast<int32_t>(entry(positions[i])) : -1;
+  if (out.counts) out.counts[row] = count;
+}
 
 }  // namespace
 
@@ -61,42 +70,6 @@ int32_t topk_positions(const float* scores, int32_t len, int32_t topk, int32_t* 
   return count;
 }
 
-int32_t IndexMap::operator()(int32_t row, int32_t position) const {
-  if (space == IndexSpace::ragged) return ragged_start[row] + position;
-  const int64_t block = block_table[row_seq[row] * table_stride + position / block_size];
-  const int64_t slot = block * block_size + position % block_size;
-  FOVEA_DCHECK(slot <= std::numeric_limits<int32_t>::max());
-  return static_cast<int32_t>(slot);
-}
-
-void write_mapped_row(const IndexMap& map, int32_t row, const int32_t* positions, int32_t count, const TopkIndices& out) {
-  int32_t* to = out.indices + int64_t{row} * out.capacity;
-  for (int32_t i = 0; i < count; ++i) to[i] = map(row, positions[i]);
-  std::fill(to + count, to + out.capacity, -1);
-  if (out.counts) out.counts[row] = count;
-}
-
-IndexMap fused_map(const IndexTopkParams& p) {
-  return {p.mapped.space, p.row_seq, p.keys.block_table, p.keys.table_stride, p.keys.block_size, p.ragged_start};
-}
-
-void check_index_topk(const IndexTopkParams& p) {
-  FOVEA_CHECK(p.heads >= 1 && p.heads <= kMaxIndexHeads && p.keys.dim >= 1 && p.keys.dim <= kMaxIndexDim);
-  FOVEA_CHECK(p.topk >= 1 && p.topk <= p.out.capacity && p.out.rows == p.rows);
-  FOVEA_CHECK(p.out.space == IndexSpace::position);
-  FOVEA_CHECK(p.keys.precision != IndexPrecision::fp8 || p.keys.scale);
-  FOVEA_CHECK(!p.logits || p.logits_floats >= p.max_len);
-  if (p.mapped.indices) {
-    FOVEA_CHECK(p.mapped.space != IndexSpace::position && p.mapped.rows == p.rows && p.topk <= p.mapped.capacity);
-    FOVEA_CHECK(p.mapped.space != IndexSpace::ragged || p.ragged_start);
-  }
-  for (int32_t r = 0; r < p.rows; ++r) FOVEA_CHECK(p.row_len[r] >= 0 && p.row_len[r] <= p.max_len);
-}
-
-int32_t logits_rows_at_once(const IndexTopkParams& p) {
-  return static_cast<int32_t>(std::clamp<int64_t>(p.logits_floats / std::max<int64_t>(p.max_len, 1), 1, std::max(p.rows, 1)));
-}
-
 void index_topk(const IndexTopkParams& p) {
   check_index_topk(p);
   std::vector<float> own(p.logits ? 0 : p.max_len);
@@ -110,18 +83,25 @@ void index_topk(const IndexTopkParams& p) {
       const int32_t count = topk_positions(logits + r * p.max_len, p.row_len[first + r], p.topk, out);
       std::fill(out + count, out + p.out.capacity, -1);
       p.out.counts[first + r] = count;
-      if (p.mapped.indices) write_mapped_row(fused_map(p), first + r, out, count, p.mapped);
+      if (!p.mapped.indices) continue;
+      write_row(p.mapped, first + r, out, count, [&, row = first + r](int32_t position) {
+        return p.mapped.space == IndexSpace::slot ? slot_of(p.keys, p.row_seq[row], position) : p.ragged_start[row] + position;
+      });
     }
   }
 }
 
 void index_transform(const IndexTransformParams& p) {
-  FOVEA_CHECK(p.in.space == IndexSpace::position && p.out.space != IndexSpace::position);
-  FOVEA_CHECK(p.in.rows == p.out.rows && p.in.capacity == p.out.capacity);
-  FOVEA_CHECK(p.out.space != IndexSpace::ragged || p.ragged_start);
-  const IndexMap map{p.out.space, p.row_seq, p.block_table, p.table_stride, p.block_size, p.ragged_start};
-  for (int32_t r = 0; r < p.in.rows; ++r)
-    write_mapped_row(map, r, p.in.indices + int64_t{r} * p.in.capacity, p.in.counts[r], p.out);
+  check_index_transform(p);
+  IndexKeysView keys;
+  keys.block_table = p.block_table;
+  keys.table_stride = p.table_stride;
+  keys.block_size = p.block_size;
+  for (int32_t r = 0; r < p.in.rows; ++r) {
+    write_row(p.out, r, p.in.indices + int64_t{r} * p.in.capacity, p.in.counts[r], [&](int32_t position) {
+      return p.out.space == IndexSpace::slot ? slot_of(keys, p.row_seq[r], position) : p.ragged_start[r] + position;
+    });
+  }
 }
 
 }  // namespace fovea::ref

@@ -5,7 +5,6 @@
 #include <bit>
 #include <limits>
 #include <numeric>
-#include <string>
 
 #include "base/check.h"
 
@@ -13,14 +12,6 @@ namespace fovea {
 namespace {
 
 constexpr int kRounds = 3;  // (signs, Walsh-Hadamard) rounds of one rotation
-
-uint64_t splitmix64(uint64_t& state) {
-  state += 0x9e3779b97f4a7c15ull;
-  uint64_t z = state;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-  return z ^ (z >> 31);
-}
 
 // In place, Sylvester order, unnormalised. The order of the butterflies is part of the definition: float sums
 // round, and every backend that keeps this order gets the same bits.
@@ -38,35 +29,6 @@ void walsh_hadamard(float* x, int n) {
 }
 
 }  // namespace
-
-Result<HashRotation> HashRotation::make(int head_dim, int bits, uint64_t seed) {
-  if (head_dim < 1 || head_dim > kMaxHeadDim) {
-    return Status::invalid_argument("hash: head_dim is " + std::to_string(head_dim) + ", not in [1, " +
-                                    std::to_string(kMaxHeadDim) + "]");
-  }
-  if (bits != 64 && bits != 128 && bits != 256) {
-    return Status::invalid_argument("hash_bits is " + std::to_string(bits) + ", not 64, 128 or 256");
-  }
-  HashRotation r;
-  r.head_dim_ = head_dim;
-  r.bits_ = bits;
-  r.n_ = static_cast<int>(std::bit_ceil(static_cast<unsigned>(head_dim)));
-  const int rotations = (bits + r.n_ - 1) / r.n_;
-  r.signs_.resize(static_cast<size_t>(rotations) * kRounds * r.n_);
-  uint64_t state = seed;
-  for (float& s : r.signs_) s = splitmix64(state) >> 63 ? -1.0f : 1.0f;
-  return r;
-}
-
-HashCodec HashRotation::codec() const {
-  HashCodec c;
-  c.head_dim = head_dim_;
-  c.bits = bits_;
-  c.n = n_;
-  c.rotations = (bits_ + n_ - 1) / n_;
-  c.signs = signs_.data();
-  return c;
-}
 
 namespace ref {
 

@@ -2,35 +2,13 @@
 // each. Source: GSA On-Device of UCM as docs/algorithms.md restates it; see docs/hash-selection.md.
 #pragma once
 
-#include <fovea/status.h>
-
 #include <cstdint>
-#include <vector>
 
 #include "kernels/ops/select.h"
+#include "kernels/common/hash_rotation.h"
 #include "kernels/ref/topk.h"
 
 namespace fovea {
-
-inline constexpr int kMaxHashBits = 256;
-inline constexpr int kMaxHashWords = kMaxHashBits / 64;
-inline constexpr int kMaxHeadDim = 256;
-
-// The signs of a HashCodec, drawn from splitmix64: the same on every machine for the same (head_dim, bits,
-// seed).
-class HashRotation {
- public:
-  // head_dim in [1, 256]; bits 64, 128 or 256. Errors: invalid_argument naming the field and its value.
-  static Result<HashRotation> make(int head_dim, int bits, uint64_t seed = 7);
-
-  HashCodec codec() const;  // a view: valid while this object lives, also after it is moved
-
- private:
-  int head_dim_ = 0;
-  int bits_ = 0;
-  int n_ = 0;
-  std::vector<float> signs_;  // [rotations, 3, n]
-};
 
 namespace ref {
 

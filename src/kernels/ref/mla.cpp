@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "kernels/common/checks.h"
 #include "kernels/common/convert.h"
 #include "kernels/ref/softmax_sum.h"
 
@@ -35,8 +36,7 @@ bool selected(const Selection* sel, int32_t row, int64_t pos) {
 // kv_b's rows of one head begin here.
 int64_t head_row(int32_t head, const MlaShape& shape) { return static_cast<int64_t>(head) * (shape.nope + shape.v); }
 
-}  // namespace
-
+// x [dim] in place: interleaved pairs (2i, 2i + 1), else (i, i + dim / 2).
 void mla_rope(float* x, int32_t dim, bool interleaved, const float* cos, const float* sin) {
   const int32_t half = dim / 2;
   for (int32_t i = 0; i < half; ++i) {
@@ -48,13 +48,7 @@ void mla_rope(float* x, int32_t dim, bool interleaved, const float* cos, const f
   }
 }
 
-void check_latent_plane(const KvView& kv, int32_t latent) {
-  FOVEA_CHECK(kv.block_size > 0 && (kv.block_size & (kv.block_size - 1)) == 0);
-  FOVEA_CHECK(kv.kv_heads == 1 && kv.layout == KvLayout::hnd && kv.v == nullptr);
-  FOVEA_CHECK(kv.dtype == DType::bf16 || kv.dtype == DType::f16 || kv.dtype == DType::f32);
-  FOVEA_CHECK(latent > 0 && latent % 16 == 0 && latent <= 512);
-  FOVEA_CHECK(kv.head_dim >= latent && kv.head_dim - latent <= 128 && (kv.head_dim - latent) % 2 == 0);
-}
+}  // namespace
 
 void mla_write(const MlaWriteParams& p) {
   const auto [latent, rope_dim, nope, v] = p.shape;

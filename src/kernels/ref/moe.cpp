@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <functional>
 #include <numeric>
 #include <vector>
 
@@ -13,78 +13,64 @@
 namespace fovea::ref {
 namespace {
 
-// Puts the indices of the `k` greatest of values[0..n) to the front of `ranks`, the greatest first, ties to the lower index.
-void rank(const float* values, int32_t n, int32_t k, int32_t* ranks) {
-  std::iota(ranks, ranks + n, 0);
-  std::partial_sort(ranks, ranks + k, ranks + n,
-                    [values](int32_t a, int32_t b) { return values[a] != values[b] ? values[a] > values[b] : a < b; });
-}
-
-void score_experts(const MoeRouteParams& p, const float* logits, float* scores) {
-  if (p.scoring == ExpertScoring::sigmoid) {
-    for (int32_t e = 0; e < p.experts; ++e) scores[e] = static_cast<float>(1.0 / (1.0 + std::exp(-static_cast<double>(logits[e]))));
-    return;
-  }
-  const float most = *std::max_element(logits, logits + p.experts);
+// score(expert) of the row, float32.
+std::vector<float> scores_of(const MoeRouteParams& p, const std::vector<double>& logits) {
+  std::vector<float> scores(p.experts);
   double sum = 0;
-  for (int32_t e = 0; e < p.experts; ++e) sum += std::exp(static_cast<double>(logits[e]) - most);
-  for (int32_t e = 0; e < p.experts; ++e) scores[e] = static_cast<float>(std::exp(static_cast<double>(logits[e]) - most) / sum);
+  const double most = *std::max_element(logits.begin(), logits.end());
+  for (const double x : logits) sum += std::exp(x - most);
+  for (int32_t e = 0; e < p.experts; ++e) {
+    scores[e] = static_cast<float>(p.scoring == ExpertScoring::sigmoid ? 1.0 / (1.0 + std::exp(-logits[e])) : std::exp(logits[e] - most) / sum);
+  }
+  return scores;
 }
 
-// Sets `choice` to -inf in all groups but the best topk_groups. `ranks` [experts] is scratch.
-void keep_best_groups(const MoeRouteParams& p, float* choice, int32_t* ranks) {
+// Indices of values, the greatest first, ties to the lower index.
+std::vector<int32_t> ranking(const std::vector<float>& values) {
+  std::vector<int32_t> order(values.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return values[a] > values[b]; });
+  return order;
+}
+
+// The best top_k experts of the best topk_groups groups.
+std::vector<int32_t> chosen(const MoeRouteParams& p, const std::vector<float>& scores) {
   const int32_t size = p.experts / p.groups;
-  const auto group_score = [&](int32_t g) {
-    rank(choice + g * size, size, p.group_top, ranks);
-    float sum = 0;
-    for (int32_t i = 0; i < p.group_top; ++i) sum += choice[g * size + ranks[i]];
-    return sum;
-  };
-  float scores[kMaxExpertGroups];
-  int32_t order[kMaxExpertGroups];
-  for (int32_t g = 0; g < p.groups; ++g) scores[g] = group_score(g);
-  rank(scores, p.groups, p.groups, order);
-  for (int32_t i = p.topk_groups; i < p.groups; ++i) {
-    std::fill_n(choice + order[i] * size, size, -std::numeric_limits<float>::infinity());
+  std::vector<float> choice = scores, groups;
+  for (int32_t e = 0; e < p.experts; ++e) choice[e] += p.bias ? p.bias[e] : 0.0f;
+  for (int32_t g = 0; g < p.groups; ++g) {
+    std::vector<float> members(choice.begin() + g * size, choice.begin() + (g + 1) * size);
+    std::sort(members.begin(), members.end(), std::greater<>());
+    groups.push_back(std::accumulate(members.begin(), members.begin() + std::min(p.group_top, size), 0.0f));
   }
+  std::vector<int32_t> best = ranking(groups), result;
+  best.resize(p.topk_groups);
+  for (const int32_t e : ranking(choice)) {
+    if (std::find(best.begin(), best.end(), e / size) != best.end()) result.push_back(e);
+  }
+  result.resize(p.top_k);
+  return result;
 }
 
 }  // namespace
 
-void choose_experts(const MoeRouteParams& p, const float* logits, float* scores, int32_t* ranks, int32_t* ids,
-                    float* weights) {
-  FOVEA_CHECK(p.groups >= 1 && p.groups <= kMaxExpertGroups && p.experts % p.groups == 0);
-  const int32_t size = p.experts / p.groups;
-  FOVEA_CHECK(p.topk_groups >= 1 && p.topk_groups <= p.groups && p.top_k >= 1 && p.top_k <= p.topk_groups * size);
-  float* choice = scores + p.experts;
-  score_experts(p, logits, scores);
-  for (int32_t e = 0; e < p.experts; ++e) choice[e] = p.bias != nullptr ? scores[e] + p.bias[e] : scores[e];
-  if (p.topk_groups < p.groups) {
-    FOVEA_CHECK(p.group_top >= 1 && p.group_top <= size);
-    keep_best_groups(p, choice, ranks);
-  }
-  rank(choice, p.experts, p.top_k, ranks);
-  float sum = 0;
-  for (int32_t i = 0; i < p.top_k; ++i) {
-    ids[i] = ranks[i];
-    weights[i] = scores[ranks[i]];
-    sum += weights[i];
-  }
-  for (int32_t i = 0; i < p.top_k; ++i) weights[i] = (p.normalise ? weights[i] / (sum + 1e-20f) : weights[i]) * p.scaling;
-}
-
 void moe_route(const MoeRouteParams& p) {
-  std::vector<float> logits(p.experts), scores(2 * static_cast<size_t>(p.experts));
-  std::vector<int32_t> ranks(p.experts);
+  FOVEA_CHECK(p.experts % p.groups == 0 && p.top_k <= p.topk_groups * (p.experts / p.groups));
   for (int64_t t = 0; t < p.rows; ++t) {
+    std::vector<double> logits(p.experts, 0.0);
     for (int64_t e = 0; e < p.experts; ++e) {
-      double sum = 0;
       for (int32_t i = 0; i < p.hidden; ++i) {
-        sum += p.x[t * p.hidden + i] * static_cast<double>(load_as_f32(p.gate, p.dtype, e * p.hidden + i));
+        logits[e] += p.x[t * p.hidden + i] * static_cast<double>(load_as_f32(p.gate, p.dtype, e * p.hidden + i));
       }
-      logits[e] = static_cast<float>(sum);
     }
-    choose_experts(p, logits.data(), scores.data(), ranks.data(), p.ids + t * p.top_k, p.weights + t * p.top_k);
+    const std::vector<float> scores = scores_of(p, logits);
+    const std::vector<int32_t> experts = chosen(p, scores);
+    float sum = 0;
+    for (const int32_t e : experts) sum += scores[e];
+    for (int32_t i = 0; i < p.top_k; ++i) {
+      p.ids[t * p.top_k + i] = experts[i];
+      p.weights[t * p.top_k + i] = scores[experts[i]] / (p.normalise ? sum + 1e-20f : 1.0f) * p.scaling;
+    }
   }
 }
 

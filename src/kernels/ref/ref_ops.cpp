@@ -21,10 +21,7 @@ class RefOps final : public Ops {
   std::string_view name() const override { return "ref"; }
   Numerics numerics() const override { return Numerics::f32; }
   OpSet supported() const override { return OpSet::all(); }
-  Status prepare(const OpsLimits& limits) override {
-    sample_.prepare(limits.vocab);
-    return {};
-  }
+  Status prepare(const OpsLimits&) override { return {}; }
 
   void embed(const EmbedParams& p, Stream&) override { ref::embed(p); }
   void rms_norm(const RmsNormParams& p, Stream&) override { ref::rms_norm(p); }
@@ -35,7 +32,7 @@ class RefOps final : public Ops {
   void hash_select(const HashSelectParams& p, Stream&) override { ref::hash_select(p); }
   void paged_decode(const AttentionParams& p, Stream&) override { ref::paged_attention(p); }
   void paged_prefill(const AttentionParams& p, Stream&) override { ref::paged_attention(p); }
-  void sample(const SampleParams& p, Stream&) override { sample_.run(p); }
+  void sample(const SampleParams& p, Stream&) override { ref::sample(p); }
   void mla_write(const MlaWriteParams& p, Stream&) override { ref::mla_write(p); }
   void mla_absorb(const MlaAbsorbParams& p, Stream&) override { ref::mla_absorb(p); }
   void mla_unabsorb(const MlaUnabsorbParams& p, Stream&) override { ref::mla_unabsorb(p); }
@@ -54,9 +51,6 @@ class RefOps final : public Ops {
   void attention_mass(const AttentionMassParams& p, Stream&) override { ref::attention_mass(p); }
   void block_topk(const BlockTopkParams& p, Stream&) override { ref::block_topk(p); }
   void xattention_select(const XAttentionParams& p, Stream&) override { ref::xattention_select(p); }
-
- private:
-  ref::Sample sample_;
 };
 
 }  // namespace

@@ -1,34 +1,10 @@
-// Choosing tokens from logits: the reference, and what the CPU backend runs (one row a sequence: a scan of the vocabulary
-// is small beside the product that made it).
+// Choosing tokens from logits, as kernels/ops/sample.h states it: a full ranking for each row. Allocates; not for speed.
 #pragma once
-
-#include <cstddef>
-#include <cstdint>
-#include <vector>
 
 #include "kernels/ops/sample.h"
 
 namespace fovea::ref {
 
-class Sample {
- public:
-  void prepare(int32_t vocab);
-  // Allocates nothing.
-  void run(const SampleParams& p);
-
- private:
-  struct Candidate {
-    float logit;
-    int32_t id;
-  };
-  int32_t choose(const SampleParams& p, int32_t row);
-  void load(const SampleParams& p, int32_t row);
-  size_t keep_top_p(size_t count, float top_p);
-  int32_t walk(size_t count, float uniform) const;
-
-  std::vector<Candidate> candidates_;  // [vocab]; the kept ones first
-  std::vector<float> logits_;          // [vocab] penalised
-  std::vector<uint8_t> seen_;          // [vocab] penalised already
-};
+void sample(const SampleParams& p);
 
 }  // namespace fovea::ref

@@ -1,7 +1,6 @@
 #include "kernels/ref/xattention.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <numbers>
@@ -115,55 +114,42 @@ Result<CellArray> softmax_fuse_block_sum(const CellArray& a, int32_t reshaped_bl
   return out;
 }
 
-int32_t choose_blocks(const float* sums, int32_t blocks, const ForcedBlocks& forced, float threshold, uint64_t* order,
-                      int32_t* units) {
-  if (threshold >= 1.0f) {
-    std::iota(units, units + blocks, 0);
-    return blocks;
-  }
-  double total = 0, sum = 0;
-  int32_t count = 0, rest = 0;
-  for (int32_t u = 0; u < blocks; ++u) {
-    total += sums[u];
-    if (u < forced.sink || (u >= forced.diagonal_begin && u < forced.diagonal_end)) {
-      sum += sums[u];
-      units[count++] = u;
-    } else {  // ascending as an integer: descending sum (none is negative; NaN comes first), then ascending index
-      order[rest++] = uint64_t{~std::bit_cast<uint32_t>(sums[u])} << 32 | static_cast<uint32_t>(u);
-    }
-  }
-  std::sort(order, order + rest);
-  const double enough = threshold * total;
-  for (int32_t i = 0; i < rest && !(sum >= enough); ++i) {  // never enough where the sum is not a number
-    const auto u = static_cast<int32_t>(static_cast<uint32_t>(order[i]));
-    sum += sums[u];
-    units[count++] = u;
-  }
-  std::sort(units, units + count);
-  return count;
+std::vector<int32_t> choose_blocks(const float* sums, int32_t blocks, const ForcedBlocks& forced, float threshold) {
+  const auto is_forced = [&](int32_t u) { return u < forced.sink || (u >= forced.diagonal_begin && u < forced.diagonal_end); };
+  const double enough = threshold * std::accumulate(sums, sums + blocks, 0.0);
+  std::vector<int32_t> units(blocks);
+  std::iota(units.begin(), units.end(), 0);
+  if (threshold >= 1.0f || std::isnan(enough)) return units;
+  const auto rest = std::stable_partition(units.begin(), units.end(), is_forced);
+  std::stable_sort(rest, units.end(), [&](int32_t a, int32_t b) { return sums[a] > sums[b]; });
+  double sum = 0;
+  for (auto u = units.begin(); u != rest; ++u) sum += sums[*u];
+  auto end = rest;
+  while (end != units.end() && sum < enough) sum += sums[*end++];
+  units.erase(end, units.end());
+  std::sort(units.begin(), units.end());
+  return units;
 }
 
-int32_t majority_blocks(const int32_t* votes, int32_t blocks, int32_t heads, int32_t* units) {
-  int32_t count = 0;
+std::vector<int32_t> majority_blocks(const std::vector<std::vector<int32_t>>& lists, int32_t blocks) {
+  std::vector<int32_t> units;
   for (int32_t u = 0; u < blocks; ++u) {
-    if (2 * votes[u] >= heads) units[count++] = u;
+    const auto votes = std::count_if(lists.begin(), lists.end(), [u](const auto& list) { return std::find(list.begin(), list.end(), u) != list.end(); });
+    if (2 * votes >= static_cast<int64_t>(lists.size())) units.push_back(u);
   }
-  return count;
+  return units;
 }
 
 XAttentionPlace place_of_tile(const XAttentionParams& p, int32_t tile) {
   XAttentionPlace at;
   at.seq = p.tile_seq[tile];
-  const int64_t first = int64_t{p.seq_len[at.seq]} - p.q_indptr[at.seq + 1];  // position of row 0, were it this sequence's
-  at.begin = first + p.tile_indptr[tile];
-  at.end = first + p.tile_indptr[tile + 1];
-  FOVEA_CHECK(at.begin >= 0 && at.begin < at.end && at.begin / p.block_size == (at.end - 1) / p.block_size);
+  const auto position = [&](int64_t row) { return p.seq_len[at.seq] - (p.q_indptr[at.seq + 1] - row); };
+  at.begin = position(p.tile_indptr[tile]);
+  at.end = position(p.tile_indptr[tile + 1] - 1) + 1;
   at.len = p.causal ? at.end : p.seq_len[at.seq];
   at.blocks = ceil_div(at.len, p.block_size);
-  FOVEA_CHECK(at.blocks <= p.capacity);
-  at.forced.sink = p.sink_blocks;
-  at.forced.diagonal_begin = static_cast<int32_t>(at.begin / p.block_size);
-  at.forced.diagonal_end = static_cast<int32_t>((at.end - 1) / p.block_size) + 1;
+  FOVEA_CHECK(at.begin >= 0 && at.begin < at.end && at.blocks <= p.capacity);
+  at.forced = {p.sink_blocks, static_cast<int32_t>(at.begin / p.block_size), ceil_div(at.end, p.block_size)};
   return at;
 }
 
@@ -202,23 +188,23 @@ void xattention_select(const XAttentionParams& p) {
   FOVEA_CHECK(p.kv.kv_heads > 0 && p.num_heads % p.kv.kv_heads == 0);
   FOVEA_CHECK(p.stride >= 2 && p.block_size % p.stride == 0 && p.norm > 0);
   const int32_t group = p.num_heads / p.kv.kv_heads, groups = p.group_vote ? p.kv.kv_heads : p.num_heads;
-  std::vector<int32_t> list(p.capacity), votes;
-  std::vector<uint64_t> order(p.capacity);
-  for (int32_t t = 0; t < p.tiles; ++t) {
-    const XAttentionPlace at = place_of_tile(p, t);
+  const auto write = [&](int64_t at, const std::vector<int32_t>& units) {
+    std::copy(units.begin(), units.end(), p.units + at * p.capacity);
+    p.counts[at] = static_cast<int32_t>(units.size());
+  };
+  for (int64_t t = 0; t < p.tiles; ++t) {
+    const XAttentionPlace at = place_of_tile(p, static_cast<int32_t>(t));
+    std::vector<std::vector<int32_t>> lists;  // of one KV head
     for (int32_t h = 0; h < p.num_heads; ++h) {
-      if (h % group == 0) votes.assign(at.blocks, 0);
-      const std::vector<double> exact = tile_sums(p, t, at, h);
+      const std::vector<double> exact = tile_sums(p, static_cast<int32_t>(t), at, h);
       std::vector<float> sums(p.capacity, 0.0f);
       std::copy(exact.begin(), exact.end(), sums.begin());
-      if (p.sums != nullptr) std::copy(sums.begin(), sums.end(), p.sums + (int64_t{t} * p.num_heads + h) * p.capacity);
-      const int64_t out = int64_t{t} * groups + (p.group_vote ? h / group : h);
-      int32_t* units = p.group_vote ? list.data() : p.units + out * p.capacity;
-      p.counts[out] = choose_blocks(sums.data(), at.blocks, at.forced, p.threshold[h], order.data(), units);
-      if (!p.group_vote) continue;
-      for (int32_t i = 0; i < p.counts[out]; ++i) ++votes[units[i]];
-      if (h % group == group - 1)
-        p.counts[out] = majority_blocks(votes.data(), at.blocks, group, p.units + out * p.capacity);
+      if (p.sums != nullptr) std::copy(sums.begin(), sums.end(), p.sums + (t * p.num_heads + h) * p.capacity);
+      lists.push_back(choose_blocks(sums.data(), at.blocks, at.forced, p.threshold[h]));
+      if (!p.group_vote) write(t * groups + h, lists.back());
+      if (h % group != group - 1) continue;
+      if (p.group_vote) write(t * groups + h / group, majority_blocks(lists, at.blocks));
+      lists.clear();
     }
   }
 }

@@ -60,13 +60,11 @@ struct ForcedBlocks {
   int32_t diagonal_end = 0;
 };
 
-// The choice of one query head and block of queries, as XAttentionParams states it, ascending. order: scratch [blocks].
-// Returns the count.
-int32_t choose_blocks(const float* sums, int32_t blocks, const ForcedBlocks& forced, float threshold, uint64_t* order,
-                      int32_t* units);
+// The choice of one query head and block of queries, as XAttentionParams states it, ascending. sums: [blocks].
+std::vector<int32_t> choose_blocks(const float* sums, int32_t blocks, const ForcedBlocks& forced, float threshold);
 
-// The blocks that at least half of `heads` lists hold, ascending: votes[u] of them hold block u. Returns the count.
-int32_t majority_blocks(const int32_t* votes, int32_t blocks, int32_t heads, int32_t* units);
+// The blocks that at least half of the lists hold, ascending.
+std::vector<int32_t> majority_blocks(const std::vector<std::vector<int32_t>>& lists, int32_t blocks);
 
 // Where a tile of XAttentionParams stands.
 struct XAttentionPlace {

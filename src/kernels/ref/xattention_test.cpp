@@ -13,7 +13,9 @@
 namespace fovea {
 namespace {
 
+using testing::kXChoiceCases;
 using testing::XCase;
+using testing::XChoiceCase;
 using testing::XProblem;
 using ::testing::ElementsAre;
 using ::testing::Each;
@@ -128,43 +130,17 @@ TEST(XAttentionUnfused, RefusesByName) {
   EXPECT_THAT(sum(2, 2, 0, 4, -1), HasSubstr("real_q_len is -1"));
 }
 
-std::vector<int32_t> chosen(const std::vector<float>& sums, ref::ForcedBlocks forced, float threshold) {
-  std::vector<uint64_t> order(sums.size());
-  std::vector<int32_t> units(sums.size());
-  units.resize(ref::choose_blocks(sums.data(), static_cast<int32_t>(sums.size()), forced, threshold, order.data(), units.data()));
-  return units;
-}
-
-TEST(XAttentionChoice, ForcedBlocksComeFirstAndCount) {
-  const std::vector<float> sums = {1, 5, 3, 0, 1};  // total 10
-  EXPECT_THAT(chosen(sums, {0, 0, 0}, 0.5f), ElementsAre(1)) << "5 reaches 5";
-  EXPECT_THAT(chosen(sums, {0, 0, 0}, 0.51f), ElementsAre(1, 2)) << "the one that crosses is in";
-  EXPECT_THAT(chosen(sums, {1, 4, 5}, 0.7f), ElementsAre(0, 1, 4)) << "1 + 1 + 5 reaches 7";
-  EXPECT_THAT(chosen(sums, {1, 4, 5}, 0.71f), ElementsAre(0, 1, 2, 4));
-  EXPECT_THAT(chosen(sums, {1, 3, 5}, 0.1f), ElementsAre(0, 3, 4)) << "a diagonal that crosses two blocks; enough as it is";
-  EXPECT_THAT(chosen(sums, {9, 4, 5}, 0.1f), ElementsAre(0, 1, 2, 3, 4)) << "more sinks than blocks";
-}
-
-TEST(XAttentionChoice, TiesGoToTheLowerIndex) {
-  EXPECT_THAT(chosen({2, 2, 2, 2, 2}, {0, 4, 5}, 0.5f), ElementsAre(0, 1, 4));
-  EXPECT_THAT(chosen({0, 0, 0, 7}, {0, 0, 0}, 0.9f), ElementsAre(3));
-}
-
-TEST(XAttentionChoice, EverythingAndNothing) {
-  EXPECT_THAT(chosen({0, 9, 0}, {0, 2, 3}, 1.0f), ElementsAre(0, 1, 2)) << "no sum is taken";
-  EXPECT_THAT(chosen({0, 9, 0}, {0, 2, 3}, 7.0f), ElementsAre(0, 1, 2));
-  EXPECT_THAT(chosen({0, 0, 0}, {1, 2, 3}, 0.9f), ElementsAre(0, 2)) << "a row without cells: what is forced";
-  EXPECT_THAT(chosen({1, NAN, 1, 1}, {1, 3, 4}, 0.1f), ElementsAre(0, 1, 2, 3)) << "not a number: everything";
+TEST(XAttentionChoice, EqualsTheTable) {
+  for (const XChoiceCase& c : kXChoiceCases) {
+    const ref::ForcedBlocks forced{c.sink, c.diagonal_begin, c.diagonal_end};
+    EXPECT_EQ(ref::choose_blocks(c.sums.data(), static_cast<int32_t>(c.sums.size()), forced, c.threshold), c.units) << c.name;
+  }
 }
 
 TEST(XAttentionChoice, HalfOfTheVotesIsEnough) {
-  const std::vector<int32_t> votes = {4, 2, 1, 0, 3};
-  std::vector<int32_t> units(5);
-  units.resize(ref::majority_blocks(votes.data(), 5, 4, units.data()));
-  EXPECT_THAT(units, ElementsAre(0, 1, 4));
-  units.resize(5);
-  units.resize(ref::majority_blocks(votes.data(), 5, 3, units.data()));
-  EXPECT_THAT(units, ElementsAre(0, 1, 4)) << "2 of 3";
+  const std::vector<std::vector<int32_t>> lists = {{0, 1, 2, 4}, {0, 1, 4}, {0, 4}, {0}};
+  EXPECT_THAT(ref::majority_blocks(lists, 5), ElementsAre(0, 1, 4));
+  EXPECT_THAT(ref::majority_blocks({{0, 1}, {1}, {2}}, 5), ElementsAre(1)) << "2 of 3";
 }
 
 TEST(XAttentionTiles, AreCutAtAbsolutePositions) {
@@ -220,7 +196,7 @@ TEST_P(XAttentionRef, EqualsTheDefinition) {
       for (int32_t u = 0; u < p.capacity; ++u) ASSERT_NEAR(sums[u], want[u], 1e-4) << "tile " << t << " head " << h << " block " << u;
       if (p.group_vote) continue;
       const auto at = ref::place_of_tile(p, t);
-      EXPECT_EQ(problem.list(t, h), chosen({sums.begin(), sums.begin() + at.blocks}, at.forced, p.threshold[h]));
+      EXPECT_EQ(problem.list(t, h), ref::choose_blocks(sums.data(), at.blocks, at.forced, p.threshold[h]));
     }
   }
 }

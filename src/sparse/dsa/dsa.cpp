@@ -2,8 +2,7 @@
 
 #include "base/check.h"
 #include "device/device.h"
-#include "kernels/ref/dsa_chunks.h"
-#include "kernels/ref/dsa_index.h"
+#include "kernels/common/dsa_chunks.h"
 
 #include <algorithm>
 #include <bit>

@@ -2,6 +2,7 @@
 #include "sparse/gsa/gsa.h"
 
 #include "device/stream.h"
+#include "kernels/ref/hash.h"
 #include "kernels/ref/ref_ops.h"
 #include "kernels/ref/summary.h"
 

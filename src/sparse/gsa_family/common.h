@@ -4,7 +4,7 @@
 #include <fovea/options.h>
 
 #include "device/device.h"
-#include "kernels/ref/hash.h"
+#include "kernels/common/hash_rotation.h"
 #include "sparse/method.h"
 
 #include <string>

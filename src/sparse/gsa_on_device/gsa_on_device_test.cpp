@@ -3,6 +3,7 @@
 #include "sparse/gsa_on_device/gsa_on_device.h"
 
 #include "device/stream.h"
+#include "kernels/ref/hash.h"
 #include "kernels/ref/ref_ops.h"
 
 #include <gtest/gtest.h>

@@ -11,7 +11,7 @@
 #include <hwy/highway.h>
 #include "kernels/cpu/elementwise/elementwise_inl.h"
 #include "kernels/ops/attention.h"
-#include "kernels/ref/hash.h"
+#include "kernels/common/hash_rotation.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fovea::cpu::HWY_NAMESPACE {

@@ -16,7 +16,6 @@
 #include "kernels/common/convert.h"
 #include "kernels/cpu/dsa/dsa_sweep.h"
 #include "kernels/ops/dsa.h"
-#include "kernels/ref/dsa_index.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fovea::cpu::HWY_NAMESPACE {

@@ -8,7 +8,6 @@
 
 #include "base/check.h"
 #include "kernels/common/convert.h"
-#include "kernels/ref/dsa_index.h"
 
 #include "kernels/cpu/simd_targets.h"
 #undef HWY_TARGET_INCLUDE

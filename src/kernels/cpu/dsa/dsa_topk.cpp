@@ -8,8 +8,8 @@
 #include <string>
 
 #include "base/check.h"
-#include "kernels/ref/dsa_index.h"
-#include "kernels/ref/dsa_topk.h"
+#include "kernels/common/checks.h"
+#include "kernels/cpu/dsa/dsa_index_map.h"
 
 namespace fovea::cpu {
 namespace {
@@ -187,13 +187,13 @@ void IndexTopk::choose(const Pass& pass, int32_t row) {
   }
   std::fill(out + count, out + p.out.capacity, -1);
   p.out.counts[row] = count;
-  if (p.mapped.indices) ref::write_mapped_row(ref::fused_map(p), row, out, count, p.mapped);
+  if (p.mapped.indices) map_chosen_row(p, row, out, count);
 }
 
 void IndexTopk::run(const IndexTopkParams& p, ThreadPool& pool) {
-  ref::check_index_topk(p);
+  check_index_topk(p);
   FOVEA_CHECK(p.heads <= heads_ && p.keys.dim <= dim_ && p.topk <= topk_);
-  const int32_t at_once = p.logits ? std::min(ref::logits_rows_at_once(p), lists_) : lists_;
+  const int32_t at_once = p.logits ? std::min(logits_rows_at_once(p), lists_) : lists_;
   for (int32_t first = 0; first < p.rows;) {
     Pass pass{p, first};
     const int32_t chunks = chunks_of(p, first, at_once, pool.size(), &pass.end);

@@ -1,6 +1,7 @@
 #include "kernels/cpu/elementwise/elementwise.h"
 
 #include <algorithm>
+#include <cmath>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/elementwise/elementwise.cpp"
@@ -124,6 +125,16 @@ void rms_norm(const RmsNormParams& p, ThreadPool& pool) {
 void silu_mul(const SiluMulParams& p, ThreadPool& pool) {
   const int64_t count = static_cast<int64_t>(p.rows) * p.dim;
   for_ranges(pool, count, 1, [&](int64_t b, int64_t e) { HWY_DYNAMIC_DISPATCH(silu_mul_range)(p, b, e); });
+}
+
+void rope_angles(const RopeAnglesParams& p) {
+  for (int64_t t = 0; t < p.tokens; ++t) {
+    for (int32_t i = 0; i < p.half; ++i) {
+      const float angle = static_cast<float>(p.positions[t]) * p.inv_freq[i];
+      p.cos[t * p.half + i] = std::cos(angle) * p.scaling;
+      p.sin[t * p.half + i] = std::sin(angle) * p.scaling;
+    }
+  }
 }
 
 }  // namespace fovea::cpu

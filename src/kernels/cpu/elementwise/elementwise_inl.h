@@ -60,7 +60,7 @@ HWY_INLINE float inverse_rms(const float* HWY_RESTRICT x, int64_t n, double eps)
   return static_cast<float>(1.0 / std::sqrt(sum / static_cast<double>(n) + eps));
 }
 
-// ---- 16-bit floats, `lanes` at a time, bit for bit as kernels/ref/convert.h -------------------------------
+// ---- 16-bit floats, `lanes` at a time, bit for bit as kernels/common/convert.h -------------------------------
 
 HWY_INLINE FloatVec load_bf16(FloatTag d, const uint16_t* p) {
   const hn::Rebind<uint16_t, FloatTag> d16;

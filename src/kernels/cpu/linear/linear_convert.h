@@ -1,4 +1,4 @@
-// Elements to bf16, rounded to nearest even as kernels/ref/convert.h does it, at the speed of memory.
+// Elements to bf16, rounded to nearest even as kernels/common/convert.h does it, at the speed of memory.
 #pragma once
 
 #include <fovea/types.h>

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/check.h"
-#include "kernels/ref/mla.h"
+#include "kernels/common/checks.h"
 
 namespace fovea::cpu {
 namespace {
@@ -66,7 +66,7 @@ int64_t MlaAttention::count_tasks(const Call& call, int64_t enough) const {
 }
 
 void MlaAttention::run(const MlaAttendParams& p, ThreadPool& pool) {
-  ref::check_latent_plane(*p.kv, p.latent);
+  check_latent_plane(*p.kv, p.latent);
   FOVEA_CHECK(p.latent <= limits_.mla.latent && p.kv->head_dim <= limits_.mla.latent + limits_.mla.rope);
   FOVEA_CHECK(p.rows == p.q_indptr[p.num_seqs] && p.rows <= limits_.max_rows && p.num_heads <= limits_.num_heads);
   FOVEA_CHECK(p.selection == nullptr || p.selection->heads == HeadGroups::all);

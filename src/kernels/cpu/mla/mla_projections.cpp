@@ -4,8 +4,9 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "kernels/common/checks.h"
 #include "kernels/cpu/linear/gemv.h"
-#include "kernels/ref/mla.h"
+#include "kernels/cpu/elementwise/elementwise.h"
 
 #include "kernels/cpu/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
@@ -170,19 +171,19 @@ void write_token(const MlaWriteParams& p, int64_t t) {
   const float* cos = p.cos + t * (rope / 2);
   const float* sin = p.sin + t * (rope / 2);
   for (int64_t h = 0; h < p.num_heads; ++h) {
-    ref::mla_rope(p.q + (t * p.num_heads + h) * width + p.shape.nope, rope, p.rope_interleaved, cos, sin);
+    rotate(p.q + (t * p.num_heads + h) * width + p.shape.nope, rope, p.rope_interleaved, cos, sin);
   }
   if (p.slot_mapping[t] < 0) return;
   alignas(64) float entry[kMaxEntry];
   HWY_DYNAMIC_DISPATCH(NormEntry)(p, t, entry);
-  ref::mla_rope(entry + p.shape.latent, rope, p.rope_interleaved, cos, sin);
+  rotate(entry + p.shape.latent, rope, p.rope_interleaved, cos, sin);
   HWY_DYNAMIC_DISPATCH(StoreEntry)(entry, *p.kv, entry_at(*p.kv, p.slot_mapping[t]));
 }
 
 }  // namespace
 
 void mla_write(const MlaWriteParams& p, ThreadPool& pool) {
-  ref::check_latent_plane(*p.kv, p.shape.latent);
+  check_latent_plane(*p.kv, p.shape.latent);
   FOVEA_CHECK(p.kv->head_dim == p.shape.latent + p.shape.rope);
   for_tokens(pool, p.tokens, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) write_token(p, t);
@@ -229,7 +230,7 @@ void mla_unabsorb(const MlaUnabsorbParams& p, ThreadPool& pool) {
 }
 
 void mla_gather(const MlaGatherParams& p, ThreadPool& pool) {
-  ref::check_latent_plane(*p.kv, p.latent);
+  check_latent_plane(*p.kv, p.latent);
   for_tokens(pool, p.tokens, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) HWY_DYNAMIC_DISPATCH(WidenEntry)(p, entry_at(*p.kv, p.slots[t]), t);
   });

@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/elementwise/elementwise.h"
-#include "kernels/ref/moe.h"
+#include "kernels/cpu/moe/choose_experts.h"
 
 namespace fovea::cpu {
 namespace {
@@ -57,7 +57,7 @@ void Moe::route(const MoeRouteParams& p, Linear& linear, ThreadPool& pool) {
     pool.parallel_for(rows, [&](int64_t r, int worker) {
       const int64_t at = (first + r) * p.top_k;
       Worker& own = workers_[worker];
-      ref::choose_experts(p, logits_.data() + r * p.experts, own.scores.data(), own.ranks.data(), p.ids + at, p.weights + at);
+      choose_experts(p, logits_.data() + r * p.experts, own.scores.data(), own.ranks.data(), p.ids + at, p.weights + at);
     });
   }
 }

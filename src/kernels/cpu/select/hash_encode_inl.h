@@ -11,7 +11,7 @@
 
 #include <hwy/highway.h>
 #include "kernels/ops/kv_write.h"
-#include "kernels/ref/hash.h"
+#include "kernels/common/hash_rotation.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fovea::cpu::HWY_NAMESPACE {
@@ -71,16 +71,37 @@ HWY_INLINE void sign_and_transform(float* HWY_RESTRICT y, const float* HWY_RESTR
 
 #endif  // HWY_TARGET != HWY_SCALAR
 
+// One value at a time, in the same order of sums.
+inline void encode_hash_scalar(const HashCodec& codec, const float* x, uint64_t* words) {
+  for (int w = 0; w < codec.bits / 64; ++w) words[w] = 0;
+  for (int bit = 0, r = 0; bit < codec.bits; ++r) {
+    float y[kMaxHeadDim];
+    for (int i = 0; i < codec.n; ++i) y[i] = i < codec.head_dim ? x[i] : 0.0f;
+    for (int round = 0; round < 3; ++round) {
+      for (int i = 0; i < codec.n; ++i) y[i] *= codec.signs[(r * 3 + round) * codec.n + i];
+      for (int h = 1; h < codec.n; h *= 2) {
+        for (int i = 0; i < codec.n; ++i) {
+          if (i & h) continue;
+          const float a = y[i], b = y[i + h];
+          y[i] = a + b;
+          y[i + h] = a - b;
+        }
+      }
+    }
+    for (int i = 0; i < codec.n && bit < codec.bits; ++i, ++bit) words[bit / 64] |= uint64_t{y[i] > 0.0f} << (bit % 64);
+  }
+}
+
 // words[codec.bits / 64] of x [codec.head_dim].
 HWY_INLINE void encode_hash(const HashCodec& codec, const float* HWY_RESTRICT x,
                             uint64_t* HWY_RESTRICT words) {
 #if HWY_TARGET == HWY_SCALAR
-  ref::hash_encode(codec, x, words);
+  encode_hash_scalar(codec, x, words);
 #else
   const HashTag d;
   const int lanes = static_cast<int>(hn::Lanes(d));
   const int n = codec.n;
-  if (n < 16) return ref::hash_encode(codec, x, words);  // shorter than a vector
+  if (n < 16) return encode_hash_scalar(codec, x, words);  // shorter than a vector
   HWY_ALIGN float y[kMaxHeadDim];
   for (int w = 0; w < codec.bits / 64; ++w) words[w] = 0;
   for (int base = 0, r = 0; base < codec.bits; base += n, ++r) {

@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "kernels/cpu/select/block_windows.h"
 #include "kernels/cpu/select/hash_kernels.h"
-#include "kernels/ref/hash.h"
+#include "kernels/common/hash_rotation.h"
 
 namespace fovea::cpu {
 namespace {

@@ -9,7 +9,7 @@
 #include "kernels/cpu/select/block_windows.h"
 #include "kernels/cpu/select/hash_kernels.h"
 #include "kernels/cpu/select/summary_scan.h"
-#include "kernels/ref/hash.h"
+#include "kernels/common/hash_rotation.h"
 
 namespace fovea::cpu {
 namespace {

@@ -10,7 +10,7 @@
 #include "kernels/cpu/xattention/xattention_amx.h"
 #include "kernels/cpu/xattention/xattention_f32.h"
 #include "kernels/cpu/xattention/xattention_lanes.h"
-#include "kernels/ref/xattention.h"
+#include "kernels/cpu/xattention/xattention_choice.h"
 
 namespace fovea::cpu {
 namespace {
@@ -117,7 +117,7 @@ int32_t XAttentionSelect::tiles_of_pass(const XAttentionParams& p, int32_t first
   int64_t cells = 0, blocks = 0, queries = 0;
   int32_t t = first;
   for (; t < p.tiles; ++t) {
-    const ref::XAttentionPlace at = ref::place_of_tile(p, t);
+    const XAttentionPlace at = place_of_tile(p, t);
     const int64_t more = ceil_div(at.end, p.stride) - at.begin / p.stride;
     cells += more;
     blocks = std::max<int64_t>(blocks, at.blocks);
@@ -135,7 +135,7 @@ void XAttentionSelect::cut(Pass* pass) {
   const int64_t depth = int64_t{p.stride} * p.kv.head_dim;
   int32_t cells = 0;
   for (int32_t t = 0; t < pass->tiles; ++t) {
-    const ref::XAttentionPlace at = ref::place_of_tile(p, pass->first + t);
+    const XAttentionPlace at = place_of_tile(p, pass->first + t);
     pass->blocks = std::max(pass->blocks, at.blocks);
     first_out_[t] = cells;
     XStrip* strip = pass->strips > 0 ? &strips_[pass->strips - 1] : nullptr;
@@ -203,7 +203,7 @@ void XAttentionSelect::score(const Pass& pass, ThreadPool& pool) {
 // P of one tile and query head.
 const float* XAttentionSelect::sums_of(const Pass& pass, int32_t tile, int32_t head, int32_t blocks, int worker) {
   const XAttentionParams& p = pass.p;
-  const ref::XAttentionPlace at = ref::place_of_tile(p, pass.first + tile);
+  const XAttentionPlace at = place_of_tile(p, pass.first + tile);
   const int64_t from = (int64_t{first_out_[tile]} * p.num_heads + head) * pass.blocks;
   float* sums = sums_.data() + worker * blocks_;
   xattention_sum_blocks(tops_.get() + from, weights_.get() + from, int64_t{p.num_heads} * pass.blocks,
@@ -218,7 +218,7 @@ const float* XAttentionSelect::sums_of(const Pass& pass, int32_t tile, int32_t h
 // The lists of one tile and the heads of one KV head.
 void XAttentionSelect::choose(const Pass& pass, int32_t tile, int32_t kv_head, int worker) {
   const XAttentionParams& p = pass.p;
-  const ref::XAttentionPlace at = ref::place_of_tile(p, pass.first + tile);
+  const XAttentionPlace at = place_of_tile(p, pass.first + tile);
   const int32_t group = pass.group(), groups = p.group_vote ? p.kv.kv_heads : p.num_heads;
   uint64_t* order = order_.data() + worker * blocks_;
   int32_t* votes = votes_.data() + worker * 2 * blocks_;
@@ -228,13 +228,13 @@ void XAttentionSelect::choose(const Pass& pass, int32_t tile, int32_t kv_head, i
     const float* sums = sums_of(pass, tile, head, at.blocks, worker);
     const int64_t out = int64_t{pass.first + tile} * groups + head;
     int32_t* units = p.group_vote ? list : p.units + out * p.capacity;
-    const int32_t count = ref::choose_blocks(sums, at.blocks, at.forced, p.threshold[head], order, units);
+    const int32_t count = choose_blocks(sums, at.blocks, at.forced, p.threshold[head], order, units);
     if (!p.group_vote) p.counts[out] = count;
     for (int32_t i = 0; p.group_vote && i < count; ++i) ++votes[units[i]];
   }
   if (!p.group_vote) return;
   const int64_t out = int64_t{pass.first + tile} * groups + kv_head;
-  p.counts[out] = ref::majority_blocks(votes, at.blocks, group, p.units + out * p.capacity);
+  p.counts[out] = majority_blocks(votes, at.blocks, group, p.units + out * p.capacity);
 }
 
 void XAttentionSelect::run(const XAttentionParams& p, ThreadPool& pool) {

@@ -11,6 +11,7 @@
 #include "kernels/cpu/attention/prefill_attention.h"
 #include "kernels/cpu/xattention/xattention_amx_emulated.h"
 #include "kernels/cpu/xattention/xattention_lanes.h"
+#include "kernels/cpu/xattention/xattention_choice.h"
 #include "kernels/ref/xattention.h"
 #include "kernels/xattention_cases.h"
 
@@ -18,7 +19,9 @@ namespace fovea {
 namespace {
 
 using cpu::XAttentionSelect;
+using testing::kXChoiceCases;
 using testing::XCase;
+using testing::XChoiceCase;
 using testing::XProblem;
 
 OpsLimits limits_of(XProblem& problem, int32_t least_stride = 0) {
@@ -67,13 +70,11 @@ Choice choice_of(const XProblem& problem) { return {problem.units(), problem.cou
 void expect_right(XProblem& problem, const std::vector<float>& want, float tolerance) {
   const XAttentionParams& p = problem.params();
   for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(problem.sums()[i], want[i], tolerance) << "of " << p.capacity << ": " << i;
-  std::vector<uint64_t> order(p.capacity);
   for (int32_t t = 0; t < p.tiles; ++t) {
     const auto at = ref::place_of_tile(p, t);
     std::vector<std::vector<int32_t>> lists;
     for (int32_t h = 0; h < p.num_heads; ++h) {
-      lists.emplace_back(p.capacity);
-      lists[h].resize(ref::choose_blocks(problem.sums(t, h).data(), at.blocks, at.forced, p.threshold[h], order.data(), lists[h].data()));
+      lists.push_back(ref::choose_blocks(problem.sums(t, h).data(), at.blocks, at.forced, p.threshold[h]));
     }
     const int32_t group = p.num_heads / p.kv.kv_heads;
     for (int32_t g = 0; g < problem.groups(); ++g) {
@@ -81,13 +82,19 @@ void expect_right(XProblem& problem, const std::vector<float>& want, float toler
         ASSERT_EQ(problem.list(t, g), lists[g]) << "tile " << t << " head " << g;
         continue;
       }
-      std::vector<int32_t> votes(at.blocks), units(at.blocks);
-      for (int32_t h = g * group; h < (g + 1) * group; ++h) {
-        for (int32_t u : lists[h]) ++votes[u];
-      }
-      units.resize(ref::majority_blocks(votes.data(), at.blocks, group, units.data()));
+      const auto units = ref::majority_blocks({lists.begin() + g * group, lists.begin() + (g + 1) * group}, at.blocks);
       ASSERT_EQ(problem.list(t, g), units) << "tile " << t << " KV head " << g;
     }
+  }
+}
+
+TEST(XAttentionChoiceCpu, EqualsTheTable) {
+  for (const XChoiceCase& c : kXChoiceCases) {
+    std::vector<uint64_t> order(c.sums.size());
+    std::vector<int32_t> units(c.sums.size());
+    units.resize(cpu::choose_blocks(c.sums.data(), static_cast<int32_t>(c.sums.size()), {c.sink, c.diagonal_begin, c.diagonal_end}, c.threshold,
+                               order.data(), units.data()));
+    EXPECT_EQ(units, c.units) << c.name;
   }
 }
 

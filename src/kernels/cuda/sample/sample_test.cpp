@@ -58,9 +58,7 @@ struct SampleCase {
   }
   std::vector<int32_t> by_reference() const {
     std::vector<int32_t> tokens(uniform.size(), -1);
-    ref::Sample sample;
-    sample.prepare(vocab);
-    sample.run(params(tokens.data()));
+    ref::sample(params(tokens.data()));
     return tokens;
   }
 };

@@ -1,13 +1,26 @@
-#include "kernels/ref/sample.h"
+#include "kernels/cpu/sample/sample.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <map>
+#include <random>
 #include <vector>
+
+#include "kernels/ref/sample.h"
 
 namespace fovea {
 namespace {
+
+// By the reference and by the CPU's: both must agree.
+void sample_twice(const SampleParams& p) {
+  ref::sample(p);
+  const std::vector<int32_t> want(p.tokens, p.tokens + p.rows);
+  cpu::Sample sample;
+  sample.prepare(p.vocab);
+  sample.run(p);
+  EXPECT_EQ(want, std::vector<int32_t>(p.tokens, p.tokens + p.rows));
+}
 
 struct Choice {
   float temperature = 1.0f;
@@ -20,8 +33,6 @@ struct Choice {
 Choice with(float temperature) { return {.temperature = temperature}; }
 
 int32_t choose(const std::vector<float>& logits, const Choice& c, float uniform, const std::vector<int32_t>& history = {}) {
-  ref::Sample sample;
-  sample.prepare(static_cast<int32_t>(logits.size()));
   const std::vector<int32_t> indptr = {0, static_cast<int32_t>(history.size())};
   int32_t token = -1;
   SampleParams p;
@@ -37,7 +48,7 @@ int32_t choose(const std::vector<float>& logits, const Choice& c, float uniform,
   p.history = history.data();
   p.history_indptr = indptr.data();
   p.tokens = &token;
-  sample.run(p);
+  sample_twice(p);
   return token;
 }
 
@@ -112,8 +123,6 @@ TEST(Sample, KeptTokensAreWalkedByIdNotByRank) {
 }
 
 TEST(Sample, RowsShareLogitsThroughTheirIndex) {
-  ref::Sample sample;
-  sample.prepare(3);
   const std::vector<float> logits = {0, 5, 0, 9, 0, 0}, zero(3, 0.0f), one(3, 1.0f);
   const std::vector<int32_t> index = {1, 0, 1}, none(3, 0);
   std::vector<int32_t> tokens(3, -1);
@@ -126,8 +135,25 @@ TEST(Sample, RowsShareLogitsThroughTheirIndex) {
   p.top_p = p.repetition_penalty = one.data();
   p.row_index = index.data();
   p.tokens = tokens.data();
-  sample.run(p);
+  sample_twice(p);
   EXPECT_EQ(tokens, (std::vector<int32_t>{0, 1, 0}));
+}
+
+TEST(Sample, EqualsTheReferenceOnRandomRows) {
+  std::mt19937 rng(3);
+  std::normal_distribution<float> normal(0.0f, 3.0f);
+  std::uniform_real_distribution<float> uniform(0.0f, 1.0f);
+  for (int round = 0; round < 300; ++round) {
+    std::vector<float> logits(1 + rng() % 300);
+    for (float& x : logits) x = std::round(normal(rng) * 4.0f) / 4.0f;  // with ties
+    Choice c{.temperature = 0.2f + uniform(rng), .top_k = static_cast<int32_t>(rng() % 40)};
+    if (rng() % 2) c.top_p = 0.05f + 0.95f * uniform(rng);
+    if (rng() % 2) c.min_p = 0.2f * uniform(rng);
+    if (rng() % 2) c.repetition_penalty = 1.0f + uniform(rng);
+    std::vector<int32_t> history(rng() % 20);
+    for (int32_t& id : history) id = static_cast<int32_t>(rng() % (logits.size() + 2)) - 1;
+    choose(logits, c, uniform(rng), history);
+  }
 }
 
 }  // namespace

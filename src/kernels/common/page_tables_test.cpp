@@ -1,4 +1,4 @@
-#include "kernels/ref/page_tables.h"
+#include "kernels/common/page_tables.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,0 +1,12 @@
+// Lists of chosen tokens in the spaces of memory (PAGED and RAGGED), as kernels/ops/dsa.h states them.
+#pragma once
+
+#include "kernels/ops/dsa.h"
+
+namespace fovea::cpu {
+
+void index_transform(const IndexTransformParams& p);
+// The same for one row of a choice that is being made: the fused transform, to p.mapped.
+void map_chosen_row(const IndexTopkParams& p, int32_t row, const int32_t* positions, int32_t count);
+
+}  // namespace fovea::cpu
