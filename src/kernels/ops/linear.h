@@ -29,7 +29,7 @@ struct LinearParams {
   const LinearWeight* weights = nullptr;  // [count], e.g. q, k and v of one layer
   int32_t count = 0;
   // Float32 activations whatever the numerics, and bits that depend on the row alone: for products of few outputs that
-  // decide something (an indexer's weights, an expert router). Not on cuda.
+  // decide something (an indexer's weights, an expert router).
   bool full_precision = false;
 };
 

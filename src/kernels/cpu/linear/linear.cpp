@@ -14,9 +14,7 @@
 namespace fovea::cpu {
 namespace {
 
-constexpr int32_t kFewRows = 16;
 static_assert(kFewRows == kGemvMaxRows && kFewRows == kAmxLinearMaxRows);
-constexpr int32_t kMinTileRows = 5;                         // below, gemv is as fast and rounds nothing
 constexpr int64_t kTaskBytes = 256 << 10;                   // of weights that one task of few rows reads
 constexpr int64_t kTaskRows = 192;                          // at most, a multiple of both units:
 constexpr int64_t kGemvUnit = 12;                           // whole register tiles of 4 or 3 rows
@@ -62,25 +60,12 @@ void add_bias(const LinearWeight& w, int64_t begin, int64_t n, int64_t rows) {
 }  // namespace
 
 // ---- Scratch
-// ----------------------------------------------------------------------------------------------------------
 
 template <typename T>
 Linear::Buffer<T> Linear::allocate(int64_t count) {
   const size_t bytes = static_cast<size_t>(round_up(count * static_cast<int64_t>(sizeof(T)) + 64, 64));
   return Buffer<T>(static_cast<T*>(std::aligned_alloc(64, bytes)));
 }
-
-bool Linear::uses_library() const {
-  return numerics_ == Numerics::bf16 && (features_.amx_bf16 || features_.avx512_bf16);
-}
-
-bool Linear::uses_tiles(DType dtype, int32_t rows) const {
-  return numerics_ == Numerics::bf16 && features_.amx_bf16 && dtype == DType::bf16 && rows >= kMinTileRows;
-}
-
-// oneDNN is asked for no fewer: our tiles are faster there, and for 16 rows it chose a kernel without AMX at
-// times.
-int64_t Linear::library_min_rows() const { return features_.amx_bf16 ? 32 : 16; }
 
 // Slices of W that a worker gives to oneDNN: two a worker where n is small, never more than 1024 rows.
 int64_t Linear::library_width(int64_t n) const {
@@ -93,8 +78,7 @@ Status Linear::prepare(const OpsLimits& limits, int threads, Numerics numerics, 
                                     std::to_string(limits.max_k) + ", max_n " + std::to_string(limits.max_n) +
                                     ", threads " + std::to_string(threads) + ": each must be at least 1");
   limits_ = limits;
-  numerics_ = numerics;
-  features_ = features;
+  host_ = {numerics, features};
   threads_ = threads;
   products_.clear();
   workers_.clear();
@@ -114,7 +98,7 @@ Status Linear::prepare(const OpsLimits& limits, int threads, Numerics numerics, 
   packed_.reset();
   x_bf16_.reset();
   if (limits.max_rows > kFewRows) {
-    if (uses_library()) {
+    if (host_.uses_library()) {
       need(x_bf16_, limits.max_rows * k);
     } else {
       need(packed_, f32_packed_floats(limits.max_rows, k));
@@ -135,13 +119,13 @@ Status Linear::add_shape(int k, int n, DType dtype) {
     return Status::invalid_argument("linear: weights [" + std::to_string(n) + ", " + std::to_string(k) +
                                     "] beyond max_n " + std::to_string(limits_.max_n) + ", max_k " +
                                     std::to_string(limits_.max_k));
-  if (!uses_library() || limits_.max_rows <= kFewRows) return {};
+  if (!host_.uses_library() || limits_.max_rows <= kFewRows) return {};
   const int64_t width = library_width(n);
   int64_t scratch = 0;
   for (const int64_t slice : {width, n % width}) {
     if (slice == 0) continue;
     for (const int64_t rows : kPieces) {
-      if (rows > limits_.max_rows || rows < library_min_rows()) continue;
+      if (rows > limits_.max_rows || rows < host_.library_rows()) continue;
       const Key key{rows, k, slice, n};
       auto found = products_.find(key);
       if (found == products_.end()) {
@@ -163,7 +147,6 @@ Status Linear::add_shape(int k, int n, DType dtype) {
 }
 
 // ---- Sharing out the rows of W
-// --------------------------------------------------------------------------------------
 
 template <typename WidthOf>
 int64_t Linear::spans(const LinearParams& p, WidthOf width_of) {
@@ -192,13 +175,12 @@ void Linear::run(const LinearParams& p, ThreadPool& pool) {
   FOVEA_CHECK(pool.size() <= threads_);
   if (p.rows == 0 || p.count == 0) return;
   if (p.full_precision) return run_full_precision(p, pool);
+  const LinearPlan plan = choose(host_, p.rows, false);
   if (p.rows <= kFewRows) return run_few(p, pool);
-  if (uses_library()) return run_library(p, pool);
-  run_f32(p, pool);
+  plan.many == LinearKernel::library ? run_library(p, plan.many_rows, pool) : run_f32(p, pool);
 }
 
 // ---- 1 to 16 rows
-// ---------------------------------------------------------------------------------------------------
 
 void Linear::pack_few(const LinearParams& p, int32_t first, int32_t rows, FewRows& few) const {
   few.first = first;
@@ -206,7 +188,7 @@ void Linear::pack_few(const LinearParams& p, int32_t first, int32_t rows, FewRow
   bool even_odd = false, natural = false, tiles = false;
   for (int32_t i = 0; i < p.count; ++i) {
     const DType dtype = p.weights[i].dtype;
-    if (uses_tiles(dtype, rows))
+    if (few_kernel(host_, rows, dtype) == LinearKernel::amx)
       tiles = true;
     else
       (dtype == DType::bf16 ? even_odd : natural) = true;
@@ -222,7 +204,7 @@ void Linear::multiply_few(const LinearParams& p, const Span& span, const FewRows
   const uint8_t* rows_of_w = rows_from(w, span.begin, p.k);
   const float* bias = w.bias ? w.bias + span.begin : nullptr;
   float* out = w.out + static_cast<int64_t>(few.first) * w.n + span.begin;
-  if (uses_tiles(w.dtype, few.rows)) {
+  if (few_kernel(host_, few.rows, w.dtype) == LinearKernel::amx) {
     amx_linear({.packed = few.tiles.get(),
                 .rows = few.rows,
                 .k = p.k,
@@ -248,14 +230,13 @@ void Linear::multiply_few(const LinearParams& p, const Span& span, const FewRows
 void Linear::run_few(const LinearParams& p, ThreadPool& pool) {
   pack_few(p, 0, p.rows, few_[0]);
   const auto width_of = [&](const LinearWeight& w) {
-    return few_width(p, w, uses_tiles(w.dtype, p.rows) ? kTilesUnit : kGemvUnit, pool.size());
+    return few_width(p, w, few_kernel(host_, p.rows, w.dtype) == LinearKernel::amx ? kTilesUnit : kGemvUnit, pool.size());
   };
   pool.parallel_for(spans(p, width_of),
                     [&](int64_t task, int) { multiply_few(p, span_at(p, task, width_of), few_[0]); });
 }
 
 // ---- Many rows, float32
-// ---------------------------------------------------------------------------------------------
 
 // The kernel for few rows, as often as it takes: there are few outputs, and it is the one that no mode rounds for.
 void Linear::run_full_precision(const LinearParams& p, ThreadPool& pool) {
@@ -307,9 +288,8 @@ void Linear::run_f32(const LinearParams& p, ThreadPool& pool) {
 }
 
 // ---- Many rows, bf16
-// ------------------------------------------------------------------------------------------------
 
-void Linear::run_library(const LinearParams& p, ThreadPool& pool) {
+void Linear::run_library(const LinearParams& p, int32_t rows, ThreadPool& pool) {
   for (int32_t i = 0; i < p.count; ++i) {
     if (p.weights[i].n > 0) FOVEA_CHECK(add_shape(p.k, p.weights[i].n, p.weights[i].dtype).ok());
   }
@@ -319,9 +299,8 @@ void Linear::run_library(const LinearParams& p, ThreadPool& pool) {
     round_to_bf16(p.x + begin, end - begin, x_bf16_.get() + begin);
   });
   // oneDNN takes whole pieces; what is left goes to the kernels for few rows, at most 16 at a time.
-  const int64_t rows = p.rows - p.rows % library_min_rows();
   int groups = 0;
-  for (int32_t first = static_cast<int32_t>(rows); first < p.rows; first += kFewRows)
+  for (int32_t first = rows; first < p.rows; first += kFewRows)
     pack_few(p, first, std::min(kFewRows, p.rows - first), few_[groups++]);
   const auto width_of = [&](const LinearWeight& w) { return w.n > 0 ? library_width(w.n) : 1; };
   pool.parallel_for(spans(p, width_of), [&](int64_t task, int worker) {

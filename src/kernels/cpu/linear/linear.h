@@ -1,15 +1,8 @@
-// Linear layers on the CPU: which kernel multiplies how many rows, and how the rows of W are shared out to
-// workers.
+// Linear layers on the CPU: how the rows of W are shared out to workers. linear_choice.h says which kernel multiplies what.
 //
-//   rows     f32 numerics, or no bf16 hardware   bf16 numerics on AMX             on AVX-512 bf16 without AMX
-//   1..4     gemv                                gemv                             gemv
-//   5..16    gemv                                amx_linear (bf16 weights)        gemv
-//   17..     linear_f32                          oneDNN bf16, tail amx_linear     oneDNN bf16, tail gemv
-//
-// f32: a row's result has the same bits for any number of workers, and for any rows beside it within 1..16
-// and within 17..; between these two it differs by rounding alone (each is a float32 sum of the same exact
-// products, in another order). bf16: x is rounded to bf16 where the table says AMX or oneDNN, and so are f16
-// and f32 weights in oneDNN's part; gemv rounds nothing.
+// f32: a row's result has the same bits for any number of workers, and for any rows beside it within 1..16 and within 17..;
+// between these two it differs by rounding alone (each is a float32 sum of the same exact products, in another order). bf16: x is
+// rounded to bf16 by AMX and oneDNN, and so are f16 and f32 weights in oneDNN's part; gemv rounds nothing.
 #pragma once
 
 #include <fovea/status.h>
@@ -21,7 +14,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "kernels/cpu/cpu_features.h"
+#include "kernels/cpu/linear/linear_choice.h"
 #include "kernels/cpu/linear/linear_library.h"
 #include "kernels/ops/limits.h"
 #include "kernels/ops/linear.h"
@@ -72,14 +65,11 @@ class Linear {
   void run_few(const LinearParams& p, ThreadPool& pool);
   void run_f32(const LinearParams& p, ThreadPool& pool);
   void run_full_precision(const LinearParams& p, ThreadPool& pool);
-  void run_library(const LinearParams& p, ThreadPool& pool);
+  void run_library(const LinearParams& p, int32_t rows, ThreadPool& pool);
   void pack_few(const LinearParams& p, int32_t first, int32_t rows, FewRows& few) const;
   void multiply_few(const LinearParams& p, const Span& span, const FewRows& few) const;
   void multiply_library(const LinearParams& p, const Span& span, int worker, int64_t rows, int few_groups);
 
-  bool uses_tiles(DType dtype, int32_t rows) const;
-  bool uses_library() const;
-  int64_t library_min_rows() const;
   int64_t library_width(int64_t n) const;
   template <typename WidthOf>
   static int64_t spans(const LinearParams& p, WidthOf width_of);
@@ -87,8 +77,7 @@ class Linear {
   static Span span_at(const LinearParams& p, int64_t task, WidthOf width_of);
 
   OpsLimits limits_;
-  Numerics numerics_ = Numerics::f32;
-  CpuFeatures features_;
+  LinearHost host_;
   int threads_ = 0;
   FewRows few_[2];
   Buffer<float> packed_;     // x for linear_f32

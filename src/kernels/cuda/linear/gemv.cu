@@ -102,15 +102,6 @@ void launch_for_rows(const WeightGroup& group, const LinearParams& p, const Queu
 
 }  // namespace
 
-bool on_vectors(const LinearParams& p) {
-  if (!aligned16(p.x) || p.k % 4 != 0) return false;
-  for (int c = 0; c < p.count; ++c) {
-    const LinearWeight& w = p.weights[c];
-    if (!aligned16(w.w) || p.k * dtype_bytes(w.dtype) % 16 != 0) return false;
-  }
-  return true;
-}
-
 void gemv(const LinearParams& p, const Queue& queue) {
   FOVEA_CHECK(p.rows <= kGemvRowsMax);
   for_each_group(p, [&](DType dtype, const WeightGroup& group) {

@@ -3,16 +3,11 @@
 #pragma once
 
 #include "kernels/cuda/launch.h"
-#include "kernels/ops/linear.h"
+#include "kernels/cuda/linear/config.h"
 
 namespace fovea::cuda {
 
-inline constexpr int kGemvRowsMax = 8;
-
-// Whether every weight row begins and ends on 16 bytes, and so does x.
-bool on_vectors(const LinearParams& p);
-
-// At most kGemvRowsMax rows, on vectors. Activations stay float32, weights are widened exactly.
+// At most kGemvRowsMax rows, on vectors (LinearShape). Activations stay float32, weights are widened exactly.
 void gemv(const LinearParams& p, const Queue& queue);
 
 }  // namespace fovea::cuda

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kernels/cuda/linear/config.h"
 #include "kernels/cuda/linear/convert.h"
 #include "kernels/cuda/linear/gemv.h"
 #include "kernels/cuda/linear/skinny_gemm.h"
@@ -13,31 +14,6 @@ namespace {
 
 constexpr size_t kWidenedBytes = size_t{32} << 20;
 constexpr int32_t kWidenedRows = 128;  // of a weight at a time, where kWidenedBytes would hold fewer
-
-constexpr int32_t kSkinnyDepthMax = 4096;
-constexpr int64_t kSkinnySizeMax = 32 << 20;  // weights, where there are more than 8 rows
-
-// Where the library was slower, on an H200: it splits small products badly and takes q, k and v one by one
-// (17.7 us where one launch takes 5.8); from a depth of 8192 on, and for many rows of a large product, it
-// wins by a fifth.
-bool takes_skinny_gemm(const LinearParams& p, Numerics numerics) {
-  if (numerics != Numerics::bf16 || p.rows < 2 || p.rows > kSkinnyRowsMax || p.k > kSkinnyDepthMax)
-    return false;
-  int64_t size = 0;
-  for (int c = 0; c < p.count; ++c) {
-    if (p.weights[c].dtype != DType::bf16) return false;
-    size += static_cast<int64_t>(p.weights[c].n) * p.k;
-  }
-  return p.rows <= 8 || size <= kSkinnySizeMax;
-}
-
-// Numerics::bf16 leaves few rows to gemv() only where the library has nothing better: one row, or weights to
-// widen.
-bool takes_gemv(const LinearParams& p, Numerics numerics) {
-  if (p.rows > kGemvRowsMax) return false;
-  const auto is_bf16 = [](const LinearWeight& w) { return w.dtype == DType::bf16; };
-  return numerics == Numerics::f32 || p.rows == 1 || !std::all_of(p.weights, p.weights + p.count, is_bf16);
-}
 
 }  // namespace
 
@@ -54,14 +30,12 @@ Status Linear::prepare(const OpsLimits& limits, Device& device, Numerics numeric
 
 void Linear::run(const LinearParams& p, const Queue& queue) {
   if (p.rows == 0 || p.count == 0) return;
-  if (on_vectors(p) && takes_skinny_gemm(p, numerics_)) {
-    skinny_gemm(p, queue);
-  } else if (on_vectors(p) && takes_gemv(p, numerics_)) {
-    gemv(p, queue);
-  } else if (numerics_ == Numerics::bf16) {
-    run_bf16(p, queue);
-  } else {
-    for (int c = 0; c < p.count; ++c) tiled_gemm(p.x, p.rows, p.k, p.weights[c], queue.stream);
+  switch (choose(describe(p, numerics_))) {
+    case LinearPath::skinny: return skinny_gemm(p, queue);
+    case LinearPath::gemv: return gemv(p, queue);
+    case LinearPath::library: return run_bf16(p, queue);
+    case LinearPath::tiled:
+      for (int c = 0; c < p.count; ++c) tiled_gemm(p.x, p.rows, p.k, p.weights[c], queue.stream);
   }
 }
 

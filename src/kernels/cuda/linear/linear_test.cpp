@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/linear/linear_test_util.h"
 #include "kernels/cuda/gpu_test_util.h"
+#include "kernels/cuda/linear/config.h"
 #include "kernels/cuda/linear/gemv.h"
 #include "kernels/cuda/linear/skinny_gemm.h"
 #include "kernels/cuda/linear/tiled_gemm.h"
@@ -104,7 +105,7 @@ TEST_P(LinearOfK, IsWithinTheRoundingOfItsNumerics) {
         on_device.poison();
         linear.run(on_device.params(rows), queue());
         on_device.download();
-        const bool exact = numerics == Numerics::f32 || (rows == 1 && on_vectors(on_device.params(1)));
+        const bool exact = numerics == Numerics::f32 || (rows == 1 && describe(on_device.params(1), numerics).on_vectors);
         EXPECT_LT(on_device.worst_error(rows), exact ? kF32Tolerance : kBf16Tolerance)
             << "rows " << rows << " exact " << exact;
         expect_untouched_behind(c, rows);
@@ -222,6 +223,30 @@ TEST_F(LinearTest, AGraphReplaysWithOtherActivationsAndTakesNoMemory) {
   }
   EXPECT_EQ(device_->counters().allocations, before.allocations);
   EXPECT_EQ(device_->counters().synchronizations, before.synchronizations);
+}
+
+// Whatever the numerics: float32 activations, and a row's bits do not depend on the rows beside it.
+TEST_F(LinearTest, FullPrecisionRoundsNothingAndEachRowStandsAlone) {
+  for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
+    LinearCase c(37, 1024, {{96, dtype}, {7, dtype}});
+    LinearOnDevice on(c);
+    Linear linear;
+    prepare(linear, testing::linear_limits(37, 1024, 96), Numerics::bf16);
+    std::vector<std::vector<float>> all;
+    for (const int32_t rows : {37, 16, 3, 1}) {
+      on.poison();
+      LinearParams p = on.params(rows);
+      p.full_precision = true;
+      linear.run(p, queue());
+      on.download();
+      EXPECT_LT(on.worst_error(rows), kF32Tolerance) << dtype_name(dtype) << ", " << rows << " rows";
+      for (size_t i = 0; i < c.weights.size(); ++i) {
+        const std::vector<float>& out = c.weights[i].out;
+        if (rows == 37) all.push_back(out);
+        EXPECT_TRUE(std::equal(out.begin(), out.begin() + int64_t{rows} * c.weights[i].n, all[i].begin())) << rows << " rows";
+      }
+    }
+  }
 }
 
 TEST_F(LinearTest, NothingToDoIsNoError) {

@@ -3,13 +3,11 @@
 #pragma once
 
 #include "kernels/cuda/launch.h"
-#include "kernels/ops/linear.h"
+#include "kernels/cuda/linear/config.h"
 
 namespace fovea::cuda {
 
-inline constexpr int kSkinnyRowsMax = 16;
-
-// At most kSkinnyRowsMax rows, on vectors (gemv.h), all weights bf16. x is rounded to bf16, sums are float32.
+// At most kSkinnyRowsMax rows, on vectors (LinearShape), all weights bf16. x is rounded to bf16, sums are float32.
 void skinny_gemm(const LinearParams& p, const Queue& queue);
 
 }  // namespace fovea::cuda

@@ -1,0 +1,38 @@
+#include "kernels/cpu/linear/linear_choice.h"
+
+#include <algorithm>
+
+namespace fovea::cpu {
+namespace {
+
+constexpr int32_t kMinTileRows = 5;  // below, gemv is as fast and rounds nothing
+
+}  // namespace
+
+LinearPlan choose(const LinearHost& host, int32_t rows, bool full_precision) {
+  if (full_precision || rows <= kFewRows) return {};
+  if (host.uses_library()) return {LinearKernel::library, rows - rows % host.library_rows()};
+  return {LinearKernel::f32, rows};
+}
+
+LinearKernel few_kernel(const LinearHost& host, int32_t rows, DType weight) {
+  const bool tiles = host.numerics == Numerics::bf16 && host.features.amx_bf16;
+  return tiles && weight == DType::bf16 && rows >= kMinTileRows ? LinearKernel::amx : LinearKernel::gemv;
+}
+
+std::string describe(const LinearHost& host, int32_t rows, DType weight, bool full_precision) {
+  constexpr const char* kNames[] = {"gemv", "amx", "f32", "library"};
+  std::string text;
+  const auto add = [&](LinearKernel kernel, int32_t count) {
+    text += (text.empty() ? "" : ", ") + std::string(kNames[static_cast<int>(kernel)]) + " " + std::to_string(count);
+  };
+  const LinearPlan plan = choose(host, rows, full_precision);
+  if (plan.many_rows > 0) add(plan.many, plan.many_rows);
+  for (int32_t first = plan.many_rows; first < rows; first += kFewRows) {
+    const int32_t few = std::min(kFewRows, rows - first);
+    add(full_precision ? LinearKernel::gemv : few_kernel(host, few, weight), few);
+  }
+  return text;
+}
+
+}  // namespace fovea::cpu

@@ -1,0 +1,35 @@
+// Which of the ways to multiply a linear call takes: a pure choice from the plain numbers of its Params.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "kernels/ops/linear.h"
+
+namespace fovea::cuda {
+
+enum class LinearPath : uint8_t {
+  skinny,   // tensor cores, one pass over bf16 weights, a group in one launch
+  gemv,     // float32, one pass over weights of any dtype, a group in one launch
+  library,  // cuBLASLt, weight by weight: bf16, or TF32 for f32 and f16 weights
+  tiled,    // float32, any shape and address, weight by weight: a row's bits depend on the row alone
+};
+
+inline constexpr int kGemvRowsMax = 8;
+inline constexpr int kSkinnyRowsMax = 16;
+
+struct LinearShape {
+  Numerics numerics = Numerics::bf16;
+  bool full_precision = false;
+  bool on_vectors = true;  // every weight row begins and ends on 16 bytes, and so does x
+  bool all_bf16 = true;    // weights
+  int32_t rows = 0;
+  int32_t k = 0;
+  int64_t elements = 0;    // of all weights
+};
+
+LinearShape describe(const LinearParams& p, Numerics numerics);
+LinearPath choose(const LinearShape& shape);
+std::string to_string(LinearPath path);
+
+}  // namespace fovea::cuda
