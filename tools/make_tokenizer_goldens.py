@@ -7,7 +7,7 @@ seeds: running it twice writes the same files, but a new version of the package 
   python3 tools/make_tokenizer_goldens.py            writes the goldens
   python3 tools/make_tokenizer_goldens.py --differences
       asks the package about every code point and prints what its regexes and normalizers know of it: the source of
-      src/model/tokenizer/unicode_data.cpp (compare with the same question put to PCRE2 and utf8proc)
+      src/text/tokenizer/unicode_data.cpp (compare with the same question put to PCRE2 and utf8proc)
 
 strings.jsonl        one JSON string a line: the strings, shared by all tokenizers
 <kind>/tokenizer.json

@@ -1,10 +1,10 @@
 // LoadedModel: everything a model directory holds, in host memory.
 #pragma once
 
-#include "model/chat_template/chat_template.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
-#include "model/tokenizer/tokenizer.h"
+#include "text/jinja/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <fovea/engine.h>
 #include <fovea/options.h>

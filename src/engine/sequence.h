@@ -3,7 +3,7 @@
 
 #include "engine/last_read.h"
 #include "engine/stop_matcher.h"
-#include "model/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <fovea/request.h>
 #include <fovea/types.h>

@@ -1,6 +1,6 @@
 #include "eval/document_session.h"
 
-#include "model/tokenizer/utf8.h"
+#include "text/tokenizer/utf8.h"
 
 #include <algorithm>
 

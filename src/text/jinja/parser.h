@@ -1,0 +1,139 @@
+// Tokens to the tree of ast.h, by the grammar of jinja2 with the tags break, continue and generation.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "text/jinja/ast.h"
+#include "text/jinja/lexer.h"
+
+namespace fovea::jinja {
+
+// Fails with a TemplateError that has its line. max_depth bounds the nesting of expressions and blocks.
+Template parse_template(std::string_view source, int max_depth);
+
+// Fills the lists `late` of a template's bodies.
+void find_late_names(Template* source);
+
+// The recursive descent over one template. Expressions in parse_expr.cpp, statements in parse_statement.cpp.
+class Parser {
+ public:
+  Parser(std::string_view source, int max_depth) : tokens_(tokenize(source)), max_depth_(max_depth) {}
+  Template run();
+
+ private:
+  using Type = Token::Type;
+  class Nested;  // one level of nesting, for as long as it lives
+
+  // The token stream.
+  const Token& current() const { return tokens_[at_]; }
+  const Token& ahead() const { return tokens_[std::min(at_ + 1, tokens_.size() - 1)]; }
+  Token take() { return tokens_[at_ + 1 < tokens_.size() ? at_++ : at_]; }
+  bool at_op(std::string_view op) const { return current().type == Type::op && current().text == op; }
+  bool at_name(std::string_view name) const { return current().type == Type::name && current().text == name; }
+  bool skip_op(std::string_view op);
+  bool skip_name(std::string_view name);
+  void expect_op(std::string_view op);
+  void expect_name(std::string_view name);
+  std::string expect_any_name();
+  void expect(Type type, const char* what);
+  [[noreturn]] void fail(const std::string& what, int line = 0) const;
+
+  // Expressions.
+  struct TupleRules {
+    bool with_condition = true;
+    bool primary_only = false;   // only names and literals: assignment targets
+    bool parenthesized = false;  // () may be empty
+    const char* end = nullptr;   // a name that ends the tuple
+  };
+  ExprPtr tuple(const TupleRules& rules);
+  ExprPtr tuple() { return tuple(TupleRules{}); }
+  bool tuple_ends(const TupleRules& rules) const;
+  ExprPtr expression(bool with_condition = true);
+  ExprPtr condition();
+  ExprPtr logic(bool is_and);
+  ExprPtr negation();
+  ExprPtr comparison();
+  ExprPtr sum();
+  ExprPtr concat();
+  ExprPtr product();
+  ExprPtr power();
+  ExprPtr unary(bool with_filters = true);
+  ExprPtr primary();
+  ExprPtr name();
+  ExprPtr list();
+  ExprPtr dict();
+  ExprPtr postfix(ExprPtr base, bool with_filters);
+  Link subscript();
+  CallArgs call_args();
+  void call_arg(CallArgs* args, int line);
+  Link filter();
+  Link test();
+  void test_args(Link* link);
+  std::string dotted_name();
+  void check_known(const Link& link, bool is_filter);
+
+  // Statements.
+  Body statements(std::initializer_list<const char*> ends);  // up to, not over, the name of an end tag
+  void skip_end();                                           // over that name
+  Body until(std::initializer_list<const char*> ends);
+  std::unique_ptr<Statement> statement();
+  std::unique_ptr<Statement> for_loop();
+  std::unique_ptr<Statement> branch();
+  std::unique_ptr<Statement> set();
+  std::unique_ptr<Statement> macro();
+  std::unique_ptr<Statement> call_block();
+  std::unique_ptr<Statement> generation();
+  std::unique_ptr<Statement> filter_block();
+  std::unique_ptr<Statement> with();
+  std::unique_ptr<Statement> block();
+  std::unique_ptr<Statement> jump();
+  std::unique_ptr<Statement> autoescape();
+  std::unique_ptr<Statement> refused();
+  void print(Body* body);
+  std::unique_ptr<Postfix> filters();
+  void signature(MacroDefinition* definition);
+  void macro_body(MacroDefinition* definition, const char* end);
+  Target target(bool with_namespace, const char* end = nullptr);
+  Target single_target(bool with_namespace);
+  Target target_of(const Expr& expr);
+
+  int name_id(const std::string& name);
+  void note_use(const std::string& name);
+
+  const std::vector<Token> tokens_;
+  const int max_depth_;
+  size_t at_ = 0;
+  int depth_ = 0;
+  int loops_ = 0;      // for bodies around, within the same macro
+  bool soft_ = false;  // in a branch: an unknown filter fails only when it runs
+  std::vector<std::pair<std::string, int>> unknown_;  // filters and tests that nobody knows, with their lines
+  std::vector<ForStatement*> open_loops_;             // all for bodies around
+  std::vector<MacroDefinition*> open_macros_;
+  std::vector<std::string> open_tags_;
+  std::unordered_set<std::string> blocks_;
+  std::unordered_map<std::string, int> ids_;
+  std::vector<std::string> names_;
+};
+
+class Parser::Nested {
+ public:
+  explicit Nested(Parser* parser) : parser_(parser) {
+    if (++parser_->depth_ > parser_->max_depth_) {
+      throw TemplateError(StatusCode::resource_exhausted,
+                          "the template is nested deeper than " + std::to_string(parser_->max_depth_),
+                          parser_->current().line);
+    }
+  }
+  ~Nested() { --parser_->depth_; }
+  Nested(const Nested&) = delete;
+  Nested& operator=(const Nested&) = delete;
+
+ private:
+  Parser* const parser_;
+};
+
+}  // namespace fovea::jinja

@@ -1,0 +1,61 @@
+// The pre-tokenizer of tokenizer.json: cuts text into the pieces that BPE may not merge across.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include <fovea/status.h>
+#include "text/tokenizer/regex.h"
+
+namespace fovea {
+
+enum class SplitBehavior { isolated, removed, merged_with_previous, merged_with_next, contiguous };
+
+std::optional<SplitBehavior> split_behavior(
+    std::string_view name);  // as the file writes it: "MergedWithNext"
+
+// Cuts [0, length) at matches (ascending, disjoint) and keeps what the behavior says, in order. invert: what
+// lies between the matches is the delimiter. Empty spans may be among the result.
+std::vector<Span> split_at(size_t length, const std::vector<Span>& matches, SplitBehavior behavior,
+                           bool invert);
+
+class PreTokenizer {
+ public:
+  struct Split {
+    Regex pattern;
+    SplitBehavior behavior;
+    bool invert;
+  };
+  struct ByteLevel {
+    bool add_prefix_space;
+    std::optional<Regex> pattern;  // GPT-2's, if use_regex
+  };
+  using Step = std::variant<Split, ByteLevel>;
+
+  // The regexes behind the kinds that have no pattern of their own in the file.
+  static Result<Regex> gpt2_pattern();
+  static Result<Regex> digits_pattern();
+  static Result<Regex> punctuation_pattern();
+
+  void add(Step step) { steps_.push_back(std::move(step)); }
+  bool has_byte_level() const;
+
+  // Pieces of one text between added tokens: not empty, valid UTF-8 but for nothing, views of text or of
+  // made.
+  struct Pieces {
+    std::vector<std::string_view> views;
+    std::deque<std::string> made;  // pieces that are not parts of the text; addresses stay
+  };
+  // The pieces as raw text: the byte-level alphabet is applied only where a later step looks at it, and
+  // undone. in_alphabet: text is written in the byte-level alphabet already.
+  Status run(std::string_view text, bool in_alphabet, RegexScratch& scratch, Pieces& pieces) const;
+
+ private:
+  std::vector<Step> steps_;
+};
+
+}  // namespace fovea
