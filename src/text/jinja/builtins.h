@@ -12,30 +12,10 @@ using Test = bool (*)(Runtime& rt, const Value& value, const Args& args);
 
 Filter find_filter(std::string_view name);  // null when there is none
 Test find_test(std::string_view name);
-
 Value call_filter(Runtime& rt, std::string_view name, const Value& value, const Args& args);
 bool call_test(Runtime& rt, std::string_view name, const Value& value, const Args& args);
 
-// range, dict, namespace, cycler, joiner, raise_exception, strftime_now; null when there is no such global.
+// range, dict, namespace, raise_exception, strftime_now; null when there is no such global.
 Function::Body find_global(std::string_view name);
-
-// obj.a.0.b of a path "a.0.b" (numbers are indices), as the filters' `attribute` argument takes it.
-class AttributePath {
- public:
-  explicit AttributePath(Runtime& rt, const Value& attribute);
-  Value get(Runtime& rt, Value item, const Value* fallback = nullptr) const;
-
- private:
-  std::vector<Value> parts_;
-};
-
-struct NamedFilter {
-  std::string_view name;
-  Filter filter;
-};
-// The tables of the files filters_*.cpp.
-Filter find_text_filter(std::string_view name);
-Filter find_list_filter(std::string_view name);
-Filter find_select_filter(std::string_view name);
 
 }  // namespace fovea::jinja

@@ -21,14 +21,10 @@ struct RunLimits {
   size_t max_value_bytes;
 };
 
-// A JSON value as a value of a run. Fails when it is nested deeper than kMaxValueDepth.
-Value from_json(Runtime& rt, const nlohmann::ordered_json& json, int depth = 0);
-
 class Interpreter {
  public:
   // The template and the context outlive the run.
-  Interpreter(const Template& source, const nlohmann::ordered_json& context, const RunLimits& limits,
-              std::time_t now);
+  Interpreter(const Template& source, const nlohmann::ordered_json& context, const RunLimits& limits, std::time_t now);
 
   std::string run();                  // once; fails with a TemplateError
   int line() const { return line_; }  // where the run is, or where it failed
@@ -41,48 +37,36 @@ class Interpreter {
   Flow run_body(const Body& body);
   Flow run_statement(const Statement& statement);
   Flow run_for(const ForStatement& statement);
-  Flow run_loop(const ForStatement& statement, const Value& items, int depth0);
   Flow run_branch(const Branch& statement);
+  Flow run_enclosed(const Enclosed& statement);
+  Flow run_in_scope(const Body& body, Scope* outer, std::string* out);
   void run_set(const Set& statement);
-  void run_set_block(const SetBlock& statement);
-  Flow run_with(const With& statement);
-  void run_block(const Block& statement);
-  Flow run_filter_block(const FilterBlock& statement);
-  void run_call_block(const CallBlock& statement);
   void make_macro(const MacroStatement& statement);
   void write(std::string_view text);
-  void write_result(const Value& value);
   void assign(const Target& target, const Value& value);
-  void check_namespaces(const Target& target);
-  Value held(const Target& target);
-  Value filtered_source(const ForStatement& statement, const Value& items);
+  Namespace& namespace_of(const Target& target);
 
   // Scopes.
   Scope* push_scope(Scope* parent);
-  void pop_scope();
+  void pop_scope(Scope* outer);
   Value lookup(int name);
   const Value& context_value(int name);
 
   // Expressions (evaluate.cpp).
   Value evaluate(const Expr& expr);
-  Value evaluate_list(const ListExpr& expr);
+  std::vector<Value> evaluate_all(const std::vector<ExprPtr>& items);
   Value evaluate_dict(const DictExpr& expr);
   Value evaluate_chain(const Chain& expr);
-  Value evaluate_concat(const Concat& expr);
-  Value evaluate_logic(const Logic& expr);
+  Value evaluate_concat(const Operands& expr);
+  Value evaluate_logic(const Operands& expr);
   Value evaluate_compare(const Compare& expr);
-  Value evaluate_cond(const Cond& expr);
-  Value evaluate_postfix(const Postfix& expr, Value base);
-  Value apply(const Link& link, const Value& value, const Value* caller);
+  Value evaluate_cond(const Operands& expr);
+  Value apply(const std::vector<Link>& links, Value value);
+  Value apply(const Link& link, const Value& value);
   Args evaluate_args(const CallArgs& args);
-
-  // Calls (call.cpp).
   Value call(const Value& callee, const Args& args);
   Value call_macro(const Macro& macro, const Args& args);
-  Value call_loop(const Value& loop, const Args& args);
-  void bind_parameters(const MacroDefinition& definition, const Args& args, Scope* scope);
-  void bind_specials(const MacroDefinition& definition, std::vector<std::pair<std::string, Value>> named,
-                     const Args& args, bool found_caller, Scope* scope);
+  void bind_parameters(const MacroStatement& definition, const Args& args, Scope* scope);
 
   const Template& source_;
   const nlohmann::ordered_json& context_;
@@ -92,7 +76,6 @@ class Interpreter {
   std::vector<std::unique_ptr<Scope>> scopes_;          // those in use, in the order they were entered
   std::vector<std::unique_ptr<Scope>> captured_;        // left, but macros still see them
   Scope* scope_ = nullptr;
-  Scope* root_ = nullptr;
   std::string* out_ = nullptr;
   int line_ = 1;
   int level_ = 0;

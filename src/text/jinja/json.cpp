@@ -10,31 +10,40 @@ namespace fovea::jinja {
 namespace {
 
 struct Writer {
-  explicit Writer(Runtime& runtime) : rt(runtime) {}
-
   Runtime& rt;
-  bool ascii = false, sort_keys = false, pretty = false;
-  std::string indent, item_separator = ", ", key_separator = ": ";
-  std::string out;
+  bool ascii, sort_keys, pretty;
+  std::string indent, item_separator, key_separator;
+  std::string out = {};
 
   void write(const Value& value, int depth);
   void write_text(std::string_view text);
+  void write_letter(std::string_view letter);
   void write_escape(char32_t unit);
   void write_items(const std::vector<Value>& items, int depth);
   void write_dict(const Dict& dict, int depth);
   void new_line(int depth);
-  std::string key_text(const Value& key);
 };
-
-std::string float_text(double value) {
-  if (std::isnan(value)) return "NaN";
-  if (std::isinf(value)) return value < 0 ? "-Infinity" : "Infinity";
-  return float_repr(value);
-}
 
 void Writer::write_escape(char32_t unit) {
   out += "\\u";
   for (int shift = 12; shift >= 0; shift -= 4) out += "0123456789abcdef"[(unit >> shift) & 15];
+}
+
+void Writer::write_letter(std::string_view letter) {
+  const char32_t cp = decode(letter, 0).value;
+  constexpr std::string_view kSpecial = "\"\\\n\r\t\b\f", kEscaped = "\"\\nrtbf";
+  const size_t special = cp < 0x80 ? kSpecial.find(static_cast<char>(cp)) : std::string_view::npos;
+  if (special != std::string_view::npos) {
+    out += '\\';
+    out += kEscaped[special];
+  } else if (cp < 0x20 || (ascii && cp > 0x7F && cp < 0x10000)) {
+    write_escape(cp);
+  } else if (ascii && cp >= 0x10000) {
+    write_escape(0xD800 + ((cp - 0x10000) >> 10));
+    write_escape(0xDC00 + ((cp - 0x10000) & 0x3FF));
+  } else {
+    out += letter;
+  }
 }
 
 void Writer::write_text(std::string_view text) {
@@ -46,40 +55,9 @@ void Writer::write_text(std::string_view text) {
     out += text.substr(pos, plain - pos);
     pos = plain;
     if (pos == text.size()) break;
-    const CodePoint cp = decode(text, pos);
-    switch (cp.value) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      case '\n':
-        out += "\\n";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      case '\b':
-        out += "\\b";
-        break;
-      case '\f':
-        out += "\\f";
-        break;
-      default:
-        if (cp.value < 0x20 || (ascii && cp.value >= 0x7F && cp.value < 0x10000 && cp.value != 0x7F)) {
-          write_escape(cp.value);
-        } else if (ascii && cp.value >= 0x10000) {
-          write_escape(0xD800 + ((cp.value - 0x10000) >> 10));
-          write_escape(0xDC00 + ((cp.value - 0x10000) & 0x3FF));
-        } else {
-          out += text.substr(pos, cp.bytes);
-        }
-    }
-    pos += cp.bytes;
+    const std::string_view letter = text.substr(pos, decode(text, pos).bytes);
+    write_letter(letter);
+    pos += letter.size();
   }
   out += '"';
 }
@@ -94,58 +72,31 @@ void Writer::new_line(int depth) {
 }
 
 void Writer::write_items(const std::vector<Value>& items, int depth) {
-  if (items.empty()) {
-    out += "[]";
-    return;
-  }
   out += '[';
   for (size_t i = 0; i < items.size(); ++i) {
     if (i > 0) out += item_separator;
     new_line(depth + 1);
     write(items[i], depth + 1);
   }
-  new_line(depth);
+  if (!items.empty()) new_line(depth);
   out += ']';
 }
 
-std::string Writer::key_text(const Value& key) {
-  switch (key.kind()) {
-    case Kind::string:
-      return std::string(key.text());
-    case Kind::none:
-      return "null";
-    case Kind::boolean:
-      return key.as_int() != 0 ? "true" : "false";
-    case Kind::integer:
-      return int_text(key.as_int());
-    case Kind::floating:
-      return float_text(key.as_double());
-    default:
-      Runtime::fail(std::string("tojson: a key of a dict must be a string or a number, not ") +
-                    type_name(key));
-  }
-}
-
 void Writer::write_dict(const Dict& dict, int depth) {
-  if (dict.items.empty()) {
-    out += "{}";
-    return;
-  }
   std::vector<const std::pair<Value, Value>*> items;
   for (const auto& item : dict.items) items.push_back(&item);
   if (sort_keys) {
-    std::stable_sort(items.begin(), items.end(),
-                     [&](auto* a, auto* b) { return less(rt, a->first, b->first); });
+    std::stable_sort(items.begin(), items.end(), [&](auto* a, auto* b) { return less(rt, a->first, b->first); });
   }
   out += '{';
   for (size_t i = 0; i < items.size(); ++i) {
     if (i > 0) out += item_separator;
     new_line(depth + 1);
-    write_text(key_text(items[i]->first));
+    write_text(to_text(rt, items[i]->first));
     out += key_separator;
     write(items[i]->second, depth + 1);
   }
-  new_line(depth);
+  if (!items.empty()) new_line(depth);
   out += '}';
 }
 
@@ -160,24 +111,22 @@ void Writer::write(const Value& value, int depth) {
       out += value.as_int() != 0 ? "true" : "false";
       return;
     case Kind::integer:
-      out += int_text(value.as_int());
+      out += std::to_string(value.as_int());
       return;
-    case Kind::floating:
-      out += float_text(value.as_double());
+    case Kind::floating: {
+      const double number = value.as_double();
+      out += std::isnan(number) ? "NaN" : std::isinf(number) ? number < 0 ? "-Infinity" : "Infinity" : float_repr(number);
       return;
+    }
     case Kind::string:
-      write_text(value.text());
-      return;
+      return write_text(value.text());
     case Kind::list:
     case Kind::tuple:
-      write_items(value.items(), depth);
-      return;
+      return write_items(value.items(), depth);
     case Kind::dict:
-      write_dict(value.as<Dict>(), depth);
-      return;
+      return write_dict(value.as<Dict>(), depth);
     case Kind::undefined:
-      Runtime::fail("tojson of an undefined value" +
-                    (value.object() ? ": " + value.as<Hint>().text : std::string()));
+      Runtime::fail("tojson of an undefined value: " + value.as<Hint>().text);
     default:
       Runtime::fail(std::string("tojson: a value of type ") + type_name(value) + " has no JSON form");
   }
@@ -186,23 +135,17 @@ void Writer::write(const Value& value, int depth) {
 }  // namespace
 
 std::string to_json(Runtime& rt, const Value& value, const Args& args) {
-  const Params params("tojson", args, {"ensure_ascii", "indent", "separators", "sort_keys"}, 0);
-  Writer writer(rt);
-  writer.ascii = params.flag(0, false);
-  writer.sort_keys = params.flag(3, false);
-  if (!params.is_none_or_missing(1)) {
-    writer.pretty = true;
-    writer.item_separator = ",";
-    const Value indent = params.get(1);
-    if (indent.is_string()) {
-      writer.indent = std::string(indent.text());
-    } else {
-      const Int width = params.integer(1, 0);
-      rt.check_text(static_cast<size_t>(std::clamp<Int>(width, 0, INT64_MAX)));
-      writer.indent = std::string(static_cast<size_t>(std::max<Int>(width, 0)), ' ');
-    }
+  const Params params("tojson", args, {"ensure_ascii", "indent", "separators", "sort_keys"});
+  const bool pretty = params.has(1);
+  Writer writer{rt, params.flag(0), params.flag(3), pretty, "", pretty ? "," : ", ", ": "};
+  if (pretty && params.get(1).is_string()) {
+    writer.indent = std::string(params.text(1));
+  } else if (pretty) {
+    const auto width = static_cast<size_t>(std::max<Int>(params.integer(1, 0), 0));
+    rt.check_text(width);
+    writer.indent = std::string(width, ' ');
   }
-  if (!params.is_none_or_missing(2)) {
+  if (params.has(2)) {
     const std::vector<Value> separators = to_vector(rt, params.get(2));
     if (separators.size() != 2 || !separators[0].is_string() || !separators[1].is_string()) {
       Runtime::fail("tojson: separators must be two strings");

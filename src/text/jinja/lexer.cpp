@@ -26,7 +26,8 @@ std::string normalize_newlines(std::string_view source) {
   return out;
 }
 
-bool is_digit_char(char c) { return c >= '0' && c <= '9'; }
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_word(char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)); }
 
 class Lexer {
  public:
@@ -84,7 +85,7 @@ class Lexer {
     data(text, sign, kind != '{');
     pos_ = after + (sign != 0 ? 1 : 0);
     if (kind == '#') return comment();
-    if (kind == '%' && raw(sign)) return;
+    if (kind == '%' && raw()) return;
     tag(open, kind == '%');
   }
 
@@ -126,7 +127,7 @@ class Lexer {
   }
 
   // {% raw %} ... {% endraw %}; false when the tag is another one.
-  bool raw(char) {
+  bool raw() {
     size_t pos = skip_space(pos_);
     if (!source_.substr(pos).starts_with("raw")) return false;
     pos = skip_space(pos + 3);
@@ -185,11 +186,10 @@ class Lexer {
 
   void token(std::string* brackets) {
     const char c = source_[pos_];
-    if (is_digit_char(c)) return number();
+    if (is_digit(c)) return number();
     if (c == '"' || c == '\'') return string(c);
-    const CodePoint cp = decode(source_, pos_);
-    if (is_word(cp.value)) return name();
-    constexpr std::string_view kDouble[] = {"//", "**", "==", "!=", ">=", "<="};
+    if (is_word(c)) return name();
+    constexpr std::string_view kDouble[] = {"//", "==", "!=", ">=", "<="};
     for (std::string_view op : kDouble) {
       if (!starts(op)) continue;
       add(Token::Type::op, op);
@@ -197,7 +197,7 @@ class Lexer {
       return;
     }
     if (std::string_view("+-/*%~[](){}><=.:|,;").find(c) == std::string_view::npos) {
-      fail("unexpected character '" + std::string(source_.substr(pos_, cp.bytes)) + "'");
+      fail("unexpected character '" + std::string(source_.substr(pos_, decode(source_, pos_).bytes)) + "'");
     }
     balance(c, brackets);
     add(Token::Type::op, source_.substr(pos_, 1));
@@ -215,75 +215,33 @@ class Lexer {
     }
   }
 
-  // Digits with single underscores between them; the position after them.
-  size_t digits(size_t pos) const {
-    while (pos < source_.size() && (is_digit_char(source_[pos]) ||
-                                    (source_[pos] == '_' && pos + 1 < source_.size() &&
-                                     is_digit_char(source_[pos + 1]) && is_digit_char(source_[pos - 1])))) {
-      ++pos;
-    }
-    return pos;
-  }
-
-  size_t float_end() const {
-    if (pos_ > 0 && source_[pos_ - 1] == '.') return pos_;
-    size_t end = digits(pos_);
-    const size_t whole = end;
-    const auto digit_at = [&](size_t pos) { return pos < source_.size() && is_digit_char(source_[pos]); };
-    if (end < source_.size() && source_[end] == '.' && digit_at(end + 1)) end = digits(end + 1);
-    if (end < source_.size() && (source_[end] | 32) == 'e') {
-      size_t exponent = end + 1;
-      if (exponent < source_.size() && (source_[exponent] == '+' || source_[exponent] == '-')) ++exponent;
-      if (digit_at(exponent)) end = digits(exponent);
-    }
-    return end == whole ? pos_ : end;
-  }
-
-  // 0x, 0o, 0b with digits, a decimal without a leading zero, or zeros.
-  size_t integer_end() const {
-    const std::string_view rest = source_.substr(pos_);
-    const char letter = rest.size() > 1 && rest[0] == '0' ? static_cast<char>(rest[1] | 32) : 0;
-    const int base = letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 0;
-    if (base != 0) {
-      size_t end = pos_ + 2;
-      while (end < source_.size()) {
-        const size_t digit = source_[end] == '_' ? end + 1 : end;
-        if (digit >= source_.size()) break;
-        const std::string_view all = "0123456789abcdef";
-        const char lower =
-            static_cast<char>(is_digit_char(source_[digit]) ? source_[digit] : source_[digit] | 32);
-        if (all.substr(0, static_cast<size_t>(base)).find(lower) == std::string_view::npos) break;
-        end = digit + 1;
-      }
-      if (end > pos_ + 2) return end;
-    }
-    if (rest[0] != '0') return digits(pos_);
-    size_t end = pos_ + 1;
-    while (end < source_.size() && (source_[end] == '0' || (source_[end] == '_' && end + 1 < source_.size() &&
-                                                            source_[end + 1] == '0'))) {
-      end += source_[end] == '_' ? 2 : 1;
-    }
-    return end;
-  }
-
+  // 12 or 1.5, the numbers that templates have.
   void number() {
-    if (const size_t end = float_end(); end != pos_) {
-      const auto value = parse_float(source_.substr(pos_, end - pos_));
-      if (!value) fail("a number that cannot be read");
-      add(Token::Type::floating, source_.substr(pos_, end - pos_)).floating = *value;
-      pos_ = end;
-      return;
+    size_t end = pos_;
+    const auto digits = [&] {
+      while (end < source_.size() && is_digit(source_[end])) ++end;
+    };
+    digits();
+    const bool after_dot = pos_ > 0 && source_[pos_ - 1] == '.';  // an item: x.0.1
+    if (!after_dot && end + 1 < source_.size() && source_[end] == '.' && is_digit(source_[end + 1])) {
+      ++end;
+      digits();
     }
-    const size_t end = integer_end();
-    const auto value = parse_int(source_.substr(pos_, end - pos_), 0);
-    if (!value) fail("a number that cannot be read");
-    add(Token::Type::integer, source_.substr(pos_, end - pos_)).integer = *value;
+    const std::string_view text = source_.substr(pos_, end - pos_);
+    const bool floating = text.find('.') != std::string_view::npos;
+    const bool other = end < source_.size() && (source_[end] == '_' || (source_[end] | 32) == 'e' || (source_[end] | 32) == 'x');
+    if (other || (text.size() > 1 && text[0] == '0' && !floating)) {
+      fail("a number written as '" + std::string(source_.substr(pos_, end + 1 - pos_)) + "' is not supported");
+    }
+    Token& token = add(floating ? Token::Type::floating : Token::Type::integer, text);
+    if (floating) token.floating = parse_float(text).value_or(0);
+    if (!floating) token.integer = parse_int(text).value_or(0);
     pos_ = end;
   }
 
   void name() {
     size_t end = pos_;
-    while (end < source_.size() && is_word(decode(source_, end).value)) end += decode(source_, end).bytes;
+    while (end < source_.size() && is_word(source_[end])) ++end;
     add(Token::Type::name, source_.substr(pos_, end - pos_));
     pos_ = end;
   }
@@ -304,7 +262,7 @@ class Lexer {
     for (size_t i = pos; i < pos + count; ++i) {
       const char c = i < text.size() ? text[i] : 0;
       if (!std::isxdigit(static_cast<unsigned char>(c))) fail("truncated escape in a string");
-      value = value * 16 + static_cast<char32_t>(is_digit_char(c) ? c - '0' : (c | 32) - 'a' + 10);
+      value = value * 16 + static_cast<char32_t>(is_digit(c) ? c - '0' : (c | 32) - 'a' + 10);
     }
     if (value > 0x10FFFF) fail("illegal Unicode character in a string");
     return value;
@@ -319,42 +277,21 @@ class Lexer {
         continue;
       }
       const char c = text[++i];
-      constexpr std::string_view kPlain = "\\'\"abfnrtv", kMeaning = "\\'\"\a\b\f\n\r\t\v";
+      constexpr std::string_view kPlain = "\\'\"bfnrtv", kMeaning = "\\'\"\b\f\n\r\t\v";
       if (const size_t known = kPlain.find(c); known != std::string_view::npos) {
         out += kMeaning[known];
-      } else if (c >= '0' && c <= '7') {
-        char32_t value = 0;
-        size_t used = 0;
-        for (; used < 3 && i + used < text.size() && text[i + used] >= '0' && text[i + used] <= '7'; ++used) {
-          value = value * 8 + static_cast<char32_t>(text[i + used] - '0');
-        }
-        append_utf8(&out, value);
-        i += used - 1;
       } else if (c == 'x' || c == 'u' || c == 'U') {
         const size_t count = c == 'x' ? 2 : c == 'u' ? 4 : 8;
         append_utf8(&out, hex(text, i + 1, count));
         i += count;
-      } else if (c == 'N') {
-        fail("\\N{...} escapes are not supported");
-      } else if (static_cast<unsigned char>(c) >= 0x80) {
-        i += quote_escaped(text, i, &out) - 1;
+      } else if (is_digit(c) || c == 'a' || c == 'N' || static_cast<unsigned char>(c) >= 0x80) {
+        fail("the escape '\\" + std::string(text.substr(i, decode(text, i).bytes)) + "' in a string is not supported");
       } else if (c != '\n') {
         out += '\\';
         out += c;
       }
     }
     return out;
-  }
-
-  // A backslash before a character outside ASCII gives that character's own escape as text, as in jinja2.
-  static size_t quote_escaped(std::string_view text, size_t pos, std::string* out) {
-    const CodePoint cp = decode(text, pos);
-    const int width = cp.value < 0x100 ? 2 : cp.value < 0x10000 ? 4 : 8;
-    *out += '\\';
-    *out += width == 2 ? 'x' : width == 4 ? 'u' : 'U';
-    for (int shift = 4 * (width - 1); shift >= 0; shift -= 4)
-      *out += "0123456789abcdef"[(cp.value >> shift) & 15];
-    return cp.bytes;
   }
 
   const std::string_view source_;
@@ -372,28 +309,12 @@ std::vector<Token> tokenize(std::string_view source) {
 }
 
 std::string describe(const Token& token) {
-  switch (token.type) {
-    case Token::Type::data:
-      return "template data";
-    case Token::Type::block_begin:
-      return "begin of statement block";
-    case Token::Type::block_end:
-      return "end of statement block";
-    case Token::Type::print_begin:
-      return "begin of print statement";
-    case Token::Type::print_end:
-      return "end of print statement";
-    case Token::Type::text:
-      return "string";
-    case Token::Type::integer:
-      return "integer";
-    case Token::Type::floating:
-      return "float";
-    case Token::Type::end:
-      return "end of template";
-    default:
-      return token.text;
-  }
+  constexpr const char* kNames[] = {"template data",          "begin of statement block", "end of statement block",
+                                    "begin of print statement", "end of print statement",   nullptr,
+                                    "string",                 "integer",                  "float",
+                                    nullptr,                  "end of template"};
+  const char* name = kNames[static_cast<size_t>(token.type)];
+  return name != nullptr ? name : token.text;
 }
 
 }  // namespace fovea::jinja

@@ -10,19 +10,7 @@
 namespace fovea::jinja {
 
 struct Token {
-  enum class Type {
-    data,
-    block_begin,
-    block_end,
-    print_begin,
-    print_end,
-    name,
-    text,
-    integer,
-    floating,
-    op,
-    end
-  };
+  enum class Type { data, block_begin, block_end, print_begin, print_end, name, text, integer, floating, op, end };
   Type type = Type::end;
   int line = 1;
   std::string text;  // data, name, unescaped string, operator
@@ -32,7 +20,6 @@ struct Token {
 
 // Fails with a TemplateError that has its line. The last token is `end`.
 std::vector<Token> tokenize(std::string_view source);
-
-std::string describe(const Token& token);  // for error messages
+std::string describe(const Token& token);  // for messages
 
 }  // namespace fovea::jinja

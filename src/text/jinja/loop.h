@@ -1,40 +1,32 @@
 // The variable `loop` of a for statement.
 #pragma once
 
+#include <functional>
+
 #include "text/jinja/runtime.h"
 
 namespace fovea::jinja {
 
-struct ForStatement;
-struct Scope;
-
-// Mutable: it walks with its for statement, looking one item ahead where the template asks.
+// Mutable: it walks with its for statement, looking one item ahead where the template asks. The statement's test is run as the
+// walk comes to an item, not before.
 struct Loop : Object {
-  Loop(Runtime& rt, const Value& iterable, int depth0);
+  using Test = std::function<bool(const Value& item)>;  // empty: every item passes
+  Loop(Runtime& rt, std::vector<Value> items, Test test);
 
-  bool advance(Runtime& rt);       // to the next item; false at the end
-  const Value* peek(Runtime& rt);  // the item after the current one, or null
-  Int length(Runtime& rt);         // an iterator is read to its end for it
-  Value attribute(Runtime& rt, std::string_view name,
-                  const Value& self);  // kind none when there is no such name
-  bool changed(Runtime& rt, const Value& self, const std::vector<Value>& values);
-
-  const Value iterable;
-  const int depth0;  // of a recursive loop: how deep, from 0
-  Value current;
-  Int index0 = -1;
-  const ForStatement* recursive = nullptr;  // set: loop(...) runs this statement's body for other items
-  Scope* scope = nullptr;                   // the scope that the statement stands in
+  bool advance();  // to the next item that passes; false at the end
+  void finish();   // its statement is left: nothing lies ahead or behind
+  const Value& current() const { return items_[at_]; }
+  Value attribute(Runtime& rt, std::string_view name);  // undefined when there is no such name
 
  private:
-  std::shared_ptr<Iterator> iterator_;
-  Value previous_;
-  Value after_;
-  bool has_after_ = false;
-  std::optional<Int> length_;
-  std::optional<std::vector<Value>> last_changed_;
-};
+  size_t next();  // place of the item after the current one, items_.size() when there is none
+  Int length();
 
-bool has_loop_attribute(std::string_view name);
+  std::vector<Value> source_;  // not tested yet, from `read_`
+  std::vector<Value> items_;   // those that passed
+  size_t read_ = 0, at_ = 0;
+  Int index0_ = -1;
+  const Test test_;
+};
 
 }  // namespace fovea::jinja

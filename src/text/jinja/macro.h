@@ -1,4 +1,4 @@
-// A macro (or the body of a call block) as a value, and the scopes of variables.
+// A macro as a value, and the scopes of variables.
 #pragma once
 
 #include <utility>
@@ -8,7 +8,7 @@
 
 namespace fovea::jinja {
 
-struct MacroDefinition;
+struct MacroStatement;
 
 // Variables by the number of their name. A scope that a macro was made in lives to the end of the run.
 struct Scope {
@@ -35,9 +35,9 @@ struct Scope {
 };
 
 struct Macro : Object {
-  Macro(Meter* meter, const MacroDefinition& definition, Scope* scope)
+  Macro(Meter* meter, const MacroStatement& definition, Scope* scope)
       : Object(meter, sizeof(Macro), 1), definition(definition), scope(scope) {}
-  const MacroDefinition& definition;
+  const MacroStatement& definition;
   Scope* const scope;  // where it was made; owned by the run
 };
 

@@ -23,10 +23,6 @@ void Parser::expect_op(std::string_view op) {
   if (!skip_op(op)) fail("expected '" + std::string(op) + "', got '" + describe(current()) + "'");
 }
 
-void Parser::expect_name(std::string_view name) {
-  if (!skip_name(name)) fail("expected '" + std::string(name) + "', got '" + describe(current()) + "'");
-}
-
 std::string Parser::expect_any_name() {
   if (current().type != Type::name) fail("expected a name, got '" + describe(current()) + "'");
   return take().text;
@@ -41,18 +37,6 @@ int Parser::name_id(const std::string& name) {
   const auto [found, added] = ids_.emplace(name, static_cast<int>(names_.size()));
   if (added) names_.push_back(name);
   return found->second;
-}
-
-// Loops and macros have some variables only when their bodies name them.
-void Parser::note_use(const std::string& name) {
-  if (name == "loop") {
-    for (ForStatement* loop : open_loops_) loop->uses_loop = true;
-  }
-  for (MacroDefinition* macro : open_macros_) {
-    if (name == "caller") macro->uses_caller = true;
-    if (name == "kwargs") macro->uses_kwargs = true;
-    if (name == "varargs") macro->uses_varargs = true;
-  }
 }
 
 bool Parser::tuple_ends(const TupleRules& rules) const {
@@ -74,7 +58,7 @@ ExprPtr Parser::tuple(const TupleRules& rules) {
   }
   if (!is_tuple && !items.empty()) return std::move(items[0]);
   if (!is_tuple && !rules.parenthesized) fail("expected an expression, got '" + describe(current()) + "'");
-  auto node = std::make_unique<ListExpr>(Expr::Type::tuple, line);
+  auto node = std::make_unique<Operands>(Expr::Type::tuple, line);
   node->items = std::move(items);
   return node;
 }
@@ -89,10 +73,10 @@ ExprPtr Parser::condition() {
   const size_t unknown_before = unknown_.size();
   ExprPtr value = logic(false);
   while (skip_name("if")) {
-    auto node = std::make_unique<Cond>(line);
-    node->then = std::move(value);
-    node->test = logic(false);
-    if (skip_name("else")) node->otherwise = expression();
+    auto node = std::make_unique<Operands>(Expr::Type::cond, line);
+    node->items.push_back(logic(false));
+    node->items.push_back(std::move(value));
+    if (skip_name("else")) node->items.push_back(expression());
     unknown_.resize(unknown_before);  // what a condition may leave out fails only when it runs
     value = std::move(node);
     line = current().line;
@@ -106,17 +90,18 @@ ExprPtr Parser::logic(bool is_and) {
   ExprPtr first = part();
   const char* word = is_and ? "and" : "or";
   if (!at_name(word)) return first;
-  auto node = std::make_unique<Logic>(is_and, line);
-  node->parts.push_back(std::move(first));
-  while (skip_name(word)) node->parts.push_back(part());
+  auto node = std::make_unique<Operands>(is_and ? Expr::Type::logic_and : Expr::Type::logic_or, line);
+  node->items.push_back(std::move(first));
+  while (skip_name(word)) node->items.push_back(part());
   return node;
 }
 
 ExprPtr Parser::negation() {
   if (!at_name("not")) return comparison();
-  const int line = take().line;
+  auto node = std::make_unique<Operands>(Expr::Type::negation, take().line);
   const Nested level(this);
-  return std::make_unique<Negation>(negation(), line);
+  node->items.push_back(negation());
+  return node;
 }
 
 ExprPtr Parser::comparison() {
@@ -160,46 +145,37 @@ ExprPtr Parser::concat() {
   const int line = current().line;
   ExprPtr first = product();
   if (!at_op("~")) return first;
-  auto node = std::make_unique<Concat>(line);
-  node->parts.push_back(std::move(first));
-  while (skip_op("~")) node->parts.push_back(product());
+  auto node = std::make_unique<Operands>(Expr::Type::concat, line);
+  node->items.push_back(std::move(first));
+  while (skip_op("~")) node->items.push_back(product());
   return node;
 }
 
 ExprPtr Parser::product() {
   const int line = current().line;
-  ExprPtr first = power();
+  ExprPtr first = unary();
   std::unique_ptr<Chain> node;
   while (true) {
-    const bool is_product = at_op("*") || at_op("/") || at_op("//") || at_op("%");
-    if (!is_product) break;
+    if (!at_op("*") && !at_op("/") && !at_op("//") && !at_op("%")) break;
     const std::string op = take().text;
     if (node == nullptr) node = std::make_unique<Chain>(std::move(first), line);
     node->rest.emplace_back(op == "*"    ? Op::mul
                             : op == "/"  ? Op::div
                             : op == "//" ? Op::floor_div
                                          : Op::mod,
-                            power());
+                            unary());
   }
   return node != nullptr ? ExprPtr(std::move(node)) : std::move(first);
-}
-
-ExprPtr Parser::power() {
-  const int line = current().line;
-  ExprPtr first = unary();
-  if (!at_op("**")) return first;
-  auto node = std::make_unique<Chain>(std::move(first), line);
-  while (skip_op("**")) node->rest.emplace_back(Op::pow, unary());
-  return node;
 }
 
 ExprPtr Parser::unary(bool with_filters) {
   const int line = current().line;
   ExprPtr node;
-  if (at_op("-") || at_op("+")) {
-    const bool minus = take().text == "-";
+  if (skip_op("-")) {
     const Nested level(this);
-    node = std::make_unique<Unary>(minus, unary(false), line);
+    auto minus = std::make_unique<Operands>(Expr::Type::minus, line);
+    minus->items.push_back(unary(false));
+    node = std::move(minus);
   } else {
     node = primary();
   }
@@ -241,12 +217,14 @@ ExprPtr Parser::name() {
   if (token.text == "false" || token.text == "False")
     return std::make_unique<Constant>(Value::boolean(false), token.line);
   if (token.text == "none" || token.text == "None") return std::make_unique<Constant>(Value(), token.line);
-  note_use(token.text);
+  if (macros_ > 0 && (token.text == "caller" || token.text == "varargs" || token.text == "kwargs")) {
+    fail("'" + token.text + "' in a macro is not supported", token.line);
+  }
   return std::make_unique<Name>(name_id(token.text), token.line);
 }
 
 ExprPtr Parser::list() {
-  auto node = std::make_unique<ListExpr>(Expr::Type::list, take().line);
+  auto node = std::make_unique<Operands>(Expr::Type::list, take().line);
   while (!at_op("]")) {
     if (!node->items.empty()) expect_op(",");
     if (at_op("]")) break;
@@ -277,17 +255,14 @@ ExprPtr Parser::postfix(ExprPtr base, bool with_filters) {
     if (node == nullptr) node = std::make_unique<Postfix>(std::move(base), line);
     node->links.push_back(std::move(link));
   };
-  while (at_op(".") || at_op("[") || at_op("(")) {
-    if (at_op("(")) {
-      Link link;
-      link.type = Link::Type::call;
-      link.line = current().line;
-      link.args = call_args();
-      add(std::move(link));
-    } else {
-      add(subscript());
-    }
-  }
+  const auto call = [&] {
+    Link link;
+    link.type = Link::Type::call;
+    link.line = current().line;
+    link.args = call_args();
+    return link;
+  };
+  while (at_op(".") || at_op("[") || at_op("(")) add(at_op("(") ? call() : subscript());
   while (with_filters) {  // after the first filter only filters, tests and calls follow
     if (at_op("|")) {
       take();
@@ -296,11 +271,7 @@ ExprPtr Parser::postfix(ExprPtr base, bool with_filters) {
       take();
       add(test());
     } else if (at_op("(")) {
-      Link link;
-      link.type = Link::Type::call;
-      link.line = current().line;
-      link.args = call_args();
-      add(std::move(link));
+      add(call());
     } else {
       break;
     }
@@ -323,51 +294,32 @@ Link Parser::subscript() {
     return link;
   }
   expect_op("[");
-  std::vector<ExprPtr> keys;
-  while (!at_op("]")) {
-    if (!keys.empty()) expect_op(",");
-    if (!at_op(":")) keys.push_back(expression());
-    if (!at_op(":")) continue;
-    if (keys.size() > 1) fail("a slice cannot stand among other subscripts");
-    link.type = Link::Type::slice;
-    if (!keys.empty()) link.start = std::move(keys[0]);
-    take();
+  if (!at_op(":")) link.start = expression();
+  link.type = at_op(":") ? Link::Type::slice : Link::Type::item;
+  if (skip_op(":")) {
     if (!at_op(":") && !at_op("]")) link.stop = expression();
     if (skip_op(":") && !at_op("]")) link.step = expression();
-    expect_op("]");
-    return link;
   }
   expect_op("]");
-  link.type = Link::Type::item;
-  if (keys.size() == 1) {
-    link.start = std::move(keys[0]);
-  } else {
-    auto all = std::make_unique<ListExpr>(Expr::Type::tuple, link.line);
-    all->items = std::move(keys);
-    link.start = std::move(all);
-  }
   return link;
 }
 
 void Parser::call_arg(CallArgs* args, int line) {
-  const char* bad = "invalid syntax for function call expression";
-  if (skip_op("*")) {
-    if (args->star || args->star_star) fail(bad, line);
+  const bool positional = args->named.empty() && !args->star;
+  if (at_op("*") && positional) {
+    take();
     args->star = expression();
-  } else if (skip_op("**")) {
-    if (args->star_star) fail(bad, line);
-    args->star_star = expression();
   } else if (current().type == Type::name && ahead().type == Type::op && ahead().text == "=") {
-    if (args->star_star) fail(bad, line);
     const std::string key = take().text;
     take();
     for (const auto& [name, value] : args->named) {
       if (name == key) fail("keyword argument repeated: " + key, line);
     }
     args->named.emplace_back(key, expression());
-  } else {
-    if (args->star || args->star_star || !args->named.empty()) fail(bad, line);
+  } else if (positional) {
     args->positional.push_back(expression());
+  } else {
+    fail("invalid syntax for function call expression", line);
   }
 }
 
@@ -388,12 +340,6 @@ CallArgs Parser::call_args() {
   return args;
 }
 
-std::string Parser::dotted_name() {
-  std::string name = expect_any_name();
-  while (skip_op(".")) name += "." + expect_any_name();
-  return name;
-}
-
 void Parser::check_known(const Link& link, bool is_filter) {
   const bool known = is_filter ? find_filter(link.name) != nullptr : find_test(link.name) != nullptr;
   if (known || soft_) return;
@@ -405,7 +351,7 @@ Link Parser::filter() {
   Link link;
   link.type = Link::Type::filter;
   link.line = current().line;
-  link.name = dotted_name();
+  link.name = expect_any_name();
   check_known(link, true);
   if (at_op("(")) link.args = call_args();
   return link;
@@ -416,25 +362,21 @@ Link Parser::test() {
   link.type = Link::Type::test;
   link.line = current().line;
   link.negated = skip_name("not");
-  link.name = dotted_name();
+  link.name = expect_any_name();
   check_known(link, false);
-  test_args(&link);
-  return link;
-}
-
-// A test takes arguments in parentheses, or one value without them.
-void Parser::test_args(Link* link) {
   if (at_op("(")) {
-    link->args = call_args();
-    return;
+    link.args = call_args();
+    return link;
   }
+  // A test takes arguments in parentheses, or one value without them.
   const Type type = current().type;
   const bool value = type == Type::name || type == Type::text || type == Type::integer ||
                      type == Type::floating || at_op("[") || at_op("{");
-  if (!value || at_name("else") || at_name("or") || at_name("and")) return;
+  if (!value || at_name("else") || at_name("or") || at_name("and")) return link;
   if (at_name("is")) fail("you cannot chain multiple tests with is");
   const Nested level(this);
-  link->args.positional.push_back(postfix(primary(), false));
+  link.args.positional.push_back(postfix(primary(), false));
+  return link;
 }
 
 }  // namespace fovea::jinja

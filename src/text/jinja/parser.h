@@ -1,10 +1,10 @@
-// Tokens to the tree of ast.h, by the grammar of jinja2 with the tags break, continue and generation.
+// Tokens to the tree of ast.h, by the grammar of jinja2 with the tags break, continue and generation. What no published
+// template uses is refused by name.
 #pragma once
 
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "text/jinja/ast.h"
@@ -14,9 +14,6 @@ namespace fovea::jinja {
 
 // Fails with a TemplateError that has its line. max_depth bounds the nesting of expressions and blocks.
 Template parse_template(std::string_view source, int max_depth);
-
-// Fills the lists `late` of a template's bodies.
-void find_late_names(Template* source);
 
 // The recursive descent over one template. Expressions in parse_expr.cpp, statements in parse_statement.cpp.
 class Parser {
@@ -37,7 +34,6 @@ class Parser {
   bool skip_op(std::string_view op);
   bool skip_name(std::string_view name);
   void expect_op(std::string_view op);
-  void expect_name(std::string_view name);
   std::string expect_any_name();
   void expect(Type type, const char* what);
   [[noreturn]] void fail(const std::string& what, int line = 0) const;
@@ -60,7 +56,6 @@ class Parser {
   ExprPtr sum();
   ExprPtr concat();
   ExprPtr product();
-  ExprPtr power();
   ExprPtr unary(bool with_filters = true);
   ExprPtr primary();
   ExprPtr name();
@@ -72,37 +67,26 @@ class Parser {
   void call_arg(CallArgs* args, int line);
   Link filter();
   Link test();
-  void test_args(Link* link);
-  std::string dotted_name();
   void check_known(const Link& link, bool is_filter);
 
   // Statements.
   Body statements(std::initializer_list<const char*> ends);  // up to, not over, the name of an end tag
-  void skip_end();                                           // over that name
   Body until(std::initializer_list<const char*> ends);
   std::unique_ptr<Statement> statement();
   std::unique_ptr<Statement> for_loop();
   std::unique_ptr<Statement> branch();
   std::unique_ptr<Statement> set();
   std::unique_ptr<Statement> macro();
-  std::unique_ptr<Statement> call_block();
   std::unique_ptr<Statement> generation();
   std::unique_ptr<Statement> filter_block();
-  std::unique_ptr<Statement> with();
-  std::unique_ptr<Statement> block();
   std::unique_ptr<Statement> jump();
-  std::unique_ptr<Statement> autoescape();
-  std::unique_ptr<Statement> refused();
-  void print(Body* body);
   std::unique_ptr<Postfix> filters();
-  void signature(MacroDefinition* definition);
-  void macro_body(MacroDefinition* definition, const char* end);
+  void signature(MacroStatement* macro);
   Target target(bool with_namespace, const char* end = nullptr);
   Target single_target(bool with_namespace);
   Target target_of(const Expr& expr);
 
   int name_id(const std::string& name);
-  void note_use(const std::string& name);
 
   const std::vector<Token> tokens_;
   const int max_depth_;
@@ -111,10 +95,8 @@ class Parser {
   int loops_ = 0;      // for bodies around, within the same macro
   bool soft_ = false;  // in a branch: an unknown filter fails only when it runs
   std::vector<std::pair<std::string, int>> unknown_;  // filters and tests that nobody knows, with their lines
-  std::vector<ForStatement*> open_loops_;             // all for bodies around
-  std::vector<MacroDefinition*> open_macros_;
+  int macros_ = 0;                                    // macro bodies around
   std::vector<std::string> open_tags_;
-  std::unordered_set<std::string> blocks_;
   std::unordered_map<std::string, int> ids_;
   std::vector<std::string> names_;
 };

@@ -1,4 +1,4 @@
-// Python's rules for values: printing, equality, order, hashing, iteration, operators, numbers as text.
+// Python's rules for values: printing, equality, order, iteration, operators, numbers as text.
 #pragma once
 
 #include <optional>
@@ -13,54 +13,39 @@ namespace fovea::jinja {
 // str() and repr(). `str` of an undefined value is empty.
 std::string to_text(Runtime& rt, const Value& value);
 std::string to_repr(Runtime& rt, const Value& value);
-Value to_str(Runtime& rt, const Value& value);  // as a string value; a string (also a safe one) stays itself
+std::string to_json(Runtime& rt, const Value& value, const Args& args);  // the filter tojson: json.dumps
 
-std::string int_text(Int value);
 std::string float_repr(double value);
-std::optional<Int> parse_int(std::string_view text, int base);  // int(text, base)
-std::optional<double> parse_float(std::string_view text);       // float(text)
-std::optional<Int> double_to_int(double value);                 // int(value): towards zero, if it fits
+std::optional<Int> parse_int(std::string_view text);       // int(text)
+std::optional<double> parse_float(std::string_view text);  // float(text)
 
 bool equal(Runtime& rt, const Value& a, const Value& b);
-bool less(Runtime& rt, const Value& a, const Value& b);  // a < b, fails when they have no order
-enum class Order { less, less_equal, greater, greater_equal };
-bool ordered(Runtime& rt, const Value& a, const Value& b, Order order);
-bool same(const Value& a, const Value& b);  // `is`
-size_t hash(Runtime& rt, const Value& value);
+bool less(Runtime& rt, const Value& a, const Value& b);  // a < b; fails when they have no order
 bool contains(Runtime& rt, const Value& container, const Value& item);  // item in container
 
-// An iterator over the value (itself, if it is one); fails if it cannot be iterated.
-std::shared_ptr<Iterator> iterate(Runtime& rt, const Value& value);
 bool is_iterable(const Value& value);
-std::vector<Value> to_vector(Runtime& rt, const Value& value);  // list(value)
-Value reversed(Runtime& rt, const Value& value);                // fails where Python's reversed() does
-std::optional<Int> length_of(const Value& value);               // len(), if it has one
+// list(value): fails if it cannot be iterated; empties an iterator.
+std::vector<Value> to_vector(Runtime& rt, const Value& value);
+std::optional<Int> length_of(const Value& value);  // len(), if it has one
 
-enum class Op { add, sub, mul, div, floor_div, mod, pow };
+enum class Op { add, sub, mul, div, floor_div, mod };
 Value binary(Runtime& rt, Op op, const Value& a, const Value& b);
 Value negate(Runtime& rt, const Value& value);
-Value unary_plus(Runtime& rt, const Value& value);
-Value power(Runtime& rt, const Value& base, const Value& exponent);
-Value round_to(Runtime& rt, const Value& value, Int digits);
 
 // value[start:stop:step]; the bounds may be None.
 Value slice(Runtime& rt, const Value& value, const Value& start, const Value& stop, const Value& step);
-// value[index] of a string, list, tuple or range: null when out of range.
-std::optional<Value> item_at(Runtime& rt, const Value& value, Int index);
+// obj.name: a method first, then the item of that name.
+Value get_attribute(Runtime& rt, const Value& object, std::string_view name);
+// obj[key]: the item first, then, for a string, the method of that name.
+Value get_item(Runtime& rt, const Value& object, const Value& key);
+// The method of that name, or null (methods.cpp).
+Function::Body find_method(const Value& object, std::string_view name);
 
-// Text pieces: byte ranges of a string value that become strings of the same kind.
-Value piece(Runtime& rt, const Value& whole, std::string_view part);
 size_t find_text(std::string_view text, std::string_view needle, size_t from);  // npos: none; linear time
 size_t rfind_text(std::string_view text, std::string_view needle);              // npos: none; linear time
-std::string replace_text(Runtime& rt, std::string_view text, std::string_view from, std::string_view to,
-                         Int count);
+std::string replace_text(Runtime& rt, std::string_view text, std::string_view from, std::string_view to, Int count);
 std::string join_texts(Runtime& rt, std::string_view separator, const std::vector<std::string>& parts);
 std::string escape_html(Runtime& rt, std::string_view text);
-Value escape(Runtime& rt, const Value& value);  // markupsafe.escape
-
-std::string percent_format(Runtime& rt, const Value& format, const Value& args);  // format % args
-std::string brace_format(Runtime& rt, const Value& format, const Args& args);     // format.format(...)
-std::string format_time(std::string_view format, std::time_t when);               // strftime, C locale, UTC
-std::string to_json(Runtime& rt, const Value& value, const Args& args);           // the filter tojson
+std::string format_time(std::string_view format, std::time_t when);  // strftime, C locale, UTC
 
 }  // namespace fovea::jinja

@@ -1,4 +1,4 @@
-// What every built-in of a run needs: the meter, the makers of values, and errors.
+// What every built-in of a run needs: the meter, the makers of values, arguments, and errors.
 #pragma once
 
 #include <ctime>
@@ -21,40 +21,30 @@ class Runtime {
   Meter& meter() { return meter_; }
   void step(int64_t count = 1) { meter_.step(count); }
   std::time_t now() const { return now_; }
-  size_t max_text_bytes() const { return max_text_bytes_; }
   void check_text(size_t bytes) const;  // fails when a text of so many bytes is too long
 
   [[noreturn]] static void fail(const std::string& what, StatusCode code = StatusCode::invalid_argument) {
     throw TemplateError(code, what);
   }
   // Fails with the hint of an undefined value that is used.
-  [[noreturn]] void fail_undefined(const Value& value);
+  [[noreturn]] static void fail_undefined(const Value& value) { fail(value.as<Hint>().text); }
 
   Value str(std::string text, bool markup = false);
   Value str(std::string_view text) { return str(std::string(text)); }
   Value str(const char* text) { return str(std::string(text)); }
   Value undefined(std::string hint);
-  Value list(std::vector<Value> values);
-  Value tuple(std::vector<Value> values, bool group = false);
-  Value range(Int start, Int stop, Int step, Int count);
-  Value view(ViewOf of, const Value& dict);
-  Value iterator(Iterator::Next next, int source_depth);
+  Value seq(Kind kind, std::vector<Value> values);  // list, tuple, range, view or iterator
+  Value list(std::vector<Value> values) { return seq(Kind::list, std::move(values)); }
+  Value tuple(std::vector<Value> values) { return seq(Kind::tuple, std::move(values)); }
   Value name_space();
-  Value cycler(Value all);
-  Value joiner(Value separator);
-  Value function(std::string name, const Value& self, Function::Body body);
-
-  // Objects that may hold themselves are emptied by `clear` when the run ends.
-  void keep_until_end(std::shared_ptr<Object> object, std::function<void()> clear);
+  Value function(const Value& self, Function::Body body);
+  static int checked_depth(int depth);
 
  private:
-  int depth_of(const std::vector<Value>& values) const;
-  int checked_depth(int depth) const;
-
   Meter meter_;
   const size_t max_text_bytes_;
   const std::time_t now_;
-  std::vector<std::pair<std::shared_ptr<Object>, std::function<void()>>> kept_;
+  std::vector<std::shared_ptr<Namespace>> namespaces_;  // all of the run
 };
 
 // Builds a dict: a key that comes again keeps its place and takes the new value.
@@ -62,31 +52,25 @@ class DictBuilder {
  public:
   explicit DictBuilder(Runtime& rt) : rt_(rt) {}
   void set(const Value& key, const Value& value);
-  bool contains(const Value& key) { return find(key) >= 0; }
   Value build();
 
  private:
-  int64_t find(const Value& key);
   Runtime& rt_;
   Dict::Items items_;
-  std::unordered_multimap<size_t, uint32_t> index_;
+  Dict::Index index_;
   int depth_ = 0;
 };
 
-// The arguments of one call, matched to the names of its parameters. Fails on too many, too few, twice or
-// unknown.
+// The arguments of one call, matched to the names of its parameters. Fails on too many, too few, twice or unknown.
 class Params {
  public:
-  // The first `required` are needed; positional_only: no names are taken.
-  Params(const char* function, const Args& args, std::initializer_list<const char*> names, size_t required,
-         bool positional_only = false);
-  const Value* at(size_t i) const { return found_[i]; }  // null when not given
-  bool has(size_t i) const { return found_[i] != nullptr; }
+  // The first `required` are needed.
+  Params(const char* function, const Args& args, std::initializer_list<const char*> names, size_t required = 0);
+  bool has(size_t i) const { return found_[i] != nullptr && !found_[i]->is_none(); }  // given, and not None
   Value get(size_t i, const Value& fallback = Value()) const { return found_[i] ? *found_[i] : fallback; }
   Int integer(size_t i, Int fallback) const;  // fails when given and no integer
-  bool flag(size_t i, bool fallback) const { return found_[i] ? truthy(*found_[i]) : fallback; }
+  bool flag(size_t i, bool fallback = false) const { return found_[i] ? truthy(*found_[i]) : fallback; }
   std::string_view text(size_t i) const;  // fails when not a string
-  bool is_none_or_missing(size_t i) const { return !found_[i] || found_[i]->is_none(); }
 
  private:
   const char* function_;

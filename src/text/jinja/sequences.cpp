@@ -1,5 +1,6 @@
-// Iteration, len(), reversed(), slices and subscripts.
+// Equality, order, membership, iteration, len() and slices.
 #include <algorithm>
+#include <cmath>
 
 #include "text/jinja/loop.h"
 #include "text/jinja/python.h"
@@ -9,206 +10,154 @@ namespace fovea::jinja {
 
 namespace {
 
-Value view_item(Runtime& rt, const View& view, size_t i) {
-  const auto& [key, value] = view.dict.as<Dict>().items[i];
-  if (view.of == ViewOf::keys) return key;
-  if (view.of == ViewOf::values) return value;
-  return rt.tuple({key, value});
-}
-
-// The letters of a safe text are plain.
-Iterator::Next next_of_text(const Value& value) {
-  return [value, pos = size_t{0}](Runtime& rt, Value* out) mutable {
-    const std::string_view text = value.text();
-    if (pos >= text.size()) return false;
-    const size_t bytes = decode(text, pos).bytes;
-    *out = rt.str(text.substr(pos, bytes));
-    pos += bytes;
-    return true;
+// Less than, equal to or greater than 0; nothing when there is no order (NaN). An int and a float meet as long doubles, which
+// hold both exactly.
+std::optional<int> compare_numbers(const Value& a, const Value& b) {
+  const auto exact = [](const Value& v) -> long double {
+    return v.is_integral() ? static_cast<long double>(v.as_int()) : static_cast<long double>(v.as_double());
   };
+  const long double x = exact(a), y = exact(b);
+  if (std::isnan(x) || std::isnan(y)) return std::nullopt;
+  return x < y ? -1 : x > y ? 1 : 0;
 }
 
-// The next index of a walk over count items, forwards or backwards; nothing at the end.
-std::optional<size_t> walk(size_t* at, size_t count, bool backwards) {
-  if (*at >= count) return std::nullopt;
-  const size_t i = backwards ? count - 1 - *at : *at;
-  ++*at;
-  return i;
+bool same_or_equal(Runtime& rt, const Value& a, const Value& b) {  // as containers compare their items
+  return (a.object() != nullptr && a.object() == b.object() && a.kind() == b.kind()) || equal(rt, a, b);
 }
 
-Iterator::Next next_of(const Value& value, bool backwards) {
-  switch (value.kind()) {
-    case Kind::list:
-    case Kind::tuple:
-      return [value, backwards, at = size_t{0}](Runtime&, Value* out) mutable {
-        const auto i = walk(&at, value.items().size(), backwards);
-        if (i) *out = value.items()[*i];
-        return i.has_value();
-      };
-    case Kind::dict:
-      return [value, backwards, at = size_t{0}](Runtime&, Value* out) mutable {
-        const Dict::Items& items = value.as<Dict>().items;
-        const auto i = walk(&at, items.size(), backwards);
-        if (i) *out = items[*i].first;
-        return i.has_value();
-      };
-    case Kind::view:
-      return [value, backwards, at = size_t{0}](Runtime& rt, Value* out) mutable {
-        const auto i = walk(&at, value.as<View>().dict.as<Dict>().items.size(), backwards);
-        if (i) *out = view_item(rt, value.as<View>(), *i);
-        return i.has_value();
-      };
-    case Kind::range:
-      return [value, backwards, at = Int{0}](Runtime&, Value* out) mutable {
-        const Range& range = value.as<Range>();
-        if (at >= range.count) return false;
-        *out = Value::integer(range.start + range.step * (backwards ? range.count - 1 - at : at));
-        ++at;
-        return true;
-      };
-    case Kind::undefined:
-      return [](Runtime&, Value*) { return false; };
-    default:
-      return nullptr;
-  }
+bool equal_dicts(Runtime& rt, const Dict& a, const Dict& b) {
+  return a.items.size() == b.items.size() && std::all_of(a.items.begin(), a.items.end(), [&](const auto& item) {
+           const Value* other = b.find(item.first);
+           return other != nullptr && same_or_equal(rt, item.second, *other);
+         });
 }
 
 // The bounds of a slice of `length` items, as slice.indices() of Python gives them.
 struct Bounds {
-  Int start, stop, step, count;
+  Int start, step, count;
 };
 
-Int slice_index(Runtime& rt, const Value& value) {
-  if (value.is_undefined()) rt.fail_undefined(value);
-  if (!value.is_integral()) {
-    Runtime::fail(std::string("slice indices must be integers or none, not ") + type_name(value));
-  }
-  return std::clamp<Int>(value.as_int(), INT64_MIN, INT64_MAX);
+Int slice_index(const Value& value) {
+  if (value.is_undefined()) Runtime::fail_undefined(value);
+  if (value.is_integral()) return std::clamp<Int>(value.as_int(), -INT32_MAX, INT32_MAX);  // past the end of any value
+  Runtime::fail(std::string("slice indices must be integers or none, not ") + type_name(value));
 }
 
-Bounds slice_bounds(Runtime& rt, Int length, const Value& start, const Value& stop, const Value& step) {
-  const Int by = step.is_none() ? 1 : slice_index(rt, step);
+Bounds slice_bounds(Int length, const Value& start, const Value& stop, const Value& step) {
+  const Int by = step.is_none() ? 1 : slice_index(step);
   if (by == 0) Runtime::fail("slice step cannot be zero");
   const Int lowest = by < 0 ? -1 : 0, highest = by < 0 ? length - 1 : length;
   const auto place = [&](const Value& value, Int fallback) {
     if (value.is_none()) return fallback;
-    Int i = slice_index(rt, value);
-    if (i < 0) i += length;
-    return std::clamp(i, lowest, highest);
+    const Int i = slice_index(value);
+    return std::clamp(i < 0 ? i + length : i, lowest, highest);
   };
-  const Int from = place(start, by < 0 ? highest : lowest);
-  const Int to = place(stop, by < 0 ? lowest : highest);
-  const Int span = by < 0 ? from - to : to - from;
-  const Int stride = by < 0 ? -by : by;
-  return {from, to, by, span <= 0 ? 0 : (span + stride - 1) / stride};
+  const Int from = place(start, by < 0 ? highest : lowest), to = place(stop, by < 0 ? lowest : highest);
+  const Int span = by < 0 ? from - to : to - from, stride = std::abs(by);
+  return {from, by, span <= 0 ? 0 : (span + stride - 1) / stride};
 }
 
 Value slice_text(Runtime& rt, const Value& value, const Bounds& bounds) {
   const std::string_view text = value.text();
-  if (bounds.count == 0) return piece(rt, value, text.substr(0, 0));
-  const bool ascii = value.as<Str>().ascii();
+  const auto first = static_cast<size_t>(std::max<Int>(bounds.start, 0)), count = static_cast<size_t>(bounds.count);
+  const bool ascii = value.as<Str>().length == text.size();
   if (bounds.step == 1) {
-    const auto first = static_cast<size_t>(bounds.start), count = static_cast<size_t>(bounds.count);
-    const size_t begin = ascii ? first : byte_offset(text, first);
-    const std::string_view rest = text.substr(begin);
-    return piece(rt, value, rest.substr(0, ascii ? count : byte_offset(rest, count)));
+    const std::string_view rest = text.substr(ascii ? first : byte_offset(text, first));
+    return rt.str(rest.substr(0, ascii ? count : byte_offset(rest, count)));
   }
+  const Charge memory(&rt.meter(), text.size() * sizeof(std::string_view));
+  const std::vector<std::string_view> all = letters(text);
   std::string out;
-  std::vector<size_t> offsets;
-  if (!ascii) {
-    rt.meter().charge(text.size() * sizeof(size_t));
-    for (size_t pos = 0; pos < text.size(); pos += decode(text, pos).bytes) offsets.push_back(pos);
-    rt.meter().release(text.size() * sizeof(size_t));
-  }
-  Int at = bounds.start;
-  for (Int i = 0; i < bounds.count; ++i, at += bounds.step) {
-    const size_t pos = ascii ? static_cast<size_t>(at) : offsets[static_cast<size_t>(at)];
-    out += text.substr(pos, decode(text, pos).bytes);
-  }
-  return rt.str(std::move(out), value.as<Str>().markup);
+  for (Int i = 0, at = bounds.start; i < bounds.count; ++i, at += bounds.step) out += all[static_cast<size_t>(at)];
+  return rt.str(std::move(out));
 }
 
 }  // namespace
 
-bool is_iterable(const Value& value) {
-  switch (value.kind()) {
+bool equal(Runtime& rt, const Value& a, const Value& b) {
+  rt.step();
+  if (a.is_number() && b.is_number()) return compare_numbers(a, b) == 0;
+  if (a.kind() != b.kind()) return false;
+  switch (a.kind()) {
     case Kind::undefined:
+    case Kind::none:
+      return true;
     case Kind::string:
+      rt.meter().step_bytes(a.text().size());
+      return a.text() == b.text();
     case Kind::list:
     case Kind::tuple:
-    case Kind::dict:
-    case Kind::view:
     case Kind::range:
-    case Kind::iterator:
-    case Kind::loop:
-      return true;
+      return std::equal(a.items().begin(), a.items().end(), b.items().begin(), b.items().end(),
+                        [&](const Value& x, const Value& y) { return same_or_equal(rt, x, y); });
+    case Kind::dict:
+      return equal_dicts(rt, a.as<Dict>(), b.as<Dict>());
     default:
-      return false;
+      return a.object() == b.object();
   }
 }
 
-std::shared_ptr<Iterator> iterate(Runtime& rt, const Value& value) {
-  if (value.is(Kind::iterator)) return std::static_pointer_cast<Iterator>(value.shared());
-  Iterator::Next next = value.is_string() ? next_of_text(value) : next_of(value, false);
-  if (value.is(Kind::loop)) {  // each item comes with the loop itself
-    next = [value](Runtime& run, Value* out) {
-      if (!value.as<Loop>().advance(run)) return false;
-      *out = run.tuple({value.as<Loop>().current, value});
-      return true;
-    };
+bool less(Runtime& rt, const Value& a, const Value& b) {
+  rt.step();
+  if (a.is_undefined()) rt.fail_undefined(a);
+  if (b.is_undefined()) rt.fail_undefined(b);
+  if (a.is_number() && b.is_number()) return compare_numbers(a, b) == -1;
+  if (a.is_string() && b.is_string()) {
+    rt.meter().step_bytes(a.text().size());
+    return a.text() < b.text();  // the order of UTF-8 bytes is that of code points
   }
-  if (next == nullptr) Runtime::fail(std::string("'") + type_name(value) + "' is not iterable");
-  return std::static_pointer_cast<Iterator>(rt.iterator(std::move(next), value.depth()).shared());
+  if (a.is_sequence() && a.kind() == b.kind()) {
+    const size_t shared = std::min(a.items().size(), b.items().size());
+    for (size_t i = 0; i < shared; ++i) {
+      if (!same_or_equal(rt, a.items()[i], b.items()[i])) return less(rt, a.items()[i], b.items()[i]);
+    }
+    return a.items().size() < b.items().size();
+  }
+  Runtime::fail(std::string("'<' is not supported between '") + type_name(a) + "' and '" + type_name(b) + "'");
+}
+
+bool contains(Runtime& rt, const Value& container, const Value& item) {
+  rt.step();
+  if (container.is_string()) {
+    if (!item.is_string()) Runtime::fail(std::string("'in <string>' needs a string on its left, not ") + type_name(item));
+    rt.meter().step_bytes(container.text().size());
+    return find_text(container.text(), item.text(), 0) != std::string_view::npos;
+  }
+  if (container.is(Kind::dict)) return container.as<Dict>().find(item) != nullptr;
+  for (const Value& candidate : to_vector(rt, container)) {
+    if (same_or_equal(rt, candidate, item)) return true;
+  }
+  return false;
+}
+
+bool is_iterable(const Value& value) {
+  return value.is_undefined() || value.is_string() || value.has_items() || value.is(Kind::dict);
 }
 
 std::vector<Value> to_vector(Runtime& rt, const Value& value) {
-  if (value.is_sequence()) {
-    rt.step(static_cast<int64_t>(value.items().size()));
-    return value.items();
-  }
-  const auto iterator = iterate(rt, value);
   std::vector<Value> all;
-  Value item;
-  while (iterator->next(rt, &item)) {
-    rt.step();
-    all.push_back(item);
+  if (value.is(Kind::iterator)) {
+    all = std::move(value.items());
+    value.items().clear();
+  } else if (value.has_items()) {
+    all = value.items();
+  } else if (value.is(Kind::dict)) {
+    for (const auto& [key, item] : value.as<Dict>().items) all.push_back(key);
+  } else if (value.is_string()) {
+    for (const std::string_view letter : letters(value.text())) all.push_back(rt.str(letter));
+  } else if (!value.is_undefined()) {
+    Runtime::fail(std::string("'") + type_name(value) + "' is not iterable");
   }
+  rt.step(static_cast<int64_t>(all.size()));
   return all;
 }
 
-Value reversed(Runtime& rt, const Value& value) {
-  if (value.is_string()) {  // subscripts, so that the letters of a safe text are safe
-    std::vector<Value> letters = to_vector(rt, value);
-    if (value.as<Str>().markup) {
-      for (Value& letter : letters) letter = rt.str(std::string(letter.text()), true);
-    }
-    std::reverse(letters.begin(), letters.end());
-    const Value all = rt.list(std::move(letters));
-    return rt.iterator(next_of(all, false), all.depth());
-  }
-  Iterator::Next next = next_of(value, true);
-  if (next == nullptr) Runtime::fail(std::string("'") + type_name(value) + "' is not reversible");
-  return rt.iterator(std::move(next), value.depth());
-}
-
 std::optional<Int> length_of(const Value& value) {
-  switch (value.kind()) {
-    case Kind::undefined:
-      return 0;
-    case Kind::string:
-      return static_cast<Int>(value.as<Str>().length);
-    case Kind::list:
-    case Kind::tuple:
-      return static_cast<Int>(value.items().size());
-    case Kind::dict:
-      return static_cast<Int>(value.as<Dict>().items.size());
-    case Kind::view:
-      return static_cast<Int>(value.as<View>().dict.as<Dict>().items.size());
-    case Kind::range:
-      return value.as<Range>().count;
-    default:
-      return std::nullopt;
-  }
+  if (value.is_undefined()) return 0;
+  if (value.is_string()) return static_cast<Int>(value.as<Str>().length);
+  if (value.is(Kind::dict)) return static_cast<Int>(value.as<Dict>().items.size());
+  if (!value.has_items() || value.is(Kind::iterator)) return std::nullopt;
+  return static_cast<Int>(value.items().size());
 }
 
 Value slice(Runtime& rt, const Value& value, const Value& start, const Value& stop, const Value& step) {
@@ -216,35 +165,14 @@ Value slice(Runtime& rt, const Value& value, const Value& start, const Value& st
   if (!value.is_string() && !value.is_sequence() && !value.is(Kind::range)) {
     Runtime::fail(std::string("a value of type '") + type_name(value) + "' cannot be sliced");
   }
-  const Bounds bounds = slice_bounds(rt, *length_of(value), start, stop, step);
+  const Bounds bounds = slice_bounds(*length_of(value), start, stop, step);
   if (value.is_string()) return slice_text(rt, value, bounds);
-  if (value.is(Kind::range)) {
-    const Range& range = value.as<Range>();
-    Int by = 0;  // overflows only where one item is left, whose step means nothing
-    if (__builtin_mul_overflow(range.step, bounds.step, &by)) by = 1;
-    return rt.range(range.start + range.step * bounds.start, range.start + range.step * bounds.stop, by,
-                    bounds.count);
+  rt.step(bounds.count);
+  std::vector<Value> part;
+  for (Int i = 0, at = bounds.start; i < bounds.count; ++i, at += bounds.step) {
+    part.push_back(value.items()[static_cast<size_t>(at)]);
   }
-  rt.step(static_cast<int64_t>(bounds.count));
-  std::vector<Value> picked;
-  picked.reserve(static_cast<size_t>(bounds.count));
-  Int at = bounds.start;
-  for (Int i = 0; i < bounds.count; ++i, at += bounds.step)
-    picked.push_back(value.items()[static_cast<size_t>(at)]);
-  return value.is(Kind::list) ? rt.list(std::move(picked)) : rt.tuple(std::move(picked));
-}
-
-std::optional<Value> item_at(Runtime& rt, const Value& value, Int index) {
-  const Int length = *length_of(value);
-  if (index < 0) index += length;
-  if (index < 0 || index >= length) return std::nullopt;
-  if (value.is(Kind::range)) return Value::integer(value.as<Range>().start + value.as<Range>().step * index);
-  if (value.is_sequence()) return value.items()[static_cast<size_t>(index)];
-  const std::string_view text = value.text();
-  const auto at = static_cast<size_t>(index);
-  if (!value.as<Str>().ascii()) rt.meter().step_bytes(at);
-  const size_t pos = value.as<Str>().ascii() ? at : byte_offset(text, at);
-  return piece(rt, value, text.substr(pos, decode(text, pos).bytes));
+  return rt.seq(value.kind(), std::move(part));
 }
 
 }  // namespace fovea::jinja

@@ -11,67 +11,31 @@ Str::Str(Meter* meter, std::string s, bool is_markup)
       markup(is_markup) {}
 
 std::string_view Value::text() const { return as<Str>().text; }
-const std::vector<Value>& Value::items() const { return as<Seq>().values; }
+std::vector<Value>& Value::items() const { return as<Seq>().values; }
 
 const Value* Dict::find(std::string_view key) const {
-  const auto matches = [&](const Value& candidate) {
-    return candidate.is_string() && candidate.text() == key;
-  };
   if (index.empty()) {
     for (const auto& [name, value] : items) {
-      if (matches(name)) return &value;
+      if (name.is_string() && name.text() == key) return &value;
     }
     return nullptr;
   }
-  const auto [begin, end] = index.equal_range(std::hash<std::string_view>()(key));
-  for (auto it = begin; it != end; ++it) {
-    if (matches(items[it->second].first)) return &items[it->second].second;
+  const auto found = index.find(key);
+  return found != index.end() ? &items[found->second].second : nullptr;
+}
+
+const Value* Dict::find(const Value& key) const {
+  if (key.is_string()) return find(key.text());
+  for (const auto& [name, value] : items) {
+    if (key.is_integral() && name.is_integral() && name.as_int() == key.as_int()) return &value;
   }
   return nullptr;
 }
 
 const char* type_name(const Value& value) {
-  switch (value.kind()) {
-    case Kind::undefined:
-      return "Undefined";
-    case Kind::none:
-      return "NoneType";
-    case Kind::boolean:
-      return "bool";
-    case Kind::integer:
-      return "int";
-    case Kind::floating:
-      return "float";
-    case Kind::string:
-      return "str";
-    case Kind::list:
-      return "list";
-    case Kind::tuple:
-      return "tuple";
-    case Kind::dict:
-      return "dict";
-    case Kind::range:
-      return "range";
-    case Kind::view: {
-      const ViewOf of = value.as<View>().of;
-      return of == ViewOf::keys ? "dict_keys" : of == ViewOf::values ? "dict_values" : "dict_items";
-    }
-    case Kind::iterator:
-      return "generator";
-    case Kind::name_space:
-      return "Namespace";
-    case Kind::loop:
-      return "LoopContext";
-    case Kind::cycler:
-      return "Cycler";
-    case Kind::joiner:
-      return "Joiner";
-    case Kind::macro:
-      return "Macro";
-    case Kind::function:
-      return "function";
-  }
-  return "object";
+  constexpr const char* kNames[] = {"Undefined", "NoneType",  "bool",      "int",  "float",     "str",         "list",  "tuple",
+                                    "range",     "dict view", "generator", "dict", "Namespace", "LoopContext", "Macro", "function"};
+  return kNames[static_cast<size_t>(value.kind())];
 }
 
 bool truthy(const Value& value) {
@@ -88,13 +52,11 @@ bool truthy(const Value& value) {
       return !value.text().empty();
     case Kind::list:
     case Kind::tuple:
+    case Kind::range:
+    case Kind::view:
       return !value.items().empty();
     case Kind::dict:
       return !value.as<Dict>().items.empty();
-    case Kind::view:
-      return !value.as<View>().dict.as<Dict>().items.empty();
-    case Kind::range:
-      return value.as<Range>().count != 0;
     default:
       return true;
   }

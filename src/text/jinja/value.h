@@ -1,12 +1,9 @@
-// The values of a template: Python's, as far as templates see them. Containers are immutable and shared; what
-// can change (namespaces, loops, cyclers, iterators) is marked so. Every object is paid for at its run's
-// Meter.
+// The values of a template: Python's, as far as published templates see them. Containers are immutable and shared; what can
+// change (namespaces, loops, iterators) is marked so. Every object is paid for at its run's Meter.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -17,8 +14,7 @@
 
 namespace fovea::jinja {
 
-// 128 bits: Python's integers have no bound, and JSON brings 64-bit unsigned ones.
-__extension__ typedef __int128 Int;
+using Int = int64_t;  // Python's integers have no bound; what needs more bits than these is refused
 
 enum class Kind : uint8_t {
   undefined,
@@ -29,16 +25,14 @@ enum class Kind : uint8_t {
   string,
   list,
   tuple,
-  dict,
   range,
   view,      // dict.keys(), values(), items()
-  iterator,  // generators and reversed()
+  iterator,  // what lazy filters give
+  dict,
   name_space,
   loop,
-  cycler,
-  joiner,
   macro,
-  function,  // a built-in function, class or bound method
+  function,  // a built-in function or a bound method
 };
 
 // Containers deeper than this are refused, so that walking and freeing them never overflows the stack.
@@ -59,49 +53,45 @@ struct Object {
 class Value {
  public:
   Value() = default;  // None
-  static Value undefined() { return Value(Kind::undefined); }
+  Value(Kind kind, std::shared_ptr<Object> object) : kind_(kind), object_(std::move(object)) {}
   static Value boolean(bool b) {
-    Value v(Kind::boolean);
-    v.int_ = b;
+    Value v = integer(b);
+    v.kind_ = Kind::boolean;
     return v;
   }
   static Value integer(Int i) {
-    Value v(Kind::integer);
+    Value v(Kind::integer, nullptr);
     v.int_ = i;
     return v;
   }
   static Value floating(double d) {
-    Value v(Kind::floating);
+    Value v(Kind::floating, nullptr);
     v.double_ = d;
     return v;
   }
-  Value(Kind kind, std::shared_ptr<Object> object) : kind_(kind), object_(std::move(object)) {}
 
   Kind kind() const { return kind_; }
   bool is(Kind kind) const { return kind_ == kind; }
   bool is_undefined() const { return kind_ == Kind::undefined; }
   bool is_none() const { return kind_ == Kind::none; }
   bool is_string() const { return kind_ == Kind::string; }
-  bool is_integral() const {
-    return kind_ == Kind::integer || kind_ == Kind::boolean;
-  }  // bool is an int in Python
+  bool is_integral() const { return kind_ == Kind::integer || kind_ == Kind::boolean; }  // bool is an int in Python
   bool is_number() const { return is_integral() || kind_ == Kind::floating; }
   bool is_sequence() const { return kind_ == Kind::list || kind_ == Kind::tuple; }
+  bool has_items() const { return kind_ >= Kind::list && kind_ <= Kind::iterator; }
 
   Int as_int() const { return int_; }  // of an integral value
   double as_double() const { return kind_ == Kind::floating ? double_ : static_cast<double>(int_); }
   Object* object() const { return object_.get(); }
-  const std::shared_ptr<Object>& shared() const { return object_; }
   template <typename T>
   T& as() const {
     return static_cast<T&>(*object_);
   }
   int depth() const { return object_ ? object_->depth : 0; }
-  std::string_view text() const;            // of a string
-  const std::vector<Value>& items() const;  // of a list or tuple
+  std::string_view text() const;       // of a string
+  std::vector<Value>& items() const;   // where has_items()
 
  private:
-  explicit Value(Kind kind) : kind_(kind) {}
   Kind kind_ = Kind::none;
   union {
     Int int_ = 0;
@@ -114,8 +104,7 @@ struct Str : Object {
   Str(Meter* meter, std::string s, bool is_markup);
   const std::string text;
   const size_t length;  // code points
-  const bool markup;    // made by the filters `safe` and `escape`: what is joined to it is escaped
-  bool ascii() const { return length == text.size(); }
+  const bool markup;    // made by the filter `safe`: what + joins to it is escaped
 };
 
 // The hint of an undefined value: what went wrong, for when it is used.
@@ -124,48 +113,25 @@ struct Hint : Object {
   const std::string text;
 };
 
+// Of a list, tuple, range or view, whose values never change, and of an iterator, which hands its values out once.
 struct Seq : Object {
-  Seq(Meter* meter, std::vector<Value> values, int depth, bool group)
-      : Object(meter, values.capacity() * sizeof(Value) + sizeof(Seq), depth),
-        values(std::move(values)),
-        group(group) {}
-  const std::vector<Value> values;
-  const bool group;  // a tuple of the filter `groupby`, with the attributes grouper and list
+  Seq(Meter* meter, std::vector<Value> values, int depth)
+      : Object(meter, values.capacity() * sizeof(Value) + sizeof(Seq), depth), values(std::move(values)) {}
+  std::vector<Value> values;
 };
 
+// The keys are strings or integers.
 struct Dict : Object {
   using Items = std::vector<std::pair<Value, Value>>;
-  Dict(Meter* meter, Items items, std::unordered_multimap<size_t, uint32_t> index, int depth)
+  using Index = std::unordered_map<std::string_view, size_t>;  // text of a key -> place; empty when there are few items
+  Dict(Meter* meter, Items items, Index index, int depth)
       : Object(meter, items.capacity() * sizeof(items[0]) + index.size() * 48 + sizeof(Dict), depth),
         items(std::move(items)),
         index(std::move(index)) {}
+  const Value* find(const Value& key) const;  // null when it is not there
   const Value* find(std::string_view key) const;
   const Items items;
-  const std::unordered_multimap<size_t, uint32_t> index;  // hash -> place; empty when there are few items
-};
-
-struct Range : Object {
-  Range(Meter* meter, Int start, Int stop, Int step, Int count)
-      : Object(meter, sizeof(Range), 1), start(start), stop(stop), step(step), count(count) {}
-  const Int start, stop, step, count;
-};
-
-enum class ViewOf { keys, values, items };
-struct View : Object {
-  View(Meter* meter, ViewOf of, Value dict)
-      : Object(meter, sizeof(View), dict.depth() + 1), of(of), dict(dict) {}
-  const ViewOf of;
-  const Value dict;
-};
-
-class Runtime;
-
-// Mutable: each item is taken once. `next` gives false at the end, and again after it.
-struct Iterator : Object {
-  using Next = std::function<bool(Runtime&, Value*)>;
-  Iterator(Meter* meter, int depth, Next next)
-      : Object(meter, sizeof(Iterator) + 64, depth), next(std::move(next)) {}
-  const Next next;
+  const Index index;
 };
 
 // Mutable. Its run empties it at the end: a namespace may hold itself.
@@ -174,32 +140,17 @@ struct Namespace : Object {
   std::vector<std::pair<std::string, Value>> attributes;
 };
 
-struct Cycler : Object {
-  Cycler(Meter* meter, Value all) : Object(meter, sizeof(Cycler), all.depth() + 1), all(std::move(all)) {}
-  const Value all;  // a tuple, not empty
-  size_t at = 0;
-};
-
-struct Joiner : Object {
-  Joiner(Meter* meter, Value separator)
-      : Object(meter, sizeof(Joiner), separator.depth() + 1), separator(std::move(separator)) {}
-  const Value separator;
-  bool used = false;
-};
-
 struct Args {
   std::vector<Value> positional;
   std::vector<std::pair<std::string, Value>> named;
 };
 
+class Runtime;
+
 struct Function : Object {
   using Body = Value (*)(Runtime&, const Value& self, const Args&);
-  Function(Meter* meter, std::string name, Value self, Body body)
-      : Object(meter, sizeof(Function), self.depth() + 1),
-        name(std::move(name)),
-        self(std::move(self)),
-        body(body) {}
-  const std::string name;
+  Function(Meter* meter, Value self, Body body)
+      : Object(meter, sizeof(Function), self.depth() + 1), self(std::move(self)), body(body) {}
   const Value self;  // of a bound method
   const Body body;
 };
