@@ -4,6 +4,7 @@
 #include "base/cores.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/ref/ref_ops.h"
+#include "model/attend.h"
 #include "model/cache_key.h"
 #include "sparse/registry.h"
 
@@ -15,7 +16,7 @@ namespace {
 
 constexpr size_t kInboxMax = 4096;      // requests waiting to be taken over by step()
 constexpr int32_t kAnswersMax = 256;  // of a request (check_sampling)
-constexpr size_t kMethodsMax = 31;    // with their prefill and decode rows, 64 row groups: what a forward pass takes
+constexpr size_t kMethodsMax = kGroupsMax / 2 - 1;  // each with prefill and decode rows, and the dense ones
 
 // The fused cache write keeps the codes of one codec; where it is the only one that makes codes, no other may be asked for.
 Status check_codecs(const std::vector<MethodEntry>& methods) {

@@ -2,8 +2,8 @@
 // kv_lora_rank; nope, rope and v the parts of a head; Hi index heads of di; f intermediate.
 #include "base/check.h"
 #include "kernels/common/dsa_chunks.h"
+#include "model/attend.h"
 #include "model/chunked_prefix.h"
-#include "model/forward.h"
 #include "model/latent_plan.h"
 #include "model/rope.h"
 
@@ -79,8 +79,7 @@ class DeepseekV32 final : public Transformer {
     const Activations a = take(b, arena);
     ops.rope_angles({b.positions, w_.inv_freq, rope_scaling_, b.tokens, d_.rope_dim / 2, a.cos, a.sin}, stream);
     ops.embed({w_.embed.data, w_.embed.dtype, b.ids, a.x, b.tokens, c_.hidden_size, b.previous}, stream);
-    Choices chosen;
-    FOVEA_CHECK(b.groups.size() <= chosen.size());
+    Attention attention(b, kv, ops, stream);
     const LatentPlan plan = plan_dense_prefill(b, kv, arena);
     const float* add = nullptr;
     for (int32_t i = 0; i < c_.num_layers; ++i) {
@@ -91,8 +90,8 @@ class DeepseekV32 final : public Transformer {
       ops.rms_norm({a.q_a, nullptr, w.q_a_norm.data(), a.qr, b.tokens, d_.q_lora_rank, kInnerEps}, stream);
       project(a.qr, b.tokens, {{&w.q_b, {}, a.q}}, ops, stream);
       write_latents(b, a, w, layer, kv, summaries, ops, stream);
-      if (d_.layer_indexes[i]) FOVEA_TRY(index(b, a, w, layer, kv, summaries, &chosen, ops, stream));
-      attend(b, a, w, layer, kv, chosen, plan, ops, stream);
+      if (d_.layer_indexes[i]) FOVEA_TRY(index(b, a, w, layer, kv, summaries, attention, ops, stream));
+      FOVEA_TRY(attend(b, a, w, layer, attention, plan, ops, stream));
       project(a.heads, b.tokens, {{&w.o, w.o_bias, a.delta}}, ops, stream);
       ops.rms_norm({a.x, a.delta, w.post_attention_norm.data(), a.normed, b.tokens, c_.hidden_size, c_.rms_norm_eps}, stream);
       if (d_.layer_moe[i]) {
@@ -109,8 +108,6 @@ class DeepseekV32 final : public Transformer {
 
  private:
   static constexpr size_t kWidths = 21;
-  static constexpr size_t kGroupsMax = 64;  // row groups of a step: methods x {prefill, dense decode, sparse}
-  using Choices = std::array<Selection, kGroupsMax>;  // per group: what its method chose last
 
   struct Product {
     const WeightMatrix* w;
@@ -174,7 +171,7 @@ class DeepseekV32 final : public Transformer {
 
   // For each method that keeps index keys: writes those of all tokens, and lets it choose for its rows.
   Status index(const ForwardBatch& b, const Activations& a, const DeepseekLayerWeights& w, LayerIdx layer, KvCache& kv,
-               const Summaries& summaries, Choices* chosen, Ops& ops, Stream& stream) const {
+               const Summaries& summaries, Attention& attention, Ops& ops, Stream& stream) const {
     for (size_t i = 0; i < summaries.index_count(); ++i) {
       project(a.normed, b.tokens, {{&w.indexer.k, {}, a.index_k}}, ops, stream);
       project(a.normed, b.tokens, {{&w.indexer.head_weights, {}, a.index_weights}}, ops, stream, true);
@@ -195,20 +192,14 @@ class DeepseekV32 final : public Transformer {
       p.slot_mapping = b.slot_mapping;
       const Method* method = summaries.index_keys(i, kv, layer, &p.keys);
       ops.index_write(p, stream);
-      for (size_t g = 0; g < b.groups.size(); ++g) {
-        if (b.groups[g].method != method) continue;
-        FOVEA_TRY(choose(b.groups[g], a, layer, kv, ops, stream, &(*chosen)[g]));
-      }
+      FOVEA_TRY(attention.choose(layer, method, [&](const RowGroup& g) { return queries(g, a); }));
     }
     return {};
   }
 
-  Status choose(const RowGroup& g, const Activations& a, LayerIdx layer, KvCache& kv, Ops& ops, Stream& stream, Selection* out) const {
-    SelectInputs in;
-    in.layer = layer;
-    in.index_q = a.index_q + int64_t{g.first_row} * d_.index_heads * d_.index_dim;
-    in.index_weights = a.index_weights + int64_t{g.first_row} * d_.index_heads;
-    return select_for_group(g, in, kv, ops, stream, out);
+  LayerQueries queries(const RowGroup& g, const Activations& a) const {
+    return {.select = {.index_q = a.index_q + int64_t{g.first_row} * d_.index_heads * d_.index_dim,
+                       .index_weights = a.index_weights + int64_t{g.first_row} * d_.index_heads}};
   }
 
   static bool is_dense_prefill(const RowGroup& g) { return g.kind == RowGroup::Kind::prefill && !g.method; }
@@ -222,28 +213,22 @@ class DeepseekV32 final : public Transformer {
   }
 
   // Rows that read a choice and rows that decode: absorbed. Prompts read whole: expanded.
-  void attend(const ForwardBatch& b, const Activations& a, const DeepseekLayerWeights& w, LayerIdx layer, KvCache& kv,
-              const Choices& chosen, const LatentPlan& plan, Ops& ops, Stream& stream) {
-    static const Selection kAll;
-    KvView view = kv.kv_view(layer);
-    for (size_t i = 0; i < b.groups.size(); ++i) {
-      const RowGroup& g = b.groups[i];
-      const Selection& selection = g.method ? chosen[i] : kAll;
-      if (b.observer) b.observer->on_selection(g, layer, selection);
+  Status attend(const ForwardBatch& b, const Activations& a, const DeepseekLayerWeights& w, LayerIdx layer, Attention& attention,
+                const LatentPlan& plan, Ops& ops, Stream& stream) {
+    return attention.attend(layer, [&](const RowGroup& g) { return queries(g, a); }, [&](const RowGroup& g, const Reading& reading) {
       const float* q = a.q + int64_t{g.first_row} * c_.num_heads * d_.qk_dim();
       float* out = a.heads + int64_t{g.first_row} * c_.num_heads * d_.v_dim;
-      view.table = g.table;
       if (is_dense_prefill(g)) {
-        dense_prefill_.run({q, out, a.lse, g.rows, g.num_seqs, g.q_indptr, &view, w.kv_b.data, w.kv_b.dtype, d_.softmax_scale,
+        dense_prefill_.run({q, out, a.lse, g.rows, g.num_seqs, g.q_indptr, &reading.kv, w.kv_b.data, w.kv_b.dtype, d_.softmax_scale,
                             plan.own, plan.prefix}, limits_.max_rows, ops, stream);
       } else {
-        attend_absorbed(g, a, w, view, selection, q, out, ops, stream);
+        attend_absorbed(g, a, w, reading, q, out, ops, stream);
       }
-    }
+    });
   }
 
-  void attend_absorbed(const RowGroup& g, const Activations& a, const DeepseekLayerWeights& w, const KvView& view,
-                       const Selection& selection, const float* q, float* out, Ops& ops, Stream& stream) const {
+  void attend_absorbed(const RowGroup& g, const Activations& a, const DeepseekLayerWeights& w, const Reading& reading,
+                       const float* q, float* out, Ops& ops, Stream& stream) const {
     const MlaShape shape = mla_shape(d_);
     float* absorbed = a.absorbed + int64_t{g.first_row} * c_.num_heads * d_.latent_dim();
     float* latent = a.latent + int64_t{g.first_row} * c_.num_heads * d_.kv_lora_rank;
@@ -256,10 +241,10 @@ class DeepseekV32 final : public Transformer {
     p.num_seqs = g.num_seqs;
     p.q_indptr = g.q_indptr;
     p.seq_len = g.seq_len;
-    p.kv = &view;
+    p.kv = &reading.kv;
     p.latent = d_.kv_lora_rank;
     p.scale = d_.softmax_scale;
-    p.selection = &selection;
+    p.selection = reading.selection;
     ops.mla_attend(p, stream);
     ops.mla_unabsorb({latent, w.kv_b.data, w.kv_b.dtype, g.rows, c_.num_heads, shape, out}, stream);
   }

@@ -57,16 +57,4 @@ void Summaries::update(KvWritten written, const KvCache& kv, Ops& ops, Stream& s
   }
 }
 
-Status select_for_group(const RowGroup& group, SelectInputs in, const KvCache& kv, Ops& ops, Stream& stream, Selection* out) {
-  std::array<std::byte*, Summaries::kPlanesMax> planes;
-  FOVEA_CHECK(group.planes.size() <= planes.size());
-  for (size_t i = 0; i < group.planes.size(); ++i) planes[i] = kv.plane(group.planes[i], in.layer);
-  in.step = &group.step;
-  in.block_table = group.table;
-  in.kv = kv.kv_view(in.layer);
-  in.kv.table = group.table;
-  in.planes = planes.data();
-  return group.method->select(in, ops, stream, out);
-}
-
 }  // namespace fovea

@@ -92,9 +92,6 @@ class Summaries {
   PlaneIdx codes_plane_;
 };
 
-// Asks a group's method for its choice in one layer.
-Status select_for_group(const RowGroup& group, SelectInputs in, const KvCache& kv, Ops& ops, Stream& stream, Selection* out);
-
 class Transformer {
  public:
   virtual ~Transformer() = default;

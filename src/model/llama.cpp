@@ -1,6 +1,5 @@
 // The forward pass of Llama, Qwen2 and Qwen3: one page of algebra over ops. T rows, h hidden, H query heads, KV heads, d.
-#include "base/check.h"
-#include "model/forward.h"
+#include "model/attend.h"
 #include "model/rope.h"
 
 #include <algorithm>
@@ -45,15 +44,14 @@ class Llama final : public Transformer {
     const Activations a = take(b, arena);
     ops.rope_angles({b.positions, w_.inv_freq, rope_scaling_, b.tokens, c_.head_dim / 2, a.cos, a.sin}, stream);
     ops.embed({w_.embed.data, w_.embed.dtype, b.ids, a.x, b.tokens, c_.hidden_size, b.previous}, stream);
-    std::array<Selection, kGroupsMax> chosen;  // per group: what its last `own` layer chose
-    FOVEA_CHECK(b.groups.size() <= chosen.size());
+    Attention attention(b, kv, ops, stream);
     const float* add = nullptr;
     for (int32_t layer = 0; layer < c_.num_layers; ++layer) {
       const LayerWeights& w = w_.layers[layer];
       ops.rms_norm({a.x, add, w.input_norm.data(), a.normed, b.tokens, c_.hidden_size, c_.rms_norm_eps}, stream);
       project(a.normed, b.tokens, c_.hidden_size, {{{&w.q, w.q_bias, a.q}, {&w.k, w.k_bias, a.k}, {&w.v, w.v_bias, a.v}}}, 3, ops, stream);
       write_kv(b, a, w, LayerIdx{layer}, kv, summaries, ops, stream);
-      FOVEA_TRY(attend(b, a, LayerIdx{layer}, kv, chosen, ops, stream));
+      FOVEA_TRY(attend(b, a, LayerIdx{layer}, attention, ops, stream));
       project(a.attn, b.tokens, q_dim(), {{{&w.o, w.o_bias, a.delta}}}, 1, ops, stream);
       ops.rms_norm({a.x, a.delta, w.post_attention_norm.data(), a.normed, b.tokens, c_.hidden_size, c_.rms_norm_eps}, stream);
       project(a.normed, b.tokens, c_.hidden_size, {{{&w.gate, w.gate_bias, a.gate}, {&w.up, w.up_bias, a.up}}}, 2, ops, stream);
@@ -66,8 +64,6 @@ class Llama final : public Transformer {
   }
 
  private:
-  static constexpr size_t kGroupsMax = 64;  // row groups of a step: methods x {prefill, dense decode, sparse}
-
   struct Product {
     const WeightMatrix* w;
     WeightVector bias;  // empty: none
@@ -127,43 +123,31 @@ class Llama final : public Transformer {
     summaries.update(p, kv, layer, ops, stream);
   }
 
-  Status attend(const ForwardBatch& b, const Activations& a, LayerIdx layer, KvCache& kv,
-                std::array<Selection, kGroupsMax>& chosen, Ops& ops, Stream& stream) const {
-    static const Selection kAll;
-    for (size_t i = 0; i < b.groups.size(); ++i) {
-      const RowGroup& g = b.groups[i];
-      AttentionParams p;
-      p.q = a.q + g.first_row * q_dim();
-      p.out = a.attn + g.first_row * q_dim();
-      p.num_heads = c_.num_heads;
-      p.rows = g.rows;
-      p.num_seqs = g.num_seqs;
-      p.q_indptr = g.q_indptr;
-      p.seq_len = g.seq_len;
-      p.kv = kv.kv_view(layer);
-      p.kv.table = g.table;
-      p.scale = 1.0f / std::sqrt(static_cast<float>(c_.head_dim));
-      p.window = c_.layer_windowed[layer.value] ? c_.sliding_window : 0;
-      const LayerRule rule = g.method ? g.policy->rule(layer) : LayerRule::dense;
-      if (rule == LayerRule::own) {
-        SelectInputs in;
-        in.layer = layer;
-        in.q = p.q;
-        FOVEA_TRY(select_for_group(g, in, kv, ops, stream, &chosen[i]));
-      }
-      p.selection = rule == LayerRule::dense ? &kAll : &chosen[i];
-      if (g.method && b.keys_read) p.keys_read = b.keys_read + g.first_row;
-      if (b.observer) {
-        const LayerScores scores{p.q, p.kv, p.scale};
-        b.observer->on_selection(g, layer, *p.selection, p.window ? nullptr : &scores);
-      }
+  Status attend(const ForwardBatch& b, const Activations& a, LayerIdx layer, Attention& attention, Ops& ops, Stream& stream) const {
+    const float scale = 1.0f / std::sqrt(static_cast<float>(c_.head_dim));
+    const int32_t window = c_.layer_windowed[layer.value] ? c_.sliding_window : 0;
+    const auto queries = [&](const RowGroup& g) -> LayerQueries {
+      return {.select = {.q = a.q + g.first_row * q_dim()}, .score_scale = window ? 0.0f : scale};
+    };
+    return attention.attend(layer, queries, [&](const RowGroup& g, const Reading& reading) {
+      const AttentionParams p = {.q = a.q + g.first_row * q_dim(),
+                                 .out = a.attn + g.first_row * q_dim(),
+                                 .num_heads = c_.num_heads,
+                                 .rows = g.rows,
+                                 .num_seqs = g.num_seqs,
+                                 .q_indptr = g.q_indptr,
+                                 .seq_len = g.seq_len,
+                                 .kv = reading.kv,
+                                 .scale = scale,
+                                 .window = window,
+                                 .selection = reading.selection,
+                                 .keys_read = g.method && b.keys_read ? b.keys_read + g.first_row : nullptr};
       if (g.kind == RowGroup::Kind::prefill) {
         ops.paged_prefill(p, stream);
       } else {
         ops.paged_decode(p, stream);
       }
-    }
-    return {};
+    });
   }
 
   void logits(const ForwardBatch& b, const Activations& a, Ops& ops, Stream& stream) const {
