@@ -81,6 +81,15 @@ class CpuDevice final : public Device {
 
 }  // namespace
 
+Status Device::transfer(std::span<const CopyExtent> extents, CopyKind kind, Stream& stream) {
+  for (const CopyExtent& e : extents) {
+    for (size_t r = 0; r < e.rows; ++r) {
+      copy(static_cast<std::byte*>(e.to) + r * e.to_stride, static_cast<const std::byte*>(e.from) + r * e.from_stride, e.bytes, kind, stream);
+    }
+  }
+  return {};
+}
+
 std::unique_ptr<Device> make_cpu_device() { return std::make_unique<CpuDevice>(); }
 
 }  // namespace fovea

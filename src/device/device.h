@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -76,6 +77,15 @@ class Graph {
 
 enum class CopyKind : uint8_t { to_device, to_host, on_device };
 
+// `rows` pieces of `bytes` each, a stride from one to the next: a block of all layers, or a run of blocks.
+struct CopyExtent {
+  void* to = nullptr;
+  const void* from = nullptr;
+  size_t bytes = 0;
+  size_t rows = 1;
+  size_t to_stride = 0, from_stride = 0;  // bytes
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -93,6 +103,9 @@ class Device {
   virtual std::unique_ptr<Event> make_event() = 0;
   // Enqueued on the stream; host memory is pinned, or the call waits (and counts that).
   virtual void copy(void* to, const void* from, size_t bytes, CopyKind kind, Stream& stream) = 0;
+  // A batch of copies, enqueued in their order; host memory is pinned, and nothing waits. After an error some may be under
+  // way and some not: what they write is worthless.
+  virtual Status transfer(std::span<const CopyExtent> extents, CopyKind kind, Stream& stream);
   virtual void fill(void* to, int value, size_t bytes, Stream& stream) = 0;
 
   // Records what `work` enqueues on the stream instead of running it. unsupported on a device without graphs.

@@ -127,7 +127,7 @@ void Batch::emit_piece(const Piece& piece, int32_t group, int32_t seq_in_group, 
   }
   const int64_t len = base + piece.rows->num_tokens;
   seq_len_.host()[tables_used_] = static_cast<int32_t>(len);
-  set_table(tables_used_++, blocks.table(piece.rows->seq).row().first(static_cast<size_t>(blocks.blocks_for(len))));
+  set_table(tables_used_++, blocks.table(piece.rows->seq).places().first(static_cast<size_t>(blocks.blocks_for(len))));
   if (!piece.rows->sample_for.empty()) {
     logit_index_[piece.plan_row] = num_logit_rows_;
     logit_rows_.host()[num_logit_rows_++] = forward_.tokens - 1;
@@ -154,21 +154,23 @@ void Batch::pad_group(RowGroup* g) {
   }
 }
 
-void Batch::set_table(int32_t row, std::span<const int32_t> blocks) {
+void Batch::set_table(int32_t row, std::span<const BlockPlace> blocks) {
   const int64_t size = static_cast<int64_t>(blocks.size());
+  const auto block_of = [](const BlockPlace& place) { return place.block().value; };
   if (device_.is_host()) {
-    std::copy_n(blocks.data(), size, device_tables_.as<int32_t>() + row * limits_.max_blocks);
+    std::transform(blocks.begin(), blocks.end(), device_tables_.as<int32_t>() + row * limits_.max_blocks, block_of);
     return;
   }
   int32_t* mirror = host_tables_.as<int32_t>() + row * limits_.max_blocks;
   TableRow& r = table_rows_[row];
-  int64_t same = std::mismatch(mirror, mirror + std::min(size, r.size), blocks.data()).first - mirror;
+  const auto equal = [&](int32_t block, const BlockPlace& place) { return block == block_of(place); };
+  int64_t same = std::mismatch(mirror, mirror + std::min(size, r.size), blocks.data(), equal).first - mirror;
   if (same < r.size && same < size && copy_pending_) {
     // An entry that may be on its way is about to be overwritten: another sequence has this row now.
     FOVEA_CHECK(tables_copied_->wait().ok());
     copy_pending_ = false;
   }
-  std::copy_n(blocks.data() + same, size - same, mirror + same);
+  std::transform(blocks.begin() + same, blocks.end(), mirror + same, block_of);
   r.changed_from = same;
   r.changed_to = size;
   r.size = std::max(size, same == std::min(size, r.size) ? r.size : size);

@@ -72,7 +72,7 @@ class Batch {
   void emit_piece(const Piece& piece, int32_t group, int32_t seq_in_group, int32_t first_row,
                   const Scheduler& scheduler, const BlockManager& blocks);
   void pad_group(RowGroup* group);
-  void set_table(int32_t row, std::span<const int32_t> blocks);
+  void set_table(int32_t row, std::span<const BlockPlace> blocks);
 
   // What the device holds of one row of the page tables, and what it does not hold yet.
   struct TableRow {

@@ -46,7 +46,7 @@ Result<bool> EngineImpl::step(std::vector<Output>* outputs) {
 
 Status EngineImpl::launch(const StepPlan& plan, Flight* flight) {
   moved_ = false;
-  kv_->apply(plan.cache_ops, swap_.get(), *stream_);
+  FOVEA_TRY(kv_->apply(plan.cache_ops, swap_.get(), *stream_));
   moved_ = true;
   note_scheduled(plan);
   batch_->build(plan, *scheduler_, *blocks_, sequences_);

@@ -71,11 +71,11 @@ void BlockManager::free(SequenceId seq) {
   // Last block first: the head of a chain is worth most, because every hit begins there, so it is evicted
   // last.
   for (int32_t i = s.table.size() - 1; i >= 0; --i) {
-    const int32_t entry = s.table.block(i).value;
-    if (entry >= 0) {
-      release_block(BlockId{entry});
+    const BlockPlace place = s.table.place(i);
+    if (place.is_in_pool()) {
+      release_block(place.block());
     } else {
-      release_slot(SwapSlot{~entry});
+      release_slot(place.slot());
     }
   }
   if (s.swapped) std::erase(swapped_, &s);
@@ -171,7 +171,7 @@ Status BlockManager::append_slots(SequenceId seq, int64_t n, std::vector<CacheOp
     const BlockId shared = s.table.back();
     const BlockId own = allocate_block();
     ops->push_back(CacheOp::copy(shared, own));
-    s.table.set(s.table.size() - 1, own);
+    s.table.set(s.table.size() - 1, BlockPlace::in_pool(own));
     release_block(shared);
   } else if (ends_partial(s)) {
     // Full in a sequence that is gone and cut short by a fork: its tail is about to change.
@@ -208,11 +208,11 @@ void BlockManager::publish(SequenceId seq, std::span<const int32_t> tokens, int6
 // Whether none but swapped sequences refer to the block. Blocks are shared by forks and prefix hits only, so
 // a block stands at the same logical index in every table.
 bool BlockManager::is_movable(const Sequence& s, int32_t logical) const {
-  const BlockId block = s.table.block(logical);
-  if (block.value < 0) return false;
+  const BlockPlace place = s.table.place(logical);
+  if (!place.is_in_pool()) return false;
   int32_t holders = 0;
-  for (const Sequence* w : swapped_) holders += logical < w->table.size() && w->table.block(logical) == block;
-  return holders == pool_.ref_count(block);
+  for (const Sequence* w : swapped_) holders += logical < w->table.size() && w->table.place(logical) == place;
+  return holders == pool_.ref_count(place.block());
 }
 
 int64_t BlockManager::movable_blocks(const Sequence& s) const {
@@ -230,8 +230,8 @@ int64_t BlockManager::move_out(Sequence& s, std::vector<CacheOp>* ops) {
     free_slots_.pop_back();
     ops->push_back(CacheOp::swap_out(block, slot));
     for (Sequence* w : swapped_) {
-      if (i >= w->table.size() || w->table.block(i) != block) continue;
-      w->table.set(i, BlockId{~slot.value});
+      if (i >= w->table.size() || w->table.place(i) != BlockPlace::in_pool(block)) continue;
+      w->table.set(i, BlockPlace::in_swap(slot));
       ++slot_refs_[slot.value];
       release_block(block);
     }
@@ -265,10 +265,10 @@ int64_t BlockManager::swap_out_leftovers(std::vector<CacheOp>* ops) {
 int64_t BlockManager::swap_in_blocks(SequenceId seq, int64_t n) const {
   const Sequence& s = find(seq);
   FOVEA_CHECK(s.swapped);
-  const auto row = s.table.row();
-  const int64_t returning = std::count_if(row.begin(), row.end(), [](int32_t entry) { return entry < 0; });
+  const auto places = s.table.places();
+  const int64_t returning = std::count_if(places.begin(), places.end(), [](const BlockPlace& p) { return !p.is_in_pool(); });
   if (n == 0) return returning;
-  const bool copies = ends_partial(s) && row.back() >= 0 && needs_copy(s);
+  const bool copies = ends_partial(s) && places.back().is_in_pool() && needs_copy(s);
   return returning + blocks_for(s.num_tokens + n) - s.table.size() + (copies ? 1 : 0);
 }
 
@@ -281,18 +281,18 @@ Status BlockManager::swap_in(SequenceId seq, std::vector<CacheOp>* ops) {
                                       std::to_string(num_free()) + " are free");
   }
   for (int32_t i = 0; i < s.table.size(); ++i) {
-    const BlockId entry = s.table.block(i);
-    if (entry.value >= 0) continue;
-    const SwapSlot slot{~entry.value};
+    const BlockPlace place = s.table.place(i);
+    if (place.is_in_pool()) continue;
+    const SwapSlot slot = place.slot();
     const BlockId block = allocate_block();
     ops->push_back(CacheOp::swap_in(slot, block));
-    s.table.set(i, block);
+    s.table.set(i, BlockPlace::in_pool(block));
     release_slot(slot);
     // Whoever shared the column shares it again; not a partial last one, which s is about to append to.
     if (i == s.table.size() - 1 && ends_partial(s)) continue;
     for (Sequence* w : swapped_) {
-      if (i >= w->table.size() || w->table.block(i) != entry) continue;
-      w->table.set(i, block);
+      if (i >= w->table.size() || w->table.place(i) != place) continue;
+      w->table.set(i, BlockPlace::in_pool(block));
       pool_.ref(block);
       release_slot(slot);
     }
@@ -316,8 +316,8 @@ BlockManager::Usage BlockManager::usage() const {
                             0);  // of a shared block: its fullest view
   for (const auto& [id, s] : sequences_) {
     for (int32_t i = 0; i < s.table.size(); ++i) {
+      if (!s.table.place(i).is_in_pool()) continue;
       const int32_t block = s.table.block(i).value;
-      if (block < 0) continue;
       const int64_t tokens =
           std::min<int64_t>(config_.block_size, s.num_tokens - int64_t{i} * config_.block_size);
       fill[block] = std::max(fill[block], static_cast<int32_t>(tokens));
@@ -337,10 +337,9 @@ Status BlockManager::check_consistency() const {
     if (s.table.size() != blocks_for(s.num_tokens)) return Status::internal(name + ": table size");
     if (int64_t{s.keyed_blocks} * config_.block_size > s.num_tokens)
       return Status::internal(name + ": keyed_blocks");
-    for (int32_t entry : s.table.row()) {
-      if (entry < 0 && !s.swapped)
-        return Status::internal(name + ": a swap slot in a table that is not swapped");
-      ++(entry >= 0 ? refs[static_cast<size_t>(entry)] : slot_refs[static_cast<size_t>(~entry)]);
+    for (const BlockPlace& place : s.table.places()) {
+      if (!place.is_in_pool() && !s.swapped) return Status::internal(name + ": a swap slot in a table that is not swapped");
+      ++(place.is_in_pool() ? refs[static_cast<size_t>(place.block().value)] : slot_refs[static_cast<size_t>(place.slot().value)]);
     }
   }
   int32_t published = 0;

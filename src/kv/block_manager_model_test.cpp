@@ -158,14 +158,14 @@ class Machine {
     const int64_t needed = blocks_.blocks_needed(seq, n);
     const int64_t free = blocks_.num_free();
     ASSERT_EQ(n <= blocks_.max_append(seq), needed <= free);
-    const auto before =
-        std::vector<int32_t>(blocks_.table(seq).row().begin(), blocks_.table(seq).row().end());
+    const auto now = blocks_.table(seq).places();
+    const std::vector<BlockPlace> before(now.begin(), now.end());
     const Status s = blocks_.append_slots(seq, n, &ops_);
     ASSERT_EQ(s.ok(), needed <= free);
     if (!s.ok()) {
       ++refusals;
       ASSERT_TRUE(ops_.empty());
-      ASSERT_TRUE(std::equal(before.begin(), before.end(), blocks_.table(seq).row().begin()));
+      ASSERT_TRUE(std::equal(before.begin(), before.end(), blocks_.table(seq).places().begin()));
       return;
     }
     ASSERT_EQ(blocks_.num_free(), free - needed);

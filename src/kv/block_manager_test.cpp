@@ -39,9 +39,11 @@ class BlockManagerTest : public ::testing::Test {
     blocks_.publish(seq, tokens, static_cast<int64_t>(tokens.size()));
   }
 
+  // Blocks; ~slot in the swap area.
   std::vector<int32_t> row(SequenceId seq) const {
-    const auto row = blocks_.table(seq).row();
-    return {row.begin(), row.end()};
+    std::vector<int32_t> row;
+    for (const BlockPlace& p : blocks_.table(seq).places()) row.push_back(p.is_in_pool() ? p.block().value : ~p.slot().value);
+    return row;
   }
 
   BlockHasher hasher_{context()};

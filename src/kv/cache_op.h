@@ -4,13 +4,13 @@
 // vacates may be filled by a later one, so the order is part of the meaning.
 #pragma once
 
+#include "kv/block_place.h"
+
 #include <fovea/types.h>
 
 #include <cstdint>
 
 namespace fovea {
-
-using SwapSlot = StrongId<struct SwapSlotTag>;  // room for one column in the swap area
 
 struct CacheOp {
   enum class Kind : uint8_t {

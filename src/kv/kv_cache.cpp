@@ -2,18 +2,16 @@
 
 #include "base/check.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <bit>
-#include <cerrno>
-#include <cstring>
 #include <limits>
 #include <string>
 #include <utility>
 
 namespace fovea {
 namespace {
+
+constexpr int64_t kSwapChunkBytes = int64_t{64} << 20;  // taken at a time: a second to pin 4 GiB, which few runs ever use
 
 int64_t kv_bytes_per_block(const KvCacheConfig& c) {
   return int64_t{c.block_size} * c.head_dim * static_cast<int64_t>(dtype_bytes(c.dtype));
@@ -27,6 +25,7 @@ Status field_error(const char* field, int64_t value, const char* need) {
 Status validate(const KvCacheConfig& c) {
   if (c.num_layers <= 0) return field_error("num_layers", c.num_layers, "positive");
   if (c.num_blocks <= 0) return field_error("num_blocks", c.num_blocks, "positive");
+  if (c.num_slots < 0 || c.num_slots > c.num_blocks) return field_error("num_slots", c.num_slots, "0 to num_blocks");
   if (c.kv_heads <= 0) return field_error("kv_heads", c.kv_heads, "positive");
   if (c.block_size < 8 || c.block_size > 256 || !std::has_single_bit(static_cast<uint32_t>(c.block_size))) {
     return field_error("block_size", c.block_size, "a power of two in [8, 256]");
@@ -55,6 +54,9 @@ Result<std::unique_ptr<KvCache>> KvCache::create(const KvCacheConfig& config) {
   FOVEA_TRY(validate(config));
   std::unique_ptr<KvCache> cache(new KvCache());
   cache->config_ = config;
+  KvCacheConfig& c = cache->config_;
+  if (c.num_slots == 0) c.num_slots = c.num_blocks;
+  if (!c.device) c.device = (cache->host_ = make_cpu_device()).get();
   std::vector<PlaneSpec> specs;
   const std::vector<const char*> names = config.latent ? std::vector{"latent"} : std::vector{"k", "v"};
   for (const char* name : names) specs.push_back({name, config.kv_heads, kv_bytes_per_block(config), Residency::pooled});
@@ -63,7 +65,8 @@ Result<std::unique_ptr<KvCache>> KvCache::create(const KvCacheConfig& config) {
     if (cache->find_plane(spec.name).has_value()) {
       return Status::invalid_argument("kv cache: two planes are named " + spec.name);
     }
-    FOVEA_ASSIGN(Plane plane, Plane::create(spec, config.num_layers, config.num_blocks, config.huge_pages, config.device));
+    FOVEA_ASSIGN(Plane plane, Plane::create(spec, c.num_layers, spec.residency == Residency::pooled ? c.num_slots : c.num_blocks,
+                                            c.huge_pages, c.device));
     cache->bytes_per_block_ += plane.block_bytes() * config.num_layers;
     cache->planes_.push_back(std::move(plane));
   }
@@ -92,37 +95,49 @@ KvView KvCache::kv_view(LayerIdx layer) const {
   return view;
 }
 
-void KvCache::copy(void* to, const void* from, size_t bytes, CopyKind kind, Stream& stream) const {
-  if (config_.device) return config_.device->copy(to, from, bytes, kind, stream);
-  std::memcpy(to, from, bytes);
-}
-
-void KvCache::copy_block(BlockId from, BlockId to, Stream& stream) {
-  FOVEA_CHECK(from != to);
-  for (const Plane& plane : planes_) {
-    for (int32_t layer = 0; layer < plane.num_layers(); ++layer) {
-      copy(plane.block(LayerIdx{layer}, to), plane.block(LayerIdx{layer}, from), static_cast<size_t>(plane.block_bytes()),
-           CopyKind::on_device, stream);
+void KvCache::add_extents(const CacheOp& op, int32_t columns, SwapArea* swap) {
+  for (int32_t p = 0; p < num_planes(); ++p) {
+    const Plane& plane = planes_[static_cast<size_t>(p)];
+    const auto stride = static_cast<size_t>(plane.layer_stride());
+    std::byte* block = plane.block(LayerIdx{0}, op.block);
+    CopyExtent e{.bytes = static_cast<size_t>(columns * plane.block_bytes()), .rows = static_cast<size_t>(plane.num_layers())};
+    if (op.kind == CacheOp::Kind::copy) {
+      e.to = plane.block(LayerIdx{0}, op.to), e.from = block;
+      e.to_stride = e.from_stride = stride;
+    } else {
+      std::byte* slot = swap->data(PlaneIdx{p}, op.slot);
+      const auto slot_stride = static_cast<size_t>(swap->layer_stride(PlaneIdx{p}));
+      const bool out = op.kind == CacheOp::Kind::swap_out;
+      e.to = out ? slot : block, e.from = out ? block : slot;
+      e.to_stride = out ? slot_stride : stride, e.from_stride = out ? stride : slot_stride;
     }
+    extents_.push_back(e);
   }
 }
 
-void KvCache::apply(std::span<const CacheOp> ops, SwapArea* swap, Stream& stream) {
-  for (const CacheOp& op : ops) {
-    switch (op.kind) {
-      case CacheOp::Kind::copy:
-        copy_block(op.block, op.to, stream);
-        break;
-      case CacheOp::Kind::swap_out:
-        FOVEA_CHECK(swap != nullptr);
-        swap->save(*this, op.block, op.slot, stream);
-        break;
-      case CacheOp::Kind::swap_in:
-        FOVEA_CHECK(swap != nullptr);
-        swap->restore(*this, op.slot, op.block, stream);
-        break;
+Status KvCache::apply(std::span<const CacheOp> ops, SwapArea* swap, Stream& stream) {
+  constexpr CopyKind kKinds[] = {CopyKind::on_device, CopyKind::to_host, CopyKind::to_device};  // by CacheOp::Kind
+  FOVEA_CHECK(config_.num_slots == config_.num_blocks);  // else a column is not one number
+  extents_.clear();
+  for (size_t i = 0; i < ops.size();) {
+    const CacheOp& op = ops[i];
+    const auto follows = [&](const CacheOp& next, int32_t n) {  // n columns after op: part of the same run
+      return next.kind == op.kind && op.kind != CacheOp::Kind::copy && next.block.value == op.block.value + n &&
+             next.slot.value == op.slot.value + n && swap->chunk_of(next.slot) == swap->chunk_of(op.slot);
+    };
+    int32_t columns = 1;
+    while (i + columns < ops.size() && follows(ops[i + columns], columns)) ++columns;
+    if (op.kind != CacheOp::Kind::copy) {
+      FOVEA_CHECK(swap != nullptr);
+      FOVEA_TRY(swap->reserve(op.slot));
     }
+    add_extents(op, columns, swap);
+    i += columns;
+    if (i < ops.size() && ops[i].kind == op.kind) continue;
+    FOVEA_TRY(config_.device->transfer(extents_, kKinds[static_cast<size_t>(op.kind)], stream));
+    extents_.clear();
   }
+  return {};
 }
 
 int64_t KvCache::reserved_bytes() const {
@@ -139,53 +154,36 @@ int64_t KvCache::resident_bytes() const {
 
 Result<std::unique_ptr<SwapArea>> SwapArea::create(const KvCache& cache, int64_t max_bytes) {
   if (max_bytes < 0) return field_error("swap space", max_bytes, "0 or more bytes");
-  std::unique_ptr<SwapArea> area(new SwapArea());
-  area->slot_bytes_ = cache.bytes_per_block();
-  const int64_t slots = std::min<int64_t>(max_bytes / area->slot_bytes_, std::numeric_limits<int32_t>::max());
+  std::unique_ptr<SwapArea> area(new SwapArea(cache));
+  const int64_t column = cache.bytes_per_block(), slots = std::min<int64_t>(max_bytes / column, std::numeric_limits<int32_t>::max());
   area->num_slots_ = static_cast<int32_t>(slots);
-  if (slots == 0) return area;
-  area->reserved_ = slots * area->slot_bytes_;
-  void* base = mmap(nullptr, static_cast<size_t>(area->reserved_), PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED) {
-    return Status::resource_exhausted("swap space: no address space for " + std::to_string(area->reserved_) +
-                                      " bytes: " + std::strerror(errno));
+  area->chunk_slots_ = static_cast<int32_t>(std::clamp<int64_t>(kSwapChunkBytes / column, 1, std::max<int64_t>(1, slots)));
+  area->chunks_.resize(static_cast<size_t>((slots + area->chunk_slots_ - 1) / area->chunk_slots_));
+  int64_t start = 0;
+  for (int32_t p = 0; p < cache.num_planes(); ++p) {
+    area->plane_start_.push_back(start);
+    const Plane& plane = cache.plane(PlaneIdx{p});
+    start += plane.block_bytes() * plane.num_layers();
   }
-  area->base_ = static_cast<std::byte*>(base);
   return area;
 }
 
-SwapArea::~SwapArea() {
-  if (base_ != nullptr) munmap(base_, static_cast<size_t>(reserved_));
-}
-
-std::byte* SwapArea::slot_data(SwapSlot slot) const {
+Status SwapArea::reserve(SwapSlot slot) {
   FOVEA_CHECK(slot.value >= 0 && slot.value < num_slots_);
-  return base_ + slot.value * slot_bytes_;
+  Buffer& chunk = chunks_[static_cast<size_t>(chunk_of(slot))];
+  if (chunk) return {};
+  const auto bytes = static_cast<size_t>(chunk_slots_ * cache_.bytes_per_block());
+  FOVEA_ASSIGN(chunk, cache_.config().device->allocate_pinned(bytes, "swap space"));
+  return {};
 }
 
-void SwapArea::save(const KvCache& cache, BlockId block, SwapSlot slot, Stream& stream) {
-  FOVEA_CHECK(cache.bytes_per_block() == slot_bytes_);
-  std::byte* out = slot_data(slot);
-  for (int32_t p = 0; p < cache.num_planes(); ++p) {
-    const Plane& plane = cache.plane(PlaneIdx{p});
-    for (int32_t layer = 0; layer < plane.num_layers(); ++layer) {
-      cache.copy(out, plane.block(LayerIdx{layer}, block), static_cast<size_t>(plane.block_bytes()), CopyKind::to_host, stream);
-      out += plane.block_bytes();
-    }
-  }
+std::byte* SwapArea::data(PlaneIdx plane, SwapSlot slot) const {
+  std::byte* chunk = chunks_[static_cast<size_t>(chunk_of(slot))].as<std::byte>();
+  FOVEA_CHECK(chunk != nullptr);
+  return chunk + chunk_slots_ * plane_start_[static_cast<size_t>(plane.value)] +
+         slot.value % chunk_slots_ * cache_.plane(plane).block_bytes();
 }
 
-void SwapArea::restore(const KvCache& cache, SwapSlot slot, BlockId block, Stream& stream) {
-  FOVEA_CHECK(cache.bytes_per_block() == slot_bytes_);
-  const std::byte* in = slot_data(slot);
-  for (int32_t p = 0; p < cache.num_planes(); ++p) {
-    const Plane& plane = cache.plane(PlaneIdx{p});
-    for (int32_t layer = 0; layer < plane.num_layers(); ++layer) {
-      cache.copy(plane.block(LayerIdx{layer}, block), in, static_cast<size_t>(plane.block_bytes()), CopyKind::to_device, stream);
-      in += plane.block_bytes();
-    }
-  }
-}
+int64_t SwapArea::layer_stride(PlaneIdx plane) const { return chunk_slots_ * cache_.plane(plane).block_bytes(); }
 
 }  // namespace fovea

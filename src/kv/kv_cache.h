@@ -20,7 +20,8 @@ namespace fovea {
 
 struct KvCacheConfig {
   int32_t num_layers = 0;
-  int32_t num_blocks = 0;
+  int32_t num_blocks = 0;   // resident planes have room for so many blocks
+  int32_t num_slots = 0;    // pooled planes for so many, at most num_blocks; 0: as many, and a block's slot is its own number
   int32_t block_size = 16;  // tokens, a power of two in [8, 256]
   int32_t kv_heads = 0;
   int32_t head_dim = 0;       // a multiple of 8
@@ -56,50 +57,48 @@ class KvCache {
   // Pointers and strides of one layer; its page table is left empty. Of a latent cache k is the latent and v null.
   KvView kv_view(LayerIdx layer) const;
 
-  // Enqueued on the stream, as is what follows.
-  void copy_block(BlockId from, BlockId to, Stream& stream);
-  // Carries out the moves of a step in their order. `swap` may be null where there are no swaps.
-  void apply(std::span<const CacheOp> ops, SwapArea* swap, Stream& stream);
+  // Enqueues the moves of a step in their order: batches of extents, neighbouring columns together; nothing waits. `swap` may
+  // be null where there are no swaps. After an error (no memory for the swap area, a copy that the device refuses) the columns
+  // that were to be written hold no one's data: who refers to them has to end.
+  Status apply(std::span<const CacheOp> ops, SwapArea* swap, Stream& stream);
 
   int64_t bytes_per_block() const { return bytes_per_block_; }  // a column: all planes, all layers
   int64_t reserved_bytes() const;                               // address space
   int64_t resident_bytes() const;                               // memory really taken
 
-  // Copies bytes of this cache: from it to the host, from the host to it, or within.
-  void copy(void* to, const void* from, size_t bytes, CopyKind kind, Stream& stream) const;
-
  private:
   KvCache() = default;
+  void add_extents(const CacheOp& op, int32_t columns, SwapArea* swap);
 
   KvCacheConfig config_;
+  std::unique_ptr<Device> host_;  // where the config names no device
   std::vector<Plane> planes_;
+  std::vector<CopyExtent> extents_;
   int64_t bytes_per_block_ = 0;
 };
 
-// Memory outside the pool for columns of sequences that are swapped out; taken as it is used, never above the
-// bound.
+// Host memory outside the pool, pinned on a GPU, for columns of sequences that are swapped out: taken a chunk of slots at a time
+// as they are used, never above the bound.
 class SwapArea {
  public:
-  // Room for floor(max_bytes / bytes of a column) columns; 0 is allowed.
+  // Room for floor(max_bytes / bytes of a column) columns; 0 is allowed. `cache` outlives it.
   static Result<std::unique_ptr<SwapArea>> create(const KvCache& cache, int64_t max_bytes);
-  ~SwapArea();
-  SwapArea(const SwapArea&) = delete;
-  SwapArea& operator=(const SwapArea&) = delete;
 
   int32_t num_slots() const { return num_slots_; }
-  void save(const KvCache& cache, BlockId block, SwapSlot slot, Stream& stream);
-  void restore(const KvCache& cache, SwapSlot slot, BlockId block, Stream& stream);
+  // Takes the memory of a slot. Errors: resource_exhausted.
+  Status reserve(SwapSlot slot);
+  // A chunk is [plane][layer][slots of the chunk, block bytes]: neighbouring slots of a layer lie side by side.
+  int32_t chunk_of(SwapSlot slot) const { return slot.value / chunk_slots_; }
+  std::byte* data(PlaneIdx plane, SwapSlot slot) const;  // of layer 0
+  int64_t layer_stride(PlaneIdx plane) const;
 
  private:
-  SwapArea() = default;
+  explicit SwapArea(const KvCache& cache) : cache_(cache) {}
 
-  std::byte* slot_data(SwapSlot slot) const;
-
-  std::byte* base_ =
-      nullptr;  // [num_slots, column bytes]; a column is [plane][layer][heads, bytes_per_block]
-  int64_t slot_bytes_ = 0;
-  int64_t reserved_ = 0;
-  int32_t num_slots_ = 0;
+  const KvCache& cache_;
+  std::vector<int64_t> plane_start_;  // [planes] bytes of the planes before it, of one column
+  std::vector<Buffer> chunks_;
+  int32_t num_slots_ = 0, chunk_slots_ = 1;
 };
 
 }  // namespace fovea

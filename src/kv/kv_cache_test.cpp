@@ -1,5 +1,7 @@
 #include "kv/kv_cache.h"
 
+#include "device/fake/fake_device_test_util.h"
+
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -95,7 +97,8 @@ TEST(KvCache, CopiesWholeColumns) {
   ASSERT_TRUE(made.ok());
   fill(**made);
   CpuStream stream;
-  (*made)->copy_block(BlockId{4}, BlockId{1}, stream);
+  const CacheOp op = CacheOp::copy(BlockId{4}, BlockId{1});
+  ASSERT_TRUE((*made)->apply({&op, 1}, nullptr, stream).ok());
   for (int32_t b = 0; b < 6; ++b) expect_column(**made, BlockId{b}, b == 1 ? 4 : b);
 }
 
@@ -114,7 +117,7 @@ TEST(KvCache, AppliesMovesInTheirOrder) {
       CacheOp::swap_in(SwapSlot{0}, BlockId{2}),  CacheOp::swap_in(SwapSlot{1}, BlockId{3}),
   };
   CpuStream stream;
-  cache.apply(ops, area->get(), stream);
+  ASSERT_TRUE(cache.apply(ops, area->get(), stream).ok());
   const int32_t expected[] = {5, 1, 3, 0, 4, 5};
   for (int32_t b = 0; b < 6; ++b) expect_column(cache, BlockId{b}, expected[b]);
 }
@@ -129,8 +132,86 @@ TEST(KvCache, TakesMemoryAsBlocksAreUsed) {
   EXPECT_EQ((*made)->resident_bytes(), 0);
   EXPECT_GE((*made)->reserved_bytes(), c.num_blocks * (*made)->bytes_per_block());
   CpuStream stream;
-  (*made)->copy_block(BlockId{0}, BlockId{1}, stream);
+  const CacheOp op = CacheOp::copy(BlockId{0}, BlockId{1});
+  ASSERT_TRUE((*made)->apply({&op, 1}, nullptr, stream).ok());
   EXPECT_LE((*made)->resident_bytes(), 9 * (3 * 4096));  // 9 arrays
+}
+
+// Fewer slots than blocks: what is pooled has room for the slots, what is scanned has a place for every block.
+TEST(KvCache, PooledPlanesAreSizedBySlots) {
+  KvCacheConfig c = small();
+  EXPECT_EQ((*KvCache::create(c))->config().num_slots, c.num_blocks) << "as many, unless told otherwise";
+  c.num_slots = 2;
+  auto made = KvCache::create(c);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  KvCache& cache = **made;
+  EXPECT_EQ(cache.plane(KvCache::kK).num_blocks(), 2);
+  EXPECT_EQ(cache.plane(KvCache::kV).num_blocks(), 2);
+  EXPECT_EQ(cache.plane(PlaneIdx{2}).num_blocks(), 6);
+  EXPECT_NE(cache.plane(PlaneIdx{2}).block(LayerIdx{1}, BlockId{5}), nullptr);
+  EXPECT_DEATH((void)cache.plane(KvCache::kK).block(LayerIdx{1}, BlockId{2}), "bug");
+  CpuStream stream;
+  const CacheOp op = CacheOp::copy(BlockId{0}, BlockId{1});
+  EXPECT_DEATH((void)cache.apply({&op, 1}, nullptr, stream), "bug") << "a block's slot is not its number";
+}
+
+// On a device that is not the host: pinned memory, taken as it is used, and not one wait; neighbours move in one copy a layer.
+TEST(KvCache, SwapsOnADeviceInBatchesWithoutWaiting) {
+  testing::FakeDevice device;
+  KvCacheConfig c = small();
+  c.device = &device;
+  const std::unique_ptr<KvCache> cache = std::move(KvCache::create(c)).value();
+  const std::unique_ptr<SwapArea> area = std::move(SwapArea::create(*cache, 4 * cache->bytes_per_block())).value();
+  const std::unique_ptr<Stream> stream = device.make_stream();
+  for (int32_t p = 0; p < cache->num_planes(); ++p) {
+    const Plane& plane = cache->plane(PlaneIdx{p});
+    for (int32_t b = 0; b < 6; ++b) {
+      for (int32_t l = 0; l < 3; ++l)
+        device.fill(plane.block(LayerIdx{l}, BlockId{b}), mark(p, l, b), static_cast<size_t>(plane.block_bytes()), *stream);
+    }
+  }
+  const int64_t before = device.counters().allocations;
+  device.fail_call(-1, false);
+  const CacheOp out[] = {CacheOp::swap_out(BlockId{1}, SwapSlot{0}), CacheOp::swap_out(BlockId{2}, SwapSlot{1}),
+                         CacheOp::swap_out(BlockId{5}, SwapSlot{3})};
+  ASSERT_TRUE(cache->apply(out, area.get(), *stream).ok());
+  EXPECT_EQ(device.calls(), 1 + 1 + 2 * 3 * 3) << "the area's memory, one batch, two runs of three planes and layers";
+  EXPECT_EQ(device.counters().allocations, before + 1);
+  const CacheOp in[] = {CacheOp::copy(BlockId{0}, BlockId{5}), CacheOp::swap_in(SwapSlot{3}, BlockId{0}),
+                        CacheOp::swap_in(SwapSlot{0}, BlockId{3}), CacheOp::swap_in(SwapSlot{1}, BlockId{4})};
+  ASSERT_TRUE(cache->apply(in, area.get(), *stream).ok());
+  EXPECT_EQ(device.counters().synchronizations, 0);
+  const int32_t expected[] = {5, 1, 2, 1, 2, 0};
+  for (int32_t p = 0; p < cache->num_planes(); ++p) {
+    const Plane& plane = cache->plane(PlaneIdx{p});
+    for (int32_t b = 0; b < 6; ++b) {
+      for (int32_t l = 0; l < 3; ++l) {
+        const auto bytes = device.read(plane.block(LayerIdx{l}, BlockId{b}), static_cast<size_t>(plane.block_bytes()));
+        for (std::byte x : bytes) ASSERT_EQ(std::to_integer<int>(x), mark(p, l, expected[b])) << p << " " << l << " " << b;
+      }
+    }
+  }
+  EXPECT_TRUE(stream->synchronize().ok());
+}
+
+// The memory of the area, the batch: whatever fails is told by apply(), and the next call goes on.
+TEST(KvCache, AMoveThatFailsIsAStatus) {
+  testing::FakeDevice device;
+  KvCacheConfig c = small();
+  c.device = &device;
+  const std::unique_ptr<KvCache> cache = std::move(KvCache::create(c)).value();
+  const std::unique_ptr<SwapArea> area = std::move(SwapArea::create(*cache, 4 * cache->bytes_per_block())).value();
+  const std::unique_ptr<Stream> stream = device.make_stream();
+  const CacheOp out[] = {CacheOp::swap_out(BlockId{1}, SwapSlot{0}), CacheOp::swap_out(BlockId{3}, SwapSlot{1})};
+  const StatusCode codes[] = {StatusCode::resource_exhausted, StatusCode::internal};
+  for (int64_t call : {0, 1}) {
+    device.fail_call(call, false);
+    EXPECT_EQ(cache->apply(out, area.get(), *stream).code(), codes[call]) << device.last_fault();
+    (void)stream->synchronize();
+  }
+  device.fail_call(-1, false);
+  EXPECT_TRUE(cache->apply(out, area.get(), *stream).ok());
+  EXPECT_TRUE(stream->synchronize().ok());
 }
 
 TEST(KvCache, NamesTheFieldItRefuses) {
@@ -148,6 +229,7 @@ TEST(KvCache, NamesTheFieldItRefuses) {
   refuse([](auto& c) { c.kv_heads = 0; }, "kv_heads is 0");
   refuse([](auto& c) { c.num_layers = 0; }, "num_layers is 0");
   refuse([](auto& c) { c.num_blocks = -3; }, "num_blocks is -3");
+  refuse([](auto& c) { c.num_slots = 7; }, "num_slots is 7");
   refuse([](auto& c) { c.dtype = DType::u8; }, "dtype is u8");
   refuse([](auto& c) { c.extra_planes[0].name = "v"; }, "two planes are named v");
   refuse([](auto& c) { c.extra_planes[0].bytes_per_block = 0; }, "codes: bytes_per_block is 0");

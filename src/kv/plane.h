@@ -41,6 +41,7 @@ class Plane {
   std::byte* data(LayerIdx layer) const;  // [num_blocks, heads, bytes_per_block], page-aligned
   std::byte* block(LayerIdx layer, BlockId block) const;  // [heads, bytes_per_block]
 
+  int64_t layer_stride() const { return layer_stride_; }  // bytes from a layer to the next
   int64_t reserved_bytes() const { return layer_stride_ * num_layers_; }
   int64_t resident_bytes() const;  // pages the system has really given, asked of it
 

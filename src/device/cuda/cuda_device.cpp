@@ -2,6 +2,8 @@
 
 #include "base/check.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <utility>
@@ -158,15 +160,35 @@ std::unique_ptr<Event> CudaDevice::make_event() {
   return std::make_unique<CudaEvent>(counters_);
 }
 
+constexpr cudaMemcpyKind kCopyKinds[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice};
+
 void CudaDevice::copy(void* to, const void* from, size_t bytes, CopyKind kind, Stream& stream) {
   if (bytes == 0) return;
   auto& s = static_cast<CudaStream&>(stream);
   make_current();
-  static constexpr cudaMemcpyKind kKinds[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice};
-  s.note("cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, kKinds[static_cast<int>(kind)], s.handle()));
+  s.note("cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, kCopyKinds[static_cast<int>(kind)], s.handle()));
   if (kind == CopyKind::on_device || is_pinned(kind == CopyKind::to_device ? from : to)) return;
   counters_->synchronizations.fetch_add(1, std::memory_order_relaxed);
   s.note("cudaMemcpyAsync", cudaStreamSynchronize(s.handle()));
+}
+
+// One call an extent; rows further apart than a pitch may be, one by one.
+Status CudaDevice::transfer(std::span<const CopyExtent> extents, CopyKind kind, Stream& stream) {
+  make_current();
+  const cudaMemcpyKind how = kCopyKinds[static_cast<int>(kind)];
+  const cudaStream_t s = cuda_stream(stream);
+  for (const CopyExtent& e : extents) {
+    const bool together = std::max(e.to_stride, e.from_stride) <= INT32_MAX;
+    for (size_t r = 0; r < e.rows; r += together ? e.rows : 1) {
+      void* to = static_cast<std::byte*>(e.to) + r * e.to_stride;
+      const void* from = static_cast<const std::byte*>(e.from) + r * e.from_stride;
+      const cudaError_t error = together && e.rows > 1
+                                    ? cudaMemcpy2DAsync(to, e.to_stride, from, e.from_stride, e.bytes, e.rows, how, s)
+                                    : cudaMemcpyAsync(to, from, e.bytes, how, s);
+      if (error != cudaSuccess) return cuda_failure("cudaMemcpyAsync", error);
+    }
+  }
+  return {};
 }
 
 void CudaDevice::fill(void* to, int value, size_t bytes, Stream& stream) {

@@ -218,6 +218,11 @@ void FakeDevice::copy(void* to, const void* from, size_t bytes, CopyKind kind, S
   s.run_until(s.enqueued_);
 }
 
+Status FakeDevice::transfer(std::span<const CopyExtent> extents, CopyKind kind, Stream& stream) {
+  if (core_->strikes("transfer")) return core_->fault();
+  return Device::transfer(extents, kind, stream);
+}
+
 void FakeDevice::fill(void* to, int value, size_t bytes, Stream& stream) {
   if (bytes == 0) return;
   FOVEA_CHECK(core_->is_device(to, bytes));

@@ -112,6 +112,7 @@ class FakeDevice final : public Device {
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<FakeStream>(core_); }
   std::unique_ptr<Event> make_event() override;
   void copy(void* to, const void* from, size_t bytes, CopyKind kind, Stream& stream) override;
+  Status transfer(std::span<const CopyExtent> extents, CopyKind kind, Stream& stream) override;
   void fill(void* to, int value, size_t bytes, Stream& stream) override;
   Result<std::unique_ptr<Graph>> capture(Stream& stream, const std::function<Status()>& work) override;
   Result<double> time(Stream& stream, const std::function<Status()>& work) override;
