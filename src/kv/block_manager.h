@@ -85,7 +85,6 @@ class BlockManager {
   // block * block_size + offset of a token: an entry of a slot mapping.
   int64_t slot_of(SequenceId seq, int64_t position) const;
   const BlockKey* key_of(BlockId block) const { return index_.key_of(block); }  // null: its content has no name
-  uint32_t generation(BlockId block) const { return pool_.generation(block); }
   int32_t block_size() const { return config_.block_size; }
   int32_t num_blocks() const { return config_.num_blocks; }
   int32_t num_free() const { return pool_.num_allocatable(); }  // free and evictable blocks

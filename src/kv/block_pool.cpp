@@ -6,7 +6,6 @@ namespace fovea {
 
 BlockPool::BlockPool(int32_t num_blocks)
     : refs_(static_cast<size_t>(num_blocks), 0),
-      generation_(static_cast<size_t>(num_blocks), 0),
       cached_(static_cast<size_t>(num_blocks), 0),
       next_(static_cast<size_t>(num_blocks) + 1),
       prev_(static_cast<size_t>(num_blocks) + 1) {
@@ -34,7 +33,6 @@ std::optional<BlockPool::Allocation> BlockPool::allocate() {
   }
   FOVEA_CHECK(refs_[a.block.value] == 0);
   refs_[a.block.value] = 1;
-  ++generation_[a.block.value];
   return a;
 }
 

@@ -22,7 +22,7 @@ class BlockPool {
   explicit BlockPool(int32_t num_blocks);
 
   struct Allocation {
-    BlockId block;  // referenced once, its generation bumped
+    BlockId block;  // referenced once
     bool evicted;   // it was cached: its key must be forgotten
   };
   std::optional<Allocation> allocate();  // nullopt: every block is used
@@ -39,14 +39,11 @@ class BlockPool {
 
   int32_t ref_count(BlockId block) const { return refs_[block.value]; }
   bool is_cached(BlockId block) const { return cached_[block.value] != 0; }
-  // Grows each time the column is given out for new content: a summary made for another generation is stale.
-  uint32_t generation(BlockId block) const { return generation_[block.value]; }
 
  private:
   void unlink(int32_t block);
 
   std::vector<int32_t> refs_;
-  std::vector<uint32_t> generation_;
   std::vector<uint8_t> cached_;
   std::vector<int32_t> freed_;  // stack of freed blocks
   std::vector<int32_t> next_;   // cached list, circular through the sentinel [num_blocks]

@@ -41,20 +41,6 @@ TEST(BlockPool, EvictsTheLeastRecentlyUsedCachedBlockLast) {
   EXPECT_FALSE(pool.allocate().has_value());
 }
 
-TEST(BlockPool, AGenerationNamesOneContent) {
-  BlockPool pool(1);
-  take(pool);
-  const uint32_t generation = pool.generation(BlockId{0});
-  pool.ref(BlockId{0});
-  EXPECT_FALSE(pool.unref(BlockId{0}, true));
-  EXPECT_TRUE(pool.unref(BlockId{0}, true));
-  pool.ref(BlockId{0});  // the same content again
-  EXPECT_EQ(pool.generation(BlockId{0}), generation);
-  pool.unref(BlockId{0}, true);
-  take(pool);
-  EXPECT_NE(pool.generation(BlockId{0}), generation);
-}
-
 TEST(BlockPoolDeath, RefusesReferencesToFreeBlocks) {
   BlockPool pool(2);
   EXPECT_DEATH(pool.ref(BlockId{0}), "bug");
