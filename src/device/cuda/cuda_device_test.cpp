@@ -53,6 +53,27 @@ TEST_F(CudaDeviceTest, CopiesEveryWayAndCountsNoWaitForPinnedMemory) {
   EXPECT_EQ(device_->counters().allocations, before.allocations);
 }
 
+// Strided both ways, in one batch, without a wait; rows further apart than the driver's pitch go one by one.
+TEST_F(CudaDeviceTest, TransfersBatchesOfExtents) {
+  constexpr size_t kFar = size_t{9} << 28;  // above 2^31
+  Buffer from = counted(60), back = pinned(6 * sizeof(int)), a = on_device(60 * sizeof(int)), far = on_device(kFar + sizeof(int));
+  const size_t row = 10 * sizeof(int);
+  const CopyExtent in[] = {{.to = a.data(), .from = from.data(), .bytes = 2 * sizeof(int), .rows = 6, .to_stride = row, .from_stride = row},
+                           {.to = a.as<int>() + 5, .from = from.as<int>() + 9, .bytes = sizeof(int)},
+                           {.to = far.data(), .from = from.as<int>() + 3, .bytes = sizeof(int), .rows = 2, .to_stride = kFar, .from_stride = row}};
+  ASSERT_TRUE(device_->transfer(in, CopyKind::to_device, *stream_).ok());
+  const CopyExtent out[] = {{.to = back.data(), .from = a.as<int>() + 1, .bytes = sizeof(int), .rows = 3, .to_stride = sizeof(int), .from_stride = row},
+                            {.to = back.as<int>() + 3, .from = a.as<int>() + 5, .bytes = sizeof(int)},
+                            {.to = back.as<int>() + 4, .from = far.data(), .bytes = sizeof(int), .rows = 2, .to_stride = sizeof(int), .from_stride = kFar}};
+  ASSERT_TRUE(device_->transfer(out, CopyKind::to_host, *stream_).ok());
+  EXPECT_EQ(device_->counters().synchronizations, 0);
+  ASSERT_TRUE(stream_->synchronize().ok());
+  EXPECT_EQ(std::vector<int>(back.as<int>(), back.as<int>() + 6), (std::vector<int>{1, 11, 21, 9, 3, 13}));
+  const CopyExtent nowhere = {.to = reinterpret_cast<void*>(16), .from = from.data(), .bytes = 40};
+  EXPECT_FALSE(device_->transfer({&nowhere, 1}, CopyKind::to_device, *stream_).ok());
+  EXPECT_TRUE(stream_->synchronize().ok()) << "it was told already";
+}
+
 TEST_F(CudaDeviceTest, MemoryIsZeroed) {
   constexpr size_t kBytes = 3 << 20;
   for (int round = 0; round < 3; ++round) {  // the second and third get what the one before has filled
