@@ -28,7 +28,7 @@ struct ModelInfo {
   int32_t hidden_size = 0;
   int32_t intermediate_size = 0;
   int32_t vocab_size = 0;
-  int64_t parameters = 0;
+  int64_t parameters = 0;    // elements of all weights, vectors among them; a tied head counted once
   int64_t weight_bytes = 0;
   std::string weight_dtype;
   std::string rope;

@@ -82,7 +82,7 @@ ModelInfo describe(const LoadedModel& model, const EngineOptions& options) {
   info.vocab_size = c.vocab_size;
   info.weight_bytes = matrix_bytes(c, model.weights);
   info.weight_dtype = dtype_name(model.weights.embed.dtype);
-  info.parameters = info.weight_bytes / static_cast<int64_t>(dtype_bytes(model.weights.embed.dtype));
+  info.parameters = parameter_count(c);
   info.rope = std::string(rope_kind_name(c.rope.kind)) + " theta=" + std::to_string(c.rope.theta) +
               " factor=" + std::to_string(c.rope.factor) + " original=" + std::to_string(c.rope.original_max_position) +
               " attention=" + std::to_string(c.rope.attention_factor);

@@ -157,6 +157,13 @@ std::vector<WeightMatrix> linear_matrices(const ModelConfig& config, const Model
   return all;
 }
 
+int64_t parameter_count(const ModelConfig& config) {
+  ModelWeights none;
+  int64_t sum = 0;
+  for (const ListedWeight& w : make_list(config, &none).listed) sum += w.rows * w.cols;
+  return sum;
+}
+
 int64_t matrix_bytes(const ModelConfig& config, const ModelWeights& weights) {
   ModelWeights views = weights;
   int64_t sum = 0;

@@ -128,6 +128,9 @@ std::vector<DeniedWeight> denied_weights(const ModelConfig& config);
 // and routers.
 std::vector<WeightMatrix> linear_matrices(const ModelConfig& config, const ModelWeights& weights);
 
+// Elements of all weights, a tied head counted once.
+int64_t parameter_count(const ModelConfig& config);
+
 // Of all matrices in memory, a tied head counted once: what a pass over the model reads.
 int64_t matrix_bytes(const ModelConfig& config, const ModelWeights& weights);
 
