@@ -1,6 +1,5 @@
 #include "engine/engine_impl.h"
 
-#include <fstream>
 #include <string>
 
 namespace fovea {
@@ -32,17 +31,6 @@ Status check_options(const EngineOptions& o) {
   if (o.sparse_extend_max_tokens < 0)
     return bad("--sparse-extend-max-tokens", std::to_string(o.sparse_extend_max_tokens), ">= 0");
   return {};
-}
-
-int64_t available_memory() {
-  std::ifstream in("/proc/meminfo");
-  std::string key;
-  int64_t kib = 0;
-  std::string unit;
-  while (in >> key >> kib >> unit) {
-    if (key == "MemAvailable:") return kib * 1024;
-  }
-  return int64_t{4} << 30;  // a system that does not say
 }
 
 }  // namespace fovea

@@ -13,8 +13,8 @@ Result<SparseRequestState> EngineImpl::request_state(RequestId id, int32_t index
     return Status::invalid_argument("request " + std::to_string(id.value) + ": no answer " + std::to_string(index) + ", it has " +
                                     std::to_string(answers.size()));
   const SequenceId answer = answers[static_cast<size_t>(index)];
-  const auto sequence = sequences_.find(answer);
-  if (sequence == sequences_.end() && !scheduler_->is_held(answer))
+  const LiveAnswer* live = find(answer);
+  if (!live && !scheduler_->is_held(answer))
     return Status::not_found("request " + std::to_string(id.value) + ": its answer " + std::to_string(index) + " is over");
 
   SparseRequestState state;
@@ -33,11 +33,10 @@ Result<SparseRequestState> EngineImpl::request_state(RequestId id, int32_t index
       if (named) state.block_hashes.push_back(key->hex());
     }
   }
-  if (sequence == sequences_.end()) return state;  // held: it has no rows any more
-  const Sequence& s = *sequence->second;
-  state.selected_blocks = s.last_read.blocks();
-  state.bytes_read = s.stats.kv_bytes_read + s.stats.summary_bytes_read;
-  state.bytes_saved = s.stats.kv_bytes_dense - state.bytes_read;
+  if (!live) return state;  // held: it has no rows any more
+  state.selected_blocks = live->last_read.blocks();
+  state.bytes_read = live->stats.kv_bytes_read + live->stats.summary_bytes_read;
+  state.bytes_saved = live->stats.kv_bytes_dense - state.bytes_read;
   return state;
 }
 

@@ -408,6 +408,11 @@ std::span<const int32_t> Scheduler::tokens(SequenceId seq) const { return get(se
 int64_t Scheduler::prompt_tokens(SequenceId seq) const { return get(seq).prompt_size; }
 int64_t Scheduler::cached_tokens(SequenceId seq) const { return get(seq).cached; }
 
+bool Scheduler::keeps(SequenceId seq) const {
+  const Sequence* s = find(seq);
+  return s != nullptr && s->hold && !s->release_pending;
+}
+
 bool Scheduler::is_held(SequenceId seq) const {
   const Sequence* s = find(seq);
   return s != nullptr && s->state == Sequence::State::held;

@@ -18,6 +18,7 @@
 #include "kv/block_key.h"
 #include "kv/block_manager.h"
 #include "kv/cache_op.h"
+#include "runner/step_plan.h"
 
 #include <fovea/status.h>
 #include <fovea/types.h>
@@ -33,9 +34,6 @@
 #include <vector>
 
 namespace fovea {
-
-// A token that was sampled on the device and not read yet: commit() takes it, resolve() replaces it.
-inline constexpr int32_t kUnreadToken = -1;
 
 struct SchedulerConfig {
   int32_t max_num_batched_tokens = 2048;  // rows of a step, >= 1
@@ -134,6 +132,7 @@ class Scheduler {
   int64_t cached_tokens(
       SequenceId seq) const;  // of its prompt: a fork's or a prefix hit's, at first admission
   bool is_held(SequenceId seq) const;
+  bool keeps(SequenceId seq) const;  // it is held, or will be once it finishes
   // Where an answer stands.
   struct Progress {
     SequenceId carrier;            // whose page table it has: its own, or that of the request's first until the prompt is computed

@@ -1,4 +1,4 @@
-#include "engine/mass_sampler.h"
+#include "runner/mass_sampler.h"
 
 #include <algorithm>
 

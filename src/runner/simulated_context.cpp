@@ -1,4 +1,4 @@
-#include "engine/simulated_context.h"
+#include "runner/simulated_context.h"
 
 #include <vector>
 

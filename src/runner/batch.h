@@ -1,24 +1,21 @@
-// Batch: the immutable arrays of one step, built from the scheduler's plan. Rows are ordered by row group: dense prefill
+// Batch: the immutable arrays of one step, built from its plan. Rows are ordered by row group: dense prefill
 // rows, dense decode rows, then the decode rows of each sparse method and the prefill rows of each. Buffers are sized once; what operations read lies in the step's
 // staging memory, and page tables in memory of their own, of which only what changed is copied.
 #pragma once
 
 #include "device/step_memory.h"
-#include "engine/scheduler.h"
-#include "engine/sequence.h"
-#include "kv/block_manager.h"
 #include "model/forward.h"
+#include "runner/step_plan.h"
 #include "sparse/method.h"
 
 #include <fovea/options.h>
 
 #include <memory>
-#include <unordered_map>
 #include <vector>
 
 namespace fovea {
 
-// A configuration of a method that the engine holds, with where its planes lie.
+// A configuration of a method that the runner holds, with where its planes lie.
 struct MethodEntry {
   std::string label;
   std::unique_ptr<Method> method;  // null: dense
@@ -41,11 +38,9 @@ class Batch {
   // Takes the page tables' memory. Errors: resource_exhausted.
   Status init();
 
-  using Sequences = std::unordered_map<SequenceId, std::unique_ptr<Sequence>>;
-
   // Fills the arrays; views stay valid until the next build(). Operations see them after staging.upload() and
-  // upload_tables().
-  void build(const StepPlan& plan, const Scheduler& scheduler, const BlockManager& blocks, const Sequences& sequences);
+  // upload_tables(). `before`: whose tokens the step in flight samples, row by row. Errors: the device's.
+  Status build(const StepInput& plan, std::span<const SampledToken> before);
 
   const ForwardBatch& forward() const { return forward_; }
   ForwardBatch& forward() { return forward_; }
@@ -54,25 +49,21 @@ class Batch {
   bool is_pure_decode() const { return pure_decode_; }
   // The rows of a decode group that a step of this many rows is padded to.
   static int32_t padded_rows(int32_t rows);
-  // The sequence whose token a row is (null: padding), and whether the row went through the decode method.
-  Sequence* row_sequence(int32_t row) const { return row_owner_[row]; }
+  // Whose token a row is (null: padding), and whether it is one of a question or answer.
+  RowOwner* row_owner(int32_t row) const { return row_owner_[row]; }
   bool row_is_decode(int32_t row) const { return row_decode_[row] != 0; }
+  int32_t plan_row(int32_t row) const { return row_plan_[row]; }  // -1: padding
   int64_t row_position(int32_t row) const { return positions_.host()[row]; }
   // Index into logits of a plan's row, -1 where none was asked for.
   int32_t logit_index(size_t plan_row) const { return logit_index_[plan_row]; }
 
  private:
-  struct Piece {
-    const ScheduledRows* rows;
-    Sequence* sequence;
-    size_t plan_row;
-  };
-  int32_t group_of(const ScheduledRows& rows) const;
-  void emit_group(int32_t group, const Scheduler& scheduler, const BlockManager& blocks);
-  void emit_piece(const Piece& piece, int32_t group, int32_t seq_in_group, int32_t first_row,
-                  const Scheduler& scheduler, const BlockManager& blocks);
+  int32_t group_of(const PlannedRows& rows) const;
+  Status emit_group(int32_t group, const StepInput& plan);
+  Status emit_rows(const PlannedRows& rows, int32_t seq_in_group, size_t plan_row);
+  int32_t token_id(const PlannedRows& rows, int32_t token);
   void pad_group(RowGroup* group);
-  void set_table(int32_t row, std::span<const BlockPlace> blocks);
+  Status set_table(int32_t row, std::span<const BlockPlace> blocks);
 
   // What the device holds of one row of the page tables, and what it does not hold yet.
   struct TableRow {
@@ -83,14 +74,16 @@ class Batch {
   const BatchLimits limits_;
   std::vector<MethodEntry>& methods_;
   Device& device_;
-  std::vector<std::vector<Piece>> pieces_;  // [groups]: as Batch's head says; 0 dense prefill, 1 dense decode
+  std::vector<std::vector<size_t>> pieces_;  // [groups] rows of the plan: as Batch's head says; 0 dense prefill, 1 dense decode
   std::vector<RowGroup> groups_;
   Staged<int32_t> ids_, positions_, q_indptr_, seq_len_, row_seq_, row_len_, logit_rows_;
   Staged<int64_t> slots_;
-  std::vector<int32_t> row_budget_, logit_index_;
+  std::vector<int32_t> row_budget_, row_plan_, logit_index_;
   std::vector<SequenceId> row_ids_;
-  std::vector<Sequence*> row_owner_;
+  std::vector<RowOwner*> row_owner_;
   std::vector<uint8_t> row_decode_;
+  std::span<const SampledToken> before_;
+  size_t before_at_ = 0;  // where the last one was found: sequences keep their order
   int32_t num_logit_rows_ = 0;
   bool pure_decode_ = false;
   // [pieces, max_blocks]. On a GPU `host_tables_` is pinned and mirrors `tables_`; on the CPU they are one.

@@ -1,7 +1,6 @@
-#include "engine/sample_batch.h"
+#include "runner/sample_batch.h"
 
 #include "base/check.h"
-#include "engine/sampler.h"
 
 #include <algorithm>
 #include <cstring>
@@ -22,17 +21,21 @@ Status SampleBatch::init() {
   return {};
 }
 
-Status SampleBatch::build(const StepPlan& plan, const Batch& batch, const Scheduler& scheduler, const Batch::Sequences& sequences) {
+Status SampleBatch::build(const StepInput& plan, const Batch& batch) {
   targets_.clear();
   history_.clear();
   has_penalties_ = false;
   history_indptr_.host()[0] = 0;
   if (batch.is_pure_decode()) {
-    for (int32_t row = 0; row < batch.forward().tokens; ++row) set_row(row, row, batch.row_sequence(row), &scheduler);
+    // Row r of the batch, padding included; the groups of a batch take rows out of the plan's order.
+    for (int32_t row = 0; row < batch.forward().tokens; ++row) {
+      const int32_t piece = batch.plan_row(row);
+      add_row(row, piece < 0 ? nullptr : &plan.samples[static_cast<size_t>(plan.rows[static_cast<size_t>(piece)].first_sample)]);
+    }
   } else {
     for (size_t i = 0; i < plan.rows.size(); ++i) {
-      for (SequenceId id : plan.rows[i].sample_for)
-        set_row(static_cast<int32_t>(targets_.size()), batch.logit_index(i), sequences.at(id).get(), &scheduler);
+      const PlannedRows& rows = plan.rows[i];
+      for (int32_t s = 0; s < rows.num_samples; ++s) add_row(batch.logit_index(i), &plan.samples[static_cast<size_t>(rows.first_sample + s)]);
     }
   }
   if (history_.empty()) return {};
@@ -46,30 +49,24 @@ Status SampleBatch::build(const StepPlan& plan, const Batch& batch, const Schedu
   return {};
 }
 
-void SampleBatch::set_row(int32_t row, int32_t logit_row, Sequence* s, const Scheduler* scheduler) {
+void SampleBatch::add_row(int32_t logit_row, const PlannedSample* sample) {
+  const auto row = static_cast<int32_t>(targets_.size());
   FOVEA_CHECK(row < max_rows_);
-  static const SamplingParams kPadding = [] {
-    SamplingParams p;
-    p.temperature = 0;
-    return p;
-  }();
-  const SamplingParams& p = s ? s->sampling : kPadding;
+  static const SamplingParams kPadding{.temperature = 0};
+  const SamplingParams& p = sample ? *sample->params : kPadding;
   temperature_.host()[row] = p.temperature;
   top_k_.host()[row] = p.top_k;
   top_p_.host()[row] = p.top_p;
   min_p_.host()[row] = p.min_p;
   penalty_.host()[row] = p.repetition_penalty;
-  uniform_.host()[row] = s ? sample_uniform(s->seed, s->index, static_cast<int64_t>(scheduler->tokens(s->id).size()) - s->prompt_tokens) : 0.0f;
+  uniform_.host()[row] = sample ? sample->uniform : 0.0f;
   row_index_.host()[row] = logit_row;
   if (p.repetition_penalty != 1.0f) {
     has_penalties_ = true;
-    add_history(scheduler->tokens(s->id));
+    add_history(sample->history);
   }
   history_indptr_.host()[row + 1] = static_cast<int32_t>(history_.size());
-  targets_.push_back({});
-  if (!s) return;
-  targets_.back() = {s->id, s->request, s->index, logit_row};
-  s->sample_row = row;
+  targets_.push_back({sample ? sample->sequence : SequenceId{}, 0});
 }
 
 void SampleBatch::add_history(std::span<const TokenId> tokens) {

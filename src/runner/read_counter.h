@@ -5,13 +5,15 @@
 #pragma once
 
 #include "device/device.h"
-#include "engine/batch.h"
-#include "engine/mass_sampler.h"
 #include "model/forward.h"
+#include "runner/batch.h"
+#include "runner/mass_sampler.h"
 
 #include <fovea/engine.h>
 
 #include <functional>
+#include <span>
+#include <utility>
 #include <vector>
 
 namespace fovea {
@@ -26,16 +28,20 @@ class ReadCounter final : public SelectionObserver {
   bool wants_selections() const;
   void on_selection(const RowGroup& group, LayerIdx layer, const Selection& selection, const LayerScores* scores) override;
 
-  // What a step's counts are added to once they arrive.
+  // The device failed under a trace: told after the forward pass.
+  Status take_error() { return std::exchange(error_, Status()); }
+
+  // A question or answer row whose keys the device counts, until the count is read.
   struct Row {
-    SequenceId seq;
+    SequenceId sequence;
     int32_t row = 0;
     int64_t len = 0;
-    bool counted = false;  // attention counts its keys
+    bool counted = false;  // else it read all of them
     int64_t summary_bytes = 0;
   };
-  void note_step(std::vector<Row>* rows) const;
-  void count_step(const std::vector<Row>& rows, const int64_t* keys_read, const Batch::Sequences& sequences) const;
+  void note_step(std::vector<Row>* rows) const;  // after the batch was built; no rows where the host counts
+  // Appends what each row read; keys_read: [rows of the step].
+  void count_step(std::span<const Row> rows, const int64_t* keys_read, std::vector<RowRead>* out) const;
 
  private:
   void count(const RowGroup& group, LayerIdx layer, const Selection& selection, int32_t row, int32_t list) const;
@@ -49,6 +55,7 @@ class ReadCounter final : public SelectionObserver {
   Stream& stream_;
   MassSampler mass_;
   std::function<void(const SelectionTrace&)> trace_;
+  Status error_;
   Selection host_selection_;
   std::vector<int32_t> host_units_, host_counts_;
 };

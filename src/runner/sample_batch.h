@@ -1,19 +1,12 @@
-// SampleBatch: which rows of logits a step samples, and how: SampleParams from the sequences' own parameters.
+// SampleBatch: which rows of logits a step samples, and how: SampleParams from the requests' own parameters.
 #pragma once
 
 #include "device/step_memory.h"
-#include "engine/batch.h"
+#include "runner/batch.h"
 
 #include <vector>
 
 namespace fovea {
-
-struct SampleTarget {
-  SequenceId seq;
-  RequestId request;
-  int32_t answer = 0;
-  int32_t logit_row = 0;
-};
 
 class SampleBatch {
  public:
@@ -23,10 +16,11 @@ class SampleBatch {
 
   // After batch.build(). In a pure decode step sampled row r is row r of the batch, padding included, so that one captured
   // graph serves every step of that size; else only what the plan asks for is sampled, in its order.
-  Status build(const StepPlan& plan, const Batch& batch, const Scheduler& scheduler, const Batch::Sequences& sequences);
+  Status build(const StepInput& plan, const Batch& batch);
 
-  // Sampled row i is for targets()[i]; padding has no sequence.
-  const std::vector<SampleTarget>& targets() const { return targets_; }
+  // Sampled row i is for targets()[i], drawn from row logit_rows()[i] of the logits; padding has no sequence.
+  std::span<const SampledToken> targets() const { return targets_; }
+  std::span<const int32_t> logit_rows() const { return {row_index_.host(), targets_.size()}; }
   bool has_penalties() const { return has_penalties_; }
   SampleParams params(const float* logits) const;
   const int32_t* tokens() const { return tokens_.as<int32_t>(); }  // [max_rows], device memory; stays until the next step
@@ -35,7 +29,7 @@ class SampleBatch {
   void upload_history(Stream& stream);
 
  private:
-  void set_row(int32_t row, int32_t logit_row, Sequence* sequence, const Scheduler* scheduler);
+  void add_row(int32_t logit_row, const PlannedSample* sample);
   void add_history(std::span<const TokenId> tokens);
 
   const int32_t max_rows_;
@@ -44,7 +38,7 @@ class SampleBatch {
   Staged<float> temperature_, top_p_, min_p_, penalty_, uniform_;
   Staged<int32_t> top_k_, row_index_, history_indptr_;
   Buffer tokens_;
-  std::vector<SampleTarget> targets_;
+  std::vector<SampledToken> targets_;
   bool has_penalties_ = false;
   std::vector<int32_t> history_;  // of this step's rows: each token that occurred, once
   std::vector<uint8_t> seen_;     // [vocab]

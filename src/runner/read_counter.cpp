@@ -1,6 +1,5 @@
-#include "engine/read_counter.h"
+#include "runner/read_counter.h"
 
-#include "base/check.h"
 #include "kernels/common/selection_reader.h"
 
 namespace fovea {
@@ -9,7 +8,7 @@ bool ReadCounter::wants_selections() const {
   if (device_.is_host()) return true;
   if (!trace_) return false;
   for (int32_t row = 0; row < batch_.forward().tokens; ++row) {
-    if (const Sequence* s = batch_.row_sequence(row); s && s->trace) return true;
+    if (const RowOwner* s = batch_.row_owner(row); s && s->trace) return true;
   }
   return false;
 }
@@ -18,28 +17,28 @@ void ReadCounter::on_selection(const RowGroup& group, LayerIdx layer, const Sele
   const Selection& seen = on_host(selection);
   for (int32_t r = 0; r < group.rows; ++r) {
     const int32_t row = group.first_row + r, list = SelectionReader(seen).list_of(r);
-    const Sequence* seq = batch_.row_sequence(row);
-    if (!seq) continue;
+    const RowOwner* owner = batch_.row_owner(row);
+    if (!owner) continue;
     if (device_.is_host()) batch_.row_is_decode(row) ? count(group, layer, seen, r, list) : count_prefill(group, seen, r, list);
-    if (seq->trace && trace_) show(group, layer, seen, r, list, scores);
+    if (owner->trace && trace_) show(group, layer, seen, r, list, scores);
   }
 }
 
 void ReadCounter::show(const RowGroup& group, LayerIdx layer, const Selection& selection, int32_t r, int32_t list,
                        const LayerScores* scores) {
   const int32_t row = group.first_row + r;
-  const Sequence& seq = *batch_.row_sequence(row);
+  const RowOwner& owner = *batch_.row_owner(row);
   const int64_t len = batch_.row_position(row) + 1;
-  SelectionTrace t{seq.request, seq.index, len - 1, layer, &selection, list};
+  SelectionTrace t{owner.request, owner.index, len - 1, layer, &selection, list};
   t.blocks = static_cast<int32_t>((len + shape_.block_size - 1) / shape_.block_size);
   t.prefill = !batch_.row_is_decode(row);
-  const bool answers = !t.prefill && len >= seq.prompt_tokens;
-  if (seq.trace_mass && answers && scores) t.block_mass = mass_.sample(group, r, static_cast<int32_t>(len), *scores);
+  const bool answers = !t.prefill && len >= owner.prompt_tokens;
+  if (owner.trace_mass && answers && scores) t.block_mass = mass_.sample(group, r, static_cast<int32_t>(len), *scores);
   trace_(t);
 }
 
 void ReadCounter::count_prefill(const RowGroup& group, const Selection& selection, int32_t r, int32_t list) const {
-  RequestStats& stats = batch_.row_sequence(group.first_row + r)->stats;
+  RequestStats& stats = batch_.row_owner(group.first_row + r)->stats;
   const int64_t len = batch_.row_position(group.first_row + r) + 1;
   const SelectionReader reader(selection);
   const int32_t lists = reader.groups();
@@ -50,11 +49,11 @@ void ReadCounter::count_prefill(const RowGroup& group, const Selection& selectio
 }
 
 void ReadCounter::count(const RowGroup& group, LayerIdx layer, const Selection& selection, int32_t r, int32_t list) const {
-  Sequence& sequence = *batch_.row_sequence(group.first_row + r);
-  RequestStats& stats = sequence.stats;
+  RowOwner& owner = *batch_.row_owner(group.first_row + r);
+  RequestStats& stats = owner.stats;
   const int64_t len = batch_.row_position(group.first_row + r) + 1;
-  if (layer.value == 0) sequence.last_read.begin(len - 1, shape_.block_size);
-  if (!group.method || group.policy->rule(layer) != LayerRule::dense) sequence.last_read.add(selection, list, len - 1);
+  if (layer.value == 0) owner.last_read.begin(len - 1, shape_.block_size);
+  if (!group.method || group.policy->rule(layer) != LayerRule::dense) owner.last_read.add(selection, list, len - 1);
   int64_t tokens = 0;  // over KV heads
   const SelectionReader reader(selection);
   for (int32_t h = 0; h < shape_.kv_heads; ++h) tokens += reader.tokens(list, reader.groups_of(h, shape_.kv_heads).first, len);
@@ -74,7 +73,10 @@ const Selection& ReadCounter::on_host(const Selection& s) {
   host_units_.resize(cells * static_cast<size_t>(s.capacity));
   device_.copy(host_counts_.data(), s.counts, sizeof(int32_t) * host_counts_.size(), CopyKind::to_host, stream_);
   device_.copy(host_units_.data(), s.units, sizeof(int32_t) * host_units_.size(), CopyKind::to_host, stream_);
-  FOVEA_CHECK(stream_.synchronize().ok());
+  if (Status s = stream_.synchronize(); !s.ok()) {
+    error_ = std::move(s);
+    host_counts_.assign(cells, 0);
+  }
   host_selection_ = s;
   host_selection_.counts = host_counts_.data();
   host_selection_.units = host_units_.data();
@@ -86,7 +88,7 @@ void ReadCounter::note_step(std::vector<Row>* rows) const {
   if (device_.is_host()) return;
   for (const RowGroup& g : batch_.forward().groups) {
     for (int32_t row = g.first_row; row < g.first_row + g.rows; ++row) {
-      const Sequence* s = batch_.row_sequence(row);
+      const RowOwner* s = batch_.row_owner(row);
       if (!s || !batch_.row_is_decode(row)) continue;
       Row r{s->id, row, batch_.row_position(row) + 1, g.method != nullptr, 0};
       for (int32_t layer = 0; g.method && layer < shape_.num_layers; ++layer) {
@@ -97,16 +99,10 @@ void ReadCounter::note_step(std::vector<Row>* rows) const {
   }
 }
 
-void ReadCounter::count_step(const std::vector<Row>& rows, const int64_t* keys_read, const Batch::Sequences& sequences) const {
+void ReadCounter::count_step(std::span<const Row> rows, const int64_t* keys_read, std::vector<RowRead>* out) const {
   for (const Row& r : rows) {
-    const auto it = sequences.find(r.seq);
-    if (it == sequences.end()) continue;
-    RequestStats& stats = it->second->stats;
-    const int64_t dense = r.len * shape_.kv_heads * shape_.num_layers;
-    stats.kv_bytes_read += (r.counted ? keys_read[r.row] : dense) * shape_.kv_bytes_per_token_head;
-    stats.kv_bytes_dense += dense * shape_.kv_bytes_per_token_head;
-    stats.summary_bytes_read += r.summary_bytes;
-    ++stats.rows_by_method;
+    const int64_t dense = r.len * shape_.kv_heads * shape_.num_layers, bytes = shape_.kv_bytes_per_token_head;
+    out->push_back({r.sequence, (r.counted ? keys_read[r.row] : dense) * bytes, dense * bytes, r.summary_bytes});
   }
 }
 

@@ -1,4 +1,4 @@
-#include "engine/batch.h"
+#include "runner/batch.h"
 
 #include "base/check.h"
 
@@ -21,10 +21,11 @@ Batch::Batch(const BatchLimits& limits, std::vector<MethodEntry>& methods, Devic
   seq_len_ = staging.take<int32_t>(tables_capacity_);
   logit_rows_ = staging.take<int32_t>(tables_capacity_);
   row_budget_.resize(rows);
+  row_plan_.resize(rows);
   row_ids_.resize(rows);
   row_owner_.resize(rows);
   row_decode_.resize(rows);
-  logit_index_.reserve(limits.max_seqs);
+  logit_index_.reserve(tables_capacity_);
   table_rows_.resize(tables_capacity_);
 }
 
@@ -43,28 +44,29 @@ int32_t Batch::padded_rows(int32_t rows) {
   return (rows + 31) / 32 * 32;
 }
 
-int32_t Batch::group_of(const ScheduledRows& rows) const {
-  const bool prefill = rows.phase == Phase::prefill;
-  if (rows.route.method == 0) return prefill ? 0 : 1;
-  return 2 + (prefill ? static_cast<int32_t>(methods_.size()) : 0) + rows.route.method;
+int32_t Batch::group_of(const PlannedRows& rows) const {
+  if (rows.method == 0) return rows.prefill ? 0 : 1;
+  return 2 + (rows.prefill ? static_cast<int32_t>(methods_.size()) : 0) + rows.method;
 }
 
-void Batch::build(const StepPlan& plan, const Scheduler& scheduler, const BlockManager& blocks,
-                  const Sequences& sequences) {
+Status Batch::build(const StepInput& plan, std::span<const SampledToken> before) {
   FOVEA_CHECK(plan.num_tokens <= limits_.max_rows);
   for (auto& p : pieces_) p.clear();
-  for (size_t i = 0; i < plan.rows.size(); ++i) {
-    pieces_[static_cast<size_t>(group_of(plan.rows[i]))].push_back({&plan.rows[i], sequences.at(plan.rows[i].seq).get(), i});
-  }
   groups_.clear();
   num_logit_rows_ = 0;
   logit_index_.assign(plan.rows.size(), -1);
   tables_used_ = 0;
+  before_ = before;
+  before_at_ = 0;
   forward_ = ForwardBatch{};
   pure_decode_ = limits_.pad_decodes;
-  for (const ScheduledRows& rows : plan.rows) pure_decode_ &= rows.phase == Phase::decode && rows.sample_for.size() == 1;
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    const PlannedRows& rows = plan.rows[i];
+    pieces_[static_cast<size_t>(group_of(rows))].push_back(i);
+    pure_decode_ &= !rows.prefill && rows.tokens.size() == 1 && rows.num_samples == 1;
+  }
   for (size_t group = 0; group < pieces_.size(); ++group) {
-    if (!pieces_[group].empty()) emit_group(static_cast<int32_t>(group), scheduler, blocks);
+    if (!pieces_[group].empty()) FOVEA_TRY(emit_group(static_cast<int32_t>(group), plan));
   }
   forward_.ids = ids_.device();
   forward_.positions = positions_.device();
@@ -72,10 +74,11 @@ void Batch::build(const StepPlan& plan, const Scheduler& scheduler, const BlockM
   forward_.groups = groups_;
   forward_.logit_rows = logit_rows_.device();
   forward_.num_logit_rows = num_logit_rows_;
+  return {};
 }
 
-void Batch::emit_group(int32_t group, const Scheduler& scheduler, const BlockManager& blocks) {
-  const std::vector<Piece>& pieces = pieces_[group];
+Status Batch::emit_group(int32_t group, const StepInput& plan) {
+  const std::vector<size_t>& pieces = pieces_[static_cast<size_t>(group)];
   RowGroup g;
   const auto methods = static_cast<int32_t>(methods_.size());
   const bool prefill = group == 0 || group >= 2 + methods;
@@ -89,7 +92,7 @@ void Batch::emit_group(int32_t group, const Scheduler& scheduler, const BlockMan
   g.seq_len = seq_len_.device() + first_table;
   g.table = {device_tables_.as<int32_t>() + int64_t{first_table} * limits_.max_blocks, limits_.max_blocks, 0};
   FOVEA_CHECK(tables_used_ + g.num_seqs <= tables_capacity_);
-  for (int32_t s = 0; s < g.num_seqs; ++s) emit_piece(pieces[s], group, s, g.first_row, scheduler, blocks);
+  for (int32_t s = 0; s < g.num_seqs; ++s) FOVEA_TRY(emit_rows(plan.rows[pieces[s]], s, pieces[s]));
   if (pure_decode_) pad_group(&g);
   g.rows = forward_.tokens - g.first_row;
   int32_t* indptr = q_indptr_.host() + indptr_at;
@@ -105,33 +108,45 @@ void Batch::emit_group(int32_t group, const Scheduler& scheduler, const BlockMan
               g.num_seqs, indptr, seq_len_.host() + first_table};
   }
   groups_.push_back(g);
+  return {};
 }
 
-void Batch::emit_piece(const Piece& piece, int32_t group, int32_t seq_in_group, int32_t first_row,
-                       const Scheduler& scheduler, const BlockManager& blocks) {
-  const std::span<const TokenId> tokens = scheduler.tokens(piece.rows->seq);
-  const int64_t base = piece.rows->first_position;
-  for (int32_t i = 0; i < piece.rows->num_tokens; ++i) {
+// What the embedding reads: a token, or -1 - i for the one that row i of the step in flight samples.
+int32_t Batch::token_id(const PlannedRows& rows, int32_t token) {
+  if (token != kUnreadToken) return token;
+  for (size_t tried = 0; tried < before_.size(); ++tried) {
+    const size_t i = (before_at_ + tried) % before_.size();
+    if (!(before_[i].sequence == rows.owner->id)) continue;
+    before_at_ = i + 1;
+    return -1 - static_cast<int32_t>(i);
+  }
+  FOVEA_CHECK(false);
+  return 0;
+}
+
+Status Batch::emit_rows(const PlannedRows& rows, int32_t seq_in_group, size_t plan_row) {
+  const int32_t bs = limits_.block_size;
+  for (size_t i = 0; i < rows.tokens.size(); ++i) {
     const int32_t row = forward_.tokens++;
-    const int64_t position = base + i;
-    const TokenId token = tokens[position];
-    ids_.host()[row] = token == kUnreadToken ? -1 - piece.sequence->sample_row : token;
+    const int64_t position = rows.first_position + static_cast<int64_t>(i);
+    ids_.host()[row] = token_id(rows, rows.tokens[i]);
     positions_.host()[row] = static_cast<int32_t>(position);
-    slots_.host()[row] = blocks.slot_of(piece.rows->seq, position);
+    slots_.host()[row] = int64_t{rows.blocks[static_cast<size_t>(position / bs)].block().value} * bs + position % bs;
     row_seq_.host()[row] = seq_in_group;
     row_len_.host()[row] = static_cast<int32_t>(position + 1);
-    row_budget_[row] = piece.sequence->budget_tokens;
-    row_ids_[row] = piece.rows->seq;
-    row_owner_[row] = piece.sequence;
-    row_decode_[row] = piece.rows->phase != Phase::prefill;
+    row_budget_[row] = rows.budget_tokens;
+    row_plan_[row] = static_cast<int32_t>(plan_row);
+    row_ids_[row] = rows.owner->id;
+    row_owner_[row] = rows.owner;
+    row_decode_[row] = !rows.prefill;
   }
-  const int64_t len = base + piece.rows->num_tokens;
-  seq_len_.host()[tables_used_] = static_cast<int32_t>(len);
-  set_table(tables_used_++, blocks.table(piece.rows->seq).places().first(static_cast<size_t>(blocks.blocks_for(len))));
-  if (!piece.rows->sample_for.empty()) {
-    logit_index_[piece.plan_row] = num_logit_rows_;
+  seq_len_.host()[tables_used_] = static_cast<int32_t>(rows.first_position + static_cast<int64_t>(rows.tokens.size()));
+  FOVEA_TRY(set_table(tables_used_++, rows.blocks));
+  if (rows.num_samples > 0) {
+    logit_index_[plan_row] = num_logit_rows_;
     logit_rows_.host()[num_logit_rows_++] = forward_.tokens - 1;
   }
+  return {};
 }
 
 // Rows that read nothing and write nothing, up to the next size that graphs are kept for.
@@ -146,6 +161,7 @@ void Batch::pad_group(RowGroup* g) {
     row_seq_.host()[row] = g->num_seqs;
     row_len_.host()[row] = 0;
     row_budget_[row] = 0;
+    row_plan_[row] = -1;
     row_ids_[row] = SequenceId{};
     row_owner_[row] = nullptr;
     row_decode_[row] = 1;
@@ -154,12 +170,12 @@ void Batch::pad_group(RowGroup* g) {
   }
 }
 
-void Batch::set_table(int32_t row, std::span<const BlockPlace> blocks) {
+Status Batch::set_table(int32_t row, std::span<const BlockPlace> blocks) {
   const int64_t size = static_cast<int64_t>(blocks.size());
   const auto block_of = [](const BlockPlace& place) { return place.block().value; };
   if (device_.is_host()) {
     std::transform(blocks.begin(), blocks.end(), device_tables_.as<int32_t>() + row * limits_.max_blocks, block_of);
-    return;
+    return {};
   }
   int32_t* mirror = host_tables_.as<int32_t>() + row * limits_.max_blocks;
   TableRow& r = table_rows_[row];
@@ -167,13 +183,14 @@ void Batch::set_table(int32_t row, std::span<const BlockPlace> blocks) {
   int64_t same = std::mismatch(mirror, mirror + std::min(size, r.size), blocks.data(), equal).first - mirror;
   if (same < r.size && same < size && copy_pending_) {
     // An entry that may be on its way is about to be overwritten: another sequence has this row now.
-    FOVEA_CHECK(tables_copied_->wait().ok());
+    FOVEA_TRY(tables_copied_->wait());
     copy_pending_ = false;
   }
   std::transform(blocks.begin() + same, blocks.end(), mirror + same, block_of);
   r.changed_from = same;
   r.changed_to = size;
   r.size = std::max(size, same == std::min(size, r.size) ? r.size : size);
+  return {};
 }
 
 Status Batch::upload_tables(Stream& stream) {

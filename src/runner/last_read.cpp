@@ -1,4 +1,4 @@
-#include "engine/last_read.h"
+#include "runner/last_read.h"
 
 #include "kernels/common/selection_reader.h"
 

@@ -3,7 +3,7 @@
 
 #include "base/arena.h"
 #include "device/device.h"
-#include "engine/batch.h"
+#include "runner/batch.h"
 #include "kv/kv_cache.h"
 
 namespace fovea {

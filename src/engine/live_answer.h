@@ -1,0 +1,33 @@
+// LiveAnswer: the engine's side of one answer: its text, its counters, its times. Its tokens lie with the scheduler.
+#pragma once
+
+#include "engine/stop_matcher.h"
+#include "runner/step_plan.h"
+#include "text/tokenizer/tokenizer.h"
+
+#include <fovea/request.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace fovea {
+
+struct LiveAnswer : RowOwner {
+  SamplingParams sampling;
+  uint64_t seed = 0;
+  int32_t method = 0;             // of questions and answers: index into the runner's methods; 0: dense
+  int32_t prefill_method = 0;     // of the prompt, likewise
+  int32_t budget_tokens = 0;
+  bool finished = false;
+
+  int32_t output_tokens = 0;
+  std::optional<StreamDecoder> decoder;  // none without a tokenizer
+  StopMatcher stops{{}};
+
+  double submitted_s = 0;
+  double first_scheduled_s = -1;
+  double first_token_s = -1;
+  double last_token_s = -1;
+};
+
+}  // namespace fovea

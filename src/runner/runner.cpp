@@ -1,0 +1,306 @@
+// Making a runner; runner_step.cpp: its steps.
+#include "runner/runner.h"
+
+#include "base/check.h"
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/ref/ref_ops.h"
+#include "model/attend.h"
+#include "sparse/registry.h"
+
+#include <algorithm>
+#include <fstream>
+#include <string_view>
+
+namespace fovea {
+namespace {
+
+constexpr size_t kMethodsMax = kGroupsMax / 2 - 1;  // each with prefill and decode rows, and the dense ones
+
+// The fused cache write keeps the codes of one codec; where it is the only one that makes codes, no other may be asked for.
+Status check_codecs(const std::vector<MethodEntry>& methods) {
+  const MethodEntry* first = nullptr;
+  CodesView view;
+  for (const MethodEntry& e : methods) {
+    if (!e.method || !e.method->codes_view(nullptr, &view)) continue;
+    if (first && e.method->planes()[0].name != first->method->planes()[0].name)
+      return Status::unsupported(e.label + ": its hash codes differ from those of " + first->label + "; a GPU keeps one kind");
+    if (!first) first = &e;
+  }
+  return {};
+}
+
+// Methods that name the same plane share it.
+Status add_plane(PlaneSpec plane, const std::string& method, std::vector<PlaneSpec>* planes) {
+  const auto same = std::find_if(planes->begin(), planes->end(), [&](const PlaneSpec& p) { return p.name == plane.name; });
+  if (same == planes->end()) {
+    planes->push_back(std::move(plane));
+    return {};
+  }
+  if (*same == plane) return {};
+  return Status::internal("method " + method + ": its plane " + plane.name + " differs from that of another method");
+}
+
+// Bytes the system could give now.
+int64_t available_memory() {
+  std::ifstream in("/proc/meminfo");
+  std::string key;
+  int64_t kib = 0;
+  std::string unit;
+  while (in >> key >> kib >> unit) {
+    if (key == "MemAvailable:") return kib * 1024;
+  }
+  return int64_t{4} << 30;  // a system that does not say
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Runner>> Runner::create(EngineOptions& options, const ModelConfig& config, const ModelShape& shape,
+                                               ModelWeights& weights, RunnerParts parts) {
+  std::unique_ptr<Runner> runner(new Runner(options, config, shape, std::move(parts)));
+  FOVEA_TRY(runner->init(weights));
+  return runner;
+}
+
+Status Runner::init(ModelWeights& weights) {
+  FOVEA_TRY(make_device());
+  if (options_.max_num_batched_tokens == 0) options_.max_num_batched_tokens = device_->is_host() ? 512 : 2048;
+  options_.max_num_seqs = std::min(options_.max_num_seqs, options_.max_num_batched_tokens);
+  FOVEA_ASSIGN(weights_, place_weights(weights, config_, *device_, *stream_));
+  if (!device_->is_host()) weights.owner.reset();  // the copy serves; the file need not stay mapped
+  FOVEA_TRY(make_ops());
+  FOVEA_TRY(make_transformer());
+  staging_ = std::make_unique<StepMemory>(*device_);
+  FOVEA_TRY(make_methods());
+  FOVEA_TRY(prepare_ops(weights));
+  FOVEA_TRY(make_step_buffers());
+  return make_cache();  // last: it takes what the others leave
+}
+
+Status Runner::make_device() {
+  device_ = std::move(parts_.device);
+  const bool host_only = config_.deepseek.has_value() && options_.device == "auto";
+  if (!device_ && options_.device != "cpu" && !options_.use_reference_ops && !host_only) {
+    Result<std::unique_ptr<Device>> cuda = make_cuda_device();
+    if (cuda.ok()) {
+      device_ = std::move(cuda).value();
+    } else if (options_.device == "cuda") {
+      return cuda.status();
+    }
+  }
+  if (!device_) device_ = make_cpu_device();
+  stream_ = device_->make_stream();
+  return {};
+}
+
+Status Runner::make_transformer() {
+  const ModelConfig& c = config_;
+  if (!c.deepseek) {
+    transformer_ = make_llama(c, *weights_);
+    return {};
+  }
+  const ForwardLimits limits{max_rows(), options_.max_num_seqs, options_.max_model_len, ops_->supported()};
+  FOVEA_ASSIGN(transformer_, make_deepseek_v32(c, *weights_, limits, *device_));
+  return {};
+}
+
+// Padding to the sizes that graphs are kept for at most doubles a decode step (Batch::padded_rows).
+int32_t Runner::max_rows() const {
+  return device_->is_host() ? options_.max_num_batched_tokens : std::max(options_.max_num_batched_tokens, 2 * options_.max_num_seqs);
+}
+
+int32_t Runner::max_logits() const { return device_->is_host() ? options_.max_num_seqs : 2 * options_.max_num_seqs; }
+
+Status Runner::add_method(const MethodOptions& o) {
+  const std::string label = o.label.empty() ? o.name : o.label;
+  if (method_index(label) >= 0) {
+    return label == "dense" && o.name == "dense" ? Status() : Status::invalid_argument("method " + label + " is given twice");
+  }
+  FOVEA_ASSIGN(auto method, parts_.make_method ? parts_.make_method(o) : make_method(o));
+  if (method && shape_.kv_lora_rank > 0 && !method->reads_latents())
+    return Status::unsupported(label + ": " + config_.architecture + " caches latents, which only dense and dsa read");
+  if (method) {
+    if (Status s = method->attach(shape_, {max_rows(), options_.max_model_len, ops_->supported()}, *device_, *staging_); !s.ok())
+      return label == o.name ? s : s.with_context(label);
+    const int32_t tile = method->prefill_alignment();
+    if (tile > 1 && tile % options_.block_size != 0)
+      return Status::invalid_argument(label + ": its tiles of " + std::to_string(tile) + " tokens are no multiple of --block-size " +
+                                      std::to_string(options_.block_size));
+    if (tile > options_.max_num_batched_tokens)
+      return Status::invalid_argument(label + ": its tiles of " + std::to_string(tile) + " tokens do not fit --max-num-batched-tokens " +
+                                      std::to_string(options_.max_num_batched_tokens));
+  }
+  auto policy = LayerPolicy::make(config_.num_layers, method ? method->dense_layers() : std::vector<int32_t>(),
+                                  method ? method->reuse_layers() : std::vector<int32_t>());
+  if (!policy.ok()) return policy.status().with_context(label);
+  methods_.push_back({label, std::move(method), std::move(policy).value(), {}});
+  return {};
+}
+
+// A default may name a configuration that is held, or a method, which is then held with its own defaults.
+Status Runner::resolve_default(const char* flag, std::string* label) {
+  const bool prefill = std::string_view(flag) == "--prefill-method";
+  if (*label == "auto") *label = shape_.index_topk > 0 ? "dsa" : "dense";
+  if (method_index(*label) < 0) {
+    Result<MethodOptions> spec = parse_method_spec(*label);
+    if (!spec.ok()) return spec.status().with_context(flag);
+    FOVEA_TRY(add_method(*spec));
+  }
+  const Method* m = methods_[static_cast<size_t>(method_index(*label))].method.get();
+  if (m && !(prefill ? m->prefills() : m->decodes()))
+    return Status::invalid_argument(std::string(flag) + " " + *label + ": it serves " + (prefill ? "questions and answers, not prompts" : "prompts, not questions and answers"));
+  return {};
+}
+
+Status Runner::make_methods() {
+  FOVEA_TRY(add_method(MethodOptions{}));
+  for (const MethodOptions& o : options_.methods) FOVEA_TRY(add_method(o));
+  FOVEA_TRY(resolve_default("--decode-method", &options_.decode_method));
+  FOVEA_TRY(resolve_default("--prefill-method", &options_.prefill_method));
+  if (methods_.size() > kMethodsMax)
+    return Status::invalid_argument("methods: " + std::to_string(methods_.size()) + " configurations, an engine holds " +
+                                    std::to_string(kMethodsMax) + " at most");
+  return {};
+}
+
+int32_t Runner::method_index(const std::string& label) const {
+  for (size_t i = 0; i < methods_.size(); ++i) {
+    if (methods_[i].label == label) return static_cast<int32_t>(i);
+  }
+  return -1;
+}
+
+Status Runner::make_cache() {
+  KvCacheConfig k;
+  k.num_layers = shape_.num_layers;
+  k.block_size = options_.block_size;
+  k.kv_heads = shape_.kv_heads;
+  k.head_dim = shape_.head_dim;
+  k.dtype = options_.kv_cache_dtype;
+  k.device = device_.get();
+  k.latent = shape_.kv_lora_rank > 0;
+  if (!device_->is_host()) FOVEA_TRY(check_codecs(methods_));
+  for (const MethodEntry& e : methods_) {
+    if (!e.method) continue;
+    for (PlaneSpec& p : e.method->planes()) FOVEA_TRY(add_plane(std::move(p), e.label, &k.extra_planes));
+  }
+  const int64_t block_bytes = column_bytes(k);
+  const int64_t blocks_per_seq = (options_.max_model_len + k.block_size - 1) / k.block_size;
+  const int64_t wanted = blocks_per_seq * options_.max_num_seqs;
+  // On a GPU memory is taken at once, and nothing but this cache is still to come: nine tenths of what is left.
+  const int64_t bytes = options_.kv_cache_memory_bytes ? options_.kv_cache_memory_bytes
+                        : device_->is_host()           ? available_memory() * 6 / 10
+                                                       : device_->free_bytes() / 10 * 9;
+  const int64_t blocks = std::min(wanted, bytes / block_bytes);
+  if (blocks < 1)
+    return Status::resource_exhausted("--kv-cache-memory " + std::to_string(bytes) + ": one block of " +
+                                      std::to_string(k.block_size) + " tokens needs " + std::to_string(block_bytes) + " bytes");
+  k.num_blocks = static_cast<int32_t>(std::min<int64_t>(blocks, INT32_MAX / 2));
+  // Large pages for large caches only: memory is then taken 2 MiB at a time per plane and layer.
+  k.huge_pages = blocks * block_bytes >= (int64_t{1} << 30);
+  FOVEA_ASSIGN(kv_, KvCache::create(k));
+  FOVEA_ASSIGN(swap_, SwapArea::create(*kv_, options_.swap_space_bytes));
+
+  for (MethodEntry& e : methods_) {
+    if (!e.method) continue;
+    for (const PlaneSpec& p : e.method->planes()) e.planes.push_back(*kv_->find_plane(p.name));
+    summaries_.add(e.method.get(), e.planes);
+  }
+  return {};
+}
+
+Numerics Runner::wanted_numerics() const {
+  if (options_.use_reference_ops) return Numerics::f32;
+  switch (options_.numerics) {
+    case NumericsChoice::f32: return Numerics::f32;
+    case NumericsChoice::bf16: return Numerics::bf16;
+    case NumericsChoice::automatic: return device_->is_host() ? preferred_numerics() : Numerics::bf16;
+  }
+  return Numerics::f32;
+}
+
+Status Runner::make_ops() {
+  if (parts_.make_ops) {
+    ops_ = parts_.make_ops(*device_);
+  } else if (options_.use_reference_ops) {
+    ops_ = make_ref_ops();
+  } else if (!device_->is_host()) {
+    FOVEA_ASSIGN(ops_, make_cuda_ops(*device_, wanted_numerics()));
+  } else {
+    pool_ = std::make_unique<ThreadPool>(options_.threads);
+    auto cpu = make_cpu_ops(*pool_, wanted_numerics());
+    cpu_ops_ = cpu.get();
+    ops_ = std::move(cpu);
+  }
+  return {};
+}
+
+Status Runner::prepare_ops(const ModelWeights& weights) {
+  const ModelConfig& c = config_;
+  OpsLimits limits;
+  limits.max_rows = max_rows();
+  limits.max_decode_rows = max_rows();
+  limits.max_sample_rows = max_logits() + kAnswersMax;
+  limits.vocab = c.vocab_size;
+  limits.max_len = options_.max_model_len;
+  limits.num_heads = c.num_heads;
+  limits.kv_heads = c.num_kv_heads;
+  if (!c.deepseek) limits.head_dim = c.head_dim;
+  limits.block_size = options_.block_size;
+  const std::vector<WeightMatrix> products = linear_matrices(c, weights);
+  for (const WeightMatrix& w : products) {
+    limits.max_k = std::max(limits.max_k, static_cast<int32_t>(w.cols));
+    limits.max_n = std::max(limits.max_n, static_cast<int32_t>(w.rows));
+  }
+  if (const auto& d = c.deepseek) {
+    limits.mla = {d->kv_lora_rank, d->rope_dim, d->nope_dim, d->v_dim};
+    limits.moe = {d->experts, d->experts_per_token, c.hidden_size, d->moe_intermediate};
+    limits.index_heads = d->index_heads;
+    limits.index_dim = d->index_dim;
+    limits.index_topk = d->index_topk;
+  }
+  for (const MethodEntry& e : methods_) {
+    if (e.method) e.method->raise_limits(&limits);
+  }
+  FOVEA_TRY(ops_->prepare(limits));
+  if (!cpu_ops_) return {};
+  for (const WeightMatrix& w : products)
+    FOVEA_TRY(cpu_ops_->add_linear_shape(static_cast<int32_t>(w.cols), static_cast<int32_t>(w.rows), w.dtype));
+  return {};
+}
+
+Status Runner::make_step_buffers() {
+  const int64_t vocab = config_.vocab_size;
+  const int64_t max_blocks = (options_.max_model_len + options_.block_size - 1) / options_.block_size;
+  batch_ = std::make_unique<Batch>(
+      BatchLimits{options_.max_num_batched_tokens, options_.max_num_seqs, max_blocks, options_.block_size, !device_->is_host()},
+      methods_, *device_, *staging_);
+  const int32_t max_samples = max_logits() + kAnswersMax;  // the answers of one prompt begin in one step
+  samples_ = std::make_unique<SampleBatch>(max_samples, static_cast<int32_t>(vocab), *device_, *staging_);
+  FOVEA_TRY(staging_->commit());
+  FOVEA_TRY(batch_->init());
+  FOVEA_TRY(samples_->init());
+  counter_ = std::make_unique<ReadCounter>(shape_, *batch_, *device_, *ops_, *stream_);
+  FOVEA_ASSIGN(logits_, device_->allocate(sizeof(float) * static_cast<size_t>(max_logits() * vocab), "logits"));
+  const size_t workspace = transformer_->workspace_bytes(max_rows(), max_logits());
+  if (device_->is_host()) {
+    arena_ = std::make_unique<Arena>(workspace);
+    return {};
+  }
+  FOVEA_ASSIGN(arena_memory_, device_->allocate(workspace, "activations"));
+  arena_ = std::make_unique<Arena>(arena_memory_.data(), workspace);
+  FOVEA_ASSIGN(keys_read_, device_->allocate(sizeof(int64_t) * static_cast<size_t>(max_rows()), "read counts"));
+  for (Flight& f : flights_) {
+    FOVEA_ASSIGN(f.tokens, device_->allocate_pinned(sizeof(int32_t) * static_cast<size_t>(max_samples), "sampled tokens"));
+    FOVEA_ASSIGN(f.keys_read, device_->allocate_pinned(sizeof(int64_t) * static_cast<size_t>(max_rows()), "read counts"));
+    f.done = device_->make_event();
+  }
+  return {};
+}
+
+std::string Runner::description() const {
+  const std::string name = std::string(ops_->name()) + (ops_->numerics() == Numerics::bf16 ? " bf16" : " f32");
+  if (!device_->is_host()) return name + ", " + device_->description();
+  return name + ", " + std::to_string(options_.threads) + (options_.threads == 1 ? " thread" : " threads");
+}
+
+}  // namespace fovea

@@ -1,0 +1,140 @@
+// Runner: everything a device does. It owns the device, the operations, the weights, the methods, the cache's memory, the arrays
+// of a step, its graphs and what is in flight. It knows rows and blocks; requests, text and bookkeeping are the engine's.
+//
+// launch() takes a step, collect() gives back what the oldest launched one sampled. Where runs_ahead() says so, a second step may
+// be launched before the first is collected, so that the host's work hides behind the device's; its rows may continue a
+// sequence by kUnreadToken. N runners under one scheduler are tensor parallelism.
+#pragma once
+
+#include "base/arena.h"
+#include "base/thread_pool.h"
+#include "device/device.h"
+#include "device/step_memory.h"
+#include "kernels/cpu/cpu_ops.h"
+#include "kv/kv_cache.h"
+#include "model/forward.h"
+#include "runner/batch.h"
+#include "runner/graph_cache.h"
+#include "runner/read_counter.h"
+#include "runner/sample_batch.h"
+#include "runner/step_plan.h"
+
+#include <fovea/options.h>
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace fovea {
+
+// What a runner is made of beside its options; null: by the options. Tests put in what fails.
+struct RunnerParts {
+  std::unique_ptr<Device> device;
+  std::function<std::unique_ptr<Ops>(Device&)> make_ops;
+  std::function<Result<std::unique_ptr<Method>>(const MethodOptions&)> make_method;
+};
+
+class Runner {
+ public:
+  // Fills in what the options leave to the device (max_num_batched_tokens) and to the model (default methods). `options`,
+  // `config` and `weights` outlive it; on a GPU the weights' own memory is given back.
+  static Result<std::unique_ptr<Runner>> create(EngineOptions& options, const ModelConfig& config, const ModelShape& shape,
+                                                ModelWeights& weights, RunnerParts parts = {});
+
+  Launched launch(const StepInput& plan);
+  // On an error nothing that is in flight counts, and nothing is in flight any more.
+  Result<StepResult> collect();
+  // Float32 logits that token i of the last collected step was drawn from, [vocab]. Only before the next launch.
+  Result<std::span<const float>> logits(size_t i);
+  // Whether another step may be launched before the last launched one is collected.
+  bool runs_ahead() const { return !device_->is_host() && batch_->is_pure_decode(); }
+  bool can_trace_mass() const { return device_->is_host() && shape_.kv_lora_rank == 0; }
+  std::string description() const;
+  Numerics numerics() const { return ops_->numerics(); }
+  const std::vector<MethodEntry>& methods() const { return methods_; }
+  int32_t method_index(const std::string& label) const;  // -1: not held
+  KvCache& kv() { return *kv_; }
+  const KvCache& kv() const { return *kv_; }
+  int32_t swap_slots() const { return swap_->num_slots(); }
+  Device& device() { return *device_; }
+  void set_trace(std::function<void(const SelectionTrace&)> trace) { counter_->set_trace(std::move(trace)); }
+  // Steps of prefill rows alone write random keys and values and compute nothing: for benchmarks.
+  void simulate_prefill(bool on) { simulate_prefill_ = on; }
+
+  static constexpr int32_t kAnswersMax = 256;  // that begin in one step, beside one for each sequence
+  static constexpr size_t kGraphsMax = 64;
+  static constexpr int32_t kRetriesMax = 3;
+
+ private:
+  // A step that was launched, until its tokens are read.
+  struct Flight {
+    std::vector<SampledToken> targets;
+    std::vector<int32_t> logit_rows;  // [targets]
+    std::vector<ReadCounter::Row> reads;
+    Buffer tokens;     // pinned: int32 [sampled rows]
+    Buffer keys_read;  // pinned: int64 [rows]
+    std::unique_ptr<Event> done;
+    bool flying = false;
+  };
+
+  Runner(EngineOptions& options, const ModelConfig& config, const ModelShape& shape, RunnerParts parts)
+      : options_(options), config_(config), shape_(shape), parts_(std::move(parts)) {}
+  Status init(ModelWeights& weights);
+  Status make_device();
+  Status make_transformer();
+  Status make_methods();
+  Status add_method(const MethodOptions& options);
+  Status resolve_default(const char* flag, std::string* label);
+  Status make_ops();
+  Status prepare_ops(const ModelWeights& weights);
+  Status make_step_buffers();
+  Status make_cache();
+  int32_t max_rows() const;    // of a step, padding included
+  int32_t max_logits() const;  // rows of logits, likewise
+  Numerics wanted_numerics() const;
+
+  Status prepare(const StepInput& plan, bool* moved);
+  Status run_step();
+  Status enqueue_step();
+  void start_flight(Flight* flight);
+
+  EngineOptions& options_;
+  const ModelConfig& config_;
+  const ModelShape shape_;
+  RunnerParts parts_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<PlacedWeights> weights_;
+  std::unique_ptr<Transformer> transformer_;
+  std::unique_ptr<StepMemory> staging_;
+  std::vector<MethodEntry> methods_;  // [0] is dense
+  Summaries summaries_;               // of all methods
+  std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<Ops> ops_;
+  CpuOps* cpu_ops_ = nullptr;  // ops_, where it is the CPU's
+  std::unique_ptr<KvCache> kv_;
+  std::unique_ptr<SwapArea> swap_;
+
+  std::unique_ptr<Batch> batch_;
+  std::unique_ptr<ReadCounter> counter_;
+  std::unique_ptr<SampleBatch> samples_;
+  Buffer arena_memory_;  // on a GPU; the CPU's arena takes pages as they are touched
+  std::unique_ptr<Arena> arena_;
+  Buffer logits_;     // float [max_logits(), vocab]
+  Buffer keys_read_;  // int64 [max_rows()]: what attention of the step counted; null on the CPU, where the host sees it
+  GraphCache graphs_{kGraphsMax};
+  std::array<Flight, 2> flights_;
+  size_t next_ = 0;      // of flights_: the next launch's
+  int32_t retries_ = 0;  // of a step, in a row
+  Status lost_;          // why what is in flight is lost, found out before it was collected
+  bool simulate_prefill_ = false;
+  // Of the last collected step.
+  std::vector<SampledToken> tokens_;
+  std::vector<int32_t> token_rows_;
+  std::vector<RowRead> row_reads_;
+  std::vector<float> tapped_;  // one row of logits
+};
+
+}  // namespace fovea

@@ -1,0 +1,132 @@
+// One step of a runner: its arrays, its moves, the forward pass, sampling, and reading what was sampled.
+#include "runner/runner.h"
+
+#include "base/check.h"
+#include "runner/simulated_context.h"
+
+#include <utility>
+
+namespace fovea {
+
+Launched Runner::launch(const StepInput& plan) {
+  Flight& flight = flights_[next_];
+  FOVEA_CHECK(!flight.flying);
+  bool moved = false;
+  Status s = prepare(plan, &moved);
+  if (s.ok()) s = run_step();
+  for (const RowGroup& g : batch_->forward().groups) {
+    if (g.method) g.method->step_finish();
+  }
+  if (s.ok()) s = counter_->take_error();
+  if (s.ok()) {
+    start_flight(&flight);
+    next_ ^= 1;
+    retries_ = 0;
+    return {};
+  }
+  // What was enqueued of it is over before its blocks are given away.
+  const Status drained = stream_->synchronize();
+  if (!drained.ok() && flights_[next_ ^ 1].flying) lost_ = drained;
+  const bool again = moved && drained.ok() && s.code() == StatusCode::busy && retries_ < kRetriesMax;
+  retries_ = again ? retries_ + 1 : 0;
+  return {again ? Launched::End::retry : Launched::End::failed, std::move(s), !moved || !drained.ok()};
+}
+
+Status Runner::prepare(const StepInput& plan, bool* moved) {
+  FOVEA_TRY(kv_->apply(plan.moves, swap_.get(), *stream_));
+  *moved = true;
+  FOVEA_TRY(batch_->build(plan, flights_[next_ ^ 1].targets));
+  FOVEA_TRY(samples_->build(plan, *batch_));
+  ForwardBatch& forward = batch_->forward();
+  for (const RowGroup& g : forward.groups) {
+    if (g.method) FOVEA_TRY(g.method->step_begin(g.step));
+  }
+  FOVEA_TRY(staging_->upload(*stream_));
+  FOVEA_TRY(batch_->upload_tables(*stream_));
+  samples_->upload_history(*stream_);
+  forward.previous = samples_->tokens();
+  forward.logits = logits_.as<float>();
+  forward.keys_read = keys_read_.as<int64_t>();
+  forward.observer = counter_->wants_selections() ? counter_.get() : nullptr;
+  return {};
+}
+
+// A step of decode rows alone is one captured graph for each shape of batch: the first such step runs eagerly (and warms up
+// what is made on first use), the second is captured, later ones replay.
+Status Runner::run_step() {
+  const ForwardBatch& forward = batch_->forward();
+  if (!batch_->is_pure_decode() || forward.observer || samples_->has_penalties() || !options_.cuda_graphs) return enqueue_step();
+  GraphKey key;
+  for (const RowGroup& g : forward.groups) key.add_group(g.method, g.rows, g.method ? g.method->graph_key() : 0);
+  std::unique_ptr<Graph>* graph = graphs_.find(key);
+  if (!graph) return enqueue_step();
+  if (!*graph) {
+    FOVEA_ASSIGN(*graph, device_->capture(*stream_, [this] { return enqueue_step(); }));
+  }
+  return (*graph)->launch(*stream_);
+}
+
+Status Runner::enqueue_step() {
+  const ForwardBatch& forward = batch_->forward();
+  arena_->reset();
+  if (keys_read_) device_->fill(keys_read_.data(), 0, sizeof(int64_t) * static_cast<size_t>(forward.tokens), *stream_);
+  if (simulate_prefill_ && forward.groups.size() == 1 && forward.groups[0].kind == RowGroup::Kind::prefill) {
+    FOVEA_TRY(write_random_kv(*batch_, shape_, *kv_, summaries_, *device_, *ops_, *stream_, *arena_));
+    device_->fill(logits_.data(), 0, sizeof(float) * static_cast<size_t>(int64_t{forward.num_logit_rows} * config_.vocab_size), *stream_);
+  } else {
+    FOVEA_TRY(transformer_->forward(forward, *kv_, summaries_, *ops_, *stream_, *arena_));
+  }
+  if (!samples_->targets().empty()) ops_->sample(samples_->params(logits_.as<float>()), *stream_);
+  return {};
+}
+
+// Keeps what reading the step's results will need: the batch is built anew before that.
+void Runner::start_flight(Flight* flight) {
+  flight->flying = true;
+  flight->targets.assign(samples_->targets().begin(), samples_->targets().end());
+  flight->logit_rows.assign(samples_->logit_rows().begin(), samples_->logit_rows().end());
+  counter_->note_step(&flight->reads);
+  if (device_->is_host()) return;
+  const auto rows = static_cast<size_t>(batch_->forward().tokens);
+  device_->copy(flight->tokens.data(), samples_->tokens(), sizeof(int32_t) * flight->targets.size(), CopyKind::to_host, *stream_);
+  device_->copy(flight->keys_read.data(), keys_read_.data(), sizeof(int64_t) * rows, CopyKind::to_host, *stream_);
+  flight->done->record(*stream_);
+}
+
+Result<StepResult> Runner::collect() {
+  Flight& flight = flights_[next_].flying ? flights_[next_] : flights_[next_ ^ 1];
+  FOVEA_CHECK(flight.flying);
+  Status done = std::exchange(lost_, Status());
+  if (done.ok() && flight.done) done = flight.done->wait();
+  if (!done.ok()) {
+    (void)stream_->synchronize().ok();  // whatever it says: nothing of it counts
+    for (Flight& f : flights_) f.flying = false;
+    return done;
+  }
+  flight.flying = false;
+  const int32_t* sampled = flight.tokens ? flight.tokens.as<int32_t>() : samples_->tokens();
+  tokens_.clear();
+  token_rows_.clear();
+  row_reads_.clear();
+  for (size_t i = 0; i < flight.targets.size(); ++i) {
+    if (flight.targets[i].sequence == SequenceId{}) continue;  // padding
+    tokens_.push_back({flight.targets[i].sequence, sampled[i]});
+    token_rows_.push_back(flight.logit_rows[i]);
+  }
+  counter_->count_step(flight.reads, flight.keys_read.as<int64_t>(), &row_reads_);
+  return StepResult{tokens_, row_reads_};
+}
+
+Result<std::span<const float>> Runner::logits(size_t i) {
+  const auto vocab = static_cast<size_t>(config_.vocab_size);
+  const float* row = logits_.as<float>() + int64_t{token_rows_[i]} * config_.vocab_size;
+  if (!device_->is_host()) {
+    tapped_.resize(vocab);
+    device_->copy(tapped_.data(), row, sizeof(float) * vocab, CopyKind::to_host, *stream_);
+    FOVEA_TRY(stream_->synchronize());
+    row = tapped_.data();
+  }
+  return std::span<const float>(row, vocab);
+}
+
+}  // namespace fovea
