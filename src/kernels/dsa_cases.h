@@ -113,6 +113,24 @@ class DsaProblem {
     return lists;
   }
 
+  // The same list by the transform that follows the choice. counts: [rows], as the transform leaves them.
+  template <typename Transform>
+  std::vector<int32_t> transformed(const Transform& fn, DsaLists after, IndexSpace space, std::vector<int32_t>* counts) const {
+    const IndexTopkParams p = params();
+    std::vector<int32_t> mapped(after.positions.size(), -7);
+    counts->assign(p.rows, -7);
+    IndexTransformParams t;
+    t.in = {IndexSpace::position, p.rows, p.topk, after.positions.data(), after.counts.data()};
+    t.out = {space, p.rows, p.topk, mapped.data(), counts->data()};
+    t.row_seq = p.row_seq;
+    t.block_table = p.keys.block_table;
+    t.table_stride = p.keys.table_stride;
+    t.block_size = p.keys.block_size;
+    t.ragged_start = ragged_start_.data();
+    fn(t);
+    return mapped;
+  }
+
  private:
   void build_tables() {
     const int32_t bs = c_.block_size;

@@ -125,18 +125,10 @@ TEST(RefIndexTransform, AfterTheChoiceEqualsFusedInBothSpaces) {
   const DsaProblem problem(c);
   for (IndexSpace space : {IndexSpace::slot, IndexSpace::ragged}) {
     const DsaLists fused = problem.run(ref::index_topk, space);
-    DsaLists after = problem.run(ref::index_topk);
+    const DsaLists after = problem.run(ref::index_topk);
     const IndexTopkParams p = problem.params();
-    std::vector<int32_t> mapped(after.positions.size(), -7), counts(p.rows, -7);
-    IndexTransformParams t;
-    t.in = {IndexSpace::position, p.rows, c.topk, after.positions.data(), after.counts.data()};
-    t.out = {space, p.rows, c.topk, mapped.data(), counts.data()};
-    t.row_seq = p.row_seq;
-    t.block_table = p.keys.block_table;
-    t.table_stride = p.keys.table_stride;
-    t.block_size = c.block_size;
-    t.ragged_start = problem.ragged_start().data();
-    ref::index_transform(t);
+    std::vector<int32_t> counts;
+    const std::vector<int32_t> mapped = problem.transformed(ref::index_transform, after, space, &counts);
     EXPECT_EQ(mapped, fused.mapped);
     EXPECT_EQ(counts, after.counts);
     // RAGGED and PAGED name the same tokens.

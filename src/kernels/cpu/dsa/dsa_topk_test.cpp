@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "kernels/cpu/dsa/dsa_index_map.h"
 #include "kernels/cpu/dsa/dsa_index_write.h"
 #include "kernels/cpu/dsa/dsa_sweep.h"
 #include "kernels/cpu/simd_targets_test_util.h"
@@ -168,6 +169,20 @@ TEST(CpuIndexTopk, AnIndexerThatIsTooLargeIsRefused) {
     const Status s = topk.prepare(limits, 1);
     EXPECT_FALSE(s.ok());
     EXPECT_NE(s.message().find(part), std::string::npos) << s.message();
+  }
+}
+
+TEST(CpuIndexTransform, EqualsTheReferenceOnEveryCase) {
+  for (const DsaCase& c : testing::dsa_cases()) {
+    SCOPED_TRACE(c.name);
+    const DsaProblem problem(c);
+    const DsaLists after = problem.run(ref::index_topk);
+    for (IndexSpace space : {IndexSpace::slot, IndexSpace::ragged}) {
+      std::vector<int32_t> want_counts, counts;
+      const std::vector<int32_t> want = problem.transformed(ref::index_transform, after, space, &want_counts);
+      EXPECT_EQ(problem.transformed(cpu::index_transform, after, space, &counts), want);
+      EXPECT_EQ(counts, want_counts);
+    }
   }
 }
 
