@@ -26,6 +26,35 @@ TEST(Registry, EveryListedNameCanBeMade) {
   }
 }
 
+// What a method lacks is asked of the backend, whatever its device.
+TEST(Registry, AMethodRefusesABackendWithoutItsOperations) {
+  ModelShape shape;
+  shape.num_layers = shape.num_heads = shape.kv_heads = 1;
+  shape.head_dim = shape.index_dim = 64;
+  shape.index_heads = 4;
+  shape.index_topk = 16;
+  const std::unique_ptr<Device> device = make_cpu_device();
+  const OpSet gqa = {OpKind::linear, OpKind::kv_write, OpKind::hash_select, OpKind::paged_decode, OpKind::paged_prefill};
+  for (const char* name : {"gsa", "dsa", "xattention", "gsa_on_device"}) {
+    MethodOptions o;
+    o.name = name;
+    StepMemory staging(*device);
+    const Status all = make_method(o).value()->attach(shape, {}, *device, staging);
+    EXPECT_TRUE(all.ok()) << all.message();
+    const Status s = make_method(o).value()->attach(shape, {.ops = gqa}, *device, staging);
+    EXPECT_EQ(s.ok(), o.name == "gsa_on_device") << name;
+    if (!s.ok()) EXPECT_TRUE(s.message().starts_with(o.name + ": device cpu has no ")) << s.message();
+  }
+}
+
+TEST(Registry, EveryOperationHasItsNameAndItsPlaceInASet) {
+  EXPECT_STREQ(op_name(OpKind::embed), "embed");
+  EXPECT_STREQ(op_name(OpKind::index_transform), "index_transform");
+  const OpSet set = {OpKind::embed, OpKind::index_transform};
+  EXPECT_TRUE(set.has(OpKind::embed) && set.has(OpKind::index_transform) && !set.has(OpKind::linear));
+  EXPECT_TRUE(set.has_all({OpKind::embed}) && !set.has_all({OpKind::embed, OpKind::linear}) && OpSet::all().has_all(set));
+}
+
 TEST(Registry, TheOptionsReachTheMethod) {
   MethodOptions o;
   o.name = "gsa_on_device";
