@@ -157,6 +157,14 @@ class Cli(unittest.TestCase):
         self.assertTrue((out / "reading-map.png").read_bytes().startswith(b"\x89PNG"))
         self.assertIn(self.questions[0]["question"], (out / "reading-map.html").read_text())
 
+    def test_traces_a_method_that_chooses_tokens(self):
+        out = self.tmp / "tokens"
+        r = fovea("trace", "--model", ROOT / "models/tiny-dsa", "--set", self.tmp / "set.jsonl", "--decode-method", "dsa",
+                  "--budget-tokens", 0, "--max-tokens", 4, "--out", out, "--json")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertEqual(len(json.loads(r.stdout)), 20)
+        self.assertTrue((out / "reading-map.png").read_bytes().startswith(b"\x89PNG"))
+
     def test_inspect_and_version(self):
         r = fovea("inspect", "--model", MODEL, "--json")
         self.assertEqual(json.loads(r.stdout)["kv_bytes_per_token"], 3072)

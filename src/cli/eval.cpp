@@ -84,19 +84,6 @@ nlohmann::ordered_json result_json(const EvalFlags& f, const EvalResult& r) {
   return json;
 }
 
-Status write_file(const std::string& path, const std::string& text) {
-  std::ofstream out(path, std::ios::binary);
-  out << text;
-  out.flush();
-  return out.good() ? Status() : Status::io_error(path + ": cannot be written");
-}
-
-Status make_folder(const std::string& folder) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  return error ? Status::io_error("--out " + folder + ": " + error.message()) : Status();
-}
-
 // A page for each run that was traced, with all of its lengths.
 Result<std::vector<EvalLink>> write_traces(const EvalFlags& f, const EvalResult& r, const std::string& about) {
   std::vector<EvalLink> links;

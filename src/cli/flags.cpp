@@ -122,4 +122,17 @@ Result<std::string> read_file(const std::string& path) {
   return text.str();
 }
 
+Status write_file(const std::string& path, const std::string& text) {
+  std::ofstream out(path, std::ios::binary);
+  out << text;
+  out.flush();
+  return out.good() ? Status() : Status::io_error(path + ": cannot be written");
+}
+
+Status make_folder(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  return error ? Status::io_error("--out " + folder + ": " + error.message()) : Status();
+}
+
 }  // namespace fovea::cli

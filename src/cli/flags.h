@@ -48,5 +48,8 @@ std::string duration_text(double seconds);
 std::string bytes_text(double bytes);
 
 Result<std::string> read_file(const std::string& path);
+Status write_file(const std::string& path, const std::string& text);
+// The folder of --out, made where it is missing.
+Status make_folder(const std::string& folder);
 
 }  // namespace fovea::cli

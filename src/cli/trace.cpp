@@ -4,13 +4,17 @@
 #include "cli/progress.h"
 
 #include "base/clock.h"
-#include "eval/trace.h"
+#include "eval/document_session.h"
+#include "eval/question_tracer.h"
+#include "eval/reading_map.h"
+#include "eval/retrieval_set.h"
+#include "eval/trace_page.h"
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <memory>
 
@@ -37,22 +41,58 @@ std::string one_line(std::string answer) {
   return answer.substr(0, end) + "…  ";  // three bytes for one column: the width counts bytes
 }
 
-void print_line(const char* method, const std::string& answer, bool right, const RequestStats& s) {
-  std::printf("   %-14s %s %-42s reads %5.1f %%   first token %-8s %5.0f tok/s\n", method, right ? "✓" : "✗", one_line(answer).c_str(),
-              100 * s.kv_bytes_share(), duration_text(s.ttft_s).c_str(), rate(s));
+void print_line(const char* method, const RetrievalQuestion& q, const Answer& a) {
+  std::printf("   %-14s %s %-42s reads %5.1f %%   first token %-8s %5.0f tok/s\n", method, a.text == q.answer ? "✓" : "✗",
+              one_line(a.text).c_str(), 100 * a.stats.kv_bytes_share(), duration_text(a.stats.ttft_s).c_str(), rate(a.stats));
   std::fflush(stdout);
 }
 
-Status write_pictures(const std::vector<ReadingMap>& maps, const std::string& out) {
-  std::error_code error;
-  std::filesystem::create_directories(out, error);
-  if (error) return Status::io_error("--out " + out + ": " + error.message());
-  std::ofstream html(out + "/reading-map.html");
-  html << reading_map_html(maps);
-  if (!html.good()) return Status::io_error(out + "/reading-map.html: cannot be written");
+using Json = nlohmann::ordered_json;
+
+Status write_pictures(const RunTrace& trace, const std::string& about, const std::string& out) {
+  FOVEA_TRY(write_file(out + "/reading-map.html", trace_html({trace}, trace.run.block_size, about)));
+  const auto drawable = [](const AnswerTrace& a) { return !a.tokens.empty(); };
+  const auto telling = [&](const AnswerTrace& a) { return drawable(a) && a.right && a.fact_first_block >= 0; };
   // The picture of one question says enough; the page has all.
-  const auto shown = std::find_if(maps.begin(), maps.end(), [](const ReadingMap& m) { return m.right && m.fact_first_block >= 0; });
-  return write_reading_map_png(shown == maps.end() ? maps[0] : *shown, out + "/reading-map.png");
+  auto shown = std::find_if(trace.answers.begin(), trace.answers.end(), telling);
+  if (shown == trace.answers.end()) shown = std::find_if(trace.answers.begin(), trace.answers.end(), drawable);
+  if (shown == trace.answers.end()) return Status::invalid_argument("no question was answered: there is nothing to draw");
+  return write_drawing_png(reading_map(trace, *shown), out + "/reading-map.png");
+}
+
+Json answer_json(const RetrievalQuestion& q, const Answer& dense, const Answer& sparse) {
+  return {{"question", q.question}, {"wanted", q.answer}, {"dense", dense.text}, {"sparse", sparse.text},
+          {"kv_bytes_share", sparse.stats.kv_bytes_share()}, {"dense_tokens_per_s", rate(dense.stats)},
+          {"sparse_tokens_per_s", rate(sparse.stats)}};
+}
+
+// Each question dense, then through the method that is traced.
+Result<RunTrace> compare(const TraceFlags& f, Engine& engine, DocumentSession& session, const RetrievalDocument& document, Json* json) {
+  const EngineOptions& o = engine.options();
+  const auto count = static_cast<int32_t>(document.questions.size());
+  QuestionTracer tracer(engine.model().shape, document, {o.prefill_method, o.decode_method, f.engine.budget_tokens, o.block_size}, count);
+  SamplingParams sampling;
+  sampling.max_tokens = f.max_tokens;
+  const auto ask = [&](size_t i, const std::string& method, int32_t budget, bool trace) -> Result<Answer> {
+    FOVEA_ASSIGN(std::vector<Answer> answers, session.ask({{document.questions[i].question, method, budget, trace}}, sampling, nullptr,
+                                                          [&](size_t, const SelectionTrace& t) { tracer.on_selection(i, t); }));
+    FOVEA_TRY(answers[0].error);
+    return std::move(answers[0]);
+  };
+  std::vector<Answer> traced;
+  for (size_t i = 0; i < document.questions.size(); ++i) {
+    const RetrievalQuestion& q = document.questions[i];
+    if (!f.json) std::printf("\n?  %s\n", q.question.c_str());
+    FOVEA_ASSIGN(const Answer dense, ask(i, "dense", 0, false));
+    FOVEA_ASSIGN(Answer sparse, ask(i, o.decode_method, f.engine.budget_tokens, true));
+    if (!f.json) {
+      print_line("dense", q, dense);
+      print_line(o.decode_method.c_str(), q, sparse);
+    }
+    json->push_back(answer_json(q, dense, sparse));
+    traced.push_back(std::move(sparse));
+  }
+  return tracer.finish(engine, session, traced);
 }
 
 Status execute(TraceFlags& f) {
@@ -60,6 +100,7 @@ Status execute(TraceFlags& f) {
   const RetrievalDocument& document = set[0];
   if (document.questions.empty()) return Status::invalid_argument(f.set + ": its first document has no questions");
   FOVEA_ASSIGN(EngineOptions options, f.engine.options());
+  FOVEA_TRY(make_folder(f.out));
   FOVEA_ASSIGN(const std::unique_ptr<Engine> engine, Engine::create(std::move(options)));
   Progress bar("reading");
   const double start = Clock().now_s();
@@ -70,26 +111,10 @@ Status execute(TraceFlags& f) {
   if (!f.json)
     std::printf("read %lld tokens in %s (%.0f tok/s), %s\n", static_cast<long long>(session->document_tokens()), duration_text(read_s).c_str(),
                 static_cast<double>(session->document_tokens()) / read_s, engine->backend().c_str());
-  SamplingParams sampling;
-  sampling.max_tokens = f.max_tokens;
-  const std::string& method = engine->options().decode_method;
-  std::vector<ReadingMap> maps;
-  auto json = nlohmann::ordered_json::array();
-  for (const RetrievalQuestion& q : document.questions) {
-    if (!f.json) std::printf("\n?  %s\n", q.question.c_str());
-    FOVEA_ASSIGN(const std::vector<Answer> dense, session->ask({{q.question, "dense", 0, false}}, sampling, nullptr));
-    FOVEA_TRY(dense[0].error);
-    FOVEA_ASSIGN(ReadingMap map, trace_question(*engine, *session, document, q, method, f.engine.budget_tokens, sampling));
-    if (!f.json) {
-      print_line("dense", dense[0].text, dense[0].text == q.answer, dense[0].stats);
-      print_line(method.c_str(), map.answer, map.right, map.stats);
-    }
-    json.push_back({{"question", q.question}, {"wanted", q.answer}, {"dense", dense[0].text}, {"sparse", map.answer},
-                    {"kv_bytes_share", map.stats.kv_bytes_share()}, {"dense_tokens_per_s", rate(dense[0].stats)},
-                    {"sparse_tokens_per_s", rate(map.stats)}});
-    maps.push_back(std::move(map));
-  }
-  FOVEA_TRY(write_pictures(maps, f.out));
+  Json json = Json::array();
+  FOVEA_ASSIGN(const RunTrace trace, compare(f, *engine, *session, document, &json));
+  const std::string about = std::filesystem::path(f.set).filename().string() + " · " + engine->model().architecture + " · " + engine->backend();
+  FOVEA_TRY(write_pictures(trace, about, f.out));
   if (f.json) {
     std::cout << json.dump(2) << "\n";
   } else {

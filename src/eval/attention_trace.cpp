@@ -1,5 +1,7 @@
 #include "eval/attention_trace.h"
 
+#include "kernels/common/selection_reader.h"
+
 #include <algorithm>
 #include <numeric>
 
@@ -22,34 +24,11 @@ AnswerTrace::Token& token_at(AnswerTrace* answer, int64_t position, int32_t bloc
   const auto at =
       std::find_if(answer->tokens.begin(), answer->tokens.end(), [&](const AnswerTrace::Token& t) { return t.position == position; });
   if (at != answer->tokens.end()) return *at;
-  answer->tokens.push_back(
-      {position, {}, std::vector<float>(static_cast<size_t>(blocks)), std::vector<float>(static_cast<size_t>(blocks))});
+  answer->tokens.push_back({position, {}, std::vector<float>(static_cast<size_t>(blocks)), {}});
   return answer->tokens.back();
 }
 
 }  // namespace
-
-std::vector<int32_t> blocks_read(const SelectionTrace& t, int32_t kv_head, int32_t block_size) {
-  std::vector<int32_t> blocks;
-  const Selection& s = *t.selection;
-  if (s.kind == Selection::Kind::all) {
-    blocks.resize(static_cast<size_t>(t.blocks));
-    std::iota(blocks.begin(), blocks.end(), 0);
-    return blocks;
-  }
-  const int64_t cell = int64_t{t.row} * s.groups + (s.heads == HeadGroups::per_kv_head ? kv_head : 0);
-  const auto add = [&](int64_t unit) {
-    const int64_t first = unit * s.tokens_per_unit / block_size, last = ((unit + 1) * s.tokens_per_unit - 1) / block_size;
-    for (int64_t b = std::max<int64_t>(first, blocks.empty() ? 0 : blocks.back() + 1); b <= std::min<int64_t>(last, t.blocks - 1); ++b)
-      blocks.push_back(static_cast<int32_t>(b));
-  };
-  if (s.kind == Selection::Kind::range) {
-    for (int32_t u = s.begins[cell]; u < s.ends[cell]; ++u) add(u);
-  } else {
-    for (int32_t i = 0; i < s.counts[cell]; ++i) add(s.units[cell * s.capacity + i]);
-  }
-  return blocks;
-}
 
 TraceScore RunTrace::score() const {
   TraceScore sum;
@@ -70,12 +49,20 @@ TraceRecorder::TraceRecorder(const ModelShape& shape, RunTrace* trace)
 }
 
 void TraceRecorder::on_answer_row(const SelectionTrace& t, AnswerTrace* answer) {
-  if (!t.block_mass) return;
   AnswerTrace::Token& token = token_at(answer, t.position, t.blocks);
+  if (t.block_mass) token.mass.resize(token.read.size());
+  answer->heads_read.resize(trace_->heads.size());
+  const SelectionReader reader(*t.selection);
   const float part = 1.0f / static_cast<float>(shape_.num_layers * shape_.kv_heads);
   for (int32_t h = 0; h < shape_.kv_heads; ++h) {
-    const std::vector<int32_t> blocks = blocks_read(t, h, shape_.block_size);
-    for (int32_t b : blocks) token.read[static_cast<size_t>(b)] += part;
+    const std::vector<int32_t> blocks = reader.blocks(t.row, h, shape_.kv_heads, t.position + 1, shape_.block_size);
+    std::vector<float>& reads = answer->heads_read[static_cast<size_t>(t.layer.value * shape_.kv_heads + h)];
+    reads.resize(std::max(reads.size(), token.read.size()));
+    for (int32_t b : blocks) {
+      token.read[static_cast<size_t>(b)] += part;
+      reads[static_cast<size_t>(b)] += 1;
+    }
+    if (!t.block_mass) continue;
     for (int32_t b = 0; b < t.blocks; ++b) token.mass[static_cast<size_t>(b)] += part * t.block_mass[int64_t{h} * t.blocks + b];
     score_head(t, h, blocks);
   }
@@ -104,13 +91,12 @@ void TraceRecorder::on_prefill_row(const SelectionTrace& t) {
   ++next;
   p.units = std::max(p.units, next);
   std::vector<float> row(static_cast<size_t>(unit + 1));
+  const SelectionReader reader(s);
   for (int32_t h = 0; h < s.groups; ++h) {
-    const int32_t* units = s.units + (int64_t{t.row} * s.groups + h) * s.capacity;
-    const int32_t count = s.counts[int64_t{t.row} * s.groups + h];
-    for (int32_t i = 0; i < count && units[i] <= unit; ++i) {
-      row[static_cast<size_t>(units[i])] += 1.0f / static_cast<float>(s.groups);
+    reader.for_each_range(t.row, h, t.position + 1, [&](int64_t first, int64_t) {
+      row[static_cast<size_t>(first / s.tokens_per_unit)] += 1.0f / static_cast<float>(s.groups);
       layer.density[static_cast<size_t>(h)] += 1;
-    }
+    });
   }
   layer.chosen.insert(layer.chosen.end(), row.begin(), row.end());
 }

@@ -18,18 +18,21 @@ struct HeadTrace {
   int64_t rows = 0;
 };
 
-// One question: which blocks each token of its answer read, and where its attention lay, over all layers and KV heads.
+// One question: which blocks each token of its answer read, and where its attention lay.
 struct AnswerTrace {
   struct Token {
     int64_t position = 0;  // of the row that produced it
     std::string text;
     std::vector<float> read;  // [blocks] share of layers and heads that read the block
-    std::vector<float> mass;  // [blocks] mean share of the attention; empty where it was not sampled
+    std::vector<float> mass;  // [blocks] mean share of the attention over layers and heads; empty where it was not asked for
   };
   std::string task, question, answer, wanted;
   bool right = false;
+  std::string fact;  // the planted sentence; empty: none is known
   int32_t fact_first_block = -1, fact_last_block = -1;  // -1: no fact is known
+  RequestStats stats;
   std::vector<Token> tokens;
+  std::vector<std::vector<float>> heads_read;  // [layers * kv_heads][blocks] tokens that read the block
 };
 
 // One document's prefill: which key blocks each query block read, by layer.
@@ -59,7 +62,7 @@ struct RunTrace {
 class TraceRecorder {
  public:
   TraceRecorder(const ModelShape& shape, RunTrace* trace);
-  // One row of a question or answer. `answer` takes the rows whose attention mass was sampled.
+  // One row that produced a token of the answer.
   void on_answer_row(const SelectionTrace& row, AnswerTrace* answer);
   // One row of a prompt, in ascending order; rows of one query unit count once. Only lists of units of more than one token
   // (XAttention's); query units between them that have none took the dense path.
@@ -75,8 +78,5 @@ class TraceRecorder {
   RunTrace* trace_;
   std::vector<int64_t> next_unit_;  // [layers] of query rows, not seen yet
 };
-
-// Blocks that a row's list for one KV head touches, ascending; all of them for Kind::all.
-std::vector<int32_t> blocks_read(const SelectionTrace& row, int32_t kv_head, int32_t block_size);
 
 }  // namespace fovea

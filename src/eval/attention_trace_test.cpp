@@ -51,20 +51,31 @@ struct Lists {
   }
 };
 
-using Blocks = std::vector<int32_t>;
-
-TEST(BlocksRead, UnitsOfAnySizeBecomeBlocks) {
-  const Lists pages(HeadGroups::per_kv_head, 16, {{0, 3}, {2, 4}});
-  EXPECT_EQ(blocks_read(pages.row(70, 0), 0, 16), (Blocks{0, 3}));
-  EXPECT_EQ(blocks_read(pages.row(70, 0), 1, 16), (Blocks{2, 4}));
+// Units of pages, tokens and tiles, for all heads and for each: what was read is blocks.
+TEST(TraceRecorder, UnitsOfAnySizeBecomeBlocks) {
+  RunTrace trace;
+  TraceRecorder recorder(shape(), &trace);
+  AnswerTrace answer;
   const Lists tokens(HeadGroups::all, 1, {{0, 1, 15, 16, 70}});
-  EXPECT_EQ(blocks_read(tokens.row(70, 0), 1, 16), (Blocks{0, 1, 4}));
+  const Lists pages(HeadGroups::per_kv_head, 16, {{0, 3}, {2}});
+  recorder.on_answer_row(tokens.row(70, 0), &answer);
+  recorder.on_answer_row(pages.row(70, 1), &answer);
   const Lists tiles(HeadGroups::all, 64, {{1}});
-  EXPECT_EQ(blocks_read(tiles.row(100, 0), 0, 16), (Blocks{4, 5, 6})) << "not beyond the row's own block";
   const Selection all;
-  SelectionTrace t = pages.row(40, 0);
-  t.selection = &all;
-  EXPECT_EQ(blocks_read(t, 0, 16), (Blocks{0, 1, 2}));
+  SelectionTrace dense = pages.row(81, 1);
+  dense.selection = &all;
+  recorder.on_answer_row(tiles.row(81, 0), &answer);
+  recorder.on_answer_row(dense, &answer);
+  ASSERT_EQ(answer.tokens.size(), 2u);
+  EXPECT_EQ(answer.tokens[0].read, (std::vector<float>{0.75f, 0.5f, 0.25f, 0.25f, 0.5f}));
+  EXPECT_EQ(answer.tokens[1].read, (std::vector<float>{0.5f, 0.5f, 0.5f, 0.5f, 1, 1})) << "not beyond the row's own block";
+  EXPECT_TRUE(answer.tokens[0].mass.empty()) << "it was not asked for";
+  ASSERT_EQ(answer.heads_read.size(), 4u);
+  EXPECT_EQ(answer.heads_read[0], (std::vector<float>{1, 1, 0, 0, 2, 1}));
+  EXPECT_EQ(answer.heads_read[1], answer.heads_read[0]);
+  EXPECT_EQ(answer.heads_read[2], (std::vector<float>{2, 1, 1, 2, 1, 1}));
+  EXPECT_EQ(answer.heads_read[3], (std::vector<float>{1, 1, 2, 1, 1, 1}));
+  EXPECT_EQ(trace.heads[0].rows, 0) << "no mass, no score";
 }
 
 TEST(TraceRecorder, MassAndRecallAreThoseOfTheChoice) {
@@ -76,7 +87,6 @@ TEST(TraceRecorder, MassAndRecallAreThoseOfTheChoice) {
   const float mass[] = {0.5f, 0.2f, 0.2f, 0.1f, 0.0f, 0.05f, 0.1f, 0.25f, 0.0f, 0.6f};
   recorder.on_answer_row(chosen.row(70, 0, mass), &answer);
   recorder.on_answer_row(chosen.row(70, 1, mass), &answer);
-  recorder.on_answer_row(chosen.row(71, 1), &answer);  // not sampled
   ASSERT_EQ(trace.heads.size(), 4u);
   EXPECT_NEAR(trace.heads[0].mass, 0.6, 1e-6);
   EXPECT_DOUBLE_EQ(trace.heads[0].recall, 0.5);
@@ -168,7 +178,12 @@ TEST(TracePage, TheDataIsTheTraceAndNothingComesFromElsewhere) {
   EXPECT_TRUE(t["mass"][0].is_null()) << "layer 0 was not traced";
   EXPECT_NEAR(t["mass"][2].get<double>(), 0.75, 1e-6);
   EXPECT_TRUE(t["prefill"].is_null());
-  EXPECT_EQ(t["answers"][0]["tokens"].size(), 1u);
+  ASSERT_EQ(t["answers"][0]["tokens"].size(), 1u);
+  EXPECT_EQ(t["answers"][0]["tokens"][0]["read"], "gIAA") << "half of the layers and heads read blocks 0 and 1";
+  EXPECT_EQ(t["answers"][0]["tokens"][0]["mass"], base64(std::vector<uint8_t>{128, 90, 90}));
+  ASSERT_EQ(t["answers"][0]["heads"].size(), 4u) << "layers and KV heads";
+  EXPECT_EQ(t["answers"][0]["heads"][0], "");
+  EXPECT_EQ(t["answers"][0]["heads"][3], "//8A");
   for (const char* part : {" src=", "http://", "https://", "@import", "url(", "<link"})
     EXPECT_EQ(html.find(part), std::string::npos) << part;
 }

@@ -107,14 +107,15 @@ Result<std::vector<Answer>> DocumentSession::ask(const std::vector<Question>& qu
   std::function<void(const SelectionTrace&)> sink;
   if (trace) {
     sink = [&](const SelectionTrace& t) {
-      if (const auto q = open.find(t.request); q != open.end()) trace(q->second, t);
+      const auto q = open.find(t.request);
+      if (q != open.end() && t.position >= answers[q->second].first_position) trace(q->second, t);
     };
   }
   const Traced traced(engine_, std::move(sink));
   for (size_t i = 0; i < questions.size(); ++i) {
     FOVEA_ASSIGN(Request r, request_of(questions[i]));
     r.sampling = sampling;
-    answers[i].prompt = r.prompt;
+    answers[i].first_position = (r.fork_of ? document_tokens() : 0) + static_cast<int64_t>(r.prompt.size()) - 1;
     FOVEA_ASSIGN(const RequestId id, engine_.submit(std::move(r)));
     open.emplace(id, i);
   }

@@ -22,7 +22,7 @@ struct Question {
 struct Answer {
   std::string text;
   std::vector<TokenId> tokens;
-  std::vector<TokenId> prompt;  // the question's own tokens, after the held document
+  int64_t first_position = 0;  // of the row that produced tokens[0]
   FinishReason reason = FinishReason::none;
   Status error;
   RequestStats stats;
@@ -34,7 +34,7 @@ class DocumentSession {
  public:
   using Progress = std::function<void(int64_t done, int64_t total)>;
   using Stream = std::function<void(size_t question, const Output&)>;
-  // Rows of the document (in open) or of traced questions; null: no one looks.
+  // Rows of the document (in open), or those that produce the answers of traced questions; null: no one looks.
   using PrefillTraceSink = std::function<void(const SelectionTrace&)>;
   using TraceSink = std::function<void(size_t question, const SelectionTrace&)>;
 

@@ -1,8 +1,7 @@
-// The reading map: blocks in their places, and a page that any answer leaves whole.
+// The reading map: strips where blocks were read, the planted fact in its place, and a picture that any answer leaves whole.
 #include "eval/reading_map.h"
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cstdio>
@@ -16,240 +15,106 @@ extern "C" const char* __lsan_default_suppressions() { return "leak:libfontconfi
 namespace fovea {
 namespace {
 
-ModelShape shape() {
-  ModelShape s;
-  s.num_layers = 3;
-  s.num_heads = 4;
-  s.kv_heads = 2;
-  s.head_dim = 64;
-  s.block_size = 16;
-  return s;
+// Two tokens over 10 blocks, one layer of two KV heads: head 0 read blocks 0 and 5, head 1 (for the second token) block 9.
+RunTrace sample() {
+  RunTrace t;
+  t.run = {"dense", "gsa_on_device", 64, 16};
+  t.layers = 1;
+  t.kv_heads = 2;
+  AnswerTrace a;
+  a.question = "What is the pin of Olga?";
+  a.answer = a.wanted = a.fact = "The pin of Olga is 48213.";
+  a.right = true;
+  a.fact_first_block = a.fact_last_block = 5;
+  a.stats.kv_bytes_read = 300;
+  a.stats.kv_bytes_dense = 1000;
+  a.stats.context_tokens = 160;
+  a.tokens.resize(2);
+  a.tokens[0].text = "The";
+  a.tokens[1].text = " pin";
+  a.tokens[0].read = {0.5f, 0, 0, 0, 0, 0.5f, 0, 0, 0};  // a block less: the context grew
+  a.tokens[1].read = {0.5f, 0, 0, 0, 0, 0.5f, 0, 0, 0, 0.5f};
+  a.heads_read = {{2, 0, 0, 0, 0, 2, 0, 0, 0, 0}, {0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
+  t.answers.push_back(a);
+  return t;
 }
 
-// Rows of a Selection, each cell's list given.
-class Lists {
- public:
-  Lists(HeadGroups heads, int32_t groups, std::vector<std::vector<int32_t>> cells) {
-    for (const auto& c : cells)
-      selection_.capacity = std::max(selection_.capacity, static_cast<int32_t>(c.size()));
-    for (const auto& c : cells) {
-      counts_.push_back(static_cast<int32_t>(c.size()));
-      units_.insert(units_.end(), c.begin(), c.end());
-      units_.resize(counts_.size() * selection_.capacity, -1);
-    }
-    selection_.kind = Selection::Kind::list;
-    selection_.heads = heads;
-    selection_.groups = groups;
-    selection_.rows = static_cast<int32_t>(cells.size()) / groups;
-    selection_.units = units_.data();
-    selection_.counts = counts_.data();
+bool has_text(const Drawing& d, const std::string& part) {
+  return std::any_of(d.texts.begin(), d.texts.end(), [&](const auto& t) { return t.text.find(part) != std::string::npos; });
+}
+
+// Rects of a strip, by the y of its background: the widest of them.
+std::vector<Drawing::Rect> strip_below(const Drawing& d, size_t index) {
+  std::vector<double> tops;
+  for (const Drawing::Rect& r : d.rects) {
+    if (r.w > 900) tops.push_back(r.y);
   }
-  void set_tokens_per_unit(int32_t tokens) { selection_.tokens_per_unit = tokens; }
-  SelectionTrace at(int32_t row, int64_t position, int32_t layer, int32_t blocks) const {
-    SelectionTrace t;
-    t.position = position;
-    t.layer = LayerIdx{layer};
-    t.selection = &selection_;
-    t.row = row;
-    t.blocks = blocks;
-    return t;
+  std::vector<Drawing::Rect> out;
+  for (const Drawing::Rect& r : d.rects) {
+    if (r.w < 900 && r.y == tops.at(index)) out.push_back(r);
   }
-
- private:
-  Selection selection_;
-  std::vector<int32_t> units_, counts_;
-};
-
-using Blocks = std::vector<int32_t>;
-
-TEST(ReadingMapBuilder, BlocksGoToTheirRowLayerAndHead) {
-  ReadingMap map;
-  ReadingMapBuilder builder(shape(), &map);
-  const Lists first(HeadGroups::per_kv_head, 2, {{0, 5, 9}, {0, 9}, {1, 2}, {3}});
-  const Lists second(HeadGroups::per_kv_head, 2, {{4}, {}, {7, 8}, {6}});
-  // Layer by layer, two rows in each, as the engine calls.
-  builder.on_selection(first.at(0, 150, 0, 10));
-  builder.on_selection(first.at(1, 151, 0, 10));
-  builder.on_selection(second.at(0, 150, 2, 10));
-  builder.on_selection(second.at(1, 151, 2, 10));
-  ASSERT_EQ(map.rows.size(), 2u);
-  EXPECT_EQ(map.rows[0].position, 150);
-  EXPECT_EQ(map.rows[0].blocks, (std::vector<std::vector<Blocks>>{{{0, 5, 9}, {0, 9}}, {{}, {}}, {{4}, {}}}));
-  EXPECT_EQ(map.rows[1].position, 151);
-  EXPECT_EQ(map.rows[1].blocks, (std::vector<std::vector<Blocks>>{{{1, 2}, {3}}, {{}, {}}, {{7, 8}, {6}}}));
-  EXPECT_EQ(map.context_tokens, 152);
-  EXPECT_EQ(map.context_blocks, 10);
+  return out;
 }
 
-TEST(ReadingMapBuilder, AListForAllHeadsGoesToEach) {
-  ReadingMap map;
-  ReadingMapBuilder builder(shape(), &map);
-  const Lists shared(HeadGroups::all, 1, {{2}, {0, 3}});
-  builder.on_selection(shared.at(1, 60, 1, 4));
-  ASSERT_EQ(map.rows.size(), 1u);
-  EXPECT_EQ(map.rows[0].blocks[1], (std::vector<Blocks>{{0, 3}, {0, 3}}));
+// Share of the strip's width that is drawn between two shares of it.
+double drawn(const std::vector<Drawing::Rect>& strip, double from, double to) {
+  constexpr double left = 120, width = 936;
+  double sum = 0;
+  for (const Drawing::Rect& r : strip) sum += std::max(0.0, std::min(r.x + r.w, left + to * width) - std::max(r.x, left + from * width));
+  return sum / width;
 }
 
-TEST(ReadingMapBuilder, ADenseLayerReadsEveryBlock) {
-  ReadingMap map;
-  ReadingMapBuilder builder(shape(), &map);
-  const Selection all;
-  SelectionTrace t;
-  t.position = 33;
-  t.selection = &all;
-  t.blocks = 3;
-  builder.on_selection(t);
-  ASSERT_EQ(map.rows.size(), 1u);
-  EXPECT_EQ(map.rows[0].blocks[0], (std::vector<Blocks>{{0, 1, 2}, {0, 1, 2}}));
-  EXPECT_TRUE(map.rows[0].blocks[1][0].empty());
-  EXPECT_EQ(map.context_blocks, 3);
-  EXPECT_EQ(map.context_tokens, 34);
+TEST(ReadingMap, AStripForEachHeadAndEachToken) {
+  const RunTrace t = sample();
+  const Drawing d = reading_map(t, t.answers[0]);
+  EXPECT_EQ(std::count_if(d.rects.begin(), d.rects.end(), [](const auto& r) { return r.w > 900; }), 4);
+  const auto head0 = strip_below(d, 0), head1 = strip_below(d, 1), token1 = strip_below(d, 3);
+  EXPECT_NEAR(drawn(head0, 0, 0.1), 0.1, 0.002);
+  EXPECT_NEAR(drawn(head0, 0.1, 0.5), 0, 0.002);
+  EXPECT_NEAR(drawn(head0, 0.6, 1), 0, 0.002);
+  EXPECT_NEAR(drawn(head1, 0.9, 1), 0.1, 0.002);
+  EXPECT_NEAR(drawn(head1, 0, 0.5), 0, 0.002);
+  EXPECT_NEAR(drawn(token1, 0.9, 1), 0.1, 0.002);
+  // Read by both tokens is darker than by one of two.
+  EXPECT_LT(head0.front().fill.r, head1.back().fill.r);
+  // The fact: orange where it was read, pale where it was not.
+  const auto fact = [](const std::vector<Drawing::Rect>& s) {
+    return *std::find_if(s.begin(), s.end(), [](const auto& r) { return r.fill.r > r.fill.b + 50; });
+  };
+  EXPECT_NEAR(fact(head0).x, 120 + 0.5 * 936, 1);
+  EXPECT_LT(fact(head0).fill.g, fact(head1).fill.g);
+  for (const char* part : {"What is the pin of Olga?", "✓", "30.0 %", "planted: ", "layer 0 · kv 1", "The", " pin", "160"})
+    EXPECT_TRUE(has_text(d, part)) << part;
 }
 
-// Units of another size than a block: a list of tokens (DSA's) or of tiles names the blocks they lie in, and none beyond the row's.
-TEST(ReadingMapBuilder, UnitsOfAnySizeBecomeBlocks) {
-  ReadingMap map;
-  map.layers = 3;
-  map.kv_heads = 2;
-  ReadingMapBuilder builder(shape(), &map);
-  Lists tokens(HeadGroups::all, 1, {{0, 1, 15, 16, 150}});
-  tokens.set_tokens_per_unit(1);
-  Lists tiles(HeadGroups::all, 1, {{1}});
-  tiles.set_tokens_per_unit(128);
-  builder.on_selection(tokens.at(0, 150, 0, 10));
-  builder.on_selection(tiles.at(0, 150, 1, 10));
-  ASSERT_EQ(map.rows.size(), 1u);
-  EXPECT_EQ(map.rows[0].blocks[0], (std::vector<Blocks>{{0, 1, 9}, {0, 1, 9}}));
-  EXPECT_EQ(map.rows[0].blocks[1], (std::vector<Blocks>{{8, 9}, {8, 9}}));
-  const std::string path = ::testing::TempDir() + "reading_map_units_test.png";
-  EXPECT_TRUE(write_reading_map_png(map, path).ok());
-  std::remove(path.c_str());
+TEST(ReadingMap, AFactAmongThousandsOfBlocksIsSeenAndStaysInside) {
+  RunTrace t = sample();
+  AnswerTrace& a = t.answers[0];
+  for (auto& token : a.tokens) token.read.resize(20000);
+  a.fact_first_block = a.fact_last_block = 19999;
+  const Drawing d = reading_map(t, a);
+  const auto strip = strip_below(d, 0);
+  EXPECT_GE(strip.back().w, 3);
+  EXPECT_LE(strip.back().x + strip.back().w, d.width);
 }
 
-ReadingMap sample() {
-  ReadingMap m;
-  m.question = "What is the pin of Olga?";
-  m.answer = "The pin of Olga is 48213.";
-  m.wanted = m.answer;
-  m.right = true;
-  m.method = "gsa_on_device";
-  m.layers = 3;
-  m.kv_heads = 2;
-  m.context_tokens = 160;
-  m.context_blocks = 10;
-  m.fact = "The pin of Olga is 48213.";
-  m.fact_first_block = 5;
-  m.fact_last_block = 5;
-  m.stats.kv_bytes_read = 300;
-  m.stats.summary_bytes_read = 12;
-  m.stats.kv_bytes_dense = 1000;
-  for (int i = 0; i < 4; ++i) {
-    ReadingMap::Row r;
-    r.position = 150 + i;
-    r.token = " tok";
-    r.blocks.assign(3, {{0, 5, 9}, {i, 9}});
-    m.rows.push_back(r);
-  }
-  return m;
+TEST(ReadingMap, AWrongAnswerTellsWhatWasWanted) {
+  RunTrace t = sample();
+  t.answers[0].right = false;
+  t.answers[0].fact_first_block = t.answers[0].fact_last_block = -1;
+  t.answers[0].fact.clear();
+  const Drawing d = reading_map(t, t.answers[0]);
+  EXPECT_TRUE(has_text(d, "✗ wanted: The pin"));
+  EXPECT_FALSE(has_text(d, "planted"));
 }
 
-// The data element of the page, up to the end that a browser would see.
-std::string data_of(const std::string& html) {
-  const std::string open = "<script type=\"application/json\" id=\"data\">";
-  const size_t at = html.find(open);
-  EXPECT_NE(at, std::string::npos);
-  return html.substr(at + open.size(), html.find("</script>", at) - at - open.size());
-}
-
-bool valid_utf8(const std::string& s) {
-  try {
-    (void)nlohmann::json(s).dump();  // strict: throws at a byte that is not UTF-8
-    return true;
-  } catch (const nlohmann::json::type_error&) {
-    return false;
-  }
-}
-
-int count(const std::string& text, const std::string& part) {
-  int n = 0;
-  for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++n;
-  return n;
-}
-
-TEST(ReadingMapHtml, TheDataIsTheMap) {
-  const std::string html = reading_map_html({sample(), sample()});
-  const auto data = nlohmann::json::parse(data_of(html));
-  ASSERT_EQ(data.size(), 2u);
-  EXPECT_EQ(data[0]["question"], "What is the pin of Olga?");
-  EXPECT_EQ(data[0]["answer"], "The pin of Olga is 48213.");
-  EXPECT_EQ(data[0]["layers"], 3);
-  EXPECT_EQ(data[0]["heads"], 2);
-  EXPECT_EQ(data[0]["blocks"], 10);
-  EXPECT_EQ(data[0]["tokens"], 160);
-  EXPECT_EQ(data[0]["fact_first"], 5);
-  EXPECT_EQ(data[0]["bytes_read"], 312) << "summaries too";
-  EXPECT_EQ(data[0]["bytes_dense"], 1000);
-  ASSERT_EQ(data[0]["rows"].size(), 4u);
-  EXPECT_EQ(data[0]["rows"][3]["position"], 153);
-  EXPECT_EQ(data[0]["rows"][3]["blocks"][2][1], (nlohmann::json{3, 9}));
-  EXPECT_NE(html.find("<b>160 tokens</b>"), std::string::npos);
-}
-
-TEST(ReadingMapHtml, ItNeedsNothingFromElsewhere) {
-  const std::string html = reading_map_html({sample()});
-  EXPECT_EQ(html.rfind("<!doctype html>", 0), 0u);
-  for (const char* part : {" src=", "http://", "https://", "@import", "url(", "<link"})
-    EXPECT_EQ(html.find(part), std::string::npos) << part;
-}
-
-// Whatever a model answers, the data ends where it should and comes back as it was.
-TEST(ReadingMapHtml, NoTextEndsTheDataEarly) {
-  const std::string plain = reading_map_html({sample()});
-  for (const std::string& text :
-       {std::string("</script><script>alert(1)</script>"), std::string("</SCRIPT >"),
-        std::string("<!--<script>"), std::string("<\\/script>"), std::string("]]>\"'\\"),
-        std::string("\xe2\x80\xa8 line")}) {
-    ReadingMap m = sample();
-    m.question = m.answer = m.wanted = m.fact = m.method = m.rows[0].token = text;
-    const std::string html = reading_map_html({m});
-    EXPECT_EQ(count(html, "</script>"), count(plain, "</script>")) << text;
-    const std::string data = data_of(html);
-    EXPECT_EQ(data.find("</"), std::string::npos) << text;
-    EXPECT_EQ(data.find("<!--"), std::string::npos)
-        << text << ": opens a comment, in which the end of the script is none";
-    const auto json = nlohmann::json::parse(data, nullptr, false);
-    ASSERT_FALSE(json.is_discarded()) << text;
-    for (const char* field : {"question", "answer", "wanted", "fact", "method"})
-      EXPECT_EQ(json[0][field], text);
-    EXPECT_EQ(json[0]["rows"][0]["token"], text);
-  }
-}
-
-TEST(ReadingMapHtml, OddBytesGiveValidUtf8) {
-  ReadingMap m = sample();
-  m.rows[0].token = "\xe2\x82";  // the first two bytes of a euro sign: a token may be part of a character
-  m.rows[1].token = "\xff\xfe\x80";
-  m.rows[2].token = std::string("a\0b", 3);
-  m.answer = "caf\xc3";
-  const std::string html = reading_map_html({m});
-  EXPECT_TRUE(valid_utf8(html));
-  EXPECT_EQ(html.find('\0'), std::string::npos);
-  const auto json = nlohmann::json::parse(data_of(html), nullptr, false);
-  ASSERT_FALSE(json.is_discarded());
-  EXPECT_EQ(json[0]["rows"][0]["token"], "\xef\xbf\xbd");
-  EXPECT_EQ(json[0]["answer"], "caf\xef\xbf\xbd");
-}
-
-TEST(ReadingMapHtml, NoMapIsAPageToo) {
-  const std::string html = reading_map_html({});
-  EXPECT_EQ(nlohmann::json::parse(data_of(html)).size(), 0u);
-}
-
-TEST(ReadingMapPng, APictureIsWritten) {
+TEST(ReadingMap, HalfACharacterLeavesThePictureWhole) {
+  RunTrace t = sample();
+  t.answers[0].tokens[0].text = "\xe2\x82";  // the first two bytes of a euro sign: a token may be part of a character
+  const Drawing d = reading_map(t, t.answers[0]);
+  EXPECT_TRUE(has_text(d, "\xef\xbf\xbd"));
   const std::string path = ::testing::TempDir() + "reading_map_test.png";
-  ReadingMap m = sample();
-  m.rows[2].token = "\xe2\x82";  // half a character
-  const Status s = write_reading_map_png(m, path);
+  const Status s = write_drawing_png(d, path);
   ASSERT_TRUE(s.ok()) << s.message();
   std::ifstream in(path, std::ios::binary);
   std::string head(8, '\0');
@@ -258,13 +123,6 @@ TEST(ReadingMapPng, APictureIsWritten) {
   in.seekg(0, std::ios::end);
   EXPECT_GT(in.tellg(), 2000);
   std::remove(path.c_str());
-}
-
-TEST(ReadingMapPng, APlaceThatCannotBeWrittenIsNamed) {
-  const Status s = write_reading_map_png(sample(), "/nonexistent/map.png");
-  ASSERT_FALSE(s.ok());
-  EXPECT_EQ(s.code(), StatusCode::io_error);
-  EXPECT_NE(s.message().find("/nonexistent/map.png"), std::string::npos);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ using Json = nlohmann::ordered_json;
 
 const char* const kHead = R"html(<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Fovea: what was chosen, and where the attention lay</title>
+<title>Fovea: what each token read</title>
 <style>
 :root { --ink:#222428; --dim:#6c7078; --line:#e4e6ea; --fact:#c85000 }
 * { box-sizing:border-box }
@@ -30,7 +30,7 @@ table { border-collapse:separate; border-spacing:2px; font-size:12px; font-varia
 td, th { padding:3px 8px; text-align:center; min-width:44px; font-weight:400 }
 th { color:var(--dim) }
 caption { white-space:nowrap; text-align:left; font-weight:600; font-size:13px; padding:6px 2px }
-.map { display:grid; grid-template-columns:90px 1fr; gap:2px 10px; margin:4px 0 14px; align-items:start }
+.map { display:grid; grid-template-columns:96px 1fr; gap:2px 10px; margin:4px 0 14px; align-items:start }
 .map .name { color:var(--dim); font-size:12px; grid-column:2 }
 .tokens { font:11px/13px ui-monospace, "DejaVu Sans Mono", monospace; text-align:right; overflow:hidden }
 .tokens div { height:13px; white-space:pre; overflow:hidden }
@@ -92,9 +92,9 @@ function heads(title, values, layers, count, what) {
   }
   return t;
 }
-// A strip for each token, the context from left to right; a pixel that stands for several blocks shows the most of them.
-function strips(q, field, undo) {
-  const c = el('canvas'), width = 960, high = 13, rows = q.tokens.map(t => bytes(t[field])), blocks = Math.max(...rows.map(r => r.length));
+// A strip for each row of bytes, the context from left to right; a pixel that stands for several blocks shows the most of them.
+function strips(q, name, labels, rows, value, text) {
+  const map = el('div', 'map'), list = el('div', 'tokens'), c = el('canvas'), width = 960, high = 13, blocks = Math.max(...rows.map(r => r.length));
   c.width = width; c.height = high * rows.length; c.style.height = c.height + 'px';
   const g = c.getContext('2d');
   rows.forEach((r, y) => {
@@ -103,7 +103,7 @@ function strips(q, field, undo) {
       let most = 0;
       for (let b = from; b < to && b < r.length; ++b) most = Math.max(most, r[b]);
       if (!most) continue;
-      g.fillStyle = 'rgb(' + shade(field === 'read' ? .12 + .88 * most / 255 : 2 * most / 255) + ')';
+      g.fillStyle = 'rgb(' + shade(value(most / 255)) + ')';
       g.fillRect(x, y * high, 1, high - 1);
     }
   });
@@ -115,31 +115,36 @@ function strips(q, field, undo) {
   point(c, e => {
     const y = Math.min(rows.length - 1, Math.floor(e.offsetY / c.clientHeight * rows.length));
     const b = Math.floor(e.offsetX / c.clientWidth * blocks), fact = q.fact_first >= 0 && b >= q.fact_first && b <= q.fact_last;
-    if (b >= rows[y].length) return '';
-    const at = f => undo[f](bytes(q.tokens[y][f])[b] / 255);
-    return '“' + q.tokens[y].text + '” block ' + b + ' (tokens ' + n0(b * page.block_size) + ' – ' + n0((b + 1) * page.block_size - 1) +
-      '): read by ' + pct(at('read')) + ' of layers and heads, attention ' + pct(at('mass')) + (fact ? ', the planted fact' : '');
+    return b >= rows[y].length ? '' : labels[y] + ', block ' + b + ' (tokens ' + n0(b * page.block_size) + ' – ' +
+      n0((b + 1) * page.block_size - 1) + '): ' + text(y, b) + (fact ? ', the planted fact' : '');
   });
-  return [c, blocks];
+  list.append(...labels.map(t => el('div', '', t)));
+  const axis = el('div', 'axis');
+  for (const f of [0, .25, .5, .75, 1]) axis.append(el('span', '', (f ? '' : 'token ') + n0(Math.round(f * blocks * page.block_size))));
+  map.append(el('div', 'name', name), list, c, axis);
+  main.append(map);
 }
-function question(q) {
-  const undo = { read: x => x, mass: x => x * x };
+function question(t, q) {
+  const of = field => q.tokens.map(k => bytes(k[field])), read = of('read'), mass = of('mass'), heads = q.heads.map(bytes);
+  const words = q.tokens.map(k => k.text.trim() ? k.text : k.text.replace(/\n/g, '⏎').replace(/ /g, '␣'));
+  const names = heads.map((_, i) => 'layer ' + Math.floor(i / t.kv_heads) + ' · kv ' + i % t.kv_heads);
   main.append(el('h3', '', q.question));
   const said = el('p', q.right ? '' : 'wrong', q.answer + (q.right ? ' ✓' : ' ✗'));
   if (!q.right) said.append(el('span', 'dim', ' wanted: ' + q.wanted));
-  main.append(said);
-  const map = el('div', 'map');
-  for (const [field, name] of [['read', 'blocks read (darker: by more layers and heads)'],
-                               ['mass', 'true attention (mean over layers and heads; square-root scale, darkest from 25 %)']]) {
-    const label = el('div', 'tokens'), [canvas, blocks] = strips(q, field, undo);
-    label.append(...q.tokens.map(t => el('div', '', t.text.trim() ? t.text : t.text.replace(/\n/g, '⏎').replace(/ /g, '␣'))));
-    map.append(el('div', 'name', name), label, canvas);
-    if (field === 'read') continue;
-    const axis = el('div', 'axis');
-    for (const f of [0, .25, .5, .75, 1]) axis.append(el('span', '', (f ? '' : 'token ') + n0(Math.round(f * blocks * page.block_size))));
-    map.append(axis);
+  const about = el('p', 'dim', pct(q.share) + ' of the KV bytes read');
+  if (q.fact) {
+    const found = read.filter(r => r.subarray(q.fact_first, q.fact_last + 1).some(x => x)).length;
+    about.append('; planted: ', el('span', 'fact', q.fact), ' read by ' + found + ' of ' + read.length + ' tokens');
   }
-  main.append(map);
+  main.append(said, about);
+  const seen = (y, b) => 'read by ' + pct(read[y][b] / 255) + ' of layers and heads' +
+    (mass[y].length ? ', attention ' + pct((mass[y][b] / 255) ** 2) : '');
+  const read_shade = x => .12 + .88 * x;
+  strips(q, 'blocks read by token (darker: by more layers and heads)', words, read, read_shade, seen);
+  if (mass.some(m => m.length))
+    strips(q, 'true attention (mean over layers and heads; square-root scale, darkest from 25 %)', words, mass, x => 2 * x, seen);
+  strips(q, 'blocks read by layer and KV head (darker: by more tokens)', names, heads, read_shade,
+    (y, b) => 'read by ' + Math.round(heads[y][b] * read.length / 255) + ' of ' + read.length + ' tokens');
 }
 function prefill(p) {
   main.append(el('h3', '', 'Prefill: which blocks of keys each block of queries read'));
@@ -175,18 +180,20 @@ for (const t of page.traces) {
       heads('recall of the true top blocks', t.recall, t.layers, t.kv_heads, 'kv'));
     main.append(pair);
   }
-  for (const q of t.answers) if (q.tokens.length) question(q);
+  for (const q of t.answers) if (q.tokens.length) question(t, q);
   if (t.prefill) prefill(t.prefill);
 }
 </script></main></body></html>
 )html";
 
 // Shares as bytes; square roots keep small masses apart.
-std::string packed(const std::vector<float>& shares, bool root) {
+std::string packed(const std::vector<float>& shares, bool root, float all = 1) {
   std::vector<uint8_t> bytes;
   bytes.reserve(shares.size());
-  for (float s : shares)
-    bytes.push_back(static_cast<uint8_t>(std::lround(255 * std::clamp(root ? std::sqrt(std::max(0.0f, s)) : s, 0.0f, 1.0f))));
+  for (float s : shares) {
+    const float share = std::clamp(s / all, 0.0f, 1.0f);
+    bytes.push_back(static_cast<uint8_t>(std::lround(255 * (root ? std::sqrt(share) : share))));
+  }
   return base64(bytes);
 }
 
@@ -194,14 +201,19 @@ Json answer_json(const AnswerTrace& a) {
   Json tokens = Json::array();
   for (const AnswerTrace::Token& t : a.tokens)
     tokens.push_back({{"text", t.text}, {"read", packed(t.read, false)}, {"mass", packed(t.mass, true)}});
+  Json heads = Json::array();
+  for (const std::vector<float>& reads : a.heads_read) heads.push_back(packed(reads, false, static_cast<float>(a.tokens.size())));
   return {{"task", a.task},
           {"question", a.question},
           {"answer", a.answer},
           {"wanted", a.wanted},
           {"right", a.right},
+          {"share", a.stats.kv_bytes_share()},
+          {"fact", a.fact},
           {"fact_first", a.fact_first_block},
           {"fact_last", a.fact_last_block},
-          {"tokens", tokens}};
+          {"tokens", tokens},
+          {"heads", heads}};
 }
 
 Json trace_json(const RunTrace& t) {
@@ -228,11 +240,9 @@ std::string trace_html(const std::vector<RunTrace>& traces, int32_t block_size, 
   std::string html = kHead;
   html += "<h1>" + html_escaped(traces.empty() ? "" : run_label(traces[0].run)) + "</h1>\n<p class=\"lead\">" + html_escaped(about) +
           "</p>\n" +
-          "<p>Traced rows produced tokens of answers. <b>Mass</b>: the share of the softmax over all keys that lies on the blocks that "
-          "were read. "
-          "<b>Recall</b>: of the k blocks read, the share that are among the k of most mass; first and last blocks, which are always read, "
-          "count too. "
-          "<span class=\"fact\">Framed</span>: the planted fact.</p>\n";
+          "<p>What the tokens of each answer read. Everything pale was never loaded; <span class=\"fact\">framed</span>: the planted fact. "
+          "<b>Mass</b>: the share of the softmax over all keys that lies on the blocks read. <b>Recall</b>: of the k blocks read, the share "
+          "that are among the k of most mass; first and last blocks, which are always read, count too.</p>\n";
   html += html_data(data, "data");
   html += kScript;
   return html;

@@ -1,5 +1,5 @@
-// The page of one run's traces: by layer and KV head how much of the true attention its choices held, and for each traced
-// question what was read beside where the attention lay. One file that needs nothing from elsewhere.
+// The page of one run's traces: for each traced question what was read by token, layer and KV head; where attention mass was
+// asked for, beside it where the attention lay, and by layer and KV head how much of it the choices held. One file that needs nothing from elsewhere.
 #pragma once
 
 #include "eval/attention_trace.h"
