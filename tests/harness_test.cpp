@@ -60,9 +60,22 @@ TEST(Harness, ATraceHasAScoreForEverySparseRun) {
   EXPECT_EQ(t.answers[0].task, "number");
   ASSERT_FALSE(t.answers[0].tokens.empty());
   EXPECT_FALSE(t.answers[0].tokens[0].text.empty());
+  // 16 tokens are two blocks of 8, but the windows are three: every head reads the first block and the last two.
   const TraceScore score = t.score();
-  EXPECT_TRUE(score.mass > 0 && score.mass < 1) << score.mass;
-  EXPECT_TRUE(score.recall > 0 && score.recall <= 1) << score.recall;
+  double mass = 0;
+  for (const AnswerTrace::Token& token : t.answers[0].tokens) {
+    const size_t n = token.read.size();
+    ASSERT_GT(n, 4u);
+    ASSERT_EQ(token.mass.size(), n);
+    for (size_t b = 0; b < n; ++b) EXPECT_NEAR(token.read[b], b == 0 || b + 2 >= n ? 1 : 0, 1e-5) << b << " of " << n;
+    EXPECT_NEAR(std::accumulate(token.mass.begin(), token.mass.end(), 0.0), 1.0, 1e-4);
+    mass += (token.mass[0] + token.mass[n - 2] + token.mass[n - 1]) / static_cast<double>(t.answers[0].tokens.size());
+  }
+  EXPECT_NEAR(score.mass, mass, 1e-4);
+  EXPECT_LT(score.mass, 0.999);
+  EXPECT_TRUE(score.recall >= 1.0 / 3 && score.recall < 1) << score.recall;
+  for (const auto& head : t.answers[0].heads_read)
+    EXPECT_EQ(head[0], static_cast<float>(t.answers[0].tokens.size())) << "every token read the first block";
   for (const EvalRow& r : result->rows) EXPECT_EQ(r.trace.has_value(), r.run == options.runs[1]);
 }
 

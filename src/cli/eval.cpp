@@ -3,11 +3,12 @@
 #include "cli/flags.h"
 #include "cli/progress.h"
 
+#include <fovea/method_specs.h>
+
 #include "eval/eval_page.h"
 #include "eval/eval_plot.h"
 #include "eval/eval_table.h"
 #include "eval/harness.h"
-#include "eval/methods.h"
 #include "eval/trace_page.h"
 
 #include <nlohmann/json.hpp>

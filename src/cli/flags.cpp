@@ -1,10 +1,11 @@
 #include "cli/flags.h"
 
+#include <fovea/method_specs.h>
+
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
-
-#include "eval/methods.h"
 
 namespace fovea::cli {
 namespace {

@@ -3,8 +3,9 @@
 #include "cli/flags.h"
 #include "cli/progress.h"
 
+#include <fovea/session.h>
+
 #include "base/clock.h"
-#include "eval/document_session.h"
 
 #include <nlohmann/json.hpp>
 

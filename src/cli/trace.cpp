@@ -3,8 +3,9 @@
 #include "cli/flags.h"
 #include "cli/progress.h"
 
+#include <fovea/session.h>
+
 #include "base/clock.h"
-#include "eval/document_session.h"
 #include "eval/question_tracer.h"
 #include "eval/reading_map.h"
 #include "eval/retrieval_set.h"

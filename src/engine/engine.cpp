@@ -104,7 +104,7 @@ Status EngineImpl::check_method(const char* what, const std::string& label, bool
 
 Status EngineImpl::check_request(const Request& r) const {
   FOVEA_TRY(check_sampling(r.sampling));
-  if (r.prompt.empty()) return Status::invalid_argument("prompt: it has no tokens");
+  if (r.prompt.empty()) return Status::invalid_argument(std::string("prompt: it has no tokens") + (r.fork_of ? "; a fork needs one of its own" : ""));
   for (TokenId id : r.prompt) {
     if (id < 0 || id >= model_->config.vocab_size)
       return Status::invalid_argument("prompt: token id " + std::to_string(id) + " is not in [0, " +

@@ -16,17 +16,51 @@ TEST(SampleUniform, RepeatsAndDiffers) {
   EXPECT_NEAR(sum / 10000, 0.5, 0.02);
 }
 
-TEST(CheckSampling, ImpossibleValuesAreNamed) {
-  SamplingParams p;
-  p.top_p = 0.0f;
-  EXPECT_NE(check_sampling(p).message().find("top_p"), std::string::npos);
-  p = {};
-  p.temperature = NAN;
-  EXPECT_FALSE(check_sampling(p).ok());
-  p = {};
-  p.stop = {""};
-  EXPECT_FALSE(check_sampling(p).ok());
+// One value out of range: the error names the field and the value.
+struct Impossible {
+  const char* field;
+  const char* value;
+  void (*set)(SamplingParams*);
+};
+
+TEST(CheckSampling, EveryRuleNamesItsFieldAndTheValue) {
+  const Impossible cases[] = {
+      {"temperature", "-0.5", [](SamplingParams* p) { p->temperature = -0.5f; }},
+      {"temperature", "nan", [](SamplingParams* p) { p->temperature = NAN; }},
+      {"temperature", "inf", [](SamplingParams* p) { p->temperature = INFINITY; }},
+      {"top_k", "-1", [](SamplingParams* p) { p->top_k = -1; }},
+      {"top_p", "0.0", [](SamplingParams* p) { p->top_p = 0.0f; }},
+      {"top_p", "1.5", [](SamplingParams* p) { p->top_p = 1.5f; }},
+      {"top_p", "nan", [](SamplingParams* p) { p->top_p = NAN; }},
+      {"min_p", "-0.25", [](SamplingParams* p) { p->min_p = -0.25f; }},
+      {"min_p", "1.0", [](SamplingParams* p) { p->min_p = 1.0f; }},
+      {"repetition_penalty", "0.0", [](SamplingParams* p) { p->repetition_penalty = 0.0f; }},
+      {"repetition_penalty", "inf", [](SamplingParams* p) { p->repetition_penalty = INFINITY; }},
+      {"n:", "0", [](SamplingParams* p) { p->n = 0; }},
+      {"n:", "257", [](SamplingParams* p) { p->n = 257; }},
+      {"max_tokens", "-1", [](SamplingParams* p) { p->max_tokens = -1; }},
+      {"stop", "empty", [](SamplingParams* p) { p->stop = {"a", ""}; }},
+  };
+  for (const Impossible& c : cases) {
+    SamplingParams p;
+    c.set(&p);
+    const Status s = check_sampling(p);
+    EXPECT_EQ(s.code(), StatusCode::invalid_argument) << c.field;
+    EXPECT_EQ(s.message().rfind(c.field, 0), 0u) << s.message();
+    EXPECT_NE(s.message().find(c.value), std::string::npos) << s.message();
+  }
+}
+
+TEST(CheckSampling, TheEdgesOfEveryRangeAreAllowed) {
   EXPECT_TRUE(check_sampling(SamplingParams{}).ok());
+  SamplingParams p;
+  p.top_p = 1e-6f;
+  p.min_p = 0.999f;
+  p.repetition_penalty = 1e-6f;
+  p.n = 256;
+  p.max_tokens = 0;
+  p.stop = {"x"};
+  EXPECT_TRUE(check_sampling(p).ok()) << check_sampling(p).message();
 }
 
 }  // namespace

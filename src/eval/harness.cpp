@@ -1,8 +1,9 @@
 #include "eval/harness.h"
 
-#include "eval/document_session.h"
-#include "eval/methods.h"
 #include "eval/question_tracer.h"
+
+#include <fovea/method_specs.h>
+#include <fovea/session.h>
 
 #include <algorithm>
 #include <cstdio>

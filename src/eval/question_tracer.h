@@ -2,8 +2,9 @@
 #pragma once
 
 #include "eval/attention_trace.h"
-#include "eval/document_session.h"
 #include "eval/retrieval_set.h"
+
+#include <fovea/session.h>
 
 #include <vector>
 

@@ -1,4 +1,4 @@
-#include "eval/document_session.h"
+#include <fovea/session.h>
 
 #include "text/tokenizer/utf8.h"
 
@@ -41,9 +41,8 @@ Result<std::unique_ptr<DocumentSession>> DocumentSession::open(Engine& engine, s
 
 DocumentSession::~DocumentSession() {
   if (!holding_) return;
-  engine_.release(request_);
-  std::vector<Output> outputs;
-  (void)engine_.step(&outputs).ok();  // takes the release over
+  if (!read_) engine_.abort(request_);
+  engine_.release(request_);  // no step: its outputs belong to others, and it may fail again
 }
 
 Status DocumentSession::prefill(const Progress& progress, const PrefillTraceSink& trace) {
@@ -76,7 +75,7 @@ Status DocumentSession::finish_prefill(const Progress& progress) {
       if (!(out.request == request_) || !out.finished) continue;
       if (!out.error.ok()) return out.error;
       prefill_stats_ = out.stats;
-      done = true;
+      done = read_ = true;
     }
     if (progress) progress(done ? document_tokens() : engine_.computed_tokens(request_), document_tokens());
     if (!more && !done) return Status::internal("the engine stopped before the document was read");
@@ -103,7 +102,7 @@ Result<Request> DocumentSession::request_of(const Question& question) const {
 Result<std::vector<Answer>> DocumentSession::ask(const std::vector<Question>& questions, const SamplingParams& sampling,
                                                  const Stream& stream, const TraceSink& trace) {
   std::vector<Answer> answers(questions.size());
-  std::map<RequestId, size_t> open;
+  Open open;
   std::function<void(const SelectionTrace&)> sink;
   if (trace) {
     sink = [&](const SelectionTrace& t) {
@@ -112,25 +111,33 @@ Result<std::vector<Answer>> DocumentSession::ask(const std::vector<Question>& qu
     };
   }
   const Traced traced(engine_, std::move(sink));
-  for (size_t i = 0; i < questions.size(); ++i) {
-    FOVEA_ASSIGN(Request r, request_of(questions[i]));
-    r.sampling = sampling;
-    answers[i].first_position = (r.fork_of ? document_tokens() : 0) + static_cast<int64_t>(r.prompt.size()) - 1;
-    FOVEA_ASSIGN(const RequestId id, engine_.submit(std::move(r)));
-    open.emplace(id, i);
-  }
-  FOVEA_TRY(collect(open, stream, &answers));
+  Status s = submit(questions, sampling, &answers, &open);
+  if (s.ok()) s = collect(stream, &answers, &open);
+  for (const auto& [id, question] : open) engine_.abort(id);
+  FOVEA_TRY(s);
   return answers;
 }
 
-Status DocumentSession::collect(std::map<RequestId, size_t> open, const Stream& stream, std::vector<Answer>* answers) {
+Status DocumentSession::submit(const std::vector<Question>& questions, const SamplingParams& sampling, std::vector<Answer>* answers,
+                               Open* open) {
+  for (size_t i = 0; i < questions.size(); ++i) {
+    FOVEA_ASSIGN(Request r, request_of(questions[i]));
+    r.sampling = sampling;
+    (*answers)[i].first_position = (r.fork_of ? document_tokens() : 0) + static_cast<int64_t>(r.prompt.size()) - 1;
+    FOVEA_ASSIGN(const RequestId id, engine_.submit(std::move(r)));
+    open->emplace(id, i);
+  }
+  return {};
+}
+
+Status DocumentSession::collect(const Stream& stream, std::vector<Answer>* answers, Open* open) {
   std::vector<Output> outputs;
-  while (!open.empty()) {
+  while (!open->empty()) {
     outputs.clear();
     FOVEA_ASSIGN(const bool more, engine_.step(&outputs));
     for (Output& out : outputs) {
-      const auto it = open.find(out.request);
-      if (it == open.end()) continue;
+      const auto it = open->find(out.request);
+      if (it == open->end()) continue;
       if (stream) stream(it->second, out);
       Answer& a = (*answers)[it->second];
       a.text += out.text;
@@ -139,9 +146,9 @@ Status DocumentSession::collect(std::map<RequestId, size_t> open, const Stream& 
       a.reason = out.reason;
       a.error = out.error;
       a.stats = out.stats;
-      open.erase(it);
+      open->erase(it);
     }
-    if (!more && !open.empty()) return Status::internal("the engine stopped before every question was answered");
+    if (!more && !open->empty()) return Status::internal("the engine stopped before every question was answered");
   }
   return {};
 }

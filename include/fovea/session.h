@@ -1,4 +1,4 @@
-// A document read once and asked many questions: the document's blocks are held, each question forks them.
+// A document read once and asked many times: its blocks are held, each question forks them.
 #pragma once
 
 #include <fovea/engine.h>
@@ -38,16 +38,16 @@ class DocumentSession {
   using PrefillTraceSink = std::function<void(const SelectionTrace&)>;
   using TraceSink = std::function<void(size_t question, const SelectionTrace&)>;
 
-  // Prefills the document; its questions continue it by the same method. `progress` (may be null) is called after every step.
+  // Prefills the document; the engine outlives the session. Its questions continue it by the same method. `progress` (may be null) is called after every step.
   // `prefill_method` empty: the engine's.
   static Result<std::unique_ptr<DocumentSession>> open(Engine& engine, std::string document, const Progress& progress,
                                                        std::string prefill_method = {}, const PrefillTraceSink& trace = nullptr);
-  ~DocumentSession();
+  ~DocumentSession();  // the document's blocks go back with the engine's next step
   DocumentSession(const DocumentSession&) = delete;
   DocumentSession& operator=(const DocumentSession&) = delete;
 
   // Asks all questions at once, in one batch; `stream` (may be null) sees every event. An error of one question is in its
-  // Answer; a Status is the engine's own failure.
+  // Answer. A Status: a question was refused, or the engine itself failed; whatever was queued by then is aborted.
   Result<std::vector<Answer>> ask(const std::vector<Question>& questions, const SamplingParams& sampling, const Stream& stream,
                                   const TraceSink& trace = nullptr);
 
@@ -56,18 +56,22 @@ class DocumentSession {
   const RequestStats& prefill_stats() const { return prefill_stats_; }
 
  private:
+  using Open = std::map<RequestId, size_t>;  // questions without their whole answer
+
   DocumentSession(Engine& engine, std::string document, std::string prefill_method)
       : engine_(engine), document_(std::move(document)), prefill_method_(std::move(prefill_method)) {}
   Status prefill(const Progress& progress, const PrefillTraceSink& trace);
   Status finish_prefill(const Progress& progress);
   Result<Request> request_of(const Question& question) const;
-  Status collect(std::map<RequestId, size_t> open, const Stream& stream, std::vector<Answer>* answers);
+  Status submit(const std::vector<Question>& questions, const SamplingParams& sampling, std::vector<Answer>* answers, Open* open);
+  Status collect(const Stream& stream, std::vector<Answer>* answers, Open* open);
 
   Engine& engine_;
   const std::string document_, prefill_method_;
   std::vector<TokenId> held_;
   RequestId request_;
-  bool holding_ = false;
+  bool holding_ = false;  // request_ was submitted
+  bool read_ = false;     // and is finished
   RequestStats prefill_stats_;
 };
 

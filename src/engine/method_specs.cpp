@@ -1,4 +1,5 @@
-#include "eval/methods.h"
+// Methods as flags and files name them (method_specs.h).
+#include <fovea/method_specs.h>
 
 #include "model/config.h"
 #include "sparse/registry.h"

@@ -1,4 +1,4 @@
-// Methods as flags and files name them, for the programs above the engine.
+// Methods as flags and files name them: by a name, a spec `name[key=value,key=value]` or a YAML section.
 #pragma once
 
 #include <fovea/options.h>
@@ -18,15 +18,15 @@ Result<std::vector<MethodOptions>> read_method_config(const std::string& path, s
 // Errors quote the text: an empty entry, brackets without their partner.
 Result<std::vector<std::string>> split_specs(const std::string& text);
 
-// Keys of these specs that are accepted and have no effect. Names and what is not a spec: nothing; whoever holds them says why.
+// Keys of these specs that are accepted and have no effect. Names and what is not a spec: nothing; hold_method says why.
 std::vector<std::string> notes_of_specs(std::span<const std::string> specs);
 
 // What "auto" stands for: the method that a model was trained with. dsa where its config.json tells of an indexer, else dense.
 Result<std::string> trained_method(const std::string& model_dir);
 
-// Sees to it that options->methods holds the configuration of this name or spec, under it as its label, so that requests can
-// name it: one that is there (of --config) as it is, others by their spec. Errors name `flag`, the spec and what could be
-// used: unknown, or not able to serve prompts (`prefill`) or else questions and answers.
+// Makes sure that options->methods holds the configuration of this name or spec, under it as its label, so that requests can
+// name it: one that is there (of --config) stays as it is, others are made from their spec. Errors name `flag`, the spec and
+// what could be used instead: unknown, or not able to serve prompts (`prefill`) or else questions and answers.
 Status hold_method(const std::string& flag, const std::string& spec, bool prefill, EngineOptions* options);
 
 }  // namespace fovea

@@ -1,5 +1,5 @@
 // Methods that runs name: held once under their spec, and refused with what could be used instead.
-#include "eval/methods.h"
+#include <fovea/method_specs.h>
 
 #include <gtest/gtest.h>
 

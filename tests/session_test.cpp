@@ -1,0 +1,54 @@
+// Sessions and forks over a real engine.
+#include "engine_test_util.h"
+
+#include <fovea/session.h>
+
+namespace fovea::testing {
+namespace {
+
+// The first token of an answer is sampled from the last row computed: a fork without a row of its own has none.
+TEST(Fork, NeedsATokenOfItsOwnAndOneIsEnough) {
+  const auto engine = make_engine(exact_options(tiny_checkpoint("qwen3_llama3_8h2kv_d64")));
+  const std::vector<TokenId> prompt = random_prompt(3, 40, engine->model().vocab_size);
+  const std::vector<TokenId> whole = run_one(*engine, greedy(prompt, 4)).tokens;
+
+  Request held = greedy({prompt.begin(), prompt.end() - 1}, 0);
+  held.hold = true;
+  const auto parent = engine->submit(held);
+  ASSERT_TRUE(parent.ok());
+  run_all(*engine);
+  Request fork = greedy({}, 4);
+  fork.fork_of = *parent;
+  const auto refused = engine->submit(fork);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), StatusCode::invalid_argument);
+  EXPECT_NE(refused.status().message().find("prompt"), std::string::npos);
+  EXPECT_NE(refused.status().message().find("fork"), std::string::npos);
+  fork.prompt = {prompt.back()};
+  EXPECT_EQ(run_one(*engine, fork).tokens, whole);
+}
+
+// The session's prompt is the text's own: the same tokens as the message in one piece.
+TEST(DocumentSession, AsksAsOnePromptWouldAndGivesItsBlocksBack) {
+  EngineOptions o = exact_options(tiny_gqa());
+  o.max_model_len = 1024;
+  const auto engine = make_engine(o);
+  const std::string document = "Station log.\nThe pin of Olga is 48213.\nDay 1. Nobody came.", question = "What is the pin of Olga?";
+  SamplingParams sampling;
+  sampling.max_tokens = 12;
+  auto session = DocumentSession::open(*engine, document, nullptr).value();
+  const auto answers = session->ask({{.text = question}}, sampling, nullptr);
+  ASSERT_TRUE(answers.ok()) << answers.status().message();
+  Request whole;
+  whole.prompt = chat_prompt(*engine, document + "\n\n" + question).value();
+  whole.sampling = sampling;
+  EXPECT_EQ((*answers)[0].first_position, static_cast<int64_t>(whole.prompt.size()) - 1);
+  EXPECT_EQ((*answers)[0].tokens, run_one(*engine, whole).tokens);
+  EXPECT_GT(engine->stats().blocks_in_use, 0);
+  session.reset();
+  run_all(*engine);
+  EXPECT_EQ(engine->stats().blocks_in_use, 0);
+}
+
+}  // namespace
+}  // namespace fovea::testing
