@@ -1,5 +1,7 @@
 #include "eval/retrieval_set.h"
 
+#include "model/json_reader.h"
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -26,11 +28,10 @@ Status read(const Json& object, const char* field, const std::string& where, T* 
 }
 
 Result<RetrievalDocument> read_document(const std::string& line, const std::string& where) {
-  const Json json = Json::parse(line, nullptr, false);
-  if (!json.is_object()) return Status::invalid_argument(where + ": not a JSON object");
+  FOVEA_ASSIGN(const Json json, parse_json_object(line, where));
   RetrievalDocument d;
   FOVEA_TRY(read(json, "id", where, &d.id));
-  if (const auto tokens = json.find("approx_tokens"); tokens != json.end() && !tokens->is_number_unsigned())
+  if (const auto tokens = json.find("approx_tokens"); tokens != json.end() && (!tokens->is_number_unsigned() || tokens->get<uint64_t>() > INT64_MAX))
     return Status::invalid_argument(where + ": approx_tokens has the wrong type, not a whole number: " + tokens->dump().substr(0, 60));
   FOVEA_TRY(read(json, "approx_tokens", where, &d.approx_tokens));
   FOVEA_TRY(read(json, "document", where, &d.document));
