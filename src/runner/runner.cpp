@@ -5,6 +5,7 @@
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/ref/ref_ops.h"
 #include "model/attend.h"
+#include "runner/device_choice.h"
 #include "sparse/registry.h"
 
 #include <algorithm>
@@ -78,10 +79,12 @@ Status Runner::init(ModelWeights& weights) {
 
 Status Runner::make_device() {
   device_ = std::move(parts_.device);
-  const bool host_only = config_.deepseek.has_value() && options_.device == "auto";
-  if (!device_ && options_.device != "cpu" && !options_.use_reference_ops && !host_only) {
+  if (!device_ && options_.device != "cpu" && !options_.use_reference_ops) {
     Result<std::unique_ptr<Device>> cuda = make_cuda_device();
-    if (cuda.ok()) {
+    const std::string lacking = options_.device == "auto" && cuda.ok() ? lacks(cuda_op_set(), config_, options_) : "";
+    if (!lacking.empty()) {
+      device_note_ = " (--device auto: the GPU has no " + lacking + ")";
+    } else if (cuda.ok()) {
       device_ = std::move(cuda).value();
     } else if (options_.device == "cuda") {
       return cuda.status();
@@ -300,7 +303,7 @@ Status Runner::make_step_buffers() {
 std::string Runner::description() const {
   const std::string name = std::string(ops_->name()) + (ops_->numerics() == Numerics::bf16 ? " bf16" : " f32");
   if (!device_->is_host()) return name + ", " + device_->description();
-  return name + ", " + std::to_string(options_.threads) + (options_.threads == 1 ? " thread" : " threads");
+  return name + ", " + std::to_string(options_.threads) + (options_.threads == 1 ? " thread" : " threads") + device_note_;
 }
 
 }  // namespace fovea

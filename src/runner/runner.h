@@ -104,6 +104,7 @@ class Runner {
   const ModelConfig& config_;
   const ModelShape shape_;
   RunnerParts parts_;
+  std::string device_note_;  // why --device auto passed over a GPU; empty: it did not
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<PlacedWeights> weights_;

@@ -28,6 +28,7 @@ struct MethodLimits {
   int32_t max_rows = 1;     // query rows of one select() call
   int64_t max_len = 1;      // tokens of a sequence
   OpSet ops = OpSet::all();  // what the backend has
+  bool wants = false;       // take_wants() is called after steps: without it a method keeps nothing for it
 };
 
 // The rows of one step that one method serves. Host arrays, but for those named so; they live until step_finish. Rows that
@@ -101,6 +102,8 @@ class Method {
   // All rows that see more than prefill_min_context() keys make it, whatever sparse_min_context says, and what any row
   // computed can be prefilled again.
   virtual bool trained() const { return false; }
+  // Operations it calls that not every backend has: attach() refuses one without them.
+  virtual OpSet needs() const { return {}; }
   // Serves models with latent attention (SelectInputs::kv is a latent plane).
   virtual bool reads_latents() const { return false; }
   // Layers that read everything; layers that read what the nearest layer before them chose.
@@ -141,6 +144,7 @@ class Method {
   virtual int64_t estimate_blocks(int64_t tokens, int32_t budget_tokens) const = 0;
   // Bytes of summaries that choosing for one row and one layer scans.
   virtual int64_t summary_bytes(int64_t row_len) const { return 0; }
+  // Of the last step. Called with MethodLimits::wants alone.
   virtual void take_wants(std::vector<Want>*) {}
 };
 

@@ -22,10 +22,7 @@ class CudaOps final : public Ops {
 
   std::string_view name() const override { return "cuda"; }
   Numerics numerics() const override { return numerics_; }
-  OpSet supported() const override {
-    using enum OpKind;
-    return {embed, rms_norm, linear, silu_mul, rope_angles, kv_write, hash_select, paged_decode, paged_prefill, sample};
-  }
+  OpSet supported() const override { return cuda_op_set(); }
 
   Status prepare(const OpsLimits& limits) override {
     device_.make_current();

@@ -17,6 +17,7 @@ class Dsa final : public Method {
   explicit Dsa(DsaOptions options) : options_(options) {}
 
   std::string_view name() const override { return "dsa"; }
+  OpSet needs() const override { return {OpKind::index_write, OpKind::index_topk, OpKind::index_transform}; }
   std::string lineage() const override;
   bool prefills() const override { return true; }
   bool trained() const override { return true; }

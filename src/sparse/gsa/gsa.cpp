@@ -2,17 +2,14 @@
 
 #include "base/check.h"
 #include "sparse/gsa/carry_over.h"
-#include "sparse/gsa_family/budget.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 namespace fovea {
 namespace {
 
-constexpr int64_t kUnitsAtFirst = 64;  // blocks a row and list: 1,024 tokens in blocks of 16
-constexpr int32_t kMassRows = 8;       // whose exact mass is held at once: 2 MiB at 128K tokens, 8 KV heads
+constexpr int32_t kMassRows = 8;  // whose exact mass is held at once: 2 MiB at 128K tokens, 8 KV heads
 
 enum Priority : int32_t { kUrgent = 0, kHigh = 1, kNormal = 2, kLow = 3 };
 
@@ -27,36 +24,27 @@ bool Gsa::has_codec() const {
 }
 
 Status Gsa::attach(const ModelShape& shape, const MethodLimits& limits, Device& device, StepMemory& staging) {
-  if (!limits.ops.has_all({OpKind::block_summaries, OpKind::encode_codes, OpKind::summary_select, OpKind::attention_mass, OpKind::block_topk}))
+  if (!limits.ops.has_all(needs()))
     return Status::unsupported("gsa: device " + std::string(device.kind()) +
                                " has no operations on block summaries; cpu has, and on a GPU gsa_on_device chooses by hash codes");
   if (shape.kv_lora_rank > 0) return Status::unsupported("gsa: the model's latent attention (MLA) has no keys of its own to score");
-  FOVEA_TRY(check_gsa_options("gsa", options_, shape));
-  shape_ = shape;
-  limits_ = limits;
-  device_ = &device;
-  if (has_codec()) FOVEA_TRY(codec_.place("gsa", options_, shape, device));
   const bool recency = options_.representation == GsaRepresentation::recency;
-  groups_ = options_.share_heads || recency ? 1 : shape.kv_heads;
+  FOVEA_TRY(attach_lists(shape, limits, device, staging, options_.share_heads || recency ? 1 : shape.kv_heads));
+  if (has_codec()) FOVEA_TRY(codec_.place("gsa", options_, shape, device));
   const int32_t blocks = blocks_of(limits.max_len);
-  FOVEA_ASSIGN(counts_, device.allocate(sizeof(int32_t) * limits.max_rows * groups_, "gsa counts"));
   if (options_.representation == GsaRepresentation::oracle) {
     FOVEA_ASSIGN(mass_, device.allocate(sizeof(float) * kMassRows * shape.kv_heads * blocks, "gsa attention mass"));
   }
   if (recency) order_.resize(blocks);
-  k_ = staging.take<int32_t>(limits.max_rows);
   row_request_.resize(limits.max_rows);
   stepped_.reserve(limits.max_rows);
-  return reserve_units(int64_t{limits.max_rows} * groups_ * kUnitsAtFirst);
+  return reserve_scored();
 }
 
-// Only a step with more rows or larger budgets than any before it moves the buffers.
-Status Gsa::reserve_units(int64_t entries) {
-  if (static_cast<int64_t>(units_.bytes() / sizeof(int32_t)) >= entries) return {};
-  FOVEA_ASSIGN(units_, device_->allocate(sizeof(int32_t) * entries, "gsa block lists"));
-  if (options_.overlap) {
-    FOVEA_ASSIGN(scored_, device_->allocate(sizeof(int32_t) * entries, "gsa block lists"));
-  }
+// With overlap: as many as units_ has.
+Status Gsa::reserve_scored() {
+  if (!options_.overlap || scored_.bytes() >= units_.bytes()) return {};
+  FOVEA_ASSIGN(scored_, device_->allocate(units_.bytes(), "gsa block lists"));
   return {};
 }
 
@@ -115,24 +103,18 @@ void Gsa::request_finish(SequenceId sequence) {
 }
 
 Status Gsa::step_begin(const StepRows& step) {
-  FOVEA_CHECK(step.rows <= limits_.max_rows);
-  int32_t most = 1;
   stepped_.clear();
+  FOVEA_TRY(begin_lists(step));
+  FOVEA_TRY(reserve_scored());
   for (int32_t r = 0; r < step.rows; ++r) {
-    const int32_t blocks = blocks_of(step.row_len[r]);
-    const int32_t k = blocks == 0 ? 1 : gsa_blocks_kept(options_, step.row_budget_tokens[r], blocks, shape_.block_size);
-    k_.host()[r] = k;
-    most = std::max(most, k);
-    row_request_[r] = blocks == 0 ? nullptr : &state_of(step.row_sequence[r]);
+    row_request_[r] = step.row_len[r] == 0 ? nullptr : &state_of(step.row_sequence[r]);
     Request* const request = row_request_[r];
     if (!request) continue;
-    if (keeps_lists()) request->lists.reserve(k);
+    if (keeps_lists()) request->lists.reserve(k_.host()[r]);
     if (!stepped_.empty() && stepped_.back() == request) continue;
     request->queue_position = static_cast<int32_t>(stepped_.size());
     stepped_.push_back(request);
   }
-  capacity_ = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(most)));
-  FOVEA_TRY(reserve_units(int64_t{step.rows} * groups_ * capacity_));
   if (options_.representation == GsaRepresentation::recency) choose_by_recency(step);
   return {};
 }
@@ -156,32 +138,15 @@ Status Gsa::select(const SelectInputs& in, Ops& ops, Stream& stream, Selection* 
   if (scored != units_.as<int32_t>()) read_by_earlier_scores(in);
   if (keeps_lists()) keep_lists(in, scored);
 
-  *out = Selection{};
-  out->kind = Selection::Kind::list;
-  out->heads = groups_ == 1 ? HeadGroups::all : HeadGroups::per_kv_head;
-  out->tokens_per_unit = shape_.block_size;
-  out->rows = in.step->rows;
-  out->groups = groups_;
-  out->capacity = capacity_;
-  out->units = units_.as<int32_t>();
-  out->counts = counts_.as<int32_t>();
+  *out = selection(in.step->rows);
   return {};
 }
 
 // What each row's own query would read.
 void Gsa::score(const SelectInputs& in, int32_t* units, Ops& ops, Stream& stream) {
   if (options_.representation == GsaRepresentation::oracle) return select_by_mass(in, units, ops, stream);
+  if (options_.representation == GsaRepresentation::hash) return select_by_codes(in, units, ops, stream);
   const HashSelectParams rows = hash_select_params(options_, shape_, in);
-  if (options_.representation == GsaRepresentation::hash) {
-    HashSelectParams p = rows;
-    p.k = k_.device();
-    p.max_len = static_cast<int32_t>(limits_.max_len);
-    p.codes = codes_in(in.planes[0], codec_.codec(), shape_);
-    p.units = units;
-    p.counts = counts_.as<int32_t>();
-    p.capacity = capacity_;
-    return ops.hash_select(p, stream);
-  }
   SummarySelectParams p;
   p.summary = options_.representation == GsaRepresentation::mean     ? BlockSummary::mean
               : options_.representation == GsaRepresentation::minmax ? BlockSummary::minmax
@@ -283,10 +248,6 @@ void Gsa::keep_lists(const SelectInputs& in, const int32_t* units) {
   }
 }
 
-int64_t Gsa::estimate_blocks(int64_t tokens, int32_t budget_tokens) const {
-  return gsa_blocks_kept(options_, budget_tokens, blocks_of(tokens), shape_.block_size);
-}
-
 int64_t Gsa::summary_bytes(int64_t row_len) const {
   const int64_t blocks = blocks_of(row_len) * int64_t{shape_.kv_heads};
   switch (options_.representation) {
@@ -301,7 +262,7 @@ int64_t Gsa::summary_bytes(int64_t row_len) const {
 }
 
 void Gsa::take_wants(std::vector<Want>* wants) {
-  if (!options_.prefetch) return;
+  if (!options_.prefetch || !limits_.wants) return;
   const int32_t ahead = options_.overlap ? 1 : options_.prefetch_ahead;
   for (const Request* request : stepped_) {
     const ChosenLists& lists = request->lists;

@@ -53,8 +53,8 @@ struct Row {
 // Two sequences with permuted pages; every layer has the same keys, each layer's plane is the method's own.
 class World {
  public:
-  explicit World(GsaOptions options) : options_(options), method_(options) {
-    EXPECT_TRUE(method_.attach(shape_, {32, int64_t{kBlocksMax} * shape_.block_size}, *device_, staging_).ok());
+  explicit World(GsaOptions options, bool wants = true) : options_(options), method_(options) {
+    EXPECT_TRUE(method_.attach(shape_, {.max_rows = 32, .max_len = int64_t{kBlocksMax} * shape_.block_size, .wants = wants}, *device_, staging_).ok());
     EXPECT_TRUE(staging_.commit().ok());
     tables_.resize(kSeqs * kBlocksMax);
     std::iota(tables_.begin(), tables_.end(), 0);
@@ -368,6 +368,13 @@ TEST(Gsa, WantsEndWithTheirRequestAndWithPrefetchOff) {
     none.step({{0, 180}});
     EXPECT_TRUE(wants_of(none).empty());
   }
+}
+
+TEST(Gsa, WantsThatNobodyTakesAreNotKept) {
+  World w(options_of(GsaRepresentation::hash, 48), false);
+  const Selection s = w.step({{0, 180}})[0];
+  EXPECT_EQ(World::listed(s, 0, 0), w.own_choice(0, 0)) << "the choice is the same";
+  EXPECT_TRUE(wants_of(w).empty());
 }
 
 TEST(Gsa, PrioritiesFollowTheQueue) {

@@ -17,6 +17,7 @@ class XAttention final : public Method {
   explicit XAttention(XAttentionOptions options) : options_(std::move(options)) {}
 
   std::string_view name() const override { return "xattention"; }
+  OpSet needs() const override { return {OpKind::xattention_select}; }
   std::string lineage() const override;
   bool decodes() const override { return false; }
   bool prefills() const override { return true; }

@@ -1,0 +1,43 @@
+// --device auto: which models and methods keep it off a GPU.
+#include "runner/device_choice.h"
+
+#include "kernels/cuda/cuda_ops.h"
+
+#include <gtest/gtest.h>
+
+namespace fovea {
+namespace {
+
+TEST(Lacks, AnyMethodThatRunsOnTheHostAlone) {
+  const ModelConfig llama;
+  EngineOptions o;
+  EXPECT_EQ(lacks(cuda_op_set(), llama, o), "");
+  o.decode_method = "gsa_on_device[hash_bits=256]";
+  EXPECT_EQ(lacks(cuda_op_set(), llama, o), "");
+  o.decode_method = "gsa[representation=mean]";
+  EXPECT_EQ(lacks(cuda_op_set(), llama, o), "gsa[representation=mean]");
+  o.decode_method = "auto";
+  o.prefill_method = "xattention";
+  EXPECT_EQ(lacks(cuda_op_set(), llama, o), "xattention");
+  o.prefill_method = "dense";
+  o.methods.push_back({.name = "xattention", .label = "mine"});
+  EXPECT_EQ(lacks(cuda_op_set(), llama, o), "mine") << "held for requests that name it";
+}
+
+TEST(Lacks, AModelWithLatentAttention) {
+  ModelConfig model;
+  model.architecture = "DeepseekV32ForCausalLM";
+  model.deepseek.emplace();
+  EXPECT_EQ(lacks(cuda_op_set(), model, EngineOptions()), "DeepseekV32ForCausalLM");
+  EXPECT_EQ(lacks(OpSet::all(), model, EngineOptions()), "") << "the CPU";
+}
+
+TEST(Lacks, WhatIsNoMethodIsLeftToItsOwnError) {
+  EngineOptions o;
+  o.decode_method = "magic";
+  o.prefill_method = "gsa[";
+  EXPECT_EQ(lacks(cuda_op_set(), ModelConfig(), o), "");
+}
+
+}  // namespace
+}  // namespace fovea
