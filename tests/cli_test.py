@@ -180,6 +180,18 @@ class Cli(unittest.TestCase):
         self.refused("run", "--model", MODEL, "--prompt", "x", "--temperature", -1, names=["temperature", "-1"])
         self.refused("run", "--model", MODEL, "--prompt", "x", "--decode-method", "magic", names=["magic", "gsa_on_device"])
         self.refused("eval", "--model", MODEL, "--set", self.tmp / "set.jsonl", "--lengths", 77, names=["--lengths"])
+        # Out of range, of the wrong kind, or in need of another: each names its flag and the value.
+        for flag, value in (("--threads", 2000), ("--threads", "two"), ("--max-num-seqs", 0), ("--max-num-batched-tokens", 70000),
+                            ("--max-model-len", -1), ("--sparse-min-context", -1), ("--sparse-extend-max-tokens", -1),
+                            ("--max-step-kv-blocks", -1), ("--kv-cache-memory", "2X"), ("--swap-space", "much"), ("--numerics", "f64"),
+                            ("--device", "tpu"), ("--seed", -1), ("--budget-tokens", -5), ("--top-k", -1), ("--top-p", 1.5),
+                            ("--min-p", 1), ("--repetition-penalty", 0), ("--max-tokens", -1)):
+            self.refused("run", "--model", MODEL, "--prompt", "x", flag, value, names=[flag.lstrip("-").replace("-", "_")
+                         if flag in ("--top-k", "--top-p", "--min-p", "--repetition-penalty", "--max-tokens") else flag, str(value)])
+        self.refused("run", "--model", MODEL, "--file", "f", "--prompt", "x", names=["--file", "--prompt"])
+        self.refused("run", "--model", MODEL, "--prompt", "x", "--question", "y", names=["--question", "--file"])
+        self.refused("trace", "--model", MODEL, "--set", self.tmp / "none.jsonl", "--out", self.tmp / "o", names=["none.jsonl"])
+        self.refused("trace", "--model", MODEL, "--set", self.tmp / "set.jsonl", names=["--out"])
 
     @unittest.skipIf(pathlib.Path("/dev/nvidia0").exists(), "there is a GPU")
     def test_a_gpu_that_is_not_there(self):
