@@ -135,7 +135,8 @@ Status EngineImpl::check_request(const Request& r) const {
 Result<RequestId> EngineImpl::submit(Request request) {
   FOVEA_TRY(check_request(request));
   std::lock_guard<std::mutex> lock(mutex_);
-  if (known_.size() >= kRequestsMax) return Status::busy("the engine holds " + std::to_string(kRequestsMax) + " requests: try again later");
+  if (known_.size() >= kRequestsMax)
+    return Status::busy("the engine holds " + std::to_string(kRequestsMax) + " requests: try again later");
   const RequestId id{next_request_++};
   known_.emplace(id, Known{});
   inbox_.push_back({id, std::move(request), clock_.now_s()});

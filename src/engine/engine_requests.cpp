@@ -33,7 +33,8 @@ Status EngineImpl::check_fork(const Pending& pending, SequenceSpec* spec) const 
   const Request& r = pending.request;
   const std::string name = "request " + std::to_string(r.fork_of->value);
   const auto parent = requests_.find(*r.fork_of);
-  if (parent == requests_.end() || !scheduler_->keeps(parent->second.answers[0])) return Status::not_found("fork_of: " + name + " is not held");
+  if (parent == requests_.end() || !scheduler_->keeps(parent->second.answers[0]))
+    return Status::not_found("fork_of: " + name + " is not held");
   const int32_t method = parent->second.prefill_method;
   if (!r.prefill_method.empty() && runner_->method_index(r.prefill_method) != method)
     return Status::invalid_argument("prefill_method \"" + r.prefill_method + "\": " + name + ", which it forks, was prefilled by \"" +

@@ -18,8 +18,9 @@ Route prefill_route(const RequestMethods& m, int64_t position) {
 // something out for.
 Route decode_route(const RequestMethods& m, int64_t keys) {
   if (!m.decode) return {};
-  const bool chooses = m.decode->trained() ? keys > m.decode->prefill_min_context()
-                                           : keys >= m.min_context && m.decode->estimate_blocks(keys, m.budget_tokens) < blocks_for(m, keys);
+  const bool chooses = m.decode->trained()
+                           ? keys > m.decode->prefill_min_context()
+                           : keys >= m.min_context && m.decode->estimate_blocks(keys, m.budget_tokens) < blocks_for(m, keys);
   return chooses ? m.decode_route : Route{};
 }
 

@@ -53,8 +53,7 @@ Status Scheduler::validate(const SequenceSpec& spec, Sequence** parent) const {
                                     std::to_string(config_.max_num_seqs));
   }
   if (n > 1 && (spec.hold || spec.max_new_tokens == 0)) {
-    return Status::invalid_argument(name + ": n is " + std::to_string(n) +
-                                    ", must be 1 where it is held or generates nothing");
+    return Status::invalid_argument(name + ": n is " + std::to_string(n) + ", must be 1 where it is held or generates nothing");
   }
   if (spec.prompt.empty()) return Status::invalid_argument(name + ": the prompt has no tokens");
   if (const int32_t tile = spec.methods.prefill_alignment(); tile != 1 && tile % blocks_.block_size() != 0) {
@@ -71,8 +70,8 @@ Status Scheduler::validate(const SequenceSpec& spec, Sequence** parent) const {
     return Status::not_found(name + ": " + name_of(*spec.fork_of) + ", which it forks, is not held");
   }
   if (spec.fork_tokens != -1 && (spec.fork_tokens < 1 || spec.fork_tokens > (*parent)->computed)) {
-    return Status::invalid_argument(name + ": fork_tokens is " + std::to_string(spec.fork_tokens) + ", " +
-                                    name_of(*spec.fork_of) + " has " + std::to_string((*parent)->computed));
+    return Status::invalid_argument(name + ": fork_tokens is " + std::to_string(spec.fork_tokens) + ", " + name_of(*spec.fork_of) +
+                                    " has " + std::to_string((*parent)->computed));
   }
   return Status();
 }
@@ -84,18 +83,15 @@ Status Scheduler::add(SequenceSpec spec) {
   if (parent != nullptr) {
     const bool all = spec.fork_tokens < 0;
     s->fork_tokens = all ? parent->computed : spec.fork_tokens;
-    s->tokens.assign(parent->tokens.begin(),
-                     all ? parent->tokens.end() : parent->tokens.begin() + s->fork_tokens);
+    s->tokens.assign(parent->tokens.begin(), all ? parent->tokens.end() : parent->tokens.begin() + s->fork_tokens);
   }
   s->prompt_size = s->size() + static_cast<int64_t>(spec.prompt.size());
-  const int64_t slots =
-      s->prompt_size + std::max<int64_t>(spec.max_new_tokens, 1) - 1;  // the last one is not computed
+  const int64_t slots = s->prompt_size + std::max<int64_t>(spec.max_new_tokens, 1) - 1;  // the last one is not computed
   if (blocks_.blocks_for(slots) > blocks_.num_blocks()) {
     return Status::resource_exhausted(
         "request of " + name_of(spec.answers[0]) + ": " + std::to_string(s->prompt_size) + " prompt and " +
-        std::to_string(spec.max_new_tokens) + " new tokens need " +
-        std::to_string(blocks_.blocks_for(slots)) + " KV blocks of " + std::to_string(blocks_.block_size()) +
-        " tokens, the pool has " + std::to_string(blocks_.num_blocks()));
+        std::to_string(spec.max_new_tokens) + " new tokens need " + std::to_string(blocks_.blocks_for(slots)) + " KV blocks of " +
+        std::to_string(blocks_.block_size()) + " tokens, the pool has " + std::to_string(blocks_.num_blocks()));
   }
   s->id = spec.answers[0];
   s->answers = std::move(spec.answers);
@@ -207,19 +203,15 @@ void Scheduler::dequeue(Sequence& s) {
 void Scheduler::fail_one() {
   Sequence* victim = nullptr;
   for (const auto* list : {&running_, &swapped_}) {
-    if (!list->empty() && (victim == nullptr || list->back()->arrival > victim->arrival))
-      victim = list->back();
+    if (!list->empty() && (victim == nullptr || list->back()->arrival > victim->arrival)) victim = list->back();
   }
   if (victim != nullptr) return fail(*victim);
   for (const auto& [key, queue] : waiting_) {
     for (const auto& [arrival, s] : queue) {
       // Giving up the last fork of a released document frees the document; else the first that came.
       const bool frees = s->parent != nullptr && s->parent->release_pending;
-      const bool victim_frees =
-          victim != nullptr && victim->parent != nullptr && victim->parent->release_pending;
-      if (victim == nullptr || frees > victim_frees ||
-          (frees == victim_frees && s->arrival < victim->arrival))
-        victim = s;
+      const bool victim_frees = victim != nullptr && victim->parent != nullptr && victim->parent->release_pending;
+      if (victim == nullptr || frees > victim_frees || (frees == victim_frees && s->arrival < victim->arrival)) victim = s;
     }
   }
   fail(*victim);
@@ -227,13 +219,11 @@ void Scheduler::fail_one() {
 
 void Scheduler::fail(Sequence& s) {
   const auto text = [](int64_t v) { return std::to_string(v); };
-  const std::string why = " cannot go on: its " + text(s.size()) + " tokens need " +
-                          text(blocks_.blocks_for(s.size())) + " KV blocks, " + text(blocks_.num_free()) +
-                          " of " + text(blocks_.num_blocks()) +
-                          " are free, and nothing can give way (swap space for " +
-                          text(blocks_.num_swap_free()) + " blocks is free)";
-  for (SequenceId id : s.answers)
-    plan_.failed.emplace_back(id, Status::resource_exhausted(name_of(id) + why));
+  const std::string why = " cannot go on: its " + text(s.size()) + " tokens need " + text(blocks_.blocks_for(s.size())) +
+                          " KV blocks, " + text(blocks_.num_free()) + " of " + text(blocks_.num_blocks()) +
+                          " are free, and nothing can give way (swap space for " + text(blocks_.num_swap_free()) +
+                          " blocks is free)";
+  for (SequenceId id : s.answers) plan_.failed.emplace_back(id, Status::resource_exhausted(name_of(id) + why));
   drop(s);
 }
 
@@ -245,7 +235,6 @@ const StepPlan& Scheduler::schedule() {
   runs_.clear();
   plan_.cache_ops.clear();
   plan_.preempted.clear();
-  plan_.swapped_in.clear();
   plan_.failed.clear();
   plan_.num_tokens = 0;
   turn_before_ = decode_turn_;
@@ -326,9 +315,7 @@ int32_t& Scheduler::used_share(const std::string& key) {
 bool Scheduler::schedule_rows(Sequence& s, int32_t most) {
   const Phase phase = s.phase();
   const int64_t first = s.computed + s.scheduled, end = s.phase_end();
-  const auto cut = [&](int64_t n) {
-    return phase != Phase::prefill || first + n == end ? n : s.tile_begin(first + n) - first;
-  };
+  const auto cut = [&](int64_t n) { return phase != Phase::prefill || first + n == end ? n : s.tile_begin(first + n) - first; };
   const int64_t least = least_rows(s);
   // A share that is smaller than a tile would never begin one.
   const int64_t wanted = most > 0 ? std::max<int64_t>(most, least) : 0;
@@ -399,8 +386,7 @@ bool Scheduler::preempt(Sequence& victim) {
 }
 
 void Scheduler::insert_by_arrival(Sequence& s, std::vector<Sequence*>& list) {
-  const auto at =
-      std::find_if(list.begin(), list.end(), [&](const Sequence* o) { return o->arrival > s.arrival; });
+  const auto at = std::find_if(list.begin(), list.end(), [&](const Sequence* o) { return o->arrival > s.arrival; });
   list.insert(at, &s);
 }
 

@@ -1,14 +1,13 @@
 // Scheduler: which rows run in the next step. Pure: no tensors, no I/O, no clock.
 //
-// Continuous batching with chunked prefill. A step holds, in this order and within max_num_batched_tokens:
-// one row of every decoding sequence (or of those in turn, within max_step_kv_blocks); extensions; prefill chunks, shared out between queue keys; then
-// sequences swapped in, then new ones. Waiting requests are served first come, first served within a queue
-// key and round robin across keys.
+// Continuous batching with chunked prefill. A step holds, in this order and within max_num_batched_tokens: one row of every
+// decoding sequence (or of those in turn, within max_step_kv_blocks); extensions; prefill chunks, shared out between queue keys;
+// then sequences swapped in, then new ones. Waiting requests are served first come, first served within a queue key and round
+// robin across keys.
 //
-// Where the pool is short, the last-arrived running sequence gives way: by recomputation (its tokens,
-// generated ones included, are prefilled again later) or, once a sparse row of it was computed, by swapping
-// its blocks out, because its KV could not be computed again the same way. A request that cannot go on at all
-// fails with resource_exhausted.
+// Where the pool is short, the last-arrived running sequence gives way: by recomputation (its tokens, generated ones included,
+// are prefilled again later) or, once a row of it was computed as prefill would not, by swapping its blocks out. A request that
+// cannot go on at all fails with resource_exhausted.
 //
 // Use: add() any time; then per step schedule(), carry out the plan (cache_ops first), commit(); or, where it could not be
 // carried out, fail_step() or retry_step(). abort() and release() any time, also between schedule() and commit().
@@ -36,8 +35,8 @@
 namespace fovea {
 
 struct SchedulerConfig {
-  int32_t max_num_batched_tokens = 2048;  // rows of a step, >= 1
-  int32_t max_num_seqs = 64;              // running sequences, >= 1; never above max_num_batched_tokens
+  int32_t max_num_batched_tokens = 2048;   // rows of a step, >= 1
+  int32_t max_num_seqs = 64;               // running sequences, >= 1; never above max_num_batched_tokens
   int32_t sparse_extend_max_tokens = 256;  // longer questions are prefilled
   // Most KV blocks that the decode rows of a step may read together (a layer's; at least one row runs); the others wait for
   // the next step, in turn. 0: no limit.
@@ -53,9 +52,8 @@ struct SequenceSpec {
   RequestMethods methods;             // a fork has its parent's prefill method
   bool hold = false;                  // n = 1: keeps its blocks after finishing, to be forked, until released
   std::optional<SequenceId> fork_of;  // a held, finished sequence
-  int64_t fork_tokens = -1;  // how many of its computed tokens; -1: all, and the last one it generated
-  BlockHasher* hasher =
-      nullptr;  // null: no prefix reuse; must outlive the scheduler. A fork uses its parent's.
+  int64_t fork_tokens = -1;           // how many of its computed tokens; -1: all, and the last one it generated
+  BlockHasher* hasher = nullptr;      // null: no prefix reuse; must outlive the scheduler. A fork uses its parent's.
 };
 
 // Rows of one sequence in a step that run with one method: tokens [first_position, first_position + num_tokens) of
@@ -75,7 +73,6 @@ struct StepPlan {
   std::vector<ScheduledRows> rows;    // decodes first, then extensions, then prefills as scheduled
   std::vector<CacheOp> cache_ops;     // carry out in order, before the forward pass
   std::vector<SequenceId> preempted;  // for counters and logs
-  std::vector<SequenceId> swapped_in;
   std::vector<std::pair<SequenceId, Status>> failed;  // gone: every answer of a request is named
   int32_t num_tokens = 0;                             // rows in all
   bool empty() const { return rows.empty(); }
@@ -129,13 +126,12 @@ class Scheduler {
   bool idle() const { return running_.empty() && waiting_count_ == 0 && swapped_.empty(); }
   std::span<const int32_t> tokens(SequenceId seq) const;  // prompt (of a fork: parent's first) and generated
   int64_t prompt_tokens(SequenceId seq) const;
-  int64_t cached_tokens(
-      SequenceId seq) const;  // of its prompt: a fork's or a prefix hit's, at first admission
+  int64_t cached_tokens(SequenceId seq) const;  // of its prompt: a fork's or a prefix hit's, at first admission
   bool is_held(SequenceId seq) const;
   bool keeps(SequenceId seq) const;  // it is held, or will be once it finishes
   // Where an answer stands.
   struct Progress {
-    SequenceId carrier;            // whose page table it has: its own, or that of the request's first until the prompt is computed
+    SequenceId carrier;  // whose page table it has: its own, or that of the request's first until the prompt is computed
     int64_t computed_tokens = 0;
     int64_t scheduled_tokens = 0;  // rows in the last step that it took part in
     bool in_pool = false;          // it has a page table, and its blocks lie in the pool
@@ -214,7 +210,7 @@ class Scheduler {
   uint64_t next_arrival_ = 0;
   uint64_t decode_turn_ = 0;  // of a capped step: the least arrival whose turn has not come in this round
   uint64_t turn_before_ = 0;  // what it was before the step in flight
-  bool in_flight_ = false;  // between schedule() and commit()
+  bool in_flight_ = false;    // between schedule() and commit()
   std::vector<SequenceId> pending_aborts_;
   std::vector<SequenceId> pending_releases_;
   std::vector<SequenceId> finished_;

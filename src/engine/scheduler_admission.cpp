@@ -19,8 +19,7 @@ constexpr int32_t kNoLimit = std::numeric_limits<int32_t>::max();
 int64_t Scheduler::spare_blocks() const {
   int64_t spare = blocks_.num_free() - static_cast<int64_t>(running_.size());
   for (const Sequence* s : running_) {
-    if (s->phase() != Phase::decode)
-      spare -= blocks_.blocks_needed(s->id, s->size() - blocks_.num_tokens(s->id));
+    if (s->phase() != Phase::decode) spare -= blocks_.blocks_needed(s->id, s->size() - blocks_.num_tokens(s->id));
   }
   return spare;
 }
@@ -53,7 +52,6 @@ bool Scheduler::try_swap_in(Sequence& s, int64_t available) {
   std::erase(swapped_, &s);
   s.state = Sequence::State::running;
   insert_by_arrival(s, running_);
-  plan_.swapped_in.push_back(s.id);
   ++stats_.swapped_in;
   FOVEA_CHECK(schedule_rows(s, kNoLimit));
   return true;

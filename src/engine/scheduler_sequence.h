@@ -48,12 +48,8 @@ struct Scheduler::Sequence {
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
   int64_t capacity() const { return prompt_size + max_new_tokens; }
   int64_t tile_begin(int64_t position) const { return position / methods.prefill_alignment() * methods.prefill_alignment(); }
-  Phase phase() const {
-    return computed < prefill_until ? Phase::prefill : computed < prompt_size ? Phase::extend : Phase::decode;
-  }
-  int64_t phase_end() const {
-    return computed < prefill_until ? prefill_until : computed < prompt_size ? prompt_size : size();
-  }
+  Phase phase() const { return computed < prefill_until ? Phase::prefill : computed < prompt_size ? Phase::extend : Phase::decode; }
+  int64_t phase_end() const { return computed < prefill_until ? prefill_until : computed < prompt_size ? prompt_size : size(); }
 };
 
 }  // namespace fovea

@@ -18,13 +18,13 @@ BlockManager::BlockManager(const BlockManagerConfig& config)
   for (int32_t slot = config.swap_slots - 1; slot >= 0; --slot) free_slots_.push_back(slot);  // lowest first
 }
 
-BlockManager::Sequence& BlockManager::find(SequenceId seq) {
+BlockManager::Blocks& BlockManager::find(SequenceId seq) {
   const auto it = sequences_.find(seq);
   FOVEA_CHECK(it != sequences_.end());
   return it->second;
 }
 
-const BlockManager::Sequence& BlockManager::find(SequenceId seq) const {
+const BlockManager::Blocks& BlockManager::find(SequenceId seq) const {
   const auto it = sequences_.find(seq);
   FOVEA_CHECK(it != sequences_.end());
   return it->second;
@@ -42,8 +42,8 @@ void BlockManager::create_sequence(SequenceId seq, BlockHasher* hasher, int64_t 
 
 void BlockManager::fork(SequenceId parent, SequenceId child, int64_t num_tokens, int64_t max_tokens) {
   create_sequence(child, find(parent).hasher, max_tokens);
-  const Sequence& from = find(parent);  // after the insertion: it may have rehashed, but nodes stay
-  Sequence& to = find(child);
+  const Blocks& from = find(parent);  // after the insertion: it may have rehashed, but nodes stay
+  Blocks& to = find(child);
   if (num_tokens < 0) num_tokens = from.num_tokens;
   FOVEA_CHECK(!from.swapped && num_tokens <= from.num_tokens);
 
@@ -67,7 +67,7 @@ void BlockManager::fork(SequenceId parent, SequenceId child, int64_t num_tokens,
 }
 
 void BlockManager::free(SequenceId seq) {
-  Sequence& s = find(seq);
+  Blocks& s = find(seq);
   // Last block first: the head of a chain is worth most, because every hit begins there, so it is evicted
   // last.
   for (int32_t i = s.table.size() - 1; i >= 0; --i) {
@@ -87,7 +87,7 @@ void BlockManager::rename(SequenceId from, SequenceId to) {
   auto node = sequences_.extract(from);
   FOVEA_CHECK(!node.empty());
   node.key() = to;
-  sequences_.insert(std::move(node));  // the Sequence itself stays where it is: swapped_ may point to it
+  sequences_.insert(std::move(node));  // the record itself stays where it is: swapped_ may point to it
 }
 
 BlockId BlockManager::allocate_block() {
@@ -110,7 +110,7 @@ void BlockManager::release_slot(SwapSlot slot) {
 // ---- growing ----
 
 int64_t BlockManager::match_prefix(SequenceId seq, std::span<const int32_t> tokens, int64_t alignment) {
-  Sequence& s = find(seq);
+  Blocks& s = find(seq);
   FOVEA_CHECK(s.table.empty());
   if (s.hasher == nullptr || tokens.empty()) return 0;
   const size_t block_size = static_cast<size_t>(config_.block_size);
@@ -139,19 +139,19 @@ int64_t BlockManager::match_prefix(SequenceId seq, std::span<const int32_t> toke
   return s.num_tokens;
 }
 
-bool BlockManager::needs_copy(const Sequence& s) const {
+bool BlockManager::needs_copy(const Blocks& s) const {
   return ends_partial(s) && pool_.ref_count(s.table.back()) > 1;
 }
 
 int64_t BlockManager::blocks_needed(SequenceId seq, int64_t n) const {
-  const Sequence& s = find(seq);
+  const Blocks& s = find(seq);
   FOVEA_CHECK(!s.swapped && n >= 0);
   if (n == 0) return 0;
   return blocks_for(s.num_tokens + n) - s.table.size() + (needs_copy(s) ? 1 : 0);
 }
 
 int64_t BlockManager::max_append(SequenceId seq) const {
-  const Sequence& s = find(seq);
+  const Blocks& s = find(seq);
   FOVEA_CHECK(!s.swapped);
   int64_t blocks = num_free();
   if (needs_copy(s) && --blocks < 0) return 0;
@@ -166,7 +166,7 @@ Status BlockManager::append_slots(SequenceId seq, int64_t n, std::vector<CacheOp
                                       std::to_string(num_free()) + " are free");
   }
   if (n == 0) return Status();
-  Sequence& s = find(seq);
+  Blocks& s = find(seq);
   if (needs_copy(s)) {
     const BlockId shared = s.table.back();
     const BlockId own = allocate_block();
@@ -183,14 +183,14 @@ Status BlockManager::append_slots(SequenceId seq, int64_t n, std::vector<CacheOp
 }
 
 void BlockManager::truncate(SequenceId seq, int64_t n) {
-  Sequence& s = find(seq);
+  Blocks& s = find(seq);
   FOVEA_CHECK(!s.swapped && n <= s.num_tokens && int64_t{s.keyed_blocks} * config_.block_size <= n);
   for (; s.table.size() > blocks_for(n); s.table.truncate(s.table.size() - 1)) release_block(s.table.back());
   s.num_tokens = n;
 }
 
 void BlockManager::publish(SequenceId seq, std::span<const int32_t> tokens, int64_t prefilled) {
-  Sequence& s = find(seq);
+  Blocks& s = find(seq);
   FOVEA_CHECK(!s.swapped && prefilled <= s.num_tokens && prefilled <= static_cast<int64_t>(tokens.size()));
   if (s.hasher == nullptr) return;
   const size_t block_size = static_cast<size_t>(config_.block_size);
@@ -207,21 +207,21 @@ void BlockManager::publish(SequenceId seq, std::span<const int32_t> tokens, int6
 
 // Whether none but swapped sequences refer to the block. Blocks are shared by forks and prefix hits only, so
 // a block stands at the same logical index in every table.
-bool BlockManager::is_movable(const Sequence& s, int32_t logical) const {
+bool BlockManager::is_movable(const Blocks& s, int32_t logical) const {
   const BlockPlace place = s.table.place(logical);
   if (!place.is_in_pool()) return false;
   int32_t holders = 0;
-  for (const Sequence* w : swapped_) holders += logical < w->table.size() && w->table.place(logical) == place;
+  for (const Blocks* w : swapped_) holders += logical < w->table.size() && w->table.place(logical) == place;
   return holders == pool_.ref_count(place.block());
 }
 
-int64_t BlockManager::movable_blocks(const Sequence& s) const {
+int64_t BlockManager::movable_blocks(const Blocks& s) const {
   int64_t count = 0;
   for (int32_t i = 0; i < s.table.size(); ++i) count += is_movable(s, i);
   return count;
 }
 
-int64_t BlockManager::move_out(Sequence& s, std::vector<CacheOp>* ops) {
+int64_t BlockManager::move_out(Blocks& s, std::vector<CacheOp>* ops) {
   int64_t moved = 0;
   for (int32_t i = 0; i < s.table.size() && !free_slots_.empty(); ++i) {
     if (!is_movable(s, i)) continue;
@@ -229,7 +229,7 @@ int64_t BlockManager::move_out(Sequence& s, std::vector<CacheOp>* ops) {
     const SwapSlot slot{free_slots_.back()};
     free_slots_.pop_back();
     ops->push_back(CacheOp::swap_out(block, slot));
-    for (Sequence* w : swapped_) {
+    for (Blocks* w : swapped_) {
       if (i >= w->table.size() || w->table.place(i) != BlockPlace::in_pool(block)) continue;
       w->table.set(i, BlockPlace::in_swap(slot));
       ++slot_refs_[slot.value];
@@ -241,7 +241,7 @@ int64_t BlockManager::move_out(Sequence& s, std::vector<CacheOp>* ops) {
 }
 
 Status BlockManager::swap_out(SequenceId seq, std::vector<CacheOp>* ops) {
-  Sequence& s = find(seq);
+  Blocks& s = find(seq);
   FOVEA_CHECK(!s.swapped);
   swapped_.push_back(&s);
   const int64_t needed = movable_blocks(s);
@@ -258,12 +258,12 @@ Status BlockManager::swap_out(SequenceId seq, std::vector<CacheOp>* ops) {
 
 int64_t BlockManager::swap_out_leftovers(std::vector<CacheOp>* ops) {
   int64_t moved = 0;
-  for (Sequence* s : swapped_) moved += move_out(*s, ops);
+  for (Blocks* s : swapped_) moved += move_out(*s, ops);
   return moved;
 }
 
 int64_t BlockManager::swap_in_blocks(SequenceId seq, int64_t n) const {
-  const Sequence& s = find(seq);
+  const Blocks& s = find(seq);
   FOVEA_CHECK(s.swapped);
   const auto places = s.table.places();
   const int64_t returning = std::count_if(places.begin(), places.end(), [](const BlockPlace& p) { return !p.is_in_pool(); });
@@ -273,7 +273,7 @@ int64_t BlockManager::swap_in_blocks(SequenceId seq, int64_t n) const {
 }
 
 Status BlockManager::swap_in(SequenceId seq, std::vector<CacheOp>* ops) {
-  Sequence& s = find(seq);
+  Blocks& s = find(seq);
   const int64_t needed = swap_in_blocks(seq, 0);
   if (needed > num_free()) {
     return Status::resource_exhausted("sequence " + std::to_string(seq.value) + " needs " +
@@ -290,7 +290,7 @@ Status BlockManager::swap_in(SequenceId seq, std::vector<CacheOp>* ops) {
     release_slot(slot);
     // Whoever shared the column shares it again; not a partial last one, which s is about to append to.
     if (i == s.table.size() - 1 && ends_partial(s)) continue;
-    for (Sequence* w : swapped_) {
+    for (Blocks* w : swapped_) {
       if (i >= w->table.size() || w->table.place(i) != place) continue;
       w->table.set(i, BlockPlace::in_pool(block));
       pool_.ref(block);
@@ -305,7 +305,7 @@ Status BlockManager::swap_in(SequenceId seq, std::vector<CacheOp>* ops) {
 // ---- views ----
 
 int64_t BlockManager::slot_of(SequenceId seq, int64_t position) const {
-  const Sequence& s = find(seq);
+  const Blocks& s = find(seq);
   FOVEA_CHECK(!s.swapped && position >= 0 && position < s.num_tokens);
   const BlockId block = s.table.block(static_cast<int32_t>(position / config_.block_size));
   return int64_t{block.value} * config_.block_size + position % config_.block_size;

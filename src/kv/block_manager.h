@@ -107,7 +107,7 @@ class BlockManager {
   Status check_consistency() const;
 
  private:
-  struct Sequence {
+  struct Blocks {  // of one sequence
     PageTable table;  // ceil(num_tokens / block_size) entries
     int64_t num_tokens = 0;
     int32_t keyed_blocks = 0;  // leading blocks whose keys are known
@@ -116,22 +116,22 @@ class BlockManager {
     bool swapped = false;
   };
 
-  Sequence& find(SequenceId seq);
-  const Sequence& find(SequenceId seq) const;
+  Blocks& find(SequenceId seq);
+  const Blocks& find(SequenceId seq) const;
   BlockId allocate_block();           // one must be allocatable
   void release_block(BlockId block);  // cached where it is published, else free
   void release_slot(SwapSlot slot);
-  bool ends_partial(const Sequence& s) const { return s.num_tokens % config_.block_size != 0; }
-  bool needs_copy(const Sequence& s) const;  // the last block is partial and shared
-  int64_t movable_blocks(const Sequence& s) const;
-  bool is_movable(const Sequence& s, int32_t logical) const;
-  int64_t move_out(Sequence& s, std::vector<CacheOp>* ops);
+  bool ends_partial(const Blocks& s) const { return s.num_tokens % config_.block_size != 0; }
+  bool needs_copy(const Blocks& s) const;  // the last block is partial and shared
+  int64_t movable_blocks(const Blocks& s) const;
+  bool is_movable(const Blocks& s, int32_t logical) const;
+  int64_t move_out(Blocks& s, std::vector<CacheOp>* ops);
 
   BlockManagerConfig config_;
   BlockPool pool_;
   PrefixIndex index_;
-  std::unordered_map<SequenceId, Sequence> sequences_;
-  std::vector<Sequence*> swapped_;   // the swapped ones; the map's nodes are stable
+  std::unordered_map<SequenceId, Blocks> sequences_;
+  std::vector<Blocks*> swapped_;   // the swapped ones; the map's nodes are stable
   std::vector<int32_t> free_slots_;  // stack
   std::vector<int32_t> slot_refs_;   // [swap_slots]
 };

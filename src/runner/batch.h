@@ -1,6 +1,6 @@
-// Batch: the immutable arrays of one step, built from its plan. Rows are ordered by row group: dense prefill
-// rows, dense decode rows, then the decode rows of each sparse method and the prefill rows of each. Buffers are sized once; what operations read lies in the step's
-// staging memory, and page tables in memory of their own, of which only what changed is copied.
+// Batch: the immutable arrays of one step, built from its plan. Rows are ordered by row group: dense prefill rows, dense decode
+// rows, then the decode rows of each sparse method and the prefill rows of each. Buffers are sized once; what operations read lies
+// in the step's staging memory, and page tables in memory of their own, of which only what changed is copied.
 #pragma once
 
 #include "device/step_memory.h"

@@ -20,7 +20,9 @@ class GraphKey {
     words_.at(size_++) = static_cast<uint64_t>(rows);
     words_.at(size_++) = method_key;
   }
-  bool operator==(const GraphKey& o) const { return size_ == o.size_ && std::equal(words_.begin(), words_.begin() + size_, o.words_.begin()); }
+  bool operator==(const GraphKey& o) const {
+    return size_ == o.size_ && std::equal(words_.begin(), words_.begin() + size_, o.words_.begin());
+  }
 
  private:
   std::array<uint64_t, 3 * kGroupsMax> words_;
@@ -40,8 +42,8 @@ class GraphCache {
       e.used = now_;
       return &e.graph;
     }
-    if (entries_.size() == capacity_)
-      entries_.erase(std::min_element(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) { return a.used < b.used; }));
+    const auto older = [](const Entry& a, const Entry& b) { return a.used < b.used; };
+    if (entries_.size() == capacity_) entries_.erase(std::min_element(entries_.begin(), entries_.end(), older));
     entries_.push_back({key, nullptr, now_});
     return nullptr;
   }
