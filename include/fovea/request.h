@@ -28,7 +28,7 @@ struct SamplingParams {
 };
 
 struct Request {
-  std::vector<TokenId> prompt;      // never empty, except with fork_of
+  std::vector<TokenId> prompt;      // never empty, not even with fork_of
   SamplingParams sampling;
   std::string decode_method;        // label of a method; empty: the engine's
   std::string prefill_method;       // likewise; a fork continues its parent's
@@ -72,7 +72,7 @@ struct RequestStats {
   }
 };
 
-// What a request's next steps may read and does not lie in the pool.
+// Blocks that a request's next steps may read and that do not lie in the pool.
 enum class PrefetchState : uint8_t {
   none,     // nothing: every block lies in the pool
   pending,  // on its way
@@ -88,7 +88,7 @@ struct SparseRequestState {
   std::vector<BlockId> block_ids;   // of its tokens, in order; empty while it waits or is swapped out
   std::vector<std::string> block_hashes;  // content keys in hex of its first blocks: those that are full and were prefilled
   // Logical blocks that its last question or answer row read in any layer that does not read everything by policy, ascending.
-  // The CPU only; on a GPU the choice does not leave the device: empty.
+  // Empty on a GPU: selections stay on the device.
   std::vector<int32_t> selected_blocks;
   PrefetchState prefetch = PrefetchState::none;
   int64_t bytes_read = 0;           // K, V and summaries, of question and answer rows

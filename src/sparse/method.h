@@ -72,7 +72,7 @@ struct KvWritten {
   std::byte* const* planes = nullptr;
 };
 
-// Blocks that later steps will probably read, for the prefetch engine.
+// A prefetch hint: a block that later steps will probably read.
 struct Want {
   SequenceId sequence;
   LayerIdx layer;
