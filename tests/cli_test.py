@@ -183,7 +183,7 @@ class Cli(unittest.TestCase):
         # Out of range, of the wrong kind, or in need of another: each names its flag and the value.
         for flag, value in (("--threads", 2000), ("--threads", "two"), ("--max-num-seqs", 0), ("--max-num-batched-tokens", 70000),
                             ("--max-model-len", -1), ("--sparse-min-context", -1), ("--sparse-extend-max-tokens", -1),
-                            ("--max-step-kv-blocks", -1), ("--kv-cache-memory", "2X"), ("--swap-space", "much"), ("--numerics", "f64"),
+                            ("--max-step-kv-blocks", -1), ("--kv-cache-memory", "lots"), ("--swap-space", "much"), ("--numerics", "f64"),
                             ("--device", "tpu"), ("--seed", -1), ("--budget-tokens", -5), ("--top-k", -1), ("--top-p", 1.5),
                             ("--min-p", 1), ("--repetition-penalty", 0), ("--max-tokens", -1)):
             self.refused("run", "--model", MODEL, "--prompt", "x", flag, value, names=[flag.lstrip("-").replace("-", "_")

@@ -28,7 +28,9 @@ Status read(const Json& object, const char* field, const std::string& where, T* 
 }
 
 Result<RetrievalDocument> read_document(const std::string& line, const std::string& where) {
-  FOVEA_ASSIGN(const Json json, parse_json_object(line, where));
+  const Result<Json> parsed = parse_json_object(line, where);
+  if (!parsed.ok()) return Status::invalid_argument(parsed.status().message());
+  const Json& json = *parsed;
   RetrievalDocument d;
   FOVEA_TRY(read(json, "id", where, &d.id));
   if (const auto tokens = json.find("approx_tokens"); tokens != json.end() && (!tokens->is_number_unsigned() || tokens->get<uint64_t>() > INT64_MAX))
