@@ -38,7 +38,9 @@ void EngineFlags::add_to(CLI::App& app, bool methods) {
       ->transform(CLI::AsSizeValue(false))->group(kv);
   app.add_flag("!--no-prefix-caching", options_.enable_prefix_caching, "Do not reuse cached blocks when prompts begin alike")->group(kv);
   app.add_flag("--dummy-weights", options_.dummy_weights, "Random weights of config.json's shape (for benchmarks)")->group(engine);
-  app.add_option("--seed", options_.seed, "Seed of sampling and of dummy weights")->capture_default_str()->group(engine);
+  app.add_option("--seed", options_.seed, "Seed of sampling and of dummy weights")
+      ->check([](const std::string& seed) { return seed.starts_with('-') ? seed + " is negative" : std::string(); })  // CLI11 would wrap it
+      ->capture_default_str()->group(engine);
   if (!methods) return;
   const std::string sparse = kSparseGroup;
   app.add_option("--decode-method", decode_method, "What questions and answers read: dense, gsa_on_device, gsa or dsa, with options in brackets: gsa_on_device[hash_bits=256]; "
