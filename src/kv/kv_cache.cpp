@@ -34,7 +34,7 @@ Status validate(const KvCacheConfig& c) {
   if (c.head_dim <= 0 || c.head_dim % 8 != 0 || c.head_dim > 4096) {
     return field_error("head_dim", c.head_dim, "a multiple of 8 up to 4096");
   }
-  const bool fp8 = c.dtype == DType::fp8_e4m3 && c.device && !c.device->is_host();
+  const bool fp8 = c.dtype == DType::fp8_e4m3 && c.device;
   if (c.dtype != DType::bf16 && c.dtype != DType::f16 && c.dtype != DType::f32 && !fp8) {
     return Status::invalid_argument("kv cache: dtype is " + std::string(dtype_name(c.dtype)) +
                                     ", must be bf16, f16 or f32, or fp8_e4m3 on a GPU");
@@ -66,7 +66,7 @@ Result<std::unique_ptr<KvCache>> KvCache::create(const KvCacheConfig& config) {
       return Status::invalid_argument("kv cache: two planes are named " + spec.name);
     }
     FOVEA_ASSIGN(Plane plane, Plane::create(spec, c.num_layers, spec.residency == Residency::pooled ? c.num_slots : c.num_blocks,
-                                            c.huge_pages, c.device));
+                                            c.huge_pages, config.device));
     cache->bytes_per_block_ += plane.block_bytes() * config.num_layers;
     cache->planes_.push_back(std::move(plane));
   }

@@ -30,7 +30,7 @@ struct KvCacheConfig {
   DType dtype = DType::bf16;  // bf16, f16, f32, or fp8_e4m3 on a GPU
   KvLayout layout = KvLayout::hnd;
   std::vector<PlaneSpec> extra_planes;  // methods' summaries, after k and v
-  Device* device = nullptr;  // whose memory it is; null: the host's
+  Device* device = nullptr;  // whose memory it is; null: the host's (never a device that is the host)
   bool huge_pages = false;  // ask for 2 MiB pages: memory is then taken 2 MiB at a time per plane and layer
 };
 

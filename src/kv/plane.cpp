@@ -46,7 +46,7 @@ Result<Plane> Plane::create(PlaneSpec spec, int32_t num_layers, int32_t num_bloc
   plane.num_layers_ = num_layers;
   plane.num_blocks_ = num_blocks;
   plane.spec_ = std::move(spec);
-  if (device && !device->is_host()) {
+  if (device) {
     FOVEA_ASSIGN(plane.device_memory_, device->allocate(static_cast<size_t>(total), "plane " + plane.spec_.name));
     plane.base_ = plane.device_memory_.as<std::byte>();
   } else {

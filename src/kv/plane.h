@@ -19,8 +19,8 @@ namespace fovea {
 
 class Plane {
  public:
-  // Reserves [num_layers][num_blocks, heads, bytes_per_block]; each layer starts on a page boundary. `device`: null or the
-  // host itself: memory of the host, taken page by page; else the device's, taken at once.
+  // Reserves [num_layers][num_blocks, heads, bytes_per_block]; each layer starts on a page boundary. `device`: null: memory of
+  // the host, taken page by page; else the device's, taken at once.
   // Errors: invalid_argument (a size that is not positive or overflows), resource_exhausted (no address
   // space, no device memory).
   static Result<Plane> create(PlaneSpec spec, int32_t num_layers, int32_t num_blocks,

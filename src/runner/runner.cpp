@@ -179,7 +179,7 @@ Status Runner::make_cache() {
   k.kv_heads = shape_.kv_heads;
   k.head_dim = shape_.head_dim;
   k.dtype = options_.kv_cache_dtype;
-  k.device = device_.get();
+  k.device = device_->is_host() ? nullptr : device_.get();
   k.latent = shape_.kv_lora_rank > 0;
   if (!device_->is_host()) FOVEA_TRY(check_codecs(methods_));
   for (const MethodEntry& e : methods_) {
