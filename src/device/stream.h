@@ -10,6 +10,11 @@ class Stream {
   virtual ~Stream() = default;
   // Waits for everything enqueued; reports what failed since the last call.
   virtual Status synchronize() = 0;
+  // What is known to have failed so far; does not wait, and forgets nothing.
+  virtual const Status& error() const {
+    static const Status kNone;
+    return kNone;
+  }
 };
 
 class CpuStream final : public Stream {

@@ -208,4 +208,9 @@ Status Batch::upload_tables(Stream& stream) {
   return {};
 }
 
+void Batch::forget_tables() {
+  std::fill(table_rows_.begin(), table_rows_.end(), TableRow{});
+  copy_pending_ = false;
+}
+
 }  // namespace fovea

@@ -45,6 +45,8 @@ class Batch {
   const ForwardBatch& forward() const { return forward_; }
   ForwardBatch& forward() { return forward_; }
   Status upload_tables(Stream& stream);
+  // After a step that failed: nobody knows what the device holds of the page tables, so all of them go up again.
+  void forget_tables();
   // True: every row is a decode step of one sequence (or padding), and every row's logits are wanted.
   bool is_pure_decode() const { return pure_decode_; }
   // The rows of a decode group that a step of this many rows is padded to.

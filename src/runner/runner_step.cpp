@@ -26,6 +26,7 @@ Launched Runner::launch(const StepInput& plan) {
   }
   // What was enqueued of it is over before its blocks are given away.
   const Status drained = stream_->synchronize();
+  batch_->forget_tables();
   if (!drained.ok() && flights_[next_ ^ 1].flying) lost_ = drained;
   const bool again = moved && drained.ok() && s.code() == StatusCode::busy && retries_ < kRetriesMax;
   retries_ = again ? retries_ + 1 : 0;
@@ -44,6 +45,7 @@ Status Runner::prepare(const StepInput& plan, bool* moved) {
   FOVEA_TRY(staging_->upload(*stream_));
   FOVEA_TRY(batch_->upload_tables(*stream_));
   samples_->upload_history(*stream_);
+  FOVEA_TRY(stream_->error());  // with the arrays of another step, operations would write where others read
   forward.previous = samples_->tokens();
   forward.logits = logits_.as<float>();
   forward.keys_read = keys_read_.as<int64_t>();
@@ -100,6 +102,7 @@ Result<StepResult> Runner::collect() {
   if (done.ok() && flight.done) done = flight.done->wait();
   if (!done.ok()) {
     (void)stream_->synchronize().ok();  // whatever it says: nothing of it counts
+    batch_->forget_tables();
     for (Flight& f : flights_) f.flying = false;
     return done;
   }

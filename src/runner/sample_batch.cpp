@@ -41,10 +41,10 @@ Status SampleBatch::build(const StepInput& plan, const Batch& batch) {
   if (history_.empty()) return {};
   const size_t bytes = history_.size() * sizeof(int32_t);
   if (device_history_.bytes() < bytes) {
-    FOVEA_ASSIGN(device_history_, device_.allocate(2 * bytes, "tokens under a repetition penalty"));
     if (!device_.is_host()) {
       FOVEA_ASSIGN(pinned_history_, device_.allocate_pinned(2 * bytes, "tokens under a repetition penalty"));
     }
+    FOVEA_ASSIGN(device_history_, device_.allocate(2 * bytes, "tokens under a repetition penalty"));  // last: its size tells
   }
   return {};
 }

@@ -39,7 +39,7 @@ class CudaStream final : public Stream {
 
   // Keeps the error of `call`, a string literal, unless one is kept already or there is none.
   void note(const char* call, cudaError_t error);
-  const Status& error() const { return error_; }
+  const Status& error() const override { return error_; }
   Status take_error() { return std::exchange(error_, Status()); }
 
  private:

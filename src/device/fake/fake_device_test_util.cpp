@@ -89,10 +89,20 @@ void FakeStream::note(Status error) {
   if (error_.ok()) error_ = std::move(error);
 }
 
-void FakeStream::enqueue(const char* call, std::function<void()> work) {
+void FakeStream::stop(Status error) {
+  note(std::move(error));
+  stopped_ = true;
+}
+
+Status FakeStream::take_error() {
+  stopped_ = false;
+  return std::exchange(error_, Status());
+}
+
+void FakeStream::enqueue(const char* call, std::function<void()> work, bool is_operation) {
   if (!core_->strikes(call)) return push(std::move(work));
-  if (recording_ || core_->chance(2)) return note(core_->fault());
-  push([this, error = core_->fault()] { note(error); });
+  if (recording_ || (!is_operation && core_->chance(2))) return note(core_->fault());
+  push([this, error = core_->fault()] { stop(error); });
 }
 
 void FakeStream::push(std::function<void()> work) {
@@ -111,7 +121,7 @@ void FakeStream::run_until(uint64_t number) {
     const std::function<void()> work = std::move(queue_.front());
     queue_.pop_front();
     ++finished_;
-    work();
+    if (!stopped_) work();
   }
   core_->close();
 }
@@ -122,7 +132,7 @@ Status FakeStream::synchronize() {
   if (!queue_.empty()) ++core_->counters.synchronizations;
   if (fails) note(core_->fault());
   if (!fails || core_->chance(2)) run_until(enqueued_);
-  return std::exchange(error_, Status());
+  return take_error();
 }
 
 // ---- events ----
@@ -176,7 +186,7 @@ class FakeGraph final : public Graph {
       runs = core_->draw(runs + 1);
       s.push([&s, runs, work = work_, error = core_->fault()] {
         for (size_t i = 0; i < runs; ++i) (*work)[i]();
-        s.note(error);
+        s.stop(error);
       });
       return {};
     }
@@ -241,7 +251,7 @@ Result<std::unique_ptr<Graph>> FakeDevice::capture(Stream& stream, const std::fu
   Status worked = work();
   s.recording_ = nullptr;
   FOVEA_TRY(std::move(worked));
-  FOVEA_TRY(std::exchange(s.error_, Status()));
+  FOVEA_TRY(s.take_error());
   if (fails) return core_->fault();
   return std::unique_ptr<Graph>(std::make_unique<FakeGraph>(core_, std::move(recorded)));
 }
@@ -250,6 +260,12 @@ Result<double> FakeDevice::time(Stream& stream, const std::function<Status()>& w
   FOVEA_TRY(work());
   FOVEA_TRY(stream.synchronize());
   return 1e-6;
+}
+
+void FakeDevice::recover() {
+  fail_call(-1, false);
+  finish_all();
+  for (FakeStream* s : core_->streams) (void)s->take_error();
 }
 
 std::vector<std::byte> FakeDevice::read(const void* from, size_t bytes) {

@@ -77,9 +77,11 @@ class FakeStream final : public Stream {
   Status synchronize() override;
 
   // Runs `work` later, or never where `call` fails: the stream's error tells, at once or when the work's turn would have come.
-  void enqueue(const char* call, std::function<void()> work);
+  // Behind a failure that came late, or that of an operation (what it leaves may be no valid input), nothing runs until the
+  // error is taken.
+  void enqueue(const char* call, std::function<void()> work, bool is_operation = false);
   void note(Status error);
-  const Status& error() const { return error_; }
+  const Status& error() const override { return error_; }
 
  private:
   friend class FakeCore;
@@ -88,6 +90,8 @@ class FakeStream final : public Stream {
   friend class FakeGraph;
   using Work = std::vector<std::function<void()>>;
 
+  void stop(Status error);
+  Status take_error();
   void push(std::function<void()> work);
   void run_until(uint64_t number);  // the first `number` of all ever enqueued
   void run_some();
@@ -97,6 +101,7 @@ class FakeStream final : public Stream {
   uint64_t enqueued_ = 0, finished_ = 0;
   Work* recording_ = nullptr;
   Status error_;
+  bool stopped_ = false;  // by that error
 };
 
 class FakeDevice final : public Device {
@@ -123,7 +128,11 @@ class FakeDevice final : public Device {
   int64_t calls() const { return core_->calls(); }    // that could have failed, since fail_call()
   int64_t faults() const { return core_->faults(); }  // of these failed
   const std::string& last_fault() const { return core_->last_fault(); }  // which call it was
+  // Another call that can fail: this one does, or not.
+  Status fallible(const char* call) { return core_->strikes(call) ? core_->fault() : Status(); }
   void finish_all() { core_->finish_all(); }
+  // No call fails any more: what was enqueued has run, and errors that nobody asked about are forgotten.
+  void recover();
   // What the device's memory holds, once all that was enqueued has run.
   std::vector<std::byte> read(const void* from, size_t bytes);
 

@@ -28,7 +28,7 @@ void FakeOps::linear(const LinearParams& p, Stream& stream) {
     LinearParams now = p;
     now.weights = weights.data();
     inner_->linear(now, host_);
-  });
+  }, true);
 }
 
 void FakeOps::kv_write(const KvWriteParams& p, Stream& stream) {
@@ -37,7 +37,7 @@ void FakeOps::kv_write(const KvWriteParams& p, Stream& stream) {
     KvWriteParams now = p;
     if (p.codes) now.codes = &codes;
     inner_->kv_write(now, host_);
-  });
+  }, true);
 }
 
 void FakeOps::attend(const char* name, Op<AttentionParams> op, const AttentionParams& p, Stream& stream) {
@@ -47,7 +47,7 @@ void FakeOps::attend(const char* name, Op<AttentionParams> op, const AttentionPa
     now.selection = &selection;
     (inner_.get()->*op)(now, host_);
     if (p.keys_read) count_keys(p, selection);
-  });
+  }, true);
 }
 
 }  // namespace fovea::testing
