@@ -110,6 +110,12 @@ TEST(RetrievalSet, WhatIsNoJsonObjectIsRefused) {
     expect_refused(line, {"JSON"});
 }
 
+// To print such a value takes a call for each bracket: the stack ended before the error was made.
+TEST(RetrievalSet, AValueNestedTooDeepIsRefused) {
+  const int depth = 200000;
+  expect_refused("{\"id\": " + std::string(depth, '[') + std::string(depth, ']') + "}", {"nested"});
+}
+
 TEST(RetrievalSet, AnEmptyFileIsRefused) {
   for (const char* text : {"", "\n\n", "  \r\n"}) {
     const auto set = parse_retrieval_set(text, "set.jsonl");

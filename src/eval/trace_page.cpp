@@ -240,7 +240,7 @@ std::string trace_html(const std::vector<RunTrace>& traces, int32_t block_size, 
   std::string html = kHead;
   html += "<h1>" + html_escaped(traces.empty() ? "" : run_label(traces[0].run)) + "</h1>\n<p class=\"lead\">" + html_escaped(about) +
           "</p>\n" +
-          "<p>What the tokens of each answer read. Everything pale was never loaded; <span class=\"fact\">framed</span>: the planted fact. "
+          "<p>What the tokens of each answer read. A strip is blank where nothing was loaded; <span class=\"fact\">framed</span>: the planted fact. "
           "<b>Mass</b>: the share of the softmax over all keys that lies on the blocks read. <b>Recall</b>: of the k blocks read, the share "
           "that are among the k of most mass; first and last blocks, which are always read, count too.</p>\n";
   html += html_data(data, "data");
