@@ -53,15 +53,17 @@ void put_reals(std::vector<uint8_t>& out, Field field, std::initializer_list<dou
 }
 
 void put_context(std::vector<uint8_t>& out, const KeyContext& c) {
-  const auto ints = [&](Field field, std::initializer_list<int32_t> values) { put_ints(out, field, {values.begin(), values.size()}); };
+  const auto ints = [&](Field field, std::initializer_list<int32_t> values) {
+    put_ints(out, field, {values.begin(), values.size()});
+  };
   ints(Field::format_version, {BlockHasher::kFormatVersion});
   put_bytes(out, Field::model_digest, c.model_digest);
   put_bytes(out, Field::tokenizer_digest, c.tokenizer_digest);
   const RopeKey& r = c.rope;
   put_bytes(out, Field::rope_kind, r.kind);
   ints(Field::rope_shape, {r.dim, r.interleaved, r.truncate});
-  put_reals(out, Field::rope_numbers, {r.theta, r.factor, r.low_freq_factor, r.high_freq_factor, r.original_max_position, r.beta_fast,
-                                       r.beta_slow, r.attention_factor, r.mscale_all_dim});
+  put_reals(out, Field::rope_numbers, {r.theta, r.factor, r.low_freq_factor, r.high_freq_factor, r.original_max_position,
+                                       r.beta_fast, r.beta_slow, r.attention_factor, r.mscale_all_dim});
   ints(Field::attention, {c.head_dim, c.kv_heads, c.window});
   if (const auto& l = c.latent) {
     ints(Field::latent, {l->rank, l->index_heads, l->index_dim, l->index_topk, l->index_interleaved});

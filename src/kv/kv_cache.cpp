@@ -155,7 +155,8 @@ int64_t KvCache::resident_bytes() const {
 Result<std::unique_ptr<SwapArea>> SwapArea::create(const KvCache& cache, int64_t max_bytes) {
   if (max_bytes < 0) return field_error("swap space", max_bytes, "0 or more bytes");
   std::unique_ptr<SwapArea> area(new SwapArea(cache));
-  const int64_t column = cache.bytes_per_block(), slots = std::min<int64_t>(max_bytes / column, std::numeric_limits<int32_t>::max());
+  const int64_t column = cache.bytes_per_block();
+  const int64_t slots = std::min<int64_t>(max_bytes / column, std::numeric_limits<int32_t>::max());
   area->num_slots_ = static_cast<int32_t>(slots);
   area->chunk_slots_ = static_cast<int32_t>(std::clamp<int64_t>(kSwapChunkBytes / column, 1, std::max<int64_t>(1, slots)));
   area->chunks_.resize(static_cast<size_t>((slots + area->chunk_slots_ - 1) / area->chunk_slots_));

@@ -109,7 +109,8 @@ TEST_F(AttentionTest, EveryGroupObeysItsPolicy) {
   EXPECT_EQ(attend(attention, 2), "all 2 ");
   EXPECT_EQ(attend(attention, 3), "all 2 ") << "what layer 2 chose";
   EXPECT_EQ(method_.asked, (std::vector<int32_t>{0, 2}));
-  EXPECT_EQ(watcher_.seen, (std::vector<std::string>{"0 all", "0 unit 0", "1 all", "1 all", "2 all", "2 unit 2", "3 all", "3 unit 2"}));
+  const std::vector<std::string> seen = {"0 all", "0 unit 0", "1 all", "1 all", "2 all", "2 unit 2", "3 all", "3 unit 2"};
+  EXPECT_EQ(watcher_.seen, seen);
 }
 
 // Index queries are written for one method after the other: its groups choose before the next method's are there.

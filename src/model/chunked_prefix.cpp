@@ -47,7 +47,8 @@ void ChunkedPrefixAttention::run(const ChunkedPrefixParams& p, int32_t max_linea
   FOVEA_CHECK(p.rows <= config_.max_rows && p.own.tokens == p.rows && max_linear_rows >= 1);
   const auto whole = [&](const LatentChunk& chunk, bool own) {
     FOVEA_CHECK(chunk.tokens <= config_.max_chunk_tokens);
-    ops.mla_gather({p.kv, chunk.slots, chunk.tokens, config_.shape.latent, latents_.as<float>(), ropes_.as<float>()}, stream);
+    ops.mla_gather({.kv = p.kv, .slots = chunk.slots, .tokens = chunk.tokens, .latent = config_.shape.latent,
+                    .latent_out = latents_.as<float>(), .rope_out = ropes_.as<float>()}, stream);
     for (int32_t head = 0; head < config_.num_heads; head += heads_) {
       expand(p, chunk.tokens, head, max_linear_rows, ops, stream);
       attend(p, chunk, own, head, ops, stream);
@@ -70,7 +71,8 @@ void ChunkedPrefixAttention::expand(const ChunkedPrefixParams& p, int32_t tokens
   for (int64_t first = 0; first < tokens; first += max_rows) {
     w.out = expanded_.as<float>() + first * w.n;
     const auto rows = static_cast<int32_t>(std::min<int64_t>(max_rows, tokens - first));
-    ops.linear({latents_.as<float>() + first * latent, rows, config_.shape.latent, &w, 1}, stream);
+    const float* x = latents_.as<float>() + first * latent;
+    ops.linear({.x = x, .rows = rows, .k = config_.shape.latent, .weights = &w, .count = 1}, stream);
   }
 }
 
@@ -106,7 +108,8 @@ void ChunkedPrefixAttention::attend(const ChunkedPrefixParams& p, const LatentCh
   r.lse_stride = own ? config_.num_heads : heads_;
   ops.ragged_attend(r, stream);
   if (own) return;
-  ops.lse_merge({out, lse, out_stride, config_.num_heads, out_.as<float>(), lse_.as<float>(), p.rows, heads_, v}, stream);
+  ops.lse_merge({.out = out, .lse = lse, .out_stride = out_stride, .lse_stride = config_.num_heads, .other_out = out_.as<float>(),
+                 .other_lse = lse_.as<float>(), .rows = p.rows, .num_heads = heads_, .dim = v}, stream);
 }
 
 }  // namespace fovea

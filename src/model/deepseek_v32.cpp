@@ -47,7 +47,9 @@ struct ExpertPointers {
   std::vector<const void*> gate, up, down;  // [experts]
 };
 
-MlaShape mla_shape(const DeepseekConfig& d) { return {d.kv_lora_rank, d.rope_dim, d.nope_dim, d.v_dim}; }
+MlaShape mla_shape(const DeepseekConfig& d) {
+  return {.latent = d.kv_lora_rank, .rope = d.rope_dim, .nope = d.nope_dim, .v = d.v_dim};
+}
 
 class DeepseekV32 final : public Transformer {
  public:
@@ -70,30 +72,33 @@ class DeepseekV32 final : public Transformer {
   }
 
   size_t workspace_bytes(int32_t max_tokens, int32_t) const override {
-    size_t sum = latent_plan_bytes(limits_);
-    for (int64_t width : widths()) sum += Arena::bytes_for<float>(max_tokens * width);
+    size_t sum = latent_plan_bytes(limits_) + Arena::bytes_for<int32_t>(int64_t{max_tokens} * d_.experts_per_token);
+    for (const Scratch& s : scratch()) sum += Arena::bytes_for<float>(max_tokens * s.width);
     return sum;
   }
 
   Status forward(const ForwardBatch& b, KvCache& kv, const Summaries& summaries, Ops& ops, Stream& stream, Arena& arena) override {
     const Activations a = take(b, arena);
-    ops.rope_angles({b.positions, w_.inv_freq, rope_scaling_, b.tokens, d_.rope_dim / 2, a.cos, a.sin}, stream);
-    ops.embed({w_.embed.data, w_.embed.dtype, b.ids, a.x, b.tokens, c_.hidden_size, b.previous}, stream);
+    ops.rope_angles({.positions = b.positions, .inv_freq = w_.inv_freq, .scaling = rope_scaling_, .tokens = b.tokens,
+                     .half = d_.rope_dim / 2, .cos = a.cos, .sin = a.sin}, stream);
+    ops.embed({.table = w_.embed.data, .dtype = w_.embed.dtype, .ids = b.ids, .out = a.x, .tokens = b.tokens,
+               .hidden = c_.hidden_size, .previous = b.previous}, stream);
     Attention attention(b, kv, ops, stream);
     const LatentPlan plan = plan_dense_prefill(b, kv, arena);
     const float* add = nullptr;
     for (int32_t i = 0; i < c_.num_layers; ++i) {
       const LayerIdx layer{i};
       const DeepseekLayerWeights& w = w_.deepseek_layers[static_cast<size_t>(i)];
-      ops.rms_norm({a.x, add, w.input_norm.data(), a.normed, b.tokens, c_.hidden_size, c_.rms_norm_eps}, stream);
+      norm(b, a, add, w.input_norm, ops, stream);
       project(a.normed, b.tokens, {{&w.q_a, w.q_a_bias, a.q_a}, {&w.kv_a, w.kv_a_bias, a.kv_a}}, ops, stream);
-      ops.rms_norm({a.q_a, nullptr, w.q_a_norm.data(), a.qr, b.tokens, d_.q_lora_rank, kInnerEps}, stream);
+      ops.rms_norm({.x = a.q_a, .weight = w.q_a_norm.data(), .out = a.qr, .rows = b.tokens, .dim = d_.q_lora_rank,
+                    .eps = kInnerEps}, stream);
       project(a.qr, b.tokens, {{&w.q_b, {}, a.q}}, ops, stream);
       write_latents(b, a, w, layer, kv, summaries, ops, stream);
       if (d_.layer_indexes[i]) FOVEA_TRY(index(b, a, w, layer, kv, summaries, attention, ops, stream));
       FOVEA_TRY(attend(b, a, w, layer, attention, plan, ops, stream));
       project(a.heads, b.tokens, {{&w.o, w.o_bias, a.delta}}, ops, stream);
-      ops.rms_norm({a.x, a.delta, w.post_attention_norm.data(), a.normed, b.tokens, c_.hidden_size, c_.rms_norm_eps}, stream);
+      norm(b, a, a.delta, w.post_attention_norm, ops, stream);
       if (d_.layer_moe[i]) {
         route(b, a, w.moe, experts_[static_cast<size_t>(i)], ops, stream);
         feed_forward(b, a, w.moe.shared, ops, stream);
@@ -107,66 +112,52 @@ class DeepseekV32 final : public Transformer {
   }
 
  private:
-  static constexpr size_t kWidths = 21;
-
-  struct Product {
-    const WeightMatrix* w;
-    WeightVector bias;  // empty: none
-    float* out;
+  // One of the Activations, and floats of a row of it.
+  struct Scratch {
+    float* Activations::*at;
+    int64_t width;
   };
-
-  // Of a row of each of the Activations, in floats and int32, in their order.
-  std::array<int64_t, kWidths> widths() const {
-    const int64_t h = c_.hidden_size, heads = c_.num_heads, f = std::max(c_.intermediate_size, d_.shared_intermediate());
-    return {h, h, d_.q_lora_rank, d_.q_lora_rank, heads * d_.qk_dim(), d_.latent_dim(), heads * d_.latent_dim(),
-            heads * d_.kv_lora_rank, heads * d_.v_dim, heads, h, f, f, h, d_.experts_per_token, d_.experts_per_token,
-            int64_t{d_.index_heads} * d_.index_dim, d_.index_dim, d_.index_heads, d_.rope_dim / 2, d_.rope_dim / 2};
+  std::array<Scratch, 20> scratch() const {
+    using A = Activations;
+    const int64_t h = c_.hidden_size, r = d_.q_lora_rank, heads = c_.num_heads, angles = d_.rope_dim / 2;
+    const int64_t f = std::max(c_.intermediate_size, d_.shared_intermediate());
+    return {{{&A::x, h}, {&A::normed, h}, {&A::q_a, r}, {&A::qr, r}, {&A::q, heads * d_.qk_dim()}, {&A::kv_a, d_.latent_dim()},
+             {&A::absorbed, heads * d_.latent_dim()}, {&A::latent, heads * d_.kv_lora_rank}, {&A::heads, heads * d_.v_dim},
+             {&A::lse, heads}, {&A::delta, h}, {&A::gate, f}, {&A::up, f}, {&A::routed, h},
+             {&A::expert_weights, d_.experts_per_token}, {&A::index_q, int64_t{d_.index_heads} * d_.index_dim},
+             {&A::index_k, d_.index_dim}, {&A::index_weights, d_.index_heads}, {&A::cos, angles}, {&A::sin, angles}}};
   }
 
-  Activations take(const ForwardBatch& b, Arena& arena) {
-    const std::array<int64_t, kWidths> width = widths();
-    size_t next = 0;
-    const auto floats = [&] { return arena.take<float>(b.tokens * width[next++]); };
+  Activations take(const ForwardBatch& b, Arena& arena) const {
     Activations a;
-    for (float** p : {&a.x, &a.normed, &a.q_a, &a.qr, &a.q, &a.kv_a, &a.absorbed, &a.latent, &a.heads, &a.lse, &a.delta, &a.gate,
-                      &a.up, &a.routed})
-      *p = floats();
-    a.experts = arena.take<int32_t>(b.tokens * width[next++]);
-    for (float** p : {&a.expert_weights, &a.index_q, &a.index_k, &a.index_weights, &a.cos, &a.sin}) *p = floats();
-    FOVEA_CHECK(next == width.size());
+    for (const Scratch& s : scratch()) a.*s.at = arena.take<float>(b.tokens * s.width);
+    a.experts = arena.take<int32_t>(int64_t{b.tokens} * d_.experts_per_token);
     return a;
   }
 
-  // Products of one input, in one call so that a decode step has one parallel region for all.
-  static void project(const float* x, int32_t rows, std::initializer_list<Product> products, Ops& ops, Stream& stream,
-                      bool full_precision = false) {
-    std::array<LinearWeight, 3> weights;
-    FOVEA_CHECK(products.size() <= weights.size());
-    int32_t count = 0;
-    for (const Product& p : products) {
-      weights[count++] = {p.w->data, p.w->dtype, static_cast<int32_t>(p.w->rows), p.bias.data(), p.out};
-    }
-    ops.linear({x, rows, static_cast<int32_t>(products.begin()->w->cols), weights.data(), count, full_precision}, stream);
+  // x += add; normed = its norm.
+  void norm(const ForwardBatch& b, const Activations& a, const float* add, WeightVector weight, Ops& ops, Stream& stream) const {
+    ops.rms_norm({.x = a.x, .add = add, .weight = weight.data(), .out = a.normed, .rows = b.tokens, .dim = c_.hidden_size,
+                  .eps = c_.rms_norm_eps}, stream);
   }
 
   void write_latents(const ForwardBatch& b, const Activations& a, const DeepseekLayerWeights& w, LayerIdx layer, KvCache& kv,
                      const Summaries& summaries, Ops& ops, Stream& stream) const {
     const KvView view = kv.kv_view(layer);
-    MlaWriteParams p;
-    p.tokens = b.tokens;
-    p.num_heads = c_.num_heads;
-    p.shape = mla_shape(d_);
-    p.q = a.q;
-    p.kv_a = a.kv_a;
-    p.norm = w.kv_a_norm.data();
-    p.norm_eps = kInnerEps;
-    p.rope_interleaved = d_.rope_interleaved;
-    p.cos = a.cos;
-    p.sin = a.sin;
-    p.slot_mapping = b.slot_mapping;
-    p.kv = &view;
+    const MlaWriteParams p = {.tokens = b.tokens,
+                              .num_heads = c_.num_heads,
+                              .shape = mla_shape(d_),
+                              .q = a.q,
+                              .kv_a = a.kv_a,
+                              .norm = w.kv_a_norm.data(),
+                              .norm_eps = kInnerEps,
+                              .rope_interleaved = d_.rope_interleaved,
+                              .cos = a.cos,
+                              .sin = a.sin,
+                              .slot_mapping = b.slot_mapping,
+                              .kv = &view};
     ops.mla_write(p, stream);
-    summaries.update(KvWritten{layer, b.tokens, b.slot_mapping, view, nullptr}, kv, ops, stream);
+    summaries.update(KvWritten{.layer = layer, .tokens = b.tokens, .slot_mapping = b.slot_mapping, .kv = view}, kv, ops, stream);
   }
 
   // For each method that keeps index keys: writes those of all tokens, and lets it choose for its rows.
@@ -176,22 +167,22 @@ class DeepseekV32 final : public Transformer {
       project(a.normed, b.tokens, {{&w.indexer.k, {}, a.index_k}}, ops, stream);
       project(a.normed, b.tokens, {{&w.indexer.head_weights, {}, a.index_weights}}, ops, stream, true);
       project(a.qr, b.tokens, {{&w.indexer.q_b, {}, a.index_q}}, ops, stream);
-      IndexWriteParams p;
-      p.tokens = b.tokens;
-      p.heads = d_.index_heads;
-      p.q = a.index_q;
-      p.k = a.index_k;
-      p.weights = a.index_weights;
-      p.norm_weight = w.indexer.k_norm.data();
-      p.norm_bias = w.indexer.k_norm_bias.data();
-      p.norm_eps = kInnerEps;
-      p.rope_dim = d_.rope_dim;
-      p.rope_interleaved = d_.index_rope_interleaved;
-      p.cos = a.cos;
-      p.sin = a.sin;
-      p.slot_mapping = b.slot_mapping;
-      const Method* method = summaries.index_keys(i, kv, layer, &p.keys);
-      ops.index_write(p, stream);
+      IndexKeysView keys;
+      const Method* method = summaries.index_keys(i, kv, layer, &keys);
+      ops.index_write({.tokens = b.tokens,
+                       .heads = d_.index_heads,
+                       .q = a.index_q,
+                       .k = a.index_k,
+                       .weights = a.index_weights,
+                       .norm_weight = w.indexer.k_norm.data(),
+                       .norm_bias = w.indexer.k_norm_bias.data(),
+                       .norm_eps = kInnerEps,
+                       .rope_dim = d_.rope_dim,
+                       .rope_interleaved = d_.index_rope_interleaved,
+                       .cos = a.cos,
+                       .sin = a.sin,
+                       .slot_mapping = b.slot_mapping,
+                       .keys = keys}, stream);
       FOVEA_TRY(attention.choose(layer, method, [&](const RowGroup& g) { return queries(g, a); }));
     }
     return {};
@@ -215,12 +206,14 @@ class DeepseekV32 final : public Transformer {
   // Rows that read a choice and rows that decode: absorbed. Prompts read whole: expanded.
   Status attend(const ForwardBatch& b, const Activations& a, const DeepseekLayerWeights& w, LayerIdx layer, Attention& attention,
                 const LatentPlan& plan, Ops& ops, Stream& stream) {
-    return attention.attend(layer, [&](const RowGroup& g) { return queries(g, a); }, [&](const RowGroup& g, const Reading& reading) {
+    const auto asked = [&](const RowGroup& g) { return queries(g, a); };
+    return attention.attend(layer, asked, [&](const RowGroup& g, const Reading& reading) {
       const float* q = a.q + int64_t{g.first_row} * c_.num_heads * d_.qk_dim();
       float* out = a.heads + int64_t{g.first_row} * c_.num_heads * d_.v_dim;
       if (is_dense_prefill(g)) {
-        dense_prefill_.run({q, out, a.lse, g.rows, g.num_seqs, g.q_indptr, &reading.kv, w.kv_b.data, w.kv_b.dtype, d_.softmax_scale,
-                            plan.own, plan.prefix}, limits_.max_rows, ops, stream);
+        dense_prefill_.run({.q = q, .out = out, .lse = a.lse, .rows = g.rows, .num_seqs = g.num_seqs, .q_indptr = g.q_indptr,
+                            .kv = &reading.kv, .kv_b = w.kv_b.data, .dtype = w.kv_b.dtype, .scale = d_.softmax_scale,
+                            .own = plan.own, .prefix = plan.prefix}, limits_.max_rows, ops, stream);
       } else {
         attend_absorbed(g, a, w, reading, q, out, ops, stream);
       }
@@ -232,70 +225,70 @@ class DeepseekV32 final : public Transformer {
     const MlaShape shape = mla_shape(d_);
     float* absorbed = a.absorbed + int64_t{g.first_row} * c_.num_heads * d_.latent_dim();
     float* latent = a.latent + int64_t{g.first_row} * c_.num_heads * d_.kv_lora_rank;
-    ops.mla_absorb({q, w.kv_b.data, w.kv_b.dtype, g.rows, c_.num_heads, shape, absorbed}, stream);
-    MlaAttendParams p;
-    p.q = absorbed;
-    p.out = latent;
-    p.num_heads = c_.num_heads;
-    p.rows = g.rows;
-    p.num_seqs = g.num_seqs;
-    p.q_indptr = g.q_indptr;
-    p.seq_len = g.seq_len;
-    p.kv = &reading.kv;
-    p.latent = d_.kv_lora_rank;
-    p.scale = d_.softmax_scale;
-    p.selection = reading.selection;
+    ops.mla_absorb({.q = q, .kv_b = w.kv_b.data, .dtype = w.kv_b.dtype, .rows = g.rows, .num_heads = c_.num_heads, .shape = shape,
+                    .out = absorbed}, stream);
+    const MlaAttendParams p = {.q = absorbed,
+                               .out = latent,
+                               .num_heads = c_.num_heads,
+                               .rows = g.rows,
+                               .num_seqs = g.num_seqs,
+                               .q_indptr = g.q_indptr,
+                               .seq_len = g.seq_len,
+                               .kv = &reading.kv,
+                               .latent = d_.kv_lora_rank,
+                               .scale = d_.softmax_scale,
+                               .selection = reading.selection};
     ops.mla_attend(p, stream);
-    ops.mla_unabsorb({latent, w.kv_b.data, w.kv_b.dtype, g.rows, c_.num_heads, shape, out}, stream);
+    ops.mla_unabsorb({.x = latent, .kv_b = w.kv_b.data, .dtype = w.kv_b.dtype, .rows = g.rows, .num_heads = c_.num_heads,
+                      .shape = shape, .out = out}, stream);
   }
 
   // x += the chosen experts' sum.
   void route(const ForwardBatch& b, const Activations& a, const MoeWeights& w, const ExpertPointers& pointers, Ops& ops,
              Stream& stream) const {
-    MoeRouteParams r;
-    r.x = a.normed;
-    r.rows = b.tokens;
-    r.hidden = c_.hidden_size;
-    r.gate = w.router.data;
-    r.dtype = w.router.dtype;
-    r.bias = w.router_bias.data();
-    r.experts = d_.experts;
-    r.groups = d_.expert_groups;
-    r.topk_groups = d_.top_groups;
-    r.top_k = d_.experts_per_token;
-    r.normalise = d_.normalize_weights;
-    r.scaling = d_.routed_scaling;
-    r.ids = a.experts;
-    r.weights = a.expert_weights;
+    const MoeRouteParams r = {.x = a.normed,
+                              .rows = b.tokens,
+                              .hidden = c_.hidden_size,
+                              .gate = w.router.data,
+                              .dtype = w.router.dtype,
+                              .bias = w.router_bias.data(),
+                              .experts = d_.experts,
+                              .groups = d_.expert_groups,
+                              .topk_groups = d_.top_groups,
+                              .top_k = d_.experts_per_token,
+                              .normalise = d_.normalize_weights,
+                              .scaling = d_.routed_scaling,
+                              .ids = a.experts,
+                              .weights = a.expert_weights};
     ops.moe_route(r, stream);
-    MoeExpertsParams e;
-    e.x = a.normed;
-    e.out = a.routed;
-    e.rows = b.tokens;
-    e.hidden = c_.hidden_size;
-    e.inter = d_.moe_intermediate;
-    e.experts = d_.experts;
-    e.top_k = d_.experts_per_token;
-    e.ids = a.experts;
-    e.weights = a.expert_weights;
-    e.gate = pointers.gate.data();
-    e.up = pointers.up.data();
-    e.down = pointers.down.data();
-    e.dtype = w.experts[0].gate.dtype;
+    const MoeExpertsParams e = {.x = a.normed,
+                                .out = a.routed,
+                                .rows = b.tokens,
+                                .hidden = c_.hidden_size,
+                                .inter = d_.moe_intermediate,
+                                .experts = d_.experts,
+                                .top_k = d_.experts_per_token,
+                                .ids = a.experts,
+                                .weights = a.expert_weights,
+                                .gate = pointers.gate.data(),
+                                .up = pointers.up.data(),
+                                .down = pointers.down.data(),
+                                .dtype = w.experts[0].gate.dtype};
     ops.moe_experts(e, stream);
-    ops.rms_norm({a.x, a.routed, nullptr, nullptr, b.tokens, c_.hidden_size, c_.rms_norm_eps}, stream);
+    ops.rms_norm({.x = a.x, .add = a.routed, .rows = b.tokens, .dim = c_.hidden_size, .eps = c_.rms_norm_eps}, stream);
   }
 
   void feed_forward(const ForwardBatch& b, const Activations& a, const FeedForwardWeights& w, Ops& ops, Stream& stream) const {
     project(a.normed, b.tokens, {{&w.gate, {}, a.gate}, {&w.up, {}, a.up}}, ops, stream);
-    ops.silu_mul({a.gate, a.up, a.gate, b.tokens, static_cast<int32_t>(w.gate.rows)}, stream);
+    ops.silu_mul({.gate = a.gate, .up = a.up, .out = a.gate, .rows = b.tokens, .dim = static_cast<int32_t>(w.gate.rows)}, stream);
     project(a.gate, b.tokens, {{&w.down, {}, a.delta}}, ops, stream);
   }
 
   void logits(const ForwardBatch& b, const Activations& a, Ops& ops, Stream& stream) const {
     if (b.num_logit_rows == 0) return;
     // The last block's output joins the residual stream here; only the wanted rows are normed and projected.
-    ops.rms_norm({a.x, a.delta, w_.final_norm.data(), a.normed, b.num_logit_rows, c_.hidden_size, c_.rms_norm_eps, b.logit_rows}, stream);
+    ops.rms_norm({.x = a.x, .add = a.delta, .weight = w_.final_norm.data(), .out = a.normed, .rows = b.num_logit_rows,
+                  .dim = c_.hidden_size, .eps = c_.rms_norm_eps, .row_index = b.logit_rows}, stream);
     project(a.normed, b.num_logit_rows, {{&w_.lm_head, {}, b.logits}}, ops, stream);
   }
 
@@ -313,7 +306,8 @@ class DeepseekV32 final : public Transformer {
 Result<std::unique_ptr<Transformer>> make_deepseek_v32(const ModelConfig& config, const PlacedWeights& weights,
                                                        const ForwardLimits& limits, Device& device) {
   using enum OpKind;
-  if (!limits.ops.has_all({mla_write, mla_absorb, mla_unabsorb, mla_attend, mla_gather, ragged_attend, lse_merge, moe_route, moe_experts}))
+  if (!limits.ops.has_all({mla_write, mla_absorb, mla_unabsorb, mla_attend, mla_gather, ragged_attend, lse_merge, moe_route,
+                           moe_experts}))
     return Status::unsupported(config.architecture + ": device " + std::string(device.kind()) +
                                " has no operations of latent attention; it runs on the CPU (--device cpu)");
   const DeepseekConfig& d = *config.deepseek;

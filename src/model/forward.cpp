@@ -44,7 +44,8 @@ bool Summaries::fused_codes(const KvCache& kv, LayerIdx layer, CodesView* out) c
 }
 
 void Summaries::update(const KvWriteParams& written, const KvCache& kv, LayerIdx layer, Ops& ops, Stream& stream) const {
-  update(KvWritten{layer, written.tokens, written.slot_mapping, written.kv, nullptr}, kv, ops, stream);
+  const KvWritten w = {.layer = layer, .tokens = written.tokens, .slot_mapping = written.slot_mapping, .kv = written.kv};
+  update(w, kv, ops, stream);
 }
 
 void Summaries::update(KvWritten written, const KvCache& kv, Ops& ops, Stream& stream) const {
@@ -55,6 +56,23 @@ void Summaries::update(KvWritten written, const KvCache& kv, Ops& ops, Stream& s
     written.planes = planes.data();
     k.method->on_kv_written(written, ops, stream);
   }
+}
+
+void project(const float* x, int32_t rows, std::initializer_list<Product> products, Ops& ops, Stream& stream,
+             bool full_precision) {
+  std::array<LinearWeight, 3> weights;
+  FOVEA_CHECK(products.size() <= weights.size());
+  int32_t count = 0;
+  for (const Product& p : products) {
+    const auto n = static_cast<int32_t>(p.w->rows);
+    weights[count++] = {.w = p.w->data, .dtype = p.w->dtype, .n = n, .bias = p.bias.data(), .out = p.out};
+  }
+  ops.linear({.x = x,
+              .rows = rows,
+              .k = static_cast<int32_t>(products.begin()->w->cols),
+              .weights = weights.data(),
+              .count = count,
+              .full_precision = full_precision}, stream);
 }
 
 }  // namespace fovea

@@ -9,6 +9,7 @@
 #include "sparse/method.h"
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <vector>
@@ -91,6 +92,17 @@ class Summaries {
   const Method* codes_ = nullptr;
   PlaneIdx codes_plane_;
 };
+
+// One product of an input: out = x W^T + bias.
+struct Product {
+  const WeightMatrix* w;
+  WeightVector bias;  // empty: none
+  float* out;         // [rows, w->rows]
+};
+
+// The products of one input x [rows, w->cols], in one call so that a decode step has one parallel region for all.
+void project(const float* x, int32_t rows, std::initializer_list<Product> products, Ops& ops, Stream& stream,
+             bool full_precision = false);
 
 class Transformer {
  public:

@@ -2,7 +2,6 @@
 #include "model/attend.h"
 #include "model/rope.h"
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -29,34 +28,32 @@ class Llama final : public Transformer {
   Llama(const ModelConfig& config, const PlacedWeights& weights)
       : c_(config), w_(weights), rope_scaling_(rope_attention_scaling(config.rope)) {}
 
-  size_t workspace_bytes(int32_t max_tokens, int32_t max_logit_rows) const override {
-    const int64_t t = max_tokens;
+  size_t workspace_bytes(int32_t max_tokens, int32_t) const override {
     size_t sum = 0;
-    for (int64_t n : {t * c_.hidden_size, t * c_.hidden_size, t * q_dim(), t * kv_dim(), t * kv_dim(), t * q_dim(),
-                      t * c_.hidden_size, t * c_.intermediate_size, t * c_.intermediate_size, t * c_.head_dim / 2,
-                      t * c_.head_dim / 2})
-      sum += Arena::bytes_for<float>(n);
+    for (const Scratch& s : scratch()) sum += Arena::bytes_for<float>(max_tokens * s.width);
     return sum;
   }
 
   Status forward(const ForwardBatch& b, KvCache& kv, const Summaries& summaries, Ops& ops, Stream& stream,
                  Arena& arena) override {
     const Activations a = take(b, arena);
-    ops.rope_angles({b.positions, w_.inv_freq, rope_scaling_, b.tokens, c_.head_dim / 2, a.cos, a.sin}, stream);
-    ops.embed({w_.embed.data, w_.embed.dtype, b.ids, a.x, b.tokens, c_.hidden_size, b.previous}, stream);
+    ops.rope_angles({.positions = b.positions, .inv_freq = w_.inv_freq, .scaling = rope_scaling_, .tokens = b.tokens,
+                     .half = c_.head_dim / 2, .cos = a.cos, .sin = a.sin}, stream);
+    ops.embed({.table = w_.embed.data, .dtype = w_.embed.dtype, .ids = b.ids, .out = a.x, .tokens = b.tokens,
+               .hidden = c_.hidden_size, .previous = b.previous}, stream);
     Attention attention(b, kv, ops, stream);
     const float* add = nullptr;
     for (int32_t layer = 0; layer < c_.num_layers; ++layer) {
       const LayerWeights& w = w_.layers[layer];
-      ops.rms_norm({a.x, add, w.input_norm.data(), a.normed, b.tokens, c_.hidden_size, c_.rms_norm_eps}, stream);
-      project(a.normed, b.tokens, c_.hidden_size, {{{&w.q, w.q_bias, a.q}, {&w.k, w.k_bias, a.k}, {&w.v, w.v_bias, a.v}}}, 3, ops, stream);
+      norm(b, a, add, w.input_norm, ops, stream);
+      project(a.normed, b.tokens, {{&w.q, w.q_bias, a.q}, {&w.k, w.k_bias, a.k}, {&w.v, w.v_bias, a.v}}, ops, stream);
       write_kv(b, a, w, LayerIdx{layer}, kv, summaries, ops, stream);
       FOVEA_TRY(attend(b, a, LayerIdx{layer}, attention, ops, stream));
-      project(a.attn, b.tokens, q_dim(), {{{&w.o, w.o_bias, a.delta}}}, 1, ops, stream);
-      ops.rms_norm({a.x, a.delta, w.post_attention_norm.data(), a.normed, b.tokens, c_.hidden_size, c_.rms_norm_eps}, stream);
-      project(a.normed, b.tokens, c_.hidden_size, {{{&w.gate, w.gate_bias, a.gate}, {&w.up, w.up_bias, a.up}}}, 2, ops, stream);
-      ops.silu_mul({a.gate, a.up, a.gate, b.tokens, c_.intermediate_size}, stream);
-      project(a.gate, b.tokens, c_.intermediate_size, {{{&w.down, w.down_bias, a.delta}}}, 1, ops, stream);
+      project(a.attn, b.tokens, {{&w.o, w.o_bias, a.delta}}, ops, stream);
+      norm(b, a, a.delta, w.post_attention_norm, ops, stream);
+      project(a.normed, b.tokens, {{&w.gate, w.gate_bias, a.gate}, {&w.up, w.up_bias, a.up}}, ops, stream);
+      ops.silu_mul({.gate = a.gate, .up = a.up, .out = a.gate, .rows = b.tokens, .dim = c_.intermediate_size}, stream);
+      project(a.gate, b.tokens, {{&w.down, w.down_bias, a.delta}}, ops, stream);
       add = a.delta;
     }
     logits(b, a, ops, stream);
@@ -64,61 +61,51 @@ class Llama final : public Transformer {
   }
 
  private:
-  struct Product {
-    const WeightMatrix* w;
-    WeightVector bias;  // empty: none
-    float* out;
-  };
-
   int64_t q_dim() const { return int64_t{c_.num_heads} * c_.head_dim; }
   int64_t kv_dim() const { return int64_t{c_.num_kv_heads} * c_.head_dim; }
 
+  // One of the Activations, and floats of a row of it.
+  struct Scratch {
+    float* Activations::*at;
+    int64_t width;
+  };
+  std::array<Scratch, 11> scratch() const {
+    using A = Activations;
+    const int64_t h = c_.hidden_size, f = c_.intermediate_size, angles = c_.head_dim / 2;
+    return {{{&A::x, h}, {&A::normed, h}, {&A::q, q_dim()}, {&A::k, kv_dim()}, {&A::v, kv_dim()}, {&A::attn, q_dim()},
+             {&A::delta, h}, {&A::gate, f}, {&A::up, f}, {&A::cos, angles}, {&A::sin, angles}}};
+  }
+
   Activations take(const ForwardBatch& b, Arena& arena) const {
-    const int64_t t = b.tokens;
     Activations a;
-    a.x = arena.take<float>(t * c_.hidden_size);
-    a.normed = arena.take<float>(t * c_.hidden_size);
-    a.q = arena.take<float>(t * q_dim());
-    a.k = arena.take<float>(t * kv_dim());
-    a.v = arena.take<float>(t * kv_dim());
-    a.attn = arena.take<float>(t * q_dim());
-    a.delta = arena.take<float>(t * c_.hidden_size);
-    a.gate = arena.take<float>(t * c_.intermediate_size);
-    a.up = arena.take<float>(t * c_.intermediate_size);
-    a.cos = arena.take<float>(t * c_.head_dim / 2);
-    a.sin = arena.take<float>(t * c_.head_dim / 2);
+    for (const Scratch& s : scratch()) a.*s.at = arena.take<float>(b.tokens * s.width);
     return a;
   }
 
-  // The products of one input, in one call so that a decode step has one parallel region for q, k and v.
-  static void project(const float* x, int32_t rows, int64_t k, std::array<Product, 3> products, int32_t count, Ops& ops, Stream& stream) {
-    std::array<LinearWeight, 3> weights;
-    for (int32_t i = 0; i < count; ++i) {
-      const Product& p = products[i];
-      weights[i] = {p.w->data, p.w->dtype, static_cast<int32_t>(p.w->rows), p.bias.data(), p.out};
-    }
-    ops.linear({x, rows, static_cast<int32_t>(k), weights.data(), count}, stream);
+  // x += add; normed = its norm.
+  void norm(const ForwardBatch& b, const Activations& a, const float* add, WeightVector weight, Ops& ops, Stream& stream) const {
+    ops.rms_norm({.x = a.x, .add = add, .weight = weight.data(), .out = a.normed, .rows = b.tokens, .dim = c_.hidden_size,
+                  .eps = c_.rms_norm_eps}, stream);
   }
 
   void write_kv(const ForwardBatch& b, const Activations& a, const LayerWeights& w, LayerIdx layer, KvCache& kv,
                 const Summaries& summaries, Ops& ops, Stream& stream) const {
     CodesView codes;
     const bool with_codes = summaries.fused_codes(kv, layer, &codes);
-    KvWriteParams p;
-    p.tokens = b.tokens;
-    p.num_heads = c_.num_heads;
-    p.q = a.q;
-    p.k = a.k;
-    p.v = a.v;
-    p.q_norm = w.q_norm.data();
-    p.k_norm = w.k_norm.data();
-    p.norm_eps = c_.rms_norm_eps;
-    p.rope_dim = c_.head_dim;
-    p.cos = a.cos;
-    p.sin = a.sin;
-    p.slot_mapping = b.slot_mapping;
-    p.kv = kv.kv_view(layer);
-    p.codes = with_codes ? &codes : nullptr;
+    const KvWriteParams p = {.tokens = b.tokens,
+                             .num_heads = c_.num_heads,
+                             .q = a.q,
+                             .k = a.k,
+                             .v = a.v,
+                             .q_norm = w.q_norm.data(),
+                             .k_norm = w.k_norm.data(),
+                             .norm_eps = c_.rms_norm_eps,
+                             .rope_dim = c_.head_dim,
+                             .cos = a.cos,
+                             .sin = a.sin,
+                             .slot_mapping = b.slot_mapping,
+                             .kv = kv.kv_view(layer),
+                             .codes = with_codes ? &codes : nullptr};
     ops.kv_write(p, stream);
     summaries.update(p, kv, layer, ops, stream);
   }
@@ -153,8 +140,9 @@ class Llama final : public Transformer {
   void logits(const ForwardBatch& b, const Activations& a, Ops& ops, Stream& stream) const {
     if (b.num_logit_rows == 0) return;
     // The last block's output joins the residual stream here; only the wanted rows are normed and projected.
-    ops.rms_norm({a.x, a.delta, w_.final_norm.data(), a.normed, b.num_logit_rows, c_.hidden_size, c_.rms_norm_eps, b.logit_rows}, stream);
-    project(a.normed, b.num_logit_rows, c_.hidden_size, {{{&w_.lm_head, {}, b.logits}}}, 1, ops, stream);
+    ops.rms_norm({.x = a.x, .add = a.delta, .weight = w_.final_norm.data(), .out = a.normed, .rows = b.num_logit_rows,
+                  .dim = c_.hidden_size, .eps = c_.rms_norm_eps, .row_index = b.logit_rows}, stream);
+    project(a.normed, b.num_logit_rows, {{&w_.lm_head, {}, b.logits}}, ops, stream);
   }
 
   const ModelConfig& c_;
