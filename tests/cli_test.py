@@ -165,6 +165,93 @@ class Cli(unittest.TestCase):
         self.assertEqual(len(json.loads(r.stdout)), 20)
         self.assertTrue((out / "reading-map.png").read_bytes().startswith(b"\x89PNG"))
 
+    def model_with(self, name, **files):
+        """A copy of the model whose files are links, but for those given: {"chat_template.jinja": text}."""
+        directory = self.tmp / name
+        directory.mkdir()
+        for path in MODEL.iterdir():
+            (directory / path.name).symlink_to(path.resolve())
+        for file, text in files.items():
+            (directory / file).unlink(missing_ok=True)
+            (directory / file).write_text(text)
+        return directory
+
+    def render(self, model, chat, *args):
+        file = self.tmp / "chat.json"
+        file.write_text(chat if isinstance(chat, str) else json.dumps(chat))
+        return fovea("inspect", "--model", model, "--render", file, *args)
+
+    def test_render_prints_the_prompt_and_its_ids(self):
+        chat = [{"role": "user", "content": "Where?"}]
+        prompt = "<|im_start|>user\nWhere?<|im_end|>\n<|im_start|>assistant\n"
+        as_json = json.loads(self.render(MODEL, chat, "--json").stdout)
+        self.assertEqual(as_json["prompt"], prompt)
+        ids = " ".join(map(str, as_json["token_ids"]))
+        self.assertEqual(self.render(MODEL, chat).stdout, f"{prompt}\n{ids}\n")
+        without = json.loads(self.render(MODEL, {"messages": chat, "add_generation_prompt": False}, "--json").stdout)
+        self.assertEqual(without["prompt"], prompt[:-len("<|im_start|>assistant\n")])
+
+    def test_render_needs_no_weights(self):
+        model = self.model_with("no-weights")
+        for path in model.glob("*.safetensors"):
+            path.unlink()
+        self.assertEqual(self.render(model, [{"role": "user", "content": "a"}]).returncode, 0)
+
+    def test_all_that_a_template_sees(self):
+        model = self.model_with("seen", **{
+            "chat_template.jinja": "{{ messages | tojson }}|{{ tools | tojson }}|{{ documents | tojson }}|{{ add_generation_prompt }}|"
+                                   "{{ enable_thinking }}|{{ eos_token }}"})
+        call = {"type": "function", "function": {"name": "f", "arguments": "{\"x\": [1, 2.5]}"}}
+        messages = [{"role": "user", "content": [{"type": "text", "text": "é"}]}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+        tools = [{"type": "function", "function": {"name": "f"}}]
+        chat = {"messages": messages, "tools": tools, "documents": [{"text": "d"}], "chat_template_kwargs": {"enable_thinking": False}}
+        r = self.render(model, chat, "--json")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        seen = json.loads(r.stdout)["prompt"].split("|")
+        messages[1]["tool_calls"][0]["function"]["arguments"] = {"x": [1, 2.5]}
+        self.assertEqual([json.loads(text) for text in seen[:3]], [messages, tools, [{"text": "d"}]])
+        self.assertEqual("|".join(seen[3:]), "True|False|<|im_end|>")
+
+    def test_tools_choose_the_template_of_their_own(self):
+        config = json.loads((MODEL / "tokenizer_config.json").read_text())
+        config["chat_template"] = [{"name": "default", "template": "D"}, {"name": "tool_use", "template": "T"}]
+        model = self.model_with("named", **{"tokenizer_config.json": json.dumps(config)})
+        messages = [{"role": "user", "content": "a"}]
+        prompts = [json.loads(self.render(model, {"messages": messages, "tools": tools}, "--json").stdout)["prompt"]
+                   for tools in (None, [], [{"type": "function"}])]
+        self.assertEqual(prompts, ["D", "T", "T"])
+
+    def test_template_kwargs_reach_the_template(self):
+        model = self.model_with("kwargs", **{"chat_template.jinja": "{{ raise_exception('thinking is ' ~ enable_thinking) }}"})
+        run = ("run", "--model", model, "--prompt", "a")
+        self.refused(*run, "--template-kwargs", '{"enable_thinking": false}', names=["chat_template.jinja:1: thinking is False"])
+        self.refused(*run, "--template-kwargs", "[1]", names=["--template-kwargs", "object"])
+        self.refused(*run, "--template-kwargs", "{", names=["--template-kwargs", "JSON"])
+
+    def test_render_names_what_is_wrong(self):
+        for chat, names in (("{", ["chat.json", "JSON"]), ({"tools": []}, ["messages"]), ([{"content": "a"}], ["messages[0]", "role"]),
+                            ({"messages": [], "toools": []}, ["toools"]), ({"messages": [], "tools": {}}, ["tools", "list"]),
+                            ([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}],
+                             ["messages[0].tool_calls[0]", "arguments"])):
+            (self.tmp / "chat.json").write_text(chat if isinstance(chat, str) else json.dumps(chat))
+            self.refused("inspect", "--model", MODEL, "--render", self.tmp / "chat.json", names=names)
+        self.refused("inspect", "--model", MODEL, "--render", self.tmp / "nothing.json", names=["nothing.json"])
+        model = self.model_with("unsupported", **{"chat_template.jinja": "\n{% with x = 1 %}{% endwith %}"})
+        (self.tmp / "chat.json").write_text("[]")
+        self.refused("inspect", "--model", model, "--render", self.tmp / "chat.json", names=["chat_template.jinja:2", "with"])
+
+    def test_the_models_own_sampling_is_the_default(self):
+        # min_p 1 and the like would hide sampling; a temperature this high answers differently with every seed.
+        config = {**json.loads((MODEL / "generation_config.json").read_text()), "temperature": 50.0}
+        def answers(name, sampling, *args):
+            model = self.model_with(name, **{"generation_config.json": json.dumps({**config, **sampling})})
+            return {json.loads(fovea("run", "--model", model, "--prompt", "a", "--max-tokens", 8, "--seed", seed, "--json", *args).stdout)
+                    ["answers"][0]["answer"] for seed in (1, 2, 3)}
+        self.assertGreater(len(answers("sampled", {"do_sample": True})), 1)
+        self.assertEqual(len(answers("greedy", {"do_sample": False})), 1)
+        self.assertEqual(len(answers("unsaid", {})), 1)
+        self.assertEqual(len(answers("flag", {"do_sample": True}, "--temperature", 0)), 1)
+
     def test_inspect_and_version(self):
         r = fovea("inspect", "--model", MODEL, "--json")
         self.assertEqual(json.loads(r.stdout)["kv_bytes_per_token"], 3072)

@@ -1,6 +1,7 @@
 // The engine: a model, its paged KV cache, a scheduler and a step loop. See request.h and options.h.
 #pragma once
 
+#include <fovea/chat.h>
 #include <fovea/options.h>
 #include <fovea/request.h>
 #include <fovea/selection.h>
@@ -15,11 +16,6 @@
 #include <vector>
 
 namespace fovea {
-
-struct ChatMessage {
-  std::string role;
-  std::string content;
-};
 
 // What is known of a loaded model (fovea inspect).
 struct ModelInfo {
@@ -36,6 +32,7 @@ struct ModelInfo {
   int64_t max_model_len = 0;
   bool has_tokenizer = false;
   bool has_chat_template = false;
+  SamplingParams sampling;  // generation_config.json's defaults; greedy where it does not ask for sampling
 };
 
 struct EngineStats {
@@ -78,8 +75,7 @@ class Engine {
   // Text <-> tokens by the model's own tokenizer and chat template.
   virtual Result<std::vector<TokenId>> tokenize(std::string_view text) const = 0;
   virtual std::string detokenize(std::span<const TokenId> tokens) const = 0;
-  virtual Result<std::string> apply_chat_template(std::span<const ChatMessage> messages,
-                                                  bool add_generation_prompt = true) const = 0;
+  virtual Result<std::string> apply_chat_template(const ChatInput& input) const = 0;
 
   // Queues a request. Refuses at once what can never run (too long, unknown method, impossible sampling).
   // submit, abort and release may be called from any thread; step from one thread only.

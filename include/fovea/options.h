@@ -108,6 +108,7 @@ struct EngineOptions {
   bool enable_prefix_caching = true;
   bool dummy_weights = false;               // random weights of config.json's shape (benchmarks)
   uint64_t seed = 0;                        // of dummy weights and of unseeded sampling
+  std::string chat_template_kwargs;         // a JSON object of template variables for every prompt: {"enable_thinking": false}
   std::string tenant_salt;                  // part of every block's key
   bool use_reference_ops = false;           // the scalar kernels (tests)
   bool cuda_graphs = true;                  // decode steps replay captured graphs

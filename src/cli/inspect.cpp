@@ -13,11 +13,28 @@ namespace {
 
 struct InspectFlags {
   EngineFlags engine;
+  std::string render;  // a file with a conversation
   bool json = false;
 };
 
+// The prompt of a conversation and its tokens; no weights are loaded.
+Status render(const InspectFlags& f, const EngineOptions& options) {
+  FOVEA_ASSIGN(const std::string text, read_file(f.render));
+  FOVEA_ASSIGN(const ChatInput input, parse_chat_input(text, f.render));
+  FOVEA_ASSIGN(const ChatPrompt prompt, render_chat(options.model_dir, input));
+  if (f.json) {
+    std::cout << nlohmann::ordered_json{{"prompt", prompt.text}, {"token_ids", prompt.token_ids}}.dump(2) << "\n";
+    return {};
+  }
+  std::cout << prompt.text << "\n";
+  for (size_t i = 0; i < prompt.token_ids.size(); ++i) std::cout << (i > 0 ? " " : "") << prompt.token_ids[i];
+  std::cout << "\n";
+  return {};
+}
+
 Status execute(const InspectFlags& f) {
   FOVEA_ASSIGN(EngineOptions options, f.engine.options());
+  if (!f.render.empty()) return render(f, options);
   FOVEA_ASSIGN(const std::unique_ptr<Engine> engine, Engine::create(std::move(options)));
   const ModelInfo& m = engine->model();
   const EngineStats s = engine->stats();
@@ -77,6 +94,9 @@ Run add_inspect(CLI::App& app) {
   auto f = std::make_shared<InspectFlags>();
   CLI::App* cmd = app.add_subcommand("inspect", "Show a model, its KV bytes per token, and how many tokens fit in memory");
   f->engine.add_to(*cmd);
+  cmd->add_option("--render", f->render,
+                  "Print the prompt of this conversation and its token ids: JSON, a list of messages, or {messages, tools, documents, "
+                  "add_generation_prompt, chat_template_kwargs}. Loads no weights");
   cmd->add_flag("--json", f->json, "JSON on stdout instead of text");
   return [f] {
     const Status s = execute(*f);

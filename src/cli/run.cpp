@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 namespace fovea::cli {
 namespace {
@@ -23,9 +24,24 @@ struct RunFlags {
   std::string file;
   std::vector<std::string> questions;
   std::string prompt;
+  // What the user gave; the model's own defaults fill the rest.
+  std::optional<float> temperature, top_p, min_p, repetition_penalty;
+  std::optional<int32_t> top_k;
+  std::string template_kwargs;
   SamplingParams sampling;
   bool json = false;
 };
+
+// --temperature, --top-k, ... over generation_config.json's defaults.
+SamplingParams with_defaults(const RunFlags& f, const SamplingParams& defaults) {
+  SamplingParams s = f.sampling;
+  s.temperature = f.temperature.value_or(defaults.temperature);
+  s.top_k = f.top_k.value_or(defaults.top_k);
+  s.top_p = f.top_p.value_or(defaults.top_p);
+  s.min_p = f.min_p.value_or(defaults.min_p);
+  s.repetition_penalty = f.repetition_penalty.value_or(defaults.repetition_penalty);
+  return s;
+}
 
 struct Printed {
   std::string question;
@@ -151,10 +167,11 @@ Status answer_prompt(Engine& engine, const RunFlags& f, Json* json) {
   return {};
 }
 
-Status execute(const RunFlags& f) {
+Status execute(RunFlags f) {
   if (f.file.empty() == f.prompt.empty()) return Status::invalid_argument("run needs --file or --prompt, and not both");
   if (!f.prompt.empty() && !f.questions.empty()) return Status::invalid_argument("--question goes with --file");
   FOVEA_ASSIGN(EngineOptions options, f.engine.options());
+  options.chat_template_kwargs = f.template_kwargs;
   std::string document;  // read first: a wrong path should not cost a model's loading
   if (!f.file.empty()) {
     FOVEA_ASSIGN(document, read_file(f.file));
@@ -162,6 +179,7 @@ Status execute(const RunFlags& f) {
   const double start = Clock().now_s();
   FOVEA_ASSIGN(const std::unique_ptr<Engine> engine, Engine::create(std::move(options)));
   const ModelInfo& m = engine->model();
+  f.sampling = with_defaults(f, m.sampling);
   if (!f.json) {
     std::fprintf(stderr, "%s, %.1f M parameters, loaded in %s (%s)\n", m.architecture.c_str(), static_cast<double>(m.parameters) / 1e6,
                  duration_text(Clock().now_s() - start).c_str(), engine->backend().c_str());
@@ -187,12 +205,13 @@ Run add_run(CLI::App& app) {
   cmd->add_option("--question", f->questions, "A question about --file; may be given many times")->take_all()->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   cmd->add_option("--prompt", f->prompt, "A prompt without a document");
   cmd->add_option("--max-tokens", f->sampling.max_tokens, "Most tokens of an answer")->capture_default_str();
-  cmd->add_option("--temperature", f->sampling.temperature, "Randomness of sampling; 0: always the likeliest token")->capture_default_str();
-  cmd->add_option("--top-k", f->sampling.top_k, "Sample among the k likeliest tokens; 0: all");
-  cmd->add_option("--top-p", f->sampling.top_p, "Sample among the likeliest tokens that together reach this probability; 1: all");
-  cmd->add_option("--min-p", f->sampling.min_p, "Drop tokens less probable than this share of the likeliest one");
-  cmd->add_option("--repetition-penalty", f->sampling.repetition_penalty, "Above 1: make tokens that occurred already less likely");
+  cmd->add_option("--temperature", f->temperature, "Randomness of sampling; 0: always the likeliest token. This and the four below: generation_config.json's, unless given");
+  cmd->add_option("--top-k", f->top_k, "Sample among the k likeliest tokens; 0: all");
+  cmd->add_option("--top-p", f->top_p, "Sample among the likeliest tokens that together reach this probability; 1: all");
+  cmd->add_option("--min-p", f->min_p, "Drop tokens less probable than this share of the likeliest one");
+  cmd->add_option("--repetition-penalty", f->repetition_penalty, "Above 1: make tokens that occurred already less likely");
   cmd->add_option("--stop", f->sampling.stop, "End the answer before this text; may be given many times");
+  cmd->add_option("--template-kwargs", f->template_kwargs, "Variables of the chat template, a JSON object: '{\"enable_thinking\": false}'");
   cmd->add_flag("--json", f->json, "One JSON object on stdout instead of text");
   return [f] {
     const Status s = execute(*f);

@@ -80,13 +80,9 @@ std::string EngineImpl::detokenize(std::span<const TokenId> tokens) const {
   return model_->tokenizer ? model_->tokenizer->decode(tokens) : std::string();
 }
 
-Result<std::string> EngineImpl::apply_chat_template(std::span<const ChatMessage> messages, bool add_generation_prompt) const {
-  if (!model_->chat_template)
-    return Status::not_found(options_.model_dir + "/tokenizer_config.json: chat_template: the model has none");
-  ChatInput input;
-  for (const ChatMessage& m : messages) input.messages.push_back({{"role", m.role}, {"content", m.content}});
-  input.add_generation_prompt = add_generation_prompt;
-  return model_->chat_template->render(chat_context(model_->chat_source, input), std::time(nullptr));
+Result<std::string> EngineImpl::apply_chat_template(const ChatInput& input) const {
+  if (!model_->chat) return Status::not_found(options_.model_dir + "/tokenizer_config.json: chat_template: the model has none");
+  return model_->chat->render(input, std::time(nullptr));
 }
 
 // ---- requests ----

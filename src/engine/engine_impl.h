@@ -36,7 +36,7 @@ class EngineImpl final : public Engine {
   std::string backend() const override { return runner_->description(); }
   Result<std::vector<TokenId>> tokenize(std::string_view text) const override;
   std::string detokenize(std::span<const TokenId> tokens) const override;
-  Result<std::string> apply_chat_template(std::span<const ChatMessage> messages, bool add_generation_prompt) const override;
+  Result<std::string> apply_chat_template(const ChatInput& input) const override;
   Result<RequestId> submit(Request request) override;
   void abort(RequestId id) override;
   void release(RequestId id) override;

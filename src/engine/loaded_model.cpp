@@ -2,6 +2,7 @@
 
 #include "model/digest.h"
 
+#include <algorithm>
 #include <filesystem>
 
 namespace fovea {
@@ -22,13 +23,12 @@ Status load_text(const EngineOptions& options, LoadedModel* m) {
       return Status::corrupt(tokenizer + ": its largest id " + std::to_string(m->tokenizer->vocab_size() - 1) +
                              " is beyond config.json's vocab_size " + std::to_string(m->config.vocab_size));
   }
-  Result<ChatTemplateSource> source = load_chat_template(options.model_dir);
-  if (!source.ok()) {
+  Result<std::unique_ptr<ModelChat>> chat = ModelChat::load(options.model_dir, options.chat_template_kwargs);
+  if (!chat.ok()) {
     // A base model has no template: its prompts are plain text.
-    return source.status().code() == StatusCode::not_found ? Status() : source.status();
+    return chat.status().code() == StatusCode::not_found ? Status() : chat.status();
   }
-  m->chat_source = std::move(source).value();
-  FOVEA_ASSIGN(m->chat_template, ChatTemplate::parse(m->chat_source.text, m->chat_source.name));
+  m->chat = std::move(chat).value();
   return {};
 }
 
@@ -41,6 +41,18 @@ void describe_deepseek(const DeepseekConfig& d, ModelShape* shape) {
   for (size_t i = 0; i < d.layer_indexes.size(); ++i) {
     if (!d.layer_indexes[i]) shape->shared_index_layers.push_back(static_cast<int32_t>(i));
   }
+}
+
+// What a user gets who sets nothing: greedy, unless the model asks to be sampled.
+SamplingParams sampling_defaults(const SamplingDefaults& d) {
+  SamplingParams s;
+  s.repetition_penalty = d.repetition_penalty.value_or(s.repetition_penalty);
+  if (!d.do_sample.value_or(false)) return s;
+  s.temperature = d.temperature.value_or(1.0f);
+  s.top_k = std::max(d.top_k.value_or(0), 0);  // -1: all
+  s.top_p = d.top_p.value_or(s.top_p);
+  s.min_p = d.min_p.value_or(s.min_p);
+  return s;
 }
 
 }  // namespace
@@ -89,7 +101,8 @@ ModelInfo describe(const LoadedModel& model, const EngineOptions& options) {
   info.max_position_embeddings = c.max_position_embeddings;
   info.max_model_len = options.max_model_len ? options.max_model_len : c.max_position_embeddings;
   info.has_tokenizer = model.tokenizer != nullptr;
-  info.has_chat_template = model.chat_template != nullptr;
+  info.has_chat_template = model.chat != nullptr;
+  info.sampling = sampling_defaults(c.sampling);
   return info;
 }
 

@@ -3,7 +3,7 @@
 
 #include "model/checkpoint.h"
 #include "model/config.h"
-#include "text/jinja/chat_template.h"
+#include "text/jinja/model_chat.h"
 #include "text/tokenizer/tokenizer.h"
 
 #include <fovea/engine.h>
@@ -19,8 +19,7 @@ struct LoadedModel {
   ModelConfig config;
   ModelWeights weights;
   std::unique_ptr<Tokenizer> tokenizer;        // null: the directory has no tokenizer.json; token ids still work
-  std::unique_ptr<ChatTemplate> chat_template;  // null: it has none
-  ChatTemplateSource chat_source;               // its text and the special tokens it prints
+  std::unique_ptr<ModelChat> chat;             // null: it has no chat template
   std::string model_digest;
   std::string tokenizer_digest;
 };

@@ -1,5 +1,7 @@
 #include "engine/engine_impl.h"
 
+#include "text/jinja/model_chat.h"
+
 #include <string>
 
 namespace fovea {
@@ -18,6 +20,7 @@ Status check_options(const EngineOptions& o) {
   if (o.kv_cache_dtype != DType::bf16 && o.kv_cache_dtype != DType::f16 && o.kv_cache_dtype != DType::f32 &&
       o.kv_cache_dtype != DType::fp8_e4m3)
     return bad("--kv-cache-dtype", std::string(dtype_name(o.kv_cache_dtype)), "bf16, f16, f32 or fp8_e4m3");
+  FOVEA_TRY(parse_variables(o.chat_template_kwargs, "--template-kwargs").status());
   if (o.kv_cache_memory_bytes < 0) return bad("--kv-cache-memory", std::to_string(o.kv_cache_memory_bytes), ">= 0");
   if (o.swap_space_bytes < 0) return bad("--swap-space", std::to_string(o.swap_space_bytes), ">= 0");
   if (o.max_model_len < 0 || o.max_model_len > INT32_MAX / 2)

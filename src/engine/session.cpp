@@ -11,8 +11,9 @@ Result<std::vector<TokenId>> chat_prompt(const Engine& engine, const std::string
   if (const auto bad = utf8::first_invalid(user_text))
     return Status::invalid_argument("not valid UTF-8 at byte offset " + std::to_string(*bad));
   if (!engine.model().has_chat_template) return engine.tokenize(user_text);
-  const ChatMessage turn{"user", user_text};
-  FOVEA_ASSIGN(const std::string text, engine.apply_chat_template({&turn, 1}));
+  ChatInput input;
+  input.messages.push_back({.role = "user", .content = user_text});
+  FOVEA_ASSIGN(const std::string text, engine.apply_chat_template(input));
   return engine.tokenize(text);
 }
 

@@ -16,8 +16,8 @@ class FakeEngine : public Engine {
   std::string backend() const override { return "fake"; }
   Result<std::vector<TokenId>> tokenize(std::string_view text) const override { return std::vector<TokenId>(text.begin(), text.end()); }
   std::string detokenize(std::span<const TokenId> tokens) const override { return {tokens.begin(), tokens.end()}; }
-  Result<std::string> apply_chat_template(std::span<const ChatMessage> messages, bool) const override {
-    return "<" + messages[0].content + ">";
+  Result<std::string> apply_chat_template(const ChatInput& input) const override {
+    return "<" + input.messages[0].content + ">";
   }
   Result<RequestId> submit(Request r) override {
     if (submitted.size() == refuse_at) return Status::busy("full");

@@ -55,11 +55,10 @@ struct ChatTemplateSource {
   std::string tool_use_text;  // the template for requests with tools; empty when `text` serves them too
   nlohmann::ordered_json special_tokens =
       nlohmann::ordered_json::object();  // bos_token, eos_token, ... as strings
-
-  const std::string& text_for(bool with_tools) const {
-    return with_tools && !tool_use_text.empty() ? tool_use_text : text;
-  }
 };
+
+// Parses a JSON text of bounded depth. `name` leads the error.
+Result<nlohmann::ordered_json> parse_json(std::string_view text, const std::string& name);
 
 // Reads chat_template.jinja, else `chat_template` of tokenizer_config.json (a string, or a list of named
 // templates); special tokens from tokenizer_config.json, else special_tokens_map.json. not_found when the
@@ -69,13 +68,13 @@ Result<ChatTemplateSource> load_chat_template(const std::string& model_dir);
 // The context of a render, as transformers' apply_chat_template builds it: absent tools and documents are
 // null (and so defined), reasoning of a message is there under all its names. `extra` (enable_thinking, ...)
 // wins over the tokens.
-struct ChatInput {
+struct TemplateInput {
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();
   nlohmann::ordered_json tools;      // null or a list of JSON schemas
   nlohmann::ordered_json documents;  // null or a list of objects
   bool add_generation_prompt = false;
   nlohmann::ordered_json extra = nlohmann::ordered_json::object();
 };
-nlohmann::ordered_json chat_context(const ChatTemplateSource& source, const ChatInput& input);
+nlohmann::ordered_json chat_context(const ChatTemplateSource& source, const TemplateInput& input);
 
 }  // namespace fovea

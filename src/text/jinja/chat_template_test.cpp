@@ -261,7 +261,7 @@ TEST_F(SourceTest, ReadsTheModelOfTheRepo) {
   EXPECT_EQ(source->special_tokens["eos_token"], "<|im_end|>");
   const auto parsed = ChatTemplate::parse(source->text, source->name);
   ASSERT_TRUE(parsed.ok()) << parsed.status().message();
-  ChatInput input;
+  TemplateInput input;
   input.messages = ordered_json::parse(R"([{"role": "user", "content": "Where?"}])");
   input.add_generation_prompt = true;
   EXPECT_EQ(*(*parsed)->render(chat_context(*source, input), 0),
@@ -274,8 +274,8 @@ TEST_F(SourceTest, NamedTemplatesAndTokensAsObjects) {
   write("special_tokens_map.json", R"({"bos_token": "other", "eos_token": {"content": "</s>"}})");
   const auto source = load_chat_template(path_.string());
   ASSERT_TRUE(source.ok()) << source.status().message();
-  EXPECT_EQ(source->text_for(false), "D");
-  EXPECT_EQ(source->text_for(true), "T");
+  EXPECT_EQ(source->text, "D");
+  EXPECT_EQ(source->tool_use_text, "T");
   EXPECT_EQ(source->special_tokens.dump(), R"({"bos_token":"<s>","eos_token":"</s>"})");
 }
 
@@ -285,8 +285,8 @@ TEST_F(SourceTest, AFileOfItsOwnComesFirst) {
   write("additional_chat_templates/tool_use.jinja", "tools");
   const auto source = load_chat_template(path_.string());
   ASSERT_TRUE(source.ok());
-  EXPECT_EQ(source->text_for(false), "file");
-  EXPECT_EQ(source->text_for(true), "tools");
+  EXPECT_EQ(source->text, "file");
+  EXPECT_EQ(source->tool_use_text, "tools");
   EXPECT_EQ(source->name, (path_ / "chat_template.jinja").string());
 }
 
@@ -297,7 +297,8 @@ TEST_F(SourceTest, BadFilesAreNamed) {
     write("tokenizer_config.json", text);
     return load_chat_template(path_.string()).status().message();
   };
-  EXPECT_EQ(message("{"), config + ": not a JSON object");
+  EXPECT_EQ(message("{"), config + ": not valid JSON");
+  EXPECT_EQ(message("[]"), config + ": not a JSON object");
   EXPECT_EQ(message(R"({"chat_template": 5})"), config + ": chat_template must be a string or a list");
   EXPECT_EQ(message(R"({"chat_template": []})"), config + ": chat_template: no entry is named 'default'");
   EXPECT_EQ(message(R"({"chat_template": "x", "bos_token": 3})"),
@@ -309,7 +310,7 @@ TEST_F(SourceTest, BadFilesAreNamed) {
 TEST(ChatContext, AbsentToolsAreNullAndReasoningHasAllItsNames) {
   ChatTemplateSource source;
   source.special_tokens["bos_token"] = "<s>";
-  ChatInput input;
+  TemplateInput input;
   input.messages =
       ordered_json::parse(R"([{"role": "assistant", "content": "a", "reasoning": "r"}, {"role": "user"}])");
   input.extra = {{"enable_thinking", false}, {"bos_token", "<x>"}};

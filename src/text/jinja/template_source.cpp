@@ -33,15 +33,8 @@ Result<std::string> read_file(const std::string& path) {
 
 Result<ordered_json> read_json_object(const std::string& path) {
   FOVEA_ASSIGN(const std::string text, read_file(path));
-  // The callback caps the depth: the parser itself has no bound.
-  bool too_deep = false;
-  const auto shallow = [&](int depth, ordered_json::parse_event_t, ordered_json&) {
-    too_deep = too_deep || depth > 100;
-    return !too_deep;
-  };
-  ordered_json json = ordered_json::parse(text, shallow, /*allow_exceptions=*/false);
-  if (too_deep) return Status::invalid_argument(path + ": nested deeper than 100");
-  if (json.is_discarded() || !json.is_object()) return Status::corrupt(path + ": not a JSON object");
+  FOVEA_ASSIGN(ordered_json json, parse_json(text, path));
+  if (!json.is_object()) return Status::corrupt(path + ": not a JSON object");
   return json;
 }
 
@@ -92,6 +85,19 @@ Status take_template(const std::string& path, const ordered_json& config, ChatTe
 
 }  // namespace
 
+Result<ordered_json> parse_json(std::string_view text, const std::string& name) {
+  // The callback caps the depth: the parser itself has no bound.
+  bool too_deep = false;
+  const auto shallow = [&](int depth, ordered_json::parse_event_t, ordered_json&) {
+    too_deep = too_deep || depth > 100;
+    return !too_deep;
+  };
+  ordered_json json = ordered_json::parse(text, shallow, /*allow_exceptions=*/false);
+  if (too_deep) return Status::invalid_argument(name + ": nested deeper than 100");
+  if (json.is_discarded()) return Status::corrupt(name + ": not valid JSON");
+  return json;
+}
+
 Result<ChatTemplateSource> load_chat_template(const std::string& model_dir) {
   ChatTemplateSource source;
   const std::string config_path = model_dir + "/tokenizer_config.json";
@@ -120,7 +126,7 @@ Result<ChatTemplateSource> load_chat_template(const std::string& model_dir) {
   return source;
 }
 
-nlohmann::ordered_json chat_context(const ChatTemplateSource& source, const ChatInput& input) {
+nlohmann::ordered_json chat_context(const ChatTemplateSource& source, const TemplateInput& input) {
   ordered_json context = source.special_tokens;
   if (input.extra.is_object()) context.update(input.extra);
   ordered_json messages = ordered_json::array();
