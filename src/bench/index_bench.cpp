@@ -105,7 +105,7 @@ class Gemm {
     for (double r = repeats(flops); r > 0; --r) run_once();
   }
   void run_once() {
-    const LinearWeight w{w_.data(), DType::f32, kGemmN, nullptr, out_.data()};
+    const LinearWeight w{weight_view(w_.data(), DType::f32, kGemmN, kGemmK), nullptr, out_.data()};
     ops_->linear({x_.data(), kGemmRows, kGemmK, &w, 1}, stream_);
   }
   static double flops() { return 2.0 * kGemmRows * kGemmK * kGemmN; }

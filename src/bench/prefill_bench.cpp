@@ -44,7 +44,7 @@ Status bench_linear(const PrefillBenchOptions& o, Numerics numerics, ThreadPool&
     FOVEA_TRY(ops->prepare(limits));
     FOVEA_TRY(ops->add_linear_shape(s.k, s.n, DType::bf16));
     FOVEA_ASSIGN(cpu::LibraryGemm best, cpu::LibraryGemm::create(numerics == Numerics::bf16 ? DType::bf16 : DType::f32, o.rows, s.n, s.k, pool.size()));
-    const LinearWeight weight{w.data(), DType::bf16, s.n, nullptr, out.data()};
+    const LinearWeight weight{weight_view(w.data(), DType::bf16, s.n, s.k), nullptr, out.data()};
     CpuStream stream;
     const auto t = time_in_turn({[&] { ops->linear({x.data(), o.rows, s.k, &weight, 1}, stream); }, [&] { best.run(pool); }}, o.rounds);
     report->rate("linear " + std::to_string(s.n) + "x" + std::to_string(s.k) + ", " + std::to_string(o.rows) + " rows", best.flops() / t[0] / 1e9, "GFLOP/s",

@@ -28,9 +28,9 @@ TEST(Describe, CountsParametersWhateverTheirDtype) {
     LoadedModel m = model_of(tied);
     const int64_t want = 3 * kLayer + 4 + (tied ? 1 : 2) * 7 * 4;
     EXPECT_EQ(describe(m, {}).parameters, want);
-    m.weights.embed.dtype = DType::f32;  // as in checkpoints that keep it apart
+    m.weights.embed.type = WeightType::f32;  // as in checkpoints that keep it apart
     EXPECT_EQ(describe(m, {}).parameters, want);
-    for (LayerWeights& layer : m.weights.layers) layer.down.dtype = DType::f32;  // the same matrices, widened
+    for (LayerWeights& layer : m.weights.layers) layer.down.type = WeightType::f32;  // the same matrices, widened
     EXPECT_EQ(describe(m, {}).parameters, want);
   }
 }
@@ -38,7 +38,7 @@ TEST(Describe, CountsParametersWhateverTheirDtype) {
 TEST(Describe, CountsBytesAsTheyLieInMemory) {
   LoadedModel m = model_of(false);
   const int64_t before = describe(m, {}).weight_bytes;
-  m.weights.embed.dtype = DType::f32;
+  m.weights.embed.type = WeightType::f32;
   EXPECT_EQ(describe(m, {}).weight_bytes, before + 7 * 4 * 2);
 }
 

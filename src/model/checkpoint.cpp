@@ -49,7 +49,7 @@ Status load_fp8(const TensorInfo& stored, const ListedWeight& w, Memory* memory)
                                       std::to_string(2 * w.rows * w.cols) + " bytes");
   }
   widen(static_cast<const uint8_t*>(stored.data), static_cast<const float*>(scales.data), w.rows, w.cols, room.get());
-  *w.matrix = {room.get(), DType::bf16, w.rows, w.cols};
+  *w.matrix = weight_view(room.get(), DType::bf16, w.rows, w.cols);
   memory->widened.push_back(std::move(room));
   return Status();
 }
@@ -59,7 +59,7 @@ Status load_matrix(const ListedWeight& w, bool fp8_blocks, Memory* memory) {
   if (fp8_blocks && stored && stored->readable && stored->dtype == DType::fp8_e4m3) return load_fp8(*stored, w, memory);
   const int64_t shape[] = {w.rows, w.cols};
   FOVEA_ASSIGN(const TensorInfo t, memory->source->get(w.name, shape));
-  *w.matrix = {t.data, t.dtype, w.rows, w.cols};
+  *w.matrix = weight_view(t.data, t.dtype, w.rows, w.cols);
   return Status();
 }
 
@@ -83,21 +83,6 @@ Status check_denied(const ModelConfig& config, const TensorSource& source) {
   return Status();
 }
 
-// The operation takes all experts of a layer in one dtype.
-Status check_experts(const ModelWeights& weights, const std::string& source) {
-  for (size_t i = 0; i < weights.deepseek_layers.size(); ++i) {
-    const std::vector<FeedForwardWeights>& experts = weights.deepseek_layers[i].moe.experts;
-    for (size_t e = 0; e < experts.size(); ++e) {
-      const DType dtype = experts[0].gate.dtype;
-      const FeedForwardWeights& w = experts[e];
-      if (w.gate.dtype == dtype && w.up.dtype == dtype && w.down.dtype == dtype) continue;
-      return Status::unsupported(source + ": tensors model.layers." + std::to_string(i) + ".mlp.experts." + std::to_string(e) +
-                                 ": not all of dtype " + std::string(dtype_name(dtype)) + ", as experts.0.gate_proj is");
-    }
-  }
-  return Status();
-}
-
 }  // namespace
 
 Result<ModelWeights> load_checkpoint(const std::string& model_dir, const ModelConfig& config) {
@@ -109,7 +94,6 @@ Result<ModelWeights> load_checkpoint(const std::string& model_dir, const ModelCo
   FOVEA_TRY(for_each_weight(config, &out, [&](const ListedWeight& w) {
     return w.matrix ? load_matrix(w, fp8_blocks, memory.get()) : load_vector(w, memory.get());
   }));
-  FOVEA_TRY(check_experts(out, memory->source->source()));
   out.owner = memory;
   return out;
 }

@@ -72,7 +72,7 @@ TEST(Checkpoint, TakesEveryTensorByName) {
       const auto number = [&](const std::string& name) {
         return static_cast<float>(std::distance(tensors.begin(), tensors.find(name)));
       };
-      const auto first = [](const WeightMatrix& m) { return load_as_f32(m.data, m.dtype, 0); };
+      const auto first = [](const WeightView& m) { return load_as_f32(m.data, m.dtype(), 0); };
       const LayerWeights& layer = w->layers.at(1);
       const std::string attn = "model.layers.1.self_attn.", mlp = "model.layers.1.mlp.";
       EXPECT_EQ(first(w->embed), number("model.embed_tokens.weight"));
@@ -106,7 +106,7 @@ TEST(Checkpoint, TakesEveryTensorByName) {
       optional(layer.down_bias, mlp + "down_proj.bias");
       EXPECT_EQ(layer.o.rows, 3);
       EXPECT_EQ(layer.o.cols, 128);
-      EXPECT_EQ(layer.o.bytes(), 3 * 128 * dtype_bytes(layer.o.dtype));
+      EXPECT_EQ(layer.o.bytes(), 3 * 128 * dtype_bytes(layer.o.dtype()));
     }
   }
 }
@@ -150,7 +150,7 @@ TEST(Checkpoint, WeightsOutliveTheirOrigin) {
   const TempDir dir;
   const ModelConfig c = small_config(Arch::qwen2);
   write_model(dir, tensors_of(c));
-  WeightMatrix embed;
+  WeightView embed;
   std::shared_ptr<const void> owner;
   {
     const auto w = load_checkpoint(dir.path(), c);
@@ -159,7 +159,7 @@ TEST(Checkpoint, WeightsOutliveTheirOrigin) {
     embed = w->embed;
     owner = w->owner;
   }
-  EXPECT_EQ(load_as_f32(embed.data, embed.dtype, 8), 1.0f);
+  EXPECT_EQ(load_as_f32(embed.data, embed.dtype(), 8), 1.0f);
 }
 
 TEST(DummyWeights, AreNormalRepeatableAndOfTheRightShapes) {
@@ -173,10 +173,10 @@ TEST(DummyWeights, AreNormalRepeatableAndOfTheRightShapes) {
   EXPECT_NE(a->lm_head.data, a->embed.data);
   size_t bytes = a->embed.bytes() + a->lm_head.bytes();
   for (const LayerWeights& layer : a->layers) {
-    for (const WeightMatrix* m :
+    for (const WeightView* m :
          {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
       bytes += m->bytes();
-      EXPECT_EQ(m->dtype, DType::bf16);
+      EXPECT_EQ(m->dtype(), DType::bf16);
       EXPECT_EQ(reinterpret_cast<uintptr_t>(m->data) % 64, 0u);
     }
     EXPECT_THAT(layer.q_bias, ElementsAreArray(std::vector<float>(128, 0.0f)));

@@ -63,13 +63,9 @@ void ChunkedPrefixAttention::run(const ChunkedPrefixParams& p, int32_t max_linea
 void ChunkedPrefixAttention::expand(const ChunkedPrefixParams& p, int32_t tokens, int32_t head, int32_t max_rows, Ops& ops,
                                     Stream& stream) {
   const int64_t latent = config_.shape.latent;
-  LinearWeight w;
-  w.w = static_cast<const std::byte*>(p.kv_b) +
-        head * (config_.shape.nope + config_.shape.v) * latent * static_cast<int64_t>(dtype_bytes(p.dtype));
-  w.dtype = p.dtype;
-  w.n = weight_rows();
+  LinearWeight w{.w = p.kv_b.some_rows(head * (config_.shape.nope + config_.shape.v), weight_rows())};
   for (int64_t first = 0; first < tokens; first += max_rows) {
-    w.out = expanded_.as<float>() + first * w.n;
+    w.out = expanded_.as<float>() + first * w.n();
     const auto rows = static_cast<int32_t>(std::min<int64_t>(max_rows, tokens - first));
     const float* x = latents_.as<float>() + first * latent;
     ops.linear({.x = x, .rows = rows, .k = config_.shape.latent, .weights = &w, .count = 1}, stream);

@@ -37,8 +37,7 @@ struct ChunkedPrefixParams {
   int32_t num_seqs = 0;
   const int32_t* q_indptr = nullptr;  // [num_seqs + 1] rows of each sequence
   const KvView* kv = nullptr;     // the latent plane: the rows' own entries are written
-  const void* kv_b = nullptr;     // [H * (nope + v), latent]
-  DType dtype = DType::bf16;      // of kv_b
+  WeightView kv_b;                // [H * (nope + v), latent]
   float scale = 1.0f;
   LatentChunk own;                // the rows' own tokens: cu_lengths are q_indptr; attended causally
   std::span<const LatentChunk> prefix;  // what lies before them, in any order; attended whole

@@ -49,9 +49,9 @@ class ChunkedPrefix : public ::testing::TestWithParam<const char*> {
   std::vector<float> absorbed() {
     const MlaShape& shape = problem_.shape().shape;
     std::vector<float> out(problem_.rows() * size_t{6} * shape.v);
-    ops_->mla_absorb({q_.data(), kv_b_.data(), DType::f32, problem_.rows(), 6, shape, problem_.q().data()}, stream_);
+    ops_->mla_absorb({q_.data(), kv_b(), problem_.rows(), 6, shape, problem_.q().data()}, stream_);
     ops_->mla_attend(problem_.params(), stream_);
-    ops_->mla_unabsorb({problem_.out().data(), kv_b_.data(), DType::f32, problem_.rows(), 6, shape, out.data()}, stream_);
+    ops_->mla_unabsorb({problem_.out().data(), kv_b(), problem_.rows(), 6, shape, out.data()}, stream_);
     return out;
   }
 
@@ -93,7 +93,7 @@ class ChunkedPrefix : public ::testing::TestWithParam<const char*> {
     out_.assign(size_t{6} * rows * v, NAN);
     lse_.assign(size_t{6} * rows, NAN);
     attention->run({q_.data(), out_.data(), lse_.data(), rows, problem_.params().num_seqs, problem_.params().q_indptr, &problem_.kv(),
-                    kv_b_.data(), DType::f32, problem_.params().scale, own.view(), views},
+                    kv_b(), problem_.params().scale, own.view(), views},
                    kMaxLinearRows, *ops_, stream_);
   }
 
@@ -101,6 +101,10 @@ class ChunkedPrefix : public ::testing::TestWithParam<const char*> {
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Ops> ops_;
   CpuStream stream_;
+  WeightView kv_b() const {
+    const MlaShape& s = problem_.shape().shape;
+    return weight_view(kv_b_.data(), DType::f32, 6 * (s.nope + s.v), s.latent);
+  }
   std::vector<float> q_, kv_b_, out_, lse_;
   int32_t heads_per_pass_ = 0;
 };

@@ -42,11 +42,6 @@ struct Activations {
   float* sin;            // [T, rope / 2]
 };
 
-// Weights of one layer's experts as the operation takes them.
-struct ExpertPointers {
-  std::vector<const void*> gate, up, down;  // [experts]
-};
-
 MlaShape mla_shape(const DeepseekConfig& d) {
   return {.latent = d.kv_lora_rank, .rope = d.rope_dim, .nope = d.nope_dim, .v = d.v_dim};
 }
@@ -60,16 +55,7 @@ class DeepseekV32 final : public Transformer {
         w_(weights),
         rope_scaling_(rope_attention_scaling(config.rope)),
         limits_(limits),
-        dense_prefill_(std::move(dense_prefill)) {
-    for (const DeepseekLayerWeights& layer : w_.deepseek_layers) {
-      ExpertPointers& p = experts_.emplace_back();
-      for (const FeedForwardWeights& e : layer.moe.experts) {
-        p.gate.push_back(e.gate.data);
-        p.up.push_back(e.up.data);
-        p.down.push_back(e.down.data);
-      }
-    }
-  }
+        dense_prefill_(std::move(dense_prefill)) {}
 
   size_t workspace_bytes(int32_t max_tokens, int32_t) const override {
     size_t sum = latent_plan_bytes(limits_) + Arena::bytes_for<int32_t>(int64_t{max_tokens} * d_.experts_per_token);
@@ -81,7 +67,7 @@ class DeepseekV32 final : public Transformer {
     const Activations a = take(b, arena);
     ops.rope_angles({.positions = b.positions, .inv_freq = w_.inv_freq, .scaling = rope_scaling_, .tokens = b.tokens,
                      .half = d_.rope_dim / 2, .cos = a.cos, .sin = a.sin}, stream);
-    ops.embed({.table = w_.embed.data, .dtype = w_.embed.dtype, .ids = b.ids, .out = a.x, .tokens = b.tokens,
+    ops.embed({.table = w_.embed, .ids = b.ids, .out = a.x, .tokens = b.tokens,
                .hidden = c_.hidden_size, .previous = b.previous}, stream);
     Attention attention(b, kv, ops, stream);
     const LatentPlan plan = plan_dense_prefill(b, kv, arena);
@@ -100,7 +86,7 @@ class DeepseekV32 final : public Transformer {
       project(a.heads, b.tokens, {{&w.o, w.o_bias, a.delta}}, ops, stream);
       norm(b, a, a.delta, w.post_attention_norm, ops, stream);
       if (d_.layer_moe[i]) {
-        route(b, a, w.moe, experts_[static_cast<size_t>(i)], ops, stream);
+        route(b, a, w.moe, ops, stream);
         feed_forward(b, a, w.moe.shared, ops, stream);
       } else {
         feed_forward(b, a, w.dense, ops, stream);
@@ -212,7 +198,7 @@ class DeepseekV32 final : public Transformer {
       float* out = a.heads + int64_t{g.first_row} * c_.num_heads * d_.v_dim;
       if (is_dense_prefill(g)) {
         dense_prefill_.run({.q = q, .out = out, .lse = a.lse, .rows = g.rows, .num_seqs = g.num_seqs, .q_indptr = g.q_indptr,
-                            .kv = &reading.kv, .kv_b = w.kv_b.data, .dtype = w.kv_b.dtype, .scale = d_.softmax_scale,
+                            .kv = &reading.kv, .kv_b = w.kv_b, .scale = d_.softmax_scale,
                             .own = plan.own, .prefix = plan.prefix}, limits_.max_rows, ops, stream);
       } else {
         attend_absorbed(g, a, w, reading, q, out, ops, stream);
@@ -225,7 +211,7 @@ class DeepseekV32 final : public Transformer {
     const MlaShape shape = mla_shape(d_);
     float* absorbed = a.absorbed + int64_t{g.first_row} * c_.num_heads * d_.latent_dim();
     float* latent = a.latent + int64_t{g.first_row} * c_.num_heads * d_.kv_lora_rank;
-    ops.mla_absorb({.q = q, .kv_b = w.kv_b.data, .dtype = w.kv_b.dtype, .rows = g.rows, .num_heads = c_.num_heads, .shape = shape,
+    ops.mla_absorb({.q = q, .kv_b = w.kv_b, .rows = g.rows, .num_heads = c_.num_heads, .shape = shape,
                     .out = absorbed}, stream);
     const MlaAttendParams p = {.q = absorbed,
                                .out = latent,
@@ -239,18 +225,16 @@ class DeepseekV32 final : public Transformer {
                                .scale = d_.softmax_scale,
                                .selection = reading.selection};
     ops.mla_attend(p, stream);
-    ops.mla_unabsorb({.x = latent, .kv_b = w.kv_b.data, .dtype = w.kv_b.dtype, .rows = g.rows, .num_heads = c_.num_heads,
+    ops.mla_unabsorb({.x = latent, .kv_b = w.kv_b, .rows = g.rows, .num_heads = c_.num_heads,
                       .shape = shape, .out = out}, stream);
   }
 
   // x += the chosen experts' sum.
-  void route(const ForwardBatch& b, const Activations& a, const MoeWeights& w, const ExpertPointers& pointers, Ops& ops,
-             Stream& stream) const {
+  void route(const ForwardBatch& b, const Activations& a, const MoeWeights& w, Ops& ops, Stream& stream) const {
     const MoeRouteParams r = {.x = a.normed,
                               .rows = b.tokens,
                               .hidden = c_.hidden_size,
-                              .gate = w.router.data,
-                              .dtype = w.router.dtype,
+                              .gate = w.router,
                               .bias = w.router_bias.data(),
                               .experts = d_.experts,
                               .groups = d_.expert_groups,
@@ -270,10 +254,7 @@ class DeepseekV32 final : public Transformer {
                                 .top_k = d_.experts_per_token,
                                 .ids = a.experts,
                                 .weights = a.expert_weights,
-                                .gate = pointers.gate.data(),
-                                .up = pointers.up.data(),
-                                .down = pointers.down.data(),
-                                .dtype = w.experts[0].gate.dtype};
+                                .expert_weights = w.experts.data()};
     ops.moe_experts(e, stream);
     ops.rms_norm({.x = a.x, .add = a.routed, .rows = b.tokens, .dim = c_.hidden_size, .eps = c_.rms_norm_eps}, stream);
   }
@@ -298,7 +279,6 @@ class DeepseekV32 final : public Transformer {
   const float rope_scaling_;
   const LatentPlanLimits limits_;
   ChunkedPrefixAttention dense_prefill_;
-  std::vector<ExpertPointers> experts_;  // [layers]; empty where a layer has none
 };
 
 }  // namespace

@@ -92,7 +92,7 @@ Result<ModelWeights> dummy_weights(const ModelConfig& config, uint64_t seed) {
   ModelWeights out;
   size_t area_bytes = 0;
   FOVEA_TRY(for_each_weight(config, &out, [&](const ListedWeight& w) {
-    if (w.matrix) *w.matrix = {nullptr, DType::bf16, w.rows, w.cols};
+    if (w.matrix) *w.matrix = weight_view(nullptr, DType::bf16, w.rows, w.cols);
     area_bytes += Area::rounded(w.matrix ? w.matrix->bytes() : static_cast<size_t>(w.rows) * sizeof(float));
     return Status();
   }));

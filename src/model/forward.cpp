@@ -64,8 +64,7 @@ void project(const float* x, int32_t rows, std::initializer_list<Product> produc
   FOVEA_CHECK(products.size() <= weights.size());
   int32_t count = 0;
   for (const Product& p : products) {
-    const auto n = static_cast<int32_t>(p.w->rows);
-    weights[count++] = {.w = p.w->data, .dtype = p.w->dtype, .n = n, .bias = p.bias.data(), .out = p.out};
+    weights[count++] = {.w = *p.w, .bias = p.bias.data(), .out = p.out};
   }
   ops.linear({.x = x,
               .rows = rows,

@@ -95,7 +95,7 @@ class Summaries {
 
 // One product of an input: out = x W^T + bias.
 struct Product {
-  const WeightMatrix* w;
+  const WeightView* w;
   WeightVector bias;  // empty: none
   float* out;         // [rows, w->rows]
 };

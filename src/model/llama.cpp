@@ -39,7 +39,7 @@ class Llama final : public Transformer {
     const Activations a = take(b, arena);
     ops.rope_angles({.positions = b.positions, .inv_freq = w_.inv_freq, .scaling = rope_scaling_, .tokens = b.tokens,
                      .half = c_.head_dim / 2, .cos = a.cos, .sin = a.sin}, stream);
-    ops.embed({.table = w_.embed.data, .dtype = w_.embed.dtype, .ids = b.ids, .out = a.x, .tokens = b.tokens,
+    ops.embed({.table = w_.embed, .ids = b.ids, .out = a.x, .tokens = b.tokens,
                .hidden = c_.hidden_size, .previous = b.previous}, stream);
     Attention attention(b, kv, ops, stream);
     const float* add = nullptr;

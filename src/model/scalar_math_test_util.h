@@ -14,9 +14,9 @@ using Row = std::vector<float>;
 
 // A weight matrix in float32, converted once.
 struct Dense {
-  explicit Dense(const WeightMatrix& w)
+  explicit Dense(const WeightView& w)
       : rows(w.rows), cols(w.cols), data(static_cast<size_t>(w.rows * w.cols)) {
-    for (size_t i = 0; i < data.size(); ++i) data[i] = load_as_f32(w.data, w.dtype, static_cast<int64_t>(i));
+    for (size_t i = 0; i < data.size(); ++i) data[i] = load_as_f32(w.data, w.dtype(), static_cast<int64_t>(i));
   }
   int64_t rows, cols;
   std::vector<float> data;
@@ -49,7 +49,7 @@ inline float silu(float x) { return x / (1 + std::exp(-x)); }
 inline Row embedding(const ModelWeights& w, int32_t id) {
   Row row(static_cast<size_t>(w.embed.cols));
   for (size_t i = 0; i < row.size(); ++i)
-    row[i] = load_as_f32(w.embed.data, w.embed.dtype, id * w.embed.cols + static_cast<int64_t>(i));
+    row[i] = load_as_f32(w.embed.data, w.embed.dtype(), id * w.embed.cols + static_cast<int64_t>(i));
   return row;
 }
 

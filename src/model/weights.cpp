@@ -9,7 +9,7 @@ using Split = WeightSplit;
 class WeightList {
  public:
   void under(std::string prefix) { prefix_ = std::move(prefix); }
-  void matrix(WeightMatrix* to, const char* name, int64_t rows, int64_t cols, Split split, WeightRole role = WeightRole::linear) {
+  void matrix(WeightView* to, const char* name, int64_t rows, int64_t cols, Split split, WeightRole role = WeightRole::linear) {
     listed.push_back({prefix_ + name, role, split, rows, cols, to, nullptr});
   }
   void norm(WeightVector* to, const char* name, int64_t size) { vector(to, name, size, Split::none, WeightRole::norm); }
@@ -147,9 +147,9 @@ std::vector<DeniedWeight> denied_weights(const ModelConfig& config) {
   return make_list(config, &none).denied;
 }
 
-std::vector<WeightMatrix> linear_matrices(const ModelConfig& config, const ModelWeights& weights) {
+std::vector<WeightView> linear_matrices(const ModelConfig& config, const ModelWeights& weights) {
   ModelWeights views = weights;
-  std::vector<WeightMatrix> all;
+  std::vector<WeightView> all;
   for (const ListedWeight& w : make_list(config, &views).listed) {
     if (w.role == WeightRole::linear) all.push_back(*w.matrix);
   }

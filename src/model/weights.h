@@ -1,6 +1,7 @@
 // The weights of a model as views, and the one list of them: what loads, places, makes up, counts or cuts weights walks it.
 #pragma once
 
+#include "kernels/ops/weight.h"
 #include "model/config.h"
 
 #include <fovea/status.h>
@@ -16,58 +17,44 @@
 
 namespace fovea {
 
-// A weight matrix as stored: y[n] = sum over k of data[n, k] x[k].
-struct WeightMatrix {
-  const void* data = nullptr;  // [rows, cols], row-major, contiguous; aligned to the element size
-  DType dtype = DType::bf16;   // bf16, f16 or f32
-  int64_t rows = 0;            // outputs (N)
-  int64_t cols = 0;            // inputs (K)
-  size_t bytes() const { return static_cast<size_t>(rows * cols) * dtype_bytes(dtype); }
-};
-
 // Vectors are float32 whatever the file holds: they are small, and every kernel wants them so. Empty: the model has none.
 using WeightVector = std::span<const float>;
 
 // A layer of Llama, Qwen2 or Qwen3.
 struct LayerWeights {
   WeightVector input_norm;              // [hidden]
-  WeightMatrix q, k, v, o;              // [q_size, hidden], [kv_size, hidden] twice, [hidden, q_size]
+  WeightView q, k, v, o;              // [q_size, hidden], [kv_size, hidden] twice, [hidden, q_size]
   WeightVector q_bias, k_bias, v_bias;  // [q_size], [kv_size] twice; with qkv_bias
   WeightVector o_bias;                  // [hidden]; with o_bias
   WeightVector q_norm, k_norm;          // [head_dim]; with qk_norm
   WeightVector post_attention_norm;     // [hidden]
-  WeightMatrix gate, up, down;          // [intermediate, hidden] twice, [hidden, intermediate]
+  WeightView gate, up, down;          // [intermediate, hidden] twice, [hidden, intermediate]
   WeightVector gate_bias, up_bias;      // [intermediate]; with mlp_bias
   WeightVector down_bias;               // [hidden]; with mlp_bias
 };
 
-// down(silu(gate x) * up x).
-struct FeedForwardWeights {
-  WeightMatrix gate, up, down;  // [f, hidden] twice, [hidden, f]
-};
-
 // The lightning indexer: Hi heads of di.
 struct IndexerWeights {
-  WeightMatrix q_b;                  // [Hi di, q_lora_rank]
-  WeightMatrix k;                    // [di, hidden]
-  WeightMatrix head_weights;         // [Hi, hidden]
+  WeightView q_b;                  // [Hi di, q_lora_rank]
+  WeightView k;                    // [di, hidden]
+  WeightView head_weights;         // [Hi, hidden]
   WeightVector k_norm, k_norm_bias;  // [di] of a LayerNorm
 };
 
 struct MoeWeights {
-  WeightMatrix router;                      // [experts, hidden]
+  WeightView router;                      // [experts, hidden]
   WeightVector router_bias;                 // [experts] added to the scores for the choice alone
-  std::vector<FeedForwardWeights> experts;  // [experts] f = moe_intermediate; all of one dtype
+  std::vector<FeedForwardWeights> experts;  // [experts] f = moe_intermediate
   FeedForwardWeights shared;                // f = shared_experts * moe_intermediate
 };
 
 // A layer of DeepSeek-V3.2 or GLM-5. H heads; names of the dimensions as in DeepseekConfig.
 struct DeepseekLayerWeights {
   WeightVector input_norm;           // [hidden]
-  WeightMatrix q_a, q_b;             // [q_lora_rank, hidden], [H qk_dim, q_lora_rank]
-  WeightMatrix kv_a;                 // [latent_dim, hidden]
-  WeightMatrix kv_b;                 // [H (nope_dim + v_dim), kv_lora_rank]: of each head W_UK, then W_UV
-  WeightMatrix o;                    // [hidden, H v_dim]
+  WeightView q_a, q_b;             // [q_lora_rank, hidden], [H qk_dim, q_lora_rank]
+  WeightView kv_a;                 // [latent_dim, hidden]
+  WeightView kv_b;                 // [H (nope_dim + v_dim), kv_lora_rank]: of each head W_UK, then W_UV
+  WeightView o;                    // [hidden, H v_dim]
   WeightVector q_a_bias, kv_a_bias;  // [q_lora_rank], [latent_dim]; with qkv_bias
   WeightVector o_bias;               // [hidden]; with o_bias
   WeightVector q_a_norm, kv_a_norm;  // [q_lora_rank], [kv_lora_rank]
@@ -78,11 +65,11 @@ struct DeepseekLayerWeights {
 };
 
 struct ModelWeights {
-  WeightMatrix embed;                                 // [vocab, hidden]
+  WeightView embed;                                 // [vocab, hidden]
   std::vector<LayerWeights> layers;                   // of a dense model; else empty
   std::vector<DeepseekLayerWeights> deepseek_layers;  // of a model with latent attention; else empty
   WeightVector final_norm;                            // [hidden]
-  WeightMatrix lm_head;                               // [vocab, hidden]; the same data as embed where the head is tied
+  WeightView lm_head;                               // [vocab, hidden]; the same data as embed where the head is tied
   std::shared_ptr<const void> owner;                  // what the views point into; copies of ModelWeights share it
 };
 
@@ -103,7 +90,7 @@ struct ListedWeight {
   WeightSplit split = WeightSplit::none;
   int64_t rows = 0;  // of a vector: its length
   int64_t cols = 1;
-  WeightMatrix* matrix = nullptr;
+  WeightView* matrix = nullptr;
   WeightVector* vector = nullptr;
 
   size_t bytes() const { return matrix ? matrix->bytes() : vector->size_bytes(); }  // as they lie in memory
@@ -126,7 +113,7 @@ std::vector<DeniedWeight> denied_weights(const ModelConfig& config);
 
 // The matrices that Ops::linear multiplies by, experts among them: all but the embedding (a tied head is there as lm_head)
 // and routers.
-std::vector<WeightMatrix> linear_matrices(const ModelConfig& config, const ModelWeights& weights);
+std::vector<WeightView> linear_matrices(const ModelConfig& config, const ModelWeights& weights);
 
 // Elements of all weights, a tied head counted once.
 int64_t parameter_count(const ModelConfig& config);

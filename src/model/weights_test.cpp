@@ -136,7 +136,7 @@ TEST(LinearMatrices, AreAllButEmbeddingAndRouters) {
   for (const bool tied : {false, true}) {
     c.tie_word_embeddings = tied;
     ASSERT_TRUE(for_each_weight(c, &w, [](const ListedWeight& one) {
-                  if (one.matrix) *one.matrix = {nullptr, DType::bf16, one.rows, one.cols};
+                  if (one.matrix) *one.matrix = weight_view(nullptr, DType::bf16, one.rows, one.cols);
                   return Status();
                 }).ok());
     const auto all = linear_matrices(c, w);

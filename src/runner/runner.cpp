@@ -249,8 +249,8 @@ Status Runner::prepare_ops(const ModelWeights& weights) {
   limits.kv_heads = c.num_kv_heads;
   if (!c.deepseek) limits.head_dim = c.head_dim;
   limits.block_size = options_.block_size;
-  const std::vector<WeightMatrix> products = linear_matrices(c, weights);
-  for (const WeightMatrix& w : products) {
+  const std::vector<WeightView> products = linear_matrices(c, weights);
+  for (const WeightView& w : products) {
     limits.max_k = std::max(limits.max_k, static_cast<int32_t>(w.cols));
     limits.max_n = std::max(limits.max_n, static_cast<int32_t>(w.rows));
   }
@@ -266,8 +266,8 @@ Status Runner::prepare_ops(const ModelWeights& weights) {
   }
   FOVEA_TRY(ops_->prepare(limits));
   if (!cpu_ops_) return {};
-  for (const WeightMatrix& w : products)
-    FOVEA_TRY(cpu_ops_->add_linear_shape(static_cast<int32_t>(w.cols), static_cast<int32_t>(w.rows), w.dtype));
+  for (const WeightView& w : products)
+    FOVEA_TRY(cpu_ops_->add_linear_shape(static_cast<int32_t>(w.cols), static_cast<int32_t>(w.rows), w.dtype()));
   return {};
 }
 

@@ -60,13 +60,13 @@ TEST_F(DenseOps, EmbedTakesRowsOfEveryDtypeAndOfTheStepBefore) {
         for (int t = 0; t < tokens; ++t) ids[t] = t % 3 == 1 ? -1 - t % 5 : (t * 11 + kVocab - 1) % kVocab;
         const std::vector<int32_t> previous = {5, 0, kVocab - 1, 7, 1};
         std::vector<float> want(static_cast<size_t>(tokens) * hidden);
-        EmbedParams p{table.data(), dtype, ids.data(), want.data(), tokens, hidden, previous.data()};
+        EmbedParams p{weight_view(table.data(), dtype, kVocab, hidden), ids.data(), want.data(), tokens, hidden, previous.data()};
         ref::embed(p);
 
         const DeviceArray<uint8_t> d_table(table);
         const DeviceArray<int32_t> d_ids(ids), d_previous(previous);
         const DeviceArray<float> out(nans(want.size()));
-        p = {d_table.data(), dtype, d_ids.data(), out.data(), tokens, hidden, d_previous.data()};
+        p = {weight_view(d_table.data(), dtype, kVocab, hidden), d_ids.data(), out.data(), tokens, hidden, d_previous.data()};
         embed(p, queue());
         EXPECT_EQ(out.download(), want) << dtype_name(dtype) << ' ' << hidden << ' ' << tokens;
       }
@@ -182,9 +182,9 @@ TEST_F(DenseOps, OverlappedKernelsSeeWhatTheOnesBeforeWrote) {
     const auto rounds = [&](const Queue& q) {
       for (int i = 0; i < kRounds; ++i) {
         rms_norm({x.data(), i ? delta.data() : nullptr, weight.data(), normed.data(), rows, kDim, 1e-6f}, q);
-        const LinearWeight wide[] = {{up.data(), DType::bf16, kWide, nullptr, a.data()},
-                                     {up.data(), DType::bf16, kWide, nullptr, b.data()}};
-        const LinearWeight narrow[] = {{down.data(), DType::bf16, kDim, nullptr, delta.data()}};
+        const LinearWeight wide[] = {{weight_view(up.data(), DType::bf16, kWide, kDim), nullptr, a.data()},
+                                     {weight_view(up.data(), DType::bf16, kWide, kDim), nullptr, b.data()}};
+        const LinearWeight narrow[] = {{weight_view(down.data(), DType::bf16, kDim, kWide), nullptr, delta.data()}};
         const auto multiply = rows == 1 || rows == 5 ? &gemv : &skinny_gemm;
         multiply({normed.data(), rows, kDim, wide, 2}, q);
         silu_mul({a.data(), b.data(), a.data(), rows, kWide}, q);

@@ -5,11 +5,12 @@
 
 #include <cstdint>
 
+#include "kernels/ops/weight.h"
+
 namespace fovea {
 
 struct EmbedParams {
-  const void* table = nullptr;  // [vocab, hidden]
-  DType dtype = DType::bf16;
+  WeightView table;  // [vocab, hidden]
   // [T] token ids; an id -1 - i stands for previous[i]: a token sampled by the step before, which no host has read yet.
   const int32_t* ids = nullptr;
   float* out = nullptr;          // [T, hidden]

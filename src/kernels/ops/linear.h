@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "kernels/ops/weight.h"
+
 namespace fovea {
 
 // How linear layers multiply. Attention scores and softmax are float32 in both.
@@ -15,11 +17,12 @@ enum class Numerics : uint8_t {
 
 // One product of a group that shares x: out = x W^T + bias.
 struct LinearWeight {
-  const void* w = nullptr;     // [n, k] row-major, as checkpoints store it, read in place
-  DType dtype = DType::bf16;   // bf16, f16, f32
-  int32_t n = 0;
+  WeightView w;                 // [n, k], read in place
   const float* bias = nullptr;  // [n] or null
-  float* out = nullptr;        // [rows, n]
+  float* out = nullptr;         // [rows, n]
+
+  int32_t n() const { return static_cast<int32_t>(w.rows); }
+  DType dtype() const { return w.dtype(); }
 };
 
 struct LinearParams {

@@ -22,6 +22,7 @@
 #include <cstdint>
 
 #include "kernels/ops/attention.h"
+#include "kernels/ops/weight.h"
 
 namespace fovea {
 
@@ -52,8 +53,7 @@ struct MlaWriteParams {
 // q_latent = W_UK^T q_nope of each head, q's rope part copied behind it.
 struct MlaAbsorbParams {
   const float* q = nullptr;     // [T, H, nope + rope], post-rope
-  const void* kv_b = nullptr;   // [H * (nope + v), latent] as stored, read in place
-  DType dtype = DType::bf16;    // of kv_b: bf16, f16, f32
+  WeightView kv_b;              // [H * (nope + v), latent], read in place
   int32_t rows = 0;             // T
   int32_t num_heads = 0;
   MlaShape shape;
@@ -63,8 +63,7 @@ struct MlaAbsorbParams {
 // out = W_UV of each head times what mla_attend gave it.
 struct MlaUnabsorbParams {
   const float* x = nullptr;     // [T, H, latent]
-  const void* kv_b = nullptr;   // [H * (nope + v), latent]
-  DType dtype = DType::bf16;
+  WeightView kv_b;              // [H * (nope + v), latent]
   int32_t rows = 0;
   int32_t num_heads = 0;
   MlaShape shape;               // rope is not used

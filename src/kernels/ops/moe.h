@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "kernels/ops/weight.h"
+
 namespace fovea {
 
 enum class ExpertScoring : uint8_t { sigmoid, softmax };
@@ -18,8 +20,7 @@ struct MoeRouteParams {
   const float* x = nullptr;      // [T, hidden]
   int32_t rows = 0;
   int32_t hidden = 0;
-  const void* gate = nullptr;    // Wg [experts, hidden]
-  DType dtype = DType::bf16;     // of gate: bf16, f16, f32
+  WeightView gate;               // Wg [experts, hidden]
   const float* bias = nullptr;   // [experts] e_score_correction_bias, or null
   int32_t experts = 0;           // a multiple of groups
   int32_t groups = 1;            // n_group
@@ -47,10 +48,7 @@ struct MoeExpertsParams {
   int32_t top_k = 0;
   const int32_t* ids = nullptr;      // [T, top_k] in [0, experts), different ones in a row
   const float* weights = nullptr;    // [T, top_k]
-  const void* const* gate = nullptr;  // [experts] of [inter, hidden]; these three arrays are host memory
-  const void* const* up = nullptr;    // [experts] of [inter, hidden]
-  const void* const* down = nullptr;  // [experts] of [hidden, inter]
-  DType dtype = DType::bf16;         // of all weights: bf16, f16, f32
+  const FeedForwardWeights* expert_weights = nullptr;  // [experts] in host memory, f = inter; each matrix of a type of its own
 };
 
 // The largest of what MoE calls will see. Part of OpsLimits, as MlaShape is.

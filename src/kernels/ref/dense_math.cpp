@@ -11,7 +11,7 @@ void embed(const EmbedParams& p) {
     const int32_t id = p.ids[t] >= 0 ? p.ids[t] : p.previous[-1 - p.ids[t]];
     const int64_t row = static_cast<int64_t>(id) * p.hidden;
     float* out = p.out + static_cast<int64_t>(t) * p.hidden;
-    for (int i = 0; i < p.hidden; ++i) out[i] = load_as_f32(p.table, p.dtype, row + i);
+    for (int i = 0; i < p.hidden; ++i) out[i] = load_as_f32(p.table.data, p.table.dtype(), row + i);
   }
 }
 
@@ -54,15 +54,15 @@ void linear(const LinearParams& p, Numerics numerics) {
     const LinearWeight& weight = p.weights[c];
     for (int r = 0; r < p.rows; ++r) {
       const float* x = p.x + static_cast<int64_t>(r) * p.k;
-      for (int n = 0; n < weight.n; ++n) {
+      for (int n = 0; n < weight.n(); ++n) {
         double sum = 0.0;
         for (int k = 0; k < p.k; ++k) {
           const float a = numerics == Numerics::bf16 ? bf16_to_f32(f32_to_bf16(x[k])) : x[k];
           sum +=
-              static_cast<double>(a) * load_as_f32(weight.w, weight.dtype, static_cast<int64_t>(n) * p.k + k);
+              static_cast<double>(a) * load_as_f32(weight.w.data, weight.dtype(), static_cast<int64_t>(n) * p.k + k);
         }
         if (weight.bias) sum += weight.bias[n];
-        weight.out[static_cast<int64_t>(r) * weight.n + n] = static_cast<float>(sum);
+        weight.out[static_cast<int64_t>(r) * weight.n() + n] = static_cast<float>(sum);
       }
     }
   }

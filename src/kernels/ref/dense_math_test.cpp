@@ -18,7 +18,7 @@ TEST(RefEmbed, TakesRowsInEveryDtype) {
     for (size_t i = 0; i < table.size(); ++i)
       store_f32(bytes.data(), dtype, static_cast<int64_t>(i), table[i]);
     std::vector<float> out(6);
-    ref::embed({bytes.data(), dtype, ids, out.data(), 3, 2});
+    ref::embed({weight_view(bytes.data(), dtype, 3, 2), ids, out.data(), 3, 2});
     EXPECT_EQ(out, (std::vector<float>{-5, 6, 1, 2, -5, 6}));
   }
 }
@@ -56,8 +56,8 @@ TEST(RefLinear, SeveralWeightsBiasAndBf16Activations) {
   const std::vector<uint16_t> w2 = {f32_to_bf16(0.5f), f32_to_bf16(0.5f), f32_to_bf16(0.0f)};
   const std::vector<float> bias = {10, 20};
   std::vector<float> out1(4), out2(2);
-  const LinearWeight weights[] = {{w1.data(), DType::f32, 2, bias.data(), out1.data()},
-                                  {w2.data(), DType::bf16, 1, nullptr, out2.data()}};
+  const LinearWeight weights[] = {{weight_view(w1.data(), DType::f32, 2, 3), bias.data(), out1.data()},
+                                  {weight_view(w2.data(), DType::bf16, 1, 3), nullptr, out2.data()}};
   const LinearParams p{x.data(), 2, 3, weights, 2};
   ref::linear(p);
   EXPECT_EQ(out1, (std::vector<float>{8, 32, 10 + x[3], static_cast<float>(20.0 + 2.0 * x[3])}));

@@ -67,9 +67,9 @@ TEST(RefMla, AbsorbedIsExpanded) {
     for (size_t i = 0; i < w.size(); ++i) store_f32(kv_b.data(), dtype, static_cast<int64_t>(i), w[i]);
     const auto weight = [&](int64_t row, int64_t l) { return load_as_f32(kv_b.data(), dtype, row * latent + l); };
     std::vector<float> x(rows * heads * latent), out(rows * heads * v);
-    ref::mla_absorb({q.data(), kv_b.data(), dtype, rows, heads, problem.shape().shape, problem.q().data()});
+    ref::mla_absorb({q.data(), weight_view(kv_b.data(), dtype, heads * (nope + v), latent), rows, heads, problem.shape().shape, problem.q().data()});
     ref::mla_attend(problem.params());
-    ref::mla_unabsorb({problem.out().data(), kv_b.data(), dtype, rows, heads, problem.shape().shape, out.data()});
+    ref::mla_unabsorb({problem.out().data(), weight_view(kv_b.data(), dtype, heads * (nope + v), latent), rows, heads, problem.shape().shape, out.data()});
     const std::vector<float>& c = problem.entries(0);
     for (int32_t row = 0; row < rows; ++row) {
       for (int32_t h = 0; h < heads; ++h) {

@@ -60,7 +60,7 @@ void moe_route(const MoeRouteParams& p) {
     std::vector<double> logits(p.experts, 0.0);
     for (int64_t e = 0; e < p.experts; ++e) {
       for (int32_t i = 0; i < p.hidden; ++i) {
-        logits[e] += p.x[t * p.hidden + i] * static_cast<double>(load_as_f32(p.gate, p.dtype, e * p.hidden + i));
+        logits[e] += p.x[t * p.hidden + i] * static_cast<double>(load_as_f32(p.gate.data, p.gate.dtype(), e * p.hidden + i));
       }
     }
     const std::vector<float> scores = scores_of(p, logits);
@@ -85,11 +85,11 @@ void moe_experts(const MoeExpertsParams& p, Numerics numerics) {
     std::sort(order.begin(), order.end(), [ids](int32_t a, int32_t b) { return ids[a] < ids[b]; });
     for (int32_t i : order) {
       FOVEA_CHECK(ids[i] >= 0 && ids[i] < p.experts);
-      const LinearWeight in[] = {{p.gate[ids[i]], p.dtype, p.inter, nullptr, gate.data()},
-                                 {p.up[ids[i]], p.dtype, p.inter, nullptr, up.data()}};
+      const FeedForwardWeights& w = p.expert_weights[ids[i]];
+      const LinearWeight in[] = {{w.gate, nullptr, gate.data()}, {w.up, nullptr, up.data()}};
       linear({p.x + t * p.hidden, 1, p.hidden, in, 2}, numerics);
       silu_mul({gate.data(), up.data(), gate.data(), 1, p.inter});
-      const LinearWeight last{p.down[ids[i]], p.dtype, p.hidden, nullptr, down.data()};
+      const LinearWeight last{w.down, nullptr, down.data()};
       linear({gate.data(), 1, p.inter, &last, 1}, numerics);
       for (int32_t j = 0; j < p.hidden; ++j) out[j] += p.weights[t * p.top_k + i] * down[j];
     }

@@ -27,8 +27,7 @@ Routed route(const std::vector<float>& logits, MoeRouteParams p) {
   p.x = logits.data();
   p.rows = 1;
   p.hidden = p.experts = n;
-  p.gate = gate.data();
-  p.dtype = DType::f32;
+  p.gate = weight_view(gate.data(), DType::f32, n, n);
   p.ids = r.ids.data();
   p.weights = r.weights.data();
   ref::moe_route(p);
@@ -88,14 +87,14 @@ TEST(RefMoeExperts, IsTheWeightedSumOfTheChosen) {
   for (float& f : w) f = normal(rng);
   const std::vector<int32_t> ids = {2, 0, 0, 2, 2, 1};
   const std::vector<float> weights = {0.5f, 2, -1, 0.25f, 1, 1};
-  std::vector<const void*> gate, up, down;
+  std::vector<FeedForwardWeights> expert_weights;
   for (int32_t e = 0; e < experts; ++e) {
-    gate.push_back(&w[3 * e * hidden * inter]);
-    up.push_back(&w[(3 * e + 1) * hidden * inter]);
-    down.push_back(&w[(3 * e + 2) * hidden * inter]);
+    const auto at = [&](int32_t i) { return &w[(3 * e + i) * hidden * inter]; };
+    expert_weights.push_back({weight_view(at(0), DType::f32, inter, hidden), weight_view(at(1), DType::f32, inter, hidden),
+                              weight_view(at(2), DType::f32, hidden, inter)});
   }
-  ref::moe_experts({x.data(), out.data(), rows, hidden, inter, experts, top_k, ids.data(), weights.data(), gate.data(), up.data(),
-                    down.data(), DType::f32});
+  ref::moe_experts({x.data(), out.data(), rows, hidden, inter, experts, top_k, ids.data(), weights.data(),
+                    expert_weights.data()});
   for (int32_t t = 0; t < rows; ++t) {
     std::vector<double> want(hidden, 0.0);
     for (int32_t i = 0; i < top_k; ++i) {

@@ -17,11 +17,9 @@ HWY_BEFORE_NAMESPACE();
 namespace fovea::cpu::HWY_NAMESPACE {
 
 void embed_rows(const EmbedParams& p, int64_t begin, int64_t end) {
-  const auto* table = static_cast<const uint8_t*>(p.table);
-  const int64_t row_bytes = static_cast<int64_t>(p.hidden * dtype_bytes(p.dtype));
   for (int64_t t = begin; t < end; ++t) {
     const int64_t id = p.ids[t] >= 0 ? p.ids[t] : p.previous[-1 - p.ids[t]];
-    widen(table + id * row_bytes, p.dtype, p.hidden, p.out + t * p.hidden);
+    widen(p.table.row(id), p.table.dtype(), p.hidden, p.out + t * p.hidden);
   }
 }
 

@@ -33,9 +33,9 @@ TEST(CpuEmbed, EqualsTheReference) {
       for (size_t i = 0; i < values.size(); ++i)
         store_f32(table.data(), dtype, static_cast<int64_t>(i), values[i]);
       std::vector<float> want(static_cast<size_t>(tokens) * hidden), got(want.size() + 1, -1);
-      ref::embed({table.data(), dtype, ids.data(), want.data(), tokens, hidden});
+      ref::embed({weight_view(table.data(), dtype, vocab, hidden), ids.data(), want.data(), tokens, hidden});
       cpu::for_each_target([&] {
-        cpu::embed({table.data(), dtype, ids.data(), got.data(), tokens, hidden}, pool);
+        cpu::embed({weight_view(table.data(), dtype, vocab, hidden), ids.data(), got.data(), tokens, hidden}, pool);
         EXPECT_TRUE(std::equal(want.begin(), want.end(), got.begin())) << hidden;
         EXPECT_EQ(got.back(), -1);
       });
@@ -83,9 +83,9 @@ TEST(CpuEmbed, NegativeIdsComeFromTheStepBefore) {
   const std::vector<int32_t> ids = {3, -1, 0, -2}, previous = {6, 2};
   const std::vector<int32_t> meant = {3, 6, 0, 2};
   std::vector<float> want(ids.size() * 24), ref_got(want.size()), got(want.size());
-  ref::embed({table.data(), DType::f32, meant.data(), want.data(), 4, 24});
-  ref::embed({table.data(), DType::f32, ids.data(), ref_got.data(), 4, 24, previous.data()});
-  cpu::embed({table.data(), DType::f32, ids.data(), got.data(), 4, 24, previous.data()}, pool);
+  ref::embed({weight_view(table.data(), DType::f32, 7, 24), meant.data(), want.data(), 4, 24});
+  ref::embed({weight_view(table.data(), DType::f32, 7, 24), ids.data(), ref_got.data(), 4, 24, previous.data()});
+  cpu::embed({weight_view(table.data(), DType::f32, 7, 24), ids.data(), got.data(), 4, 24, previous.data()}, pool);
   EXPECT_EQ(ref_got, want);
   EXPECT_EQ(got, want);
 }

@@ -26,21 +26,16 @@ int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit;
 
 int64_t total_n(const LinearParams& p) {
   int64_t n = 0;
-  for (int32_t i = 0; i < p.count; ++i) n += p.weights[i].n;
+  for (int32_t i = 0; i < p.count; ++i) n += p.weights[i].n();
   return n;
 }
 
 // Rows of W in a task of few rows: enough to be worth handing out, few enough that no worker waits long at
 // the end; a multiple of `unit`, the rows that the kernel takes at once.
 int64_t few_width(const LinearParams& p, const LinearWeight& w, int64_t unit, int threads) {
-  const int64_t by_bytes = kTaskBytes / (p.k * static_cast<int64_t>(dtype_bytes(w.dtype)));
+  const int64_t by_bytes = kTaskBytes / (w.w.row_bytes());
   const int64_t by_share = total_n(p) / (4 * threads);
   return std::clamp(std::min(by_bytes, by_share) / unit * unit, unit, kTaskRows);
-}
-
-// The weights from row `begin` on.
-const uint8_t* rows_from(const LinearWeight& w, int64_t begin, int64_t k) {
-  return static_cast<const uint8_t*>(w.w) + begin * k * static_cast<int64_t>(dtype_bytes(w.dtype));
 }
 
 // Whole panels, as many as fit, unless that leaves workers idle.
@@ -52,7 +47,7 @@ int64_t f32_width(const LinearParams& p, int threads) {
 void add_bias(const LinearWeight& w, int64_t begin, int64_t n, int64_t rows) {
   if (!w.bias) return;
   for (int64_t r = 0; r < rows; ++r) {
-    float* out = w.out + r * w.n + begin;
+    float* out = w.out + r * w.n() + begin;
     for (int64_t j = 0; j < n; ++j) out[j] += w.bias[begin + j];
   }
 }
@@ -153,7 +148,7 @@ int64_t Linear::spans(const LinearParams& p, WidthOf width_of) {
   int64_t tasks = 0;
   for (int32_t i = 0; i < p.count; ++i) {
     const int64_t width = width_of(p.weights[i]);
-    tasks += (p.weights[i].n + width - 1) / width;
+    tasks += (p.weights[i].n() + width - 1) / width;
   }
   return tasks;
 }
@@ -163,8 +158,8 @@ Linear::Span Linear::span_at(const LinearParams& p, int64_t task, WidthOf width_
   for (int32_t i = 0; i < p.count; ++i) {
     const LinearWeight& w = p.weights[i];
     const int64_t width = width_of(w);
-    const int64_t tasks = (w.n + width - 1) / width;
-    if (task < tasks) return {&w, task * width, std::min(width, w.n - task * width)};
+    const int64_t tasks = (w.n() + width - 1) / width;
+    if (task < tasks) return {&w, task * width, std::min(width, w.n() - task * width)};
     task -= tasks;
   }
   FOVEA_CHECK(false && "linear: a task beyond the last");
@@ -173,6 +168,7 @@ Linear::Span Linear::span_at(const LinearParams& p, int64_t task, WidthOf width_
 void Linear::run(const LinearParams& p, ThreadPool& pool) {
   FOVEA_CHECK(p.rows >= 0 && p.rows <= limits_.max_rows && p.k >= 1 && p.k <= limits_.max_k);
   FOVEA_CHECK(pool.size() <= threads_);
+  FOVEA_CHECK(std::all_of(p.weights, p.weights + p.count, [&](const LinearWeight& w) { return w.w.cols == p.k; }));
   if (p.rows == 0 || p.count == 0) return;
   if (p.full_precision) return run_full_precision(p, pool);
   const LinearPlan plan = choose(host_, p.rows, false);
@@ -187,7 +183,7 @@ void Linear::pack_few(const LinearParams& p, int32_t first, int32_t rows, FewRow
   few.rows = rows;
   bool even_odd = false, natural = false, tiles = false;
   for (int32_t i = 0; i < p.count; ++i) {
-    const DType dtype = p.weights[i].dtype;
+    const DType dtype = p.weights[i].dtype();
     if (few_kernel(host_, rows, dtype) == LinearKernel::amx)
       tiles = true;
     else
@@ -201,10 +197,10 @@ void Linear::pack_few(const LinearParams& p, int32_t first, int32_t rows, FewRow
 
 void Linear::multiply_few(const LinearParams& p, const Span& span, const FewRows& few) const {
   const LinearWeight& w = *span.weight;
-  const uint8_t* rows_of_w = rows_from(w, span.begin, p.k);
+  const uint8_t* rows_of_w = w.w.row(span.begin);
   const float* bias = w.bias ? w.bias + span.begin : nullptr;
-  float* out = w.out + static_cast<int64_t>(few.first) * w.n + span.begin;
-  if (few_kernel(host_, few.rows, w.dtype) == LinearKernel::amx) {
+  float* out = w.out + static_cast<int64_t>(few.first) * w.n() + span.begin;
+  if (few_kernel(host_, few.rows, w.dtype()) == LinearKernel::amx) {
     amx_linear({.packed = few.tiles.get(),
                 .rows = few.rows,
                 .k = p.k,
@@ -212,25 +208,25 @@ void Linear::multiply_few(const LinearParams& p, const Span& span, const FewRows
                 .n = span.n,
                 .bias = bias,
                 .out = out,
-                .out_stride = w.n});
+                .out_stride = w.n()});
     return;
   }
-  const float* packed = w.dtype == DType::bf16 ? few.even_odd.get() : few.natural.get();
+  const float* packed = w.dtype() == DType::bf16 ? few.even_odd.get() : few.natural.get();
   gemv({.packed = packed,
         .rows = few.rows,
         .k = p.k,
         .w = rows_of_w,
-        .dtype = w.dtype,
+        .dtype = w.dtype(),
         .n = span.n,
         .bias = bias,
         .out = out,
-        .out_stride = w.n});
+        .out_stride = w.n()});
 }
 
 void Linear::run_few(const LinearParams& p, ThreadPool& pool) {
   pack_few(p, 0, p.rows, few_[0]);
   const auto width_of = [&](const LinearWeight& w) {
-    return few_width(p, w, few_kernel(host_, p.rows, w.dtype) == LinearKernel::amx ? kTilesUnit : kGemvUnit, pool.size());
+    return few_width(p, w, few_kernel(host_, p.rows, w.dtype()) == LinearKernel::amx ? kTilesUnit : kGemvUnit, pool.size());
   };
   pool.parallel_for(spans(p, width_of),
                     [&](int64_t task, int) { multiply_few(p, span_at(p, task, width_of), few_[0]); });
@@ -246,18 +242,18 @@ void Linear::run_full_precision(const LinearParams& p, ThreadPool& pool) {
     for (int32_t first = 0; first < p.rows; first += kFewRows) {
       const int32_t rows = std::min(kFewRows, p.rows - first);
       float* packed = few_[0].natural.get();
-      gemv_pack(p.x + int64_t{first} * p.k, p.k, rows, p.k, w.dtype, packed);
-      pool.parallel_for((w.n + kSlice - 1) / kSlice, [&](int64_t slice, int) {
+      gemv_pack(p.x + int64_t{first} * p.k, p.k, rows, p.k, w.dtype(), packed);
+      pool.parallel_for((w.n() + kSlice - 1) / kSlice, [&](int64_t slice, int) {
         const int64_t n = slice * kSlice;
         gemv({.packed = packed,
               .rows = rows,
               .k = p.k,
-              .w = rows_from(w, n, p.k),
-              .dtype = w.dtype,
-              .n = std::min(kSlice, w.n - n),
+              .w = w.w.row(n),
+              .dtype = w.dtype(),
+              .n = std::min(kSlice, w.n() - n),
               .bias = w.bias ? w.bias + n : nullptr,
-              .out = w.out + int64_t{first} * w.n + n,
-              .out_stride = w.n});
+              .out = w.out + int64_t{first} * w.n() + n,
+              .out_stride = w.n()});
       });
     }
   }
@@ -273,16 +269,16 @@ void Linear::run_f32(const LinearParams& p, ThreadPool& pool) {
   pool.parallel_for(spans(p, width_of), [&](int64_t task, int worker) {
     const Span span = span_at(p, task, width_of);
     const LinearWeight& w = *span.weight;
-    const uint8_t* rows_of_w = rows_from(w, span.begin, p.k);
+    const uint8_t* rows_of_w = w.w.row(span.begin);
     linear_f32({.packed = packed_.get(),
                 .rows = p.rows,
                 .k = p.k,
                 .w = rows_of_w,
-                .dtype = w.dtype,
+                .dtype = w.dtype(),
                 .n = span.n,
                 .bias = w.bias ? w.bias + span.begin : nullptr,
                 .out = w.out + span.begin,
-                .out_stride = w.n},
+                .out_stride = w.n()},
                workers_[worker].panels.get());
   });
 }
@@ -291,7 +287,7 @@ void Linear::run_f32(const LinearParams& p, ThreadPool& pool) {
 
 void Linear::run_library(const LinearParams& p, int32_t rows, ThreadPool& pool) {
   for (int32_t i = 0; i < p.count; ++i) {
-    if (p.weights[i].n > 0) FOVEA_CHECK(add_shape(p.k, p.weights[i].n, p.weights[i].dtype).ok());
+    if (p.weights[i].n() > 0) FOVEA_CHECK(add_shape(p.k, p.weights[i].n(), p.weights[i].dtype()).ok());
   }
   pool.parallel_for((p.rows + kPackRows - 1) / kPackRows, [&](int64_t task, int) {
     const int64_t begin = task * kPackRows * p.k,
@@ -302,7 +298,7 @@ void Linear::run_library(const LinearParams& p, int32_t rows, ThreadPool& pool) 
   int groups = 0;
   for (int32_t first = rows; first < p.rows; first += kFewRows)
     pack_few(p, first, std::min(kFewRows, p.rows - first), few_[groups++]);
-  const auto width_of = [&](const LinearWeight& w) { return w.n > 0 ? library_width(w.n) : 1; };
+  const auto width_of = [&](const LinearWeight& w) { return w.n() > 0 ? library_width(w.n()) : 1; };
   pool.parallel_for(spans(p, width_of), [&](int64_t task, int worker) {
     multiply_library(p, span_at(p, task, width_of), worker, rows, groups);
   });
@@ -313,17 +309,17 @@ void Linear::multiply_library(const LinearParams& p, const Span& span, int worke
   const LinearWeight& w = *span.weight;
   Worker& own = workers_[worker];
   const int64_t k = p.k;
-  const auto* weights = reinterpret_cast<const uint16_t*>(rows_from(w, span.begin, k));
-  if (w.dtype != DType::bf16) {
-    to_bf16(rows_from(w, span.begin, k), w.dtype, span.n * k, own.weights.get());
+  const auto* weights = reinterpret_cast<const uint16_t*>(w.w.row(span.begin));
+  if (w.dtype() != DType::bf16) {
+    to_bf16(w.w.row(span.begin), w.dtype(), span.n * k, own.weights.get());
     weights = own.weights.get();
   }
   int64_t row = 0;
   for (const int64_t piece : kPieces) {
     for (; row + piece <= rows; row += piece) {
-      const auto found = products_.find(Key{piece, k, span.n, w.n});
+      const auto found = products_.find(Key{piece, k, span.n, w.n()});
       FOVEA_CHECK(found != products_.end());
-      found->second.run(worker, x_bf16_.get() + row * k, weights, w.out + row * w.n + span.begin,
+      found->second.run(worker, x_bf16_.get() + row * k, weights, w.out + row * w.n() + span.begin,
                         own.library.get());
     }
   }

@@ -54,7 +54,7 @@ struct LinearCase {
     storage.clear();
     for (WeightData& w : weights)
       storage.push_back(
-          {w.bytes.data(), w.dtype, w.n, w.bias.empty() ? nullptr : w.bias.data(), w.out.data()});
+          {weight_view(w.bytes.data(), w.dtype, w.n, k), w.bias.empty() ? nullptr : w.bias.data(), w.out.data()});
     return {x.data(), some, k, storage.data(), static_cast<int32_t>(storage.size())};
   }
 

@@ -154,10 +154,6 @@ int64_t entry_at(const KvView& kv, int64_t slot) {
   return slot / kv.block_size * kv.block_stride + slot % kv.block_size * kv.head_dim;
 }
 
-const uint8_t* rows_of_kv_b(const void* kv_b, DType dtype, int64_t row, int32_t latent) {
-  return static_cast<const uint8_t*>(kv_b) + row * latent * static_cast<int64_t>(dtype_bytes(dtype));
-}
-
 // fn(begin, end) over [0, tokens) in pieces.
 template <typename Fn>
 void for_tokens(ThreadPool& pool, int64_t tokens, const Fn& fn) {
@@ -197,7 +193,7 @@ void mla_absorb(const MlaAbsorbParams& p, ThreadPool& pool) {
   const int32_t blocks = (p.rows + kAbsorbRows - 1) / kAbsorbRows;
   pool.parallel_for(heads * blocks, [&](int64_t task, int) {
     const int64_t h = task / blocks, row = task % blocks * kAbsorbRows;
-    AbsorbBlock b{p.q + row * q_stride + h * (nope + rope), q_stride, rows_of_kv_b(p.kv_b, p.dtype, h * (nope + v), latent), p.dtype};
+    AbsorbBlock b{p.q + row * q_stride + h * (nope + rope), q_stride, p.kv_b.row(h * (nope + v)), p.kv_b.dtype()};
     b.rows = static_cast<int32_t>(std::min<int64_t>(kAbsorbRows, p.rows - row));
     b.nope = nope;
     b.latent = latent;
@@ -217,12 +213,12 @@ void mla_unabsorb(const MlaUnabsorbParams& p, ThreadPool& pool) {
     const int64_t h = task / groups, row = task % groups * kGemvMaxRows;
     const auto rows = static_cast<int32_t>(std::min<int64_t>(kGemvMaxRows, p.rows - row));
     alignas(64) float packed[gemv_packed_floats(kGemvMaxRows, 512)];
-    gemv_pack(p.x + (row * heads + h) * latent, heads * latent, rows, latent, p.dtype, packed);
+    gemv_pack(p.x + (row * heads + h) * latent, heads * latent, rows, latent, p.kv_b.dtype(), packed);
     gemv({.packed = packed,
           .rows = rows,
           .k = latent,
-          .w = rows_of_kv_b(p.kv_b, p.dtype, h * (nope + v) + nope, latent),
-          .dtype = p.dtype,
+          .w = p.kv_b.row(h * (nope + v) + nope),
+          .dtype = p.kv_b.dtype(),
           .n = v,
           .out = p.out + (row * heads + h) * v,
           .out_stride = heads * v});

@@ -50,7 +50,7 @@ void Moe::route(const MoeRouteParams& p, Linear& linear, ThreadPool& pool) {
               pool.size() <= static_cast<int>(workers_.size()));
   for (int32_t first = 0; first < p.rows; first += kRouteRows) {
     const int32_t rows = std::min(kRouteRows, p.rows - first);
-    const LinearWeight gate{p.gate, p.dtype, p.experts, nullptr, logits_.data()};
+    const LinearWeight gate{p.gate, nullptr, logits_.data()};
     LinearParams product{p.x + int64_t{first} * p.hidden, rows, p.hidden, &gate, 1};
     product.full_precision = true;
     linear.run(product, pool);
@@ -102,11 +102,11 @@ void Moe::run_expert(const MoeExpertsParams& p, int32_t expert, int32_t begin, i
     for_rows(pool, rows, hidden, [&](int64_t i) { std::copy_n(p.x + row_of(i) * hidden, hidden, x_.data() + i * hidden); });
     x = x_.data();
   }
-  const LinearWeight in[] = {{p.gate[expert], p.dtype, p.inter, nullptr, gate_.data()},
-                             {p.up[expert], p.dtype, p.inter, nullptr, up_.data()}};
+  const FeedForwardWeights& w = p.expert_weights[expert];
+  const LinearWeight in[] = {{w.gate, nullptr, gate_.data()}, {w.up, nullptr, up_.data()}};
   linear.run({x, rows, p.hidden, in, 2}, pool);
   silu_mul({gate_.data(), up_.data(), gate_.data(), rows, p.inter}, pool);
-  const LinearWeight last{p.down[expert], p.dtype, p.hidden, nullptr, x_.data()};
+  const LinearWeight last{w.down, nullptr, x_.data()};
   linear.run({gate_.data(), rows, p.inter, &last, 1}, pool);
   for_rows(pool, rows, hidden, [&](int64_t i) {
     const float weight = p.weights[order_[begin + i]];

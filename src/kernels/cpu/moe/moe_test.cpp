@@ -27,11 +27,12 @@ struct Problem {
     weights = narrow(floats(3 * each * c.experts), 0.2f);
     gate_weight = narrow(floats(size_t{1} * c.experts * c.hidden), 0.3f);
     const auto at = [&](size_t i) { return weights.data() + i * each * dtype_bytes(c.dtype); };
+    expert_weights.resize(c.experts);
     for (int32_t e = 0; e < c.experts; ++e) {
       const bool chosen = !c.crowded || e < c.top_k;
-      gate.push_back(chosen ? at(3 * e) : nullptr);  // what nobody chose is not read
-      up.push_back(chosen ? at(3 * e + 1) : nullptr);
-      down.push_back(chosen ? at(3 * e + 2) : nullptr);
+      if (!chosen) continue;  // what nobody chose is not read
+      expert_weights[e] = {weight_view(at(3 * e), c.dtype, c.inter, c.hidden), weight_view(at(3 * e + 1), c.dtype, c.inter, c.hidden),
+                           weight_view(at(3 * e + 2), c.dtype, c.hidden, c.inter)};
     }
     for (int32_t t = 0; t < c.rows; ++t) {
       std::vector<int32_t> all(c.experts);
@@ -43,7 +44,7 @@ struct Problem {
   }
   MoeExpertsParams params() {
     return {x.data(),   out.data(),   shape.rows,  shape.hidden, shape.inter, shape.experts, shape.top_k,
-            ids.data(), scale.data(), gate.data(), up.data(),    down.data(), shape.dtype};
+            ids.data(), scale.data(), expert_weights.data()};
   }
   OpsLimits limits() const {
     OpsLimits l;
@@ -68,7 +69,7 @@ struct Problem {
   std::mt19937 rng;
   std::vector<float> x, bias, out, scale;
   std::vector<uint8_t> weights, gate_weight;
-  std::vector<const void*> gate, up, down;
+  std::vector<FeedForwardWeights> expert_weights;
   std::vector<int32_t> ids;
 };
 
@@ -118,12 +119,31 @@ TEST(MoeExpertsRows, ARowHasTheSameBitsAlone) {
   }
 }
 
+// The same numbers, half of the matrices widened: each is read by its own type.
+TEST(MoeExperts, MayMixTypes) {
+  Problem problem({"", 20, 40, 24, 6, 2, DType::bf16});
+  ref::moe_experts(problem.params());
+  const std::vector<float> want = problem.out;
+  std::vector<std::vector<float>> wide;
+  for (FeedForwardWeights& expert : problem.expert_weights) {
+    for (WeightView* w : {&expert.up, &expert.down}) {
+      std::vector<float>& to = wide.emplace_back(static_cast<size_t>(w->rows * w->cols));
+      for (size_t i = 0; i < to.size(); ++i) to[i] = load_as_f32(w->data, w->dtype(), static_cast<int64_t>(i));
+      *w = weight_view(to.data(), DType::f32, w->rows, w->cols);
+    }
+  }
+  ref::moe_experts(problem.params());
+  EXPECT_EQ(problem.out, want);
+  run(problem, problem.params(), 2);
+  for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(problem.out[i], want[i], 1e-4f * (1 + std::abs(want[i]))) << i;
+}
+
 TEST(MoeRoute, EqualsTheReferenceAndDependsOnTheRowAlone) {
   for (DType dtype : {DType::bf16, DType::f32}) {
     Problem problem({"", 50, 40, 8, 48, 6, dtype});
     std::vector<int32_t> want_ids(50 * 6), ids(50 * 6), one_ids(6);
     std::vector<float> want(50 * 6), weights(50 * 6), one(6);
-    MoeRouteParams p{problem.x.data(), 50, 40, problem.gate_weight.data(), dtype, problem.bias.data(), 48, 8, 3, 2, 6};
+    MoeRouteParams p{problem.x.data(), 50, 40, weight_view(problem.gate_weight.data(), dtype, 48, 40), problem.bias.data(), 48, 8, 3, 2, 6};
     p.ids = want_ids.data();
     p.weights = want.data();
     ref::moe_route(p);

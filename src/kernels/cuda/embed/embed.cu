@@ -35,9 +35,9 @@ __global__ void embed_kernel(const T* table, const int32_t* ids, const int32_t* 
 
 void embed(const EmbedParams& p, const Queue& queue) {
   if (p.tokens == 0) return;
-  with_float_type(p.dtype, [&](auto type) {
+  with_float_type(p.table.dtype(), [&](auto type) {
     using T = decltype(type);
-    const auto* table = static_cast<const T*>(p.table);
+    const auto* table = static_cast<const T*>(p.table.data);
     const bool wide = p.hidden % kVec<T> == 0 && aligned16(table) && aligned16(p.out);
     const auto kernel = wide ? &embed_kernel<T, true> : &embed_kernel<T, false>;
     launch("embed", kernel, p.tokens, kThreads, queue, table, p.ids, p.previous, p.out, p.hidden);

@@ -22,9 +22,9 @@ LinearShape describe(const LinearParams& p, Numerics numerics) {
   s.on_vectors = aligned16(p.x) && p.k % 4 == 0;
   for (int32_t i = 0; i < p.count; ++i) {
     const LinearWeight& w = p.weights[i];
-    s.on_vectors = s.on_vectors && aligned16(w.w) && p.k * dtype_bytes(w.dtype) % 16 == 0;
-    s.all_bf16 = s.all_bf16 && w.dtype == DType::bf16;
-    s.elements += int64_t{w.n} * p.k;
+    s.on_vectors = s.on_vectors && aligned16(w.w.data) && w.w.row_bytes() % 16 == 0;
+    s.all_bf16 = s.all_bf16 && w.dtype() == DType::bf16;
+    s.elements += w.w.rows * p.k;
   }
   return s;
 }

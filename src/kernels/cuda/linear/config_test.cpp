@@ -40,9 +40,7 @@ TEST(LinearConfig, AGroupIsDescribedByItsWorstMember) {
   alignas(16) static std::byte memory[64];
   std::vector<LinearWeight> weights(2);
   for (LinearWeight& w : weights) {
-    w.w = memory;
-    w.dtype = DType::bf16;
-    w.n = 3;
+    w.w = weight_view(memory, DType::bf16, 3, 8);
   }
   LinearParams p;
   p.x = reinterpret_cast<const float*>(memory);
@@ -53,10 +51,10 @@ TEST(LinearConfig, AGroupIsDescribedByItsWorstMember) {
   const LinearShape s = describe(p, Numerics::bf16);
   EXPECT_TRUE(s.on_vectors && s.all_bf16);
   EXPECT_EQ(s.elements, 48);
-  weights[1].w = memory + 2;
+  weights[1].w.data = memory + 2;
   EXPECT_FALSE(describe(p, Numerics::bf16).on_vectors);
   weights[1] = weights[0];
-  weights[1].dtype = DType::f16;
+  weights[1].w.type = WeightType::f16;
   EXPECT_FALSE(describe(p, Numerics::bf16).all_bf16);
   p.full_precision = true;
   EXPECT_EQ(choose(describe(p, Numerics::bf16)), LinearPath::tiled);

@@ -45,19 +45,19 @@ void Linear::run_bf16(const LinearParams& p, const Queue& queue) {
   bool rounded = false;
   for (int c = 0; c < p.count; ++c) {
     const LinearWeight& w = p.weights[c];
-    if (w.n == 0) continue;
+    if (w.n() == 0) continue;
     bool done = false;
-    if (w.dtype == DType::f16) {
+    if (w.dtype() == DType::f16) {
       done = multiply_f16(p, w, queue);
-    } else if (w.dtype == DType::f32) {
+    } else if (w.dtype() == DType::f32) {
       done =
-          gemm_.run({GemmCall::Operands::tf32, p.x, w.w, w.bias, w.out, p.rows, w.n, p.k, w.n}, queue.stream);
+          gemm_.run({GemmCall::Operands::tf32, p.x, w.w.data, w.bias, w.out, p.rows, w.n(), p.k, w.n()}, queue.stream);
     } else {
       const int64_t count = static_cast<int64_t>(p.rows) * p.k;
       FOVEA_CHECK(count * sizeof(uint16_t) <= rounded_.bytes());
       if (!rounded) round_to_bf16(p.x, rounded_.data(), count, queue);
       rounded = true;
-      done = gemm_.run({GemmCall::Operands::bf16, rounded_.data(), w.w, w.bias, w.out, p.rows, w.n, p.k, w.n},
+      done = gemm_.run({GemmCall::Operands::bf16, rounded_.data(), w.w.data, w.bias, w.out, p.rows, w.n(), p.k, w.n()},
                        queue.stream);
     }
     if (!done) tiled_gemm(p.x, p.rows, p.k, w, queue.stream);
@@ -68,13 +68,13 @@ void Linear::run_bf16(const LinearParams& p, const Queue& queue) {
 bool Linear::multiply_f16(const LinearParams& p, const LinearWeight& w, const Queue& queue) {
   const auto fit = static_cast<int32_t>(widened_.bytes() / sizeof(float) / p.k / kWidenedRows * kWidenedRows);
   FOVEA_CHECK(fit > 0);
-  for (int32_t first = 0; first < w.n; first += fit) {
-    const int32_t n = std::min(fit, w.n - first);
-    const auto* from = static_cast<const uint16_t*>(w.w) + static_cast<int64_t>(first) * p.k;
+  for (int32_t first = 0; first < w.n(); first += fit) {
+    const int32_t n = std::min(fit, w.n() - first);
+    const auto* from = reinterpret_cast<const uint16_t*>(w.w.row(first));
     widen_f16(from, widened_.as<float>(), static_cast<int64_t>(n) * p.k, queue);
     const float* bias = w.bias ? w.bias + first : nullptr;
     const GemmCall call = {
-        GemmCall::Operands::tf32, p.x, widened_.data(), bias, w.out + first, p.rows, n, p.k, w.n};
+        GemmCall::Operands::tf32, p.x, widened_.data(), bias, w.out + first, p.rows, n, p.k, w.n()};
     if (!gemm_.run(call, queue.stream)) return false;  // tiled_gemm then computes every output again
   }
   return true;

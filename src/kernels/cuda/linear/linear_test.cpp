@@ -32,7 +32,7 @@ class LinearOnDevice {
     for (size_t i = 0; i < c.weights.size(); ++i) {
       const testing::WeightData& w = c.weights[i];
       weights_.push_back(
-          {w_[i].data(), w.dtype, w.n, w.bias.empty() ? nullptr : bias_[i].data(), out_[i].data()});
+          {weight_view(w_[i].data(), w.dtype, w.n, c.k), w.bias.empty() ? nullptr : bias_[i].data(), out_[i].data()});
     }
   }
   LinearParams params(int32_t rows) const {

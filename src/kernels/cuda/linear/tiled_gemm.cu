@@ -107,17 +107,17 @@ __global__ void __launch_bounds__(S::kThreads)
 
 template <typename T, typename S>
 void launch(const float* x, int rows, int k, const LinearWeight& weight, cudaStream_t stream) {
-  const dim3 grid(ceil_div(weight.n, S::kCols), ceil_div(rows, S::kRows));
-  tiled_gemm_kernel<T, S><<<grid, S::kThreads, 0, stream>>>(x, rows, k, static_cast<const T*>(weight.w),
-                                                            weight.n, weight.bias, weight.out);
+  const dim3 grid(ceil_div(weight.n(), S::kCols), ceil_div(rows, S::kRows));
+  tiled_gemm_kernel<T, S><<<grid, S::kThreads, 0, stream>>>(x, rows, k, static_cast<const T*>(weight.w.data),
+                                                            weight.n(), weight.bias, weight.out);
   check_launch("tiled_gemm");
 }
 
 }  // namespace
 
 void tiled_gemm(const float* x, int rows, int k, const LinearWeight& weight, cudaStream_t stream) {
-  if (rows == 0 || weight.n == 0) return;
-  with_float_type(weight.dtype, [&](auto type) {
+  if (rows == 0 || weight.n() == 0) return;
+  with_float_type(weight.dtype(), [&](auto type) {
     using T = decltype(type);
     if (rows <= 2 * Small::kRows) {
       launch<T, Small>(x, rows, k, weight, stream);

@@ -35,12 +35,12 @@ template <typename F>
 void for_each_group(const LinearParams& p, F&& f) {
   for (int c = 0; c < p.count;) {
     WeightGroup group{};
-    const DType dtype = p.weights[c].dtype;
-    for (; c < p.count && group.count < WeightGroup::kMax && p.weights[c].dtype == dtype; ++c) {
+    const DType dtype = p.weights[c].dtype();
+    for (; c < p.count && group.count < WeightGroup::kMax && p.weights[c].dtype() == dtype; ++c) {
       const LinearWeight& w = p.weights[c];
-      if (w.n == 0) continue;
+      if (w.n() == 0) continue;
       const int i = group.count++;
-      group.w[i] = w.w, group.bias[i] = w.bias, group.out[i] = w.out, group.n[i] = w.n;
+      group.w[i] = w.w.data, group.bias[i] = w.bias, group.out[i] = w.out, group.n[i] = w.n();
     }
     if (group.count > 0) f(dtype, group);
   }
