@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Fails on an include that points up or sideways: a folder includes only from folders of a lower number.
+"""Fails on an include that points up or sideways (a folder includes only from folders of a lower number), and where a folder
+other than device/ and runner/ asks whether a device is the host.
 
 Usage: check_includes.py REPO_ROOT. Needs nothing but Python. The numbers are those of docs/map.md.
 """
@@ -18,6 +19,8 @@ THIN_MAY = {"eval", "bench", "base"}
 ORACLE = "kernels/ref/"
 TEST = re.compile(r"_(test|cases|fuzz|test_util|test_cases|test_world)\.")
 ORACLE_OPS_MAY = {"engine", "runner"}
+# What differs between the host and a device is decided where devices are run.
+HOST_MAY_BE_ASKED = {"device", "runner"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<(fovea/[^>]+)>)')
 
 
@@ -36,6 +39,8 @@ def check(root: pathlib.Path) -> list[str]:
             faults.append(f"{path.relative_to(root)}: folder {folder} has no number in {pathlib.Path(__file__).name}")
             continue
         for number, line in enumerate(path.read_text().splitlines(), 1):
+            if "is_host()" in line and folder not in HOST_MAY_BE_ASKED and not TEST.search(path.name):
+                faults.append(f"{path.relative_to(root)}:{number}: {folder} asks is_host(): only device/ and runner/ may")
             m = INCLUDE.match(line)
             if not m or not m.group(1):
                 continue
@@ -63,7 +68,7 @@ def main() -> int:
     faults = check(root)
     for fault in faults:
         print(fault)
-    print(f"{len(faults)} wrong includes")
+    print(f"{len(faults)} faults of layering")
     return 1 if faults else 0
 
 

@@ -79,7 +79,7 @@ Status send_weights(const ModelConfig& config, Sender& sender, PlacedWeights* ou
   return Status();
 }
 
-Status copy_weights(const ModelConfig& config, Device& device, Stream& stream, PlacedWeights* out) {
+Status copy_to(Device& device, Stream& stream, const ModelConfig& config, PlacedWeights* out) {
   size_t bytes = aligned(out->host_inv_freq.size() * sizeof(float));
   FOVEA_TRY(for_each_weight(config, out, [&](const ListedWeight& w) {
     bytes += aligned(w.bytes());
@@ -94,14 +94,18 @@ Status copy_weights(const ModelConfig& config, Device& device, Stream& stream, P
 
 }  // namespace
 
-Result<std::unique_ptr<PlacedWeights>> place_weights(const ModelWeights& weights, const ModelConfig& config, Device& device, Stream& stream) {
+std::unique_ptr<PlacedWeights> place_weights(const ModelWeights& weights, const ModelConfig& config) {
   auto out = std::make_unique<PlacedWeights>();
   static_cast<ModelWeights&>(*out) = weights;
   out->host_inv_freq = rope_inv_freq(config.rope, config.rope_dim());
   out->inv_freq = out->host_inv_freq.data();
-  if (device.is_host()) return out;
+  return out;
+}
+
+Result<std::unique_ptr<PlacedWeights>> copy_weights(const ModelWeights& weights, const ModelConfig& config, Device& device, Stream& stream) {
+  std::unique_ptr<PlacedWeights> out = place_weights(weights, config);
   out->owner.reset();
-  FOVEA_TRY(copy_weights(config, device, stream, out.get()));
+  FOVEA_TRY(copy_to(device, stream, config, out.get()));
   return out;
 }
 

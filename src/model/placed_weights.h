@@ -9,15 +9,16 @@
 
 namespace fovea {
 
-struct PlacedWeights : ModelWeights {  // where the device is not the host, `memory` is what the views point into
+struct PlacedWeights : ModelWeights {
   const float* inv_freq = nullptr;  // [rope_dim / 2] radians a token (model/rope.h)
 
   std::vector<float> host_inv_freq;
-  Buffer memory;  // of the copy
+  Buffer memory;  // what the views of a copy point into
 };
 
-// Where the device is the host the views are those of `weights`, whose memory the result keeps; else everything is copied and
-// `weights` may go. Errors: resource_exhausted.
-Result<std::unique_ptr<PlacedWeights>> place_weights(const ModelWeights& weights, const ModelConfig& config, Device& device, Stream& stream);
+// On the host: views of `weights`, whose memory the result keeps.
+std::unique_ptr<PlacedWeights> place_weights(const ModelWeights& weights, const ModelConfig& config);
+// In the memory of a device that is not the host: everything is copied, and `weights` may go. Errors: resource_exhausted.
+Result<std::unique_ptr<PlacedWeights>> copy_weights(const ModelWeights& weights, const ModelConfig& config, Device& device, Stream& stream);
 
 }  // namespace fovea

@@ -66,8 +66,12 @@ Status Runner::init(ModelWeights& weights) {
   FOVEA_TRY(make_device());
   if (options_.max_num_batched_tokens == 0) options_.max_num_batched_tokens = device_->is_host() ? 512 : 2048;
   options_.max_num_seqs = std::min(options_.max_num_seqs, options_.max_num_batched_tokens);
-  FOVEA_ASSIGN(weights_, place_weights(weights, config_, *device_, *stream_));
-  if (!device_->is_host()) weights.owner.reset();  // the copy serves; the file need not stay mapped
+  if (device_->is_host()) {
+    weights_ = place_weights(weights, config_);
+  } else {
+    FOVEA_ASSIGN(weights_, copy_weights(weights, config_, *device_, *stream_));
+    weights.owner.reset();  // the copy serves; the file need not stay mapped
+  }
   FOVEA_TRY(make_ops());
   FOVEA_TRY(make_transformer());
   staging_ = std::make_unique<StepMemory>(*device_);
