@@ -39,7 +39,8 @@ class EveryCheckpoint : public testing::TestWithParam<GoldenCheckpoint> {
 bool goes_unread(const ModelConfig& c, const std::string& name) {
   const std::string scale = "_scale_inv";
   if (name.size() > scale.size() && name.ends_with(scale)) return true;
-  return name.starts_with("model.layers." + std::to_string(c.num_layers) + ".") || (c.tie_word_embeddings && name == "lm_head.weight");
+  return name.starts_with("model.layers." + std::to_string(c.num_layers) + ".") ||
+         (c.tie_word_embeddings && name == "lm_head.weight");
 }
 
 TEST_P(EveryCheckpoint, HoldsEveryListedWeightOnceAndNoOther) {
@@ -117,7 +118,8 @@ TEST(ForEachWeight, StopsAtTheFirstFailure) {
   c.num_layers = 1;
   int seen = 0;
   ModelWeights w;
-  const Status s = for_each_weight(c, &w, [&](const ListedWeight& one) { return ++seen == 3 ? Status::corrupt(one.name) : Status(); });
+  const auto third_fails = [&](const ListedWeight& one) { return ++seen == 3 ? Status::corrupt(one.name) : Status(); };
+  const Status s = for_each_weight(c, &w, third_fails);
   EXPECT_EQ(s.message(), "model.layers.0.self_attn.q_proj.weight");
   EXPECT_EQ(seen, 3);
 }

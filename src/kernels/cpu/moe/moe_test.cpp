@@ -31,7 +31,8 @@ struct Problem {
     for (int32_t e = 0; e < c.experts; ++e) {
       const bool chosen = !c.crowded || e < c.top_k;
       if (!chosen) continue;  // what nobody chose is not read
-      expert_weights[e] = {weight_view(at(3 * e), c.dtype, c.inter, c.hidden), weight_view(at(3 * e + 1), c.dtype, c.inter, c.hidden),
+      expert_weights[e] = {weight_view(at(3 * e), c.dtype, c.inter, c.hidden),
+                           weight_view(at(3 * e + 1), c.dtype, c.inter, c.hidden),
                            weight_view(at(3 * e + 2), c.dtype, c.hidden, c.inter)};
     }
     for (int32_t t = 0; t < c.rows; ++t) {
@@ -143,7 +144,8 @@ TEST(MoeRoute, EqualsTheReferenceAndDependsOnTheRowAlone) {
     Problem problem({"", 50, 40, 8, 48, 6, dtype});
     std::vector<int32_t> want_ids(50 * 6), ids(50 * 6), one_ids(6);
     std::vector<float> want(50 * 6), weights(50 * 6), one(6);
-    MoeRouteParams p{problem.x.data(), 50, 40, weight_view(problem.gate_weight.data(), dtype, 48, 40), problem.bias.data(), 48, 8, 3, 2, 6};
+    const WeightView gate = weight_view(problem.gate_weight.data(), dtype, 48, 40);
+    MoeRouteParams p{problem.x.data(), 50, 40, gate, problem.bias.data(), 48, 8, 3, 2, 6};
     p.ids = want_ids.data();
     p.weights = want.data();
     ref::moe_route(p);
