@@ -1,7 +1,7 @@
 // A decode step's forward pass takes no memory from the heap: everything was sized when the engine was made.
 #include "engine_test_util.h"
 
-#include "base/count_allocations.h"
+#include "base/count_allocations_test_util.h"
 
 namespace fovea::testing {
 namespace {

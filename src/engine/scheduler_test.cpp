@@ -1,6 +1,6 @@
 #include "engine/scheduler.h"
 
-#include "base/count_allocations.h"
+#include "base/count_allocations_test_util.h"
 #include "engine/scheduler_test_world.h"
 
 #include <gtest/gtest.h>

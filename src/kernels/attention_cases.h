@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/case_rows.h"
+#include "kernels/row_cases.h"
 #include "kernels/common/convert.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/limits.h"

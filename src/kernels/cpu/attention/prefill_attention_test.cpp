@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "base/count_allocations.h"
+#include "base/count_allocations_test_util.h"
 #include "kernels/cpu/attention/prefill_test_cases.h"
 
 namespace fovea {

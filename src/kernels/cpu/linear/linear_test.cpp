@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "base/count_allocations.h"
+#include "base/count_allocations_test_util.h"
 #include "kernels/cpu/linear/linear_test_util.h"
 
 namespace fovea::cpu {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "base/count_allocations.h"
+#include "base/count_allocations_test_util.h"
 #include "kernels/cpu/attention/prefill_attention.h"
 #include "kernels/cpu/xattention/xattention_amx_emulated.h"
 #include "kernels/cpu/xattention/xattention_lanes.h"
