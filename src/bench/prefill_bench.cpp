@@ -1,17 +1,15 @@
 #include "base/thread_pool.h"
 #include "bench/bench.h"
+#include "bench/cpu_layer.h"
 #include "device/stream.h"
 #include "kernels/cpu/ceilings.h"
 #include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/linear/linear_library.h"
 #include "kernels/common/convert.h"
-#include "kv/kv_cache.h"
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
-#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -65,60 +63,13 @@ Result<double> ceiling_gflops(const PrefillBenchOptions& o, Numerics numerics, T
 }
 
 Status bench_attention(const PrefillBenchOptions& o, Numerics numerics, int32_t d, int64_t depth, ThreadPool& pool, Report* report) {
-  constexpr int32_t kHeads = 32, kKvHeads = 8, kBlock = 16;
-  if (depth < o.rows || depth % o.rows) return Status::invalid_argument("--depths " + std::to_string(depth) + ": a multiple of " + std::to_string(o.rows));
-  KvCacheConfig c;
-  c.num_layers = 1;
-  c.block_size = kBlock;
-  c.num_blocks = static_cast<int32_t>(depth / kBlock);
-  c.kv_heads = kKvHeads;
-  c.head_dim = d;
-  FOVEA_ASSIGN(const auto cache, KvCache::create(c));
-  const auto ops = make_cpu_ops(pool, numerics);
-  OpsLimits limits;
-  limits.max_rows = o.rows;
-  limits.max_len = depth;
-  limits.num_heads = kHeads;
-  limits.kv_heads = kKvHeads;
-  limits.head_dim = d;
-  FOVEA_TRY(ops->prepare(limits));
-  std::mt19937 rng(3);
-  std::normal_distribution<float> normal;
-  std::vector<float> q(int64_t{o.rows} * kHeads * d), k(int64_t{o.rows} * kKvHeads * d), v(k.size()), out(q.size());
-  for (auto* x : {&q, &k, &v}) {
-    for (float& f : *x) f = normal(rng);
-  }
-  std::vector<int32_t> table(depth / kBlock);
-  std::iota(table.begin(), table.end(), 0);
-  std::shuffle(table.begin(), table.end(), rng);
-  std::vector<int64_t> slots(o.rows);
-  CpuStream stream;
-  KvWriteParams w;
-  w.tokens = o.rows;
-  w.num_heads = kHeads;
-  w.q = q.data();
-  w.k = k.data();
-  w.v = v.data();
-  w.slot_mapping = slots.data();
-  w.kv = cache->kv_view(LayerIdx{0});
-  for (int64_t at = 0; at < depth; at += o.rows) {
-    for (int64_t i = 0; i < o.rows; ++i) slots[i] = int64_t{table[(at + i) / kBlock]} * kBlock + (at + i) % kBlock;
-    ops->kv_write(w, stream);
-  }
-  const int32_t indptr[] = {0, o.rows}, len = static_cast<int32_t>(depth);
-  AttentionParams p;
-  p.q = q.data();
-  p.out = out.data();
-  p.num_heads = kHeads;
-  p.num_seqs = 1;
-  p.q_indptr = indptr;
-  p.seq_len = &len;
-  p.kv = cache->kv_view(LayerIdx{0});
-  p.kv.table = {table.data(), static_cast<int64_t>(table.size()), 0};
-  p.scale = 1.0f / std::sqrt(static_cast<float>(d));
+  if (depth < CpuLayer::kRowsMax || depth % CpuLayer::kRowsMax)
+    return Status::invalid_argument("--depths " + std::to_string(depth) + ": a multiple of " + std::to_string(CpuLayer::kRowsMax));
+  FOVEA_ASSIGN(const auto layer, CpuLayer::make({.head_dim = d, .tokens = depth, .rows = o.rows}, numerics, pool));
+  const AttentionParams p = layer->attention();
   const double pairs = static_cast<double>(o.rows) * (static_cast<double>(depth) - o.rows / 2.0);
-  const double flops = 4.0 * pairs * kHeads * d;
-  const double s = time_in_turn({[&] { ops->paged_prefill(p, stream); }}, depth > 10000 ? 2 : 3)[0];
+  const double flops = 4.0 * pairs * CpuLayer::kHeads * d;
+  const double s = time_in_turn({[&] { layer->ops().paged_prefill(p, layer->stream()); }}, depth > 10000 ? 2 : 3)[0];
   FOVEA_ASSIGN(const double ceiling, ceiling_gflops(o, numerics, pool));
   report->rate("prefill attention d " + std::to_string(d) + ", " + std::to_string(o.rows) + " rows at " + std::to_string(depth), flops / s / 1e9, "GFLOP/s",
                numerics == Numerics::bf16 && cpu::cpu_features().amx_bf16 ? "bf16 GEMM" : "FMA peak", ceiling);
