@@ -12,28 +12,36 @@
 
 namespace fovea {
 
-// For each query row r: encode its H query heads, score[kv_head, block] = max over the block's tokens at positions
-// < row_len[r] and over the group's heads of (bits - 2 * hamming), then keep k[r] blocks: the first `init_blocks`, the last
-// `local_blocks` (the partial one is the last), the rest by score, ties to the lower index; ascending. k[r] >= blocks: all.
-struct HashSelectParams {
+// Which blocks to keep: of row r k[r] blocks, the first `init_blocks`, the last `local_blocks` (the partial one is the last),
+// the rest by score, ties to the lower index; ascending. k[r] >= blocks: all.
+struct BlockChoice {
   int32_t rows = 0;
-  int32_t num_heads = 0;
   int32_t kv_heads = 0;
   int32_t block_size = 16;
-  const float* q = nullptr;           // [rows, H, d], post-rope
-  const int32_t* row_seq = nullptr;   // [rows] row of the page table
   const int32_t* row_len = nullptr;   // [rows] keys visible to the row; 0 pads a batch: its counts become 0
   const int32_t* k = nullptr;         // [rows] blocks to keep, >= 1, <= capacity
   int32_t init_blocks = 1;
   int32_t local_blocks = 2;
-  bool average_group = false;         // average the query over the group before encoding
   bool share_heads = false;           // one selection over all KV heads (score = max over them); groups = 1
-  int32_t max_len = 0;                // >= every row_len: bounds scratch
-  CodesView codes;
-  PageTableView table;                // block table (codes are indexed by BlockId)
   int32_t* units = nullptr;           // out [rows, groups, capacity]
   int32_t* counts = nullptr;          // out [rows, groups]
   int32_t capacity = 0;
+};
+
+// Such a choice from queries.
+struct QueryBlockChoice : BlockChoice {
+  int32_t num_heads = 0;
+  const float* q = nullptr;           // [rows, H, d], post-rope
+  const int32_t* row_seq = nullptr;   // [rows] row of the page table
+  bool average_group = false;         // average the query over the group before it scores or is encoded
+  PageTableView table;                // block table (codes and summaries are indexed by BlockId)
+};
+
+// For each query row r: encode its H query heads, score[kv_head, block] = max over the block's tokens at positions
+// < row_len[r] and over the group's heads of (bits - 2 * hamming).
+struct HashSelectParams : QueryBlockChoice {
+  int32_t max_len = 0;                // >= every row_len: bounds scratch
+  CodesView codes;
 };
 
 // Brings the summaries of all blocks up to date that `slot_mapping` touches, from the keys in the cache: offsets 0 up to the
@@ -63,29 +71,13 @@ enum class BlockSummary : uint8_t {
   mean_code,  // bits - 2 hamming of the mean's code; greatest over the group's heads
 };
 
-// Scores the blocks of each row and KV head by a summary, and keeps k[r] of them as HashSelectParams says.
-struct SummarySelectParams {
+// Scores the blocks of each row and KV head by a summary.
+struct SummarySelectParams : QueryBlockChoice {
   BlockSummary summary = BlockSummary::mean;
-  int32_t rows = 0;
-  int32_t num_heads = 0;
-  int32_t kv_heads = 0;
   int32_t head_dim = 0;               // a multiple of 16 up to 256 (any multiple of 8 in ref)
-  int32_t block_size = 16;
-  const float* q = nullptr;           // [rows, H, d], post-rope
-  const int32_t* row_seq = nullptr;   // [rows] row of the page table
-  const int32_t* row_len = nullptr;   // [rows] keys visible to the row; 0 pads a batch: its counts become 0
-  const int32_t* k = nullptr;         // [rows] blocks to keep, >= 1, <= capacity
-  int32_t init_blocks = 1;
-  int32_t local_blocks = 2;
-  bool average_group = false;         // minmax and mean_code too average the query over the group
-  bool share_heads = false;           // one selection over all KV heads (score = max over them); groups = 1
   const float* plane = nullptr;       // mean or minmax, as BlockSummariesParams lays them out
   const uint64_t* mean_codes = nullptr;
   HashCodec codec;
-  PageTableView table;                // BlockIds
-  int32_t* units = nullptr;           // out [rows, groups, capacity]
-  int32_t* counts = nullptr;          // out [rows, groups]
-  int32_t capacity = 0;
 };
 
 // The softmax mass on each block, exactly: what a selection tries to guess. For row r and KV head h, mass[r, h, b] = sum over
@@ -103,21 +95,10 @@ struct AttentionMassParams {
   int32_t max_blocks = 0;            // >= ceil(row_len / bs) of every row
 };
 
-// Keeps k[r] blocks of each row by scores that are given. NaN counts as -inf.
-struct BlockTopkParams {
-  int32_t rows = 0;
-  int32_t kv_heads = 0;
-  int32_t block_size = 16;
+// Chooses by scores that are given. NaN counts as -inf. share_heads: by the sum of the heads' scores, added in order.
+struct BlockTopkParams : BlockChoice {
   const float* scores = nullptr;     // [rows, kv_heads, max_blocks]
   int32_t max_blocks = 0;
-  const int32_t* row_len = nullptr;  // as in SummarySelectParams, likewise what follows
-  const int32_t* k = nullptr;
-  int32_t init_blocks = 1;
-  int32_t local_blocks = 2;
-  bool share_heads = false;          // one selection by the sum of the heads' scores, added in order; groups = 1
-  int32_t* units = nullptr;
-  int32_t* counts = nullptr;
-  int32_t capacity = 0;
 };
 
 }  // namespace fovea

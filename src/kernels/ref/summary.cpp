@@ -81,25 +81,11 @@ void select_by_mean_code(const SummarySelectParams& p) {
   std::vector<int32_t> blocks(p.rows);
   for (int row = 0; row < p.rows; ++row) blocks[row] = (p.row_len[row] + p.block_size - 1) / p.block_size;
   const int64_t words = p.codec.bits / 64;
-  HashSelectParams h;
-  h.rows = p.rows;
-  h.num_heads = p.num_heads;
-  h.kv_heads = p.kv_heads;
+  HashSelectParams h{p};
   h.block_size = 1;
-  h.q = p.q;
-  h.row_seq = p.row_seq;
   h.row_len = blocks.data();
-  h.k = p.k;
-  h.init_blocks = p.init_blocks;
-  h.local_blocks = p.local_blocks;
-  h.average_group = p.average_group;
-  h.share_heads = p.share_heads;
   h.max_len = std::numeric_limits<int32_t>::max();
   h.codes = {const_cast<uint64_t*>(p.mean_codes), p.kv_heads * words, words, p.codec};
-  h.table = p.table;
-  h.units = p.units;
-  h.counts = p.counts;
-  h.capacity = p.capacity;
   hash_select(h);
 }
 

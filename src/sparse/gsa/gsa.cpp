@@ -146,31 +146,14 @@ Status Gsa::select(const SelectInputs& in, Ops& ops, Stream& stream, Selection* 
 void Gsa::score(const SelectInputs& in, int32_t* units, Ops& ops, Stream& stream) {
   if (options_.representation == GsaRepresentation::oracle) return select_by_mass(in, units, ops, stream);
   if (options_.representation == GsaRepresentation::hash) return select_by_codes(in, units, ops, stream);
-  const HashSelectParams rows = hash_select_params(options_, shape_, in);
-  SummarySelectParams p;
+  SummarySelectParams p{query_choice(in, units)};
   p.summary = options_.representation == GsaRepresentation::mean     ? BlockSummary::mean
               : options_.representation == GsaRepresentation::minmax ? BlockSummary::minmax
                                                                      : BlockSummary::mean_code;
-  p.rows = rows.rows;
-  p.num_heads = rows.num_heads;
-  p.kv_heads = rows.kv_heads;
   p.head_dim = shape_.head_dim;
-  p.block_size = rows.block_size;
-  p.q = rows.q;
-  p.row_seq = rows.row_seq;
-  p.row_len = rows.row_len;
-  p.k = k_.device();
-  p.init_blocks = rows.init_blocks;
-  p.local_blocks = rows.local_blocks;
-  p.average_group = rows.average_group;
-  p.share_heads = rows.share_heads;
   p.plane = reinterpret_cast<const float*>(in.planes[0]);
   p.mean_codes = reinterpret_cast<const uint64_t*>(in.planes[0]);
   p.codec = codec_.codec();
-  p.table = rows.table;
-  p.units = units;
-  p.counts = counts_.as<int32_t>();
-  p.capacity = capacity_;
   ops.summary_select(p, stream);
 }
 
@@ -189,20 +172,13 @@ void Gsa::select_by_mass(const SelectInputs& in, int32_t* units, Ops& ops, Strea
     m.mass = mass_.as<float>();
     m.max_blocks = max_blocks;
     ops.attention_mass(m, stream);
-    BlockTopkParams t;
+    BlockTopkParams t{query_choice(in, units + int64_t{first} * groups_ * capacity_)};
     t.rows = m.rows;
-    t.kv_heads = shape_.kv_heads;
-    t.block_size = shape_.block_size;
+    t.row_len = m.row_len;
+    t.k += first;
+    t.counts += int64_t{first} * groups_;
     t.scores = m.mass;
     t.max_blocks = max_blocks;
-    t.row_len = m.row_len;
-    t.k = k_.device() + first;
-    t.init_blocks = options_.init_window_sz;
-    t.local_blocks = options_.local_window_sz;
-    t.share_heads = options_.share_heads;
-    t.units = units + int64_t{first} * groups_ * capacity_;
-    t.counts = counts_.as<int32_t>() + int64_t{first} * groups_;
-    t.capacity = capacity_;
     ops.block_topk(t, stream);
   }
 }

@@ -65,21 +65,4 @@ void encode_written(const KvWritten& written, const HashCodec& codec, const Mode
   ops.encode_codes(p, stream);
 }
 
-HashSelectParams hash_select_params(const GsaOptions& options, const ModelShape& shape, const SelectInputs& in) {
-  HashSelectParams p;
-  p.rows = in.step->rows;
-  p.num_heads = shape.num_heads;
-  p.kv_heads = shape.kv_heads;
-  p.block_size = shape.block_size;
-  p.q = in.q;
-  p.row_seq = in.step->device_row_seq;
-  p.row_len = in.step->device_row_len;
-  p.init_blocks = options.init_window_sz;
-  p.local_blocks = options.local_window_sz;
-  p.average_group = options.average_group;
-  p.share_heads = options.share_heads;
-  p.table = in.block_table;
-  return p;
-}
-
 }  // namespace fovea

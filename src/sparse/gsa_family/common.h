@@ -33,7 +33,4 @@ CodesView codes_in(std::byte* plane, const HashCodec& codec, const ModelShape& s
 // Codes of what a step wrote, where the fused cache write keeps those of another codec.
 void encode_written(const KvWritten& written, const HashCodec& codec, const ModelShape& shape, Ops& ops, Stream& stream);
 
-// The selection by codes that both methods run; rows, lists and capacity are the caller's.
-HashSelectParams hash_select_params(const GsaOptions& options, const ModelShape& shape, const SelectInputs& in);
-
 }  // namespace fovea

@@ -46,14 +46,31 @@ Status GsaFamily::begin_lists(const StepRows& step) {
   return reserve_units(int64_t{step.rows} * groups_ * capacity_);
 }
 
+QueryBlockChoice GsaFamily::query_choice(const SelectInputs& in, int32_t* units) const {
+  QueryBlockChoice c;
+  c.rows = in.step->rows;
+  c.kv_heads = shape_.kv_heads;
+  c.block_size = shape_.block_size;
+  c.row_len = in.step->device_row_len;
+  c.k = k_.device();
+  c.init_blocks = options_.init_window_sz;
+  c.local_blocks = options_.local_window_sz;
+  c.share_heads = options_.share_heads;
+  c.units = units;
+  c.counts = counts_.as<int32_t>();
+  c.capacity = capacity_;
+  c.num_heads = shape_.num_heads;
+  c.q = in.q;
+  c.row_seq = in.step->device_row_seq;
+  c.average_group = options_.average_group;
+  c.table = in.block_table;
+  return c;
+}
+
 void GsaFamily::select_by_codes(const SelectInputs& in, int32_t* units, Ops& ops, Stream& stream) {
-  HashSelectParams p = hash_select_params(options_, shape_, in);
-  p.k = k_.device();
+  HashSelectParams p{query_choice(in, units)};
   p.max_len = static_cast<int32_t>(limits_.max_len);
   p.codes = codes_in(in.planes[0], codec_.codec(), shape_);
-  p.units = units;
-  p.counts = counts_.as<int32_t>();
-  p.capacity = capacity_;
   ops.hash_select(p, stream);
 }
 

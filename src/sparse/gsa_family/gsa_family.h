@@ -29,6 +29,8 @@ class GsaFamily : public Method {
   // How many blocks each row keeps, into k_, and lists that hold them. Only a step with more rows or larger budgets than any
   // before it moves the buffer, never one of a steady decode.
   Status begin_lists(const StepRows& step);
+  // What every choice of blocks by a step's queries is told; the lists go to `units` and counts_.
+  QueryBlockChoice query_choice(const SelectInputs& in, int32_t* units) const;
   // Lists of the best blocks by their tokens' codes.
   void select_by_codes(const SelectInputs& in, int32_t* units, Ops& ops, Stream& stream);
   Selection selection(int32_t rows) const;
