@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "base/check.h"
 #include "kernels/common/convert.h"
+#include "kernels/ref/kv_layout.h"
+#include "kernels/ref/softmax_sum.h"
 
 namespace fovea::ref {
 namespace {
@@ -61,67 +62,32 @@ std::vector<int64_t> visible_keys(const AttentionParams& p, const RowHead& rh) {
   return keys;
 }
 
-// Where element i of one key, and of one value, lies.
-struct TokenAddress {
-  const KvView& kv;
-  int64_t base;    // of this block and KV head
-  int64_t offset;  // token inside the block
-
-  int64_t k(int64_t i) const {
-    if (kv.layout == KvLayout::hnd) return base + offset * kv.head_dim + i;
-    const int64_t x = 16 / static_cast<int64_t>(dtype_bytes(kv.dtype));
-    return base + (i / x) * kv.block_size * x + offset * x + i % x;
-  }
-  int64_t v(int64_t i) const { return kv.layout == KvLayout::hnd ? k(i) : base + i * kv.block_size + offset; }
-};
-
-TokenAddress find_token(const KvView& kv, const RowHead& rh, int64_t pos) {
-  const int64_t slot =
-      kv.table.slots[rh.seq * kv.table.seq_stride + rh.kv_head * kv.table.head_stride + pos / kv.block_size];
-  FOVEA_CHECK(slot >= 0);
-  return {kv, slot * kv.block_stride + rh.kv_head * kv.head_stride, pos % kv.block_size};
-}
-
-double score(const AttentionParams& p, const RowHead& rh, int64_t pos) {
-  const KvView& kv = p.kv;
-  const float* q = p.q + (static_cast<int64_t>(rh.row) * p.num_heads + rh.head) * kv.head_dim;
-  const TokenAddress at = find_token(kv, rh, pos);
-  double dot = 0;
-  for (int64_t i = 0; i < kv.head_dim; ++i) {
-    dot += static_cast<double>(q[i]) * load_as_f32(kv.k, kv.dtype, at.k(i));
-  }
-  if (kv.k_scale != nullptr) dot *= kv.k_scale[rh.kv_head];
-  double x = dot * p.scale;
-  if (p.soft_cap > 0) x = p.soft_cap * std::tanh(x / p.soft_cap);
-  if (p.alibi_slopes != nullptr) x += p.alibi_slopes[rh.head] * static_cast<double>(pos - rh.pos);
-  return x;
-}
-
 void attend(const AttentionParams& p, const RowHead& rh) {
   const KvView& kv = p.kv;
   const std::vector<int64_t> keys = visible_keys(p, rh);
-  std::vector<double> weights;
-  double most = -std::numeric_limits<double>::infinity();
-  for (int64_t key : keys) {
-    weights.push_back(score(p, rh, key));
-    most = std::max(most, weights.back());
-  }
-  double sum = 0;
-  std::vector<double> acc(kv.head_dim, 0.0);
-  for (size_t j = 0; j < keys.size(); ++j) {
-    const double w = std::exp(weights[j] - most);
-    const TokenAddress at = find_token(kv, rh, keys[j]);
-    sum += w;
-    for (int64_t i = 0; i < kv.head_dim; ++i) acc[i] += w * load_as_f32(kv.v, kv.dtype, at.v(i));
-  }
-  const double v_scale = kv.v_scale != nullptr ? kv.v_scale[rh.kv_head] : 1.0;
   const int64_t at = static_cast<int64_t>(rh.row) * p.num_heads + rh.head;
-  for (int64_t i = 0; i < kv.head_dim; ++i) {
-    p.out[at * kv.head_dim + i] = keys.empty() ? 0.0f : static_cast<float>(acc[i] / sum * v_scale);
-  }
-  if (p.lse == nullptr) return;
-  p.lse[at] =
-      keys.empty() ? -std::numeric_limits<float>::infinity() : static_cast<float>(most + std::log(sum));
+  const int32_t* slots = kv.table.slots + rh.seq * kv.table.seq_stride + rh.kv_head * kv.table.head_stride;
+  const auto base = [&](int64_t pos) {
+    const int64_t slot = slots[pos / kv.block_size];
+    FOVEA_CHECK(slot >= 0);
+    return slot * kv.block_stride + rh.kv_head * kv.head_stride;
+  };
+  const auto score = [&](int64_t j) {
+    const int64_t pos = keys[j];
+    const auto key = [&](int32_t i) { return load_as_f32(kv.k, kv.dtype, base(pos) + key_offset(kv, pos % kv.block_size, i)); };
+    double x = dot(p.q + at * kv.head_dim, kv.head_dim, key);
+    if (kv.k_scale != nullptr) x *= kv.k_scale[rh.kv_head];
+    x *= p.scale;
+    if (p.soft_cap > 0) x = p.soft_cap * std::tanh(x / p.soft_cap);
+    if (p.alibi_slopes != nullptr) x += p.alibi_slopes[rh.head] * static_cast<double>(pos - rh.pos);
+    return x;
+  };
+  const double v_scale = kv.v_scale != nullptr ? kv.v_scale[rh.kv_head] : 1.0;
+  const auto value = [&](int64_t j, int32_t i) {
+    return v_scale * load_as_f32(kv.v, kv.dtype, base(keys[j]) + value_offset(kv, keys[j] % kv.block_size, i));
+  };
+  softmax_sum(static_cast<int64_t>(keys.size()), kv.head_dim, score, value, p.out + at * kv.head_dim,
+              p.lse != nullptr ? p.lse + at : nullptr);
 }
 
 }  // namespace

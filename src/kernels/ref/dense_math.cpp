@@ -6,6 +6,27 @@
 
 namespace fovea::ref {
 
+void norm(float* x, const float* weight, int dim, float eps) {
+  RmsNormParams p;
+  p.x = p.out = x;
+  p.weight = weight;
+  p.rows = 1;
+  p.dim = dim;
+  p.eps = eps;
+  rms_norm(p);
+}
+
+void rope(float* x, int dim, bool interleaved, const float* cos, const float* sin) {
+  const int half = dim / 2;
+  for (int i = 0; i < half; ++i) {
+    float& a = x[interleaved ? 2 * i : i];
+    float& b = x[interleaved ? 2 * i + 1 : i + half];
+    const float first = a, second = b;
+    a = first * cos[i] - second * sin[i];
+    b = second * cos[i] + first * sin[i];
+  }
+}
+
 void embed(const EmbedParams& p) {
   for (int t = 0; t < p.tokens; ++t) {
     const int32_t id = p.ids[t] >= 0 ? p.ids[t] : p.previous[-1 - p.ids[t]];

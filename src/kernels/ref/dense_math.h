@@ -7,6 +7,11 @@
 
 namespace fovea::ref {
 
+// RMSNorm of x [dim], in place.
+void norm(float* x, const float* weight, int dim, float eps);
+// Rotates x [dim] in place: pairs (2i, 2i + 1) if interleaved, else (i, i + dim / 2). cos, sin: [dim / 2].
+void rope(float* x, int dim, bool interleaved, const float* cos, const float* sin);
+
 void embed(const EmbedParams& p);
 void rope_angles(const RopeAnglesParams& p);
 void rms_norm(const RmsNormParams& p);

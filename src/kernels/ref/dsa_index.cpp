@@ -7,6 +7,8 @@
 
 #include "kernels/common/checks.h"
 #include "kernels/common/convert.h"
+#include "kernels/ref/dense_math.h"
+#include "kernels/ref/hash.h"
 
 namespace fovea::ref {
 namespace {
@@ -14,18 +16,9 @@ namespace {
 constexpr float kLeastAmax = 1e-4f;
 constexpr float kLargestE4m3 = 448.0f;
 
-void rope(const IndexWriteParams& p, int64_t token, float* x) {
-  const int half = p.rope_dim / 2;
-  const float* cos = p.cos + token * half;
-  const float* sin = p.sin + token * half;
-  for (int i = 0; i < half; ++i) {
-    float& a = x[p.rope_interleaved ? 2 * i : i];
-    float& b = x[p.rope_interleaved ? 2 * i + 1 : i + half];
-    const float first = a;
-    const float second = b;
-    a = first * cos[i] - second * sin[i];
-    b = second * cos[i] + first * sin[i];
-  }
+void rope_token(const IndexWriteParams& p, int64_t token, float* x) {
+  const int64_t at = token * (p.rope_dim / 2);
+  rope(x, p.rope_dim, p.rope_interleaved, p.cos + at, p.sin + at);
 }
 
 void round_to_bf16(float* x, int n) {
@@ -46,16 +39,7 @@ float ue8m0_scale(float amax) {
 
 void index_hadamard(float* x, int n) {
   round_to_bf16(x, n);
-  for (int h = 1; h < n; h *= 2) {
-    for (int i = 0; i < n; i += 2 * h) {
-      for (int j = i; j < i + h; ++j) {
-        const float a = x[j];
-        const float b = x[j + h];
-        x[j] = a + b;
-        x[j + h] = a - b;
-      }
-    }
-  }
+  walsh_hadamard(x, n);
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(n)));
   for (int i = 0; i < n; ++i) x[i] *= scale;
   round_to_bf16(x, n);
@@ -80,7 +64,7 @@ void index_key(const IndexWriteParams& p, int64_t token, float* out) {
   const float inverse = static_cast<float>(1.0 / std::sqrt(squares / dim + p.norm_eps));
   const float centre = static_cast<float>(mean);
   for (int i = 0; i < dim; ++i) out[i] = (k[i] - centre) * inverse * p.norm_weight[i] + p.norm_bias[i];
-  rope(p, token, out);
+  rope_token(p, token, out);
 }
 
 void index_query(const IndexWriteParams& p, int64_t token, int32_t head) {
@@ -88,7 +72,7 @@ void index_query(const IndexWriteParams& p, int64_t token, int32_t head) {
   float* q = p.q + (token * p.heads + head) * dim;
   float& weight = p.weights[token * p.heads + head];
   weight *= index_weight_factor(p.heads, dim);
-  rope(p, token, q);
+  rope_token(p, token, q);
   if (p.keys.precision == IndexPrecision::bf16) round_to_bf16(q, dim);
   if (p.keys.precision != IndexPrecision::fp8) return;
   index_hadamard(q, dim);

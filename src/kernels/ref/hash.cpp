@@ -13,8 +13,10 @@ namespace {
 
 constexpr int kRounds = 3;  // (signs, Walsh-Hadamard) rounds of one rotation
 
-// In place, Sylvester order, unnormalised. The order of the butterflies is part of the definition: float sums
-// round, and every backend that keeps this order gets the same bits.
+}  // namespace
+
+namespace ref {
+
 void walsh_hadamard(float* x, int n) {
   for (int h = 1; h < n; h *= 2) {
     for (int i = 0; i < n; i += 2 * h) {
@@ -27,10 +29,6 @@ void walsh_hadamard(float* x, int n) {
     }
   }
 }
-
-}  // namespace
-
-namespace ref {
 
 void hash_encode(const HashCodec& codec, const float* x, uint64_t* words) {
   FOVEA_CHECK(codec.head_dim <= codec.n && codec.n <= kMaxHeadDim && codec.bits <= kMaxHashBits);

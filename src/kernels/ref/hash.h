@@ -12,6 +12,10 @@ namespace fovea {
 
 namespace ref {
 
+// In place, Sylvester order, unnormalised. The order of the butterflies is part of the definition: float sums round, and every
+// backend that keeps this order gets the same bits.
+void walsh_hadamard(float* x, int n);
+
 // words[bits / 64] of x [head_dim].
 void hash_encode(const HashCodec& codec, const float* x, uint64_t* words);
 

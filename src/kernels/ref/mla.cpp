@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "kernels/common/checks.h"
 #include "kernels/common/convert.h"
+#include "kernels/ref/dense_math.h"
 #include "kernels/ref/softmax_sum.h"
 
 namespace fovea::ref {
@@ -36,18 +37,6 @@ bool selected(const Selection* sel, int32_t row, int64_t pos) {
 // kv_b's rows of one head begin here.
 int64_t head_row(int32_t head, const MlaShape& shape) { return static_cast<int64_t>(head) * (shape.nope + shape.v); }
 
-// x [dim] in place: interleaved pairs (2i, 2i + 1), else (i, i + dim / 2).
-void mla_rope(float* x, int32_t dim, bool interleaved, const float* cos, const float* sin) {
-  const int32_t half = dim / 2;
-  for (int32_t i = 0; i < half; ++i) {
-    float& a = x[interleaved ? 2 * i : i];
-    float& b = x[interleaved ? 2 * i + 1 : i + half];
-    const float first = a, second = b;
-    a = first * cos[i] - second * sin[i];
-    b = second * cos[i] + first * sin[i];
-  }
-}
-
 }  // namespace
 
 void mla_write(const MlaWriteParams& p) {
@@ -61,15 +50,12 @@ void mla_write(const MlaWriteParams& p) {
     const float* sin = p.sin + static_cast<int64_t>(t) * (rope_dim / 2);
     for (int32_t h = 0; h < p.num_heads; ++h) {
       float* q = p.q + (static_cast<int64_t>(t) * p.num_heads + h) * (nope + rope_dim);
-      mla_rope(q + nope, rope_dim, p.rope_interleaved, cos, sin);
+      rope(q + nope, rope_dim, p.rope_interleaved, cos, sin);
     }
     if (p.slot_mapping[t] < 0) continue;
     std::copy_n(p.kv_a + static_cast<int64_t>(t) * entry, entry, row.begin());
-    double squares = 0.0;
-    for (int32_t i = 0; i < latent; ++i) squares += static_cast<double>(row[i]) * row[i];
-    const auto inverse = static_cast<float>(1.0 / std::sqrt(squares / latent + p.norm_eps));
-    for (int32_t i = 0; i < latent; ++i) row[i] = row[i] * inverse * p.norm[i];
-    mla_rope(row.data() + latent, rope_dim, p.rope_interleaved, cos, sin);
+    norm(row.data(), p.norm, latent, p.norm_eps);
+    rope(row.data() + latent, rope_dim, p.rope_interleaved, cos, sin);
     const int64_t at = entry_at(*p.kv, p.slot_mapping[t]);
     for (int32_t i = 0; i < entry; ++i) store_f32(p.kv->k, p.kv->dtype, at + i, row[i]);
   }
@@ -123,8 +109,11 @@ void mla_attend(const MlaAttendParams& p) {
       for (int32_t h = 0; h < p.num_heads; ++h) {
         const int64_t at = static_cast<int64_t>(row) * p.num_heads + h;
         const auto key = [&](int64_t j, int32_t i) { return load_as_f32(kv.k, kv.dtype, entries[j] + i); };
-        softmax_sum({p.q + at * kv.head_dim, kv.head_dim, p.latent, static_cast<int64_t>(entries.size()), p.scale}, key, key,
-                    p.out + at * p.latent, p.lse != nullptr ? p.lse + at : nullptr);
+        const auto score = [&](int64_t j) {
+          return p.scale * dot(p.q + at * kv.head_dim, kv.head_dim, [&](int32_t i) { return key(j, i); });
+        };
+        softmax_sum(static_cast<int64_t>(entries.size()), p.latent, score, key, p.out + at * p.latent,
+                    p.lse != nullptr ? p.lse + at : nullptr);
       }
     }
   }

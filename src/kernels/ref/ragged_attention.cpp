@@ -23,8 +23,9 @@ void ragged_attend(const RaggedAttentionParams& p) {
           return p.k[(first + j) * p.k_stride + h * p.k_head_stride + i];
         };
         const auto value = [&](int64_t j, int32_t i) { return p.v[(first + j) * p.v_stride + h * p.v_head_stride + i]; };
-        softmax_sum({p.q + row * p.q_stride + static_cast<int64_t>(h) * dim, dim, p.v_dim, seen, p.scale}, key, value,
-                    p.out + row * p.out_stride + static_cast<int64_t>(h) * p.v_dim,
+        const float* q = p.q + row * p.q_stride + static_cast<int64_t>(h) * dim;
+        const auto score = [&](int64_t j) { return p.scale * dot(q, dim, [&](int32_t i) { return key(j, i); }); };
+        softmax_sum(seen, p.v_dim, score, value, p.out + row * p.out_stride + static_cast<int64_t>(h) * p.v_dim,
                     p.lse != nullptr ? p.lse + row * p.lse_stride + h : nullptr);
       }
     }

@@ -1,5 +1,4 @@
-// Softmax-weighted sum of values for one query, scalar, in float64: what the reference attentions with keys and values
-// of different sizes share.
+// Softmax-weighted sum of values for one query, scalar, in float64: what the reference attentions share.
 #pragma once
 
 #include <algorithm>
@@ -10,35 +9,34 @@
 
 namespace fovea::ref {
 
-struct SoftmaxQuery {
-  const float* q = nullptr;  // [k_dim]
-  int32_t k_dim = 0, v_dim = 0;
-  int64_t keys = 0;
-  float scale = 1.0f;
-};
+// q . key, element by element; key(i) gives one.
+template <typename Key>
+double dot(const float* q, int32_t dim, const Key& key) {
+  double sum = 0;
+  for (int32_t i = 0; i < dim; ++i) sum += static_cast<double>(q[i]) * key(i);
+  return sum;
+}
 
-// out [v_dim] = sum over keys j of softmax(scale * q . key(j, :))[j] * value(j, :); lse, or null, the natural log of the sum of
-// exponentials. No key: out = 0, lse = -inf. key(j, i) and value(j, i) give element i.
-template <typename Key, typename Value>
-void softmax_sum(const SoftmaxQuery& query, const Key& key, const Value& value, float* out, float* lse) {
+// out [dim] = sum over keys j of softmax(score)[j] * value(j, :); lse, or null, the natural log of the sum of exponentials.
+// No key: out = 0, lse = -inf. score(j) gives a key's score, value(j, i) element i of its value.
+template <typename Score, typename Value>
+void softmax_sum(int64_t keys, int32_t dim, const Score& score, const Value& value, float* out, float* lse) {
   std::vector<double> weights;
   double most = -std::numeric_limits<double>::infinity();
-  for (int64_t j = 0; j < query.keys; ++j) {
-    double dot = 0;
-    for (int32_t i = 0; i < query.k_dim; ++i) dot += static_cast<double>(query.q[i]) * key(j, i);
-    weights.push_back(dot * query.scale);
+  for (int64_t j = 0; j < keys; ++j) {
+    weights.push_back(score(j));
     most = std::max(most, weights.back());
   }
   double sum = 0;
-  std::vector<double> acc(query.v_dim, 0.0);
-  for (int64_t j = 0; j < query.keys; ++j) {
+  std::vector<double> acc(dim, 0.0);
+  for (int64_t j = 0; j < keys; ++j) {
     const double w = std::exp(weights[j] - most);
     sum += w;
-    for (int32_t i = 0; i < query.v_dim; ++i) acc[i] += w * value(j, i);
+    for (int32_t i = 0; i < dim; ++i) acc[i] += w * value(j, i);
   }
-  for (int32_t i = 0; i < query.v_dim; ++i) out[i] = query.keys == 0 ? 0.0f : static_cast<float>(acc[i] / sum);
+  for (int32_t i = 0; i < dim; ++i) out[i] = keys == 0 ? 0.0f : static_cast<float>(acc[i] / sum);
   if (lse == nullptr) return;
-  *lse = query.keys == 0 ? -std::numeric_limits<float>::infinity() : static_cast<float>(most + std::log(sum));
+  *lse = keys == 0 ? -std::numeric_limits<float>::infinity() : static_cast<float>(most + std::log(sum));
 }
 
 }  // namespace fovea::ref
