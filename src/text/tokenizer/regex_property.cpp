@@ -15,7 +15,7 @@ constexpr char kHexItems[] = "0-9A-Fa-f";
 constexpr char kLatin1WordItems[] = "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
 
 struct CategoryName {
-  std::string_view name;
+  std::string_view name;  // folded; the category's own, folded, is a name too
   std::string_view category;
 };
 
@@ -62,82 +62,14 @@ constexpr CategoryName kCategoryNames[] = {
     {"lineseparator", "Zl"},
     {"paragraphseparator", "Zp"},
     {"spaceseparator", "Zs"},
-    {"c", "C"},
-    {"cc", "Cc"},
-    {"cf", "Cf"},
-    {"cn", "Cn"},
-    {"co", "Co"},
-    {"cs", "Cs"},
-    {"l", "L"},
-    {"lc", "LC"},
-    {"ll", "Ll"},
-    {"lm", "Lm"},
-    {"lo", "Lo"},
-    {"lt", "Lt"},
-    {"lu", "Lu"},
-    {"m", "M"},
-    {"mc", "Mc"},
-    {"me", "Me"},
-    {"mn", "Mn"},
-    {"n", "N"},
-    {"nd", "Nd"},
-    {"nl", "Nl"},
-    {"no", "No"},
-    {"p", "P"},
-    {"pc", "Pc"},
-    {"pd", "Pd"},
-    {"pe", "Pe"},
-    {"pf", "Pf"},
-    {"pi", "Pi"},
-    {"po", "Po"},
-    {"ps", "Ps"},
-    {"s", "S"},
-    {"sc", "Sc"},
-    {"sk", "Sk"},
-    {"sm", "Sm"},
-    {"so", "So"},
-    {"z", "Z"},
-    {"zl", "Zl"},
-    {"zp", "Zp"},
-    {"zs", "Zs"},
 };
 
-constexpr std::string_view kBinaryProperties[] = {"whitespace",
-                                                  "emoji",
-                                                  "emojipresentation",
-                                                  "emojimodifier",
-                                                  "emojimodifierbase",
-                                                  "emojicomponent",
-                                                  "extendedpictographic",
-                                                  "idstart",
-                                                  "idcontinue",
-                                                  "xidstart",
-                                                  "xidcontinue",
-                                                  "math",
-                                                  "cased",
-                                                  "caseignorable",
-                                                  "dash",
-                                                  "diacritic",
-                                                  "extender",
-                                                  "hexdigit",
-                                                  "asciihexdigit",
-                                                  "ideographic",
-                                                  "unifiedideograph",
-                                                  "radical",
-                                                  "quotationmark",
-                                                  "sentenceterminal",
-                                                  "terminalpunctuation",
-                                                  "variationselector",
-                                                  "patternwhitespace",
-                                                  "patternsyntax",
-                                                  "defaultignorablecodepoint",
-                                                  "joincontrol",
-                                                  "noncharactercodepoint",
-                                                  "regionalindicator",
-                                                  "softdotted",
-                                                  "graphemebase",
-                                                  "graphemeextend",
-                                                  "deprecated"};
+constexpr std::string_view kBinaryProperties[] = {
+    "whitespace", "emoji", "emojipresentation", "emojimodifier", "emojimodifierbase", "emojicomponent", "extendedpictographic",
+    "idstart", "idcontinue", "xidstart", "xidcontinue", "math", "cased", "caseignorable", "dash", "diacritic", "extender",
+    "hexdigit", "asciihexdigit", "ideographic", "unifiedideograph", "radical", "quotationmark", "sentenceterminal",
+    "terminalpunctuation", "variationselector", "patternwhitespace", "patternsyntax", "defaultignorablecodepoint", "joincontrol",
+    "noncharactercodepoint", "regionalindicator", "softdotted", "graphemebase", "graphemeextend", "deprecated"};
 
 void append_range(std::string& out, char32_t first, char32_t last) {
   out += literal_char(first);
@@ -266,7 +198,7 @@ std::optional<CharSet> property_set(std::string_view raw_name, bool caseless) {
     if (!((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'))) return std::nullopt;
   }
   for (const CategoryName& row : kCategoryNames) {
-    if (row.name != name) continue;
+    if (row.name != name && folded(row.category) != name) continue;
     const bool cased = row.category == "Lu" || row.category == "Ll" || row.category == "Lt";
     return category_set(caseless && cased ? "LC" : row.category);
   }

@@ -264,18 +264,13 @@ class Translator {
       out_ += expression;
       return {};
     }
+    if (std::u32string_view(U"AZzGKRX").find(c) != std::u32string_view::npos) {  // as PCRE2 writes them
+      ++at_;
+      out_ += '\\';
+      out_ += static_cast<char>(c);
+      return {};
+    }
     switch (c) {
-      case 'A':
-      case 'Z':
-      case 'z':
-      case 'G':
-      case 'K':
-      case 'R':
-      case 'X':
-        ++at_;
-        out_ += '\\';
-        out_ += static_cast<char>(c);
-        return {};
       case 'N':
         ++at_;
         out_ += "[^\\n]";
@@ -363,29 +358,13 @@ class Translator {
 
   // After '\': an escape that stands for one character.
   Status char_escape(char32_t& value) {
+    constexpr std::u32string_view kLetters = U"tnrfvae", kControls = U"\t\n\r\f\v\a\x1b";
     const char32_t c = in_[at_++];
+    if (const size_t i = kLetters.find(c); i != kLetters.npos) {
+      value = kControls[i];
+      return {};
+    }
     switch (c) {
-      case 't':
-        value = '\t';
-        return {};
-      case 'n':
-        value = '\n';
-        return {};
-      case 'r':
-        value = '\r';
-        return {};
-      case 'f':
-        value = '\f';
-        return {};
-      case 'v':
-        value = '\v';
-        return {};
-      case 'a':
-        value = '\a';
-        return {};
-      case 'e':
-        value = 0x1B;
-        return {};
       case 'x':
         return hex_escape(value);
       case 'u':

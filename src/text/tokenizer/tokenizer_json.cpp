@@ -187,6 +187,9 @@ Result<std::unique_ptr<TokenizerParts>> read_model(const JsonField& root) {
 
 // ---- normalizer, pre_tokenizer, post_processor, decoder ----
 
+constexpr std::pair<const char*, UnicodeForm> kForms[] = {
+    {"NFC", UnicodeForm::nfc}, {"NFD", UnicodeForm::nfd}, {"NFKC", UnicodeForm::nfkc}, {"NFKD", UnicodeForm::nfkd}};
+
 Status read_normalizer(const JsonField& root, Normalizer& normalizer) {
   if (!root.has("normalizer")) return {};
   FOVEA_ASSIGN(const JsonField field, root.at("normalizer"));
@@ -194,17 +197,12 @@ Status read_normalizer(const JsonField& root, Normalizer& normalizer) {
   return for_each_step(
       field, "normalizers", steps, [&](const JsonField& step, const std::string& type) -> Status {
         if (normalizer.is_byte_level()) return unsupported_type(step, "nothing may follow ByteLevel");
-        if (type == "NFC")
-          normalizer.add(UnicodeForm::nfc);
-        else if (type == "NFD")
-          normalizer.add(UnicodeForm::nfd);
-        else if (type == "NFKC")
-          normalizer.add(UnicodeForm::nfkc);
-        else if (type == "NFKD")
-          normalizer.add(UnicodeForm::nfkd);
-        else if (type == "ByteLevel")
+        for (const auto& [name, form] : kForms) {
+          if (type == name) return normalizer.add(form), Status();
+        }
+        if (type == "ByteLevel") {
           normalizer.add(Normalizer::ByteLevel{});
-        else if (type == "Prepend") {
+        } else if (type == "Prepend") {
           FOVEA_ASSIGN(std::string text, step.text("prepend"));
           normalizer.add(Normalizer::Prepend{std::move(text)});
         } else if (type == "Replace") {
