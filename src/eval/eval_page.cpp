@@ -11,15 +11,8 @@
 namespace fovea {
 namespace {
 
-const char* const kHead = R"html(<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Fovea: answers against what was read</title>
-<style>
-:root { --ink:#222428; --dim:#6c7078; --line:#e4e6ea; --soft:#f6f7f9; --accent:#0068a6 }
-* { box-sizing:border-box }
-body { margin:0; background:#fff; color:var(--ink); font:14px/1.5 system-ui, "DejaVu Sans", sans-serif }
-main { max-width:1240px; margin:0 auto; padding:36px 24px 64px }
-h1 { font-size:26px; font-weight:600; letter-spacing:-.01em; margin:0 0 4px }
+const char* const kStyle = R"html(:root { --accent:#0068a6 }
+main { max-width:1240px }
 .lead { color:var(--dim); margin:0 0 20px }
 .chips { display:flex; flex-wrap:wrap; gap:6px; margin:0 0 8px; align-items:center }
 .chips span { color:var(--dim); margin-right:4px }
@@ -44,24 +37,12 @@ tr.hot td { background:var(--soft) }
 td a { color:var(--accent) }
 .bar { vertical-align:middle; margin-left:8px }
 .note { color:var(--dim); font-size:13px; max-width:820px; margin-top:18px }
-#tip { position:fixed; pointer-events:none; display:none; background:#fff; border:1px solid #c9ccd2; border-radius:6px; padding:8px 12px;
-  box-shadow:0 4px 14px #0002; font-size:13px; font-variant-numeric:tabular-nums; z-index:2 }
 #tip b { display:block; font-weight:600 }
 #tip span { display:block; color:var(--dim) }
-</style></head><body><main>
 )html";
 
-const char* const kScript = R"html(
-<div id="tip"></div>
-<script>
-const page = JSON.parse(document.getElementById('data').textContent), rows = page.rows;
+const char* const kScript = R"html(const rows = page.rows;
 const $ = id => document.getElementById(id);
-function el(tag, cls, text) {
-  const e = document.createElement(tag);
-  if (cls) e.className = cls;
-  if (text !== undefined) e.textContent = text;
-  return e;
-}
 const pct = x => (100 * x).toFixed(1) + ' %', f3 = x => x === null ? '–' : x.toFixed(3);
 const varies = key => rows.some(r => r[key] !== rows[0][key]);
 const prefills = rows.some(r => r.prefill_method !== 'dense'), traced = rows.some(r => r.mass !== null);
@@ -138,7 +119,7 @@ const lengths = [...new Set(rows.map(r => r.length))].sort((a, b) => a - b);
 const take = n => { length = n; choose('lengths', n); fill(); };
 for (const n of [0, ...lengths]) chip('lengths', n, n ? n.toLocaleString('en') : 'all', take);
 for (const m of document.querySelectorAll('.plot [data-item]')) {
-  const i = m.dataset.item, r = rows[i], tip = $('tip');
+  const i = m.dataset.item, r = rows[i];
   m.onmouseenter = () => {
     const lines = [
       r.length.toLocaleString('en') + ' tokens, ' + (r.task === 'all' ? 'all tasks' : r.task),
@@ -146,19 +127,13 @@ for (const m of document.querySelectorAll('.plot [data-item]')) {
       'KV bytes ' + pct(r.kv_bytes_share) + (prefills ? ', prefill pairs ' + pct(r.prefill_share) : ''),
       ...(r.mass === null ? [] : ['attention mass held ' + f3(r.mass) + ', recall ' + f3(r.recall)])];
     tip.replaceChildren(el('b', '', r.label), ...lines.map(t => el('span', '', t)));
-    tip.style.display = 'block';
     heat(i, true);
   };
-  m.onmousemove = e => {
-    const w = tip.offsetWidth, right = e.clientX + 16 + w < innerWidth;
-    tip.style.left = (right ? e.clientX + 14 : e.clientX - 14 - w) + 'px';
-    tip.style.top = e.clientY + 14 + 'px';
-  };
+  m.onmousemove = place_tip;
   m.onmouseleave = () => { tip.style.display = 'none'; heat(i, false); };
 }
 take(0);
 show('all');
-</script></main></body></html>
 )html";
 
 std::vector<std::string> tasks_of(const std::vector<EvalRow>& rows) {
@@ -192,7 +167,7 @@ nlohmann::ordered_json page_data(const EvalPage& page) {
 }  // namespace
 
 std::string eval_html(const EvalPage& page) {
-  std::string html = kHead;
+  std::string html = html_head("answers against what was read", kStyle);
   html += "<h1>Answers against what was read</h1>\n<p class=\"lead\">" + html_escaped(page.about) +
           "</p>\n<div class=\"chips\" id=\"tasks\"><span>questions</span></div>\n";
   for (const std::string& task : tasks_of(page.rows))
@@ -204,9 +179,7 @@ std::string eval_html(const EvalPage& page) {
       "that the "
       "question's and the answer's tokens read, and the summaries that were scanned to choose them, against what dense attention reads for "
       "the same tokens. Click a column to sort by it.</p>\n";
-  html += html_data(page_data(page), "data");
-  html += kScript;
-  return html;
+  return html + html_end(page_data(page), kScript);
 }
 
 }  // namespace fovea

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <map>
 
 namespace fovea {
@@ -21,11 +22,6 @@ struct Grid {
   std::vector<std::string> head;
   std::vector<bool> words;
   std::vector<std::vector<std::string>> lines;
-
-  void column(const std::string& name, bool of_words = false) {
-    head.push_back(name);
-    words.push_back(of_words);
-  }
 };
 
 struct Line {
@@ -58,40 +54,32 @@ Grid grid_of(const std::vector<EvalRow>& rows) {
   std::sort(tasks.begin(), tasks.end());
 
   Grid g;
-  g.column("tokens");
-  if (prefills) g.column("prefill", true);
-  g.column("decode", true);
-  g.column("budget");
-  if (blocks) g.column("block");
-  if (prefills) g.column("pairs");
-  g.column("KV bytes");
-  g.column("exact");
-  g.column("95 %");
-  if (traced) g.column("mass");
-  if (traced) g.column("recall");
-  g.column("all");
-  for (const std::string& t : tasks) g.column(t);
+  std::vector<std::function<std::string(const Line&)>> cells;  // of each column
+  const auto add = [&](const std::string& name, bool words, std::function<std::string(const Line&)> cell) {
+    g.head.push_back(name);
+    g.words.push_back(words);
+    cells.push_back(std::move(cell));
+  };
+  const auto figure = [&](const std::string& name, auto text) { add(name, false, [text](const Line& l) { return text(*l.all); }); };
+  const auto word = [&](const std::string& name, auto text) { add(name, true, [text](const Line& l) { return text(*l.all); }); };
+  figure("tokens", [](const EvalRow& r) { return std::to_string(r.length); });
+  if (prefills) word("prefill", [](const EvalRow& r) { return r.run.prefill_method; });
+  word("decode", [](const EvalRow& r) { return r.run.decode_method; });
+  figure("budget", [](const EvalRow& r) { return r.run.budget_tokens ? std::to_string(r.run.budget_tokens) : "-"; });
+  if (blocks) figure("block", [](const EvalRow& r) { return std::to_string(r.run.block_size); });
+  if (prefills) figure("pairs", [](const EvalRow& r) { return printed("%.1f %%", 100 * r.prefill_share()); });
+  figure("KV bytes", [](const EvalRow& r) { return printed("%.1f %%", 100 * r.kv_bytes_share()); });
+  figure("exact", [](const EvalRow& r) { return printed("%.3f", r.exact()); });
+  figure("95 %", [](const EvalRow& r) { return printed("%.3f-%.3f", r.interval().low, r.interval().high); });
+  if (traced) figure("mass", [](const EvalRow& r) { return r.trace ? printed("%.3f", r.trace->mass) : "-"; });
+  if (traced) figure("recall", [](const EvalRow& r) { return r.trace ? printed("%.3f", r.trace->recall) : "-"; });
+  figure("all", score);
+  for (const std::string& t : tasks)
+    add(t, false, [t](const Line& l) { return l.tasks.contains(t) ? score(*l.tasks.at(t)) : "-"; });
 
   for (const Line& line : lines_of(rows)) {
-    const EvalRow& r = *line.all;
-    const Interval i = r.interval();
-    std::vector<std::string> cells = {std::to_string(r.length)};
-    if (prefills) cells.push_back(r.run.prefill_method);
-    cells.push_back(r.run.decode_method);
-    cells.push_back(r.run.budget_tokens ? std::to_string(r.run.budget_tokens) : "-");
-    if (blocks) cells.push_back(std::to_string(r.run.block_size));
-    if (prefills) cells.push_back(printed("%.1f %%", 100 * r.prefill_share()));
-    cells.push_back(printed("%.1f %%", 100 * r.kv_bytes_share()));
-    cells.push_back(printed("%.3f", r.exact()));
-    cells.push_back(printed("%.3f-%.3f", i.low, i.high));
-    if (traced) cells.push_back(r.trace ? printed("%.3f", r.trace->mass) : "-");
-    if (traced) cells.push_back(r.trace ? printed("%.3f", r.trace->recall) : "-");
-    cells.push_back(score(r));
-    for (const std::string& t : tasks) {
-      const auto at = line.tasks.find(t);
-      cells.push_back(at == line.tasks.end() ? "-" : score(*at->second));
-    }
-    g.lines.push_back(std::move(cells));
+    g.lines.emplace_back();
+    for (const auto& cell : cells) g.lines.back().push_back(cell(line));
   }
   return g;
 }

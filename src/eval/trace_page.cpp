@@ -12,15 +12,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-const char* const kHead = R"html(<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Fovea: what each token read</title>
-<style>
-:root { --ink:#222428; --dim:#6c7078; --line:#e4e6ea; --fact:#c85000 }
-* { box-sizing:border-box }
-body { margin:0; background:#fff; color:var(--ink); font:14px/1.5 system-ui, "DejaVu Sans", sans-serif }
-main { max-width:1128px; margin:0 auto; padding:36px 24px 64px }
-h1 { font-size:26px; font-weight:600; letter-spacing:-.01em; margin:0 0 4px; overflow-wrap:anywhere }
+const char* const kStyle = R"html(:root { --fact:#c85000 }
+main { max-width:1128px }
 h2 { font-size:18px; font-weight:600; margin:36px 0 4px; padding-top:18px; border-top:1px solid var(--line) }
 h3 { font-size:15px; font-weight:600; margin:22px 0 2px }
 p { margin:0 0 10px; max-width:860px }
@@ -42,22 +35,9 @@ canvas { display:block; width:100%; image-rendering:pixelated; background:#f6f7f
 .layers figure { margin:0; width:252px }
 .layers canvas { width:252px; height:252px; border:1px solid var(--line) }
 .layers figcaption { font-size:12px; color:var(--dim) }
-#tip { position:fixed; pointer-events:none; display:none; background:#fff; border:1px solid #c9ccd2; border-radius:6px; padding:5px 10px;
-  box-shadow:0 4px 14px #0002; font-size:12px; z-index:2 }
-</style></head><body><main>
 )html";
 
-const char* const kScript = R"html(
-<div id="tip"></div>
-<script>
-const page = JSON.parse(document.getElementById('data').textContent);
-const main = document.querySelector('main'), tip = document.getElementById('tip');
-function el(tag, cls, text) {
-  const e = document.createElement(tag);
-  if (cls) e.className = cls;
-  if (text !== undefined) e.textContent = text;
-  return e;
-}
+const char* const kScript = R"html(const main = document.querySelector('main');
 const bytes = s => Uint8Array.from(atob(s), c => c.charCodeAt(0));
 const f3 = x => x.toFixed(3), pct = x => (100 * x).toFixed(1) + ' %', n0 = x => x.toLocaleString('en');
 const kShades = [[246,247,249],[190,216,235],[96,160,206],[0,104,166],[6,40,74]];
@@ -68,9 +48,8 @@ function shade(x) {
 function point(target, text) {
   target.onmousemove = e => {
     tip.textContent = text(e);
-    tip.style.display = tip.textContent ? 'block' : 'none';
-    tip.style.left = Math.min(e.clientX + 14, innerWidth - tip.offsetWidth - 8) + 'px';
-    tip.style.top = e.clientY + 14 + 'px';
+    place_tip(e);
+    if (!tip.textContent) tip.style.display = 'none';
   };
   target.onmouseleave = () => tip.style.display = 'none';
 }
@@ -183,7 +162,6 @@ for (const t of page.traces) {
   for (const q of t.answers) if (q.tokens.length) question(t, q);
   if (t.prefill) prefill(t.prefill);
 }
-</script></main></body></html>
 )html";
 
 // Shares as bytes; square roots keep small masses apart.
@@ -237,15 +215,13 @@ Json trace_json(const RunTrace& t) {
 std::string trace_html(const std::vector<RunTrace>& traces, int32_t block_size, const std::string& about) {
   Json data = {{"block_size", block_size}, {"traces", Json::array()}};
   for (const RunTrace& t : traces) data["traces"].push_back(trace_json(t));
-  std::string html = kHead;
+  std::string html = html_head("what each token read", kStyle);
   html += "<h1>" + html_escaped(traces.empty() ? "" : run_label(traces[0].run)) + "</h1>\n<p class=\"lead\">" + html_escaped(about) +
           "</p>\n" +
           "<p>What the tokens of each answer read. A strip is blank where nothing was loaded; <span class=\"fact\">framed</span>: the planted fact. "
           "<b>Mass</b>: the share of the softmax over all keys that lies on the blocks read. <b>Recall</b>: of the k blocks read, the share "
           "that are among the k of most mass; first and last blocks, which are always read, count too.</p>\n";
-  html += html_data(data, "data");
-  html += kScript;
-  return html;
+  return html + html_end(data, kScript);
 }
 
 }  // namespace fovea
