@@ -7,16 +7,16 @@
 namespace fovea {
 namespace {
 
-template <auto Field>
-bool set_gsa(const YAML::Node& n, MethodOptions& o) {
-  auto& field = o.gsa.*Field;
-  field = n.as<std::remove_reference_t<decltype(field)>>();
-  return true;
-}
+template <typename T>
+T& field_of(MethodOptions& o, T GsaOptions::* field) { return o.gsa.*field; }
+template <typename T>
+T& field_of(MethodOptions& o, T DsaOptions::* field) { return o.dsa.*field; }
+template <typename T>
+T& field_of(MethodOptions& o, T XAttentionOptions::* field) { return o.xattention.*field; }
 
 template <auto Field>
-bool set_dsa(const YAML::Node& n, MethodOptions& o) {
-  auto& field = o.dsa.*Field;
+bool set(const YAML::Node& n, MethodOptions& o) {
+  auto& field = field_of(o, Field);
   field = n.as<std::remove_reference_t<decltype(field)>>();
   return true;
 }
@@ -64,38 +64,31 @@ constexpr const char* kNoStore = "no block lies outside the pool";
 
 // Both methods of the family have these.
 constexpr MethodKey kGsaFamilyKeys[] = {
-    {"sparse_ratio", set_gsa<&GsaOptions::sparse_ratio>},
-    {"budget_tokens", set_gsa<&GsaOptions::budget_tokens>},
-    {"init_window_sz", set_gsa<&GsaOptions::init_window_sz>},
-    {"local_window_sz", set_gsa<&GsaOptions::local_window_sz>},
-    {"min_blocks", set_gsa<&GsaOptions::min_blocks>},
-    {"hash_bits", set_gsa<&GsaOptions::hash_bits>},
+    {"sparse_ratio", set<&GsaOptions::sparse_ratio>},
+    {"budget_tokens", set<&GsaOptions::budget_tokens>},
+    {"init_window_sz", set<&GsaOptions::init_window_sz>},
+    {"local_window_sz", set<&GsaOptions::local_window_sz>},
+    {"min_blocks", set<&GsaOptions::min_blocks>},
+    {"hash_bits", set<&GsaOptions::hash_bits>},
     {"hash_planes", ignore},  // check_planes() looks at it
-    {"hash_seed", set_gsa<&GsaOptions::hash_seed>},
+    {"hash_seed", set<&GsaOptions::hash_seed>},
     {"hash_cache_size", ignore, nullptr, "codes live and die with their blocks"},
-    {"average_group", set_gsa<&GsaOptions::average_group>},
-    {"share_heads", set_gsa<&GsaOptions::share_heads>},
-    {"dense_layers", set_gsa<&GsaOptions::dense_layers>},
-    {"reuse_layers", set_gsa<&GsaOptions::reuse_layers>},
+    {"average_group", set<&GsaOptions::average_group>},
+    {"share_heads", set<&GsaOptions::share_heads>},
+    {"dense_layers", set<&GsaOptions::dense_layers>},
+    {"reuse_layers", set<&GsaOptions::reuse_layers>},
 };
 
 constexpr MethodKey kGsaKeys[] = {
     {"representation", set_representation, "hash, mean, minmax, recency, mean_hash or oracle"},
-    {"overlap", set_gsa<&GsaOptions::overlap>},
-    {"prefetch", set_gsa<&GsaOptions::prefetch>, "on or off", kNoStore},
-    {"prefetch_ahead", set_gsa<&GsaOptions::prefetch_ahead>, nullptr, kNoStore},
-    {"prefetch_workers", set_gsa<&GsaOptions::prefetch_workers>, nullptr, kNoStore},
-    {"max_pending_prefetch", set_gsa<&GsaOptions::max_pending_prefetch>, nullptr, kNoStore},
-    {"prefetch_cache_size", set_gsa<&GsaOptions::prefetch_cache_size>, nullptr, kNoStore},
+    {"overlap", set<&GsaOptions::overlap>},
+    {"prefetch", set<&GsaOptions::prefetch>, "on or off", kNoStore},
+    {"prefetch_ahead", set<&GsaOptions::prefetch_ahead>, nullptr, kNoStore},
+    {"prefetch_workers", set<&GsaOptions::prefetch_workers>, nullptr, kNoStore},
+    {"max_pending_prefetch", set<&GsaOptions::max_pending_prefetch>, nullptr, kNoStore},
+    {"prefetch_cache_size", set<&GsaOptions::prefetch_cache_size>, nullptr, kNoStore},
     {"late_policy", set_late_policy, "exact or best_effort", kNoStore},
 };
-
-template <auto Field>
-bool set_xattention(const YAML::Node& n, MethodOptions& o) {
-  auto& field = o.xattention.*Field;
-  field = n.as<std::remove_reference_t<decltype(field)>>();
-  return true;
-}
 
 // A list over the layers, of a number each or of a list over the heads.
 bool set_thresholds(const YAML::Node& n, MethodOptions& o) {
@@ -108,23 +101,23 @@ bool set_thresholds(const YAML::Node& n, MethodOptions& o) {
 }
 
 constexpr MethodKey kXAttentionKeys[] = {
-    {"stride", set_xattention<&XAttentionOptions::stride>},
-    {"block_size", set_xattention<&XAttentionOptions::block_size>},
-    {"norm", set_xattention<&XAttentionOptions::norm>},
-    {"threshold", set_xattention<&XAttentionOptions::threshold>},
+    {"stride", set<&XAttentionOptions::stride>},
+    {"block_size", set<&XAttentionOptions::block_size>},
+    {"norm", set<&XAttentionOptions::norm>},
+    {"threshold", set<&XAttentionOptions::threshold>},
     {"thresholds", set_thresholds, "a list of numbers, or of lists of numbers"},
-    {"sink_blocks", set_xattention<&XAttentionOptions::sink_blocks>},
-    {"group_vote", set_xattention<&XAttentionOptions::group_vote>},
-    {"min_context", set_xattention<&XAttentionOptions::min_context>},
+    {"sink_blocks", set<&XAttentionOptions::sink_blocks>},
+    {"group_vote", set<&XAttentionOptions::group_vote>},
+    {"min_context", set<&XAttentionOptions::min_context>},
 };
 
 constexpr MethodKey kDsaKeys[] = {
     {"precision", set_precision, "exact, bf16 or fp8"},
-    {"topk", set_dsa<&DsaOptions::topk>},
+    {"topk", set<&DsaOptions::topk>},
     {"transform", set_transform, "none, paged or ragged"},
-    {"fuse_topk", set_dsa<&DsaOptions::fuse_topk>},
-    {"materialize", set_dsa<&DsaOptions::materialize>},
-    {"prefix_chunk_capacity", set_dsa<&DsaOptions::prefix_chunk_capacity>, nullptr, "a forward pass sizes its own chunks of a prefix"},
+    {"fuse_topk", set<&DsaOptions::fuse_topk>},
+    {"materialize", set<&DsaOptions::materialize>},
+    {"prefix_chunk_capacity", set<&DsaOptions::prefix_chunk_capacity>, nullptr, "a forward pass sizes its own chunks of a prefix"},
 };
 
 // On one line, cut where it is long: a value can be a whole tree.
