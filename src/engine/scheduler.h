@@ -138,7 +138,6 @@ class Scheduler {
   };
   Progress progress(SequenceId seq) const;
   int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
-  int32_t num_waiting() const { return waiting_count_; }
   int32_t num_swapped() const { return static_cast<int32_t>(swapped_.size()); }
   const SchedulerStats& stats() const { return stats_; }
 

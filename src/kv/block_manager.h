@@ -90,7 +90,6 @@ class BlockManager {
   int32_t num_free() const { return pool_.num_allocatable(); }  // free and evictable blocks
   int32_t num_cached() const { return pool_.num_cached(); }
   int32_t num_swap_free() const { return static_cast<int32_t>(free_slots_.size()); }
-  bool can_allocate(int64_t blocks) const { return blocks <= num_free(); }
   int64_t blocks_for(int64_t tokens) const { return (tokens + config_.block_size - 1) / config_.block_size; }
   const BlockPool& pool() const { return pool_; }
 

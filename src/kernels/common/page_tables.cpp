@@ -82,13 +82,4 @@ Result<CsrPages> csr_from_block_table(const BlockTable& table, int32_t block_siz
   return csr;
 }
 
-Fragmentation internal_fragmentation(const std::vector<int32_t>& seq_lens, int32_t block_size) {
-  Fragmentation f;
-  for (int32_t length : seq_lens) {
-    f.allocated += blocks_of(length, block_size) * block_size;
-    f.used += length;
-  }
-  return f;
-}
-
 }  // namespace fovea

@@ -1,4 +1,4 @@
-// The two ways of writing page tables down, and what partly filled pages waste.
+// The two ways of writing page tables down.
 //
 // A row is one sequence. CSR: row i owns pages indices[indptr[i] .. indptr[i + 1]), the last of which holds
 // last_page_len[i] tokens, in [1, block size]; a row without pages is empty and its last_page_len is 0.
@@ -30,13 +30,5 @@ struct BlockTable {
 // more blocks than the table has. `max_blocks` of the result is the longest row's.
 Result<BlockTable> block_table_from_csr(const CsrPages& csr, int32_t block_size);
 Result<CsrPages> csr_from_block_table(const BlockTable& table, int32_t block_size);
-
-// Internal fragmentation: slots of whole pages that are allocated, and those that hold a token.
-struct Fragmentation {
-  int64_t allocated = 0;  // tokens that the pages hold
-  int64_t used = 0;       // tokens that are there
-  int64_t wasted() const { return allocated - used; }
-};
-Fragmentation internal_fragmentation(const std::vector<int32_t>& seq_lens, int32_t block_size);
 
 }  // namespace fovea

@@ -86,13 +86,5 @@ TEST(PageTables, BadBlockTableIsNamed) {
   EXPECT_THAT(message({1, {-1}, {1}}, 16), HasSubstr("a slot of row 0 is -1"));
 }
 
-TEST(PageTables, FragmentationCountsAllocatedMinusUsed) {
-  const Fragmentation f = internal_fragmentation({17, 0, 16, 47}, 16);
-  EXPECT_EQ(f.allocated, 96);
-  EXPECT_EQ(f.used, 80);
-  EXPECT_EQ(f.wasted(), 16);
-  EXPECT_EQ(internal_fragmentation({}, 16).wasted(), 0);
-}
-
 }  // namespace
 }  // namespace fovea

@@ -122,34 +122,10 @@ void tile(const GemvSlice& s, int64_t j, int m0) {
   }
 }
 
-template <typename T, int R>
+template <typename T, int R, int M = 1>
 void tile_of(const GemvSlice& s, int64_t j, int m0, int m) {
-  switch (m) {
-    case 1:
-      return tile<T, R, 1>(s, j, m0);
-    case 2:
-      return tile<T, R, 2>(s, j, m0);
-    case 3:
-      return tile<T, R, 3>(s, j, m0);
-    case 4:
-      return tile<T, R, 4>(s, j, m0);
-    default:
-      break;
-  }
-  if constexpr (kMaxM == 8) {
-    switch (m) {
-      case 5:
-        return tile<T, R, 5>(s, j, m0);
-      case 6:
-        return tile<T, R, 6>(s, j, m0);
-      case 7:
-        return tile<T, R, 7>(s, j, m0);
-      case 8:
-        return tile<T, R, 8>(s, j, m0);
-      default:
-        break;
-    }
-  }
+  if (m == M) return tile<T, R, M>(s, j, m0);
+  if constexpr (M < kMaxM) return tile_of<T, R, M + 1>(s, j, m0, m);
   FOVEA_CHECK(false && "gemv: rows of a tile");
 }
 
