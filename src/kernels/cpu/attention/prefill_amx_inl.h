@@ -83,8 +83,7 @@ Scratch carve(ScratchCarver& c, int32_t dim) {
   return w;
 }
 
-// ---- Arithmetic
-// -----------------------------------------------------------------------------------------------------
+// ---- Arithmetic ----------------------------------------------------------------------------------------------------
 
 // 2^x, relative error 3e-6, for any x; 0 for -inf.
 inline __m512 exp2_ps(__m512 x) {
@@ -114,8 +113,7 @@ inline __m512i pack_pair(__m512 first, __m512 second) {
   return _mm512_ternarylogic_epi32(hi, high, lo, 0xea);  // (hi & high) | lo
 }
 
-// ---- K and V of a key tile
-// ------------------------------------------------------------------------------------------
+// ---- K and V of a key tile -----------------------------------------------------------------------------------------
 
 // Where the 16 rows of each half block of K and every row of V are read.
 struct KeyTile {
@@ -239,8 +237,7 @@ bool has_nonfinite(const KeyTile& tile, int64_t begin, int64_t end, int32_t dim)
   return false;
 }
 
-// ---- The stages of one panel and one key tile
-// -----------------------------------------------------------------------
+// ---- The stages of one panel and one key tile ----------------------------------------------------------------------
 
 // Scores of the 32 keys of block b against a panel.
 inline void score_block(const uint16_t* q, const KeyTile& tile, int32_t b, int32_t wide, float* s) {
@@ -393,8 +390,7 @@ inline void weigh_block(const Scratch& w, int32_t lane, int32_t b, const float* 
   _mm512_store_ps(w.l + lane + 16, sum1);
 }
 
-// ---- A job
-// ----------------------------------------------------------------------------------------------------------
+// ---- A job ---------------------------------------------------------------------------------------------------------
 
 // Takes q in, scaled so that the scores come out in units of log2 (or as the argument of tanh), rounded to
 // bf16 once.

@@ -76,8 +76,7 @@ HWY_INLINE V tanh(V x) {
   return hn::CopySign(hn::Div(hn::Sub(one, e), hn::Add(one, e)), x);
 }
 
-// ---- K and V of a tile, to float32 rows
-// -----------------------------------------------------------------------------
+// ---- K and V of a tile, to float32 rows ----------------------------------------------------------------------------
 
 // hnd: the run's keys lie one after the other.
 template <typename T>
@@ -141,8 +140,7 @@ bool has_nonfinite(const float* v, int64_t begin, int64_t end, int32_t dim) {
   return false;
 }
 
-// ---- The stages of one panel and one key tile
-// -----------------------------------------------------------------------
+// ---- The stages of one panel and one key tile ----------------------------------------------------------------------
 //
 // C of a panel's vectors hold rows: all but in the last panel of a job.
 
@@ -275,8 +273,7 @@ void soft_max(const F32Scratch& w, const Panel& panel, int32_t dim) {
   }
 }
 
-// ---- A job
-// ----------------------------------------------------------------------------------------------------------
+// ---- A job ---------------------------------------------------------------------------------------------------------
 
 // Takes q in, scaled so that the scores come out in units of log2 (or as the argument of tanh).
 void load_queries(const TileJob& job, int32_t padded, const F32Scratch& w) {

@@ -31,8 +31,7 @@ constexpr int kTileX = 14;
 constexpr int kTileX = 6;
 #endif
 
-// ---- W to panels: panel[k][kPanel], float32
-// ----------------------------------------------------------------------
+// ---- W to panels: panel[k][kPanel], float32 ------------------------------------------------------------------------
 
 #if HWY_TARGET == HWY_SCALAR
 
@@ -127,8 +126,7 @@ void pack_panel(const T* w, int64_t n, int64_t k, int64_t kc, float* panel) {
   }
 }
 
-// ---- The product of a register tile
-// ---------------------------------------------------------------------------------
+// ---- The product of a register tile --------------------------------------------------------------------------------
 
 // Else the compiler folds the broadcast into both multiplications, and the loads become the limit.
 HWY_INLINE void keep_in_register([[maybe_unused]] V& v) {

@@ -76,8 +76,7 @@ Status library_error(const dnnl::error& e, const char* what, int64_t m, int64_t 
 SingleThreaded::SingleThreaded() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
 SingleThreaded::~SingleThreaded() { omp_set_num_threads(before_); }
 
-// ---- LibraryProduct
-// ---------------------------------------------------------------------------------------------------
+// ---- LibraryProduct ------------------------------------------------------------------------------------------------
 
 struct LibraryProduct::Impl {
   dnnl::engine engine;
@@ -115,8 +114,7 @@ void LibraryProduct::run(int worker, const uint16_t* x, const uint16_t* w, float
   impl_->bound[worker]->run(impl_->product, const_cast<uint16_t*>(x), const_cast<uint16_t*>(w), out, scratch);
 }
 
-// ---- LibraryGemm
-// ------------------------------------------------------------------------------------------------------
+// ---- LibraryGemm ---------------------------------------------------------------------------------------------------
 
 struct LibraryGemm::Impl {
   struct Slice {
