@@ -64,12 +64,14 @@ constexpr CategoryName kCategoryNames[] = {
     {"spaceseparator", "Zs"},
 };
 
+// clang-format off
 constexpr std::string_view kBinaryProperties[] = {
     "whitespace", "emoji", "emojipresentation", "emojimodifier", "emojimodifierbase", "emojicomponent", "extendedpictographic",
     "idstart", "idcontinue", "xidstart", "xidcontinue", "math", "cased", "caseignorable", "dash", "diacritic", "extender",
     "hexdigit", "asciihexdigit", "ideographic", "unifiedideograph", "radical", "quotationmark", "sentenceterminal",
     "terminalpunctuation", "variationselector", "patternwhitespace", "patternsyntax", "defaultignorablecodepoint", "joincontrol",
     "noncharactercodepoint", "regionalindicator", "softdotted", "graphemebase", "graphemeextend", "deprecated"};
+// clang-format on
 
 void append_range(std::string& out, char32_t first, char32_t last) {
   out += literal_char(first);

@@ -116,9 +116,8 @@ TEST(RegexTest, MeansWhatOnigurumaMeans) {
 
 TEST(RegexTest, PatternsThatAreNoneAreRefused) {
   for (const char* pattern :
-       {"(",         ")",     "[",      "[]",       "[^]", "a\\",        "*",     "+a",
-        "(?",        "(?<",   "(?<n",   "[a",       "[a-", "\\p{L",      "[b-a]", "\\x{110000}",
-        "\\x{d800}", "\\u12", "a{3,2}", "a{99999}", "(?#", "[[:nope:]]", "x&&[",  "[&&a]"}) {
+       {"(",   ")",     "[",     "[]",          "[^]",       "a\\",   "*",      "+a",       "(?",  "(?<",        "(?<n", "[a",
+        "[a-", "\\p{L", "[b-a]", "\\x{110000}", "\\x{d800}", "\\u12", "a{3,2}", "a{99999}", "(?#", "[[:nope:]]", "x&&[", "[&&a]"}) {
     EXPECT_FALSE(Regex::compile(pattern).ok()) << pattern;
   }
   EXPECT_FALSE(Regex::compile(std::string(1000, '(') + std::string(1000, ')')).ok());
@@ -158,8 +157,7 @@ TEST(RegexTest, LiteralsStandForThemselves) {
 TEST(RegexTest, RunawayBacktrackingIsAnErrorNotAHang) {
   RegexScratch scratch;
   std::vector<Span> spans;
-  const Status status =
-      Regex::compile("(?:a|aa)+[bc]").value().find_all(std::string(64, 'a'), scratch, spans);
+  const Status status = Regex::compile("(?:a|aa)+[bc]").value().find_all(std::string(64, 'a'), scratch, spans);
   EXPECT_EQ(status.code(), StatusCode::resource_exhausted);
   EXPECT_THAT(status.message(), HasSubstr("gave up at byte 0"));
 }

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "text/tokenizer/regex_property.h"
+#include "text/tokenizer/regex_reader.h"
 #include "text/tokenizer/utf8.h"
 
 namespace fovea {
@@ -12,25 +13,15 @@ namespace {
 constexpr int kDepthMax = 100;               // groups and classes inside each other
 constexpr size_t kOutputBytesMax = 1 << 20;  // sets are spelled out: a small pattern can grow large
 constexpr size_t kRepeatMax = 65535;         // PCRE2's own
-constexpr char32_t kEnd = 0xFFFFFFFF;
-
-bool is_digit(char32_t c) { return c >= '0' && c <= '9'; }
-
-int hex_value(char32_t c) {
-  if (is_digit(c)) return static_cast<int>(c - '0');
-  if (c >= 'a' && c <= 'f') return static_cast<int>(c - 'a' + 10);
-  if (c >= 'A' && c <= 'F') return static_cast<int>(c - 'A' + 10);
-  return -1;
-}
 
 struct Options {
   bool caseless = false;
   bool extended = false;  // (?x): blanks and comments between atoms mean nothing
 };
 
-class Translator {
+class Translator : PatternReader {
  public:
-  explicit Translator(std::string_view pattern) : in_(utf8::decode(pattern)) {}
+  explicit Translator(std::string_view pattern) : PatternReader(utf8::decode(pattern)) {}
 
   Result<std::string> run() {
     FOVEA_TRY(alternation(Options{}));
@@ -39,24 +30,6 @@ class Translator {
   }
 
  private:
-  char32_t peek(size_t ahead = 0) const { return at_ + ahead < in_.size() ? in_[at_ + ahead] : kEnd; }
-  bool take(char32_t c) {
-    if (peek() != c) return false;
-    ++at_;
-    return true;
-  }
-  bool take(std::u32string_view s) {
-    if (std::u32string_view(in_).substr(at_, s.size()) != s) return false;
-    at_ += s.size();
-    return true;
-  }
-  Status fail(const std::string& what) const {
-    return Status::invalid_argument(what + " at character " + std::to_string(at_));
-  }
-  Status refuse(const std::string& what) const {
-    return Status::unsupported(what + " at character " + std::to_string(at_) + " is not supported");
-  }
-
   // Up to ')' or the end, which it leaves.
   Status alternation(Options options) {
     if (++depth_ > kDepthMax) return refuse("nesting deeper than " + std::to_string(kDepthMax));
@@ -127,8 +100,7 @@ class Translator {
     }
     for (const char* kind : {":", "=", "!", ">", "<=", "<!"}) {
       const std::string_view text(kind);
-      if (take(std::u32string(text.begin(), text.end())))
-        return close_group("(?" + std::string(text), options);
+      if (take(std::u32string(text.begin(), text.end()))) return close_group("(?" + std::string(text), options);
     }
     if (peek() == '<' || peek() == '\'') {
       std::string name;
@@ -157,8 +129,7 @@ class Translator {
       if (!word || name.size() > 31) return refuse("this group name");
       name += static_cast<char>(c);
     }
-    if (!take(close) || name.empty() || is_digit(static_cast<uint8_t>(name[0])))
-      return refuse("this group name");
+    if (!take(close) || name.empty() || is_digit(static_cast<uint8_t>(name[0]))) return refuse("this group name");
     return {};
   }
 
@@ -337,8 +308,7 @@ class Translator {
       ++at_;  // {
       if (take('^')) negated = !negated;
       std::string name;
-      while (at_ < in_.size() && peek() != '}')
-        name += peek() < 0x80 ? static_cast<char>(in_[at_++]) : (++at_, '?');
+      while (at_ < in_.size() && peek() != '}') name += peek() < 0x80 ? static_cast<char>(in_[at_++]) : (++at_, '?');
       if (!take('}')) return fail("a property name is not closed");
       std::optional<CharSet> property = property_set(name, options.caseless && set != nullptr);
       if (!property) return fail("unknown property \\p{" + name + "}");
@@ -382,25 +352,6 @@ class Translator {
       return value < 0x80 ? Status() : refuse("a byte above \\x7f");
     }
     value = c;
-    return {};
-  }
-
-  Status hex_escape(char32_t& value) {
-    if (take('{')) {
-      FOVEA_TRY(hex_digits(1, 8, value));
-      return take('}') ? Status() : refuse("more than one code point in \\x{...}");
-    }
-    FOVEA_TRY(hex_digits(0, 2, value));
-    return value < 0x80 ? Status() : refuse("a byte above \\x7f");
-  }
-
-  Status hex_digits(int least, int most, char32_t& value) {
-    value = 0;
-    int n = 0;
-    for (; n < most && hex_value(peek()) >= 0; ++n)
-      value = value * 16 + static_cast<char32_t>(hex_value(in_[at_++]));
-    if (n < least) return fail("too few hexadecimal digits");
-    if (value > 0x10FFFF || (value >= 0xD800 && value <= 0xDFFF)) return fail("no such code point");
     return {};
   }
 
@@ -479,14 +430,12 @@ class Translator {
 
   // `first` was read; "-x" may follow and make a range of it.
   Status range_or_char(char32_t first, CharSet& set) {
-    const bool range =
-        peek() == '-' && peek(1) != ']' && peek(1) != kEnd && !(peek(1) == '&' && peek(2) == '&');
+    const bool range = peek() == '-' && peek(1) != ']' && peek(1) != kEnd && !(peek(1) == '&' && peek(2) == '&');
     set.items += literal_char(first);
     if (!range) return {};
     ++at_;
     if (peek() == '[') return refuse("a class at the end of a range");
-    if (peek() == '\\' && (is_set_escape(peek(1)) || peek(1) == 'p'))
-      return fail("a set at the end of a range");
+    if (peek() == '\\' && (is_set_escape(peek(1)) || peek(1) == 'p')) return fail("a set at the end of a range");
     char32_t last = 0;
     FOVEA_TRY(class_char(last));
     if (last < first) return fail("a range out of order");
@@ -517,8 +466,6 @@ class Translator {
     return {};
   }
 
-  std::u32string in_;
-  size_t at_ = 0;
   std::string out_;
   int depth_ = 0;
   size_t groups_ = 0;
