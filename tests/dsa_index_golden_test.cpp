@@ -41,10 +41,16 @@ class Golden {
     const int64_t room = static_cast<int64_t>(table_.size()) * kBlock;
     plane_.assign(room * dim_ * index_element_bytes(precision), std::byte{0xff});
     scale_.assign(room, 0);
-    keys_ = {precision, plane_.data(), precision == IndexPrecision::fp8 ? scale_.data() : nullptr, kBlock, dim_, table_.data(),
+    keys_ = {precision,
+             plane_.data(),
+             precision == IndexPrecision::fp8 ? scale_.data() : nullptr,
+             kBlock,
+             dim_,
+             table_.data(),
              static_cast<int64_t>(table_.size())};
-    params_ = {tokens_, heads_, q_.data(), k_.data(), weights_.data(), norm_.data(), bias_.data(), 1e-6f, rope,
-               json.at("interleaved").get<bool>(), cos_.data(), sin_.data(), slots_.data(), keys_};
+    params_ = {tokens_,      heads_,       q_.data(),     k_.data(), weights_.data(),
+               norm_.data(), bias_.data(), 1e-6f,         rope,      json.at("interleaved").get<bool>(),
+               cos_.data(),  sin_.data(),  slots_.data(), keys_};
   }
 
   void write(Ops& ops) { ops.index_write(params_, stream_); }
@@ -131,8 +137,8 @@ TEST(DsaIndexGolden, EveryModeOfEveryFileOnBothBackends) {
     std::ifstream in(entry.path());
     const auto json = nlohmann::json::parse(in);
     for (Ops* ops : {static_cast<Ops*>(cpu.get()), ref.get()}) {
-      for (const auto& [mode, precision] : {std::pair{"exact", IndexPrecision::exact}, {"bf16", IndexPrecision::bf16},
-                                            {"fp8", IndexPrecision::fp8}}) {
+      for (const auto& [mode, precision] :
+           {std::pair{"exact", IndexPrecision::exact}, {"bf16", IndexPrecision::bf16}, {"fp8", IndexPrecision::fp8}}) {
         SCOPED_TRACE(std::string(ops->name()) + " " + mode);
         Golden golden(json, precision);
         golden.write(*ops);

@@ -67,7 +67,9 @@ TEST(FakeDeviceEngine, ABatchOfAllKindsAnswersAsTheCpuDoes) {
     auto fake = make_fake_engine(options(), seed);
     ASSERT_TRUE(cpu && fake);
     std::vector<Request> requests;
-    for (uint64_t i = 0; i < 10; ++i) requests.push_back(request(10 * seed + i, static_cast<int64_t>(1 + 37 * i % 190), 12 + 3 * static_cast<int32_t>(i % 5), method_of(i)));
+    for (uint64_t i = 0; i < 10; ++i)
+      requests.push_back(
+          request(10 * seed + i, static_cast<int64_t>(1 + 37 * i % 190), 12 + 3 * static_cast<int32_t>(i % 5), method_of(i)));
     requests[2].sampling.n = 3;
     requests[3].sampling.repetition_penalty = 1.3f;
     for (size_t i : {2, 3, 4, 5}) {
@@ -152,7 +154,8 @@ TEST(FakeDeviceEngine, ReplayedStepsEqualEagerOnes) {
     std::vector<RequestId> ids;
     for (uint64_t turn = 0; turn < 240; ++turn) {
       if (turn < 120 && turn % 7 == 0) {
-        const Request r = request(turn, static_cast<int64_t>(20 + 37 * (turn % 5)), 5 + static_cast<int32_t>(turn % 31), method_of(turn));
+        const Request r =
+            request(turn, static_cast<int64_t>(20 + 37 * (turn % 5)), 5 + static_cast<int32_t>(turn % 31), method_of(turn));
         ids.push_back(*fake->submit(r));
         asked.emplace(ids.back().value, r);
       }

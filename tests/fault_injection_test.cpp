@@ -92,8 +92,8 @@ std::unique_ptr<EngineImpl> make_failing_engine(EngineOptions o, uint64_t seed) 
 // What was asked, and what it says with a CPU engine to itself.
 struct Asked {
   int prompt = 0;
-  int suffix = -1;      // of a fork of `prompt`
-  int manner = 0;       // 0 greedy, 1 with a repetition penalty, 2 sampled
+  int suffix = -1;  // of a fork of `prompt`
+  int manner = 0;   // 0 greedy, 1 with a repetition penalty, 2 sampled
   int32_t max_tokens = kMaxTokens;
   bool hold = false;
 };
@@ -237,8 +237,8 @@ class Round {
     size_t& said = l.said[o.index];
     for (TokenId token : o.tokens) {
       ASSERT_LT(said, want.size());
-      ASSERT_EQ(token, want[said]) << "prompt " << l.asked.prompt << " suffix " << l.asked.suffix << " token " << said << " of request "
-                                   << o.request.value;
+      ASSERT_EQ(token, want[said]) << "prompt " << l.asked.prompt << " suffix " << l.asked.suffix << " token " << said
+                                   << " of request " << o.request.value;
       ++said;
     }
     if (!o.finished) return;
@@ -255,7 +255,8 @@ class Round {
   void expect_reason(const Live& l, const Output& o) {
     ++failed_;
     if (l.asked.suffix >= 0 && o.error.code() != StatusCode::internal) return;
-    if (o.error.code() == StatusCode::resource_exhausted && o.error.message().find("nothing can give way") != std::string::npos) return;
+    if (o.error.code() == StatusCode::resource_exhausted && o.error.message().find("nothing can give way") != std::string::npos)
+      return;
     EXPECT_GT(device_.faults(), 0) << o.error.message();
     EXPECT_FALSE(l.after_fault) << "the fault was over: " << o.error.message();
   }
@@ -304,7 +305,8 @@ class FaultInjection : public ::testing::TestWithParam<bool> {
     return make_failing_engine(o, seed);
   }
 };
-INSTANTIATE_TEST_SUITE_P(Of, FaultInjection, ::testing::Bool(), [](const auto& info) { return info.param ? "SparseWithSwap" : "DenseWithPrefixCache"; });
+INSTANTIATE_TEST_SUITE_P(Of, FaultInjection, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "SparseWithSwap" : "DenseWithPrefixCache"; });
 
 // Each call of the first steps of an engine: prefill, an eager decode step, a captured and a replayed one.
 TEST_P(FaultInjection, EachCallOfTheFirstSteps) {

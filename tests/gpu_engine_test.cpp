@@ -75,7 +75,8 @@ TEST_F(GpuEngine, ReplayedStepsEqualEagerOnes) {
     std::vector<RequestId> ids;
     for (int turn = 0; turn < 120; ++turn) {
       if (turn % 7 == 0) {
-        const auto id = engine->submit(request(turn, 100 + 37 * (turn % 23), 5 + turn % 31, turn % 2 ? "dense" : "gsa_on_device", vocab));
+        const auto id =
+            engine->submit(request(turn, 100 + 37 * (turn % 23), 5 + turn % 31, turn % 2 ? "dense" : "gsa_on_device", vocab));
         ASSERT_TRUE(id.ok());
         ids.push_back(*id);
       }
@@ -144,7 +145,8 @@ TEST_F(GpuEngine, Bf16GivesTheGoldenIds) {
   ASSERT_TRUE(engine);
   const auto golden = read_json(tiny_gqa() + "/golden.json");
   const auto want = golden.at("generated_ids").get<std::vector<TokenId>>();
-  const Result1 r = run_one(*engine, greedy(golden.at("prompt_ids").get<std::vector<TokenId>>(), static_cast<int32_t>(want.size())));
+  const Result1 r =
+      run_one(*engine, greedy(golden.at("prompt_ids").get<std::vector<TokenId>>(), static_cast<int32_t>(want.size())));
   EXPECT_EQ(r.tokens, want);
 }
 

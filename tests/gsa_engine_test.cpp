@@ -33,9 +33,8 @@ EngineOptions options(std::vector<MethodOptions> methods) {
   return o;
 }
 
-const std::vector<std::pair<R, const char*>> kAll = {{R::hash, "hash"},           {R::mean, "mean"},
-                                                     {R::minmax, "minmax"},       {R::recency, "recency"},
-                                                     {R::mean_hash, "mean_hash"}, {R::oracle, "oracle"}};
+const std::vector<std::pair<R, const char*>> kAll = {{R::hash, "hash"},       {R::mean, "mean"},           {R::minmax, "minmax"},
+                                                     {R::recency, "recency"}, {R::mean_hash, "mean_hash"}, {R::oracle, "oracle"}};
 
 std::vector<MethodOptions> all_methods(bool overlap) {
   std::vector<MethodOptions> out;
@@ -69,7 +68,8 @@ void expect_true_summaries(EngineImpl& e, SequenceId seq) {
     p.codec = rotation.codec();
     ref::block_summaries(p);
     for (int32_t b = 0; b < table.size(); ++b) {
-      for (int64_t cell = int64_t{table.block(b).value} * kv.kv_heads; cell < (int64_t{table.block(b).value} + 1) * kv.kv_heads; ++cell) {
+      for (int64_t cell = int64_t{table.block(b).value} * kv.kv_heads; cell < (int64_t{table.block(b).value} + 1) * kv.kv_heads;
+           ++cell) {
         const auto* m = reinterpret_cast<const float*>(plane("mean")) + cell * 64;
         const auto* x = reinterpret_cast<const float*>(plane("minmax")) + cell * 128;
         const auto* c = reinterpret_cast<const uint64_t*>(plane("mean_codes.128.7")) + cell * 2;
@@ -296,7 +296,8 @@ TEST(GsaEngine, ACapOnBlocksChangesNoAnswer) {
   for (const int64_t most : {0, 10}) {
     o.max_step_kv_blocks = most;
     auto engine = make_engine(o);
-    for (int i = 0; i < 3; ++i) ASSERT_TRUE(engine->submit(greedy(random_prompt(20 + i, 200 + 50 * i, engine->model().vocab_size), 15)).ok());
+    for (int i = 0; i < 3; ++i)
+      ASSERT_TRUE(engine->submit(greedy(random_prompt(20 + i, 200 + 50 * i, engine->model().vocab_size), 15)).ok());
     answers.push_back(run_all(*engine));
   }
   for (const auto& [id, result] : answers[0]) EXPECT_EQ(result.tokens, answers[1].at(id).tokens);

@@ -23,8 +23,10 @@ std::vector<RetrievalDocument> small_set() {
 
 TEST(Harness, OnePrefillServesAllRunsOfALineage) {
   EvalOptions options;
-  options.runs = {
-      {}, {"dense", "gsa_on_device[min_blocks=1]", 16, 8}, {"dense", "dense", 0, 8}, {"dense", "gsa_on_device[min_blocks=1]", 16, 16}};
+  options.runs = {{},
+                  {"dense", "gsa_on_device[min_blocks=1]", 16, 8},
+                  {"dense", "dense", 0, 8},
+                  {"dense", "gsa_on_device[min_blocks=1]", 16, 16}};
   options.max_tokens = 8;
   size_t steps = 0, finished = 0;
   int replies = 0;

@@ -47,8 +47,8 @@ TEST(NoAllocation, InTheForwardPassOfAStep) {
   m.name = "gsa_on_device";
   m.gsa.budget_tokens = 128;
   o.methods = {m};
-  for (const GsaRepresentation r : {GsaRepresentation::hash, GsaRepresentation::mean, GsaRepresentation::minmax, GsaRepresentation::recency,
-                                    GsaRepresentation::mean_hash, GsaRepresentation::oracle}) {
+  for (const GsaRepresentation r : {GsaRepresentation::hash, GsaRepresentation::mean, GsaRepresentation::minmax,
+                                    GsaRepresentation::recency, GsaRepresentation::mean_hash, GsaRepresentation::oracle}) {
     m.name = "gsa";
     m.label = "gsa " + std::to_string(static_cast<int>(r));
     m.gsa.representation = r;

@@ -33,7 +33,8 @@ TEST(DocumentSession, AsksAsOnePromptWouldAndGivesItsBlocksBack) {
   EngineOptions o = exact_options(tiny_gqa());
   o.max_model_len = 1024;
   const auto engine = make_engine(o);
-  const std::string document = "Station log.\nThe pin of Olga is 48213.\nDay 1. Nobody came.", question = "What is the pin of Olga?";
+  const std::string document = "Station log.\nThe pin of Olga is 48213.\nDay 1. Nobody came.",
+                    question = "What is the pin of Olga?";
   SamplingParams sampling;
   sampling.max_tokens = 12;
   auto session = DocumentSession::open(*engine, document, nullptr).value();

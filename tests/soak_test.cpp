@@ -39,7 +39,8 @@ class Soak {
     for (int i = 0; i < kPrompts; ++i) prompts_.push_back(random_prompt(500 + i, 5 + rng_() % 200, alone_->model().vocab_size));
     for (int i = 0; i < kSuffixes; ++i) suffixes_.push_back(random_prompt(900 + i, 1 + rng_() % 20, alone_->model().vocab_size));
     EngineOptions o = soak_options(sparse, checkpoint);
-    o.kv_cache_memory_bytes = alone_->stats().block_bytes * (sparse ? 32 : 26);  // some 450 tokens for up to 12 sequences of up to 250
+    o.kv_cache_memory_bytes =
+        alone_->stats().block_bytes * (sparse ? 32 : 26);  // some 450 tokens for up to 12 sequences of up to 250
     engine_ = make_engine(o);
   }
 
@@ -131,9 +132,12 @@ class Soak {
     tokens.insert(tokens.end(), o.tokens.begin(), o.tokens.end());
     if (!o.finished) return;
     switch (o.reason) {
-      case FinishReason::aborted: ++aborted_; break;
+      case FinishReason::aborted:
+        ++aborted_;
+        break;
       case FinishReason::failed:  // a fork whose parent was released, or no room beside the held documents
-        EXPECT_TRUE(o.error.code() == StatusCode::not_found || o.error.code() == StatusCode::resource_exhausted) << o.error.message();
+        EXPECT_TRUE(o.error.code() == StatusCode::not_found || o.error.code() == StatusCode::resource_exhausted)
+            << o.error.message();
         ++refused_;
         break;
       default:

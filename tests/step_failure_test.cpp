@@ -225,7 +225,9 @@ class Full final : public Device {
   std::unique_ptr<Event> make_event() override { return host_->make_event(); }
   void copy(void* to, const void* from, size_t bytes, CopyKind kind, Stream& s) override { host_->copy(to, from, bytes, kind, s); }
   void fill(void* to, int value, size_t bytes, Stream& s) override { host_->fill(to, value, bytes, s); }
-  Result<std::unique_ptr<Graph>> capture(Stream& s, const std::function<Status()>& work) override { return host_->capture(s, work); }
+  Result<std::unique_ptr<Graph>> capture(Stream& s, const std::function<Status()>& work) override {
+    return host_->capture(s, work);
+  }
   Result<double> time(Stream& s, const std::function<Status()>& work) override { return host_->time(s, work); }
   DeviceCounters counters() const override { return host_->counters(); }
 

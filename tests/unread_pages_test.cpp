@@ -4,9 +4,9 @@
 
 #include "engine/engine_impl.h"
 
+#include <sys/mman.h>
 #include <cstring>
 #include <set>
-#include <sys/mman.h>
 
 namespace fovea::testing {
 namespace {
@@ -120,8 +120,7 @@ TEST_P(UnreadPages, AreNeverTouchedAndTheCounterSaysWhatWas) {
   EXPECT_EQ(got.stats.kv_bytes_read, want.stats.kv_bytes_read);
 }
 
-INSTANTIATE_TEST_SUITE_P(By, UnreadPages, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "mprotect" : "nan"; });
+INSTANTIATE_TEST_SUITE_P(By, UnreadPages, ::testing::Bool(), [](const auto& info) { return info.param ? "mprotect" : "nan"; });
 
 }  // namespace
 }  // namespace fovea::testing

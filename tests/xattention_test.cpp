@@ -131,7 +131,8 @@ TEST(XAttentionEngine, WhatRunsBesideItAndPreemptionChangeNothing) {
   o.enable_prefix_caching = false;
   o.max_num_batched_tokens = 256;
   o.sparse_min_context = 64;
-  const std::pair<const char*, const char*> kinds[] = {{kLabel, "dense"}, {"tight", "gsa"}, {"dense", "gsa"}, {"tight", "dense"}, {kLabel, "gsa"}};
+  const std::pair<const char*, const char*> kinds[] = {
+      {kLabel, "dense"}, {"tight", "gsa"}, {"dense", "gsa"}, {"tight", "dense"}, {kLabel, "gsa"}};
   auto roomy = make_engine(o);
   std::vector<Request> requests;
   std::vector<Result1> want;

@@ -24,7 +24,7 @@ struct ModelInfo {
   int32_t hidden_size = 0;
   int32_t intermediate_size = 0;
   int32_t vocab_size = 0;
-  int64_t parameters = 0;    // elements of all weights, vectors among them; a tied head counted once
+  int64_t parameters = 0;  // elements of all weights, vectors among them; a tied head counted once
   int64_t weight_bytes = 0;
   std::string weight_dtype;
   std::string rope;
@@ -38,11 +38,11 @@ struct ModelInfo {
 struct EngineStats {
   int64_t steps = 0;
   int64_t blocks_total = 0;
-  int64_t blocks_free = 0;     // never used or evictable
-  int64_t blocks_in_use = 0;   // referenced by a sequence
-  int64_t block_bytes = 0;     // one block, all planes and layers
+  int64_t blocks_free = 0;      // never used or evictable
+  int64_t blocks_in_use = 0;    // referenced by a sequence
+  int64_t block_bytes = 0;      // one block, all planes and layers
   int64_t slots_allocated = 0;  // token slots of blocks in use
-  int64_t slots_used = 0;      // of them written: the rest is internal fragmentation
+  int64_t slots_used = 0;       // of them written: the rest is internal fragmentation
   int64_t swapped_bytes = 0;
   int64_t preemptions = 0;
 };
@@ -50,13 +50,13 @@ struct EngineStats {
 // What one row of one layer read. Called inside the step: copy what you keep.
 struct SelectionTrace {
   RequestId request;
-  int32_t index = 0;          // answer
-  int64_t position = 0;       // of the row's token
+  int32_t index = 0;     // answer
+  int64_t position = 0;  // of the row's token
   LayerIdx layer;
   const Selection* selection = nullptr;  // Kind::all for dense
-  int32_t row = 0;            // row of the Selection
-  int32_t blocks = 0;         // blocks the row could see
-  bool prefill = false;       // a row of a prompt, else of a question or answer
+  int32_t row = 0;                       // row of the Selection
+  int32_t blocks = 0;                    // blocks the row could see
+  bool prefill = false;                  // a row of a prompt, else of a question or answer
   // [kv_heads, blocks] share of the true attention (the softmax over all keys, mean over the head's query heads) on each block;
   // null unless Request::trace_mass asked for it, for rows that produce tokens of the answer, in layers without a window.
   const float* block_mass = nullptr;

@@ -27,38 +27,38 @@ enum class LatePolicy : uint8_t {
 
 // Options of the GSA family (UCM's names and defaults; docs/algorithms.md says where ours differ).
 struct GsaOptions {
-  double sparse_ratio = 0.3;     // share of blocks kept when there is no token budget
-  int32_t budget_tokens = 0;     // tokens kept; 0: by ratio
-  int32_t init_window_sz = 1;    // first blocks, always kept
-  int32_t local_window_sz = 2;   // last blocks, always kept (the partial one is the last)
+  double sparse_ratio = 0.3;    // share of blocks kept when there is no token budget
+  int32_t budget_tokens = 0;    // tokens kept; 0: by ratio
+  int32_t init_window_sz = 1;   // first blocks, always kept
+  int32_t local_window_sz = 2;  // last blocks, always kept (the partial one is the last)
   int32_t min_blocks = 4;
-  int32_t hash_bits = 128;       // 64, 128 or 256
+  int32_t hash_bits = 128;  // 64, 128 or 256
   uint64_t hash_seed = 7;
-  bool average_group = false;    // average the query over the group before encoding
-  bool share_heads = false;      // one selection for all KV heads
+  bool average_group = false;         // average the query over the group before encoding
+  bool share_heads = false;           // one selection for all KV heads
   std::vector<int32_t> dense_layers;  // layers that read everything
   std::vector<int32_t> reuse_layers;  // layers that reuse the selection of the nearest layer before them
   // Method gsa alone:
   GsaRepresentation representation = GsaRepresentation::hash;
-  bool overlap = false;          // the scores of one step select for the next
-  bool prefetch = true;          // name blocks that later steps will want; false: retrieval on demand (ESA's way)
-  int32_t prefetch_ahead = 2;    // steps for which a choice counts as a guess of the next ones
-  int32_t prefetch_workers = 4;         // threads
-  int32_t max_pending_prefetch = 64;    // queued tasks
-  int32_t prefetch_cache_size = 1000;   // blocks
+  bool overlap = false;                // the scores of one step select for the next
+  bool prefetch = true;                // name blocks that later steps will want; false: retrieval on demand (ESA's way)
+  int32_t prefetch_ahead = 2;          // steps for which a choice counts as a guess of the next ones
+  int32_t prefetch_workers = 4;        // threads
+  int32_t max_pending_prefetch = 64;   // queued tasks
+  int32_t prefetch_cache_size = 1000;  // blocks
   LatePolicy late_policy = LatePolicy::exact;
 };
 
 // Options of XAttention (its published names and defaults; docs/xattention.md).
 struct XAttentionOptions {
-  int32_t stride = 16;        // tokens of a cell: 4, 8, 16, 32 or 64; 8 sees more, at twice the cost
-  int32_t block_size = 128;   // tokens of a block that is read or not: 64 or 128
-  double norm = 1.0;          // divides the estimate's scores: above 1 spreads them
-  double threshold = 0.9;     // share of a row of blocks' estimated sum that is read; 1: everything
+  int32_t stride = 16;                          // tokens of a cell: 4, 8, 16, 32 or 64; 8 sees more, at twice the cost
+  int32_t block_size = 128;                     // tokens of a block that is read or not: 64 or 128
+  double norm = 1.0;                            // divides the estimate's scores: above 1 spreads them
+  double threshold = 0.9;                       // share of a row of blocks' estimated sum that is read; 1: everything
   std::vector<std::vector<double>> thresholds;  // [layer][head], or [layer][1]; empty: `threshold` everywhere
-  int32_t sink_blocks = 1;    // first blocks, always read
-  bool group_vote = false;    // one list per KV head: the blocks that half of its query heads selected
-  int64_t min_context = 4096;  // tiles of 128 tokens that end at or below it are read densely
+  int32_t sink_blocks = 1;                      // first blocks, always read
+  bool group_vote = false;                      // one list per KV head: the blocks that half of its query heads selected
+  int64_t min_context = 4096;                   // tiles of 128 tokens that end at or below it are read densely
 };
 
 // Index space in which DSA also leaves its choice, beside the Selection (which is always of positions).
@@ -67,10 +67,10 @@ enum class DsaTransform : uint8_t { none, paged, ragged };
 // Options of DSA, the indexer of DeepSeek-V3.2 and GLM-5 (docs/dsa.md).
 struct DsaOptions {
   IndexPrecision precision = IndexPrecision::exact;  // of index keys and queries
-  int32_t topk = 0;             // tokens a row reads; 0: the model's index_topk, which is also the most
+  int32_t topk = 0;                                  // tokens a row reads; 0: the model's index_topk, which is also the most
   DsaTransform transform = DsaTransform::none;
-  bool fuse_topk = true;        // transform in the last stage of the choice; false: after it
-  bool materialize = false;     // write the scores out, in chunks (the oracle of the streaming choice)
+  bool fuse_topk = true;                   // transform in the last stage of the choice; false: after it
+  bool materialize = false;                // write the scores out, in chunks (the oracle of the streaming choice)
   int64_t prefix_chunk_capacity = 131072;  // tokens of a chunk of prefixes, over the whole batch
 };
 
@@ -87,31 +87,31 @@ enum class NumericsChoice : uint8_t { automatic, f32, bf16 };
 
 struct EngineOptions {
   std::string model_dir;
-  std::string device = "auto";              // auto (a GPU if there is one), cpu, cuda
-  int32_t block_size = 16;                  // tokens a KV block holds
-  DType kv_cache_dtype = DType::bf16;       // bf16, f16, f32; fp8_e4m3 on a GPU
-  int64_t kv_cache_memory_bytes = 0;        // most bytes of KV (all planes); 0: what max_num_seqs and memory allow
+  std::string device = "auto";                  // auto (a GPU if there is one), cpu, cuda
+  int32_t block_size = 16;                      // tokens a KV block holds
+  DType kv_cache_dtype = DType::bf16;           // bf16, f16, f32; fp8_e4m3 on a GPU
+  int64_t kv_cache_memory_bytes = 0;            // most bytes of KV (all planes); 0: what max_num_seqs and memory allow
   int64_t swap_space_bytes = int64_t{4} << 30;  // RAM outside the pool for preempted sparse sequences
-  int64_t max_model_len = 0;                // 0: the model's max_position_embeddings
-  int32_t max_num_batched_tokens = 0;       // tokens of one step, the chunk of a prefill; 0: 512 on a CPU, 2048 on a GPU
-  int32_t max_num_seqs = 64;                // sequences of one step
-  int32_t threads = 0;                      // 0: the cores this process may use
+  int64_t max_model_len = 0;                    // 0: the model's max_position_embeddings
+  int32_t max_num_batched_tokens = 0;           // tokens of one step, the chunk of a prefill; 0: 512 on a CPU, 2048 on a GPU
+  int32_t max_num_seqs = 64;                    // sequences of one step
+  int32_t threads = 0;                          // 0: the cores this process may use
   NumericsChoice numerics = NumericsChoice::automatic;
   std::vector<MethodOptions> methods = {MethodOptions{}};  // "dense" is always there
   // For requests that name none: labels, or names of methods with their default options. auto: what the model was trained
   // for (dense, but for models with an indexer).
-  std::string decode_method = "auto";       // of questions and answers
-  std::string prefill_method = "auto";      // of prompts
-  int32_t sparse_min_context = 1024;        // below: dense, whatever the method
-  int32_t sparse_extend_max_tokens = 256;   // a question up to this long goes through the decode method
-  int64_t max_step_kv_blocks = 0;           // most KV blocks that a step's decode rows read together; 0: no limit
+  std::string decode_method = "auto";      // of questions and answers
+  std::string prefill_method = "auto";     // of prompts
+  int32_t sparse_min_context = 1024;       // below: dense, whatever the method
+  int32_t sparse_extend_max_tokens = 256;  // a question up to this long goes through the decode method
+  int64_t max_step_kv_blocks = 0;          // most KV blocks that a step's decode rows read together; 0: no limit
   bool enable_prefix_caching = true;
-  bool dummy_weights = false;               // random weights of config.json's shape (benchmarks)
-  uint64_t seed = 0;                        // of dummy weights and of unseeded sampling
-  std::string chat_template_kwargs;         // a JSON object of template variables for every prompt: {"enable_thinking": false}
-  std::string tenant_salt;                  // part of every block's key
-  bool use_reference_ops = false;           // the scalar kernels (tests)
-  bool cuda_graphs = true;                  // decode steps replay captured graphs
+  bool dummy_weights = false;        // random weights of config.json's shape (benchmarks)
+  uint64_t seed = 0;                 // of dummy weights and of unseeded sampling
+  std::string chat_template_kwargs;  // a JSON object of template variables for every prompt: {"enable_thinking": false}
+  std::string tenant_salt;           // part of every block's key
+  bool use_reference_ops = false;    // the scalar kernels (tests)
+  bool cuda_graphs = true;           // decode steps replay captured graphs
 };
 
 }  // namespace fovea

@@ -28,18 +28,18 @@ struct SamplingParams {
 };
 
 struct Request {
-  std::vector<TokenId> prompt;      // never empty, not even with fork_of
+  std::vector<TokenId> prompt;  // never empty, not even with fork_of
   SamplingParams sampling;
-  std::string decode_method;        // label of a method; empty: the engine's
-  std::string prefill_method;       // likewise; a fork continues its parent's
-  int32_t budget_tokens = 0;        // 0: the method's own budget
-  std::string fairness_key;         // requests of one key are served in order, keys in turn
+  std::string decode_method;   // label of a method; empty: the engine's
+  std::string prefill_method;  // likewise; a fork continues its parent's
+  int32_t budget_tokens = 0;   // 0: the method's own budget
+  std::string fairness_key;    // requests of one key are served in order, keys in turn
   // Keep the sequence's blocks when it is finished, until release(): a document that questions fork.
   bool hold = false;
   // The prompt continues this held request's tokens instead of standing alone.
   std::optional<RequestId> fork_of;
-  bool trace = false;               // report Selections to the engine's trace callback
-  bool trace_mass = false;          // and the true attention mass of blocks for the answer's rows; costs dense attention; CPU only
+  bool trace = false;       // report Selections to the engine's trace callback
+  bool trace_mass = false;  // and the true attention mass of blocks for the answer's rows; costs dense attention; CPU only
 };
 
 enum class FinishReason : uint8_t { none, stop, length, aborted, failed };
@@ -48,8 +48,8 @@ const char* finish_reason_name(FinishReason reason);
 
 // Counted, never estimated. "Sparse path": steps of question and answer rows that went through the decode method.
 struct RequestStats {
-  int64_t prompt_tokens = 0;       // the parent's included
-  int64_t cached_tokens = 0;       // of them found in the prefix cache or a parent
+  int64_t prompt_tokens = 0;  // the parent's included
+  int64_t cached_tokens = 0;  // of them found in the prefix cache or a parent
   int64_t output_tokens = 0;
   int64_t preemptions = 0;
   int64_t rows_by_method = 0;      // question and answer rows through the decode method
@@ -60,16 +60,14 @@ struct RequestStats {
   // Counted where the host sees Selections (the CPU); else 0.
   int64_t prefill_pairs_read = 0;
   int64_t prefill_pairs_dense = 0;
-  int64_t context_tokens = 0;      // prompt and output at the end
-  double queue_s = 0;              // submitted to first scheduled
-  double ttft_s = 0;               // submitted to first token
-  double decode_s = 0;             // first token to last
+  int64_t context_tokens = 0;  // prompt and output at the end
+  double queue_s = 0;          // submitted to first scheduled
+  double ttft_s = 0;           // submitted to first token
+  double decode_s = 0;         // first token to last
   double kv_bytes_share() const {
     return kv_bytes_dense == 0 ? 1.0 : double(kv_bytes_read + summary_bytes_read) / double(kv_bytes_dense);
   }
-  double prefill_share() const {
-    return prefill_pairs_dense == 0 ? 1.0 : double(prefill_pairs_read) / double(prefill_pairs_dense);
-  }
+  double prefill_share() const { return prefill_pairs_dense == 0 ? 1.0 : double(prefill_pairs_read) / double(prefill_pairs_dense); }
 };
 
 // Blocks that a request's next steps may read and that do not lie in the pool.
@@ -82,29 +80,29 @@ enum class PrefetchState : uint8_t {
 // One answer of a live request as it stands between two steps (UCM's GSAReqStat).
 struct SparseRequestState {
   RequestId request_id;
-  int32_t index = 0;                // which of the n answers; until the prompt is computed they share the first one's blocks
-  int64_t scheduled_tokens = 0;     // rows it had in the last step that it took part in
-  int64_t computed_tokens = 0;      // tokens whose K and V are in the cache
-  std::vector<BlockId> block_ids;   // of its tokens, in order; empty while it waits or is swapped out
+  int32_t index = 0;                      // which of the n answers; until the prompt is computed they share the first one's blocks
+  int64_t scheduled_tokens = 0;           // rows it had in the last step that it took part in
+  int64_t computed_tokens = 0;            // tokens whose K and V are in the cache
+  std::vector<BlockId> block_ids;         // of its tokens, in order; empty while it waits or is swapped out
   std::vector<std::string> block_hashes;  // content keys in hex of its first blocks: those that are full and were prefilled
   // Logical blocks that its last question or answer row read in any layer that does not read everything by policy, ascending.
   // Empty on a GPU: selections stay on the device.
   std::vector<int32_t> selected_blocks;
   PrefetchState prefetch = PrefetchState::none;
-  int64_t bytes_read = 0;           // K, V and summaries, of question and answer rows
-  int64_t bytes_saved = 0;          // what dense attention would have read beyond that
+  int64_t bytes_read = 0;   // K, V and summaries, of question and answer rows
+  int64_t bytes_saved = 0;  // what dense attention would have read beyond that
 };
 
 // One event of one answer. Text never ends in half a character and never holds part of a stop string.
 struct Output {
   RequestId request;
-  int32_t index = 0;                // which of the n answers
-  std::vector<TokenId> tokens;      // new since the last event
-  std::string text;                 // likewise
+  int32_t index = 0;            // which of the n answers
+  std::vector<TokenId> tokens;  // new since the last event
+  std::string text;             // likewise
   bool finished = false;
   FinishReason reason = FinishReason::none;
-  Status error;                     // with FinishReason::failed
-  RequestStats stats;               // whole when finished
+  Status error;        // with FinishReason::failed
+  RequestStats stats;  // whole when finished
 };
 
 }  // namespace fovea

@@ -13,10 +13,10 @@ namespace fovea {
 
 struct Question {
   std::string text;
-  std::string decode_method;   // empty: the engine's
-  int32_t budget_tokens = 0;   // 0: the method's own
+  std::string decode_method;  // empty: the engine's
+  int32_t budget_tokens = 0;  // 0: the method's own
   bool trace = false;
-  bool trace_mass = false;     // with it, the true attention mass of blocks
+  bool trace_mass = false;  // with it, the true attention mass of blocks
 };
 
 struct Answer {

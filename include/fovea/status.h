@@ -60,9 +60,7 @@ class [[nodiscard]] Status {
   }
 
   // The same error, its message led by `where: ` (a file, a request); ok stays ok.
-  Status with_context(const std::string& where) const {
-    return ok() ? Status() : Status(code(), where + ": " + message());
-  }
+  Status with_context(const std::string& where) const { return ok() ? Status() : Status(code(), where + ": " + message()); }
 
  private:
   struct Error {
@@ -76,7 +74,7 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor): return v;
+  Result(T value) : value_(std::move(value)) {}         // NOLINT(google-explicit-constructor): return v;
   Result(Status status) : status_(std::move(status)) {  // NOLINT(google-explicit-constructor): return error;
     assert(!status_.ok() && "a Result made of a Status needs an error");
   }
@@ -111,16 +109,15 @@ class [[nodiscard]] Result {
 }  // namespace fovea
 
 // FOVEA_TRY(expr): return the error of a Status or Result expression, if it has one.
-#define FOVEA_TRY(expr)                                                 \
-  do {                                                                  \
-    if (auto fovea_try_ = (expr); !fovea_try_.ok())                     \
-      return ::fovea::internal_status::take(std::move(fovea_try_));     \
+#define FOVEA_TRY(expr)                                                                                           \
+  do {                                                                                                            \
+    if (auto fovea_try_ = (expr); !fovea_try_.ok()) return ::fovea::internal_status::take(std::move(fovea_try_)); \
   } while (0)
 
 // FOVEA_ASSIGN(auto x, expr): x is the value of a Result, or its error is returned.
 #define FOVEA_ASSIGN(lhs, expr) FOVEA_ASSIGN_IMPL_(FOVEA_CONCAT_(fovea_result_, __LINE__), lhs, expr)
-#define FOVEA_ASSIGN_IMPL_(tmp, lhs, expr)    \
-  auto tmp = (expr);                          \
+#define FOVEA_ASSIGN_IMPL_(tmp, lhs, expr)       \
+  auto tmp = (expr);                             \
   if (!tmp.ok()) return std::move(tmp).status(); \
   lhs = std::move(tmp).value()
 #define FOVEA_CONCAT_(a, b) FOVEA_CONCAT2_(a, b)

@@ -31,13 +31,20 @@ constexpr size_t dtype_bytes(DType t) {
 
 constexpr std::string_view dtype_name(DType t) {
   switch (t) {
-    case DType::f32: return "f32";
-    case DType::f16: return "f16";
-    case DType::bf16: return "bf16";
-    case DType::fp8_e4m3: return "fp8_e4m3";
-    case DType::u64: return "u64";
-    case DType::i32: return "i32";
-    case DType::u8: return "u8";
+    case DType::f32:
+      return "f32";
+    case DType::f16:
+      return "f16";
+    case DType::bf16:
+      return "bf16";
+    case DType::fp8_e4m3:
+      return "fp8_e4m3";
+    case DType::u64:
+      return "u64";
+    case DType::i32:
+      return "i32";
+    case DType::u8:
+      return "u8";
   }
   return "?";
 }
@@ -51,11 +58,11 @@ struct StrongId {
   constexpr auto operator<=>(const StrongId&) const = default;
 };
 
-using BlockId = StrongId<struct BlockTag>;      // a column of the KV pool, over all planes
-using SlotId = StrongId<struct SlotTag>;        // where a block's K and V lie in a pool smaller than the context
-using LayerIdx = StrongId<struct LayerTag>;     // 0-based transformer layer
-using KvHeadIdx = StrongId<struct KvHeadTag>;   // 0-based KV head
-using PlaneIdx = StrongId<struct PlaneTag>;     // 0-based plane of a KV cache
+using BlockId = StrongId<struct BlockTag>;     // a column of the KV pool, over all planes
+using SlotId = StrongId<struct SlotTag>;       // where a block's K and V lie in a pool smaller than the context
+using LayerIdx = StrongId<struct LayerTag>;    // 0-based transformer layer
+using KvHeadIdx = StrongId<struct KvHeadTag>;  // 0-based KV head
+using PlaneIdx = StrongId<struct PlaneTag>;    // 0-based plane of a KV cache
 using RequestId = StrongId<struct RequestTag, uint64_t>;
 using SequenceId = StrongId<struct SequenceTag, uint64_t>;  // one answer of a request (n answers: n sequences)
 
@@ -81,8 +88,8 @@ struct ModelShape {
   // DSA's indexer; 0 where the model has none.
   int32_t index_heads = 0;
   int32_t index_dim = 0;
-  int32_t index_topk = 0;                     // tokens
-  std::vector<int32_t> shared_index_layers;   // layers without an indexer: they read what the one before chose
+  int32_t index_topk = 0;                    // tokens
+  std::vector<int32_t> shared_index_layers;  // layers without an indexer: they read what the one before chose
 };
 
 }  // namespace fovea

@@ -15,12 +15,11 @@ class Arena {
  public:
   static constexpr size_t kAlign = 64;  // a cache line, and the widest vector
 
-  explicit Arena(size_t bytes)
-      : base_(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{4096}))), bytes_(bytes) {}
+  explicit Arena(size_t bytes) : base_(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{4096}))), bytes_(bytes) {}
   // Over memory of the caller's, aligned to kAlign.
   Arena(void* memory, size_t bytes) : base_(static_cast<std::byte*>(memory)), bytes_(bytes), owned_(false) {}
   ~Arena() {
-    if (owned_) ::operator delete(base_, std::align_val_t{4096});
+    if (owned_) ::operator delete (base_, std::align_val_t{4096});
   }
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;

@@ -14,8 +14,8 @@ namespace fovea {
 }  // namespace fovea
 
 // On in every build: a corrupt step is worse than a stopped one.
-#define FOVEA_CHECK(cond) \
-  do {                    \
+#define FOVEA_CHECK(cond)                                          \
+  do {                                                             \
     if (!(cond)) ::fovea::check_failed(#cond, __FILE__, __LINE__); \
   } while (0)
 

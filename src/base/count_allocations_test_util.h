@@ -15,7 +15,8 @@ inline int64_t heap_allocations() { return g_heap_allocations.load(); }
 
 inline void* counted_allocation(size_t bytes, size_t align) {
   g_heap_allocations.fetch_add(1, std::memory_order_relaxed);
-  void* p = align > alignof(std::max_align_t) ? std::aligned_alloc(align, (bytes + align - 1) / align * align) : std::malloc(bytes ? bytes : 1);
+  void* p = align > alignof(std::max_align_t) ? std::aligned_alloc(align, (bytes + align - 1) / align * align)
+                                              : std::malloc(bytes ? bytes : 1);
   if (!p) throw std::bad_alloc();
   return p;
 }
@@ -26,8 +27,12 @@ inline void* counted_allocation(size_t bytes, size_t align) {
 
 FOVEA_NOINLINE void* operator new(size_t n) { return fovea::testing::counted_allocation(n, 0); }
 FOVEA_NOINLINE void* operator new[](size_t n) { return fovea::testing::counted_allocation(n, 0); }
-FOVEA_NOINLINE void* operator new(size_t n, std::align_val_t a) { return fovea::testing::counted_allocation(n, static_cast<size_t>(a)); }
-FOVEA_NOINLINE void* operator new[](size_t n, std::align_val_t a) { return fovea::testing::counted_allocation(n, static_cast<size_t>(a)); }
+FOVEA_NOINLINE void* operator new(size_t n, std::align_val_t a) {
+  return fovea::testing::counted_allocation(n, static_cast<size_t>(a));
+}
+FOVEA_NOINLINE void* operator new[](size_t n, std::align_val_t a) {
+  return fovea::testing::counted_allocation(n, static_cast<size_t>(a));
+}
 FOVEA_NOINLINE void operator delete(void* p) noexcept { std::free(p); }
 FOVEA_NOINLINE void operator delete[](void* p) noexcept { std::free(p); }
 FOVEA_NOINLINE void operator delete(void* p, size_t) noexcept { std::free(p); }

@@ -27,7 +27,8 @@ class ThreadPool {
   template <typename Fn>
   void parallel_for(int64_t tasks, Fn&& fn) {
     using F = std::remove_reference_t<Fn>;
-    run(tasks, [](void* f, int64_t task, int worker) { (*static_cast<F*>(f))(task, worker); },
+    run(
+        tasks, [](void* f, int64_t task, int worker) { (*static_cast<F*>(f))(task, worker); },
         const_cast<void*>(static_cast<const void*>(&fn)));
   }
 

@@ -13,7 +13,7 @@ namespace fovea {
 struct OpsBenchOptions {
   int threads = 2;
   int rounds = 60;
-  int64_t depth = 32768;      // tokens of context
+  int64_t depth = 32768;  // tokens of context
   int32_t budget_tokens = 512;
 };
 

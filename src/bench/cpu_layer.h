@@ -22,16 +22,16 @@ class CpuLayer {
   struct Shape {
     int32_t head_dim = 128;
     int64_t tokens = 32768;
-    int32_t rows = 1;                // query rows: the sequence's last, at most kRowsMax
-    int32_t hash_bits = 0;           // a code of each key too; 0: none
-    int32_t xattention_stride = 0;   // the least that will be asked for; 0: none
+    int32_t rows = 1;               // query rows: the sequence's last, at most kRowsMax
+    int32_t hash_bits = 0;          // a code of each key too; 0: none
+    int32_t xattention_stride = 0;  // the least that will be asked for; 0: none
   };
   static Result<std::unique_ptr<CpuLayer>> make(const Shape& shape, Numerics numerics, ThreadPool& pool);
 
   AttentionParams attention();
-  KvView kv() const;                             // with its page table
+  KvView kv() const;  // with its page table
   CodesView codes() const { return codes_; }
-  const float* q() const { return q_.data(); }   // [kRowsMax, kHeads, head_dim]
+  const float* q() const { return q_.data(); }  // [kRowsMax, kHeads, head_dim]
   const int32_t* q_indptr() const { return indptr_; }
   const int32_t* len() const { return &len_; }
   CpuOps& ops() { return *ops_; }

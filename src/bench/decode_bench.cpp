@@ -136,11 +136,13 @@ Result<Report> bench_decode(const DecodeBenchOptions& options) {
   EngineImpl& engine = dynamic_cast<EngineImpl&>(*made);
   DecodeBench bench(engine, o);
   Report report;
-  report.note(engine.model().architecture + ", " + std::to_string(engine.model().parameters / 1000000) + " M parameters, " + engine.backend());
+  report.note(engine.model().architecture + ", " + std::to_string(engine.model().parameters / 1000000) + " M parameters, " +
+              engine.backend());
 
   if (o.prefill_tokens > 0) {
     FOVEA_ASSIGN(const double s, bench.prefill_s(o.prefill_tokens));
-    report.add({"prefill of " + std::to_string(o.prefill_tokens) + " tokens", static_cast<double>(o.prefill_tokens) / s, "tok/s", "", 0, 0});
+    report.add({"prefill of " + std::to_string(o.prefill_tokens) + " tokens", static_cast<double>(o.prefill_tokens) / s, "tok/s",
+                "", 0, 0});
   }
   for (int64_t d : o.depths) FOVEA_TRY(bench.hold(d));
   std::map<std::pair<int64_t, std::string>, double> best;
@@ -156,7 +158,8 @@ Result<Report> bench_decode(const DecodeBenchOptions& options) {
   const double first = best.at({o.depths[0], "dense"});
   for (const auto& [key, s] : best) {
     const RequestStats& r = stats.at(key);
-    report.add({key.second + " decode at " + std::to_string(key.first) + " tokens, " + std::to_string(static_cast<int>(100 * r.kv_bytes_share() + 0.5)) + " % of KV bytes",
+    report.add({key.second + " decode at " + std::to_string(key.first) + " tokens, " +
+                    std::to_string(static_cast<int>(100 * r.kv_bytes_share() + 0.5)) + " % of KV bytes",
                 s * 1e3, "ms/tok", "dense step at " + std::to_string(o.depths[0]), first * 1e3, s / first});
     report.add({key.second + " decode at " + std::to_string(key.first) + " tokens", 1 / s, "tok/s", "", 0, 0});
   }

@@ -29,10 +29,12 @@ class GpuOpsBench {
 
  private:
   Status dense_decode(int32_t batch, int64_t tokens, int32_t head_dim) {
-    FOVEA_ASSIGN(const auto g, GpuLayers::make({.layers = 2, .seqs = batch, .tokens = tokens, .head_dim = head_dim}, device_, stream_));
+    FOVEA_ASSIGN(const auto g,
+                 GpuLayers::make({.layers = 2, .seqs = batch, .tokens = tokens, .head_dim = head_dim}, device_, stream_));
     FOVEA_ASSIGN(const double s, g->time_op(&GpuLayers::dense, rounds_));
-    report_->rate("dense decode, batch " + std::to_string(batch) + ", " + std::to_string(tokens) + " tokens, d " + std::to_string(head_dim),
-                  g->kv_bytes() / s / 1e12, "TB/s", "read sweep", bandwidth_ / 1e12);
+    report_->rate(
+        "dense decode, batch " + std::to_string(batch) + ", " + std::to_string(tokens) + " tokens, d " + std::to_string(head_dim),
+        g->kv_bytes() / s / 1e12, "TB/s", "read sweep", bandwidth_ / 1e12);
     report_->add({"  its time", s * 1e6, "us", "", 0, 0});
     return {};
   }
@@ -42,30 +44,34 @@ class GpuOpsBench {
     FOVEA_ASSIGN(const auto g, GpuLayers::make({.layers = 12, .seqs = 1, .tokens = 131072}, device_, stream_));
     FOVEA_ASSIGN(const double s, g->time_op(&GpuLayers::select, rounds_));
     const double bytes = 131072.0 * 8 * 16;
-    report_->add({"selection, batch 1, 131072 tokens, 8 KV heads, 128 bits", s * 1e6, "us", "a read of its codes", bytes / bandwidth_ * 1e6,
-                  s / (bytes / bandwidth_)});
+    report_->add({"selection, batch 1, 131072 tokens, 8 KV heads, 128 bits", s * 1e6, "us", "a read of its codes",
+                  bytes / bandwidth_ * 1e6, s / (bytes / bandwidth_)});
     return {};
   }
 
   Status sparse_decode() {
-    FOVEA_ASSIGN(const auto g, GpuLayers::make({.layers = 4, .seqs = 8, .tokens = 131072, .budget_tokens = 2048}, device_, stream_));
+    FOVEA_ASSIGN(const auto g,
+                 GpuLayers::make({.layers = 4, .seqs = 8, .tokens = 131072, .budget_tokens = 2048}, device_, stream_));
     FOVEA_ASSIGN(const double dense, g->time_op(&GpuLayers::dense, rounds_));
     FOVEA_ASSIGN(const double select, g->time_op(&GpuLayers::select, rounds_));
     FOVEA_ASSIGN(const double sparse, g->time_op(&GpuLayers::sparse, rounds_));
     const std::string at = ", batch 8, 131072 tokens";
     report_->add({"dense decode" + at, dense * 1e6, "us", "", 0, 0});
     report_->add({"selection" + at, select * 1e6, "us", "time of dense attention", dense * 1e6, select / dense});
-    report_->add({"sparse attention, 2048 tokens" + at, sparse * 1e6, "us", "time of dense attention", dense * 1e6, sparse / dense});
+    report_->add(
+        {"sparse attention, 2048 tokens" + at, sparse * 1e6, "us", "time of dense attention", dense * 1e6, sparse / dense});
     report_->add({"speedup of selection + sparse attention" + at, dense / (select + sparse), "x", "", 0, 0});
     return {};
   }
 
   Status prefill(int32_t head_dim, int64_t tokens, int32_t rows) {
-    FOVEA_ASSIGN(const auto g, GpuLayers::make({.layers = 1, .seqs = 1, .tokens = tokens, .head_dim = head_dim, .rows = rows}, device_, stream_));
+    FOVEA_ASSIGN(const auto g,
+                 GpuLayers::make({.layers = 1, .seqs = 1, .tokens = tokens, .head_dim = head_dim, .rows = rows}, device_, stream_));
     FOVEA_ASSIGN(const double s, g->time_op(&GpuLayers::prefill, rounds_ < 10 ? rounds_ : 10));
     const double pairs = rows * (static_cast<double>(tokens) - (rows - 1) / 2.0);
-    report_->add({"prefill attention, " + std::to_string(rows) + " rows at " + std::to_string(tokens) + ", d " + std::to_string(head_dim),
-                  4.0 * pairs * 32 * head_dim / s / 1e12, "TFLOP/s", "", 0, 0});
+    report_->add(
+        {"prefill attention, " + std::to_string(rows) + " rows at " + std::to_string(tokens) + ", d " + std::to_string(head_dim),
+         4.0 * pairs * 32 * head_dim / s / 1e12, "TFLOP/s", "", 0, 0});
     return {};
   }
 
@@ -82,7 +88,8 @@ Result<Report> bench_gpu_ops(const OpsBenchOptions& options) {
   FOVEA_ASSIGN(const std::unique_ptr<Device> device, make_cuda_device());
   const std::unique_ptr<Stream> stream = device->make_stream();
   Report report;
-  report.note(device->description() + "; bf16 K and V, 32 query and 8 KV heads, blocks of 16; medians over replays of captured graphs");
+  report.note(device->description() +
+              "; bf16 K and V, 32 query and 8 KV heads, blocks of 16; medians over replays of captured graphs");
   FOVEA_TRY(GpuOpsBench(options, *device, *stream, &report).run());
   return report;
 }

@@ -101,7 +101,8 @@ Status GpuLayers::place() {
 
 CodesView GpuLayers::codes(int32_t layer) const {
   const int64_t words = int64_t{s_.block_size} * s_.bits / 64;
-  return {reinterpret_cast<uint64_t*>(cache_->plane(*cache_->find_plane("codes"), LayerIdx{layer})), s_.kv_heads * words, words, codec_};
+  return {reinterpret_cast<uint64_t*>(cache_->plane(*cache_->find_plane("codes"), LayerIdx{layer})), s_.kv_heads * words, words,
+          codec_};
 }
 
 Status GpuLayers::fill() {

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "device/device.h"
-#include "kernels/ops/ops.h"
 #include "kernels/common/hash_rotation.h"
+#include "kernels/ops/ops.h"
 #include "kv/kv_cache.h"
 
 #include <functional>
@@ -22,7 +22,7 @@ struct GpuLayersShape {
   int32_t head_dim = 128;
   int32_t block_size = 16;
   int32_t bits = 128;
-  int32_t rows = 1;            // query rows a sequence: its last
+  int32_t rows = 1;  // query rows a sequence: its last
   int32_t budget_tokens = 2048;
 };
 

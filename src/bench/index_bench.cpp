@@ -22,7 +22,8 @@ constexpr int32_t kGemmRows = 512, kGemmK = 1024, kGemmN = 2048;
 
 class IndexProblem {
  public:
-  IndexProblem(int32_t heads, int32_t rows, int64_t depth, ThreadPool& pool) : heads_(heads), rows_(rows), depth_(depth), pool_(pool) {
+  IndexProblem(int32_t heads, int32_t rows, int64_t depth, ThreadPool& pool)
+      : heads_(heads), rows_(rows), depth_(depth), pool_(pool) {
     std::mt19937 rng(heads);
     std::normal_distribution<float> normal;
     table_.resize(depth / kBlock);
@@ -88,7 +89,8 @@ class IndexProblem {
 // A float32 product through linear(), to know its rate.
 class Gemm {
  public:
-  explicit Gemm(ThreadPool& pool) : ops_(make_cpu_ops(pool, Numerics::f32)), x_(kGemmRows * kGemmK, 0.5f), out_(kGemmRows * kGemmN) {
+  explicit Gemm(ThreadPool& pool)
+      : ops_(make_cpu_ops(pool, Numerics::f32)), x_(kGemmRows * kGemmK, 0.5f), out_(kGemmRows * kGemmN) {
     w_.assign(int64_t{kGemmN} * kGemmK, 0.25f);
   }
   Status prepare() {
@@ -119,9 +121,11 @@ class Gemm {
 void report_prefill(IndexProblem& problem, Gemm& gemm, int32_t heads, int64_t depth, int rounds, Report* report) {
   const std::vector<double> s =
       time_in_turn({[&] { gemm.run(problem.flops()); }, [&] { problem.stream(); }, [&] { problem.materialise(); }}, rounds);
-  const std::string at = ", " + std::to_string(heads) + " heads, " + std::to_string(kRows) + " rows, " + std::to_string(depth) + " tokens";
+  const std::string at =
+      ", " + std::to_string(heads) + " heads, " + std::to_string(kRows) + " rows, " + std::to_string(depth) + " tokens";
   const double products_ms = s[0] * problem.flops() / (Gemm::repeats(problem.flops()) * Gemm::flops()) * 1e3;
-  report->add({"index top-k, streaming" + at, s[1] * 1e3, "ms", "products at the f32 GEMM rate", products_ms, s[1] * 1e3 / products_ms});
+  report->add(
+      {"index top-k, streaming" + at, s[1] * 1e3, "ms", "products at the f32 GEMM rate", products_ms, s[1] * 1e3 / products_ms});
   report->add({"index top-k, logits written" + at, s[2] * 1e3, "ms", "time of streaming", s[1] * 1e3, s[2] / s[1]});
   report->add({"index top-k, scratch of streaming" + at, problem.scratch_mb(), "MB", "logits matrix", problem.logits_mb(),
                problem.scratch_mb() / problem.logits_mb()});

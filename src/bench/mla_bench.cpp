@@ -1,9 +1,9 @@
 #include "bench/mla_bench.h"
 
 #include "device/stream.h"
+#include "kernels/common/convert.h"
 #include "kernels/cpu/ceilings.h"
 #include "kernels/cpu/cpu_ops.h"
-#include "kernels/common/convert.h"
 
 #include <algorithm>
 #include <memory>
@@ -56,8 +56,7 @@ class LatentCache {
 // The last `rows` rows of the sequence, dense or each through a list of kChosen random tokens.
 class Attention {
  public:
-  static Result<std::unique_ptr<Attention>> make(LatentCache& cache, int32_t heads, int32_t rows, bool sparse,
-                                                 ThreadPool& pool) {
+  static Result<std::unique_ptr<Attention>> make(LatentCache& cache, int32_t heads, int32_t rows, bool sparse, ThreadPool& pool) {
     std::unique_ptr<Attention> a(new Attention(cache, heads, rows, sparse));
     a->ops_ = make_cpu_ops(pool, Numerics::f32);
     OpsLimits limits;

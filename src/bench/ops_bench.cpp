@@ -35,7 +35,11 @@ class OneLayer {
 
  private:
   OneLayer(std::unique_ptr<CpuLayer> layer, int32_t head_dim, int32_t blocks)
-      : layer_(std::move(layer)), head_dim_(head_dim), k_blocks_(blocks), units_(CpuLayer::kKvHeads * blocks), counts_(CpuLayer::kKvHeads) {
+      : layer_(std::move(layer)),
+        head_dim_(head_dim),
+        k_blocks_(blocks),
+        units_(CpuLayer::kKvHeads * blocks),
+        counts_(CpuLayer::kKvHeads) {
     HashSelectParams& s = selection_params_;
     s.rows = 1;
     s.num_heads = CpuLayer::kHeads;
@@ -71,7 +75,8 @@ class OneLayer {
 }  // namespace
 
 Result<Report> bench_ops(const OpsBenchOptions& o) {
-  if (o.depth < 1024 || o.depth % 512) return Status::invalid_argument("--depth " + std::to_string(o.depth) + ": a multiple of 512, at least 1024");
+  if (o.depth < 1024 || o.depth % 512)
+    return Status::invalid_argument("--depth " + std::to_string(o.depth) + ": a multiple of 512, at least 1024");
   if (o.budget_tokens < 4 * kBlock || o.budget_tokens > o.depth)
     return Status::invalid_argument("--budget-tokens " + std::to_string(o.budget_tokens) + ": from 64 to the depth");
   ThreadPool pool(o.threads);
@@ -93,8 +98,8 @@ Result<Report> bench_ops(const OpsBenchOptions& o) {
     report.rate("dense decode attention" + at, static_cast<double>(l->kv_bytes()) / s[1] / 1e9, "GB/s", "read sweep", bandwidth);
     report.add({"dense decode attention" + at, s[1] * 1e3, "ms", "", 0, 0});
     report.add({"hash selection" + at, s[3] * 1e3, "ms", "time of dense attention", s[1] * 1e3, s[3] / s[1]});
-    report.add({"sparse attention, " + std::to_string(o.budget_tokens) + " tokens" + at, s[5] * 1e3, "ms", "time of dense attention",
-                s[1] * 1e3, s[5] / s[1]});
+    report.add({"sparse attention, " + std::to_string(o.budget_tokens) + " tokens" + at, s[5] * 1e3, "ms",
+                "time of dense attention", s[1] * 1e3, s[5] / s[1]});
     report.add({"speedup of selection + sparse attention" + at, s[1] / (s[3] + s[5]), "x", "", 0, 0});
   }
   FOVEA_TRY(bench_index(o, pool, bandwidth, &report));

@@ -2,11 +2,11 @@
 #include "bench/bench.h"
 #include "bench/cpu_layer.h"
 #include "device/stream.h"
+#include "kernels/common/convert.h"
 #include "kernels/cpu/ceilings.h"
 #include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/linear/linear_library.h"
-#include "kernels/common/convert.h"
 
 #include <algorithm>
 #include <memory>
@@ -41,12 +41,17 @@ Status bench_linear(const PrefillBenchOptions& o, Numerics numerics, ThreadPool&
     limits.max_n = s.n;
     FOVEA_TRY(ops->prepare(limits));
     FOVEA_TRY(ops->add_linear_shape(s.k, s.n, DType::bf16));
-    FOVEA_ASSIGN(cpu::LibraryGemm best, cpu::LibraryGemm::create(numerics == Numerics::bf16 ? DType::bf16 : DType::f32, o.rows, s.n, s.k, pool.size()));
+    FOVEA_ASSIGN(cpu::LibraryGemm best,
+                 cpu::LibraryGemm::create(numerics == Numerics::bf16 ? DType::bf16 : DType::f32, o.rows, s.n, s.k, pool.size()));
     const LinearWeight weight{weight_view(w.data(), DType::bf16, s.n, s.k), nullptr, out.data()};
     CpuStream stream;
-    const auto t = time_in_turn({[&] { ops->linear({x.data(), o.rows, s.k, &weight, 1}, stream); }, [&] { best.run(pool); }}, o.rounds);
-    report->rate("linear " + std::to_string(s.n) + "x" + std::to_string(s.k) + ", " + std::to_string(o.rows) + " rows", best.flops() / t[0] / 1e9, "GFLOP/s",
-                 "library, packed", best.flops() / t[1] / 1e9);
+    const auto t = time_in_turn({[&] {
+                                   ops->linear({x.data(), o.rows, s.k, &weight, 1}, stream);
+                                 },
+                                 [&] { best.run(pool); }},
+                                o.rounds);
+    report->rate("linear " + std::to_string(s.n) + "x" + std::to_string(s.k) + ", " + std::to_string(o.rows) + " rows",
+                 best.flops() / t[0] / 1e9, "GFLOP/s", "library, packed", best.flops() / t[1] / 1e9);
   }
   return {};
 }
@@ -62,7 +67,8 @@ Result<double> ceiling_gflops(const PrefillBenchOptions& o, Numerics numerics, T
   return flops / s / 1e9;
 }
 
-Status bench_attention(const PrefillBenchOptions& o, Numerics numerics, int32_t d, int64_t depth, ThreadPool& pool, Report* report) {
+Status bench_attention(const PrefillBenchOptions& o, Numerics numerics, int32_t d, int64_t depth, ThreadPool& pool,
+                       Report* report) {
   if (depth < CpuLayer::kRowsMax || depth % CpuLayer::kRowsMax)
     return Status::invalid_argument("--depths " + std::to_string(depth) + ": a multiple of " + std::to_string(CpuLayer::kRowsMax));
   FOVEA_ASSIGN(const auto layer, CpuLayer::make({.head_dim = d, .tokens = depth, .rows = o.rows}, numerics, pool));
@@ -71,8 +77,9 @@ Status bench_attention(const PrefillBenchOptions& o, Numerics numerics, int32_t 
   const double flops = 4.0 * pairs * CpuLayer::kHeads * d;
   const double s = time_in_turn({[&] { layer->ops().paged_prefill(p, layer->stream()); }}, depth > 10000 ? 2 : 3)[0];
   FOVEA_ASSIGN(const double ceiling, ceiling_gflops(o, numerics, pool));
-  report->rate("prefill attention d " + std::to_string(d) + ", " + std::to_string(o.rows) + " rows at " + std::to_string(depth), flops / s / 1e9, "GFLOP/s",
-               numerics == Numerics::bf16 && cpu::cpu_features().amx_bf16 ? "bf16 GEMM" : "FMA peak", ceiling);
+  report->rate("prefill attention d " + std::to_string(d) + ", " + std::to_string(o.rows) + " rows at " + std::to_string(depth),
+               flops / s / 1e9, "GFLOP/s", numerics == Numerics::bf16 && cpu::cpu_features().amx_bf16 ? "bf16 GEMM" : "FMA peak",
+               ceiling);
   return {};
 }
 
@@ -82,7 +89,8 @@ Result<Report> bench_prefill(const PrefillBenchOptions& o) {
   ThreadPool pool(o.threads);
   const Numerics numerics = numerics_of(o.numerics);
   Report report;
-  report.note(std::string("numerics ") + (numerics == Numerics::bf16 ? "bf16" : "f32") + (cpu::cpu_features().amx_bf16 ? ", AMX" : ", no AMX"));
+  report.note(std::string("numerics ") + (numerics == Numerics::bf16 ? "bf16" : "f32") +
+              (cpu::cpu_features().amx_bf16 ? ", AMX" : ", no AMX"));
   FOVEA_TRY(bench_linear(o, numerics, pool, &report));
   for (int32_t d : {64, 128}) {
     for (int64_t depth : o.depths) FOVEA_TRY(bench_attention(o, numerics, d, depth, pool, &report));

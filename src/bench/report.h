@@ -13,9 +13,9 @@ struct Figure {
   std::string name;
   double value = 0;
   std::string unit;
-  std::string against;   // what the ceiling or the comparison is; empty: none
-  double ceiling = 0;    // in `unit`
-  double ratio = 0;      // value / ceiling, or as `against` says
+  std::string against;  // what the ceiling or the comparison is; empty: none
+  double ceiling = 0;   // in `unit`
+  double ratio = 0;     // value / ceiling, or as `against` says
 };
 
 class Report {

@@ -26,7 +26,9 @@ Result<Report> measure(BenchFlags& f) {
   const std::string what = f.what->get_subcommands().at(0)->get_name();
   if (what == "ops") return f.device == "cuda" ? bench_gpu_ops(f.ops) : bench_ops(f.ops);
   if (what == "prefill") {
-    f.prefill.numerics = f.numerics == "f32" ? NumericsChoice::f32 : f.numerics == "bf16" ? NumericsChoice::bf16 : NumericsChoice::automatic;
+    f.prefill.numerics = f.numerics == "f32"    ? NumericsChoice::f32
+                         : f.numerics == "bf16" ? NumericsChoice::bf16
+                                                : NumericsChoice::automatic;
     return bench_prefill(f.prefill);
   }
   FOVEA_ASSIGN(f.decode.engine, f.engine.options());
@@ -43,20 +45,29 @@ Run add_bench(CLI::App& app) {
   cmd->require_subcommand(1);
   const auto add_json = [f](CLI::App* sub) { sub->add_flag("--json", f->json, "JSON on stdout instead of a table"); };
 
-  CLI::App* ops = cmd->add_subcommand("ops", "Decode attention, selection by hash codes and sparse attention, against the memory bandwidth");
+  CLI::App* ops =
+      cmd->add_subcommand("ops", "Decode attention, selection by hash codes and sparse attention, against the memory bandwidth");
   ops->add_option("--device", f->device, "cpu, or cuda (with its own list of depths and batches, and prefill attention)")
-      ->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
   ops->add_option("--threads", f->ops.threads, "Worker threads")->check(CLI::Range(1, 1024))->capture_default_str();
   ops->add_option("--depth", f->ops.depth, "Tokens of context, a multiple of 512")->capture_default_str();
   ops->add_option("--budget-tokens", f->ops.budget_tokens, "Tokens sparse attention reads")->capture_default_str();
-  ops->add_option("--rounds", f->ops.rounds, "Rounds of measurement; the best of them counts")->check(CLI::Range(1, 10000))->capture_default_str();
+  ops->add_option("--rounds", f->ops.rounds, "Rounds of measurement; the best of them counts")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
   add_json(ops);
 
-  CLI::App* prefill = cmd->add_subcommand("prefill", "Linear layers against the library's best GEMM, prefill attention against the peak of the arithmetic units");
+  CLI::App* prefill = cmd->add_subcommand(
+      "prefill", "Linear layers against the library's best GEMM, prefill attention against the peak of the arithmetic units");
   prefill->add_option("--threads", f->prefill.threads, "Worker threads")->check(CLI::Range(1, 1024))->capture_default_str();
-  prefill->add_option("--numerics", f->numerics, "auto, f32 or bf16")->check(CLI::IsMember({"auto", "f32", "bf16"}))->capture_default_str();
+  prefill->add_option("--numerics", f->numerics, "auto, f32 or bf16")
+      ->check(CLI::IsMember({"auto", "f32", "bf16"}))
+      ->capture_default_str();
   prefill->add_option("--depths", f->prefill.depths, "Tokens of context, comma-separated")->delimiter(',')->capture_default_str();
-  prefill->add_option("--rounds", f->prefill.rounds, "Rounds of measurement; the best of them counts")->check(CLI::Range(1, 10000))->capture_default_str();
+  prefill->add_option("--rounds", f->prefill.rounds, "Rounds of measurement; the best of them counts")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
   add_json(prefill);
 
   CLI::App* decode = cmd->add_subcommand("decode", "Whole decode steps at depths, dense and sparse, and peak memory");

@@ -91,7 +91,8 @@ Result<std::vector<EvalLink>> write_traces(const EvalFlags& f, const EvalResult&
   for (const RunTrace& first : r.traces) {
     if (std::any_of(links.begin(), links.end(), [&](const EvalLink& l) { return l.run == first.run; })) continue;
     std::vector<RunTrace> traces;
-    std::copy_if(r.traces.begin(), r.traces.end(), std::back_inserter(traces), [&](const RunTrace& t) { return t.run == first.run; });
+    std::copy_if(r.traces.begin(), r.traces.end(), std::back_inserter(traces),
+                 [&](const RunTrace& t) { return t.run == first.run; });
     links.push_back({first.run, "trace-" + std::to_string(links.size() + 1) + ".html"});
     FOVEA_TRY(write_file(f.out + "/" + links.back().file, trace_html(traces, first.run.block_size, about)));
   }
@@ -122,8 +123,8 @@ Status write_results(const EvalFlags& f, const EvalResult& r) {
 }
 
 void print_wrong(const RetrievalDocument& d, const RetrievalQuestion& q, const EvalRun& run, const std::string& reply) {
-  std::fprintf(stderr, "%s %s, %s: %s\n  wanted %s\n  got    %s\n", d.id.c_str(), q.id.c_str(), run_label(run).c_str(), q.question.c_str(),
-               q.answer.c_str(), reply.c_str());
+  std::fprintf(stderr, "%s %s, %s: %s\n  wanted %s\n  got    %s\n", d.id.c_str(), q.id.c_str(), run_label(run).c_str(),
+               q.question.c_str(), q.answer.c_str(), reply.c_str());
 }
 
 // The bar of one document, with its place among all: prefills are most of the time.
@@ -170,26 +171,33 @@ void add_flags(EvalFlags& f, CLI::App& cmd) {
   const auto all = CLI::MultiOptionPolicy::TakeAll;
   f.engine.add_to(cmd, false);
   cmd.remove_option(cmd.get_option("--block-size"));  // a list here
-  cmd.add_option("--set", f.set, "JSON lines: {id, approx_tokens, document, questions: [{id, task, depth, question, answer}]}")->required();
-  cmd.add_option("--prefill-method", f.prefill_methods, "What prompts read: methods, comma-separated: dense,xattention[threshold=0.95]")
+  cmd.add_option("--set", f.set, "JSON lines: {id, approx_tokens, document, questions: [{id, task, depth, question, answer}]}")
+      ->required();
+  cmd.add_option("--prefill-method", f.prefill_methods,
+                 "What prompts read: methods, comma-separated: dense,xattention[threshold=0.95]")
       ->expected(1)
       ->multi_option_policy(all)
       ->capture_default_str();
-  cmd.add_option("--decode-method", f.decode_methods, "What questions and answers read: methods, comma-separated: dense,gsa_on_device,gsa_on_device[hash_bits=64]")
+  cmd.add_option("--decode-method", f.decode_methods,
+                 "What questions and answers read: methods, comma-separated: dense,gsa_on_device,gsa_on_device[hash_bits=64]")
       ->expected(1)
       ->multi_option_policy(all)
       ->capture_default_str();
-  cmd.add_option("--budget-tokens", f.product.budgets, "Tokens of context that each step reads: every sparse method runs with each of these, comma-separated; 0: the method's own")
+  cmd.add_option("--budget-tokens", f.product.budgets,
+                 "Tokens of context that each step reads: every sparse method runs with each of these, comma-separated; 0: the "
+                 "method's own")
       ->delimiter(',')
       ->capture_default_str();
   cmd.add_option("--block-size", f.product.block_sizes, "Tokens in a KV block: everything runs with each of these, comma-separated")
       ->delimiter(',')
       ->capture_default_str();
-  auto* plan =
-      cmd.add_option("--plan", f.plan, "YAML list of {prefill, decode, budget_tokens, block_size}: which combinations to run, instead of these four flags");
+  auto* plan = cmd.add_option(
+      "--plan", f.plan,
+      "YAML list of {prefill, decode, budget_tokens, block_size}: which combinations to run, instead of these four flags");
   for (const char* flag : {"--prefill-method", "--decode-method", "--budget-tokens", "--block-size"}) plan->excludes(flag);
   cmd.add_option("--lengths", f.filter.lengths, "Only documents of these lengths (approx_tokens), comma-separated")->delimiter(',');
-  cmd.add_option("--documents", f.documents, "Only the first N documents of each length, or the documents with these ids, comma-separated");
+  cmd.add_option("--documents", f.documents,
+                 "Only the first N documents of each length, or the documents with these ids, comma-separated");
   cmd.add_option("--tasks", f.filter.tasks, "Only questions of these tasks, comma-separated")->delimiter(',');
   cmd.add_option("--without-tasks", f.filter.without_tasks, "No questions of these tasks")->delimiter(',');
   cmd.add_option("--max-tokens", f.options.max_tokens, "Most tokens of an answer")->capture_default_str();
@@ -200,7 +208,8 @@ void add_flags(EvalFlags& f, CLI::App& cmd) {
   cmd.add_option("--out", f.out, "Folder for eval.html (plot and table), eval.png, eval.json and eval.csv");
   cmd.add_flag("--trace", f.trace,
                "Also judge what was chosen by the true attention, and write trace-N.html for each run to --out (CPU only)");
-  cmd.add_option("--trace-questions", f.trace_questions, "How many questions to trace, of the first document of each length")->capture_default_str();
+  cmd.add_option("--trace-questions", f.trace_questions, "How many questions to trace, of the first document of each length")
+      ->capture_default_str();
   cmd.add_flag("--verbose", f.verbose, "Print wrong answers");
   f.engine.add_sparse_to(cmd);
 }
@@ -209,7 +218,8 @@ void add_flags(EvalFlags& f, CLI::App& cmd) {
 
 Run add_eval(CLI::App& app) {
   auto f = std::make_shared<EvalFlags>();
-  add_flags(*f, *app.add_subcommand("eval", "Score methods, budgets and block sizes on a retrieval set: answers against what was read"));
+  add_flags(
+      *f, *app.add_subcommand("eval", "Score methods, budgets and block sizes on a retrieval set: answers against what was read"));
   return [f] {
     const Status s = execute(*f);
     return s.ok() ? 0 : report(s);

@@ -18,53 +18,88 @@ constexpr const char* kSparseGroup = "Sparse attention";
 void EngineFlags::add_to(CLI::App& app, bool methods) {
   const std::string engine = kEngineGroup, kv = "KV cache";
   app.add_option("--model", options_.model_dir, "Model directory: config.json, *.safetensors, tokenizer.json")->required();
-  app.add_option("--device", options_.device, "auto (a GPU if there is one), cpu, or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}))->capture_default_str()->group(engine);
-  app.add_option("--threads", options_.threads, "Worker threads; 0: every core this process may use")->capture_default_str()->group(engine);
+  app.add_option("--device", options_.device, "auto (a GPU if there is one), cpu, or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str()
+      ->group(engine);
+  app.add_option("--threads", options_.threads, "Worker threads; 0: every core this process may use")
+      ->capture_default_str()
+      ->group(engine);
   app.add_option("--numerics", numerics_, "Arithmetic of linear layers: f32, bf16, or auto (bf16 where the hardware multiplies it)")
-      ->check(CLI::IsMember({"auto", "f32", "bf16"}))->capture_default_str()->group(engine);
-  app.add_option("--max-model-len", options_.max_model_len, "Most tokens of a prompt and its answer together; 0: the model's own limit")->group(engine);
-  app.add_option("--max-num-batched-tokens", options_.max_num_batched_tokens, "Most tokens computed in one step: prompts are read in chunks of this size; 0: 512 on a CPU, 2048 on a GPU")
-      ->capture_default_str()->group(engine);
+      ->check(CLI::IsMember({"auto", "f32", "bf16"}))
+      ->capture_default_str()
+      ->group(engine);
+  app.add_option("--max-model-len", options_.max_model_len,
+                 "Most tokens of a prompt and its answer together; 0: the model's own limit")
+      ->group(engine);
+  app.add_option("--max-num-batched-tokens", options_.max_num_batched_tokens,
+                 "Most tokens computed in one step: prompts are read in chunks of this size; 0: 512 on a CPU, 2048 on a GPU")
+      ->capture_default_str()
+      ->group(engine);
   app.add_option("--max-num-seqs", options_.max_num_seqs, "Most sequences in one step")->capture_default_str()->group(engine);
   app.add_option("--max-step-kv-blocks", options_.max_step_kv_blocks,
                  "Most KV blocks that the answers in one step read together; other answers wait for the next step. 0: no limit")
-      ->capture_default_str()->group(engine);
-  app.add_option("--block-size", options_.block_size, "Tokens in a KV block: a power of two from 8 to 256")->capture_default_str()->group(kv);
+      ->capture_default_str()
+      ->group(engine);
+  app.add_option("--block-size", options_.block_size, "Tokens in a KV block: a power of two from 8 to 256")
+      ->capture_default_str()
+      ->group(kv);
   app.add_option("--kv-cache-dtype", kv_cache_dtype_, "Type of cached keys and values: bf16, f16 or f32; on a GPU also fp8 (e4m3)")
-      ->check(CLI::IsMember({"bf16", "bfloat16", "f16", "float16", "f32", "float32", "fp8", "fp8_e4m3", "auto"}))->capture_default_str()->group(kv);
-  app.add_option("--kv-cache-memory", kv_cache_memory_, "Most memory for the KV cache, e.g. 2G; 0: 60 % of free memory, taken as needed (on a GPU 90 %, at once)")
-      ->transform(CLI::AsSizeValue(false))->group(kv);
+      ->check(CLI::IsMember({"bf16", "bfloat16", "f16", "float16", "f32", "float32", "fp8", "fp8_e4m3", "auto"}))
+      ->capture_default_str()
+      ->group(kv);
+  app.add_option("--kv-cache-memory", kv_cache_memory_,
+                 "Most memory for the KV cache, e.g. 2G; 0: 60 % of free memory, taken as needed (on a GPU 90 %, at once)")
+      ->transform(CLI::AsSizeValue(false))
+      ->group(kv);
   app.add_option("--swap-space", swap_space_, "Memory outside the KV cache for preempted sparse sequences, 4G by default")
-      ->transform(CLI::AsSizeValue(false))->group(kv);
-  app.add_flag("!--no-prefix-caching", options_.enable_prefix_caching, "Do not reuse cached blocks when prompts begin alike")->group(kv);
+      ->transform(CLI::AsSizeValue(false))
+      ->group(kv);
+  app.add_flag("!--no-prefix-caching", options_.enable_prefix_caching, "Do not reuse cached blocks when prompts begin alike")
+      ->group(kv);
   app.add_flag("--dummy-weights", options_.dummy_weights, "Random weights of config.json's shape (for benchmarks)")->group(engine);
   app.add_option("--seed", options_.seed, "Seed of sampling and of dummy weights")
-      ->check([](const std::string& seed) { return seed.starts_with('-') ? seed + " is negative" : std::string(); })  // CLI11 would wrap it
-      ->capture_default_str()->group(engine);
+      ->check([](const std::string& seed) {
+        return seed.starts_with('-') ? seed + " is negative" : std::string();
+      })  // CLI11 would wrap it
+      ->capture_default_str()
+      ->group(engine);
   if (!methods) return;
   const std::string sparse = kSparseGroup;
-  app.add_option("--decode-method", decode_method, "What questions and answers read: dense, gsa_on_device, gsa or dsa, with options in brackets: gsa_on_device[hash_bits=256]; "
+  app.add_option("--decode-method", decode_method,
+                 "What questions and answers read: dense, gsa_on_device, gsa or dsa, with options in brackets: "
+                 "gsa_on_device[hash_bits=256]; "
                  "auto: dsa for models trained with an indexer, else dense")
-      ->capture_default_str()->group(sparse);
-  app.add_option("--prefill-method", prefill_method, "What prompts read: dense, xattention or dsa, with options likewise; auto: as above")->capture_default_str()->group(sparse);
-  app.add_option("--budget-tokens", budget_tokens, "Tokens of context that each step reads, for each layer and KV head; 0: the method's own budget")->group(sparse);
+      ->capture_default_str()
+      ->group(sparse);
+  app.add_option("--prefill-method", prefill_method,
+                 "What prompts read: dense, xattention or dsa, with options likewise; auto: as above")
+      ->capture_default_str()
+      ->group(sparse);
+  app.add_option("--budget-tokens", budget_tokens,
+                 "Tokens of context that each step reads, for each layer and KV head; 0: the method's own budget")
+      ->group(sparse);
   add_sparse_to(app);
 }
 
 void EngineFlags::add_sparse_to(CLI::App& app) {
   const std::string sparse = kSparseGroup;
-  app.add_option("--config", config_, "YAML file with options of methods, ucm_sparse_config: {GSA_OnDevice: {...}} (docs/methods.md)")->group(sparse);
+  app.add_option("--config", config_,
+                 "YAML file with options of methods, ucm_sparse_config: {GSA_OnDevice: {...}} (docs/methods.md)")
+      ->group(sparse);
   app.add_option("--sparse-min-context", options_.sparse_min_context, "Contexts shorter than this many tokens are read whole")
-      ->capture_default_str()->group(sparse);
+      ->capture_default_str()
+      ->group(sparse);
   app.add_option("--sparse-extend-max-tokens", options_.sparse_extend_max_tokens,
                  "Questions about a cached document use the decode method up to this many tokens, longer ones the prefill method")
-      ->capture_default_str()->group(sparse);
+      ->capture_default_str()
+      ->group(sparse);
 }
 
 Result<EngineOptions> EngineFlags::options() const {
   EngineOptions o = options_;
   const std::string& t = kv_cache_dtype_;
-  o.kv_cache_dtype = t == "f32" || t == "float32"    ? DType::f32
+  o.kv_cache_dtype = t == "f32" || t == "float32"   ? DType::f32
                      : t == "f16" || t == "float16" ? DType::f16
                      : t.starts_with("fp8")         ? DType::fp8_e4m3
                                                     : DType::bf16;
@@ -97,7 +132,8 @@ std::string duration_text(double s) {
   if (s < 120) {
     std::snprintf(text, sizeof(text), s < 10 ? "%.2f s" : "%.1f s", s);
   } else if (s < 7200) {
-    std::snprintf(text, sizeof(text), "%.0f min %02.0f s", (s - static_cast<int>(s) % 60) / 60, static_cast<double>(static_cast<int>(s) % 60));
+    std::snprintf(text, sizeof(text), "%.0f min %02.0f s", (s - static_cast<int>(s) % 60) / 60,
+                  static_cast<double>(static_cast<int>(s) % 60));
   } else {
     std::snprintf(text, sizeof(text), "%d h %02d min", static_cast<int>(s) / 3600, static_cast<int>(s) / 60 % 60);
   }

@@ -22,7 +22,11 @@ int run_program(int argc, char** argv) {
     const char* name;
     Run run;
   };
-  const Command commands[] = {{"run", add_run(app)}, {"eval", add_eval(app)}, {"bench", add_bench(app)}, {"trace", add_trace(app)}, {"inspect", add_inspect(app)}};
+  const Command commands[] = {{"run", add_run(app)},
+                              {"eval", add_eval(app)},
+                              {"bench", add_bench(app)},
+                              {"trace", add_trace(app)},
+                              {"inspect", add_inspect(app)}};
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& e) {

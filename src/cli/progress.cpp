@@ -3,9 +3,9 @@
 #include "base/clock.h"
 #include "cli/flags.h"
 
+#include <unistd.h>
 #include <algorithm>
 #include <cstdio>
-#include <unistd.h>
 
 namespace fovea::cli {
 

@@ -181,14 +181,19 @@ Status execute(RunFlags f) {
   const ModelInfo& m = engine->model();
   f.sampling = with_defaults(f, m.sampling);
   if (!f.json) {
-    std::fprintf(stderr, "%s, %.1f M parameters, loaded in %s (%s)\n", m.architecture.c_str(), static_cast<double>(m.parameters) / 1e6,
-                 duration_text(Clock().now_s() - start).c_str(), engine->backend().c_str());
+    std::fprintf(stderr, "%s, %.1f M parameters, loaded in %s (%s)\n", m.architecture.c_str(),
+                 static_cast<double>(m.parameters) / 1e6, duration_text(Clock().now_s() - start).c_str(),
+                 engine->backend().c_str());
   }
   if (m.max_model_len > m.max_position_embeddings)
-    std::fprintf(stderr, "fovea: warning: --max-model-len %lld exceeds the model's max_position_embeddings %lld: answers may degrade\n",
+    std::fprintf(stderr,
+                 "fovea: warning: --max-model-len %lld exceeds the model's max_position_embeddings %lld: answers may degrade\n",
                  static_cast<long long>(m.max_model_len), static_cast<long long>(m.max_position_embeddings));
   const EngineOptions& o = engine->options();
-  Json json = {{"model", m.architecture}, {"decode_method", o.decode_method}, {"prefill_method", o.prefill_method}, {"backend", engine->backend()}};
+  Json json = {{"model", m.architecture},
+               {"decode_method", o.decode_method},
+               {"prefill_method", o.prefill_method},
+               {"backend", engine->backend()}};
   json["answers"] = Json::array();
   FOVEA_TRY(f.file.empty() ? answer_prompt(*engine, f, &json) : answer_document(*engine, f, std::move(document), &json));
   if (f.json) std::cout << json.dump(2) << "\n";
@@ -202,16 +207,22 @@ Run add_run(CLI::App& app) {
   CLI::App* cmd = app.add_subcommand("run", "Answer questions about a file, or a prompt");
   f->engine.add_to(*cmd);
   cmd->add_option("--file", f->file, "A document, read once and asked every --question; without --question, the lines of stdin");
-  cmd->add_option("--question", f->questions, "A question about --file; may be given many times")->take_all()->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  cmd->add_option("--question", f->questions, "A question about --file; may be given many times")
+      ->take_all()
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   cmd->add_option("--prompt", f->prompt, "A prompt without a document");
   cmd->add_option("--max-tokens", f->sampling.max_tokens, "Most tokens of an answer")->capture_default_str();
-  cmd->add_option("--temperature", f->temperature, "Randomness of sampling; 0: always the likeliest token. This and the four below: generation_config.json's, unless given");
+  cmd->add_option(
+      "--temperature", f->temperature,
+      "Randomness of sampling; 0: always the likeliest token. This and the four below: generation_config.json's, unless given");
   cmd->add_option("--top-k", f->top_k, "Sample among the k likeliest tokens; 0: all");
   cmd->add_option("--top-p", f->top_p, "Sample among the likeliest tokens that together reach this probability; 1: all");
   cmd->add_option("--min-p", f->min_p, "Drop tokens less probable than this share of the likeliest one");
   cmd->add_option("--repetition-penalty", f->repetition_penalty, "Above 1: make tokens that occurred already less likely");
   cmd->add_option("--stop", f->sampling.stop, "End the answer before this text; may be given many times");
-  cmd->add_option("--template-kwargs", f->template_kwargs, "Variables of the chat template, a JSON object: '{\"enable_thinking\": false}'");
+  cmd->add_option("--template-kwargs", f->template_kwargs,
+                  "Variables of the chat template, a JSON object: '{\"enable_thinking\": false}'");
   cmd->add_flag("--json", f->json, "One JSON object on stdout instead of text");
   return [f] {
     const Status s = execute(*f);

@@ -62,21 +62,28 @@ Status write_pictures(const RunTrace& trace, const std::string& about, const std
 }
 
 Json answer_json(const RetrievalQuestion& q, const Answer& dense, const Answer& sparse) {
-  return {{"question", q.question}, {"wanted", q.answer}, {"dense", dense.text}, {"sparse", sparse.text},
-          {"kv_bytes_share", sparse.stats.kv_bytes_share()}, {"dense_tokens_per_s", rate(dense.stats)},
+  return {{"question", q.question},
+          {"wanted", q.answer},
+          {"dense", dense.text},
+          {"sparse", sparse.text},
+          {"kv_bytes_share", sparse.stats.kv_bytes_share()},
+          {"dense_tokens_per_s", rate(dense.stats)},
           {"sparse_tokens_per_s", rate(sparse.stats)}};
 }
 
 // Each question dense, then through the method that is traced.
-Result<RunTrace> compare(const TraceFlags& f, Engine& engine, DocumentSession& session, const RetrievalDocument& document, Json* json) {
+Result<RunTrace> compare(const TraceFlags& f, Engine& engine, DocumentSession& session, const RetrievalDocument& document,
+                         Json* json) {
   const EngineOptions& o = engine.options();
   const auto count = static_cast<int32_t>(document.questions.size());
-  QuestionTracer tracer(engine.model().shape, document, {o.prefill_method, o.decode_method, f.engine.budget_tokens, o.block_size}, count);
+  QuestionTracer tracer(engine.model().shape, document, {o.prefill_method, o.decode_method, f.engine.budget_tokens, o.block_size},
+                        count);
   SamplingParams sampling;
   sampling.max_tokens = f.max_tokens;
   const auto ask = [&](size_t i, const std::string& method, int32_t budget, bool trace) -> Result<Answer> {
-    FOVEA_ASSIGN(std::vector<Answer> answers, session.ask({{document.questions[i].question, method, budget, trace}}, sampling, nullptr,
-                                                          [&](size_t, const SelectionTrace& t) { tracer.on_selection(i, t); }));
+    FOVEA_ASSIGN(std::vector<Answer> answers,
+                 session.ask({{document.questions[i].question, method, budget, trace}}, sampling, nullptr,
+                             [&](size_t, const SelectionTrace& t) { tracer.on_selection(i, t); }));
     FOVEA_TRY(answers[0].error);
     return std::move(answers[0]);
   };
@@ -110,11 +117,12 @@ Status execute(TraceFlags& f) {
   bar.clear();
   const double read_s = Clock().now_s() - start;
   if (!f.json)
-    std::printf("read %lld tokens in %s (%.0f tok/s), %s\n", static_cast<long long>(session->document_tokens()), duration_text(read_s).c_str(),
-                static_cast<double>(session->document_tokens()) / read_s, engine->backend().c_str());
+    std::printf("read %lld tokens in %s (%.0f tok/s), %s\n", static_cast<long long>(session->document_tokens()),
+                duration_text(read_s).c_str(), static_cast<double>(session->document_tokens()) / read_s, engine->backend().c_str());
   Json json = Json::array();
   FOVEA_ASSIGN(const RunTrace trace, compare(f, *engine, *session, document, &json));
-  const std::string about = std::filesystem::path(f.set).filename().string() + " · " + engine->model().architecture + " · " + engine->backend();
+  const std::string about =
+      std::filesystem::path(f.set).filename().string() + " · " + engine->model().architecture + " · " + engine->backend();
   FOVEA_TRY(write_pictures(trace, about, f.out));
   if (f.json) {
     std::cout << json.dump(2) << "\n";

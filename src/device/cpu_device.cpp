@@ -25,8 +25,7 @@ class CpuDevice final : public Device {
  public:
   std::string_view kind() const override { return "cpu"; }
   std::string description() const override {
-    const double gib =
-        static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)) / (1 << 30);
+    const double gib = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)) / (1 << 30);
     char size[32];
     std::snprintf(size, sizeof size, "%.1f GiB", gib);
     return "host, " + std::to_string(std::thread::hardware_concurrency()) + " cores, " + size;
@@ -41,15 +40,12 @@ class CpuDevice final : public Device {
     allocations_.fetch_add(1, std::memory_order_relaxed);
     void* base = bytes <= SIZE_MAX - kAlign ? std::calloc(1, bytes + kAlign) : nullptr;
     if (!base) {
-      return Status::resource_exhausted(std::string(what) + ": the host has no " + std::to_string(bytes) +
-                                        " bytes");
+      return Status::resource_exhausted(std::string(what) + ": the host has no " + std::to_string(bytes) + " bytes");
     }
     const size_t lead = (kAlign - reinterpret_cast<uintptr_t>(base) % kAlign) % kAlign;
     return Buffer(static_cast<std::byte*>(base) + lead, bytes, [base](void*) { std::free(base); });
   }
-  Result<Buffer> allocate_pinned(size_t bytes, std::string_view what) override {
-    return allocate(bytes, what);
-  }
+  Result<Buffer> allocate_pinned(size_t bytes, std::string_view what) override { return allocate(bytes, what); }
 
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<CpuStream>(); }
   std::unique_ptr<Event> make_event() override { return std::make_unique<CpuEvent>(); }
@@ -71,9 +67,7 @@ class CpuDevice final : public Device {
     return clock.now_s() - start;
   }
 
-  DeviceCounters counters() const override {
-    return {.allocations = allocations_.load(std::memory_order_relaxed)};
-  }
+  DeviceCounters counters() const override { return {.allocations = allocations_.load(std::memory_order_relaxed)}; }
 
  private:
   std::atomic<int64_t> allocations_{0};
@@ -84,7 +78,8 @@ class CpuDevice final : public Device {
 Status Device::transfer(std::span<const CopyExtent> extents, CopyKind kind, Stream& stream) {
   for (const CopyExtent& e : extents) {
     for (size_t r = 0; r < e.rows; ++r) {
-      copy(static_cast<std::byte*>(e.to) + r * e.to_stride, static_cast<const std::byte*>(e.from) + r * e.from_stride, e.bytes, kind, stream);
+      copy(static_cast<std::byte*>(e.to) + r * e.to_stride, static_cast<const std::byte*>(e.from) + r * e.from_stride, e.bytes,
+           kind, stream);
     }
   }
   return {};

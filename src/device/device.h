@@ -34,7 +34,8 @@ class Buffer {
  public:
   Buffer() = default;
   Buffer(void* data, size_t bytes, std::function<void(void*)> free) : data_(data), bytes_(bytes), free_(std::move(free)) {}
-  Buffer(Buffer&& o) noexcept : data_(std::exchange(o.data_, nullptr)), bytes_(std::exchange(o.bytes_, 0)), free_(std::move(o.free_)) {}
+  Buffer(Buffer&& o) noexcept
+      : data_(std::exchange(o.data_, nullptr)), bytes_(std::exchange(o.bytes_, 0)), free_(std::move(o.free_)) {}
   Buffer& operator=(Buffer&& o) noexcept {
     std::swap(data_, o.data_);
     std::swap(bytes_, o.bytes_);
@@ -89,9 +90,9 @@ struct CopyExtent {
 class Device {
  public:
   virtual ~Device() = default;
-  virtual std::string_view kind() const = 0;       // "cpu", "cuda"
-  virtual std::string description() const = 0;     // "NVIDIA H200, sm_90, 139.8 GiB"
-  virtual bool is_host() const = 0;                // the host may follow pointers to this device's memory
+  virtual std::string_view kind() const = 0;    // "cpu", "cuda"
+  virtual std::string description() const = 0;  // "NVIDIA H200, sm_90, 139.8 GiB"
+  virtual bool is_host() const = 0;             // the host may follow pointers to this device's memory
   virtual int64_t free_bytes() const = 0;
 
   // `what` names the memory in the error (resource_exhausted). Zeroed.

@@ -16,11 +16,16 @@ constexpr size_t kRequestsMax = 16384;  // submitted and not over, held ones inc
 
 const char* finish_reason_name(FinishReason reason) {
   switch (reason) {
-    case FinishReason::none: return "none";
-    case FinishReason::stop: return "stop";
-    case FinishReason::length: return "length";
-    case FinishReason::aborted: return "aborted";
-    case FinishReason::failed: return "failed";
+    case FinishReason::none:
+      return "none";
+    case FinishReason::stop:
+      return "stop";
+    case FinishReason::length:
+      return "length";
+    case FinishReason::aborted:
+      return "aborted";
+    case FinishReason::failed:
+      return "failed";
   }
   return "?";
 }
@@ -100,7 +105,8 @@ Status EngineImpl::check_method(const char* what, const std::string& label, bool
 
 Status EngineImpl::check_request(const Request& r) const {
   FOVEA_TRY(check_sampling(r.sampling));
-  if (r.prompt.empty()) return Status::invalid_argument(std::string("prompt: it has no tokens") + (r.fork_of ? "; a fork needs one of its own" : ""));
+  if (r.prompt.empty())
+    return Status::invalid_argument(std::string("prompt: it has no tokens") + (r.fork_of ? "; a fork needs one of its own" : ""));
   for (TokenId id : r.prompt) {
     if (id < 0 || id >= model_->config.vocab_size)
       return Status::invalid_argument("prompt: token id " + std::to_string(id) + " is not in [0, " +
@@ -121,8 +127,9 @@ Status EngineImpl::check_request(const Request& r) const {
   if (r.budget_tokens < 0) return Status::invalid_argument("budget_tokens: " + std::to_string(r.budget_tokens) + " is negative");
   const std::string& decodes = r.decode_method.empty() ? options_.decode_method : r.decode_method;
   if (const Method* m = method_of(runner_->method_index(decodes)); r.budget_tokens > 0 && m && m->trained())
-    return Status::invalid_argument("budget_tokens: " + std::to_string(r.budget_tokens) + ": " + decodes +
-                                    " reads what the model was trained to read, and no request's budget (dsa[topk=...] reads less)");
+    return Status::invalid_argument(
+        "budget_tokens: " + std::to_string(r.budget_tokens) + ": " + decodes +
+        " reads what the model was trained to read, and no request's budget (dsa[topk=...] reads less)");
   if (r.hold && (r.sampling.n != 1)) return Status::invalid_argument("hold: needs n = 1, not " + std::to_string(r.sampling.n));
   if (r.sampling.max_tokens == 0 && r.sampling.n != 1) return Status::invalid_argument("max_tokens: 0 needs n = 1");
   return {};

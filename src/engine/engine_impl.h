@@ -130,7 +130,7 @@ class EngineImpl final : public Engine {
 
   mutable std::mutex mutex_;  // guards what follows: other threads submit, abort and ask
   std::vector<Pending> inbox_;
-  std::vector<RequestId> aborts_, releases_;  // of known requests, each once
+  std::vector<RequestId> aborts_, releases_;    // of known requests, each once
   std::unordered_map<RequestId, Known> known_;  // from submit until they are over
   uint64_t next_request_ = 1;
 };

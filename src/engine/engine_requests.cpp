@@ -37,7 +37,8 @@ Status EngineImpl::check_fork(const Pending& pending, SequenceSpec* spec) const 
     return Status::not_found("fork_of: " + name + " is not held");
   const int32_t method = parent->second.prefill_method;
   if (!r.prefill_method.empty() && runner_->method_index(r.prefill_method) != method)
-    return Status::invalid_argument("prefill_method \"" + r.prefill_method + "\": " + name + ", which it forks, was prefilled by \"" +
+    return Status::invalid_argument("prefill_method \"" + r.prefill_method + "\": " + name +
+                                    ", which it forks, was prefilled by \"" +
                                     runner_->methods()[static_cast<size_t>(method)].label + "\"");
   if (parent->second.unfinished) return Status::invalid_argument("fork_of: " + name + " is not finished");
   spec->fork_of = parent->second.answers[0];

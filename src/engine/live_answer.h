@@ -15,8 +15,8 @@ namespace fovea {
 struct LiveAnswer : RowOwner {
   SamplingParams sampling;
   uint64_t seed = 0;
-  int32_t method = 0;             // of questions and answers: index into the runner's methods; 0: dense
-  int32_t prefill_method = 0;     // of the prompt, likewise
+  int32_t method = 0;          // of questions and answers: index into the runner's methods; 0: dense
+  int32_t prefill_method = 0;  // of the prompt, likewise
   int32_t budget_tokens = 0;
   bool finished = false;
 

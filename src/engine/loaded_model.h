@@ -18,8 +18,8 @@ namespace fovea {
 struct LoadedModel {
   ModelConfig config;
   ModelWeights weights;
-  std::unique_ptr<Tokenizer> tokenizer;        // null: the directory has no tokenizer.json; token ids still work
-  std::unique_ptr<ModelChat> chat;             // null: it has no chat template
+  std::unique_ptr<Tokenizer> tokenizer;  // null: the directory has no tokenizer.json; token ids still work
+  std::unique_ptr<ModelChat> chat;       // null: it has no chat template
   std::string model_digest;
   std::string tokenizer_digest;
 };

@@ -46,7 +46,8 @@ TEST(HoldMethod, WhatCannotServeIsNamedWithWhatCan) {
                 .rfind("--prefill-method gsa_on_device: it does not serve prompts; these do: dense", 0),
             0u);
   const std::string unknown = hold_method("--decode-method", "magic", false, &o).message();
-  for (const char* part : {"--decode-method", "magic", "gsa_on_device"}) EXPECT_NE(unknown.find(part), std::string::npos) << unknown;
+  for (const char* part : {"--decode-method", "magic", "gsa_on_device"})
+    EXPECT_NE(unknown.find(part), std::string::npos) << unknown;
 }
 
 }  // namespace

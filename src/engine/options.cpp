@@ -31,8 +31,7 @@ Status check_options(const EngineOptions& o) {
   if (o.threads < 0 || o.threads > 1024) return bad("--threads", std::to_string(o.threads), "from 1 to 1024 (0: all cores)");
   if (o.sparse_min_context < 0) return bad("--sparse-min-context", std::to_string(o.sparse_min_context), ">= 0");
   if (o.max_step_kv_blocks < 0) return bad("--max-step-kv-blocks", std::to_string(o.max_step_kv_blocks), ">= 0");
-  if (o.sparse_extend_max_tokens < 0)
-    return bad("--sparse-extend-max-tokens", std::to_string(o.sparse_extend_max_tokens), ">= 0");
+  if (o.sparse_extend_max_tokens < 0) return bad("--sparse-extend-max-tokens", std::to_string(o.sparse_extend_max_tokens), ">= 0");
   return {};
 }
 

@@ -34,7 +34,12 @@ class RouteTest : public ::testing::Test {
     trained_.min_context = 32;
   }
   RequestMethods with(const Method* prefill, const Method* decode) const {
-    return {.prefill = prefill, .decode = decode, .prefill_route = kPrefill, .decode_route = kDecode, .min_context = 100, .block_size = 16};
+    return {.prefill = prefill,
+            .decode = decode,
+            .prefill_route = kPrefill,
+            .decode_route = kDecode,
+            .min_context = 100,
+            .block_size = 16};
   }
   Route prefill_of(const RequestMethods& m, int64_t position) const { return route(m, Phase::prefill, position); }
   Route decode_of(const RequestMethods& m, int64_t keys) const {

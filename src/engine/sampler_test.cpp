@@ -39,7 +39,10 @@ TEST(CheckSampling, EveryRuleNamesItsFieldAndTheValue) {
       {"n:", "0", [](SamplingParams* p) { p->n = 0; }},
       {"n:", "257", [](SamplingParams* p) { p->n = 257; }},
       {"max_tokens", "-1", [](SamplingParams* p) { p->max_tokens = -1; }},
-      {"stop", "empty", [](SamplingParams* p) { p->stop = {"a", ""}; }},
+      {"stop", "empty",
+       [](SamplingParams* p) {
+         p->stop = {"a", ""};
+       }},
   };
   for (const Impossible& c : cases) {
     SamplingParams p;

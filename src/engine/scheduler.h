@@ -70,9 +70,9 @@ struct ScheduledRows {
 };
 
 struct StepPlan {
-  std::vector<ScheduledRows> rows;    // decodes first, then extensions, then prefills as scheduled
-  std::vector<CacheOp> cache_ops;     // carry out in order, before the forward pass
-  std::vector<SequenceId> preempted;  // for counters and logs
+  std::vector<ScheduledRows> rows;                    // decodes first, then extensions, then prefills as scheduled
+  std::vector<CacheOp> cache_ops;                     // carry out in order, before the forward pass
+  std::vector<SequenceId> preempted;                  // for counters and logs
   std::vector<std::pair<SequenceId, Status>> failed;  // gone: every answer of a request is named
   int32_t num_tokens = 0;                             // rows in all
   bool empty() const { return rows.empty(); }

@@ -53,9 +53,7 @@ class Soak {
   bool chance(double p) { return w_.random()() % 10000 < p * 10000; }
   size_t pick(size_t n) { return w_.random()() % n; }
 
-  bool ended(SequenceId id) const {
-    return w_.finished.count(id) + w_.failed.count(id) + w_.aborted.count(id) > 0;
-  }
+  bool ended(SequenceId id) const { return w_.finished.count(id) + w_.failed.count(id) + w_.aborted.count(id) > 0; }
 
   void maybe_abort() {
     if (!live_.empty() && chance(c_.abort_share)) w_.abort(live_[pick(live_.size())]);
@@ -74,8 +72,7 @@ class Soak {
     const int32_t pool_tokens = c_.world.num_blocks * kBlockSize;
     const int32_t most = chance(0.1) ? pool_tokens : pool_tokens / 3;
     const auto max_new = static_cast<int32_t>(1 + pick(chance(0.7) ? 40 : 8));
-    Spec spec =
-        w_.prompt(1 + static_cast<int32_t>(pick(std::max(1, most - max_new))), max_new, keys[pick(3)]);
+    Spec spec = w_.prompt(1 + static_cast<int32_t>(pick(std::max(1, most - max_new))), max_new, keys[pick(3)]);
     spec.sparse = c_.sparse && chance(0.6);
     std::erase_if(held_, [&](SequenceId id) { return !w_.scheduler().is_held(id); });
     if (!held_.empty() && chance(0.6)) {

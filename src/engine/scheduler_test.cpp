@@ -281,8 +281,7 @@ TEST(Scheduler, OnlyPrefilledTokensArePublished) {
   World w(config(64, 8, 60));
   const SequenceId document = hold_document(w, 20, /*sparse=*/true, 12);
   ASSERT_GE(w.blocks().num_tokens(document), 24);  // some were decoded, sparsely
-  const auto tokens =
-      w.scheduler().tokens(document).first(static_cast<size_t>(w.blocks().num_tokens(document)));
+  const auto tokens = w.scheduler().tokens(document).first(static_cast<size_t>(w.blocks().num_tokens(document)));
   Spec same = w.prompt(0, 4);
   same.prompt.assign(tokens.begin(), tokens.end());
   const Spec asked = question(w, document, 12, 4, false);
@@ -402,8 +401,7 @@ TEST(Scheduler, RefusesWhatCanNeverRun) {
     spec.answers = {SequenceId{77}};
     return spec;
   };
-  refuse(base(38, 4), StatusCode::resource_exhausted,
-         "38 prompt and 4 new tokens need 11 KV blocks of 4 tokens, the pool has 10");
+  refuse(base(38, 4), StatusCode::resource_exhausted, "38 prompt and 4 new tokens need 11 KV blocks of 4 tokens, the pool has 10");
   refuse(base(0, 4), StatusCode::invalid_argument, "no tokens");
   refuse(base(4, -1), StatusCode::invalid_argument, "max_new_tokens is -1");
   Spec spec = base(4, 4);

@@ -45,9 +45,7 @@ inline uint64_t tile_kind(int64_t position, int32_t tile, int64_t first, int64_t
   return mix(static_cast<uint64_t>(std::max(begin, first)) * 1009 + static_cast<uint64_t>(std::min(begin + tile, end)));
 }
 
-inline int32_t sampled_token(uint64_t sum, SequenceId seq) {
-  return static_cast<int32_t>(mix(sum ^ mix(seq.value)) % 1000);
-}
+inline int32_t sampled_token(uint64_t sum, SequenceId seq) { return static_cast<int32_t>(mix(sum ^ mix(seq.value)) % 1000); }
 
 inline constexpr int32_t kStopBelow = 30;  // tokens that end an answer
 
@@ -88,9 +86,9 @@ inline constexpr Route kSparse{1}, kTiled{2};
 
 // A request as the tests write it.
 struct Spec : SequenceSpec {
-  bool sparse = false;            // its decode method keeps three blocks, from min_context keys up
+  bool sparse = false;  // its decode method keeps three blocks, from min_context keys up
   int32_t min_context = 16;
-  int32_t tile = 0;               // of its sparse prefill; 0: dense
+  int32_t tile = 0;  // of its sparse prefill; 0: dense
 
   void choose_methods() {
     static const FakeMethod sparse_method(1), tiles_of_4(4), tiles_of_5(5), tiles_of_8(8);
@@ -106,7 +104,7 @@ struct Spec : SequenceSpec {
 struct Expected {
   Spec spec;
   int64_t extend_from = 0;
-  int32_t tile = 0;               // of its sparse prefill; 0: dense
+  int32_t tile = 0;  // of its sparse prefill; 0: dense
   int64_t prefilled = 0;
   std::vector<int32_t> answer;  // generated tokens that must come out
   Alone end;                    // its state when it finished: what a fork of it starts from
@@ -288,9 +286,7 @@ class World {
 
   void carry_out(const std::vector<CacheOp>& ops) {
     for (const CacheOp& op : ops) {
-      const auto column = [](std::vector<uint64_t>& m, int32_t i) {
-        return m.begin() + int64_t{i} * kBlockSize;
-      };
+      const auto column = [](std::vector<uint64_t>& m, int32_t i) { return m.begin() + int64_t{i} * kBlockSize; };
       const auto block = column(memory_, op.block.value);
       if (op.kind == CacheOp::Kind::copy) std::copy_n(block, kBlockSize, column(memory_, op.to.value));
       if (op.kind == CacheOp::Kind::swap_out) std::copy_n(block, kBlockSize, column(swap_, op.slot.value));

@@ -14,11 +14,11 @@ class FakeEngine : public Engine {
   const ModelInfo& model() const override { return info_; }
   const EngineOptions& options() const override { return options_; }
   std::string backend() const override { return "fake"; }
-  Result<std::vector<TokenId>> tokenize(std::string_view text) const override { return std::vector<TokenId>(text.begin(), text.end()); }
-  std::string detokenize(std::span<const TokenId> tokens) const override { return {tokens.begin(), tokens.end()}; }
-  Result<std::string> apply_chat_template(const ChatInput& input) const override {
-    return "<" + input.messages[0].content + ">";
+  Result<std::vector<TokenId>> tokenize(std::string_view text) const override {
+    return std::vector<TokenId>(text.begin(), text.end());
   }
+  std::string detokenize(std::span<const TokenId> tokens) const override { return {tokens.begin(), tokens.end()}; }
+  Result<std::string> apply_chat_template(const ChatInput& input) const override { return "<" + input.messages[0].content + ">"; }
   Result<RequestId> submit(Request r) override {
     if (submitted.size() == refuse_at) return Status::busy("full");
     submitted.push_back(r);
@@ -59,7 +59,11 @@ class FakeEngine : public Engine {
   int steps = 0, fail_at = -1;
 
  private:
-  ModelInfo info_ = [] { ModelInfo i; i.has_chat_template = true; return i; }();
+  ModelInfo info_ = [] {
+    ModelInfo i;
+    i.has_chat_template = true;
+    return i;
+  }();
   EngineOptions options_;
   std::function<void(const SelectionTrace&)> trace_;
 };
@@ -76,7 +80,8 @@ TEST(DocumentSession, HoldsWhatEveryPromptBeginsWithAndForksIt) {
   EXPECT_EQ(held.sampling.max_tokens, 0);
   EXPECT_EQ(held.prefill_method, "xattention");
 
-  const auto answers = (*session)->ask({{.text = "why"}, {.text = "how", .decode_method = "gsa", .budget_tokens = 64}}, {}, nullptr);
+  const auto answers =
+      (*session)->ask({{.text = "why"}, {.text = "how", .decode_method = "gsa", .budget_tokens = 64}}, {}, nullptr);
   ASSERT_TRUE(answers.ok());
   ASSERT_EQ(answers->size(), 2u);
   const Request second = engine.submitted[2];

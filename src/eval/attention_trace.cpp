@@ -21,8 +21,8 @@ int64_t hits(const float* mass, int32_t all, const std::vector<int32_t>& blocks)
 }
 
 AnswerTrace::Token& token_at(AnswerTrace* answer, int64_t position, int32_t blocks) {
-  const auto at =
-      std::find_if(answer->tokens.begin(), answer->tokens.end(), [&](const AnswerTrace::Token& t) { return t.position == position; });
+  const auto at = std::find_if(answer->tokens.begin(), answer->tokens.end(),
+                               [&](const AnswerTrace::Token& t) { return t.position == position; });
   if (at != answer->tokens.end()) return *at;
   answer->tokens.push_back({position, {}, std::vector<float>(static_cast<size_t>(blocks)), {}});
   return answer->tokens.back();
@@ -82,7 +82,8 @@ void TraceRecorder::on_prefill_row(const SelectionTrace& t) {
   if (s.kind != Selection::Kind::list || s.tokens_per_unit < 2) return;
   PrefillTrace& p = trace_->prefill;
   p.tokens_per_unit = s.tokens_per_unit;
-  if (p.layers.empty()) p.layers.resize(static_cast<size_t>(shape_.num_layers), {std::vector<double>(static_cast<size_t>(s.groups)), {}});
+  if (p.layers.empty())
+    p.layers.resize(static_cast<size_t>(shape_.num_layers), {std::vector<double>(static_cast<size_t>(s.groups)), {}});
   PrefillTrace::Layer& layer = p.layers[static_cast<size_t>(t.layer.value)];
   int64_t& next = next_unit_[static_cast<size_t>(t.layer.value)];
   const int64_t unit = t.position / s.tokens_per_unit;

@@ -28,7 +28,7 @@ struct AnswerTrace {
   };
   std::string task, question, answer, wanted;
   bool right = false;
-  std::string fact;  // the planted sentence; empty: none is known
+  std::string fact;                                     // the planted sentence; empty: none is known
   int32_t fact_first_block = -1, fact_last_block = -1;  // -1: no fact is known
   RequestStats stats;
   std::vector<Token> tokens;

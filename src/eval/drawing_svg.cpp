@@ -61,29 +61,33 @@ std::vector<std::pair<double, double>> mark_outline(const Drawing::Mark& m) {
     case Drawing::Shape::circle:
       return {};
     case Drawing::Shape::square:
-      return {
-          {m.x - .88 * r, m.y - .88 * r}, {m.x + .88 * r, m.y - .88 * r}, {m.x + .88 * r, m.y + .88 * r}, {m.x - .88 * r, m.y + .88 * r}};
+      return {{m.x - .88 * r, m.y - .88 * r},
+              {m.x + .88 * r, m.y - .88 * r},
+              {m.x + .88 * r, m.y + .88 * r},
+              {m.x - .88 * r, m.y + .88 * r}};
     case Drawing::Shape::diamond:
       return {{m.x, m.y - 1.25 * r}, {m.x + 1.25 * r, m.y}, {m.x, m.y + 1.25 * r}, {m.x - 1.25 * r, m.y}};
     case Drawing::Shape::triangle:
       return {{m.x, m.y - 1.2 * r}, {m.x + 1.1 * r, m.y + .8 * r}, {m.x - 1.1 * r, m.y + .8 * r}};
     case Drawing::Shape::cross: {
       const double a = 1.1 * r, b = .4 * r;
-      return {{m.x - b, m.y - a}, {m.x + b, m.y - a}, {m.x + b, m.y - b}, {m.x + a, m.y - b}, {m.x + a, m.y + b}, {m.x + b, m.y + b},
-              {m.x + b, m.y + a}, {m.x - b, m.y + a}, {m.x - b, m.y + b}, {m.x - a, m.y + b}, {m.x - a, m.y - b}, {m.x - b, m.y - b}};
+      return {{m.x - b, m.y - a}, {m.x + b, m.y - a}, {m.x + b, m.y - b}, {m.x + a, m.y - b},
+              {m.x + a, m.y + b}, {m.x + b, m.y + b}, {m.x + b, m.y + a}, {m.x - b, m.y + a},
+              {m.x - b, m.y + b}, {m.x - a, m.y + b}, {m.x - a, m.y - b}, {m.x - b, m.y - b}};
     }
   }
   return {};
 }
 
 std::string drawing_svg(const Drawing& d) {
-  std::string out = "<svg viewBox=\"0 0 " + num(d.width) + " " + num(d.height) + "\" width=\"" + num(d.width) + "\" role=\"img\">\n";
+  std::string out =
+      "<svg viewBox=\"0 0 " + num(d.width) + " " + num(d.height) + "\" width=\"" + num(d.width) + "\" role=\"img\">\n";
   for (const Drawing::Rect& r : d.rects)
     out += "<rect x=\"" + num(r.x) + "\" y=\"" + num(r.y) + "\" width=\"" + num(r.w) + "\" height=\"" + num(r.h) + "\" fill=\"" +
            hex(r.fill) + "\"/>\n";
   for (const Drawing::Line& l : d.lines)
-    out += "<path d=\"" + path_of(l.points, false) + "\" fill=\"none\" stroke=\"" + hex(l.color) + "\" stroke-width=\"" + num(l.width) +
-           "\"" + (l.dashed ? " stroke-dasharray=\"4 4\"" : "") + "/>\n";
+    out += "<path d=\"" + path_of(l.points, false) + "\" fill=\"none\" stroke=\"" + hex(l.color) + "\" stroke-width=\"" +
+           num(l.width) + "\"" + (l.dashed ? " stroke-dasharray=\"4 4\"" : "") + "/>\n";
   for (const Drawing::Mark& m : d.marks) out += mark_svg(m);
   for (const Drawing::Text& t : d.texts) {
     const char* anchor = t.align == Drawing::Align::left ? "start" : t.align == Drawing::Align::center ? "middle" : "end";

@@ -171,13 +171,16 @@ std::string eval_html(const EvalPage& page) {
   html += "<h1>Answers against what was read</h1>\n<p class=\"lead\">" + html_escaped(page.about) +
           "</p>\n<div class=\"chips\" id=\"tasks\"><span>questions</span></div>\n";
   for (const std::string& task : tasks_of(page.rows))
-    html += "<div class=\"plot\" data-task=\"" + html_escaped(task) + "\">" + drawing_svg(eval_plot(page.rows, task, {})) + "</div>\n";
+    html +=
+        "<div class=\"plot\" data-task=\"" + html_escaped(task) + "\">" + drawing_svg(eval_plot(page.rows, task, {})) + "</div>\n";
   html +=
       "<div class=\"chips\" id=\"lengths\"><span>tokens</span></div>\n<div class=\"wide\"><table><thead><tr "
       "id=\"head\"></tr></thead><tbody id=\"body\"></tbody></table></div>\n"
-      "<p class=\"note\">An answer is right if it equals the expected text and the model stopped there. KV bytes are counted: the K and V "
+      "<p class=\"note\">An answer is right if it equals the expected text and the model stopped there. KV bytes are counted: the "
+      "K and V "
       "that the "
-      "question's and the answer's tokens read, and the summaries that were scanned to choose them, against what dense attention reads for "
+      "question's and the answer's tokens read, and the summaries that were scanned to choose them, against what dense attention "
+      "reads for "
       "the same tokens. Click a column to sort by it.</p>\n";
   return html + html_end(page_data(page), kScript);
 }

@@ -39,7 +39,8 @@ Result<EvalProduct> read_entry(const YAML::Node& entry, const std::string& where
   for (const auto& field : entry) {
     const std::string key = field.first.Scalar();
     if (!kKeys.contains(key))
-      return Status::invalid_argument(where + "." + key + " is not a known key (prefill, decode, budget_tokens and block_size are)");
+      return Status::invalid_argument(where + "." + key +
+                                      " is not a known key (prefill, decode, budget_tokens and block_size are)");
   }
   EvalProduct product;
   FOVEA_TRY(read_list(entry, "prefill", where, &product.prefill_methods));

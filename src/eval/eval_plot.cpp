@@ -10,12 +10,13 @@
 namespace fovea {
 namespace {
 
-constexpr Rgb kInk{34, 36, 40}, kDim{112, 116, 124}, kGrid{232, 234, 238}, kFrame{190, 194, 201}, kPaper{255, 255, 255}, kDense{70, 74, 82};
+constexpr Rgb kInk{34, 36, 40}, kDim{112, 116, 124}, kGrid{232, 234, 238}, kFrame{190, 194, 201}, kPaper{255, 255, 255},
+    kDense{70, 74, 82};
 // Told apart by readers with any colour vision (after Okabe and Ito, darkened for thin lines on white).
 constexpr Rgb kSeries[] = {{0, 104, 166}, {200, 80, 0},   {0, 132, 98},   {176, 76, 132},
                            {160, 110, 0}, {64, 150, 200}, {110, 72, 160}, {120, 86, 60}};
-constexpr Drawing::Shape kShapes[] = {Drawing::Shape::circle, Drawing::Shape::square, Drawing::Shape::triangle, Drawing::Shape::diamond,
-                                      Drawing::Shape::cross};
+constexpr Drawing::Shape kShapes[] = {Drawing::Shape::circle, Drawing::Shape::square, Drawing::Shape::triangle,
+                                      Drawing::Shape::diamond, Drawing::Shape::cross};
 
 constexpr double kWidth = 1080, kLeft = 56, kRight = 16, kGap = 34, kPlotHeight = 300, kMarkRadius = 4.5;
 constexpr double kSmall = 11, kNormal = 12;
@@ -59,7 +60,8 @@ class Plot {
     // A run stands where its share says something; dense attention, the reference, everywhere.
     const bool prefills = std::any_of(all.begin(), all.end(), [&](size_t i) { return rows_[i].run.prefill_method != "dense"; });
     if (take([](const EvalRun& r) { return r.decode_method != "dense" || is_dense(r); })) y = panels(Axis::kv_bytes, y);
-    if (prefills && take([](const EvalRun& r) { return r.prefill_method != "dense" || is_dense(r); })) y = panels(Axis::prefill, y + 14);
+    if (prefills && take([](const EvalRun& r) { return r.prefill_method != "dense" || is_dense(r); }))
+      y = panels(Axis::prefill, y + 14);
     d_.height = legend(y + 16) + 12;
     return std::move(d_);
   }
@@ -147,7 +149,8 @@ class Plot {
     for (size_t i : shown_) {
       if (rows_[i].length == length && series_label(rows_[i].run) == series) out.push_back(i);
     }
-    std::stable_sort(out.begin(), out.end(), [&](size_t a, size_t b) { return rows_[a].run.budget_tokens < rows_[b].run.budget_tokens; });
+    std::stable_sort(out.begin(), out.end(),
+                     [&](size_t a, size_t b) { return rows_[a].run.budget_tokens < rows_[b].run.budget_tokens; });
     return out;
   }
 
@@ -155,7 +158,8 @@ class Plot {
     LabelPlacer placer({b.x0 + 2, b.y0 - 4, b.x1 + 10, b.y1 - 1});
     for (size_t i : shown_) {
       if (rows_[i].length != length || !is_dense(rows_[i].run)) continue;
-      d_.lines.push_back({{{b.x0, y_at(b, rows_[i].exact())}, {b.x1, y_at(b, rows_[i].exact())}}, mix(kDense, kPaper, 0.35), 1, true});
+      d_.lines.push_back(
+          {{{b.x0, y_at(b, rows_[i].exact())}, {b.x1, y_at(b, rows_[i].exact())}}, mix(kDense, kPaper, 0.35), 1, true});
       placer.avoid({b.x0, y_at(b, rows_[i].exact()) - 1, b.x1, y_at(b, rows_[i].exact()) + 1});
       break;  // one reference: the first dense run
     }
@@ -173,7 +177,8 @@ class Plot {
       if (line.points.size() > 1) d_.lines.push_back(std::move(line));
     }
     for (const Series& s : series_) {
-      for (size_t i : rows_of(length, s.label)) label(rows_[i], s, x_at(b, share(rows_[i], axis)), y_at(b, rows_[i].exact()), &placer);
+      for (size_t i : rows_of(length, s.label))
+        label(rows_[i], s, x_at(b, share(rows_[i], axis)), y_at(b, rows_[i].exact()), &placer);
     }
   }
 
@@ -181,7 +186,8 @@ class Plot {
     const std::string text = r.run.budget_tokens ? std::to_string(r.run.budget_tokens) : is_dense(r.run) ? "dense" : "";
     if (text.empty()) return;  // its own budget: the legend names the series
     const auto box = placer->place(x, y, kMarkRadius, text_width(text, 10) + 3, 10);
-    if (box) d_.texts.push_back({(box->x0 + box->x1) / 2, box->y1 - 1.5, 10, text, mix(s.color, kInk, 0.25), Drawing::Align::center});
+    if (box)
+      d_.texts.push_back({(box->x0 + box->x1) / 2, box->y1 - 1.5, 10, text, mix(s.color, kInk, 0.25), Drawing::Align::center});
   }
 
   // Series side by side in as many columns as fit. Returns where it ends.
@@ -197,7 +203,8 @@ class Plot {
     }
     const double y = top + 20 * static_cast<double>(per_column) + 6;
     d_.texts.push_back({kLeft, y, kSmall,
-                        "Numbers beside marks: budget in tokens. Vertical bars: 95 % intervals (Wilson). Dashed: dense attention.", kDim});
+                        "Numbers beside marks: budget in tokens. Vertical bars: 95 % intervals (Wilson). Dashed: dense attention.",
+                        kDim});
     return y;
   }
 
@@ -230,6 +237,8 @@ std::vector<double> log_ticks(double low, double high) {
   return few;
 }
 
-Drawing eval_plot(const std::vector<EvalRow>& rows, const std::string& task, const PlotText& text) { return Plot(rows, task, text).draw(); }
+Drawing eval_plot(const std::vector<EvalRow>& rows, const std::string& task, const PlotText& text) {
+  return Plot(rows, task, text).draw();
+}
 
 }  // namespace fovea

@@ -59,7 +59,8 @@ TEST(EvalText, ALineForEachLengthAndRun) {
   expect_has(lines[1], {" - "});
   EXPECT_EQ(lines[2].substr(lines[2].size() - 2), " -");
   for (const auto& line : lines) EXPECT_EQ(line.size(), lines[0].size()) << "columns line up";
-  for (const char* absent : {"prefill", "pairs", "block", "mass", "recall"}) EXPECT_EQ(lines[0].find(absent), std::string::npos) << absent;
+  for (const char* absent : {"prefill", "pairs", "block", "mass", "recall"})
+    EXPECT_EQ(lines[0].find(absent), std::string::npos) << absent;
 }
 
 TEST(EvalText, ColumnsAppearWhereTheyTellRunsApart) {
@@ -131,9 +132,10 @@ TEST(EvalCsv, SpecsWithCommasStayOneField) {
   std::vector<EvalRow> rows = {row({"dense", "gsa[representation=mean,x=\"1\"]", 512, 16}, 2048, "all", 1, 2, 1, 2)};
   const auto lines = lines_of(eval_csv(rows));
   ASSERT_EQ(lines.size(), 2u);
-  EXPECT_EQ(lines[0],
-            "length,task,prefill_method,decode_method,budget_tokens,block_size,right,total,exact,low,high,kv_bytes_share,prefill_share,"
-            "mass,recall\r");
+  EXPECT_EQ(
+      lines[0],
+      "length,task,prefill_method,decode_method,budget_tokens,block_size,right,total,exact,low,high,kv_bytes_share,prefill_share,"
+      "mass,recall\r");
   EXPECT_EQ(lines[1].rfind("2048,all,dense,\"gsa[representation=mean,x=\"\"1\"\"]\",512,16,1,2,0.5,", 0), 0u) << lines[1];
   EXPECT_EQ(lines[1].substr(lines[1].size() - 11), ",0.5,1.0,,\r");
   EXPECT_EQ(lines_of(eval_csv({})).size(), 1u);

@@ -92,7 +92,8 @@ class Harness {
     RunTrace traced;
     TraceRecorder recorder(engine.model().shape, &traced);
     DocumentSession::PrefillTraceSink sink;
-    if (trace_questions > 0 && lineage.prefill_method != "dense") sink = [&](const SelectionTrace& t) { recorder.on_prefill_row(t); };
+    if (trace_questions > 0 && lineage.prefill_method != "dense")
+      sink = [&](const SelectionTrace& t) { recorder.on_prefill_row(t); };
     FOVEA_ASSIGN(const std::unique_ptr<DocumentSession> session,
                  DocumentSession::open(engine, d.document, report, lineage.prefill_method, sink));
     recorder.finish_prefill();

@@ -28,7 +28,8 @@ struct EvalOptions {
   int32_t trace_questions = 0;  // of the first document of each length, traced in every run that is not all dense; CPU only
   std::function<void(const EvalProgress&)> progress;  // null: no one watches
   // Told of every reply (may be null).
-  std::function<void(const RetrievalDocument&, const RetrievalQuestion&, const EvalRun&, const std::string& reply, bool right)> reply;
+  std::function<void(const RetrievalDocument&, const RetrievalQuestion&, const EvalRun&, const std::string& reply, bool right)>
+      reply;
 };
 
 struct EvalResult {

@@ -16,8 +16,8 @@ std::string planted(const RetrievalQuestion& q) {
 }
 
 // Finds a question's fact in the held tokens.
-Status mark_fact(const Engine& engine, const DocumentSession& session, const std::string& document, const RetrievalQuestion& question,
-                 AnswerTrace* out) {
+Status mark_fact(const Engine& engine, const DocumentSession& session, const std::string& document,
+                 const RetrievalQuestion& question, AnswerTrace* out) {
   const std::string fact = planted(question);
   const size_t at = fact.empty() ? std::string::npos : document.find(fact);
   if (at == std::string::npos) return {};

@@ -9,14 +9,15 @@
 namespace fovea {
 namespace {
 
-constexpr Rgb kInk{34, 36, 40}, kDim{112, 116, 124}, kStrip{246, 247, 249}, kPale{205, 222, 236}, kDeep{6, 60, 108}, kFact{200, 80, 0},
-    kFactPale{244, 208, 176}, kWrong{176, 0, 32};
+constexpr Rgb kInk{34, 36, 40}, kDim{112, 116, 124}, kStrip{246, 247, 249}, kPale{205, 222, 236}, kDeep{6, 60, 108},
+    kFact{200, 80, 0}, kFactPale{244, 208, 176}, kWrong{176, 0, 32};
 constexpr double kWidth = 1080, kLeft = 120, kRight = 24, kTop = 112;
 constexpr double kHeadHeight = 12, kHeadGap = 2, kLayerGap = 6, kTokenHeight = 11, kSmall = 10.5;
 
 class Picture {
  public:
-  Picture(const RunTrace& trace, const AnswerTrace& answer) : trace_(trace), answer_(answer), blocks_(answer.tokens.back().read.size()) {}
+  Picture(const RunTrace& trace, const AnswerTrace& answer)
+      : trace_(trace), answer_(answer), blocks_(answer.tokens.back().read.size()) {}
 
   Drawing draw() {
     d_.width = kWidth;
@@ -37,7 +38,8 @@ class Picture {
     d_.texts.push_back(
         {kLeft, 52, 13, answer_.answer + (answer_.right ? "  ✓" : "  ✗ wanted: " + answer_.wanted), answer_.right ? kInk : kWrong});
     d_.texts.push_back({kLeft, 72, 11, line, kDim});
-    if (!answer_.fact.empty()) d_.texts.push_back({kWidth - kRight, 72, 11, "planted: " + answer_.fact, kFact, Drawing::Align::right});
+    if (!answer_.fact.empty())
+      d_.texts.push_back({kWidth - kRight, 72, 11, "planted: " + answer_.fact, kFact, Drawing::Align::right});
   }
 
   double heads(double y) {
@@ -45,7 +47,8 @@ class Picture {
     for (int32_t l = 0; l < trace_.layers; ++l, y += kLayerGap) {
       for (int32_t h = 0; h < trace_.kv_heads; ++h, y += kHeadHeight + kHeadGap) {
         label(y + kHeadHeight - 2, "layer " + std::to_string(l) + " · kv " + std::to_string(h));
-        strip(answer_.heads_read[static_cast<size_t>(l * trace_.kv_heads + h)], static_cast<float>(answer_.tokens.size()), y, kHeadHeight);
+        strip(answer_.heads_read[static_cast<size_t>(l * trace_.kv_heads + h)], static_cast<float>(answer_.tokens.size()), y,
+              kHeadHeight);
       }
     }
     return y;
@@ -96,7 +99,8 @@ class Picture {
     bool read = false;
     for (size_t b = first; b < std::min(end, reads.size()); ++b) read = read || reads[b] > 0;
     const double wide = std::max(3.0, static_cast<double>(end - first) * pixels);
-    d_.rects.push_back({std::min(kLeft + static_cast<double>(first) * pixels, kWidth - kRight - wide), y, wide, height, read ? kFact : kFactPale});
+    d_.rects.push_back(
+        {std::min(kLeft + static_cast<double>(first) * pixels, kWidth - kRight - wide), y, wide, height, read ? kFact : kFactPale});
   }
 
   const RunTrace& trace_;

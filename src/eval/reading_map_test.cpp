@@ -60,7 +60,8 @@ std::vector<Drawing::Rect> strip_below(const Drawing& d, size_t index) {
 double drawn(const std::vector<Drawing::Rect>& strip, double from, double to) {
   constexpr double left = 120, width = 936;
   double sum = 0;
-  for (const Drawing::Rect& r : strip) sum += std::max(0.0, std::min(r.x + r.w, left + to * width) - std::max(r.x, left + from * width));
+  for (const Drawing::Rect& r : strip)
+    sum += std::max(0.0, std::min(r.x + r.w, left + to * width) - std::max(r.x, left + from * width));
   return sum / width;
 }
 

@@ -33,8 +33,10 @@ Result<RetrievalDocument> read_document(const std::string& line, const std::stri
   const Json& json = *parsed;
   RetrievalDocument d;
   FOVEA_TRY(read(json, "id", where, &d.id));
-  if (const auto tokens = json.find("approx_tokens"); tokens != json.end() && (!tokens->is_number_unsigned() || tokens->get<uint64_t>() > INT64_MAX))
-    return Status::invalid_argument(where + ": approx_tokens has the wrong type, not a whole number: " + tokens->dump().substr(0, 60));
+  if (const auto tokens = json.find("approx_tokens");
+      tokens != json.end() && (!tokens->is_number_unsigned() || tokens->get<uint64_t>() > INT64_MAX))
+    return Status::invalid_argument(where +
+                                    ": approx_tokens has the wrong type, not a whole number: " + tokens->dump().substr(0, 60));
   FOVEA_TRY(read(json, "approx_tokens", where, &d.approx_tokens));
   FOVEA_TRY(read(json, "document", where, &d.document));
   Json questions;
@@ -110,7 +112,8 @@ Result<std::vector<RetrievalDocument>> load_retrieval_set(const std::string& pat
   return parse_retrieval_set(text.str(), path);
 }
 
-Result<std::vector<RetrievalDocument>> filter_retrieval_set(const std::vector<RetrievalDocument>& set, const RetrievalFilter& filter) {
+Result<std::vector<RetrievalDocument>> filter_retrieval_set(const std::vector<RetrievalDocument>& set,
+                                                            const RetrievalFilter& filter) {
   FOVEA_TRY(check_filter(set, filter));
   std::vector<RetrievalDocument> out;
   std::map<int64_t, int64_t> taken;  // documents of a length

@@ -38,6 +38,7 @@ struct RetrievalFilter {
 
 // Documents in the set's order; those that no question is left of are dropped. Errors name the flag whose value the set does
 // not have, and the case that nothing is left.
-Result<std::vector<RetrievalDocument>> filter_retrieval_set(const std::vector<RetrievalDocument>& set, const RetrievalFilter& filter);
+Result<std::vector<RetrievalDocument>> filter_retrieval_set(const std::vector<RetrievalDocument>& set,
+                                                            const RetrievalFilter& filter);
 
 }  // namespace fovea

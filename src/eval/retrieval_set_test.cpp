@@ -15,11 +15,7 @@ Json good() {
           {"document", "text"},
           {"questions",
            {{{"id", "q0"}, {"task", "number"}, {"depth", 0.5}, {"question", "What?"}, {"answer", "That."}},
-            {{"id", "q1"},
-             {"task", "absent"},
-             {"depth", nullptr},
-             {"question", "Who?"},
-             {"answer", "Nobody."}}}}};
+            {{"id", "q1"}, {"task", "absent"}, {"depth", nullptr}, {"question", "Who?"}, {"answer", "Nobody."}}}}};
 }
 
 // The second of two lines is wrong; the message is one line that names it.
@@ -31,8 +27,7 @@ void expect_refused(const std::string& line, std::initializer_list<std::string> 
   EXPECT_EQ(text.rfind("set.jsonl:2: ", 0), 0u) << text;
   EXPECT_EQ(text.find('\n'), std::string::npos) << text;
   EXPECT_LT(text.size(), 300u);
-  for (const std::string& part : parts)
-    EXPECT_NE(text.find(part), std::string::npos) << text << " lacks " << part;
+  for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << text << " lacks " << part;
 }
 
 TEST(RetrievalSet, AFileIsReadWhole) {

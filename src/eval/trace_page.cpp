@@ -205,7 +205,8 @@ Json trace_json(const RunTrace& t) {
   for (const AnswerTrace& a : t.answers) out["answers"].push_back(answer_json(a));
   if (t.prefill.units == 0) return out;
   Json layers = Json::array();
-  for (const PrefillTrace::Layer& l : t.prefill.layers) layers.push_back({{"density", l.density}, {"chosen", packed(l.chosen, false)}});
+  for (const PrefillTrace::Layer& l : t.prefill.layers)
+    layers.push_back({{"density", l.density}, {"chosen", packed(l.chosen, false)}});
   out["prefill"] = {{"tokens_per_unit", t.prefill.tokens_per_unit}, {"units", t.prefill.units}, {"layers", layers}};
   return out;
 }
@@ -216,10 +217,12 @@ std::string trace_html(const std::vector<RunTrace>& traces, int32_t block_size, 
   Json data = {{"block_size", block_size}, {"traces", Json::array()}};
   for (const RunTrace& t : traces) data["traces"].push_back(trace_json(t));
   std::string html = html_head("what each token read", kStyle);
-  html += "<h1>" + html_escaped(traces.empty() ? "" : run_label(traces[0].run)) + "</h1>\n<p class=\"lead\">" + html_escaped(about) +
-          "</p>\n" +
-          "<p>What the tokens of each answer read. A strip is blank where nothing was loaded; <span class=\"fact\">framed</span>: the planted fact. "
-          "<b>Mass</b>: the share of the softmax over all keys that lies on the blocks read. <b>Recall</b>: of the k blocks read, the share "
+  html += "<h1>" + html_escaped(traces.empty() ? "" : run_label(traces[0].run)) + "</h1>\n<p class=\"lead\">" +
+          html_escaped(about) + "</p>\n" +
+          "<p>What the tokens of each answer read. A strip is blank where nothing was loaded; <span class=\"fact\">framed</span>: "
+          "the planted fact. "
+          "<b>Mass</b>: the share of the softmax over all keys that lies on the blocks read. <b>Recall</b>: of the k blocks read, "
+          "the share "
           "that are among the k of most mass; first and last blocks, which are always read, count too.</p>\n";
   return html + html_end(data, kScript);
 }

@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "kernels/row_cases.h"
 #include "kernels/common/convert.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/limits.h"
+#include "kernels/row_cases.h"
 
 namespace fovea::testing {
 
@@ -31,8 +31,7 @@ struct AttentionCase {
   DType dtype = DType::bf16;
   KvLayout layout = KvLayout::hnd;
   bool table_per_head = false;  // table.head_stride != 0: another permutation of slots for each KV head
-  bool head_major =
-      false;  // memory [kv_heads, slots, ...] (a pool per head) instead of [slots, kv_heads, ...]
+  bool head_major = false;      // memory [kv_heads, slots, ...] (a pool per head) instead of [slots, kv_heads, ...]
   float soft_cap = 0;
   int32_t window = 0;
   bool alibi = false;
@@ -41,9 +40,8 @@ struct AttentionCase {
   Selection::Kind kind = Selection::Kind::list;
   HeadGroups groups = HeadGroups::per_kv_head;
   int32_t tokens_per_unit = 16;
-  int32_t rows_per_list =
-      0;              // 0: a list per query row, row_indptr null; else that many rows share one (or fewer)
-  double keep = 0.3;  // share of units in a list; 0: every list is empty; 1: all
+  int32_t rows_per_list = 0;  // 0: a list per query row, row_indptr null; else that many rows share one (or fewer)
+  double keep = 0.3;          // share of units in a list; 0: every list is empty; 1: all
 };
 
 // Memory and Params of one case. Not movable: params point into it.
@@ -129,8 +127,7 @@ class AttentionProblem {
     const int32_t heads_in_table = c_.table_per_head ? c_.kv_heads : 1;
     for (int32_t s = 0; s < seqs; ++s) max_blocks_ = std::max(max_blocks_, lens(s) / c_.block_size + 2);
     table_.assign(static_cast<size_t>(seqs) * heads_in_table * max_blocks_, kNoSlot);
-    for (int32_t s = 0; s < seqs; ++s)
-      needed_.emplace_back(static_cast<size_t>(c_.kv_heads) * lens(s), false);
+    for (int32_t s = 0; s < seqs; ++s) needed_.emplace_back(static_cast<size_t>(c_.kv_heads) * lens(s), false);
     for (int32_t row = 0; row < rows(); ++row) {
       for (int32_t h = 0; h < c_.heads; ++h) {
         for (int64_t pos = 0; pos <= row_pos(row); ++pos) {
@@ -167,8 +164,7 @@ class AttentionProblem {
   void build_memory() {
     KvView& kv = params_.kv;
     const int64_t tile = static_cast<int64_t>(c_.block_size) * c_.head_dim;
-    const int64_t pad =
-        16;  // between heads, or between blocks of a head: strides are not the shape's product
+    const int64_t pad = 16;  // between heads, or between blocks of a head: strides are not the shape's product
     kv.head_stride = c_.head_major ? slots_ * (tile + pad) + 2 * pad : tile + pad;
     kv.block_stride = c_.head_major ? tile + pad : c_.kv_heads * (tile + pad) + 2 * pad;
     const int64_t size = c_.head_major ? c_.kv_heads * kv.head_stride : slots_ * kv.block_stride;
@@ -235,8 +231,7 @@ class AttentionProblem {
     kv.k_scale = k_scales_.empty() ? nullptr : k_scales_.data();
     kv.v_scale = v_scales_.empty() ? nullptr : v_scales_.data();
     const int32_t heads_in_table = c_.table_per_head ? c_.kv_heads : 1;
-    kv.table = {table_.data(), static_cast<int64_t>(heads_in_table) * max_blocks_,
-                c_.table_per_head ? max_blocks_ : 0};
+    kv.table = {table_.data(), static_cast<int64_t>(heads_in_table) * max_blocks_, c_.table_per_head ? max_blocks_ : 0};
   }
 
   AttentionCase c_;
@@ -246,7 +241,7 @@ class AttentionProblem {
   AttentionParams params_;
   int32_t slots_ = 0, max_blocks_ = 0;
   std::vector<int32_t> table_;
-  std::vector<std::vector<bool>> needed_;                  // [seq]: [kv_heads, len]
+  std::vector<std::vector<bool>> needed_;  // [seq]: [kv_heads, len]
   std::vector<float> q_, out_, lse_, slopes_, k_scales_, v_scales_;
   std::vector<std::vector<float>> keys_, values_;
   std::vector<uint8_t> k_, v_;
@@ -381,14 +376,10 @@ inline std::vector<AttentionCase> padded_attention_cases() {
   std::vector<AttentionCase> cases;
   cases.push_back({.name = "padded_rows", .seqs = padded});
   cases.push_back({.name = "padded_only", .seqs = {{1, 0}, {2, 0}}});
-  cases.push_back(
-      {.name = "padded_f32_window_alibi", .seqs = padded, .dtype = DType::f32, .window = 20, .alibi = true});
+  cases.push_back({.name = "padded_f32_window_alibi", .seqs = padded, .dtype = DType::f32, .window = 20, .alibi = true});
   cases.push_back({.name = "padded_list", .seqs = padded, .select = true});
-  cases.push_back({.name = "padded_range_shared",
-                   .seqs = padded,
-                   .select = true,
-                   .kind = Selection::Kind::range,
-                   .rows_per_list = 2});
+  cases.push_back(
+      {.name = "padded_range_shared", .seqs = padded, .select = true, .kind = Selection::Kind::range, .rows_per_list = 2});
   return cases;
 }
 
@@ -401,29 +392,17 @@ inline std::vector<AttentionCase> fp8_attention_cases() {
     c.dtype = DType::fp8_e4m3;
     cases.push_back(std::move(c));
   };
-  for (int32_t d : {64, 80, 112, 128, 256})
-    add({.name = "fp8_dim_" + std::to_string(d), .head_dim = d, .seqs = growing});
+  for (int32_t d : {64, 80, 112, 128, 256}) add({.name = "fp8_dim_" + std::to_string(d), .head_dim = d, .seqs = growing});
   add({.name = "fp8_deep", .heads = 8, .head_dim = 128, .seqs = {{1, 1023}, {1, 1025}, {2, 2100}}});
   add({.name = "fp8_classic", .head_dim = 96, .seqs = growing, .layout = KvLayout::classic});
-  add({.name = "fp8_list",
-       .heads = 6,
-       .kv_heads = 3,
-       .head_dim = 128,
-       .seqs = growing,
-       .select = true,
-       .keep = 0.5});
+  add({.name = "fp8_list", .heads = 6, .kv_heads = 3, .head_dim = 128, .seqs = growing, .select = true, .keep = 0.5});
   add({.name = "fp8_tokens_per_query_head",
        .seqs = growing,
        .select = true,
        .groups = per_query_head,
        .tokens_per_unit = 1,
        .keep = 0.5});
-  add({.name = "fp8_all_of_it",
-       .head_dim = 80,
-       .seqs = growing,
-       .soft_cap = 2.0f,
-       .window = 50,
-       .alibi = true});
+  add({.name = "fp8_all_of_it", .head_dim = 80, .seqs = growing, .soft_cap = 2.0f, .window = 50, .alibi = true});
   return cases;
 }
 

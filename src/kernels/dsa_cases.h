@@ -151,10 +151,14 @@ class DsaProblem {
 
   float key_value(int32_t position) {
     switch (c_.data) {
-      case IndexData::normal: return normal_(rng_);
-      case IndexData::integers: return static_cast<float>(static_cast<int32_t>(rng_() % 5) - 2);
-      case IndexData::constant: return 1.0f;
-      case IndexData::zeros: return position % 8320 < 100 ? 1.0f + static_cast<float>(position % 7) : -1.0f;
+      case IndexData::normal:
+        return normal_(rng_);
+      case IndexData::integers:
+        return static_cast<float>(static_cast<int32_t>(rng_() % 5) - 2);
+      case IndexData::constant:
+        return 1.0f;
+      case IndexData::zeros:
+        return position % 8320 < 100 ? 1.0f + static_cast<float>(position % 7) : -1.0f;
     }
     return 0;
   }

@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "kernels/row_cases.h"
 #include "kernels/common/convert.h"
 #include "kernels/ops/limits.h"
 #include "kernels/ops/mla.h"
+#include "kernels/row_cases.h"
 
 namespace fovea::testing {
 
@@ -62,9 +62,7 @@ class MlaProblem {
   // Entries as the plane's dtype holds them: [len, latent + rope] of one sequence.
   const std::vector<float>& entries(int32_t seq) const { return entries_[seq]; }
 
-  bool sees(int32_t row, int64_t pos) const {
-    return pos <= row_pos(row) && (!c_.select || lists_.holds(row, 0, pos));
-  }
+  bool sees(int32_t row, int64_t pos) const { return pos <= row_pos(row) && (!c_.select || lists_.holds(row, 0, pos)); }
 
   // Overwrites the entry of one token in the plane alone, where it lies in a block that some row reads.
   void write_token(int32_t seq, int64_t pos, float value) {
@@ -99,9 +97,7 @@ class MlaProblem {
     slots_ = deal_slots(table_, rng_);
   }
   int32_t& slot_entry(int32_t seq, int64_t pos) { return table_[static_cast<int64_t>(seq) * max_blocks_ + pos / c_.block_size]; }
-  int64_t element(int32_t seq, int64_t pos) {
-    return slot_entry(seq, pos) * kv_.block_stride + pos % c_.block_size * entry();
-  }
+  int64_t element(int32_t seq, int64_t pos) { return slot_entry(seq, pos) * kv_.block_stride + pos % c_.block_size * entry(); }
 
   void build_plane() {
     kv_.block_stride = static_cast<int64_t>(c_.block_size) * entry() + 32;  // not the shape's product

@@ -44,13 +44,29 @@ class RaggedProblem {
     lse_.assign(rows() * (c.heads + 1), kNan);
     kv_.assign(static_cast<size_t>(kv_indptr_.back() + 1) * (c.heads * each + 7), kNan);
     shared_.assign(static_cast<size_t>(kv_indptr_.back() + 1) * c.shared_dim, kNan);
-    params_ = {.q = q_.data(), .q_stride = q_stride_, .k = kv_.data(), .k_stride = c.heads * each + 7, .k_head_stride = each,
-               .k_shared = c.shared_dim > 0 ? shared_.data() : nullptr, .v = kv_.data() + c.k_dim,
-               .v_stride = c.heads * each + 7, .v_head_stride = each, .k_dim = c.k_dim, .shared_dim = c.shared_dim,
-               .v_dim = c.v_dim, .num_heads = c.heads, .rows = rows(), .num_seqs = static_cast<int32_t>(c.seqs.size()),
-               .q_indptr = q_indptr_.data(), .kv_indptr = kv_indptr_.data(), .causal = c.causal,
-               .scale = 2.0f / std::sqrt(static_cast<float>(dim)), .out = out_.data(), .out_stride = c.heads * c.v_dim + 3,
-               .lse = lse_.data(), .lse_stride = c.heads + 1};
+    params_ = {.q = q_.data(),
+               .q_stride = q_stride_,
+               .k = kv_.data(),
+               .k_stride = c.heads * each + 7,
+               .k_head_stride = each,
+               .k_shared = c.shared_dim > 0 ? shared_.data() : nullptr,
+               .v = kv_.data() + c.k_dim,
+               .v_stride = c.heads * each + 7,
+               .v_head_stride = each,
+               .k_dim = c.k_dim,
+               .shared_dim = c.shared_dim,
+               .v_dim = c.v_dim,
+               .num_heads = c.heads,
+               .rows = rows(),
+               .num_seqs = static_cast<int32_t>(c.seqs.size()),
+               .q_indptr = q_indptr_.data(),
+               .kv_indptr = kv_indptr_.data(),
+               .causal = c.causal,
+               .scale = 2.0f / std::sqrt(static_cast<float>(dim)),
+               .out = out_.data(),
+               .out_stride = c.heads * c.v_dim + 3,
+               .lse = lse_.data(),
+               .lse_stride = c.heads + 1};
     for (int32_t row = 0; row < rows(); ++row) {
       for (int32_t i = 0; i < c.heads * dim; ++i) q_[row * q_stride_ + i] = normal(rng);
     }
@@ -98,7 +114,12 @@ inline std::vector<RaggedCase> ragged_cases() {
     cases.push_back({.name = c + "tiles", .causal = causal, .seqs = {{130, 259}, {57, 57}}});
     cases.push_back({.name = c + "one_head", .heads = 1, .causal = causal, .seqs = mixed});
     cases.push_back({.name = c + "many_heads", .heads = 17, .causal = causal, .seqs = mixed});
-    cases.push_back({.name = c + "v3", .heads = 2, .k_dim = 128, .shared_dim = 64, .v_dim = 128, .causal = causal,
+    cases.push_back({.name = c + "v3",
+                     .heads = 2,
+                     .k_dim = 128,
+                     .shared_dim = 64,
+                     .v_dim = 128,
+                     .causal = causal,
                      .seqs = {{33, 140}, {9, 9}}});
     cases.push_back({.name = c + "no_shared", .k_dim = 192, .shared_dim = 0, .v_dim = 256, .causal = causal, .seqs = mixed});
     cases.push_back({.name = c + "tiny", .k_dim = 1, .shared_dim = 2, .v_dim = 1, .causal = causal, .seqs = mixed});

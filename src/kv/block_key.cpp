@@ -62,8 +62,9 @@ void put_context(std::vector<uint8_t>& out, const KeyContext& c) {
   const RopeKey& r = c.rope;
   put_bytes(out, Field::rope_kind, r.kind);
   ints(Field::rope_shape, {r.dim, r.interleaved, r.truncate});
-  put_reals(out, Field::rope_numbers, {r.theta, r.factor, r.low_freq_factor, r.high_freq_factor, r.original_max_position,
-                                       r.beta_fast, r.beta_slow, r.attention_factor, r.mscale_all_dim});
+  put_reals(out, Field::rope_numbers,
+            {r.theta, r.factor, r.low_freq_factor, r.high_freq_factor, r.original_max_position, r.beta_fast, r.beta_slow,
+             r.attention_factor, r.mscale_all_dim});
   ints(Field::attention, {c.head_dim, c.kv_heads, c.window});
   if (const auto& l = c.latent) {
     ints(Field::latent, {l->rank, l->index_heads, l->index_dim, l->index_topk, l->index_interleaved});
@@ -87,8 +88,7 @@ struct BlockHasher::HashState {
   }
 };
 
-BlockHasher::BlockHasher(const KeyContext& context)
-    : state_(std::make_unique<HashState>()), block_size_(context.block_size) {
+BlockHasher::BlockHasher(const KeyContext& context) : state_(std::make_unique<HashState>()), block_size_(context.block_size) {
   FOVEA_CHECK(state_->sha256 != nullptr && state_->context != nullptr);
   FOVEA_CHECK(block_size_ > 0);
   put_context(message_, context);

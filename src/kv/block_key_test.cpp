@@ -46,8 +46,10 @@ TEST(BlockKey, EqualsAnIndependentComputation) {
   EXPECT_EQ(first.hex(), "ec012e98ac6e2216b0ded393c595e9e4a5a39ffe0dca252a6b7b4ac56bec8261");
   const BlockKey second = hasher.key(&first, kSecond);
   EXPECT_EQ(second.hex(), "3f32bd2e5bca37fb776a64ab3b6865aad452ac2d0890a9149b2e58b0130cb9ef");
-  EXPECT_EQ(hasher.key(&first, std::vector<int32_t>(3, 0)).hex(), "ce7ab416cdb9093f8a38f996d3ad19c8e2a31b31b940beed66b275b334a6e3a5");
-  EXPECT_EQ(BlockHasher(latent_context()).key(nullptr, kFirst).hex(), "f76ad48fdb9e1825de2d4a1fb6a9efaceff8e1428468b72cec0fe2da49dad013");
+  EXPECT_EQ(hasher.key(&first, std::vector<int32_t>(3, 0)).hex(),
+            "ce7ab416cdb9093f8a38f996d3ad19c8e2a31b31b940beed66b275b334a6e3a5");
+  EXPECT_EQ(BlockHasher(latent_context()).key(nullptr, kFirst).hex(),
+            "f76ad48fdb9e1825de2d4a1fb6a9efaceff8e1428468b72cec0fe2da49dad013");
   EXPECT_EQ(hasher.key(nullptr, kFirst), first);  // the state is reused, not carried over
 }
 

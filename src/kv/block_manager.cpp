@@ -9,10 +9,7 @@
 namespace fovea {
 
 BlockManager::BlockManager(const BlockManagerConfig& config)
-    : config_(config),
-      pool_(config.num_blocks),
-      index_(config.num_blocks),
-      slot_refs_(static_cast<size_t>(config.swap_slots), 0) {
+    : config_(config), pool_(config.num_blocks), index_(config.num_blocks), slot_refs_(static_cast<size_t>(config.swap_slots), 0) {
   FOVEA_CHECK(config.block_size > 0);
   free_slots_.reserve(static_cast<size_t>(config.swap_slots));
   for (int32_t slot = config.swap_slots - 1; slot >= 0; --slot) free_slots_.push_back(slot);  // lowest first
@@ -139,9 +136,7 @@ int64_t BlockManager::match_prefix(SequenceId seq, std::span<const int32_t> toke
   return s.num_tokens;
 }
 
-bool BlockManager::needs_copy(const Blocks& s) const {
-  return ends_partial(s) && pool_.ref_count(s.table.back()) > 1;
-}
+bool BlockManager::needs_copy(const Blocks& s) const { return ends_partial(s) && pool_.ref_count(s.table.back()) > 1; }
 
 int64_t BlockManager::blocks_needed(SequenceId seq, int64_t n) const {
   const Blocks& s = find(seq);
@@ -161,9 +156,8 @@ int64_t BlockManager::max_append(SequenceId seq) const {
 Status BlockManager::append_slots(SequenceId seq, int64_t n, std::vector<CacheOp>* ops) {
   const int64_t needed = blocks_needed(seq, n);
   if (needed > num_free()) {
-    return Status::resource_exhausted("sequence " + std::to_string(seq.value) + " needs " +
-                                      std::to_string(needed) + " more KV blocks, " +
-                                      std::to_string(num_free()) + " are free");
+    return Status::resource_exhausted("sequence " + std::to_string(seq.value) + " needs " + std::to_string(needed) +
+                                      " more KV blocks, " + std::to_string(num_free()) + " are free");
   }
   if (n == 0) return Status();
   Blocks& s = find(seq);
@@ -247,9 +241,8 @@ Status BlockManager::swap_out(SequenceId seq, std::vector<CacheOp>* ops) {
   const int64_t needed = movable_blocks(s);
   if (needed > num_swap_free()) {
     swapped_.pop_back();
-    return Status::resource_exhausted("sequence " + std::to_string(seq.value) + " needs " +
-                                      std::to_string(needed) + " blocks of swap space, " +
-                                      std::to_string(num_swap_free()) + " are free");
+    return Status::resource_exhausted("sequence " + std::to_string(seq.value) + " needs " + std::to_string(needed) +
+                                      " blocks of swap space, " + std::to_string(num_swap_free()) + " are free");
   }
   s.swapped = true;
   FOVEA_CHECK(move_out(s, ops) == needed);
@@ -276,9 +269,8 @@ Status BlockManager::swap_in(SequenceId seq, std::vector<CacheOp>* ops) {
   Blocks& s = find(seq);
   const int64_t needed = swap_in_blocks(seq, 0);
   if (needed > num_free()) {
-    return Status::resource_exhausted("sequence " + std::to_string(seq.value) + " needs " +
-                                      std::to_string(needed) + " KV blocks to return from swap space, " +
-                                      std::to_string(num_free()) + " are free");
+    return Status::resource_exhausted("sequence " + std::to_string(seq.value) + " needs " + std::to_string(needed) +
+                                      " KV blocks to return from swap space, " + std::to_string(num_free()) + " are free");
   }
   for (int32_t i = 0; i < s.table.size(); ++i) {
     const BlockPlace place = s.table.place(i);
@@ -318,8 +310,7 @@ BlockManager::Usage BlockManager::usage() const {
     for (int32_t i = 0; i < s.table.size(); ++i) {
       if (!s.table.place(i).is_in_pool()) continue;
       const int32_t block = s.table.block(i).value;
-      const int64_t tokens =
-          std::min<int64_t>(config_.block_size, s.num_tokens - int64_t{i} * config_.block_size);
+      const int64_t tokens = std::min<int64_t>(config_.block_size, s.num_tokens - int64_t{i} * config_.block_size);
       fill[block] = std::max(fill[block], static_cast<int32_t>(tokens));
     }
   }
@@ -335,8 +326,7 @@ Status BlockManager::check_consistency() const {
   for (const auto& [id, s] : sequences_) {
     const std::string name = "sequence " + std::to_string(id.value);
     if (s.table.size() != blocks_for(s.num_tokens)) return Status::internal(name + ": table size");
-    if (int64_t{s.keyed_blocks} * config_.block_size > s.num_tokens)
-      return Status::internal(name + ": keyed_blocks");
+    if (int64_t{s.keyed_blocks} * config_.block_size > s.num_tokens) return Status::internal(name + ": keyed_blocks");
     for (const BlockPlace& place : s.table.places()) {
       if (!place.is_in_pool() && !s.swapped) return Status::internal(name + ": a swap slot in a table that is not swapped");
       ++(place.is_in_pool() ? refs[static_cast<size_t>(place.block().value)] : slot_refs[static_cast<size_t>(place.slot().value)]);
@@ -348,14 +338,12 @@ Status BlockManager::check_consistency() const {
     const BlockId block{b};
     const std::string name = "block " + std::to_string(b);
     if (pool_.ref_count(block) != refs[b]) {
-      return Status::internal(name + ": " + std::to_string(pool_.ref_count(block)) +
-                              " references, tables hold " + std::to_string(refs[b]));
+      return Status::internal(name + ": " + std::to_string(pool_.ref_count(block)) + " references, tables hold " +
+                              std::to_string(refs[b]));
     }
-    if (pool_.is_cached(block) && (refs[b] != 0 || !index_.is_published(block)))
-      return Status::internal(name + ": cached");
+    if (pool_.is_cached(block) && (refs[b] != 0 || !index_.is_published(block))) return Status::internal(name + ": cached");
     const BlockKey* key = index_.key_of(block);
-    if (key != nullptr && refs[b] == 0 && !pool_.is_cached(block))
-      return Status::internal(name + ": free with a key");
+    if (key != nullptr && refs[b] == 0 && !pool_.is_cached(block)) return Status::internal(name + ": free with a key");
     if (index_.is_published(block)) {
       ++published;
       if (index_.find(*key) != block) return Status::internal(name + ": not found by its key");

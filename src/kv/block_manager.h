@@ -106,7 +106,7 @@ class BlockManager {
   Status check_consistency() const;
 
  private:
-  struct Blocks {  // of one sequence
+  struct Blocks {     // of one sequence
     PageTable table;  // ceil(num_tokens / block_size) entries
     int64_t num_tokens = 0;
     int32_t keyed_blocks = 0;  // leading blocks whose keys are known
@@ -130,7 +130,7 @@ class BlockManager {
   BlockPool pool_;
   PrefixIndex index_;
   std::unordered_map<SequenceId, Blocks> sequences_;
-  std::vector<Blocks*> swapped_;   // the swapped ones; the map's nodes are stable
+  std::vector<Blocks*> swapped_;     // the swapped ones; the map's nodes are stable
   std::vector<int32_t> free_slots_;  // stack
   std::vector<int32_t> slot_refs_;   // [swap_slots]
 };

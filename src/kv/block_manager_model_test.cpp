@@ -68,8 +68,7 @@ class Machine {
       ASSERT_EQ(blocks_.num_tokens(SequenceId{id}), static_cast<int64_t>(naive.tokens.size()));
       if (naive.swapped) continue;
       for (size_t p = 0; p < naive.content.size(); ++p) {
-        ASSERT_EQ(memory_[blocks_.slot_of(SequenceId{id}, p)], naive.content[p])
-            << "sequence " << id << " at " << p;
+        ASSERT_EQ(memory_[blocks_.slot_of(SequenceId{id}, p)], naive.content[p]) << "sequence " << id << " at " << p;
       }
       used_slots = std::max<int64_t>(used_slots, naive.tokens.size());
     }
@@ -111,9 +110,7 @@ class Machine {
 
   void carry_out() {
     for (const CacheOp& op : ops_) {
-      const auto column = [](std::vector<uint64_t>& m, int32_t i) {
-        return m.begin() + int64_t{i} * kBlockSize;
-      };
+      const auto column = [](std::vector<uint64_t>& m, int32_t i) { return m.begin() + int64_t{i} * kBlockSize; };
       const auto block = column(memory_, op.block.value);
       if (op.kind == CacheOp::Kind::copy) std::copy_n(block, kBlockSize, column(memory_, op.to.value));
       if (op.kind == CacheOp::Kind::swap_out) std::copy_n(block, kBlockSize, column(swap_, op.slot.value));
@@ -145,8 +142,7 @@ class Machine {
   void extend(Naive& naive, int32_t token, bool prefill) {
     const uint64_t before = naive.content.empty() ? 1469598103934665603u : naive.content.back();
     naive.tokens.push_back(token);
-    naive.content.push_back((before ^ static_cast<uint64_t>(token + 1)) * 1099511628211u +
-                            (prefill ? 0 : random_()));
+    naive.content.push_back((before ^ static_cast<uint64_t>(token + 1)) * 1099511628211u + (prefill ? 0 : random_()));
   }
 
   void append(bool prefill) {

@@ -211,8 +211,7 @@ TEST_F(BlockManagerTest, SwapsOutOnlyWhatNobodyElseUses) {
   ASSERT_TRUE(blocks_.append_slots(kB, 6, &ops_).ok());  // a copy and one new block
   ops_.clear();
   ASSERT_TRUE(blocks_.swap_out(kB, &ops_).ok());
-  EXPECT_EQ(ops_, (std::vector<CacheOp>{CacheOp::swap_out(BlockId{3}, SwapSlot{0}),
-                                        CacheOp::swap_out(BlockId{4}, SwapSlot{1})}));
+  EXPECT_EQ(ops_, (std::vector<CacheOp>{CacheOp::swap_out(BlockId{3}, SwapSlot{0}), CacheOp::swap_out(BlockId{4}, SwapSlot{1})}));
   EXPECT_EQ(row(kB), (std::vector<int32_t>{0, 1, ~0, ~1}));
   EXPECT_EQ(blocks_.num_free(), kBlocks - 3);
   expect_consistent();

@@ -14,9 +14,7 @@ BlockPool::BlockPool(int32_t num_blocks)
   next_[num_blocks] = prev_[num_blocks] = num_blocks;
 }
 
-int32_t BlockPool::num_allocatable() const {
-  return static_cast<int32_t>(freed_.size()) + (num_blocks() - fresh_) + cached_count_;
-}
+int32_t BlockPool::num_allocatable() const { return static_cast<int32_t>(freed_.size()) + (num_blocks() - fresh_) + cached_count_; }
 
 std::optional<BlockPool::Allocation> BlockPool::allocate() {
   Allocation a{BlockId{-1}, false};

@@ -18,8 +18,7 @@ int64_t kv_bytes_per_block(const KvCacheConfig& c) {
 }
 
 Status field_error(const char* field, int64_t value, const char* need) {
-  return Status::invalid_argument(std::string("kv cache: ") + field + " is " + std::to_string(value) +
-                                  ", must be " + need);
+  return Status::invalid_argument(std::string("kv cache: ") + field + " is " + std::to_string(value) + ", must be " + need);
 }
 
 Status validate(const KvCacheConfig& c) {
@@ -117,7 +116,7 @@ void KvCache::add_extents(const CacheOp& op, int32_t columns, SwapArea* swap) {
 
 Status KvCache::apply(std::span<const CacheOp> ops, SwapArea* swap, Stream& stream) {
   constexpr CopyKind kKinds[] = {CopyKind::on_device, CopyKind::to_host, CopyKind::to_device};  // by CacheOp::Kind
-  FOVEA_CHECK(config_.num_slots == config_.num_blocks);  // else a column is not one number
+  FOVEA_CHECK(config_.num_slots == config_.num_blocks);                                         // else a column is not one number
   extents_.clear();
   for (size_t i = 0; i < ops.size();) {
     const CacheOp& op = ops[i];

@@ -24,14 +24,14 @@ struct KvCacheConfig {
   int32_t num_slots = 0;    // pooled planes for so many, at most num_blocks; 0: as many, and a block's slot is its own number
   int32_t block_size = 16;  // tokens, a power of two in [8, 256]
   int32_t kv_heads = 0;
-  int32_t head_dim = 0;       // a multiple of 8
+  int32_t head_dim = 0;  // a multiple of 8
   // MLA: instead of k and v one plane `latent`, what all heads share of a token: kv_heads is 1, head_dim its width.
   bool latent = false;
   DType dtype = DType::bf16;  // bf16, f16, f32, or fp8_e4m3 on a GPU
   KvLayout layout = KvLayout::hnd;
   std::vector<PlaneSpec> extra_planes;  // methods' summaries, after k and v
-  Device* device = nullptr;  // whose memory it is; null: the host's (never a device that is the host)
-  bool huge_pages = false;  // ask for 2 MiB pages: memory is then taken 2 MiB at a time per plane and layer
+  Device* device = nullptr;             // whose memory it is; null: the host's (never a device that is the host)
+  bool huge_pages = false;              // ask for 2 MiB pages: memory is then taken 2 MiB at a time per plane and layer
 };
 
 // Bytes of one column: a block in all planes and layers.

@@ -21,9 +21,7 @@ KvCacheConfig small() {
   return c;
 }
 
-uint8_t mark(int32_t plane, int32_t layer, int32_t block) {
-  return static_cast<uint8_t>(1 + plane * 50 + layer * 10 + block);
-}
+uint8_t mark(int32_t plane, int32_t layer, int32_t block) { return static_cast<uint8_t>(1 + plane * 50 + layer * 10 + block); }
 
 void fill(KvCache& cache) {
   for (int32_t p = 0; p < cache.num_planes(); ++p) {

@@ -25,8 +25,8 @@ Result<Plane> Plane::create(PlaneSpec spec, int32_t num_layers, int32_t num_bloc
   if (spec.heads <= 0) return bad_size(spec, "heads", spec.heads);
   if (spec.bytes_per_block <= 0) return bad_size(spec, "bytes_per_block", spec.bytes_per_block);
   if (spec.bytes_per_block % 8 != 0) {
-    return Status::invalid_argument("plane " + spec.name + ": bytes_per_block is " +
-                                    std::to_string(spec.bytes_per_block) + ", not a multiple of 8");
+    return Status::invalid_argument("plane " + spec.name + ": bytes_per_block is " + std::to_string(spec.bytes_per_block) +
+                                    ", not a multiple of 8");
   }
   if (num_layers <= 0) return bad_size(spec, "num_layers", num_layers);
   if (num_blocks <= 0) return bad_size(spec, "num_blocks", num_blocks);

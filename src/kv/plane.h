@@ -23,8 +23,8 @@ class Plane {
   // the host, taken page by page; else the device's, taken at once.
   // Errors: invalid_argument (a size that is not positive or overflows), resource_exhausted (no address
   // space, no device memory).
-  static Result<Plane> create(PlaneSpec spec, int32_t num_layers, int32_t num_blocks,
-                              bool huge_pages = false, Device* device = nullptr);
+  static Result<Plane> create(PlaneSpec spec, int32_t num_layers, int32_t num_blocks, bool huge_pages = false,
+                              Device* device = nullptr);
 
   Plane(Plane&& other) noexcept;
   Plane& operator=(Plane&& other) noexcept;
@@ -38,7 +38,7 @@ class Plane {
   int32_t num_blocks() const { return num_blocks_; }
   int32_t num_layers() const { return num_layers_; }
 
-  std::byte* data(LayerIdx layer) const;  // [num_blocks, heads, bytes_per_block], page-aligned
+  std::byte* data(LayerIdx layer) const;                  // [num_blocks, heads, bytes_per_block], page-aligned
   std::byte* block(LayerIdx layer, BlockId block) const;  // [heads, bytes_per_block]
 
   int64_t layer_stride() const { return layer_stride_; }  // bytes from a layer to the next
@@ -52,7 +52,7 @@ class Plane {
   Status map_host_memory(bool huge_pages);
 
   std::byte* base_ = nullptr;
-  Buffer device_memory_;  // where base_ lies, if not in the host's
+  Buffer device_memory_;      // where base_ lies, if not in the host's
   int64_t layer_stride_ = 0;  // bytes, a multiple of the page size
   int32_t num_layers_ = 0;
   int32_t num_blocks_ = 0;

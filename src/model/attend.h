@@ -19,7 +19,7 @@ inline constexpr size_t kGroupsMax = 64;
 
 // What a model tells of a group's rows in one layer.
 struct LayerQueries {
-  SelectInputs select;      // what a method may choose by, at the group's first row; step, cache and planes are filled in
+  SelectInputs select;       // what a method may choose by, at the group's first row; step, cache and planes are filled in
   float score_scale = 0.0f;  // select.q . k times it scores a key; 0: that is not the whole score (windows, MLA)
 };
 

@@ -75,7 +75,10 @@ class AttentionTest : public testing::Test {
     std::string read;
     size_t group = 0;
     const Status s = attention.attend(
-        LayerIdx{layer}, [&](const RowGroup& g) { return LayerQueries{{.q = rows_ + g.first_row}, scale}; },
+        LayerIdx{layer},
+        [&](const RowGroup& g) {
+          return LayerQueries{{.q = rows_ + g.first_row}, scale};
+        },
         [&](const RowGroup& g, const Reading& r) {
           EXPECT_EQ(&g, &groups_[group]);
           EXPECT_EQ(r.kv.table.slots, tables_[group++]);

@@ -84,7 +84,9 @@ TEST(DeepseekCheckpoint, TakesEveryTensorByName) {
     write_model(dir, tensors);
     const auto w = load_checkpoint(dir.path(), c);
     ASSERT_TRUE(w.ok()) << w.status().message();
-    const auto number = [&](const std::string& name) { return static_cast<float>(std::distance(tensors.begin(), tensors.find(name))); };
+    const auto number = [&](const std::string& name) {
+      return static_cast<float>(std::distance(tensors.begin(), tensors.find(name)));
+    };
     ASSERT_EQ(w->deepseek_layers.size(), 2u);
     EXPECT_TRUE(w->layers.empty());
     const DeepseekLayerWeights &a = w->deepseek_layers[0], &b = w->deepseek_layers[1];
@@ -125,7 +127,8 @@ TEST(DeepseekCheckpoint, NamesTheTensorThatIsMissingOrWrong) {
     auto broken = tensors;
     broken.erase(name);
     write_model(dir, broken);
-    EXPECT_EQ(load_checkpoint(dir.path(), c).status().message(), dir.file("model.safetensors") + ": tensor \"" + name + "\" is missing");
+    EXPECT_EQ(load_checkpoint(dir.path(), c).status().message(),
+              dir.file("model.safetensors") + ": tensor \"" + name + "\" is missing");
     broken[name] = {"F32", t.shape};
     broken[name].shape.back() += 1;
     write_model(dir, broken);
@@ -222,7 +225,8 @@ TEST_F(Fp8Blocks, NeedTheirScales) {
   tensors_[scales].shape = {3, 2};
   tensors_[kName].shape = {257, 129};
   write_model(dir_, tensors_);
-  EXPECT_THAT(load_checkpoint(dir_.path(), config_).status().message(), HasSubstr("\"" + std::string(kName) + "\": shape [257, 129]"));
+  EXPECT_THAT(load_checkpoint(dir_.path(), config_).status().message(),
+              HasSubstr("\"" + std::string(kName) + "\": shape [257, 129]"));
 }
 
 TEST(DeepseekDummyWeights, HaveTheShapesOfACheckpoint) {
@@ -237,7 +241,8 @@ TEST(DeepseekDummyWeights, HaveTheShapesOfACheckpoint) {
     std::vector<const WeightView*> all = {&w.embed, &w.lm_head};
     const auto block = [&](const FeedForwardWeights& f) { all.insert(all.end(), {&f.gate, &f.up, &f.down}); };
     for (const DeepseekLayerWeights& l : w.deepseek_layers) {
-      all.insert(all.end(), {&l.q_a, &l.q_b, &l.kv_a, &l.kv_b, &l.o, &l.indexer.q_b, &l.indexer.k, &l.indexer.head_weights, &l.moe.router});
+      all.insert(all.end(),
+                 {&l.q_a, &l.q_b, &l.kv_a, &l.kv_b, &l.o, &l.indexer.q_b, &l.indexer.k, &l.indexer.head_weights, &l.moe.router});
       block(l.dense);
       block(l.moe.shared);
       for (const FeedForwardWeights& e : l.moe.experts) block(e);

@@ -27,8 +27,7 @@ void norm_and_turn(const ModelConfig& c, WeightVector weight, const Row& cos, co
 }
 
 // Attention of the query at position t over positions [begin, t].
-Row attend(const ModelConfig& c, const Row& q, const std::vector<Row>& k, const std::vector<Row>& v,
-           int begin, int t) {
+Row attend(const ModelConfig& c, const Row& q, const std::vector<Row>& k, const std::vector<Row>& v, int begin, int t) {
   const int d = c.head_dim, group = c.num_heads / c.num_kv_heads;
   Row out(q.size());
   for (int h = 0; h < c.num_heads; ++h) {
@@ -51,8 +50,7 @@ Row attend(const ModelConfig& c, const Row& q, const std::vector<Row>& k, const 
   return out;
 }
 
-void run_layer(const ModelConfig& c, const LayerWeights& w, bool windowed, size_t first_row,
-               std::vector<Row>* x) {
+void run_layer(const ModelConfig& c, const LayerWeights& w, bool windowed, size_t first_row, std::vector<Row>* x) {
   const std::vector<float> inv_freq = rope_inv_freq(c.rope, c.head_dim);
   const Dense wq(w.q), wk(w.k), wv(w.v), wo(w.o), wgate(w.gate), wup(w.up), wdown(w.down);
   std::vector<Row> q, k, v;
@@ -106,8 +104,7 @@ TEST_P(CheckpointGolden, LoadsAndGivesTheLogitsOfTransformers) {
     const Row logits = last_logits(*config, *weights, one.prompt_ids);
     ASSERT_EQ(logits.size(), one.last_logits.size());
     float worst = 0;
-    for (size_t i = 0; i < logits.size(); ++i)
-      worst = std::max(worst, std::abs(logits[i] - one.last_logits[i]));
+    for (size_t i = 0; i < logits.size(); ++i) worst = std::max(worst, std::abs(logits[i] - one.last_logits[i]));
     EXPECT_LT(worst, 1e-3f) << one.prompt_ids.size() << " tokens";
   }
 }

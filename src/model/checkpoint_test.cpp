@@ -76,8 +76,7 @@ TEST(Checkpoint, TakesEveryTensorByName) {
       const LayerWeights& layer = w->layers.at(1);
       const std::string attn = "model.layers.1.self_attn.", mlp = "model.layers.1.mlp.";
       EXPECT_EQ(first(w->embed), number("model.embed_tokens.weight"));
-      EXPECT_EQ(first(w->lm_head),
-                number(c.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight"));
+      EXPECT_EQ(first(w->lm_head), number(c.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight"));
       EXPECT_EQ(w->final_norm[0], number("model.norm.weight"));
       EXPECT_EQ(w->final_norm[2], number("model.norm.weight") + 0.25f);
       EXPECT_EQ(first(layer.q), number(attn + "q_proj.weight"));
@@ -122,8 +121,7 @@ TEST(Checkpoint, NamesTheTensorThatIsMissingOrWrong) {
       write_model(dir, broken);
       const auto missing = load_checkpoint(dir.path(), c);
       ASSERT_FALSE(missing.ok()) << name;
-      EXPECT_EQ(missing.status().message(),
-                dir.file("model.safetensors") + ": tensor \"" + name + "\" is missing");
+      EXPECT_EQ(missing.status().message(), dir.file("model.safetensors") + ": tensor \"" + name + "\" is missing");
       broken[name] = {"F32", t.shape};
       broken[name].shape.back() += 1;
       write_model(dir, broken);
@@ -173,8 +171,7 @@ TEST(DummyWeights, AreNormalRepeatableAndOfTheRightShapes) {
   EXPECT_NE(a->lm_head.data, a->embed.data);
   size_t bytes = a->embed.bytes() + a->lm_head.bytes();
   for (const LayerWeights& layer : a->layers) {
-    for (const WeightView* m :
-         {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
+    for (const WeightView* m : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
       bytes += m->bytes();
       EXPECT_EQ(m->dtype(), DType::bf16);
       EXPECT_EQ(reinterpret_cast<uintptr_t>(m->data) % 64, 0u);

@@ -47,8 +47,13 @@ void ChunkedPrefixAttention::run(const ChunkedPrefixParams& p, int32_t max_linea
   FOVEA_CHECK(p.rows <= config_.max_rows && p.own.tokens == p.rows && max_linear_rows >= 1);
   const auto whole = [&](const LatentChunk& chunk, bool own) {
     FOVEA_CHECK(chunk.tokens <= config_.max_chunk_tokens);
-    ops.mla_gather({.kv = p.kv, .slots = chunk.slots, .tokens = chunk.tokens, .latent = config_.shape.latent,
-                    .latent_out = latents_.as<float>(), .rope_out = ropes_.as<float>()}, stream);
+    ops.mla_gather({.kv = p.kv,
+                    .slots = chunk.slots,
+                    .tokens = chunk.tokens,
+                    .latent = config_.shape.latent,
+                    .latent_out = latents_.as<float>(),
+                    .rope_out = ropes_.as<float>()},
+                   stream);
     for (int32_t head = 0; head < config_.num_heads; head += heads_) {
       expand(p, chunk.tokens, head, max_linear_rows, ops, stream);
       attend(p, chunk, own, head, ops, stream);
@@ -104,8 +109,16 @@ void ChunkedPrefixAttention::attend(const ChunkedPrefixParams& p, const LatentCh
   r.lse_stride = own ? config_.num_heads : heads_;
   ops.ragged_attend(r, stream);
   if (own) return;
-  ops.lse_merge({.out = out, .lse = lse, .out_stride = out_stride, .lse_stride = config_.num_heads, .other_out = out_.as<float>(),
-                 .other_lse = lse_.as<float>(), .rows = p.rows, .num_heads = heads_, .dim = v}, stream);
+  ops.lse_merge({.out = out,
+                 .lse = lse,
+                 .out_stride = out_stride,
+                 .lse_stride = config_.num_heads,
+                 .other_out = out_.as<float>(),
+                 .other_lse = lse_.as<float>(),
+                 .rows = p.rows,
+                 .num_heads = heads_,
+                 .dim = v},
+                stream);
 }
 
 }  // namespace fovea

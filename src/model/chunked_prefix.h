@@ -22,24 +22,24 @@ struct LatentChunk {
 };
 
 struct ChunkedPrefixConfig {
-  int32_t num_heads = 0;                       // H
+  int32_t num_heads = 0;  // H
   MlaShape shape;
-  int32_t max_rows = 0;                        // query rows of a run
-  int32_t max_chunk_tokens = 0;                // of any chunk, the rows' own tokens among them
+  int32_t max_rows = 0;                         // query rows of a run
+  int32_t max_chunk_tokens = 0;                 // of any chunk, the rows' own tokens among them
   int64_t expanded_bytes = int64_t{256} << 20;  // of keys and values at once; more only if one head of a chunk needs more
 };
 
 struct ChunkedPrefixParams {
-  const float* q = nullptr;       // [T, H, nope + rope], post-rope
-  float* out = nullptr;           // [T, H, v]
-  float* lse = nullptr;           // [T, H] natural log
-  int32_t rows = 0;               // T
+  const float* q = nullptr;  // [T, H, nope + rope], post-rope
+  float* out = nullptr;      // [T, H, v]
+  float* lse = nullptr;      // [T, H] natural log
+  int32_t rows = 0;          // T
   int32_t num_seqs = 0;
   const int32_t* q_indptr = nullptr;  // [num_seqs + 1] rows of each sequence
-  const KvView* kv = nullptr;     // the latent plane: the rows' own entries are written
-  WeightView kv_b;                // [H * (nope + v), latent]
+  const KvView* kv = nullptr;         // the latent plane: the rows' own entries are written
+  WeightView kv_b;                    // [H * (nope + v), latent]
   float scale = 1.0f;
-  LatentChunk own;                // the rows' own tokens: cu_lengths are q_indptr; attended causally
+  LatentChunk own;                      // the rows' own tokens: cu_lengths are q_indptr; attended causally
   std::span<const LatentChunk> prefix;  // what lies before them, in any order; attended whole
 };
 

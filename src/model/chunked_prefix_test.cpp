@@ -29,7 +29,8 @@ std::vector<float> random_floats(size_t n, uint32_t seed, float spread) {
 // A batch of sequences with prefixes, the weights, and what absorbed attention gives.
 class ChunkedPrefix : public ::testing::TestWithParam<const char*> {
  protected:
-  ChunkedPrefix() : problem_({.name = "", .heads = 6, .shape = {48, 6, 10, 14}, .seqs = {{3, 40}, {0, 9}, {7, 7}, {1, 100}, {5, 33}}}) {
+  ChunkedPrefix()
+      : problem_({.name = "", .heads = 6, .shape = {48, 6, 10, 14}, .seqs = {{3, 40}, {0, 9}, {7, 7}, {1, 100}, {5, 33}}}) {
     const auto [latent, rope, nope, v] = problem_.shape().shape;
     q_ = random_floats(size_t{16} * 6 * (nope + rope), 3, 1.0f);
     kv_b_ = random_floats(size_t{6} * (nope + v) * latent, 4, 0.15f);
@@ -92,8 +93,8 @@ class ChunkedPrefix : public ::testing::TestWithParam<const char*> {
     heads_per_pass_ = attention->heads_per_pass();
     out_.assign(size_t{6} * rows * v, NAN);
     lse_.assign(size_t{6} * rows, NAN);
-    attention->run({q_.data(), out_.data(), lse_.data(), rows, problem_.params().num_seqs, problem_.params().q_indptr, &problem_.kv(),
-                    kv_b(), problem_.params().scale, own.view(), views},
+    attention->run({q_.data(), out_.data(), lse_.data(), rows, problem_.params().num_seqs, problem_.params().q_indptr,
+                    &problem_.kv(), kv_b(), problem_.params().scale, own.view(), views},
                    kMaxLinearRows, *ops_, stream_);
   }
 

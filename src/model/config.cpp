@@ -15,8 +15,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kLayersMax = 4096;
-constexpr int64_t kWidthMax =
-    1 << 20;  // hidden and intermediate size: products of two stay far within 63 bits
+constexpr int64_t kWidthMax = 1 << 20;  // hidden and intermediate size: products of two stay far within 63 bits
 constexpr int64_t kHeadsMax = 4096;
 constexpr int64_t kVocabMax = 1 << 24;
 constexpr int64_t kPositionsMax = 1 << 30;
@@ -55,8 +54,7 @@ Result<const ArchRow*> find_arch(const ConfigFields& fields) {
     architecture = list->front().get<std::string>();
   }
   FOVEA_ASSIGN(const std::string model_type, fields.text("model_type"));
-  if (architecture.empty() && model_type.empty())
-    return fields.wrong("architectures", "a list with the architecture's name");
+  if (architecture.empty() && model_type.empty()) return fields.wrong("architectures", "a list with the architecture's name");
   const ArchRow* by_type = nullptr;
   for (const ArchRow& row : kArchs) {
     if (model_type == row.model_type) by_type = &row;
@@ -68,8 +66,7 @@ Result<const ArchRow*> find_arch(const ConfigFields& fields) {
   for (const ArchRow& row : kArchs) {
     if (architecture != row.architecture) continue;
     if (by_type != nullptr && by_type != &row) {
-      return fields.wrong("model_type",
-                          quote_name(row.model_type) + ", as architectures says " + architecture);
+      return fields.wrong("model_type", quote_name(row.model_type) + ", as architectures says " + architecture);
     }
     return &row;
   }
@@ -106,13 +103,12 @@ Status read_heads(const ConfigFields& f, const ArchRow& arch, ModelConfig* c) {
   }
   const int64_t dim = head_dim ? *head_dim : arch.head_dim_default ? arch.head_dim_default : hidden / heads;
   if (!head_dim && !arch.head_dim_default && hidden % heads != 0) {
-    return f.wrong("hidden_size",
-                   "a multiple of num_attention_heads " + std::to_string(heads) + ", or a head_dim");
+    return f.wrong("hidden_size", "a multiple of num_attention_heads " + std::to_string(heads) + ", or a head_dim");
   }
   if (dim < kHeadDimMin || dim > kHeadDimMax || dim % kHeadDimStep != 0) {
-    return Status::unsupported(f.where() + ": head_dim " + std::to_string(dim) +
-                               " is not supported (multiples of " + std::to_string(kHeadDimStep) + " from " +
-                               std::to_string(kHeadDimMin) + " to " + std::to_string(kHeadDimMax) + " are)");
+    return Status::unsupported(f.where() + ": head_dim " + std::to_string(dim) + " is not supported (multiples of " +
+                               std::to_string(kHeadDimStep) + " from " + std::to_string(kHeadDimMin) + " to " +
+                               std::to_string(kHeadDimMax) + " are)");
   }
   c->num_kv_heads = static_cast<int32_t>(kv_heads.value_or(heads));
   c->head_dim = static_cast<int32_t>(dim);
@@ -162,8 +158,7 @@ Status read_window(const ConfigFields& f, ModelConfig* c) {
         return Status::unsupported(f.where() + ": layer_types " + json_snippet(type) +
                                    " is not supported (known: full_attention, sliding_attention)");
       }
-      if (here && !windowed)
-        return f.wrong("use_sliding_window", "true, as layer_types has sliding_attention");
+      if (here && !windowed) return f.wrong("use_sliding_window", "true, as layer_types has sliding_attention");
     }
     c->layer_windowed[i] = here;
     if (here) c->sliding_window = static_cast<int32_t>(window.value_or(4096));
@@ -245,8 +240,8 @@ Status read_rope(const ConfigFields& f, ModelConfig* c) {
   if (!scaling.is_object()) return f.wrong(field, "an object");
   for (const auto& [key, value] : scaling.items()) {
     if (!value.is_object()) continue;
-    return Status::unsupported(f.where() + ": " + field + ": rope parameters for each kind of layer (" +
-                               quote_name(key) + ") are not supported");
+    return Status::unsupported(f.where() + ": " + field + ": rope parameters for each kind of layer (" + quote_name(key) +
+                               ") are not supported");
   }
   const ConfigFields rope(scaling, f.where() + ": " + field);
   FOVEA_ASSIGN(const auto theta, rope.number("rope_theta", kThetaMin, kThetaMax));
@@ -283,9 +278,7 @@ std::string_view arch_name(Arch arch) {
   return "?";
 }
 
-double yarn_mscale(double factor, double mscale) {
-  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
-}
+double yarn_mscale(double factor, double mscale) { return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0; }
 
 std::string_view rope_kind_name(RopeKind kind) {
   switch (kind) {
@@ -326,9 +319,7 @@ Status apply_generation_config(std::string_view text, const std::string& name, M
     FOVEA_ASSIGN(const auto id, read_id(f, field, config->vocab_size));
     if (id) (field[0] == 'b' ? config->bos_token_id : config->pad_token_id) = id;
   }
-  const auto as_float = [](std::optional<double> x) {
-    return x ? std::optional<float>(static_cast<float>(*x)) : std::nullopt;
-  };
+  const auto as_float = [](std::optional<double> x) { return x ? std::optional<float>(static_cast<float>(*x)) : std::nullopt; };
   SamplingDefaults& s = config->sampling;
   FOVEA_ASSIGN(s.do_sample, f.boolean("do_sample"));
   FOVEA_ASSIGN(const auto temperature, f.number("temperature", 0.0, 1e6));

@@ -84,7 +84,7 @@ struct ModelConfig {
   int32_t num_layers = 0;
   int32_t hidden_size = 0;
   int32_t intermediate_size = 0;
-  int32_t num_heads = 0;  // query heads, a multiple of num_kv_heads
+  int32_t num_heads = 0;     // query heads, a multiple of num_kv_heads
   int32_t num_kv_heads = 0;  // 1 with latent attention
   int32_t head_dim = 0;      // a multiple of 16 in [64, 256]; with latent attention latent_dim()
   int32_t vocab_size = 0;
@@ -96,7 +96,7 @@ struct ModelConfig {
   bool qk_norm = false;  // RMS norm of each head's q and k before the rotary embedding
   bool tie_word_embeddings = false;
   RopeConfig rope;
-  int32_t sliding_window = 0;  // tokens a query sees, itself among them, in windowed layers; 0: no such layer
+  int32_t sliding_window = 0;           // tokens a query sees, itself among them, in windowed layers; 0: no such layer
   std::vector<uint8_t> layer_windowed;  // [num_layers], 1: the layer uses sliding_window
   std::vector<int32_t> eos_token_ids;   // any of them ends an answer; may be empty
   std::optional<int32_t> bos_token_id, pad_token_id;

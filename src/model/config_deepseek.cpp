@@ -51,8 +51,8 @@ Status read_latents(const ConfigFields& f, const ModelConfig& c, DeepseekConfig*
   FOVEA_ASSIGN(const auto kv_heads, f.integer("num_key_value_heads", 1, kHeadsMax));
   FOVEA_ASSIGN(const auto interleave, f.boolean("rope_interleave"));
   if (kv_heads && *kv_heads != c.num_heads) {
-    return f.wrong("num_key_value_heads", "num_attention_heads " + std::to_string(c.num_heads) +
-                                              ": the heads of latent attention share no keys");
+    return f.wrong("num_key_value_heads",
+                   "num_attention_heads " + std::to_string(c.num_heads) + ": the heads of latent attention share no keys");
   }
   d->q_lora_rank = static_cast<int32_t>(q_rank);
   d->rope_interleaved = interleave.value_or(true);
@@ -147,8 +147,8 @@ Status read_router(const ConfigFields& f, const Defaults& defaults, DeepseekConf
   }
   if (topk_group > n_group) return f.wrong("topk_group", "at most n_group " + std::to_string(n_group));
   if (top_k > topk_group * (d->experts / n_group)) {
-    return f.wrong("num_experts_per_tok", "at most the " + std::to_string(topk_group * (d->experts / n_group)) +
-                                              " experts of topk_group groups");
+    return f.wrong("num_experts_per_tok",
+                   "at most the " + std::to_string(topk_group * (d->experts / n_group)) + " experts of topk_group groups");
   }
   d->experts_per_token = static_cast<int32_t>(top_k);
   d->expert_groups = static_cast<int32_t>(n_group);

@@ -13,13 +13,26 @@ using nlohmann::json;
 using testing::HasSubstr;
 
 json base(const char* architecture = "DeepseekV32ForCausalLM") {
-  return {{"architectures", {architecture}}, {"num_hidden_layers", 4},    {"hidden_size", 256},
-          {"intermediate_size", 512},        {"num_attention_heads", 4},  {"num_key_value_heads", 4},
-          {"vocab_size", 1000},              {"q_lora_rank", 96},         {"kv_lora_rank", 128},
-          {"qk_nope_head_dim", 48},          {"qk_rope_head_dim", 16},    {"v_head_dim", 32},
-          {"index_n_heads", 2},              {"index_head_dim", 64},      {"index_topk", 32},
-          {"n_routed_experts", 16},          {"n_shared_experts", 2},     {"num_experts_per_tok", 3},
-          {"moe_intermediate_size", 64},     {"first_k_dense_replace", 1}};
+  return {{"architectures", {architecture}},
+          {"num_hidden_layers", 4},
+          {"hidden_size", 256},
+          {"intermediate_size", 512},
+          {"num_attention_heads", 4},
+          {"num_key_value_heads", 4},
+          {"vocab_size", 1000},
+          {"q_lora_rank", 96},
+          {"kv_lora_rank", 128},
+          {"qk_nope_head_dim", 48},
+          {"qk_rope_head_dim", 16},
+          {"v_head_dim", 32},
+          {"index_n_heads", 2},
+          {"index_head_dim", 64},
+          {"index_topk", 32},
+          {"n_routed_experts", 16},
+          {"n_shared_experts", 2},
+          {"num_experts_per_tok", 3},
+          {"moe_intermediate_size", 64},
+          {"first_k_dense_replace", 1}};
 }
 
 json with(json config, const json& more) {
@@ -46,7 +59,8 @@ constexpr const char* kGlm = "GlmMoeDsaForCausalLM";
 using Flags = std::vector<uint8_t>;
 
 TEST(DeepseekConfig, SizesAndTheCachesShape) {
-  const ModelConfig c = good(with(base(), {{"n_group", 4}, {"topk_group", 2}, {"routed_scaling_factor", 1.5}, {"norm_topk_prob", false}}));
+  const ModelConfig c =
+      good(with(base(), {{"n_group", 4}, {"topk_group", 2}, {"routed_scaling_factor", 1.5}, {"norm_topk_prob", false}}));
   const DeepseekConfig& d = *c.deepseek;
   EXPECT_EQ(c.arch, Arch::deepseek_v32);
   EXPECT_EQ(c.num_kv_heads, 1);
@@ -95,7 +109,8 @@ TEST(DeepseekConfig, DefaultsOfTheTwoArchitectures) {
 
 // mscale = 0.1 * mscale_all_dim * ln(factor) + 1 enters the scores squared; cos and sin get the ratio of the two mscales.
 TEST(DeepseekConfig, YarnScalesTheScores) {
-  json rope = {{"type", "yarn"}, {"factor", 40}, {"original_max_position_embeddings", 4096}, {"mscale", 1.0}, {"mscale_all_dim", 1.0}};
+  json rope = {
+      {"type", "yarn"}, {"factor", 40}, {"original_max_position_embeddings", 4096}, {"mscale", 1.0}, {"mscale_all_dim", 1.0}};
   const double mscale = 0.1 * std::log(40.0) + 1;
   const ModelConfig both = good(with(base(), {{"rope_scaling", rope}}));
   EXPECT_FLOAT_EQ(both.deepseek->softmax_scale, static_cast<float>(0.125 * mscale * mscale));
@@ -113,7 +128,8 @@ TEST(DeepseekConfig, WhichLayersHaveExperts) {
   const json types = {"dense", "sparse", "dense", "sparse", "sparse"};  // the fifth: multi-token prediction
   EXPECT_EQ(good(with(base(), {{"mlp_layer_types", types}})).deepseek->layer_moe, (Flags{0, 1, 0, 1}));
   EXPECT_EQ(good(with(base(), {{"first_k_dense_replace", 9}})).deepseek->layer_moe, Flags(4, 0));
-  refused({{"mlp_layer_types", {"dense", "sparse"}}}, StatusCode::corrupt, "field mlp_layer_types is [\"dense\",\"sparse\"], expected");
+  refused({{"mlp_layer_types", {"dense", "sparse"}}}, StatusCode::corrupt,
+          "field mlp_layer_types is [\"dense\",\"sparse\"], expected");
   refused({{"mlp_layer_types", {"dense", "moe", "moe", "moe"}}}, StatusCode::unsupported, "mlp_layer_types \"moe\"");
   refused({{"moe_layer_freq", 2}}, StatusCode::unsupported, "moe_layer_freq 2");
 }
@@ -154,7 +170,8 @@ TEST(DeepseekConfig, Fp8Blocks) {
   EXPECT_TRUE(good(with(base(), {{"quantization_config", fp8}})).deepseek->fp8_blocks);
   fp8["weight_block_size"] = {64, 128};
   refused({{"quantization_config", fp8}}, StatusCode::unsupported, "quantization_config: weight_block_size [64,128]");
-  refused({{"quantization_config", {{"quant_method", "gptq"}}}}, StatusCode::unsupported, "quantization_config: quant_method \"gptq\"");
+  refused({{"quantization_config", {{"quant_method", "gptq"}}}}, StatusCode::unsupported,
+          "quantization_config: quant_method \"gptq\"");
 }
 
 }  // namespace

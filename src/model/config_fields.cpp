@@ -12,8 +12,7 @@ using nlohmann::json;
 
 // A JSON number that is a whole one within 63 bits.
 std::optional<int64_t> whole(const json& value) {
-  if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))
-    return std::nullopt;
+  if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) return std::nullopt;
   if (value.is_number_integer()) return value.get<int64_t>();
   return std::nullopt;
 }
@@ -33,16 +32,14 @@ const json* ConfigFields::find(const char* field) const {
 
 Status ConfigFields::wrong(const char* field, const std::string& expected) const {
   const json* value = find(field);
-  const std::string have =
-      value == nullptr ? (present(field) ? " is null" : " is missing") : " is " + json_snippet(*value);
+  const std::string have = value == nullptr ? (present(field) ? " is null" : " is missing") : " is " + json_snippet(*value);
   return Status::corrupt(where_ + ": field " + field + have + ", expected " + expected);
 }
 
 Status ConfigFields::unsupported(const char* field, const std::string& known) const {
   const json* value = find(field);
-  return Status::unsupported(where_ + ": " + field + " " +
-                             (value == nullptr ? "null" : json_snippet(*value)) + " is not supported (" +
-                             known + ")");
+  return Status::unsupported(where_ + ": " + field + " " + (value == nullptr ? "null" : json_snippet(*value)) +
+                             " is not supported (" + known + ")");
 }
 
 Result<std::optional<int64_t>> ConfigFields::integer(const char* field, int64_t least, int64_t most) const {

@@ -14,16 +14,9 @@ using nlohmann::json;
 using testing::HasSubstr;
 
 json base(const char* architecture = "LlamaForCausalLM") {
-  return {{"architectures", {architecture}},
-          {"num_hidden_layers", 4},
-          {"hidden_size", 512},
-          {"intermediate_size", 1024},
-          {"num_attention_heads", 8},
-          {"num_key_value_heads", 2},
-          {"vocab_size", 1000},
-          {"hidden_act", "silu"},
-          {"max_position_embeddings", 4096},
-          {"rms_norm_eps", 1e-5}};
+  return {{"architectures", {architecture}}, {"num_hidden_layers", 4},   {"hidden_size", 512}, {"intermediate_size", 1024},
+          {"num_attention_heads", 8},        {"num_key_value_heads", 2}, {"vocab_size", 1000}, {"hidden_act", "silu"},
+          {"max_position_embeddings", 4096}, {"rms_norm_eps", 1e-5}};
 }
 
 json with(json config, const json& more) {
@@ -88,8 +81,7 @@ TEST(ModelConfig, BiasAndNormFollowTheArchitecture) {
   const ModelConfig llama = good(with(base(), bias));
   EXPECT_TRUE(llama.qkv_bias && llama.o_bias && llama.mlp_bias && !llama.qk_norm);
   const ModelConfig plain = good(base());
-  EXPECT_FALSE(plain.qkv_bias || plain.o_bias || plain.mlp_bias || plain.qk_norm ||
-               plain.tie_word_embeddings);
+  EXPECT_FALSE(plain.qkv_bias || plain.o_bias || plain.mlp_bias || plain.qk_norm || plain.tie_word_embeddings);
   const ModelConfig qwen2 = good(with(base("Qwen2ForCausalLM"), bias));
   EXPECT_TRUE(qwen2.qkv_bias && !qwen2.o_bias && !qwen2.mlp_bias && !qwen2.qk_norm);
   const ModelConfig qwen3 = good(with(base("Qwen3ForCausalLM"), bias));
@@ -99,8 +91,7 @@ TEST(ModelConfig, BiasAndNormFollowTheArchitecture) {
 }
 
 TEST(ModelConfig, HeadDimsOf64To256) {
-  for (const int d : {64, 80, 96, 112, 128, 192, 256})
-    EXPECT_EQ(good(with(base(), {{"head_dim", d}})).head_dim, d);
+  for (const int d : {64, 80, 96, 112, 128, 192, 256}) EXPECT_EQ(good(with(base(), {{"head_dim", d}})).head_dim, d);
   for (const int d : {16, 32, 48, 63, 65, 72, 100, 272, 512}) {
     const auto c = parse(with(base(), {{"head_dim", d}}));
     ASSERT_FALSE(c.ok()) << d;
@@ -110,27 +101,21 @@ TEST(ModelConfig, HeadDimsOf64To256) {
 }
 
 TEST(ModelConfig, AnyWholeGqaRatio) {
-  for (const int kv : {1, 2, 4, 8})
-    EXPECT_EQ(good(with(base(), {{"num_key_value_heads", kv}})).num_kv_heads, kv);
+  for (const int kv : {1, 2, 4, 8}) EXPECT_EQ(good(with(base(), {{"num_key_value_heads", kv}})).num_kv_heads, kv);
   const json seven = {{"num_attention_heads", 14}, {"num_key_value_heads", 2}, {"hidden_size", 896}};
   EXPECT_EQ(good(with(base(), seven)).num_heads, 14);
-  EXPECT_THAT(parse(with(base(), {{"num_key_value_heads", 3}})).status().message(),
-              HasSubstr("num_key_value_heads is 3"));
+  EXPECT_THAT(parse(with(base(), {{"num_key_value_heads", 3}})).status().message(), HasSubstr("num_key_value_heads is 3"));
 }
 
 // The same model in the words of transformers 4 and 5.
 TEST(ModelConfig, BothSpellingsOfRope) {
-  const json fields = {{"factor", 8.0},
-                       {"low_freq_factor", 1.0},
-                       {"high_freq_factor", 4.0},
-                       {"original_max_position_embeddings", 8192}};
-  const ModelConfig v5 =
-      good(with(base(), {{"rope_parameters", with(fields, {{"rope_type", "llama3"}, {"rope_theta", 5e5}})},
-                         {"dtype", "bfloat16"}}));
+  const json fields = {
+      {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 8192}};
+  const ModelConfig v5 = good(
+      with(base(), {{"rope_parameters", with(fields, {{"rope_type", "llama3"}, {"rope_theta", 5e5}})}, {"dtype", "bfloat16"}}));
   for (const char* key : {"rope_type", "type"}) {
-    const ModelConfig v4 = good(with(base(), {{"rope_scaling", with(fields, {{key, "llama3"}})},
-                                              {"rope_theta", 5e5},
-                                              {"torch_dtype", "bfloat16"}}));
+    const ModelConfig v4 =
+        good(with(base(), {{"rope_scaling", with(fields, {{key, "llama3"}})}, {"rope_theta", 5e5}, {"torch_dtype", "bfloat16"}}));
     for (const ModelConfig& c : {v4, v5}) {
       EXPECT_EQ(c.rope.kind, RopeKind::llama3);
       EXPECT_EQ(c.rope.theta, 5e5);
@@ -141,8 +126,7 @@ TEST(ModelConfig, BothSpellingsOfRope) {
       EXPECT_EQ(c.stored_dtype, "bfloat16");
     }
   }
-  EXPECT_EQ(good(with(base(), {{"rope_scaling", nullptr}, {"rope_theta", 5e5}})).rope.kind,
-            RopeKind::none_scaling);
+  EXPECT_EQ(good(with(base(), {{"rope_scaling", nullptr}, {"rope_theta", 5e5}})).rope.kind, RopeKind::none_scaling);
   const json linear = {{"rope_scaling", {{"type", "linear"}, {"factor", 4}}}};
   EXPECT_EQ(good(with(base(), linear)).rope.kind, RopeKind::linear);
   EXPECT_EQ(good(with(base(), linear)).rope.factor, 4);
@@ -162,14 +146,11 @@ TEST(ModelConfig, YarnResolvesItsOptionalFields) {
   EXPECT_TRUE(plain.truncate);
   EXPECT_DOUBLE_EQ(plain.attention_factor, 1.1386294361119891);  // 0.1 ln 4 + 1
   EXPECT_EQ(yarn({{"factor", 4.0}}).original_max_position, 4096);
-  EXPECT_EQ(yarn({{"factor", 4.0}, {"original_max_position_embeddings", 1024}},
-                 {{"original_max_position_embeddings", 512}})
+  EXPECT_EQ(yarn({{"factor", 4.0}, {"original_max_position_embeddings", 1024}}, {{"original_max_position_embeddings", 512}})
                 .original_max_position,
             512);
   EXPECT_EQ(yarn({{"factor", nullptr}, {"original_max_position_embeddings", 512}}).factor, 8);
-  EXPECT_EQ(yarn({{"factor", 4.0}, {"attention_factor", 1.5}, {"mscale", 2.0}, {"mscale_all_dim", 1.0}})
-                .attention_factor,
-            1.5);
+  EXPECT_EQ(yarn({{"factor", 4.0}, {"attention_factor", 1.5}, {"mscale", 2.0}, {"mscale_all_dim", 1.0}}).attention_factor, 1.5);
   EXPECT_DOUBLE_EQ(yarn({{"factor", 4.0}, {"mscale", 2.0}, {"mscale_all_dim", 1.0}}).attention_factor,
                    1.2772588722239782 / 1.1386294361119891);
   EXPECT_DOUBLE_EQ(yarn({{"factor", 4.0}, {"mscale", 2.0}}).attention_factor, 1.1386294361119891);
@@ -200,8 +181,7 @@ TEST(ModelConfig, SlidingWindows) {
 }
 
 TEST(ModelConfig, TokenIds) {
-  const ModelConfig c =
-      good(with(base(), {{"eos_token_id", {5, 6}}, {"bos_token_id", nullptr}, {"pad_token_id", -1}}));
+  const ModelConfig c = good(with(base(), {{"eos_token_id", {5, 6}}, {"bos_token_id", nullptr}, {"pad_token_id", -1}}));
   EXPECT_EQ(c.eos_token_ids, (std::vector<int32_t>{5, 6}));
   EXPECT_FALSE(c.bos_token_id.has_value());
   EXPECT_FALSE(c.pad_token_id.has_value());
@@ -210,12 +190,11 @@ TEST(ModelConfig, TokenIds) {
 
 TEST(ModelConfig, GenerationConfigOverrides) {
   ModelConfig c = good(base());
-  ASSERT_TRUE(
-      apply_generation_config(
-          R"({"eos_token_id":[7,8],"pad_token_id":3,"do_sample":true,"temperature":0.6,"top_p":0.9,"top_k":20,
+  ASSERT_TRUE(apply_generation_config(
+                  R"({"eos_token_id":[7,8],"pad_token_id":3,"do_sample":true,"temperature":0.6,"top_p":0.9,"top_k":20,
                       "repetition_penalty":1.05,"transformers_version":"4.51.0"})",
-          "g", &c)
-          .ok());
+                  "g", &c)
+                  .ok());
   EXPECT_EQ(c.eos_token_ids, (std::vector<int32_t>{7, 8}));
   EXPECT_EQ(c.pad_token_id, 3);
   EXPECT_EQ(c.bos_token_id, 1);
@@ -227,8 +206,7 @@ TEST(ModelConfig, GenerationConfigOverrides) {
   EXPECT_FALSE(c.sampling.min_p.has_value());
   ASSERT_TRUE(apply_generation_config("{}", "g", &c).ok());
   EXPECT_EQ(c.eos_token_ids, (std::vector<int32_t>{7, 8}));
-  EXPECT_THAT(apply_generation_config(R"({"temperature":"hot"})", "g", &c).message(),
-              HasSubstr("g: field temperature is \"hot\""));
+  EXPECT_THAT(apply_generation_config(R"({"temperature":"hot"})", "g", &c).message(), HasSubstr("g: field temperature is \"hot\""));
   EXPECT_FALSE(apply_generation_config(R"({"eos_token_id":1000})", "g", &c).ok());
 }
 
@@ -242,15 +220,11 @@ TEST(ModelConfig, RefusesWithOneLine) {
   const StatusCode unsupported = StatusCode::unsupported;
   const auto scaled = [](const json& rope) { return json{{"rope_scaling", rope}}; };
   const BadConfig bad[] = {
-      {{{"architectures", {"MistralForCausalLM"}}},
-       "architectures [\"MistralForCausalLM\"] is not supported",
-       unsupported},
+      {{{"architectures", {"MistralForCausalLM"}}}, "architectures [\"MistralForCausalLM\"] is not supported", unsupported},
       {{{"architectures", json::array()}}, "field architectures is []"},
       {{{"architectures", "LlamaForCausalLM"}}, "field architectures is \"LlamaForCausalLM\""},
       {{{"architectures", nullptr}}, "field architectures is null"},
-      {{{"architectures", nullptr}, {"model_type", "gpt2"}},
-       "model_type \"gpt2\" is not supported",
-       unsupported},
+      {{{"architectures", nullptr}, {"model_type", "gpt2"}}, "model_type \"gpt2\" is not supported", unsupported},
       {{{"model_type", "qwen2"}}, "field model_type is \"qwen2\", expected \"llama\""},
       {{{"num_hidden_layers", nullptr}}, "field num_hidden_layers is null"},
       {{{"num_hidden_layers", 0}}, "field num_hidden_layers is 0"},
@@ -268,8 +242,7 @@ TEST(ModelConfig, RefusesWithOneLine) {
       {{{"partial_rotary_factor", 0.5}}, "partial_rotary_factor 0.5", unsupported},
       {{{"rope_theta", 0}}, "field rope_theta is 0"},
       {{{"rope_theta", "1e6"}}, "field rope_theta is \"1e6\""},
-      {scaled({{"type", "dynamic"}, {"factor", 2.0}}), "rope_scaling: type \"dynamic\" is not supported",
-       unsupported},
+      {scaled({{"type", "dynamic"}, {"factor", 2.0}}), "rope_scaling: type \"dynamic\" is not supported", unsupported},
       {scaled({{"rope_type", "longrope"}}), "rope_type \"longrope\" is not supported", unsupported},
       {scaled({{"rope_type", 3}}), "field rope_type is 3"},
       {scaled({{"rope_type", "linear"}}), "rope_scaling: field factor is missing"},
@@ -280,8 +253,7 @@ TEST(ModelConfig, RefusesWithOneLine) {
       {scaled({{"rope_type", "llama3"}, {"factor", 8.0}}), "field low_freq_factor is missing"},
       {scaled({{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 4}, {"high_freq_factor", 4}}),
        "field high_freq_factor is 4"},
-      {scaled({{"rope_type", "linear"}, {"factor", 2}, {"partial_rotary_factor", 0.5}}),
-       "partial_rotary_factor", unsupported},
+      {scaled({{"rope_type", "linear"}, {"factor", 2}, {"partial_rotary_factor", 0.5}}), "partial_rotary_factor", unsupported},
       {scaled({{"full_attention", {{"rope_type", "default"}}}}), "\"full_attention\"", unsupported},
       {scaled("linear"), "field rope_scaling is \"linear\""},
       {{{"eos_token_id", 1000}}, "field eos_token_id is 1000"},
@@ -297,14 +269,11 @@ TEST(ModelConfig, RefusesWithOneLine) {
     EXPECT_EQ(c.status().code(), b.code) << line;
     EXPECT_EQ(line.find('\n'), std::string::npos);
   }
-  const json window = {
-      {"layer_types", {"full_attention", "sliding_attention", "full_attention", "full_attention"}}};
-  EXPECT_THAT(parse(with(base("Qwen2ForCausalLM"), window)).status().message(),
-              HasSubstr("use_sliding_window"));
+  const json window = {{"layer_types", {"full_attention", "sliding_attention", "full_attention", "full_attention"}}};
+  EXPECT_THAT(parse(with(base("Qwen2ForCausalLM"), window)).status().message(), HasSubstr("use_sliding_window"));
   const json few = {{"layer_types", {"full_attention"}}};
   EXPECT_THAT(parse(with(base("Qwen2ForCausalLM"), few)).status().message(), HasSubstr("layer_types"));
-  const json other = {
-      {"layer_types", {"full_attention", "linear_attention", "full_attention", "full_attention"}}};
+  const json other = {{"layer_types", {"full_attention", "linear_attention", "full_attention", "full_attention"}}};
   EXPECT_EQ(parse(with(base("Qwen3ForCausalLM"), other)).status().code(), unsupported);
 }
 
@@ -315,8 +284,7 @@ TEST(ModelConfig, RefusesWhatIsNotAnObject) {
     EXPECT_THAT(c.status().message(), testing::StartsWith("config.json: "));
   }
   const std::string deep = "{\"a\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}";
-  EXPECT_THAT(parse_model_config(deep, "config.json").status().message(),
-              HasSubstr("nested deeper than 32 levels"));
+  EXPECT_THAT(parse_model_config(deep, "config.json").status().message(), HasSubstr("nested deeper than 32 levels"));
 }
 
 TEST(ModelConfig, OfTheShippedModel) {

@@ -15,31 +15,31 @@ namespace fovea {
 namespace {
 
 constexpr int64_t kExpandedBytes = int64_t{256} << 20;  // keys and values of a chunk of a prefix that is read whole
-constexpr float kInnerEps = 1e-6f;  // of the norms inside attention and the indexer, whatever rms_norm_eps is
+constexpr float kInnerEps = 1e-6f;                      // of the norms inside attention and the indexer, whatever rms_norm_eps is
 
 // Scratch of one pass. Every pointer comes from the step's arena.
 struct Activations {
-  float* x;              // [T, h] the residual stream
-  float* normed;         // [T, h]
-  float* q_a;            // [T, r]
-  float* qr;             // [T, r] its norm: what both kinds of queries are made of
-  float* q;              // [T, H, nope + rope]
-  float* kv_a;           // [T, c + rope]
-  float* absorbed;       // [T, H, c + rope] queries of the latent
-  float* latent;         // [T, H, c] what attention read
-  float* heads;          // [T, H, v]
-  float* lse;            // [T, H]
-  float* delta;          // [T, h] what a block adds to x
-  float* gate;           // [T, f]
-  float* up;             // [T, f]
-  float* routed;         // [T, h] what the chosen experts add
-  int32_t* experts;      // [T, experts_per_token]
+  float* x;               // [T, h] the residual stream
+  float* normed;          // [T, h]
+  float* q_a;             // [T, r]
+  float* qr;              // [T, r] its norm: what both kinds of queries are made of
+  float* q;               // [T, H, nope + rope]
+  float* kv_a;            // [T, c + rope]
+  float* absorbed;        // [T, H, c + rope] queries of the latent
+  float* latent;          // [T, H, c] what attention read
+  float* heads;           // [T, H, v]
+  float* lse;             // [T, H]
+  float* delta;           // [T, h] what a block adds to x
+  float* gate;            // [T, f]
+  float* up;              // [T, f]
+  float* routed;          // [T, h] what the chosen experts add
+  int32_t* experts;       // [T, experts_per_token]
   float* expert_weights;  // [T, experts_per_token]
-  float* index_q;        // [T, Hi, di]
-  float* index_k;        // [T, di]
-  float* index_weights;  // [T, Hi]
-  float* cos;            // [T, rope / 2]
-  float* sin;            // [T, rope / 2]
+  float* index_q;         // [T, Hi, di]
+  float* index_k;         // [T, di]
+  float* index_weights;   // [T, Hi]
+  float* cos;             // [T, rope / 2]
+  float* sin;             // [T, rope / 2]
 };
 
 MlaShape mla_shape(const DeepseekConfig& d) {
@@ -65,10 +65,16 @@ class DeepseekV32 final : public Transformer {
 
   Status forward(const ForwardBatch& b, KvCache& kv, const Summaries& summaries, Ops& ops, Stream& stream, Arena& arena) override {
     const Activations a = take(b, arena);
-    ops.rope_angles({.positions = b.positions, .inv_freq = w_.inv_freq, .scaling = rope_scaling_, .tokens = b.tokens,
-                     .half = d_.rope_dim / 2, .cos = a.cos, .sin = a.sin}, stream);
-    ops.embed({.table = w_.embed, .ids = b.ids, .out = a.x, .tokens = b.tokens,
-               .hidden = c_.hidden_size, .previous = b.previous}, stream);
+    ops.rope_angles({.positions = b.positions,
+                     .inv_freq = w_.inv_freq,
+                     .scaling = rope_scaling_,
+                     .tokens = b.tokens,
+                     .half = d_.rope_dim / 2,
+                     .cos = a.cos,
+                     .sin = a.sin},
+                    stream);
+    ops.embed({.table = w_.embed, .ids = b.ids, .out = a.x, .tokens = b.tokens, .hidden = c_.hidden_size, .previous = b.previous},
+              stream);
     Attention attention(b, kv, ops, stream);
     const LatentPlan plan = plan_dense_prefill(b, kv, arena);
     const float* add = nullptr;
@@ -77,8 +83,9 @@ class DeepseekV32 final : public Transformer {
       const DeepseekLayerWeights& w = w_.deepseek_layers[static_cast<size_t>(i)];
       norm(b, a, add, w.input_norm, ops, stream);
       project(a.normed, b.tokens, {{&w.q_a, w.q_a_bias, a.q_a}, {&w.kv_a, w.kv_a_bias, a.kv_a}}, ops, stream);
-      ops.rms_norm({.x = a.q_a, .weight = w.q_a_norm.data(), .out = a.qr, .rows = b.tokens, .dim = d_.q_lora_rank,
-                    .eps = kInnerEps}, stream);
+      ops.rms_norm(
+          {.x = a.q_a, .weight = w.q_a_norm.data(), .out = a.qr, .rows = b.tokens, .dim = d_.q_lora_rank, .eps = kInnerEps},
+          stream);
       project(a.qr, b.tokens, {{&w.q_b, {}, a.q}}, ops, stream);
       write_latents(b, a, w, layer, kv, summaries, ops, stream);
       if (d_.layer_indexes[i]) FOVEA_TRY(index(b, a, w, layer, kv, summaries, attention, ops, stream));
@@ -107,11 +114,26 @@ class DeepseekV32 final : public Transformer {
     using A = Activations;
     const int64_t h = c_.hidden_size, r = d_.q_lora_rank, heads = c_.num_heads, angles = d_.rope_dim / 2;
     const int64_t f = std::max(c_.intermediate_size, d_.shared_intermediate());
-    return {{{&A::x, h}, {&A::normed, h}, {&A::q_a, r}, {&A::qr, r}, {&A::q, heads * d_.qk_dim()}, {&A::kv_a, d_.latent_dim()},
-             {&A::absorbed, heads * d_.latent_dim()}, {&A::latent, heads * d_.kv_lora_rank}, {&A::heads, heads * d_.v_dim},
-             {&A::lse, heads}, {&A::delta, h}, {&A::gate, f}, {&A::up, f}, {&A::routed, h},
-             {&A::expert_weights, d_.experts_per_token}, {&A::index_q, int64_t{d_.index_heads} * d_.index_dim},
-             {&A::index_k, d_.index_dim}, {&A::index_weights, d_.index_heads}, {&A::cos, angles}, {&A::sin, angles}}};
+    return {{{&A::x, h},
+             {&A::normed, h},
+             {&A::q_a, r},
+             {&A::qr, r},
+             {&A::q, heads * d_.qk_dim()},
+             {&A::kv_a, d_.latent_dim()},
+             {&A::absorbed, heads * d_.latent_dim()},
+             {&A::latent, heads * d_.kv_lora_rank},
+             {&A::heads, heads * d_.v_dim},
+             {&A::lse, heads},
+             {&A::delta, h},
+             {&A::gate, f},
+             {&A::up, f},
+             {&A::routed, h},
+             {&A::expert_weights, d_.experts_per_token},
+             {&A::index_q, int64_t{d_.index_heads} * d_.index_dim},
+             {&A::index_k, d_.index_dim},
+             {&A::index_weights, d_.index_heads},
+             {&A::cos, angles},
+             {&A::sin, angles}}};
   }
 
   Activations take(const ForwardBatch& b, Arena& arena) const {
@@ -123,8 +145,14 @@ class DeepseekV32 final : public Transformer {
 
   // x += add; normed = its norm.
   void norm(const ForwardBatch& b, const Activations& a, const float* add, WeightVector weight, Ops& ops, Stream& stream) const {
-    ops.rms_norm({.x = a.x, .add = add, .weight = weight.data(), .out = a.normed, .rows = b.tokens, .dim = c_.hidden_size,
-                  .eps = c_.rms_norm_eps}, stream);
+    ops.rms_norm({.x = a.x,
+                  .add = add,
+                  .weight = weight.data(),
+                  .out = a.normed,
+                  .rows = b.tokens,
+                  .dim = c_.hidden_size,
+                  .eps = c_.rms_norm_eps},
+                 stream);
   }
 
   void write_latents(const ForwardBatch& b, const Activations& a, const DeepseekLayerWeights& w, LayerIdx layer, KvCache& kv,
@@ -168,7 +196,8 @@ class DeepseekV32 final : public Transformer {
                        .cos = a.cos,
                        .sin = a.sin,
                        .slot_mapping = b.slot_mapping,
-                       .keys = keys}, stream);
+                       .keys = keys},
+                      stream);
       FOVEA_TRY(attention.choose(layer, method, [&](const RowGroup& g) { return queries(g, a); }));
     }
     return {};
@@ -197,9 +226,18 @@ class DeepseekV32 final : public Transformer {
       const float* q = a.q + int64_t{g.first_row} * c_.num_heads * d_.qk_dim();
       float* out = a.heads + int64_t{g.first_row} * c_.num_heads * d_.v_dim;
       if (is_dense_prefill(g)) {
-        dense_prefill_.run({.q = q, .out = out, .lse = a.lse, .rows = g.rows, .num_seqs = g.num_seqs, .q_indptr = g.q_indptr,
-                            .kv = &reading.kv, .kv_b = w.kv_b, .scale = d_.softmax_scale,
-                            .own = plan.own, .prefix = plan.prefix}, limits_.max_rows, ops, stream);
+        dense_prefill_.run({.q = q,
+                            .out = out,
+                            .lse = a.lse,
+                            .rows = g.rows,
+                            .num_seqs = g.num_seqs,
+                            .q_indptr = g.q_indptr,
+                            .kv = &reading.kv,
+                            .kv_b = w.kv_b,
+                            .scale = d_.softmax_scale,
+                            .own = plan.own,
+                            .prefix = plan.prefix},
+                           limits_.max_rows, ops, stream);
       } else {
         attend_absorbed(g, a, w, reading, q, out, ops, stream);
       }
@@ -211,8 +249,7 @@ class DeepseekV32 final : public Transformer {
     const MlaShape shape = mla_shape(d_);
     float* absorbed = a.absorbed + int64_t{g.first_row} * c_.num_heads * d_.latent_dim();
     float* latent = a.latent + int64_t{g.first_row} * c_.num_heads * d_.kv_lora_rank;
-    ops.mla_absorb({.q = q, .kv_b = w.kv_b, .rows = g.rows, .num_heads = c_.num_heads, .shape = shape,
-                    .out = absorbed}, stream);
+    ops.mla_absorb({.q = q, .kv_b = w.kv_b, .rows = g.rows, .num_heads = c_.num_heads, .shape = shape, .out = absorbed}, stream);
     const MlaAttendParams p = {.q = absorbed,
                                .out = latent,
                                .num_heads = c_.num_heads,
@@ -225,8 +262,7 @@ class DeepseekV32 final : public Transformer {
                                .scale = d_.softmax_scale,
                                .selection = reading.selection};
     ops.mla_attend(p, stream);
-    ops.mla_unabsorb({.x = latent, .kv_b = w.kv_b, .rows = g.rows, .num_heads = c_.num_heads,
-                      .shape = shape, .out = out}, stream);
+    ops.mla_unabsorb({.x = latent, .kv_b = w.kv_b, .rows = g.rows, .num_heads = c_.num_heads, .shape = shape, .out = out}, stream);
   }
 
   // x += the chosen experts' sum.
@@ -268,8 +304,15 @@ class DeepseekV32 final : public Transformer {
   void logits(const ForwardBatch& b, const Activations& a, Ops& ops, Stream& stream) const {
     if (b.num_logit_rows == 0) return;
     // The last block's output joins the residual stream here; only the wanted rows are normed and projected.
-    ops.rms_norm({.x = a.x, .add = a.delta, .weight = w_.final_norm.data(), .out = a.normed, .rows = b.num_logit_rows,
-                  .dim = c_.hidden_size, .eps = c_.rms_norm_eps, .row_index = b.logit_rows}, stream);
+    ops.rms_norm({.x = a.x,
+                  .add = a.delta,
+                  .weight = w_.final_norm.data(),
+                  .out = a.normed,
+                  .rows = b.num_logit_rows,
+                  .dim = c_.hidden_size,
+                  .eps = c_.rms_norm_eps,
+                  .row_index = b.logit_rows},
+                 stream);
     project(a.normed, b.num_logit_rows, {{&w_.lm_head, {}, b.logits}}, ops, stream);
   }
 
@@ -286,8 +329,8 @@ class DeepseekV32 final : public Transformer {
 Result<std::unique_ptr<Transformer>> make_deepseek_v32(const ModelConfig& config, const PlacedWeights& weights,
                                                        const ForwardLimits& limits, Device& device) {
   using enum OpKind;
-  if (!limits.ops.has_all({mla_write, mla_absorb, mla_unabsorb, mla_attend, mla_gather, ragged_attend, lse_merge, moe_route,
-                           moe_experts}))
+  if (!limits.ops.has_all(
+          {mla_write, mla_absorb, mla_unabsorb, mla_attend, mla_gather, ragged_attend, lse_merge, moe_route, moe_experts}))
     return Status::unsupported(config.architecture + ": device " + std::string(device.kind()) +
                                " has no operations of latent attention; it runs on the CPU (--device cpu)");
   const DeepseekConfig& d = *config.deepseek;

@@ -22,9 +22,7 @@ class Sha256 {
   Sha256() : context_(EVP_MD_CTX_new(), EVP_MD_CTX_free) {
     FOVEA_CHECK(context_ && EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) == 1);
   }
-  void raw(std::string_view bytes) {
-    FOVEA_CHECK(EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()) == 1);
-  }
+  void raw(std::string_view bytes) { FOVEA_CHECK(EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()) == 1); }
   void number(uint64_t x) {
     char le[8];
     for (int i = 0; i < 8; ++i) le[i] = static_cast<char>(x >> (8 * i));

@@ -62,8 +62,7 @@ TEST(Digest, SamplesBigFilesAtBothEndsAndBetween) {
   dir.write("model.safetensors", model("w", kBytes));
   seen.insert(digest_of(dir));
   constexpr size_t kStride = (kBytes - 64) / 4096;
-  for (const size_t at :
-       {size_t{0}, size_t{65535}, 2000 * kStride, 2000 * kStride + 63, kBytes - 65536, kBytes - 1}) {
+  for (const size_t at : {size_t{0}, size_t{65535}, 2000 * kStride, 2000 * kStride + 63, kBytes - 65536, kBytes - 1}) {
     dir.write("model.safetensors", model("w", kBytes, 'y', at));
     EXPECT_TRUE(seen.insert(digest_of(dir)).second) << at;
   }

@@ -58,8 +58,7 @@ void Summaries::update(KvWritten written, const KvCache& kv, Ops& ops, Stream& s
   }
 }
 
-void project(const float* x, int32_t rows, std::initializer_list<Product> products, Ops& ops, Stream& stream,
-             bool full_precision) {
+void project(const float* x, int32_t rows, std::initializer_list<Product> products, Ops& ops, Stream& stream, bool full_precision) {
   std::array<LinearWeight, 3> weights;
   FOVEA_CHECK(products.size() <= weights.size());
   int32_t count = 0;
@@ -71,7 +70,8 @@ void project(const float* x, int32_t rows, std::initializer_list<Product> produc
               .k = static_cast<int32_t>(products.begin()->w->cols),
               .weights = weights.data(),
               .count = count,
-              .full_precision = full_precision}, stream);
+              .full_precision = full_precision},
+             stream);
 }
 
 }  // namespace fovea

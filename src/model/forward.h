@@ -31,7 +31,7 @@ struct RowGroup {
   // Sparse groups only. Decode: every row chooses for itself.
   Method* method = nullptr;
   const LayerPolicy* policy = nullptr;
-  std::span<const PlaneIdx> planes;   // of the method, in the order it declared them
+  std::span<const PlaneIdx> planes;  // of the method, in the order it declared them
   StepRows step;
 };
 
@@ -47,21 +47,22 @@ class SelectionObserver {
  public:
   virtual ~SelectionObserver() = default;
   // `scores`: how the layer scores keys; null where that cannot be told by q, K and a scale (windows, MLA).
-  virtual void on_selection(const RowGroup& group, LayerIdx layer, const Selection& selection, const LayerScores* scores = nullptr) = 0;
+  virtual void on_selection(const RowGroup& group, LayerIdx layer, const Selection& selection,
+                            const LayerScores* scores = nullptr) = 0;
 };
 
 // Arrays are device memory.
 struct ForwardBatch {
-  int32_t tokens = 0;                    // T
-  const int32_t* ids = nullptr;          // [T]; -1 - i: previous[i]
-  const int32_t* previous = nullptr;     // tokens that the step before sampled
-  const int32_t* positions = nullptr;    // [T]
-  const int64_t* slot_mapping = nullptr; // [T]
-  std::span<const RowGroup> groups;      // cover all rows, in order
-  const int32_t* logit_rows = nullptr;   // [num_logit_rows] rows whose logits are wanted
+  int32_t tokens = 0;                     // T
+  const int32_t* ids = nullptr;           // [T]; -1 - i: previous[i]
+  const int32_t* previous = nullptr;      // tokens that the step before sampled
+  const int32_t* positions = nullptr;     // [T]
+  const int64_t* slot_mapping = nullptr;  // [T]
+  std::span<const RowGroup> groups;       // cover all rows, in order
+  const int32_t* logit_rows = nullptr;    // [num_logit_rows] rows whose logits are wanted
   int32_t num_logit_rows = 0;
-  float* logits = nullptr;               // [num_logit_rows, vocab]
-  int64_t* keys_read = nullptr;          // [T] or null: what attention of groups with a method read (ops.h)
+  float* logits = nullptr;       // [num_logit_rows, vocab]
+  int64_t* keys_read = nullptr;  // [T] or null: what attention of groups with a method read (ops.h)
   SelectionObserver* observer = nullptr;
 };
 
@@ -120,7 +121,7 @@ std::unique_ptr<Transformer> make_llama(const ModelConfig& config, const PlacedW
 struct ForwardLimits {
   int32_t max_rows = 1;
   int32_t max_seqs = 1;
-  int64_t max_len = 1;  // tokens of a sequence
+  int64_t max_len = 1;       // tokens of a sequence
   OpSet ops = OpSet::all();  // what the backend has
 };
 

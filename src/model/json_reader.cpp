@@ -118,16 +118,15 @@ Result<std::string> read_file(const std::string& path, uint64_t bytes_max) {
   if (!S_ISREG(info.st_mode)) return Status::invalid_argument(path + ": not a regular file");
   const auto bytes = static_cast<uint64_t>(info.st_size);
   if (bytes > bytes_max) {
-    return Status::invalid_argument(path + ": " + std::to_string(bytes) + " bytes, more than the " +
-                                    std::to_string(bytes_max) + " allowed");
+    return Status::invalid_argument(path + ": " + std::to_string(bytes) + " bytes, more than the " + std::to_string(bytes_max) +
+                                    " allowed");
   }
   const std::unique_ptr<std::FILE, CloseFile> file(std::fopen(path.c_str(), "rb"));
   if (!file) return Status::io_error(path + ": " + std::strerror(errno));
   std::string text(bytes, '\0');
   const size_t got = std::fread(text.data(), 1, bytes, file.get());
   if (got != bytes) {
-    return Status::io_error(path + ": read " + std::to_string(got) + " of " + std::to_string(bytes) +
-                            " bytes");
+    return Status::io_error(path + ": read " + std::to_string(got) + " of " + std::to_string(bytes) + " bytes");
   }
   return text;
 }

@@ -33,7 +33,8 @@ size_t latent_plan_bytes(const LatentPlanLimits& l) {
          Arena::bytes_for<LatentChunk>(chunks) + static_cast<size_t>(chunks) * Arena::bytes_for<int32_t>(l.max_seqs + 1);
 }
 
-LatentPlan plan_latents(const RowGroup& g, const int64_t* slot_mapping, int32_t block_size, const LatentPlanLimits& l, Arena& arena) {
+LatentPlan plan_latents(const RowGroup& g, const int64_t* slot_mapping, int32_t block_size, const LatentPlanLimits& l,
+                        Arena& arena) {
   FOVEA_CHECK(g.rows <= l.max_rows && g.num_seqs >= 1 && g.num_seqs <= l.max_seqs && l.max_rows <= l.capacity);
   int32_t* own = arena.take<int32_t>(g.rows);
   std::transform(slot_mapping, slot_mapping + g.rows, own, [](int64_t slot) { return static_cast<int32_t>(slot); });

@@ -19,8 +19,8 @@ struct LatentPlanLimits {
 };
 
 struct LatentPlan {
-  LatentChunk own;                       // the group's rows
-  std::span<const LatentChunk> prefix;   // what lies before them
+  LatentChunk own;                      // the group's rows
+  std::span<const LatentChunk> prefix;  // what lies before them
 };
 
 // Scratch that plan_latents() takes at most.

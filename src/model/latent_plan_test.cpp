@@ -40,7 +40,11 @@ TEST(LatentPlan, IsTheChunkedPrefixCacheInMemorySizedBefore) {
     std::vector<int32_t> prefixes, rows;
     int32_t capacity;
   } kCases[] = {
-      {{256, 512, 100, 255}, {1, 2, 3, 4}, 1024}, {{0, 0}, {5, 3}, 64}, {{33}, {7}, 7}, {{1, 0, 639}, {10, 1, 1}, 12}, {{128}, {1}, 128},
+      {{256, 512, 100, 255}, {1, 2, 3, 4}, 1024},
+      {{0, 0}, {5, 3}, 64},
+      {{33}, {7}, 7},
+      {{1, 0, 639}, {10, 1, 1}, 12},
+      {{128}, {1}, 128},
   };
   for (const auto& c : kCases) {
     const int32_t bs = 16;

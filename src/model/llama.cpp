@@ -34,13 +34,18 @@ class Llama final : public Transformer {
     return sum;
   }
 
-  Status forward(const ForwardBatch& b, KvCache& kv, const Summaries& summaries, Ops& ops, Stream& stream,
-                 Arena& arena) override {
+  Status forward(const ForwardBatch& b, KvCache& kv, const Summaries& summaries, Ops& ops, Stream& stream, Arena& arena) override {
     const Activations a = take(b, arena);
-    ops.rope_angles({.positions = b.positions, .inv_freq = w_.inv_freq, .scaling = rope_scaling_, .tokens = b.tokens,
-                     .half = c_.head_dim / 2, .cos = a.cos, .sin = a.sin}, stream);
-    ops.embed({.table = w_.embed, .ids = b.ids, .out = a.x, .tokens = b.tokens,
-               .hidden = c_.hidden_size, .previous = b.previous}, stream);
+    ops.rope_angles({.positions = b.positions,
+                     .inv_freq = w_.inv_freq,
+                     .scaling = rope_scaling_,
+                     .tokens = b.tokens,
+                     .half = c_.head_dim / 2,
+                     .cos = a.cos,
+                     .sin = a.sin},
+                    stream);
+    ops.embed({.table = w_.embed, .ids = b.ids, .out = a.x, .tokens = b.tokens, .hidden = c_.hidden_size, .previous = b.previous},
+              stream);
     Attention attention(b, kv, ops, stream);
     const float* add = nullptr;
     for (int32_t layer = 0; layer < c_.num_layers; ++layer) {
@@ -72,8 +77,17 @@ class Llama final : public Transformer {
   std::array<Scratch, 11> scratch() const {
     using A = Activations;
     const int64_t h = c_.hidden_size, f = c_.intermediate_size, angles = c_.head_dim / 2;
-    return {{{&A::x, h}, {&A::normed, h}, {&A::q, q_dim()}, {&A::k, kv_dim()}, {&A::v, kv_dim()}, {&A::attn, q_dim()},
-             {&A::delta, h}, {&A::gate, f}, {&A::up, f}, {&A::cos, angles}, {&A::sin, angles}}};
+    return {{{&A::x, h},
+             {&A::normed, h},
+             {&A::q, q_dim()},
+             {&A::k, kv_dim()},
+             {&A::v, kv_dim()},
+             {&A::attn, q_dim()},
+             {&A::delta, h},
+             {&A::gate, f},
+             {&A::up, f},
+             {&A::cos, angles},
+             {&A::sin, angles}}};
   }
 
   Activations take(const ForwardBatch& b, Arena& arena) const {
@@ -84,8 +98,14 @@ class Llama final : public Transformer {
 
   // x += add; normed = its norm.
   void norm(const ForwardBatch& b, const Activations& a, const float* add, WeightVector weight, Ops& ops, Stream& stream) const {
-    ops.rms_norm({.x = a.x, .add = add, .weight = weight.data(), .out = a.normed, .rows = b.tokens, .dim = c_.hidden_size,
-                  .eps = c_.rms_norm_eps}, stream);
+    ops.rms_norm({.x = a.x,
+                  .add = add,
+                  .weight = weight.data(),
+                  .out = a.normed,
+                  .rows = b.tokens,
+                  .dim = c_.hidden_size,
+                  .eps = c_.rms_norm_eps},
+                 stream);
   }
 
   void write_kv(const ForwardBatch& b, const Activations& a, const LayerWeights& w, LayerIdx layer, KvCache& kv,
@@ -140,8 +160,15 @@ class Llama final : public Transformer {
   void logits(const ForwardBatch& b, const Activations& a, Ops& ops, Stream& stream) const {
     if (b.num_logit_rows == 0) return;
     // The last block's output joins the residual stream here; only the wanted rows are normed and projected.
-    ops.rms_norm({.x = a.x, .add = a.delta, .weight = w_.final_norm.data(), .out = a.normed, .rows = b.num_logit_rows,
-                  .dim = c_.hidden_size, .eps = c_.rms_norm_eps, .row_index = b.logit_rows}, stream);
+    ops.rms_norm({.x = a.x,
+                  .add = a.delta,
+                  .weight = w_.final_norm.data(),
+                  .out = a.normed,
+                  .rows = b.num_logit_rows,
+                  .dim = c_.hidden_size,
+                  .eps = c_.rms_norm_eps,
+                  .row_index = b.logit_rows},
+                 stream);
     project(a.normed, b.num_logit_rows, {{&w_.lm_head, {}, b.logits}}, ops, stream);
   }
 

@@ -51,8 +51,8 @@ TEST_P(MlaGolden, Attention) {
     limits.mla = shape;
     const std::unique_ptr<Ops> ops = make(limits);
     std::vector<float> q = floats(g, "q"), plane(size_t{4} * block * entry);
-    const std::vector<float> kv_a = floats(g, "kv_a"), norm = floats(g, "norm"), kv_b = floats(g, "kv_b"),
-                             cos = floats(g, "cos"), sin = floats(g, "sin");
+    const std::vector<float> kv_a = floats(g, "kv_a"), norm = floats(g, "norm"), kv_b = floats(g, "kv_b"), cos = floats(g, "cos"),
+                             sin = floats(g, "sin");
     const std::vector<int32_t> table = {2, 0, 3, 1};
     std::vector<int64_t> slots;
     for (int32_t t = 0; t < tokens; ++t) slots.push_back(int64_t{table[t / block]} * block + t % block);
@@ -69,12 +69,15 @@ TEST_P(MlaGolden, Attention) {
                    stream_);
     std::vector<float> absorbed(size_t{1} * tokens * heads * entry), latent(size_t{1} * tokens * heads * shape.latent),
         out(size_t{1} * tokens * heads * shape.v);
-    ops->mla_absorb({q.data(), weight_view(kv_b.data(), DType::f32, heads * (shape.nope + shape.v), shape.latent), tokens, heads, shape, absorbed.data()}, stream_);
+    ops->mla_absorb({q.data(), weight_view(kv_b.data(), DType::f32, heads * (shape.nope + shape.v), shape.latent), tokens, heads,
+                     shape, absorbed.data()},
+                    stream_);
     const int32_t indptr[] = {0, tokens};
-    ops->mla_attend(
-        {absorbed.data(), latent.data(), nullptr, heads, tokens, 1, indptr, &tokens, &kv, shape.latent, g.at("scale")},
-        stream_);
-    ops->mla_unabsorb({latent.data(), weight_view(kv_b.data(), DType::f32, heads * (shape.nope + shape.v), shape.latent), tokens, heads, shape, out.data()}, stream_);
+    ops->mla_attend({absorbed.data(), latent.data(), nullptr, heads, tokens, 1, indptr, &tokens, &kv, shape.latent, g.at("scale")},
+                    stream_);
+    ops->mla_unabsorb({latent.data(), weight_view(kv_b.data(), DType::f32, heads * (shape.nope + shape.v), shape.latent), tokens,
+                       heads, shape, out.data()},
+                      stream_);
     expect_near(out, floats(g, "out"));
   }
 }
@@ -94,8 +97,9 @@ TEST_P(MlaGolden, Experts) {
     const std::vector<float> w_gate = floats(g, "w_gate"), w_up = floats(g, "w_up"), w_down = floats(g, "w_down");
     std::vector<int32_t> ids(size_t{1} * rows * top_k);
     std::vector<float> weights(ids.size()), out(x.size());
-    MoeRouteParams r{x.data(), rows, hidden, weight_view(gate.data(), DType::f32, experts, hidden), bias.data(), experts, g.at("groups"), g.at("topk_groups"),
-                     2,        top_k};
+    MoeRouteParams r{x.data(),    rows,    hidden,         weight_view(gate.data(), DType::f32, experts, hidden),
+                     bias.data(), experts, g.at("groups"), g.at("topk_groups"),
+                     2,           top_k};
     r.normalise = g.at("normalise");
     r.scaling = g.at("scaling");
     r.ids = ids.data();
@@ -106,11 +110,11 @@ TEST_P(MlaGolden, Experts) {
     std::vector<FeedForwardWeights> expert_weights;
     for (int32_t e = 0; e < experts; ++e) {
       const size_t at = size_t{1} * e * inter * hidden;
-      expert_weights.push_back({weight_view(&w_gate[at], DType::f32, inter, hidden), weight_view(&w_up[at], DType::f32, inter, hidden),
+      expert_weights.push_back({weight_view(&w_gate[at], DType::f32, inter, hidden),
+                                weight_view(&w_up[at], DType::f32, inter, hidden),
                                 weight_view(&w_down[at], DType::f32, hidden, inter)});
     }
-    ops->moe_experts({x.data(), out.data(), rows, hidden, inter, experts, top_k, ids.data(), weights.data(),
-                      expert_weights.data()},
+    ops->moe_experts({x.data(), out.data(), rows, hidden, inter, experts, top_k, ids.data(), weights.data(), expert_weights.data()},
                      stream_);
     expect_near(out, floats(g, "out"));
   }

@@ -102,7 +102,8 @@ std::unique_ptr<PlacedWeights> place_weights(const ModelWeights& weights, const 
   return out;
 }
 
-Result<std::unique_ptr<PlacedWeights>> copy_weights(const ModelWeights& weights, const ModelConfig& config, Device& device, Stream& stream) {
+Result<std::unique_ptr<PlacedWeights>> copy_weights(const ModelWeights& weights, const ModelConfig& config, Device& device,
+                                                    Stream& stream) {
   std::unique_ptr<PlacedWeights> out = place_weights(weights, config);
   out->owner.reset();
   FOVEA_TRY(copy_to(device, stream, config, out.get()));

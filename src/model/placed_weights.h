@@ -19,6 +19,7 @@ struct PlacedWeights : ModelWeights {
 // On the host: views of `weights`, whose memory the result keeps.
 std::unique_ptr<PlacedWeights> place_weights(const ModelWeights& weights, const ModelConfig& config);
 // In the memory of a device that is not the host: everything is copied, and `weights` may go. Errors: resource_exhausted.
-Result<std::unique_ptr<PlacedWeights>> copy_weights(const ModelWeights& weights, const ModelConfig& config, Device& device, Stream& stream);
+Result<std::unique_ptr<PlacedWeights>> copy_weights(const ModelWeights& weights, const ModelConfig& config, Device& device,
+                                                    Stream& stream);
 
 }  // namespace fovea

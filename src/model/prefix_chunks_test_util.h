@@ -16,17 +16,17 @@ namespace fovea {
 // bounded at any prefix length.
 struct PrefixChunks {
   int32_t batch = 0;
-  int32_t chunk_len = 0;            // tokens of one request in one chunk, at most
-  int32_t count = 0;                // chunks; 0 where no request has a prefix
-  std::vector<int32_t> starts;      // [count, batch] first token
-  std::vector<int32_t> lengths;     // [count, batch] 0 where the prefix ended before
-  std::vector<int32_t> cu_lengths;  // [count, batch + 1]
+  int32_t chunk_len = 0;                    // tokens of one request in one chunk, at most
+  int32_t count = 0;                        // chunks; 0 where no request has a prefix
+  std::vector<int32_t> starts;              // [count, batch] first token
+  std::vector<int32_t> lengths;             // [count, batch] 0 where the prefix ended before
+  std::vector<int32_t> cu_lengths;          // [count, batch + 1]
   std::vector<std::vector<int32_t>> slots;  // [count][cu_lengths' last] block * bs + offset, request by request
 };
 
 // capacity >= 1; a batch larger than it still gets one token a request. block_table [batch, table_stride] BlockIds.
 inline PrefixChunks plan_prefix_chunks(std::span<const int32_t> prefix_lengths, const int32_t* block_table, int64_t table_stride,
-                                int32_t block_size, int64_t capacity = kPrefixChunkCapacity) {
+                                       int32_t block_size, int64_t capacity = kPrefixChunkCapacity) {
   FOVEA_CHECK(capacity >= 1 && block_size >= 1);
   PrefixChunks plan;
   plan.batch = static_cast<int32_t>(prefix_lengths.size());
@@ -51,6 +51,5 @@ inline PrefixChunks plan_prefix_chunks(std::span<const int32_t> prefix_lengths, 
   }
   return plan;
 }
-
 
 }  // namespace fovea

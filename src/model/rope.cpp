@@ -31,8 +31,8 @@ float llama3_scaled(float inv_freq, const RopeConfig& rope) {
   if (wavelength > low_wavelength) return inv_freq / factor;
   if (wavelength < high_wavelength) return inv_freq;
   const float turns = (1.0f / wavelength) * original;
-  const float smooth = (turns - static_cast<float>(rope.low_freq_factor)) /
-                       static_cast<float>(rope.high_freq_factor - rope.low_freq_factor);
+  const float smooth =
+      (turns - static_cast<float>(rope.low_freq_factor)) / static_cast<float>(rope.high_freq_factor - rope.low_freq_factor);
   return (1.0f - smooth) * inv_freq / factor + smooth * inv_freq;
 }
 

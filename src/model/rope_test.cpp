@@ -63,9 +63,8 @@ TEST(Rope, Llama3KeepsShortWavesAndStretchesLongOnes) {
   EXPECT_GT(kept, 5);
   EXPECT_GT(stretched, 5);
   EXPECT_GT(blended, 0);
-  const std::pair<int, double> kPrinted[] = {{13, 0.00483942124992609},   {14, 0.0032114461064338684},
-                                             {15, 0.0012905480107292533}, {16, 0.000429556705057621},
-                                             {17, 9.708286233944818e-05}, {31, 9.418306490260875e-08}};
+  const std::pair<int, double> kPrinted[] = {{13, 0.00483942124992609},  {14, 0.0032114461064338684}, {15, 0.0012905480107292533},
+                                             {16, 0.000429556705057621}, {17, 9.708286233944818e-05}, {31, 9.418306490260875e-08}};
   for (const auto& [pair, value] : kPrinted) EXPECT_NEAR(f[pair], value, 2.5e-7 * value) << pair;
 }
 
@@ -108,8 +107,7 @@ TEST(Rope, OnlyYarnScalesAttention) {
 TEST(Rope, AnglesAreRoundedToFloat32First) {
   const std::vector<float> f = rope_inv_freq(rope(RopeKind::none_scaling), 64);
   std::vector<float> cos(f.size()), sin(f.size());
-  for (const int64_t position :
-       {int64_t{0}, int64_t{1}, int64_t{5000}, int64_t{123'456}, int64_t{16'777'217}}) {
+  for (const int64_t position : {int64_t{0}, int64_t{1}, int64_t{5000}, int64_t{123'456}, int64_t{16'777'217}}) {
     rope_cos_sin(f, 1.5f, position, cos.data(), sin.data());
     for (size_t i = 0; i < f.size(); ++i) {
       const float angle = static_cast<float>(position) * f[i];

@@ -52,8 +52,7 @@ Status SafetensorsFile::map(const std::string& path) {
   const auto bytes = static_cast<uint64_t>(info.st_size);
   if (bytes < kLengthBytes) {
     ::close(fd);
-    return Status::corrupt(path + ": file of " + std::to_string(bytes) +
-                           " bytes is too short for the header length");
+    return Status::corrupt(path + ": file of " + std::to_string(bytes) + " bytes is too short for the header length");
   }
   void* mapping = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
   const int error = errno;
@@ -105,12 +104,11 @@ Result<std::unique_ptr<SafetensorsFile>> SafetensorsFile::open(const std::string
                            std::to_string(kSafetensorsHeaderBytesMax));
   }
   if (length > room) {
-    return Status::corrupt(path + ": header length " + std::to_string(length) + " exceeds the " +
-                           std::to_string(room) + " bytes that follow it (truncated file?)");
+    return Status::corrupt(path + ": header length " + std::to_string(length) + " exceeds the " + std::to_string(room) +
+                           " bytes that follow it (truncated file?)");
   }
   file->header_bytes_ = length;
-  FOVEA_ASSIGN(SafetensorsHeader header,
-               parse_safetensors_header(file->header_bytes(), file->data_bytes().size(), path));
+  FOVEA_ASSIGN(SafetensorsHeader header, parse_safetensors_header(file->header_bytes(), file->data_bytes().size(), path));
   FOVEA_TRY(file->index(std::move(header)));
   return file;
 }
@@ -137,8 +135,7 @@ Result<std::unique_ptr<SafetensorsSource>> SafetensorsSource::open(const std::st
     map->source_ = index;
     FOVEA_TRY(map->open_shards(model_dir));
   } else {
-    return Status::not_found(model_dir +
-                             ": neither model.safetensors nor model.safetensors.index.json is there");
+    return Status::not_found(model_dir + ": neither model.safetensors nor model.safetensors.index.json is there");
   }
   return map;
 }
@@ -151,7 +148,7 @@ Status SafetensorsSource::open_shards(const std::string& model_dir) {
 }
 
 Status SafetensorsSource::add_shard(const std::string& model_dir, const std::string& shard,
-                            const std::vector<std::string>& wanted) {
+                                    const std::vector<std::string>& wanted) {
   const std::string path = model_dir + "/" + shard;
   if (!file_exists(path)) {
     return Status::not_found(source_ + ": shard " + quote_name(shard) + " is not in the model's directory");
@@ -166,8 +163,7 @@ Status SafetensorsSource::add_shard(const std::string& model_dir, const std::str
   for (const std::string& name : wanted) {
     const TensorInfo* info = file->find(name);
     if (info == nullptr) {
-      return Status::corrupt(source_ + ": tensor " + quote_name(name) + " is not in its shard " +
-                             quote_name(shard));
+      return Status::corrupt(source_ + ": tensor " + quote_name(name) + " is not in its shard " + quote_name(shard));
     }
     tensors_.emplace(name, info);
   }

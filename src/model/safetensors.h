@@ -40,8 +40,7 @@ struct SafetensorsHeader {
 
 // Pure: no file, no allocation beyond the header's own size. `data_bytes`: how many bytes follow the header.
 // `name` leads every error. Errors: corrupt.
-Result<SafetensorsHeader> parse_safetensors_header(std::string_view header_json, uint64_t data_bytes,
-                                                   const std::string& name);
+Result<SafetensorsHeader> parse_safetensors_header(std::string_view header_json, uint64_t data_bytes, const std::string& name);
 
 class SafetensorsFile {
  public:

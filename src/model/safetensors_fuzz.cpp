@@ -14,8 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   uint64_t data_bytes = 0;
   if (size < sizeof data_bytes) return 0;
   std::memcpy(&data_bytes, bytes, sizeof data_bytes);
-  const std::string_view json(reinterpret_cast<const char*>(bytes) + sizeof data_bytes,
-                              size - sizeof data_bytes);
+  const std::string_view json(reinterpret_cast<const char*>(bytes) + sizeof data_bytes, size - sizeof data_bytes);
   const auto header = fovea::parse_safetensors_header(json, data_bytes, "fuzz");
   if (!header.ok()) {
     FOVEA_CHECK(header.status().message().find('\n') == std::string::npos);

@@ -56,8 +56,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
   }
   bool key(string_t& name) override {
     if (at_ == At::top) {
-      const bool fresh = name == "__metadata__" ? !std::exchange(seen_metadata_, true)
-                                                : out_->tensors.try_emplace(name).second;
+      const bool fresh = name == "__metadata__" ? !std::exchange(seen_metadata_, true) : out_->tensors.try_emplace(name).second;
       tensor_ = std::move(name);
       at_ = At::entry_value;
       return fresh ? true : fail("tensor " + quote_name(tensor_) + " appears twice");
@@ -103,12 +102,8 @@ class HeaderReader : public nlohmann::json_sax<json> {
     if (at_ == At::offset_items) return offset_item(value);
     return unexpected("the number " + std::to_string(value));
   }
-  bool number_integer(number_integer_t value) override {
-    return unexpected("the number " + std::to_string(value));
-  }
-  bool number_float(number_float_t, const string_t& text) override {
-    return unexpected("the number " + text);
-  }
+  bool number_integer(number_integer_t value) override { return unexpected("the number " + std::to_string(value)); }
+  bool number_float(number_float_t, const string_t& text) override { return unexpected("the number " + text); }
   bool null() override { return unexpected("null"); }
   bool boolean(bool value) override { return unexpected(value ? "true" : "false"); }
   bool binary(binary_t&) override { return unexpected("binary data"); }
@@ -150,8 +145,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
     } else {
       return fail("tensor " + quote_name(tensor_) + ": unknown field " + quote_name(field_));
     }
-    if (seen_fields_ & field)
-      return fail("tensor " + quote_name(tensor_) + ": field " + field_ + " appears twice");
+    if (seen_fields_ & field) return fail("tensor " + quote_name(tensor_) + ": field " + field_ + " appears twice");
     seen_fields_ |= field;
     return true;
   }
@@ -172,9 +166,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
     return true;
   }
   bool missing_field() {
-    const char* name = !(seen_fields_ & kDType)   ? "dtype"
-                       : !(seen_fields_ & kShape) ? "shape"
-                                                  : "data_offsets";
+    const char* name = !(seen_fields_ & kDType) ? "dtype" : !(seen_fields_ & kShape) ? "shape" : "data_offsets";
     return fail("tensor " + quote_name(tensor_) + ": field " + name + " is missing");
   }
   std::string where() const {
@@ -221,18 +213,17 @@ Status check_entry(const std::string& name, const SafetensorsEntry& e, uint64_t 
     return Status::corrupt("tensor " + quote_name(name) + ": data_offsets " + range + " are not within the " +
                            std::to_string(data_bytes) + " bytes of data");
   }
-  const auto* known = std::find_if(std::begin(kStoredDTypes), std::end(kStoredDTypes),
-                                   [&](const StoredDType& t) { return t.name == e.dtype; });
+  const auto* known =
+      std::find_if(std::begin(kStoredDTypes), std::end(kStoredDTypes), [&](const StoredDType& t) { return t.name == e.dtype; });
   if (known == std::end(kStoredDTypes)) return Status();  // refused when it is asked for
   const std::optional<uint64_t> bytes = bytes_of(e.shape, known->bits);
   if (!bytes) {
-    return Status::corrupt("tensor " + quote_name(name) + ": shape " + shape_text(e.shape) + " of " +
-                           e.dtype + " is no number of bytes that fits 64 bits");
+    return Status::corrupt("tensor " + quote_name(name) + ": shape " + shape_text(e.shape) + " of " + e.dtype +
+                           " is no number of bytes that fits 64 bits");
   }
   if (*bytes != e.end - e.begin) {
-    return Status::corrupt("tensor " + quote_name(name) + ": shape " + shape_text(e.shape) + " of " +
-                           e.dtype + " needs " + std::to_string(*bytes) + " bytes, data_offsets " + range +
-                           " hold " + std::to_string(e.end - e.begin));
+    return Status::corrupt("tensor " + quote_name(name) + ": shape " + shape_text(e.shape) + " of " + e.dtype + " needs " +
+                           std::to_string(*bytes) + " bytes, data_offsets " + range + " hold " + std::to_string(e.end - e.begin));
   }
   return Status();
 }
@@ -246,22 +237,19 @@ Status check_coverage(const SafetensorsHeader& header, uint64_t data_bytes) {
   std::vector<Range> ranges;
   ranges.reserve(header.tensors.size());
   for (const auto& [name, e] : header.tensors) ranges.push_back({e.begin, e.end, &name});
-  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) {
-    return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
-  });
+  std::sort(ranges.begin(), ranges.end(),
+            [](const Range& a, const Range& b) { return a.begin != b.begin ? a.begin < b.begin : a.end < b.end; });
   uint64_t covered = 0;
   for (const Range& r : ranges) {
     if (r.begin != covered) {
-      return Status::corrupt(
-          "tensor " + quote_name(*r.name) + ": data_offsets begin at " + std::to_string(r.begin) +
-          (r.begin < covered ? ", inside another tensor that ends at " : ", which leaves a gap after byte ") +
-          std::to_string(covered));
+      return Status::corrupt("tensor " + quote_name(*r.name) + ": data_offsets begin at " + std::to_string(r.begin) +
+                             (r.begin < covered ? ", inside another tensor that ends at " : ", which leaves a gap after byte ") +
+                             std::to_string(covered));
     }
     covered = r.end;
   }
   if (covered != data_bytes) {
-    return Status::corrupt("the tensors cover " + std::to_string(covered) + " of " +
-                           std::to_string(data_bytes) + " bytes of data");
+    return Status::corrupt("the tensors cover " + std::to_string(covered) + " of " + std::to_string(data_bytes) + " bytes of data");
   }
   return Status();
 }
@@ -280,8 +268,7 @@ std::string shape_text(std::span<const int64_t> shape) {
   return out + "]";
 }
 
-Result<SafetensorsHeader> parse_safetensors_header(std::string_view header_json, uint64_t data_bytes,
-                                                   const std::string& name) {
+Result<SafetensorsHeader> parse_safetensors_header(std::string_view header_json, uint64_t data_bytes, const std::string& name) {
   if (header_json.empty() || header_json.front() != '{') {
     return Status::corrupt(name + ": header does not begin with '{'");
   }

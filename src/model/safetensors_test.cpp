@@ -42,14 +42,8 @@ const BadHeader kBadHeaders[] = {
      R"({"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
      1,
      {"\"w\"", "twice"}},
-    {"field_twice",
-     one(R"("dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1])"),
-     1,
-     {"dtype", "twice"}},
-    {"unknown_field",
-     one(R"("dtype":"U8","shape":[1],"data_offsets":[0,1],"strides":[1])"),
-     1,
-     {"\"strides\""}},
+    {"field_twice", one(R"("dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1])"), 1, {"dtype", "twice"}},
+    {"unknown_field", one(R"("dtype":"U8","shape":[1],"data_offsets":[0,1],"strides":[1])"), 1, {"\"strides\""}},
     {"no_dtype", one(R"("shape":[1],"data_offsets":[0,1])"), 1, {"\"w\"", "dtype", "missing"}},
     {"no_shape", one(R"("dtype":"U8","data_offsets":[0,1])"), 1, {"\"w\"", "shape", "missing"}},
     {"no_offsets", one(R"("dtype":"U8","shape":[1])"), 1, {"\"w\"", "data_offsets", "missing"}},
@@ -81,16 +75,10 @@ const BadHeader kBadHeaders[] = {
      0,
      {"[4611686018427387904]", "64 bits"}},
     {"half_a_byte", one(R"("dtype":"F4","shape":[3],"data_offsets":[0,1])"), 1, {"[3]", "F4"}},
-    {"offsets_one",
-     one(R"("dtype":"U8","shape":[1],"data_offsets":[1])"),
-     1,
-     {"data_offsets", "1 values, not 2"}},
+    {"offsets_one", one(R"("dtype":"U8","shape":[1],"data_offsets":[1])"), 1, {"data_offsets", "1 values, not 2"}},
     {"offsets_three", one(R"("dtype":"U8","shape":[1],"data_offsets":[0,1,2])"), 1, {"3 values, not 2"}},
     {"offsets_backward", one(R"("dtype":"U8","shape":[1],"data_offsets":[1,0])"), 1, {"\"w\"", "[1, 0]"}},
-    {"offsets_beyond",
-     one(R"("dtype":"U8","shape":[9],"data_offsets":[0,9])"),
-     8,
-     {"\"w\"", "[0, 9]", "8 bytes"}},
+    {"offsets_beyond", one(R"("dtype":"U8","shape":[9],"data_offsets":[0,9])"), 8, {"\"w\"", "[0, 9]", "8 bytes"}},
     {"size_short", one(R"("dtype":"F32","shape":[2],"data_offsets":[0,4])"), 4, {"needs 8 bytes", "hold 4"}},
     {"size_long", one(R"("dtype":"BF16","shape":[2],"data_offsets":[0,8])"), 8, {"needs 4 bytes", "hold 8"}},
     {"scalar_empty", one(R"("dtype":"F32","shape":[],"data_offsets":[0,0])"), 0, {"needs 4 bytes", "hold 0"}},
@@ -241,9 +229,7 @@ class Shards : public testing::Test {
 };
 
 TEST_F(Shards, Open) {
-  ASSERT_EQ(
-      error_of(R"({"metadata":{"total_size":16},"weight_map":{"a":"1.safetensors","b":"2.safetensors"}})"),
-      "");
+  ASSERT_EQ(error_of(R"({"metadata":{"total_size":16},"weight_map":{"a":"1.safetensors","b":"2.safetensors"}})"), "");
   const auto map = SafetensorsSource::open(dir_.path());
   EXPECT_EQ((*map)->names(), (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ((*map)->find("a")->bytes + (*map)->find("b")->bytes, 16u);
@@ -251,16 +237,13 @@ TEST_F(Shards, Open) {
   EXPECT_TRUE((*map)->get("a", two).ok());
   const auto wrong = (*map)->get("a", one_by_two);
   EXPECT_EQ(wrong.status().code(), StatusCode::corrupt);
-  EXPECT_EQ(wrong.status().message(),
-            dir_.file("1.safetensors") + ": tensor \"a\": shape [2] is not the expected [1, 2]");
+  EXPECT_EQ(wrong.status().message(), dir_.file("1.safetensors") + ": tensor \"a\": shape [2] is not the expected [1, 2]");
   const auto dtype = (*map)->get("b", one);
   EXPECT_EQ(dtype.status().code(), StatusCode::unsupported);
-  EXPECT_EQ(dtype.status().message(),
-            dir_.file("2.safetensors") + ": tensor \"b\": dtype \"I64\" is not one of F32, F16, BF16");
+  EXPECT_EQ(dtype.status().message(), dir_.file("2.safetensors") + ": tensor \"b\": dtype \"I64\" is not one of F32, F16, BF16");
   const auto missing = (*map)->get("c", one);
   EXPECT_EQ(missing.status().code(), StatusCode::not_found);
-  EXPECT_EQ(missing.status().message(),
-            dir_.file("model.safetensors.index.json") + ": tensor \"c\" is missing");
+  EXPECT_EQ(missing.status().message(), dir_.file("model.safetensors.index.json") + ": tensor \"c\" is missing");
 }
 
 TEST_F(Shards, RefusesBadIndexes) {
@@ -271,13 +254,11 @@ TEST_F(Shards, RefusesBadIndexes) {
   EXPECT_THAT(error_of(R"({"weight_map":{"a":1}})"), HasSubstr("\"a\": 1"));
   EXPECT_THAT(error_of(R"({"weight_map":{"a":"1.safetensors","a":"1.safetensors"}})"), HasSubstr("twice"));
   EXPECT_THAT(error_of(R"({"weight_map":{"a":"3.safetensors"}})"), HasSubstr("shard \"3.safetensors\""));
-  EXPECT_THAT(error_of(R"({"weight_map":{"c":"1.safetensors"}})"),
-              HasSubstr("tensor \"c\" is not in its shard \"1.safetensors\""));
+  EXPECT_THAT(error_of(R"({"weight_map":{"c":"1.safetensors"}})"), HasSubstr("tensor \"c\" is not in its shard \"1.safetensors\""));
 }
 
 TEST_F(Shards, RefusesPathsOutOfTheDirectory) {
-  for (const char* name :
-       {"../1.safetensors", "/etc/passwd", "..", ".", "", "x/1.safetensors", "1.safetensors\\u0000"}) {
+  for (const char* name : {"../1.safetensors", "/etc/passwd", "..", ".", "", "x/1.safetensors", "1.safetensors\\u0000"}) {
     const std::string error = error_of(R"({"weight_map":{"a":")" + std::string(name) + R"("}})");
     EXPECT_THAT(error, HasSubstr("is not the name of a file in the model's directory")) << name;
   }

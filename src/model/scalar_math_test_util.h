@@ -14,8 +14,7 @@ using Row = std::vector<float>;
 
 // A weight matrix in float32, converted once.
 struct Dense {
-  explicit Dense(const WeightView& w)
-      : rows(w.rows), cols(w.cols), data(static_cast<size_t>(w.rows * w.cols)) {
+  explicit Dense(const WeightView& w) : rows(w.rows), cols(w.cols), data(static_cast<size_t>(w.rows * w.cols)) {
     for (size_t i = 0; i < data.size(); ++i) data[i] = load_as_f32(w.data, w.dtype(), static_cast<int64_t>(i));
   }
   int64_t rows, cols;

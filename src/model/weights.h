@@ -23,26 +23,26 @@ using WeightVector = std::span<const float>;
 // A layer of Llama, Qwen2 or Qwen3.
 struct LayerWeights {
   WeightVector input_norm;              // [hidden]
-  WeightView q, k, v, o;              // [q_size, hidden], [kv_size, hidden] twice, [hidden, q_size]
+  WeightView q, k, v, o;                // [q_size, hidden], [kv_size, hidden] twice, [hidden, q_size]
   WeightVector q_bias, k_bias, v_bias;  // [q_size], [kv_size] twice; with qkv_bias
   WeightVector o_bias;                  // [hidden]; with o_bias
   WeightVector q_norm, k_norm;          // [head_dim]; with qk_norm
   WeightVector post_attention_norm;     // [hidden]
-  WeightView gate, up, down;          // [intermediate, hidden] twice, [hidden, intermediate]
+  WeightView gate, up, down;            // [intermediate, hidden] twice, [hidden, intermediate]
   WeightVector gate_bias, up_bias;      // [intermediate]; with mlp_bias
   WeightVector down_bias;               // [hidden]; with mlp_bias
 };
 
 // The lightning indexer: Hi heads of di.
 struct IndexerWeights {
-  WeightView q_b;                  // [Hi di, q_lora_rank]
-  WeightView k;                    // [di, hidden]
-  WeightView head_weights;         // [Hi, hidden]
+  WeightView q_b;                    // [Hi di, q_lora_rank]
+  WeightView k;                      // [di, hidden]
+  WeightView head_weights;           // [Hi, hidden]
   WeightVector k_norm, k_norm_bias;  // [di] of a LayerNorm
 };
 
 struct MoeWeights {
-  WeightView router;                      // [experts, hidden]
+  WeightView router;                        // [experts, hidden]
   WeightVector router_bias;                 // [experts] added to the scores for the choice alone
   std::vector<FeedForwardWeights> experts;  // [experts] f = moe_intermediate
   FeedForwardWeights shared;                // f = shared_experts * moe_intermediate
@@ -51,10 +51,10 @@ struct MoeWeights {
 // A layer of DeepSeek-V3.2 or GLM-5. H heads; names of the dimensions as in DeepseekConfig.
 struct DeepseekLayerWeights {
   WeightVector input_norm;           // [hidden]
-  WeightView q_a, q_b;             // [q_lora_rank, hidden], [H qk_dim, q_lora_rank]
-  WeightView kv_a;                 // [latent_dim, hidden]
-  WeightView kv_b;                 // [H (nope_dim + v_dim), kv_lora_rank]: of each head W_UK, then W_UV
-  WeightView o;                    // [hidden, H v_dim]
+  WeightView q_a, q_b;               // [q_lora_rank, hidden], [H qk_dim, q_lora_rank]
+  WeightView kv_a;                   // [latent_dim, hidden]
+  WeightView kv_b;                   // [H (nope_dim + v_dim), kv_lora_rank]: of each head W_UK, then W_UV
+  WeightView o;                      // [hidden, H v_dim]
   WeightVector q_a_bias, kv_a_bias;  // [q_lora_rank], [latent_dim]; with qkv_bias
   WeightVector o_bias;               // [hidden]; with o_bias
   WeightVector q_a_norm, kv_a_norm;  // [q_lora_rank], [kv_lora_rank]
@@ -65,19 +65,20 @@ struct DeepseekLayerWeights {
 };
 
 struct ModelWeights {
-  WeightView embed;                                 // [vocab, hidden]
+  WeightView embed;                                   // [vocab, hidden]
   std::vector<LayerWeights> layers;                   // of a dense model; else empty
   std::vector<DeepseekLayerWeights> deepseek_layers;  // of a model with latent attention; else empty
   WeightVector final_norm;                            // [hidden]
-  WeightView lm_head;                               // [vocab, hidden]; the same data as embed where the head is tied
+  WeightView lm_head;                                 // [vocab, hidden]; the same data as embed where the head is tied
   std::shared_ptr<const void> owner;                  // what the views point into; copies of ModelWeights share it
 };
 
 enum class WeightRole : uint8_t {
-  norm, bias,  // vectors
-  linear,      // Ops::linear multiplies by it, or moe_experts
-  embedding,   // rows are looked up; a tied head multiplies by it too
-  router,      // moe_route multiplies by it
+  norm,
+  bias,       // vectors
+  linear,     // Ops::linear multiplies by it, or moe_experts
+  embedding,  // rows are looked up; a tied head multiplies by it too
+  router,     // moe_route multiplies by it
 };
 
 // What each of n devices holds when heads, experts' intermediates and the vocabulary are shared out.

@@ -103,9 +103,17 @@ Status Batch::emit_group(int32_t group, const StepInput& plan) {
     g.method = entry.method.get();
     g.policy = &entry.policy;
     g.planes = entry.planes;
-    g.step = {g.rows, prefill, row_seq_.host() + g.first_row, row_len_.host() + g.first_row, row_ids_.data() + g.first_row,
-              row_budget_.data() + g.first_row, row_seq_.device() + g.first_row, row_len_.device() + g.first_row,
-              g.num_seqs, indptr, seq_len_.host() + first_table};
+    g.step = {g.rows,
+              prefill,
+              row_seq_.host() + g.first_row,
+              row_len_.host() + g.first_row,
+              row_ids_.data() + g.first_row,
+              row_budget_.data() + g.first_row,
+              row_seq_.device() + g.first_row,
+              row_len_.device() + g.first_row,
+              g.num_seqs,
+              indptr,
+              seq_len_.host() + first_table};
   }
   groups_.push_back(g);
   return {};

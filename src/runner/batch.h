@@ -24,8 +24,8 @@ struct MethodEntry {
 };
 
 struct BatchLimits {
-  int32_t max_rows = 0;  // max_num_batched_tokens
-  int32_t max_seqs = 0;  // max_num_seqs
+  int32_t max_rows = 0;    // max_num_batched_tokens
+  int32_t max_seqs = 0;    // max_num_seqs
   int64_t max_blocks = 0;  // of one sequence
   int32_t block_size = 16;
   bool pad_decodes = false;  // decode groups are padded to a few sizes, so that few captured graphs serve all

@@ -15,7 +15,8 @@ void LastRead::begin(int64_t position, int32_t block_size) {
 }
 
 void LastRead::mark(int64_t first_token, int64_t end) {
-  for (int64_t b = first_token / block_size_; b * block_size_ < end; ++b) bits_[static_cast<size_t>(b / 64)] |= uint64_t{1} << (b % 64);
+  for (int64_t b = first_token / block_size_; b * block_size_ < end; ++b)
+    bits_[static_cast<size_t>(b / 64)] |= uint64_t{1} << (b % 64);
 }
 
 void LastRead::add(const Selection& s, int32_t list, int64_t position) {

@@ -5,7 +5,8 @@
 namespace fovea {
 
 const float* MassSampler::sample(const RowGroup& group, int32_t row, int32_t len, const LayerScores& scores) {
-  const int32_t seq = static_cast<int32_t>(std::upper_bound(group.q_indptr, group.q_indptr + group.num_seqs + 1, row) - group.q_indptr) - 1;
+  const int32_t seq =
+      static_cast<int32_t>(std::upper_bound(group.q_indptr, group.q_indptr + group.num_seqs + 1, row) - group.q_indptr) - 1;
   AttentionMassParams p;
   p.rows = 1;
   p.num_heads = shape_.num_heads;

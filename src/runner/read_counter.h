@@ -45,7 +45,8 @@ class ReadCounter final : public SelectionObserver {
 
  private:
   void count(const RowGroup& group, LayerIdx layer, const Selection& selection, int32_t row, int32_t list) const;
-  void show(const RowGroup& group, LayerIdx layer, const Selection& selection, int32_t row, int32_t list, const LayerScores* scores);
+  void show(const RowGroup& group, LayerIdx layer, const Selection& selection, int32_t row, int32_t list,
+            const LayerScores* scores);
   void count_prefill(const RowGroup& group, const Selection& selection, int32_t row, int32_t list) const;
   const Selection& on_host(const Selection& selection);
 

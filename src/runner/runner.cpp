@@ -112,7 +112,8 @@ Status Runner::make_transformer() {
 
 // Padding to the sizes that graphs are kept for at most doubles a decode step (Batch::padded_rows).
 int32_t Runner::max_rows() const {
-  return device_->is_host() ? options_.max_num_batched_tokens : std::max(options_.max_num_batched_tokens, 2 * options_.max_num_seqs);
+  return device_->is_host() ? options_.max_num_batched_tokens
+                            : std::max(options_.max_num_batched_tokens, 2 * options_.max_num_seqs);
 }
 
 int32_t Runner::max_logits() const { return device_->is_host() ? options_.max_num_seqs : 2 * options_.max_num_seqs; }
@@ -130,10 +131,11 @@ Status Runner::add_method(const MethodOptions& o) {
       return label == o.name ? s : s.with_context(label);
     const int32_t tile = method->prefill_alignment();
     if (tile > 1 && tile % options_.block_size != 0)
-      return Status::invalid_argument(label + ": its tiles of " + std::to_string(tile) + " tokens are no multiple of --block-size " +
-                                      std::to_string(options_.block_size));
+      return Status::invalid_argument(label + ": its tiles of " + std::to_string(tile) +
+                                      " tokens are no multiple of --block-size " + std::to_string(options_.block_size));
     if (tile > options_.max_num_batched_tokens)
-      return Status::invalid_argument(label + ": its tiles of " + std::to_string(tile) + " tokens do not fit --max-num-batched-tokens " +
+      return Status::invalid_argument(label + ": its tiles of " + std::to_string(tile) +
+                                      " tokens do not fit --max-num-batched-tokens " +
                                       std::to_string(options_.max_num_batched_tokens));
   }
   auto policy = LayerPolicy::make(config_.num_layers, method ? method->dense_layers() : std::vector<int32_t>(),
@@ -154,7 +156,8 @@ Status Runner::resolve_default(const char* flag, std::string* label) {
   }
   const Method* m = methods_[static_cast<size_t>(method_index(*label))].method.get();
   if (m && !(prefill ? m->prefills() : m->decodes()))
-    return Status::invalid_argument(std::string(flag) + " " + *label + ": it serves " + (prefill ? "questions and answers, not prompts" : "prompts, not questions and answers"));
+    return Status::invalid_argument(std::string(flag) + " " + *label + ": it serves " +
+                                    (prefill ? "questions and answers, not prompts" : "prompts, not questions and answers"));
   return {};
 }
 
@@ -218,9 +221,12 @@ Status Runner::make_cache() {
 Numerics Runner::wanted_numerics() const {
   if (options_.use_reference_ops) return Numerics::f32;
   switch (options_.numerics) {
-    case NumericsChoice::f32: return Numerics::f32;
-    case NumericsChoice::bf16: return Numerics::bf16;
-    case NumericsChoice::automatic: return device_->is_host() ? preferred_numerics() : Numerics::bf16;
+    case NumericsChoice::f32:
+      return Numerics::f32;
+    case NumericsChoice::bf16:
+      return Numerics::bf16;
+    case NumericsChoice::automatic:
+      return device_->is_host() ? preferred_numerics() : Numerics::bf16;
   }
   return Numerics::f32;
 }

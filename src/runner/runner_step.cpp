@@ -74,7 +74,8 @@ Status Runner::enqueue_step() {
   if (keys_read_) device_->fill(keys_read_.data(), 0, sizeof(int64_t) * static_cast<size_t>(forward.tokens), *stream_);
   if (simulate_prefill_ && forward.groups.size() == 1 && forward.groups[0].kind == RowGroup::Kind::prefill) {
     FOVEA_TRY(write_random_kv(*batch_, shape_, *kv_, summaries_, *device_, *ops_, *stream_, *arena_));
-    device_->fill(logits_.data(), 0, sizeof(float) * static_cast<size_t>(int64_t{forward.num_logit_rows} * config_.vocab_size), *stream_);
+    device_->fill(logits_.data(), 0, sizeof(float) * static_cast<size_t>(int64_t{forward.num_logit_rows} * config_.vocab_size),
+                  *stream_);
   } else {
     FOVEA_TRY(transformer_->forward(forward, *kv_, summaries_, *ops_, *stream_, *arena_));
   }

@@ -35,7 +35,8 @@ Status SampleBatch::build(const StepInput& plan, const Batch& batch) {
   } else {
     for (size_t i = 0; i < plan.rows.size(); ++i) {
       const PlannedRows& rows = plan.rows[i];
-      for (int32_t s = 0; s < rows.num_samples; ++s) add_row(batch.logit_index(i), &plan.samples[static_cast<size_t>(rows.first_sample + s)]);
+      for (int32_t s = 0; s < rows.num_samples; ++s)
+        add_row(batch.logit_index(i), &plan.samples[static_cast<size_t>(rows.first_sample + s)]);
     }
   }
   if (history_.empty()) return {};

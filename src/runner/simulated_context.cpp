@@ -17,7 +17,8 @@ void fill(float* x, int64_t count, uint64_t seed) {
 
 Status write_random_kv(const Batch& rows, const ModelShape& shape, KvCache& kv, const Summaries& summaries, Device& device,
                        Ops& ops, Stream& stream, Arena& arena) {
-  if (shape.kv_lora_rank > 0) return Status::unsupported("a random context of latents cannot be made: benchmarks of such models prefill");
+  if (shape.kv_lora_rank > 0)
+    return Status::unsupported("a random context of latents cannot be made: benchmarks of such models prefill");
   const ForwardBatch& batch = rows.forward();
   const int64_t kv_dim = int64_t{shape.kv_heads} * shape.head_dim;
   const int64_t q_size = batch.tokens * int64_t{shape.num_heads} * shape.head_dim, kv_size = batch.tokens * kv_dim;

@@ -3,8 +3,8 @@
 
 #include "base/arena.h"
 #include "device/device.h"
-#include "runner/batch.h"
 #include "kv/kv_cache.h"
+#include "runner/batch.h"
 
 namespace fovea {
 

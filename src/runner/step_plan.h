@@ -23,7 +23,7 @@ inline constexpr int32_t kUnreadToken = -1;
 struct RowOwner {
   SequenceId id;
   RequestId request;
-  int32_t index = 0;          // which of the n answers
+  int32_t index = 0;  // which of the n answers
   bool trace = false;
   bool trace_mass = false;
   int32_t prompt_tokens = 0;  // a forked parent's included
@@ -34,12 +34,12 @@ struct RowOwner {
 // Consecutive tokens of one sequence that run with one method.
 struct PlannedRows {
   RowOwner* owner = nullptr;
-  bool prefill = false;              // else rows of a question or answer, each of which reads for itself
-  int32_t method = 0;                // index into the runner's methods; 0: dense
+  bool prefill = false;  // else rows of a question or answer, each of which reads for itself
+  int32_t method = 0;    // index into the runner's methods; 0: dense
   int32_t budget_tokens = 0;
   int64_t first_position = 0;
-  std::span<const int32_t> tokens;   // one for each row
-  std::span<const BlockPlace> blocks;  // of the sequence, up to the last row's; they lie in the pool
+  std::span<const int32_t> tokens;            // one for each row
+  std::span<const BlockPlace> blocks;         // of the sequence, up to the last row's; they lie in the pool
   int32_t first_sample = 0, num_samples = 0;  // of StepInput::samples: drawn from the last row's logits
 };
 

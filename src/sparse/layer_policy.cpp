@@ -10,8 +10,8 @@ Result<LayerPolicy> LayerPolicy::make(int32_t num_layers, const std::vector<int3
   const auto mark = [&](const std::vector<int32_t>& layers, LayerRule rule, const char* field) -> Status {
     for (int32_t layer : layers) {
       if (layer < 0 || layer >= num_layers)
-        return Status::invalid_argument(std::string(field) + ": layer " + std::to_string(layer) +
-                                        " is not one of the model's " + std::to_string(num_layers));
+        return Status::invalid_argument(std::string(field) + ": layer " + std::to_string(layer) + " is not one of the model's " +
+                                        std::to_string(num_layers));
       if (rules[layer] != LayerRule::own && rules[layer] != rule)
         return Status::invalid_argument("dense_layers and reuse_layers: layer " + std::to_string(layer) + " is in both");
       rules[layer] = rule;

@@ -16,8 +16,7 @@ constexpr LayerRule kDense = LayerRule::dense, kOwn = LayerRule::own, kReuse = L
 TEST(LayerPolicy, EveryLayerChoosesUnlessListed) {
   EXPECT_EQ(rules(*LayerPolicy::make(3, {})), (std::vector<LayerRule>{kOwn, kOwn, kOwn}));
   EXPECT_EQ(rules(*LayerPolicy::make(4, {3, 0})), (std::vector<LayerRule>{kDense, kOwn, kOwn, kDense}));
-  EXPECT_EQ(rules(*LayerPolicy::make(5, {0}, {2, 4})),
-            (std::vector<LayerRule>{kDense, kOwn, kReuse, kOwn, kReuse}));
+  EXPECT_EQ(rules(*LayerPolicy::make(5, {0}, {2, 4})), (std::vector<LayerRule>{kDense, kOwn, kReuse, kOwn, kReuse}));
   EXPECT_EQ(rules(*LayerPolicy::make(2, {0, 1})), (std::vector<LayerRule>{kDense, kDense}));
 }
 

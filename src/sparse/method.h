@@ -25,22 +25,22 @@ class StepMemory;
 
 // Sizes of the largest step, so that a method allocates once.
 struct MethodLimits {
-  int32_t max_rows = 1;     // query rows of one select() call
-  int64_t max_len = 1;      // tokens of a sequence
+  int32_t max_rows = 1;      // query rows of one select() call
+  int64_t max_len = 1;       // tokens of a sequence
   OpSet ops = OpSet::all();  // what the backend has
-  bool wants = false;       // take_wants() is called after steps: without it a method keeps nothing for it
+  bool wants = false;        // take_wants() is called after steps: without it a method keeps nothing for it
 };
 
 // The rows of one step that one method serves. Host arrays, but for those named so; they live until step_finish. Rows that
 // only pad a batch have length 0.
 struct StepRows {
   int32_t rows = 0;
-  bool prefill = false;  // rows of prompts; else of questions and answers
-  const int32_t* row_seq = nullptr;        // [rows] row of the block table
-  const int32_t* row_len = nullptr;        // [rows] keys visible to the row: its position + 1
-  const SequenceId* row_sequence = nullptr;  // [rows] whose row it is
+  bool prefill = false;                        // rows of prompts; else of questions and answers
+  const int32_t* row_seq = nullptr;            // [rows] row of the block table
+  const int32_t* row_len = nullptr;            // [rows] keys visible to the row: its position + 1
+  const SequenceId* row_sequence = nullptr;    // [rows] whose row it is
   const int32_t* row_budget_tokens = nullptr;  // [rows] the request's own budget in tokens; 0: the method's
-  const int32_t* device_row_seq = nullptr;  // row_seq and row_len in device memory
+  const int32_t* device_row_seq = nullptr;     // row_seq and row_len in device memory
   const int32_t* device_row_len = nullptr;
   // As AttentionParams has them: sequence s owns rows [q_indptr[s], q_indptr[s+1]) and has seq_len[s] keys.
   int32_t num_seqs = 0;
@@ -52,13 +52,13 @@ struct StepRows {
 struct SelectInputs {
   LayerIdx layer;
   const StepRows* step = nullptr;
-  const float* q = nullptr;         // [rows, H, d], post-rope
-  const float* hidden = nullptr;    // [rows, hidden], or null
-  const float* index_q = nullptr;   // [rows, Hi, di], as index_write leaves them for the method's index_keys(); or null
+  const float* q = nullptr;              // [rows, H, d], post-rope
+  const float* hidden = nullptr;         // [rows, hidden], or null
+  const float* index_q = nullptr;        // [rows, Hi, di], as index_write leaves them for the method's index_keys(); or null
   const float* index_weights = nullptr;  // [rows, Hi], likewise
-  PageTableView block_table;        // BlockIds
-  KvView kv;                        // K and V of the layer, this step's included; MLA: k is the latent, v is null
-  std::byte* const* planes = nullptr;  // this layer's array of each plane that planes() declared, in that order
+  PageTableView block_table;             // BlockIds
+  KvView kv;                             // K and V of the layer, this step's included; MLA: k is the latent, v is null
+  std::byte* const* planes = nullptr;    // this layer's array of each plane that planes() declared, in that order
 };
 
 // K and V that a step wrote in one layer, for all its rows, sparse or not. Device memory.

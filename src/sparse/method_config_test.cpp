@@ -142,9 +142,8 @@ TEST(MethodConfig, GsasDefaultsAreTheSeeds) {
 
 TEST(MethodConfig, GsasOwnKeysArrive) {
   const std::pair<const char*, GsaRepresentation> names[] = {
-      {"hash", GsaRepresentation::hash},       {"mean", GsaRepresentation::mean},
-      {"minmax", GsaRepresentation::minmax},   {"recency", GsaRepresentation::recency},
-      {"mean_hash", GsaRepresentation::mean_hash}, {"oracle", GsaRepresentation::oracle}};
+      {"hash", GsaRepresentation::hash},       {"mean", GsaRepresentation::mean},           {"minmax", GsaRepresentation::minmax},
+      {"recency", GsaRepresentation::recency}, {"mean_hash", GsaRepresentation::mean_hash}, {"oracle", GsaRepresentation::oracle}};
   for (const auto& [name, value] : names) {
     const auto m = parse(std::string("ucm_sparse_config: {GSA: {representation: ") + name +
                          ", overlap: true, prefetch: off, prefetch_ahead: 0, late_policy: best_effort}}");
@@ -174,8 +173,10 @@ TEST(MethodConfig, HashPlanesMustBeHashBitsWhicheverComesFirst) {
 
 TEST(MethodConfig, DsaHasItsSection) {
   std::vector<std::string> notes;
-  const auto m = parse("ucm_sparse_config: {DSA: {precision: fp8, topk: 256, transform: ragged, fuse_topk: false, materialize: true,"
-                       " prefix_chunk_capacity: 65536}}", &notes);
+  const auto m = parse(
+      "ucm_sparse_config: {DSA: {precision: fp8, topk: 256, transform: ragged, fuse_topk: false, materialize: true,"
+      " prefix_chunk_capacity: 65536}}",
+      &notes);
   ASSERT_TRUE(m.ok()) << m.status().message();
   ASSERT_EQ(m->size(), 1u);
   EXPECT_EQ(m->at(0).name, "dsa");
@@ -197,8 +198,7 @@ TEST(MethodConfig, UnknownKeysAndSectionsAreRefused) {
   expect_refused(section("    hash_bit: 64\n"), bad, {"GSA_OnDevice.hash_bit"});
   expect_refused(section("    Hash_bits: 64\n"), bad, {"Hash_bits"});
   expect_refused("sparse_config: {}\n", bad, {"sparse_config", "ucm_sparse_config"});
-  expect_refused("ucm_sparse_config: {ESA: {sparse_ratio: 0.3}}\n", StatusCode::unsupported,
-                 {"ESA", "DSA, GSA, GSA_OnDevice"});
+  expect_refused("ucm_sparse_config: {ESA: {sparse_ratio: 0.3}}\n", StatusCode::unsupported, {"ESA", "DSA, GSA, GSA_OnDevice"});
   expect_refused(section("    overlap: true\n"), bad, {"GSA_OnDevice.overlap"});
   expect_refused(section("    hash_bits: 64\n    hash_bits: 64\n"), bad, {"hash_bits", "twice"});
   // The indentation lost in a copy: everything at the top.

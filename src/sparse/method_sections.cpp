@@ -8,11 +8,17 @@ namespace fovea {
 namespace {
 
 template <typename T>
-T& field_of(MethodOptions& o, T GsaOptions::* field) { return o.gsa.*field; }
+T& field_of(MethodOptions& o, T GsaOptions::*field) {
+  return o.gsa.*field;
+}
 template <typename T>
-T& field_of(MethodOptions& o, T DsaOptions::* field) { return o.dsa.*field; }
+T& field_of(MethodOptions& o, T DsaOptions::*field) {
+  return o.dsa.*field;
+}
 template <typename T>
-T& field_of(MethodOptions& o, T XAttentionOptions::* field) { return o.xattention.*field; }
+T& field_of(MethodOptions& o, T XAttentionOptions::*field) {
+  return o.xattention.*field;
+}
 
 template <auto Field>
 bool set(const YAML::Node& n, MethodOptions& o) {
@@ -36,8 +42,8 @@ bool set_enum(const YAML::Node& n, const std::pair<const char*, Enum> (&names)[k
 
 bool set_representation(const YAML::Node& n, MethodOptions& o) {
   using R = GsaRepresentation;
-  static constexpr std::pair<const char*, R> kNames[] = {{"hash", R::hash},       {"mean", R::mean},
-                                                         {"minmax", R::minmax},   {"recency", R::recency},
+  static constexpr std::pair<const char*, R> kNames[] = {{"hash", R::hash},           {"mean", R::mean},
+                                                         {"minmax", R::minmax},       {"recency", R::recency},
                                                          {"mean_hash", R::mean_hash}, {"oracle", R::oracle}};
   return set_enum(n, kNames, &o.gsa.representation);
 }
@@ -134,8 +140,8 @@ Status check_planes(const YAML::Node& section, const std::string& where, const M
   if (!section["hash_planes"]) return {};
   int64_t planes = -1;
   if (!YAML::convert<int64_t>::decode(section["hash_planes"], planes) || planes != o.gsa.hash_bits)
-    return Status::invalid_argument(where + ".hash_planes: " + printed(section["hash_planes"]) +
-                                    " differs from hash_bits " + std::to_string(o.gsa.hash_bits));
+    return Status::invalid_argument(where + ".hash_planes: " + printed(section["hash_planes"]) + " differs from hash_bits " +
+                                    std::to_string(o.gsa.hash_bits));
   return {};
 }
 
@@ -160,8 +166,8 @@ const std::vector<MethodSection>& method_sections() {
   return sections;
 }
 
-Status read_method_section(const MethodSection& section, const YAML::Node& values, const std::string& where,
-                           MethodOptions* options, std::vector<std::string>* notes) {
+Status read_method_section(const MethodSection& section, const YAML::Node& values, const std::string& where, MethodOptions* options,
+                           std::vector<std::string>* notes) {
   options->name = section.method;
   if (values.IsNull()) return {};
   if (!values.IsMap()) return Status::invalid_argument(where + " is not a map");

@@ -33,7 +33,7 @@ struct MethodSection {
 const std::vector<MethodSection>& method_sections();
 
 // A map of keys, or null, into *options. Errors: invalid_argument, "<where>.<key>" and its value named.
-Status read_method_section(const MethodSection& section, const YAML::Node& values, const std::string& where,
-                           MethodOptions* options, std::vector<std::string>* notes);
+Status read_method_section(const MethodSection& section, const YAML::Node& values, const std::string& where, MethodOptions* options,
+                           std::vector<std::string>* notes);
 
 }  // namespace fovea

@@ -7,7 +7,9 @@
 namespace fovea {
 namespace {
 
-Status wrong(const std::string& spec, const std::string& why) { return Status::invalid_argument("method \"" + spec + "\": " + why); }
+Status wrong(const std::string& spec, const std::string& why) {
+  return Status::invalid_argument("method \"" + spec + "\": " + why);
+}
 
 // One `key=value`, into the section.
 Status read_setting(const std::string& spec, const std::string& setting, YAML::Node* section) {
@@ -32,8 +34,10 @@ Result<std::vector<std::string>> split_outside_brackets(const std::string& text)
   for (char c : text) {
     if (c == ']' && depth == 0) return Status::invalid_argument("\"" + text + "\": a \"]\" has no \"[\"");
     depth += c == '[' ? 1 : c == ']' ? -1 : 0;
-    if (c == ',' && depth == 0) parts.emplace_back();
-    else parts.back() += c;
+    if (c == ',' && depth == 0)
+      parts.emplace_back();
+    else
+      parts.back() += c;
   }
   if (depth > 0) return Status::invalid_argument("\"" + text + "\": a \"[\" has no \"]\"");
   for (std::string& part : parts) {
@@ -53,7 +57,8 @@ Result<MethodOptions> parse_method_spec(const std::string& spec, std::vector<std
   if (std::find(names.begin(), names.end(), options.name) == names.end()) return make_method(options).status();  // lists the known
   if (open == std::string::npos) return options;
   const auto& sections = method_sections();
-  const auto section = std::find_if(sections.begin(), sections.end(), [&](const MethodSection& s) { return options.name == s.method; });
+  const auto section =
+      std::find_if(sections.begin(), sections.end(), [&](const MethodSection& s) { return options.name == s.method; });
   if (section == sections.end()) return wrong(spec, options.name + " has no settings");
   const std::string inside = spec.substr(open + 1, spec.size() - open - 2);
   YAML::Node keys(YAML::NodeType::Map);

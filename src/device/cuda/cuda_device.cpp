@@ -99,8 +99,8 @@ Status no_device(cudaError_t error) {
 
 CudaDevice::CudaDevice(int ordinal, const cudaDeviceProp& p)
     : ordinal_(ordinal), multiprocessors_(p.multiProcessorCount), compute_capability_(10 * p.major + p.minor) {
-  description_ = std::string(p.name) + ", sm_" + std::to_string(compute_capability_) + ", " +
-                 gib(static_cast<double>(p.totalGlobalMem));
+  description_ =
+      std::string(p.name) + ", sm_" + std::to_string(compute_capability_) + ", " + gib(static_cast<double>(p.totalGlobalMem));
 }
 
 int64_t CudaDevice::free_bytes() const {
@@ -265,8 +265,8 @@ Result<std::unique_ptr<Device>> make_cuda_device(int ordinal) {
     return cuda_failure("cudaGetDeviceProperties", e);
   const int capability = 10 * properties.major + properties.minor;
   if (capability < kOldestCapability) {
-    return Status::unsupported(std::string("device cuda: ") + properties.name + " is sm_" + std::to_string(capability) +
-                               ", sm_" + std::to_string(kOldestCapability) + " or later is needed");
+    return Status::unsupported(std::string("device cuda: ") + properties.name + " is sm_" + std::to_string(capability) + ", sm_" +
+                               std::to_string(kOldestCapability) + " or later is needed");
   }
   if (const cudaError_t e = cudaSetDevice(ordinal); e != cudaSuccess) return cuda_failure("cudaSetDevice", e);
   return std::unique_ptr<Device>(std::make_unique<CudaDevice>(ordinal, properties));

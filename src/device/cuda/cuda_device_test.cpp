@@ -58,13 +58,20 @@ TEST_F(CudaDeviceTest, TransfersBatchesOfExtents) {
   constexpr size_t kFar = size_t{9} << 28;  // above 2^31
   Buffer from = counted(60), back = pinned(6 * sizeof(int)), a = on_device(60 * sizeof(int)), far = on_device(kFar + sizeof(int));
   const size_t row = 10 * sizeof(int);
-  const CopyExtent in[] = {{.to = a.data(), .from = from.data(), .bytes = 2 * sizeof(int), .rows = 6, .to_stride = row, .from_stride = row},
-                           {.to = a.as<int>() + 5, .from = from.as<int>() + 9, .bytes = sizeof(int)},
-                           {.to = far.data(), .from = from.as<int>() + 3, .bytes = sizeof(int), .rows = 2, .to_stride = kFar, .from_stride = row}};
+  const CopyExtent in[] = {
+      {.to = a.data(), .from = from.data(), .bytes = 2 * sizeof(int), .rows = 6, .to_stride = row, .from_stride = row},
+      {.to = a.as<int>() + 5, .from = from.as<int>() + 9, .bytes = sizeof(int)},
+      {.to = far.data(), .from = from.as<int>() + 3, .bytes = sizeof(int), .rows = 2, .to_stride = kFar, .from_stride = row}};
   ASSERT_TRUE(device_->transfer(in, CopyKind::to_device, *stream_).ok());
-  const CopyExtent out[] = {{.to = back.data(), .from = a.as<int>() + 1, .bytes = sizeof(int), .rows = 3, .to_stride = sizeof(int), .from_stride = row},
-                            {.to = back.as<int>() + 3, .from = a.as<int>() + 5, .bytes = sizeof(int)},
-                            {.to = back.as<int>() + 4, .from = far.data(), .bytes = sizeof(int), .rows = 2, .to_stride = sizeof(int), .from_stride = kFar}};
+  const CopyExtent out[] = {
+      {.to = back.data(), .from = a.as<int>() + 1, .bytes = sizeof(int), .rows = 3, .to_stride = sizeof(int), .from_stride = row},
+      {.to = back.as<int>() + 3, .from = a.as<int>() + 5, .bytes = sizeof(int)},
+      {.to = back.as<int>() + 4,
+       .from = far.data(),
+       .bytes = sizeof(int),
+       .rows = 2,
+       .to_stride = sizeof(int),
+       .from_stride = kFar}};
   ASSERT_TRUE(device_->transfer(out, CopyKind::to_host, *stream_).ok());
   EXPECT_EQ(device_->counters().synchronizations, 0);
   ASSERT_TRUE(stream_->synchronize().ok());
@@ -78,13 +85,11 @@ TEST_F(CudaDeviceTest, MemoryIsZeroed) {
   constexpr size_t kBytes = 3 << 20;
   for (int round = 0; round < 3; ++round) {  // the second and third get what the one before has filled
     Buffer memory = on_device(kBytes), host = pinned(kBytes);
-    EXPECT_TRUE(
-        std::all_of(host.as<uint8_t>(), host.as<uint8_t>() + kBytes, [](uint8_t x) { return x == 0; }));
+    EXPECT_TRUE(std::all_of(host.as<uint8_t>(), host.as<uint8_t>() + kBytes, [](uint8_t x) { return x == 0; }));
     std::fill_n(host.as<uint8_t>(), kBytes, uint8_t{1});
     device_->copy(host.data(), memory.data(), kBytes, CopyKind::to_host, *stream_);
     ASSERT_TRUE(stream_->synchronize().ok());
-    EXPECT_TRUE(
-        std::all_of(host.as<uint8_t>(), host.as<uint8_t>() + kBytes, [](uint8_t x) { return x == 0; }));
+    EXPECT_TRUE(std::all_of(host.as<uint8_t>(), host.as<uint8_t>() + kBytes, [](uint8_t x) { return x == 0; }));
     device_->fill(memory.data(), 0xab, kBytes, *stream_);
     ASSERT_TRUE(stream_->synchronize().ok());
   }

@@ -22,7 +22,9 @@ class FakeDeviceTest : public ::testing::TestWithParam<uint64_t> {
     std::iota(out.as<int>(), out.as<int>() + count, 0);
     return out;
   }
-  void copy(const Buffer& to, const Buffer& from, CopyKind kind) { device_.copy(to.data(), from.data(), from.bytes(), kind, *stream_); }
+  void copy(const Buffer& to, const Buffer& from, CopyKind kind) {
+    device_.copy(to.data(), from.data(), from.bytes(), kind, *stream_);
+  }
   std::vector<int> ints(const Buffer& b) {
     const std::vector<std::byte> bytes = device_.read(b.data(), b.bytes());
     std::vector<int> out(bytes.size() / sizeof(int));

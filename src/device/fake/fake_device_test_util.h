@@ -125,8 +125,8 @@ class FakeDevice final : public Device {
 
   // Of the calls from now on that can fail, the one numbered `at` (from 0) does, and all after it where `for_good`. -1: none.
   void fail_call(int64_t at, bool for_good) { core_->plan(at, for_good); }
-  int64_t calls() const { return core_->calls(); }    // that could have failed, since fail_call()
-  int64_t faults() const { return core_->faults(); }  // of these failed
+  int64_t calls() const { return core_->calls(); }                       // that could have failed, since fail_call()
+  int64_t faults() const { return core_->faults(); }                     // of these failed
   const std::string& last_fault() const { return core_->last_fault(); }  // which call it was
   // Another call that can fail: this one does, or not.
   Status fallible(const char* call) { return core_->strikes(call) ? core_->fault() : Status(); }

@@ -15,8 +15,7 @@ inline float bf16_to_f32(uint16_t x) { return std::bit_cast<float>(static_cast<u
 
 inline uint16_t f32_to_bf16(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x);
-  if ((u & 0x7fffffffu) > 0x7f800000u)
-    return static_cast<uint16_t>((u >> 16) | 0x40u);  // quiet NaN, never Inf
+  if ((u & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((u >> 16) | 0x40u);  // quiet NaN, never Inf
   return static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 

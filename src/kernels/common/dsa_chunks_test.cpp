@@ -7,8 +7,8 @@ namespace {
 
 TEST(MqaLogits, AreChunkedByElementsFreeAndTotalMemory) {
   const int64_t large = int64_t{1} << 40;
-  EXPECT_FALSE(should_chunk_mqa_logits(2000, 3999, 1, 1));      // 7,998,000: never
-  EXPECT_TRUE(should_chunk_mqa_logits(2000, 4000, 1, large));   // 8,000,000: by memory
+  EXPECT_FALSE(should_chunk_mqa_logits(2000, 3999, 1, 1));               // 7,998,000: never
+  EXPECT_TRUE(should_chunk_mqa_logits(2000, 4000, 1, large));            // 8,000,000: by memory
   EXPECT_FALSE(should_chunk_mqa_logits(2000, 4000, 64'000'000, large));  // twice the bytes are just free
   EXPECT_TRUE(should_chunk_mqa_logits(2000, 4000, 63'999'999, large));
   EXPECT_FALSE(should_chunk_mqa_logits(3000, 4000, large, 160'000'000));  // 48,000,000 is three tenths

@@ -12,18 +12,13 @@ Status bad(const std::string& what, int64_t value) {
   return Status::invalid_argument("page table: " + what + " is " + std::to_string(value));
 }
 
-Status check_block_size(int32_t block_size) {
-  return block_size < 1 ? bad("block size", block_size) : Status();
-}
+Status check_block_size(int32_t block_size) { return block_size < 1 ? bad("block size", block_size) : Status(); }
 
-std::string row_of(const char* field, size_t row) {
-  return std::string(field) + " of row " + std::to_string(row);
-}
+std::string row_of(const char* field, size_t row) { return std::string(field) + " of row " + std::to_string(row); }
 
 Status check_csr(const CsrPages& csr, int32_t block_size) {
   const size_t rows = csr.last_page_len.size();
-  if (csr.indptr.size() != rows + 1)
-    return bad("number of indptr entries", static_cast<int64_t>(csr.indptr.size()));
+  if (csr.indptr.size() != rows + 1) return bad("number of indptr entries", static_cast<int64_t>(csr.indptr.size()));
   if (csr.indptr[0] != 0) return bad("indptr of row 0", csr.indptr[0]);
   for (size_t r = 0; r < rows; ++r) {
     const int64_t pages = int64_t{csr.indptr[r + 1]} - csr.indptr[r];
@@ -31,8 +26,7 @@ Status check_csr(const CsrPages& csr, int32_t block_size) {
     const int32_t last = csr.last_page_len[r];
     if (pages == 0 ? last != 0 : last < 1 || last > block_size) return bad(row_of("last_page_len", r), last);
   }
-  if (csr.indptr[rows] != static_cast<int64_t>(csr.indices.size()))
-    return bad("last indptr entry", csr.indptr[rows]);
+  if (csr.indptr[rows] != static_cast<int64_t>(csr.indices.size())) return bad("last indptr entry", csr.indptr[rows]);
   for (int32_t slot : csr.indices) {
     if (slot < 0) return bad("a slot", slot);
   }
@@ -46,8 +40,7 @@ Result<BlockTable> block_table_from_csr(const CsrPages& csr, int32_t block_size)
   FOVEA_TRY(check_csr(csr, block_size));
   const size_t rows = csr.last_page_len.size();
   BlockTable table;
-  for (size_t r = 0; r < rows; ++r)
-    table.max_blocks = std::max(table.max_blocks, csr.indptr[r + 1] - csr.indptr[r]);
+  for (size_t r = 0; r < rows; ++r) table.max_blocks = std::max(table.max_blocks, csr.indptr[r + 1] - csr.indptr[r]);
   table.blocks.assign(rows * table.max_blocks, -1);
   for (size_t r = 0; r < rows; ++r) {
     const int32_t pages = csr.indptr[r + 1] - csr.indptr[r];

@@ -39,12 +39,11 @@ TEST(SelectionTokens, AllIsTheLength) {
 TEST(SelectionTokens, AListTrimsItsLastUnit) {
   for (int32_t unit : {1, 16, 128}) {
     SCOPED_TRACE(unit);
-    for (int64_t len : {int64_t{1}, int64_t{unit} - 1, int64_t{unit}, int64_t{unit} + 1, int64_t{10} * unit,
-                        int64_t{10} * unit - 1, int64_t{9} * unit + 1}) {
+    for (int64_t len : {int64_t{1}, int64_t{unit} - 1, int64_t{unit}, int64_t{unit} + 1, int64_t{10} * unit, int64_t{10} * unit - 1,
+                        int64_t{9} * unit + 1}) {
       if (len < 1) continue;
       const int32_t last = static_cast<int32_t>((len - 1) / unit);
-      for (const std::vector<int32_t>& units :
-           {std::vector<int32_t>{}, {last}, {0, last}, {0, last / 2, last}, {0}, {last / 2}}) {
+      for (const std::vector<int32_t>& units : {std::vector<int32_t>{}, {last}, {0, last}, {0, last / 2, last}, {0}, {last / 2}}) {
         std::vector<int32_t> unique = units;
         unique.erase(std::unique(unique.begin(), unique.end()), unique.end());
         EXPECT_EQ(listed(unique, unit, len), one_by_one(unique, unit, len))

@@ -4,8 +4,8 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/ceilings.cpp"
-#include <hwy/foreach_target.h>
 #include <hwy/cache_control.h>
+#include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
@@ -74,9 +74,8 @@ double read_sweep(const void* data, int64_t bytes, ThreadPool& pool) {
   const int64_t tasks = (count + kSlice - 1) / kSlice;
   std::vector<double> sums(static_cast<size_t>(tasks));
   const float* p = static_cast<const float*>(data);
-  pool.parallel_for(tasks, [&](int64_t t, int) {
-    sums[t] = HWY_DYNAMIC_DISPATCH(Sweep)(p + t * kSlice, std::min(kSlice, count - t * kSlice));
-  });
+  pool.parallel_for(
+      tasks, [&](int64_t t, int) { sums[t] = HWY_DYNAMIC_DISPATCH(Sweep)(p + t * kSlice, std::min(kSlice, count - t * kSlice)); });
   double sum = 0;
   for (double s : sums) sum += s;
   return sum;

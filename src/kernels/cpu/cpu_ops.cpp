@@ -3,22 +3,22 @@
 #include <string_view>
 
 #include "kernels/cpu/attention/attention_mass.h"
-#include "kernels/cpu/select/block_topk.h"
-#include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/attention/decode_attention.h"
+#include "kernels/cpu/attention/prefill_attention.h"
+#include "kernels/cpu/attention/ragged_attention.h"
+#include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/dsa/dsa_index_map.h"
 #include "kernels/cpu/dsa/dsa_index_write.h"
 #include "kernels/cpu/dsa/dsa_topk.h"
 #include "kernels/cpu/elementwise/elementwise.h"
-#include "kernels/cpu/select/hash_select.h"
 #include "kernels/cpu/kv_write/kv_write.h"
 #include "kernels/cpu/linear/linear.h"
 #include "kernels/cpu/mla/mla_attention.h"
 #include "kernels/cpu/mla/mla_projections.h"
 #include "kernels/cpu/moe/moe.h"
-#include "kernels/cpu/attention/prefill_attention.h"
-#include "kernels/cpu/attention/ragged_attention.h"
 #include "kernels/cpu/sample/sample.h"
+#include "kernels/cpu/select/block_topk.h"
+#include "kernels/cpu/select/hash_select.h"
 #include "kernels/cpu/select/summary.h"
 #include "kernels/cpu/select/summary_select.h"
 #include "kernels/cpu/xattention/xattention.h"
@@ -102,9 +102,7 @@ class CpuOpsImpl final : public CpuOps {
 
 }  // namespace
 
-std::unique_ptr<CpuOps> make_cpu_ops(ThreadPool& pool, Numerics numerics) {
-  return std::make_unique<CpuOpsImpl>(pool, numerics);
-}
+std::unique_ptr<CpuOps> make_cpu_ops(ThreadPool& pool, Numerics numerics) { return std::make_unique<CpuOpsImpl>(pool, numerics); }
 
 Numerics preferred_numerics() {
   const auto& f = cpu::cpu_features();

@@ -2,8 +2,8 @@
 #pragma once
 
 #define HWY_WANT_AVX3_DL
-#include "kernels/cpu/simd_targets.h"
 #include <gtest/gtest.h>
+#include "kernels/cpu/simd_targets.h"
 
 #include <hwy/targets.h>
 

@@ -6,13 +6,13 @@
 #include <random>
 #include <vector>
 
+#include "kernels/common/convert.h"
 #include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/embed/embed.h"
 #include "kernels/cuda/gpu_test_util.h"
 #include "kernels/cuda/linear/gemv.h"
 #include "kernels/cuda/linear/skinny_gemm.h"
 #include "kernels/cuda/norm/rms_norm.h"
-#include "kernels/common/convert.h"
 #include "kernels/ref/dense_math.h"
 
 namespace fovea::cuda {
@@ -38,8 +38,7 @@ void expect_near(const std::vector<float>& got, const std::vector<float>& want, 
   ASSERT_EQ(got.size(), want.size());
   double size = 1e-30;
   for (float v : want) size = std::max(size, std::fabs(static_cast<double>(v)));
-  for (size_t i = 0; i < got.size(); ++i)
-    ASSERT_LE(std::fabs(got[i] - want[i]), tolerance * size) << "at " << i;
+  for (size_t i = 0; i < got.size(); ++i) ASSERT_LE(std::fabs(got[i] - want[i]), tolerance * size) << "at " << i;
 }
 
 class DenseOps : public testing::GpuTest {
@@ -53,8 +52,7 @@ TEST_F(DenseOps, EmbedTakesRowsOfEveryDtypeAndOfTheStepBefore) {
     for (const int hidden : {1, 7, 8, 64, 100, 2048, 4104}) {
       const std::vector<float> values = normal(kVocab * hidden, hidden);
       std::vector<uint8_t> table(values.size() * dtype_bytes(dtype));
-      for (size_t i = 0; i < values.size(); ++i)
-        store_f32(table.data(), dtype, static_cast<int64_t>(i), values[i]);
+      for (size_t i = 0; i < values.size(); ++i) store_f32(table.data(), dtype, static_cast<int64_t>(i), values[i]);
       for (const int tokens : {1, 9, 257}) {
         std::vector<int32_t> ids(tokens);
         for (int t = 0; t < tokens; ++t) ids[t] = t % 3 == 1 ? -1 - t % 5 : (t * 11 + kVocab - 1) % kVocab;
@@ -82,8 +80,8 @@ struct NormCase {
 };
 
 void PrintTo(const NormCase& c, std::ostream* os) {
-  *os << c.rows << " rows, dim " << c.dim << (c.add ? ", add" : "") << (c.out ? "" : ", no out")
-      << (c.index ? ", index" : "") << ", offset " << c.offset;
+  *os << c.rows << " rows, dim " << c.dim << (c.add ? ", add" : "") << (c.out ? "" : ", no out") << (c.index ? ", index" : "")
+      << ", offset " << c.offset;
 }
 
 class RmsNorm : public testing::OnGpu<::testing::TestWithParam<NormCase>> {
@@ -102,31 +100,30 @@ TEST_P(RmsNorm, EqualsTheReference) {
 
   const DeviceArray<float> d_x(x), d_add(add), d_weight(weight), d_out(out);
   const DeviceArray<int32_t> d_index(index);
-  rms_norm({d_x.data() + at, c.add ? d_add.data() + at : nullptr, d_weight.data() + at,
-            c.out ? d_out.data() + at : nullptr, c.rows, c.dim, 1e-5f, c.index ? d_index.data() : nullptr},
+  rms_norm({d_x.data() + at, c.add ? d_add.data() + at : nullptr, d_weight.data() + at, c.out ? d_out.data() + at : nullptr, c.rows,
+            c.dim, 1e-5f, c.index ? d_index.data() : nullptr},
            queue());
   const std::vector<float> got_x = d_x.download();
   std::vector<float> got = d_out.download();
-  ref::rms_norm({x.data() + at, c.add ? add.data() + at : nullptr, weight.data() + at,
-                 c.out ? out.data() + at : nullptr, c.rows, c.dim, 1e-5f, c.index ? index.data() : nullptr});
+  ref::rms_norm({x.data() + at, c.add ? add.data() + at : nullptr, weight.data() + at, c.out ? out.data() + at : nullptr, c.rows,
+                 c.dim, 1e-5f, c.index ? index.data() : nullptr});
   EXPECT_EQ(got_x, x);
   if (!c.out) return;
   got.erase(got.begin(), got.begin() + at), out.erase(out.begin(), out.begin() + at);
   expect_near(got, out, 1e-6);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Shapes, RmsNorm,
-    ::testing::Values(NormCase{1, 1, false, true, false}, NormCase{1, 2048, true, true, false},
-                      NormCase{2, 3, true, true, false}, NormCase{7, 64, false, true, false},
-                      NormCase{8, 100, true, true, false}, NormCase{9, 1026, true, true, false},
-                      NormCase{64, 4096, true, true, false}, NormCase{257, 8192, true, true, false},
-                      NormCase{300, 2048, false, true, false}, NormCase{3, 16384, true, true, false},
-                      NormCase{2, 16388, true, true, false}, NormCase{5, 40000, true, true, false},
-                      NormCase{5, 512, true, false, false}, NormCase{5, 33, true, false, false},
-                      NormCase{6, 2048, true, true, true}, NormCase{6, 2048, false, true, true},
-                      NormCase{4, 77, true, true, true}, NormCase{9, 2048, true, true, false, 1},
-                      NormCase{9, 2048, true, true, true, 3}));
+INSTANTIATE_TEST_SUITE_P(Shapes, RmsNorm,
+                         ::testing::Values(NormCase{1, 1, false, true, false}, NormCase{1, 2048, true, true, false},
+                                           NormCase{2, 3, true, true, false}, NormCase{7, 64, false, true, false},
+                                           NormCase{8, 100, true, true, false}, NormCase{9, 1026, true, true, false},
+                                           NormCase{64, 4096, true, true, false}, NormCase{257, 8192, true, true, false},
+                                           NormCase{300, 2048, false, true, false}, NormCase{3, 16384, true, true, false},
+                                           NormCase{2, 16388, true, true, false}, NormCase{5, 40000, true, true, false},
+                                           NormCase{5, 512, true, false, false}, NormCase{5, 33, true, false, false},
+                                           NormCase{6, 2048, true, true, true}, NormCase{6, 2048, false, true, true},
+                                           NormCase{4, 77, true, true, true}, NormCase{9, 2048, true, true, false, 1},
+                                           NormCase{9, 2048, true, true, true, 3}));
 
 TEST_F(DenseOps, SiluMulInPlaceAtEveryLength) {
   for (const auto& [rows, dim] : {std::pair{1, 1}, {1, 7}, {3, 100}, {257, 33}, {64, 8192}}) {
@@ -147,16 +144,13 @@ TEST_F(DenseOps, SiluMulInPlaceAtEveryLength) {
 TEST_F(DenseOps, RopeAnglesAtFarPositions) {
   for (const int half : {1, 31, 64}) {
     std::vector<float> inv_freq(half);
-    for (int i = 0; i < half; ++i)
-      inv_freq[i] = static_cast<float>(std::pow(500000.0, -static_cast<double>(i) / half));
-    const std::vector<int32_t> positions = {0,      1,       2,       1000,      4095,
-                                            99'999, 131'071, 262'143, 1'000'003, 16'777'217};
+    for (int i = 0; i < half; ++i) inv_freq[i] = static_cast<float>(std::pow(500000.0, -static_cast<double>(i) / half));
+    const std::vector<int32_t> positions = {0, 1, 2, 1000, 4095, 99'999, 131'071, 262'143, 1'000'003, 16'777'217};
     const int tokens = static_cast<int>(positions.size());
     std::vector<float> cos(positions.size() * half), sin(cos.size());
     const DeviceArray<float> d_freq(inv_freq), d_cos(nans(cos.size())), d_sin(nans(cos.size()));
     const DeviceArray<int32_t> d_positions(positions);
-    rope_angles({d_positions.data(), d_freq.data(), 1.25f, tokens, half, d_cos.data(), d_sin.data()},
-                queue());
+    rope_angles({d_positions.data(), d_freq.data(), 1.25f, tokens, half, d_cos.data(), d_sin.data()}, queue());
     ref::rope_angles({positions.data(), inv_freq.data(), 1.25f, tokens, half, cos.data(), sin.data()});
     expect_near(d_cos.download(), cos, 2e-7);
     expect_near(d_sin.download(), sin, 2e-7);
@@ -172,12 +166,10 @@ TEST_F(DenseOps, OverlappedKernelsSeeWhatTheOnesBeforeWrote) {
     std::transform(from.begin(), from.end(), out.begin(), f32_to_bf16);
     return out;
   };
-  const DeviceArray<uint16_t> up(to_bf16(normal(kDim * kWide, 1, 0.03f))),
-      down(to_bf16(normal(kDim * kWide, 2, 0.03f)));
+  const DeviceArray<uint16_t> up(to_bf16(normal(kDim * kWide, 1, 0.03f))), down(to_bf16(normal(kDim * kWide, 2, 0.03f)));
   const DeviceArray<float> weight(std::vector<float>(kDim, 1.0f));
   const std::vector<float> start = normal(16 * kDim, 3);
-  DeviceArray<float> x(start), delta(nans(start.size())), normed(nans(start.size())), a(nans(16 * kWide)),
-      b(nans(16 * kWide));
+  DeviceArray<float> x(start), delta(nans(start.size())), normed(nans(start.size())), a(nans(16 * kWide)), b(nans(16 * kWide));
   for (const int rows : {1, 2, 5, 16}) {
     const auto rounds = [&](const Queue& q) {
       for (int i = 0; i < kRounds; ++i) {

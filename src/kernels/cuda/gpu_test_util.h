@@ -30,13 +30,11 @@ class DeviceArray {
   DeviceArray() = default;
   explicit DeviceArray(const std::vector<T>& host) : size_(host.size()) {
     if (size_ == 0) return;
-    EXPECT_EQ(cudaMalloc(reinterpret_cast<void**>(&data_), bytes() + kGuard), cudaSuccess)
-        << bytes() << " bytes";
+    EXPECT_EQ(cudaMalloc(reinterpret_cast<void**>(&data_), bytes() + kGuard), cudaSuccess) << bytes() << " bytes";
     EXPECT_EQ(cudaMemset(end(), kGuardByte, kGuard), cudaSuccess);
     upload(host);
   }
-  DeviceArray(DeviceArray&& o) noexcept
-      : data_(std::exchange(o.data_, nullptr)), size_(std::exchange(o.size_, 0)) {}
+  DeviceArray(DeviceArray&& o) noexcept : data_(std::exchange(o.data_, nullptr)), size_(std::exchange(o.size_, 0)) {}
   DeviceArray& operator=(DeviceArray&& o) noexcept {
     std::swap(data_, o.data_);
     std::swap(size_, o.size_);

@@ -37,8 +37,8 @@ struct Queue {
 // A kernel launched so calls wait_for_previous() before it touches memory that another kernel writes or
 // reads. `cluster` blocks read each other's shared memory: 1 in code that is not for 9.0.
 template <typename... Params, typename... Args>
-void launch_clusters(const char* name, void (*kernel)(Params...), int cluster, dim3 grid, dim3 block,
-                     const Queue& queue, Args&&... args) {
+void launch_clusters(const char* name, void (*kernel)(Params...), int cluster, dim3 grid, dim3 block, const Queue& queue,
+                     Args&&... args) {
   cudaLaunchAttribute attributes[2] = {};
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
@@ -59,8 +59,7 @@ void launch_clusters(const char* name, void (*kernel)(Params...), int cluster, d
 }
 
 template <typename... Params, typename... Args>
-void launch(const char* name, void (*kernel)(Params...), dim3 grid, dim3 block, const Queue& queue,
-            Args&&... args) {
+void launch(const char* name, void (*kernel)(Params...), dim3 grid, dim3 block, const Queue& queue, Args&&... args) {
   launch_clusters(name, kernel, 1, grid, block, queue, std::forward<Args>(args)...);
 }
 

@@ -47,9 +47,7 @@ __device__ inline void widen(uint4 v, float (&out)[8], __half) {
 // the liberty to sink below a barrier and down to its first use, where nothing else is in flight.
 __device__ inline uint4 load_streaming(const void* p) {
   uint4 v;
-  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p));
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
   return v;
 }
 

@@ -24,30 +24,39 @@ void count_keys(const AttentionParams& p, const Selection& s) {
 
 void FakeOps::linear(const LinearParams& p, Stream& stream) {
   std::vector<LinearWeight> weights(p.weights, p.weights + p.count);
-  static_cast<FakeStream&>(stream).enqueue("linear", [this, p, weights = std::move(weights)] {
-    LinearParams now = p;
-    now.weights = weights.data();
-    inner_->linear(now, host_);
-  }, true);
+  static_cast<FakeStream&>(stream).enqueue(
+      "linear",
+      [this, p, weights = std::move(weights)] {
+        LinearParams now = p;
+        now.weights = weights.data();
+        inner_->linear(now, host_);
+      },
+      true);
 }
 
 void FakeOps::kv_write(const KvWriteParams& p, Stream& stream) {
   const CodesView codes = p.codes ? *p.codes : CodesView();
-  static_cast<FakeStream&>(stream).enqueue("kv_write", [this, p, codes] {
-    KvWriteParams now = p;
-    if (p.codes) now.codes = &codes;
-    inner_->kv_write(now, host_);
-  }, true);
+  static_cast<FakeStream&>(stream).enqueue(
+      "kv_write",
+      [this, p, codes] {
+        KvWriteParams now = p;
+        if (p.codes) now.codes = &codes;
+        inner_->kv_write(now, host_);
+      },
+      true);
 }
 
 void FakeOps::attend(const char* name, Op<AttentionParams> op, const AttentionParams& p, Stream& stream) {
   const Selection selection = p.selection ? *p.selection : Selection();
-  static_cast<FakeStream&>(stream).enqueue(name, [this, op, p, selection] {
-    AttentionParams now = p;
-    now.selection = &selection;
-    (inner_.get()->*op)(now, host_);
-    if (p.keys_read) count_keys(p, selection);
-  }, true);
+  static_cast<FakeStream&>(stream).enqueue(
+      name,
+      [this, op, p, selection] {
+        AttentionParams now = p;
+        now.selection = &selection;
+        (inner_.get()->*op)(now, host_);
+        if (p.keys_read) count_keys(p, selection);
+      },
+      true);
 }
 
 }  // namespace fovea::testing

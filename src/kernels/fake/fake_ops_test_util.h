@@ -40,7 +40,8 @@ class FakeOps final : public Ops {
 
   template <typename Params>
   void later(const char* name, Op<Params> op, const Params& p, Stream& stream) {
-    static_cast<FakeStream&>(stream).enqueue(name, [this, op, p] { (inner_.get()->*op)(p, host_); }, true);
+    static_cast<FakeStream&>(stream).enqueue(
+        name, [this, op, p] { (inner_.get()->*op)(p, host_); }, true);
   }
   void attend(const char* name, Op<AttentionParams> op, const AttentionParams& p, Stream& stream);
 

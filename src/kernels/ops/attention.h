@@ -24,13 +24,13 @@ struct PageTableView {
 struct KvView {
   void* k = nullptr;
   void* v = nullptr;
-  DType dtype = DType::bf16;      // bf16, f16, f32; fp8_e4m3 on ref and cuda
+  DType dtype = DType::bf16;  // bf16, f16, f32; fp8_e4m3 on ref and cuda
   KvLayout layout = KvLayout::hnd;
-  int32_t block_size = 16;        // tokens, a power of two in [8, 256]
+  int32_t block_size = 16;  // tokens, a power of two in [8, 256]
   int32_t kv_heads = 0;
-  int32_t head_dim = 0;           // d, a multiple of 16 in [64, 256] (any multiple of 8 in ref)
-  int64_t block_stride = 0;       // elements from a slot to the next, K and V alike
-  int64_t head_stride = 0;        // elements from a KV head to the next
+  int32_t head_dim = 0;            // d, a multiple of 16 in [64, 256] (any multiple of 8 in ref)
+  int64_t block_stride = 0;        // elements from a slot to the next, K and V alike
+  int64_t head_stride = 0;         // elements from a KV head to the next
   const float* k_scale = nullptr;  // [kv_heads] or null (1): quantised KV only
   const float* v_scale = nullptr;
   PageTableView table;
@@ -44,24 +44,24 @@ struct KvView {
 // multiplied: NaN there changes nothing. (cuda's paged_prefill keeps to that for keys beyond the last row of a tile; a V that is
 // NaN at a key which only later rows of the tile see reaches its earlier rows too.)
 struct AttentionParams {
-  const float* q = nullptr;         // [T, H, d], post-rope
-  float* out = nullptr;             // [T, H, d]
-  float* lse = nullptr;             // [T, H] natural log of sum exp of the scaled, capped, biased scores; or null
-  int32_t num_heads = 0;            // H, a multiple of kv.kv_heads
-  int32_t rows = 0;                 // T = q_indptr[num_seqs]
+  const float* q = nullptr;  // [T, H, d], post-rope
+  float* out = nullptr;      // [T, H, d]
+  float* lse = nullptr;      // [T, H] natural log of sum exp of the scaled, capped, biased scores; or null
+  int32_t num_heads = 0;     // H, a multiple of kv.kv_heads
+  int32_t rows = 0;          // T = q_indptr[num_seqs]
   int32_t num_seqs = 0;
   const int32_t* q_indptr = nullptr;  // [num_seqs + 1]
   const int32_t* seq_len = nullptr;   // [num_seqs] keys of the sequence, its own rows included; 0: its rows see nothing
-  int64_t max_len = 0;              // >= every seq_len; 0: OpsLimits::max_len
+  int64_t max_len = 0;                // >= every seq_len; 0: OpsLimits::max_len
   KvView kv;
-  float scale = 1.0f;               // usually d^-0.5
-  float soft_cap = 0.0f;            // 0: none; else c * tanh(x / c), before bias and masks
-  int32_t window = 0;               // 0: none; else a row at position p sees keys in (p - window, p]
-  const float* alibi_slopes = nullptr;  // [H] or null; adds slope * (key_pos - query_pos)
+  float scale = 1.0f;                    // usually d^-0.5
+  float soft_cap = 0.0f;                 // 0: none; else c * tanh(x / c), before bias and masks
+  int32_t window = 0;                    // 0: none; else a row at position p sees keys in (p - window, p]
+  const float* alibi_slopes = nullptr;   // [H] or null; adds slope * (key_pos - query_pos)
   const Selection* selection = nullptr;  // null or Kind::all: dense
   // Counts what was read: adds, for each row, its (key, KV head) pairs whose K and V were loaded for it. cuda only
   // (elsewhere the host sees the Selection itself); null: not counted.
-  int64_t* keys_read = nullptr;     // [T]
+  int64_t* keys_read = nullptr;  // [T]
 };
 
 // Attention over contiguous keys and values that are not in the cache. Sequence s owns query rows [q_indptr[s],
@@ -70,24 +70,24 @@ struct AttentionParams {
 // end in a part that all heads share. A row that sees no key gives out = 0 and lse = -inf. Keys are multiplied in chunks: a V
 // that is NaN at a key which only later rows see reaches the rows before it.
 struct RaggedAttentionParams {
-  const float* q = nullptr;         // row t, head h at q + t * q_stride + h * (k_dim + shared_dim)
-  int64_t q_stride = 0;             // elements
-  const float* k = nullptr;         // key j, head h at k + j * k_stride + h * k_head_stride: k_dim elements
+  const float* q = nullptr;  // row t, head h at q + t * q_stride + h * (k_dim + shared_dim)
+  int64_t q_stride = 0;      // elements
+  const float* k = nullptr;  // key j, head h at k + j * k_stride + h * k_head_stride: k_dim elements
   int64_t k_stride = 0, k_head_stride = 0;
   const float* k_shared = nullptr;  // [keys, shared_dim], or null where shared_dim is 0
   const float* v = nullptr;         // value j, head h at v + j * v_stride + h * v_head_stride: v_dim elements
   int64_t v_stride = 0, v_head_stride = 0;
   int32_t k_dim = 0, shared_dim = 0, v_dim = 0;
   int32_t num_heads = 0;
-  int32_t rows = 0;                 // T = q_indptr[num_seqs]
+  int32_t rows = 0;  // T = q_indptr[num_seqs]
   int32_t num_seqs = 0;
   const int32_t* q_indptr = nullptr;   // [num_seqs + 1]
   const int32_t* kv_indptr = nullptr;  // [num_seqs + 1]
-  bool causal = false;              // no more rows than keys in a sequence that has keys
+  bool causal = false;                 // no more rows than keys in a sequence that has keys
   float scale = 1.0f;
-  float* out = nullptr;             // row t, head h at out + t * out_stride + h * v_dim
+  float* out = nullptr;  // row t, head h at out + t * out_stride + h * v_dim
   int64_t out_stride = 0;
-  float* lse = nullptr;             // row t, head h at lse + t * lse_stride + h; natural log; or null
+  float* lse = nullptr;  // row t, head h at lse + t * lse_stride + h; natural log; or null
   int64_t lse_stride = 0;
 };
 
@@ -95,12 +95,12 @@ struct RaggedAttentionParams {
 // lse = m + ln(e^(a-m) + e^(b-m)) and out = out_a e^(a-lse) + out_b e^(b-lse). A side with lse -inf leaves the other
 // exactly as it is. In place: a is replaced.
 struct LseMergeParams {
-  float* out = nullptr;            // row t, head h at out + t * out_stride + h * dim
-  float* lse = nullptr;            // row t, head h at lse + t * lse_stride + h
+  float* out = nullptr;  // row t, head h at out + t * out_stride + h * dim
+  float* lse = nullptr;  // row t, head h at lse + t * lse_stride + h
   int64_t out_stride = 0, lse_stride = 0;
   const float* other_out = nullptr;  // [T, heads, dim]
   const float* other_lse = nullptr;  // [T, heads]
-  int32_t rows = 0;                // T
+  int32_t rows = 0;                  // T
   int32_t num_heads = 0;
   int32_t dim = 0;
 };

@@ -25,10 +25,10 @@ constexpr int64_t index_element_bytes(IndexPrecision p) {
 // One layer's index keys. Planes of the KV cache, indexed by BlockId.
 struct IndexKeysView {
   IndexPrecision precision = IndexPrecision::exact;
-  void* k = nullptr;               // [num_blocks, bs, di] float, bf16 or e4m3
-  float* scale = nullptr;          // [num_blocks, bs] powers of two; fp8 only, else null
-  int32_t block_size = 16;         // tokens, a power of two
-  int32_t dim = 0;                 // di, a multiple of 8 up to 256
+  void* k = nullptr;                     // [num_blocks, bs, di] float, bf16 or e4m3
+  float* scale = nullptr;                // [num_blocks, bs] powers of two; fp8 only, else null
+  int32_t block_size = 16;               // tokens, a power of two
+  int32_t dim = 0;                       // di, a multiple of 8 up to 256
   const int32_t* block_table = nullptr;  // [seqs, table_stride] BlockIds; entries beyond a length: any. Not for index_write
   int64_t table_stride = 0;
 };
@@ -37,18 +37,18 @@ struct IndexKeysView {
 // k' = LayerNorm(k); q and k' are rotated in their first rope_dim dimensions; weights become
 // w * Hi^-0.5 * di^-0.5 (and times q's scale, in fp8), so that a score is sum_h weights * relu(q . k) times k's scale.
 struct IndexWriteParams {
-  int32_t tokens = 0;                // T
-  int32_t heads = 0;                 // Hi
-  float* q = nullptr;                // [T, Hi, di] in: wq_b's product; out: rotated and rounded (fp8: without its scale)
-  const float* k = nullptr;          // [T, di] wk's product
-  float* weights = nullptr;          // [T, Hi] in: weights_proj's product; out: see above
+  int32_t tokens = 0;                  // T
+  int32_t heads = 0;                   // Hi
+  float* q = nullptr;                  // [T, Hi, di] in: wq_b's product; out: rotated and rounded (fp8: without its scale)
+  const float* k = nullptr;            // [T, di] wk's product
+  float* weights = nullptr;            // [T, Hi] in: weights_proj's product; out: see above
   const float* norm_weight = nullptr;  // [di] of k's LayerNorm
   const float* norm_bias = nullptr;    // [di]
   float norm_eps = 1e-6f;
-  int32_t rope_dim = 0;              // even, <= di; 0: none
-  bool rope_interleaved = false;     // false: pairs (i, i + rope_dim / 2), DeepSeek; true: (2i, 2i + 1), GLM
-  const float* cos = nullptr;        // [T, rope_dim / 2]
-  const float* sin = nullptr;        // [T, rope_dim / 2]
+  int32_t rope_dim = 0;                   // even, <= di; 0: none
+  bool rope_interleaved = false;          // false: pairs (i, i + rope_dim / 2), DeepSeek; true: (2i, 2i + 1), GLM
+  const float* cos = nullptr;             // [T, rope_dim / 2]
+  const float* sin = nullptr;             // [T, rope_dim / 2]
   const int64_t* slot_mapping = nullptr;  // [T] block * bs + offset; -1: the key is not written
   IndexKeysView keys;
 };
@@ -78,31 +78,31 @@ struct TopkIndices {
 // instead, as many rows at a time as there is room for: the oracle of the streaming form, equal to it bit for bit.
 struct IndexTopkParams {
   int32_t rows = 0;
-  int32_t heads = 0;                // Hi
-  const float* q = nullptr;         // [rows, Hi, di], as index_write leaves it
-  const float* weights = nullptr;   // [rows, Hi], as index_write leaves them
+  int32_t heads = 0;                 // Hi
+  const float* q = nullptr;          // [rows, Hi, di], as index_write leaves it
+  const float* weights = nullptr;    // [rows, Hi], as index_write leaves them
   const int32_t* row_seq = nullptr;  // [rows] row of the block table; rows that share keys stand together
   const int32_t* row_len = nullptr;  // [rows] keys visible to the row; 0 pads a batch: its count becomes 0
-  int32_t topk = 0;                 // >= 1, <= out.capacity
-  int64_t max_len = 0;              // >= every row_len
+  int32_t topk = 0;                  // >= 1, <= out.capacity
+  int64_t max_len = 0;               // >= every row_len
   IndexKeysView keys;
-  TopkIndices out;                  // space position
+  TopkIndices out;  // space position
   // Also writes the list in another space, in the choice's last stage (the fused transform); indices null: not.
-  TopkIndices mapped;               // space slot or ragged; counts may be null
+  TopkIndices mapped;                     // space slot or ragged; counts may be null
   const int32_t* ragged_start = nullptr;  // [rows] the request's start in the concatenated K and V; space ragged only
-  float* logits = nullptr;          // scratch of the materialised form, or null: streaming
-  int64_t logits_floats = 0;        // its size; at least one row (max_len)
+  float* logits = nullptr;                // scratch of the materialised form, or null: streaming
+  int64_t logits_floats = 0;              // its size; at least one row (max_len)
 };
 
 // The same transform applied after the choice.
 struct IndexTransformParams {
-  TopkIndices in;                   // space position
-  TopkIndices out;                  // space slot or ragged; rows and capacity of `in`; counts may be null
-  const int32_t* row_seq = nullptr;        // [rows]; slot only
-  const int32_t* block_table = nullptr;    // as IndexKeysView; slot only
+  TopkIndices in;                        // space position
+  TopkIndices out;                       // space slot or ragged; rows and capacity of `in`; counts may be null
+  const int32_t* row_seq = nullptr;      // [rows]; slot only
+  const int32_t* block_table = nullptr;  // as IndexKeysView; slot only
   int64_t table_stride = 0;
   int32_t block_size = 16;
-  const int32_t* ragged_start = nullptr;   // [rows]; ragged only
+  const int32_t* ragged_start = nullptr;  // [rows]; ragged only
 };
 
 }  // namespace fovea

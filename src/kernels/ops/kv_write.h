@@ -27,20 +27,20 @@ struct CodesView {
 };
 
 struct KvWriteParams {
-  int32_t tokens = 0;          // T
+  int32_t tokens = 0;  // T
   int32_t num_heads = 0;
-  float* q = nullptr;          // [T, H, d] in: projection; out: normed and rotated, in place
-  const float* k = nullptr;    // [T, kv_heads, d] projection
-  const float* v = nullptr;    // [T, kv_heads, d]
+  float* q = nullptr;             // [T, H, d] in: projection; out: normed and rotated, in place
+  const float* k = nullptr;       // [T, kv_heads, d] projection
+  const float* v = nullptr;       // [T, kv_heads, d]
   const float* q_norm = nullptr;  // [d] RMSNorm weight per head, or null
   const float* k_norm = nullptr;  // [d] or null
   float norm_eps = 1e-6f;
-  int32_t rope_dim = 0;         // first rope_dim of d are rotated; 0: none
-  bool rope_interleaved = false;  // false: pairs (i, i + rope_dim/2), as Llama; true: (2i, 2i+1)
-  const float* cos = nullptr;   // [T, rope_dim / 2], attention scaling included
-  const float* sin = nullptr;   // [T, rope_dim / 2]
+  int32_t rope_dim = 0;                   // first rope_dim of d are rotated; 0: none
+  bool rope_interleaved = false;          // false: pairs (i, i + rope_dim/2), as Llama; true: (2i, 2i+1)
+  const float* cos = nullptr;             // [T, rope_dim / 2], attention scaling included
+  const float* sin = nullptr;             // [T, rope_dim / 2]
   const int64_t* slot_mapping = nullptr;  // [T] slot * bs + offset; -1: do not write this token
-  KvView kv;                    // kv.table is not used
+  KvView kv;                              // kv.table is not used
   const int64_t* code_mapping = nullptr;  // [T] block * bs + offset for codes; null: slot_mapping
   const CodesView* codes = nullptr;       // null: no codes. Encodes k after rounding to the cache dtype.
 };

@@ -21,11 +21,11 @@ struct OpsLimits {
   int32_t max_n = 1;            // widest linear output
   int32_t max_sample_rows = 1;  // rows of one sample() call
   int32_t vocab = 1;
-  MlaShape mla;                 // zero: no MLA operation is called
-  MoeLimits moe;                // zero: no MoE operation is called
-  int32_t index_heads = 0;      // Hi of the DSA indexer; 0: index_topk is not called
-  int32_t index_dim = 0;        // di
-  int32_t index_topk = 0;       // most tokens a row chooses
+  MlaShape mla;                   // zero: no MLA operation is called
+  MoeLimits moe;                  // zero: no MoE operation is called
+  int32_t index_heads = 0;        // Hi of the DSA indexer; 0: index_topk is not called
+  int32_t index_dim = 0;          // di
+  int32_t index_topk = 0;         // most tokens a row chooses
   int32_t xattention_stride = 0;  // least stride of an xattention_select() call; 0: none is made
 };
 

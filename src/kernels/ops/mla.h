@@ -36,38 +36,38 @@ struct MlaShape {
 
 // RMSNorm of the latent, rope of q's and of the shared key's rope part, cache write.
 struct MlaWriteParams {
-  int32_t tokens = 0;            // T
+  int32_t tokens = 0;  // T
   int32_t num_heads = 0;
-  MlaShape shape;                // v is not used
-  float* q = nullptr;            // [T, H, nope + rope] projection; out: its rope part rotated, in place
-  const float* kv_a = nullptr;   // [T, latent + rope] projection
-  const float* norm = nullptr;   // [latent] RMSNorm weight
+  MlaShape shape;               // v is not used
+  float* q = nullptr;           // [T, H, nope + rope] projection; out: its rope part rotated, in place
+  const float* kv_a = nullptr;  // [T, latent + rope] projection
+  const float* norm = nullptr;  // [latent] RMSNorm weight
   float norm_eps = 1e-6f;
-  bool rope_interleaved = true;  // true: pairs (2i, 2i+1), as DeepSeek; false: (i, i + rope/2). Pairs stay where they are
-  const float* cos = nullptr;    // [T, rope / 2], attention scaling included
-  const float* sin = nullptr;    // [T, rope / 2]
+  bool rope_interleaved = true;           // true: pairs (2i, 2i+1), as DeepSeek; false: (i, i + rope/2). Pairs stay where they are
+  const float* cos = nullptr;             // [T, rope / 2], attention scaling included
+  const float* sin = nullptr;             // [T, rope / 2]
   const int64_t* slot_mapping = nullptr;  // [T] slot * bs + offset; -1: do not write this token
-  const KvView* kv = nullptr;    // the latent plane; its table is not used
+  const KvView* kv = nullptr;             // the latent plane; its table is not used
 };
 
 // q_latent = W_UK^T q_nope of each head, q's rope part copied behind it.
 struct MlaAbsorbParams {
-  const float* q = nullptr;     // [T, H, nope + rope], post-rope
-  WeightView kv_b;              // [H * (nope + v), latent], read in place
-  int32_t rows = 0;             // T
+  const float* q = nullptr;  // [T, H, nope + rope], post-rope
+  WeightView kv_b;           // [H * (nope + v), latent], read in place
+  int32_t rows = 0;          // T
   int32_t num_heads = 0;
   MlaShape shape;
-  float* out = nullptr;         // [T, H, latent + rope]
+  float* out = nullptr;  // [T, H, latent + rope]
 };
 
 // out = W_UV of each head times what mla_attend gave it.
 struct MlaUnabsorbParams {
-  const float* x = nullptr;     // [T, H, latent]
-  WeightView kv_b;              // [H * (nope + v), latent]
+  const float* x = nullptr;  // [T, H, latent]
+  WeightView kv_b;           // [H * (nope + v), latent]
   int32_t rows = 0;
   int32_t num_heads = 0;
-  MlaShape shape;               // rope is not used
-  float* out = nullptr;         // [T, H, v]
+  MlaShape shape;        // rope is not used
+  float* out = nullptr;  // [T, H, v]
 };
 
 // Absorbed attention. Rows, positions and lengths as in AttentionParams; every head reads the same keys, so a Selection
@@ -75,28 +75,28 @@ struct MlaUnabsorbParams {
 // also a row of a sequence of length 0. Entries beyond a row's position are never multiplied. Scores and sums are
 // float32; a row's bits depend on the row, its keys and H alone, never on other rows, their number or the threads.
 struct MlaAttendParams {
-  const float* q = nullptr;           // [T, H, latent + rope] of mla_absorb
-  float* out = nullptr;               // [T, H, latent]
-  float* lse = nullptr;               // [T, H] natural log of sum exp of the scaled scores; or null
+  const float* q = nullptr;  // [T, H, latent + rope] of mla_absorb
+  float* out = nullptr;      // [T, H, latent]
+  float* lse = nullptr;      // [T, H] natural log of sum exp of the scaled scores; or null
   int32_t num_heads = 0;
-  int32_t rows = 0;                   // T = q_indptr[num_seqs]
+  int32_t rows = 0;  // T = q_indptr[num_seqs]
   int32_t num_seqs = 0;
   const int32_t* q_indptr = nullptr;  // [num_seqs + 1]
   const int32_t* seq_len = nullptr;   // [num_seqs] keys of the sequence, its own rows included
   const KvView* kv = nullptr;         // the latent plane with its page table
   int32_t latent = 0;
-  float scale = 1.0f;                 // (nope + rope)^-0.5, times mscale^2 with YaRN
+  float scale = 1.0f;                    // (nope + rope)^-0.5, times mscale^2 with YaRN
   const Selection* selection = nullptr;  // null or Kind::all: dense
 };
 
 // Entries of single tokens, widened and parted, in the order of `slots`.
 struct MlaGatherParams {
-  const KvView* kv = nullptr;       // the latent plane; its table is not used
-  const int32_t* slots = nullptr;   // [tokens] slot * bs + offset
+  const KvView* kv = nullptr;      // the latent plane; its table is not used
+  const int32_t* slots = nullptr;  // [tokens] slot * bs + offset
   int32_t tokens = 0;
   int32_t latent = 0;
-  float* latent_out = nullptr;      // [tokens, latent]
-  float* rope_out = nullptr;        // [tokens, rope]
+  float* latent_out = nullptr;  // [tokens, latent]
+  float* rope_out = nullptr;    // [tokens, rope]
 };
 
 }  // namespace fovea

@@ -23,8 +23,8 @@ struct SampleParams {
   // Tokens that occurred so far, any order, repeats allowed: history[history_indptr[r]..history_indptr[r+1]). Null: no
   // row has a penalty.
   const int32_t* history = nullptr;
-  const int32_t* history_indptr = nullptr;    // [rows + 1]
-  int32_t* tokens = nullptr;                  // out [rows]
+  const int32_t* history_indptr = nullptr;  // [rows + 1]
+  int32_t* tokens = nullptr;                // out [rows]
 };
 
 }  // namespace fovea

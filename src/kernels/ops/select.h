@@ -18,29 +18,29 @@ struct BlockChoice {
   int32_t rows = 0;
   int32_t kv_heads = 0;
   int32_t block_size = 16;
-  const int32_t* row_len = nullptr;   // [rows] keys visible to the row; 0 pads a batch: its counts become 0
-  const int32_t* k = nullptr;         // [rows] blocks to keep, >= 1, <= capacity
+  const int32_t* row_len = nullptr;  // [rows] keys visible to the row; 0 pads a batch: its counts become 0
+  const int32_t* k = nullptr;        // [rows] blocks to keep, >= 1, <= capacity
   int32_t init_blocks = 1;
   int32_t local_blocks = 2;
-  bool share_heads = false;           // one selection over all KV heads (score = max over them); groups = 1
-  int32_t* units = nullptr;           // out [rows, groups, capacity]
-  int32_t* counts = nullptr;          // out [rows, groups]
+  bool share_heads = false;   // one selection over all KV heads (score = max over them); groups = 1
+  int32_t* units = nullptr;   // out [rows, groups, capacity]
+  int32_t* counts = nullptr;  // out [rows, groups]
   int32_t capacity = 0;
 };
 
 // Such a choice from queries.
 struct QueryBlockChoice : BlockChoice {
   int32_t num_heads = 0;
-  const float* q = nullptr;           // [rows, H, d], post-rope
-  const int32_t* row_seq = nullptr;   // [rows] row of the page table
-  bool average_group = false;         // average the query over the group before it scores or is encoded
-  PageTableView table;                // block table (codes and summaries are indexed by BlockId)
+  const float* q = nullptr;          // [rows, H, d], post-rope
+  const int32_t* row_seq = nullptr;  // [rows] row of the page table
+  bool average_group = false;        // average the query over the group before it scores or is encoded
+  PageTableView table;               // block table (codes and summaries are indexed by BlockId)
 };
 
 // For each query row r: encode its H query heads, score[kv_head, block] = max over the block's tokens at positions
 // < row_len[r] and over the group's heads of (bits - 2 * hamming).
 struct HashSelectParams : QueryBlockChoice {
-  int32_t max_len = 0;                // >= every row_len: bounds scratch
+  int32_t max_len = 0;  // >= every row_len: bounds scratch
   CodesView codes;
 };
 
@@ -51,10 +51,10 @@ struct BlockSummariesParams {
   int32_t tokens = 0;
   const int64_t* slot_mapping = nullptr;  // [tokens] block * bs + offset; -1: none
   KvView kv;                              // K in bf16, f16 or f32, either layout; V and the table are not read
-  float* mean = nullptr;        // [num_blocks, kv_heads, d]: float32 sum in token order, divided by their number; or null
-  float* minmax = nullptr;      // [num_blocks, kv_heads, 2, d]: least, then greatest of each dimension; or null
-  uint64_t* mean_codes = nullptr;  // [num_blocks, kv_heads, bits / 64]: code of the mean; or null
-  HashCodec codec;              // of mean_codes
+  float* mean = nullptr;                  // [num_blocks, kv_heads, d]: float32 sum in token order, divided by their number; or null
+  float* minmax = nullptr;                // [num_blocks, kv_heads, 2, d]: least, then greatest of each dimension; or null
+  uint64_t* mean_codes = nullptr;         // [num_blocks, kv_heads, bits / 64]: code of the mean; or null
+  HashCodec codec;                        // of mean_codes
 };
 
 // Codes of the keys that lie in the cache now, for a codec that the fused cache write does not keep.
@@ -74,8 +74,8 @@ enum class BlockSummary : uint8_t {
 // Scores the blocks of each row and KV head by a summary.
 struct SummarySelectParams : QueryBlockChoice {
   BlockSummary summary = BlockSummary::mean;
-  int32_t head_dim = 0;               // a multiple of 16 up to 256 (any multiple of 8 in ref)
-  const float* plane = nullptr;       // mean or minmax, as BlockSummariesParams lays them out
+  int32_t head_dim = 0;          // a multiple of 16 up to 256 (any multiple of 8 in ref)
+  const float* plane = nullptr;  // mean or minmax, as BlockSummariesParams lays them out
   const uint64_t* mean_codes = nullptr;
   HashCodec codec;
 };
@@ -97,7 +97,7 @@ struct AttentionMassParams {
 
 // Chooses by scores that are given. NaN counts as -inf. share_heads: by the sum of the heads' scores, added in order.
 struct BlockTopkParams : BlockChoice {
-  const float* scores = nullptr;     // [rows, kv_heads, max_blocks]
+  const float* scores = nullptr;  // [rows, kv_heads, max_blocks]
   int32_t max_blocks = 0;
 };
 

@@ -16,8 +16,8 @@ struct WeightView {
   const void* data = nullptr;    // [rows, cols] row-major, contiguous, as checkpoints store it; aligned to the element size
   const void* scales = nullptr;  // of a type that keeps them apart; null: f32, f16 and bf16 have none
   WeightType type = WeightType::bf16;
-  int64_t rows = 0;              // outputs (N)
-  int64_t cols = 0;              // inputs (K)
+  int64_t rows = 0;  // outputs (N)
+  int64_t cols = 0;  // inputs (K)
 
   // Of its elements.
   DType dtype() const { return type == WeightType::f32 ? DType::f32 : type == WeightType::f16 ? DType::f16 : DType::bf16; }

@@ -26,8 +26,8 @@ namespace fovea {
 // threshold of 1 or more takes every block. If P is not a number (a key in the cache is not), every block is taken.
 struct XAttentionParams {
   // The rows, as in AttentionParams.
-  const float* q = nullptr;         // [T, H, d], post-rope
-  int32_t num_heads = 0;            // H, a multiple of kv.kv_heads
+  const float* q = nullptr;  // [T, H, d], post-rope
+  int32_t num_heads = 0;     // H, a multiple of kv.kv_heads
   int32_t num_seqs = 0;
   const int32_t* q_indptr = nullptr;  // [num_seqs + 1]
   const int32_t* seq_len = nullptr;   // [num_seqs] keys of the sequence, its own rows included
@@ -52,10 +52,10 @@ struct XAttentionParams {
   bool group_vote = false;
 
   // Out. Blocks are logical: block u is tokens [u * block_size, (u + 1) * block_size), as units of a Selection.
-  int32_t capacity = 0;        // >= the blocks of any sequence, causal: up to its last row
-  int32_t* units = nullptr;    // [tiles, groups, capacity] ascending; groups = group_vote ? kv_heads : H
-  int32_t* counts = nullptr;   // [tiles, groups]
-  float* sums = nullptr;       // [tiles, H, capacity] P, 0 beyond the tile's blocks; or null
+  int32_t capacity = 0;       // >= the blocks of any sequence, causal: up to its last row
+  int32_t* units = nullptr;   // [tiles, groups, capacity] ascending; groups = group_vote ? kv_heads : H
+  int32_t* counts = nullptr;  // [tiles, groups]
+  float* sums = nullptr;      // [tiles, H, capacity] P, 0 beyond the tile's blocks; or null
 };
 
 // The tiles of a call: every sequence's rows cut at positions that are multiples of block_size. Returns their number; at

@@ -43,9 +43,7 @@ std::vector<int64_t> visible_keys(const AttentionParams& p, const RowHead& rh) {
   }
   const int32_t r = selection_row(*sel, rh.row);
   FOVEA_CHECK(r >= 0 && r < sel->rows);
-  const int32_t group = sel->heads == HeadGroups::all           ? 0
-                        : sel->heads == HeadGroups::per_kv_head ? rh.kv_head
-                                                                : rh.head;
+  const int32_t group = sel->heads == HeadGroups::all ? 0 : sel->heads == HeadGroups::per_kv_head ? rh.kv_head : rh.head;
   FOVEA_CHECK(group < sel->groups);
   const int64_t list = static_cast<int64_t>(r) * sel->groups + group;
   const int64_t tokens = sel->tokens_per_unit;

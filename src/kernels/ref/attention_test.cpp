@@ -47,8 +47,7 @@ void expect_naive(AttentionProblem& problem) {
       }
       for (int64_t i = 0; i < d; ++i) {
         const double want = denominator == 0 ? 0 : numerator[i] / denominator;
-        ASSERT_NEAR(problem.out()[at * d + i], want, kTolerance)
-            << "row " << row << " head " << h << " dim " << i;
+        ASSERT_NEAR(problem.out()[at * d + i], want, kTolerance) << "row " << row << " head " << h << " dim " << i;
       }
     }
   }
@@ -75,8 +74,7 @@ TEST_P(RefAttention, LaterRowsKeysAreNotMultiplied) {
   const int64_t width = static_cast<int64_t>(c.heads) * c.head_dim;
   for (int32_t row = 0; row < problem.rows(); ++row) {
     if (problem.row_pos(row) == c.seqs[problem.row_seq(row)].len - 1) continue;
-    for (int64_t i = row * width; i < (row + 1) * width; ++i)
-      ASSERT_EQ(problem.out()[i], before[i]) << "row " << row;
+    for (int64_t i = row * width; i < (row + 1) * width; ++i) ASSERT_EQ(problem.out()[i], before[i]) << "row " << row;
   }
 }
 

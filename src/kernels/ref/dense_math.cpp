@@ -79,8 +79,7 @@ void linear(const LinearParams& p, Numerics numerics) {
         double sum = 0.0;
         for (int k = 0; k < p.k; ++k) {
           const float a = numerics == Numerics::bf16 ? bf16_to_f32(f32_to_bf16(x[k])) : x[k];
-          sum +=
-              static_cast<double>(a) * load_as_f32(weight.w.data, weight.dtype(), static_cast<int64_t>(n) * p.k + k);
+          sum += static_cast<double>(a) * load_as_f32(weight.w.data, weight.dtype(), static_cast<int64_t>(n) * p.k + k);
         }
         if (weight.bias) sum += weight.bias[n];
         weight.out[static_cast<int64_t>(r) * weight.n() + n] = static_cast<float>(sum);

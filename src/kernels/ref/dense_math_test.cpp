@@ -15,8 +15,7 @@ TEST(RefEmbed, TakesRowsInEveryDtype) {
   const int32_t ids[] = {2, 0, 2};
   for (DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     std::vector<uint8_t> bytes(table.size() * 4);
-    for (size_t i = 0; i < table.size(); ++i)
-      store_f32(bytes.data(), dtype, static_cast<int64_t>(i), table[i]);
+    for (size_t i = 0; i < table.size(); ++i) store_f32(bytes.data(), dtype, static_cast<int64_t>(i), table[i]);
     std::vector<float> out(6);
     ref::embed({weight_view(bytes.data(), dtype, 3, 2), ids, out.data(), 3, 2});
     EXPECT_EQ(out, (std::vector<float>{-5, 6, 1, 2, -5, 6}));

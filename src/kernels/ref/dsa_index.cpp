@@ -27,9 +27,7 @@ void round_to_bf16(float* x, int n) {
 
 }  // namespace
 
-float index_weight_factor(int heads, int dim) {
-  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(heads) * dim));
-}
+float index_weight_factor(int heads, int dim) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(heads) * dim)); }
 
 float ue8m0_scale(float amax) {
   const uint32_t ratio = std::bit_cast<uint32_t>(std::max(amax, kLeastAmax) / kLargestE4m3);

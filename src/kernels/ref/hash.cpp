@@ -54,8 +54,7 @@ void pack_bits(const uint8_t* bits, int64_t count, uint64_t* words) {
   for (int64_t i = 0; i < count; ++i) words[i / 64] |= static_cast<uint64_t>(bits[i] != 0) << (i % 64);
 }
 
-void hamming_scores(const uint64_t* queries, int query_count, const uint64_t* keys, int64_t key_count,
-                    int words, int32_t* scores) {
+void hamming_scores(const uint64_t* queries, int query_count, const uint64_t* keys, int64_t key_count, int words, int32_t* scores) {
   for (int i = 0; i < query_count; ++i) {
     for (int64_t j = 0; j < key_count; ++j) {
       int32_t hamming = 0;
@@ -76,8 +75,7 @@ void block_scores(const BlockCodes& blocks, const uint64_t* queries, int query_c
       for (int w = 0; w < blocks.words; ++w) key[w] = codes[w * blocks.block_size + t];
       for (int q = 0; q < query_count; ++q) {
         int32_t score = 0;
-        hamming_scores(queries + static_cast<int64_t>(q) * blocks.words, 1, key.data(), 1, blocks.words,
-                       &score);
+        hamming_scores(queries + static_cast<int64_t>(q) * blocks.words, 1, key.data(), 1, blocks.words, &score);
         best = std::max(best, score);
       }
     }
@@ -88,8 +86,7 @@ void block_scores(const BlockCodes& blocks, const uint64_t* queries, int query_c
 void write_code(const CodesView& view, int block_size, int64_t slot, int head, const float* key) {
   std::array<uint64_t, kMaxHashWords> words;
   hash_encode(view.codec, key, words.data());
-  uint64_t* out =
-      view.codes + slot / block_size * view.block_stride + head * view.head_stride + slot % block_size;
+  uint64_t* out = view.codes + slot / block_size * view.block_stride + head * view.head_stride + slot % block_size;
   for (int w = 0; w < view.codec.bits / 64; ++w) out[static_cast<int64_t>(w) * block_size] = words[w];
 }
 
@@ -143,8 +140,8 @@ void hash_select(const HashSelectParams& p) {
       for (int b = 0; b < blocks; ++b) shared[b] = std::max(shared[b], scores[b]);
       if (p.share_heads && h + 1 < p.kv_heads) continue;
       const int64_t list = static_cast<int64_t>(row) * groups + (p.share_heads ? 0 : h);
-      p.counts[list] = select_topk(p.share_heads ? shared.data() : scores.data(), blocks, p.k[row],
-                                   p.init_blocks, p.local_blocks, p.units + list * p.capacity);
+      p.counts[list] = select_topk(p.share_heads ? shared.data() : scores.data(), blocks, p.k[row], p.init_blocks, p.local_blocks,
+                                   p.units + list * p.capacity);
     }
   }
 }

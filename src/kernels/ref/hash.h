@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "kernels/ops/select.h"
 #include "kernels/common/hash_rotation.h"
+#include "kernels/ops/select.h"
 #include "kernels/ref/topk.h"
 
 namespace fovea {

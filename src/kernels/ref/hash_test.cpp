@@ -37,8 +37,7 @@ TEST(HashEncode, PublishedVectorsAndTheirTruncations) {
       ASSERT_TRUE(rotation.ok()) << rotation.status().message();
       std::vector<uint64_t> words(bits / 64 + 1, 0xabcdef);
       ref::hash_encode(rotation->codec(), ramp(v.head_dim).data(), words.data());
-      for (int w = 0; w < bits / 64; ++w)
-        EXPECT_EQ(words[w], v.words[w]) << v.head_dim << " " << bits << " " << w;
+      for (int w = 0; w < bits / 64; ++w) EXPECT_EQ(words[w], v.words[w]) << v.head_dim << " " << bits << " " << w;
       EXPECT_EQ(words.back(), 0xabcdefu) << "wrote beyond its words";
     }
   }
@@ -137,8 +136,7 @@ TEST(SelectTopk, EqualsTheRankRuleOnHostileShapes) {
             std::vector<int32_t> units(k + 1, -7);
             const int count = ref::select_topk(scores.data(), n, k, init, local, units.data());
             ASSERT_EQ(count, std::min(k, n));
-            EXPECT_EQ(std::vector<int32_t>(units.begin(), units.begin() + count),
-                      topk_oracle(scores, k, init, local))
+            EXPECT_EQ(std::vector<int32_t>(units.begin(), units.begin() + count), topk_oracle(scores, k, init, local))
                 << n << " k " << k << " init " << init << " local " << local;
             EXPECT_EQ(units[std::max(count, k)], -7);
           }
@@ -162,9 +160,7 @@ TEST(BlockScores, BestOfTokensAndHeadsWithinTheLength) {
   // Three physical blocks; logical 0 -> 2, 1 -> 0. Every code is far from the queries except as set below.
   std::vector<uint64_t> codes(3 * words * bs, ~0ull);
   const uint64_t queries[] = {0, 0, 0xff, 0};
-  auto at = [&](int block, int word, int token) -> uint64_t& {
-    return codes[(block * words + word) * bs + token];
-  };
+  auto at = [&](int block, int word, int token) -> uint64_t& { return codes[(block * words + word) * bs + token]; };
   at(2, 0, 7) = 0xff, at(2, 1, 7) = 0x7;  // 3 from the second query, 11 from the first
   at(0, 0, 1) = 0x1f, at(0, 1, 1) = 0;    // 3 from the second, 5 from the first: the last valid token
   at(0, 0, 2) = 0, at(0, 1, 2) = 0;       // beyond the length
@@ -196,8 +192,7 @@ TEST(HashSelect, FindsThePlantedBlockOfEachHead) {
   auto plant = [&](int logical, int kv_head, int token, const float* x) {
     uint64_t w[2];
     ref::hash_encode(rotation->codec(), x, w);
-    for (int i = 0; i < words; ++i)
-      codes[((table[logical] * kv_heads + kv_head) * words + i) * bs + token] = w[i];
+    for (int i = 0; i < words; ++i) codes[((table[logical] * kv_heads + kv_head) * words + i) * bs + token] = w[i];
   };
   plant(5, 0, 3, q.data() + 2 * d);   // head 2 belongs to KV head 0
   plant(11, 1, 7, q.data() + 4 * d);  // head 4 to KV head 1

@@ -86,8 +86,7 @@ class KvWriteTest : public ::testing::TestWithParam<Case> {
   }
 
   HashRotation rotation = HashRotation::make(kDim, kWords * 64).value();
-  std::vector<float> q = std::vector<float>(kTokens * kHeads * kDim),
-                     k = std::vector<float>(kTokens * kKvHeads * kDim);
+  std::vector<float> q = std::vector<float>(kTokens * kHeads * kDim), k = std::vector<float>(kTokens * kKvHeads * kDim);
   std::vector<float> v_ = k, q_norm = std::vector<float>(kDim), k_norm = q_norm;
   std::vector<float> cos = std::vector<float>(kTokens * kDim / 2), sin = cos;
   const float k_scales[kKvHeads] = {0.02f, 0.5f}, v_scales[kKvHeads] = {0.1f, 3.0f};
@@ -120,14 +119,12 @@ TEST_P(KvWriteTest, WritesWhatTheFormulasSay) {
         key[i] = cached(k_cache, true, slots[t], h, i);
         EXPECT_NEAR(key[i] * k_scale, want[i], 2e-5 + ulp * std::abs(want[i]) + least * k_scale);
         const float v_in = v_[(t * kKvHeads + h) * kDim + i];
-        EXPECT_NEAR(cached(v_cache, false, slots[t], h, i) * v_scale, v_in,
-                    ulp * std::abs(v_in) + least * v_scale);
+        EXPECT_NEAR(cached(v_cache, false, slots[t], h, i) * v_scale, v_in, ulp * std::abs(v_in) + least * v_scale);
       }
       uint64_t words[kWords];  // recomputed from the cache: what a rebuild of the plane would give
       ref::hash_encode(codes.codec, key.data(), words);
       for (int w = 0; w < kWords; ++w) {
-        EXPECT_EQ(code_words[((slots[t] / kBs * kKvHeads + h) * kWords + w) * kBs + slots[t] % kBs],
-                  words[w]);
+        EXPECT_EQ(code_words[((slots[t] / kBs * kKvHeads + h) * kWords + w) * kBs + slots[t] % kBs], words[w]);
       }
     }
   }
@@ -163,15 +160,13 @@ TEST_P(KvWriteTest, CodesFollowTheirOwnMapping) {
   EXPECT_NE(code_words[(1 * kKvHeads * kWords) * kBs + 2], 0x1234u);  // slot 10: block 1, offset 2
 }
 
-INSTANTIATE_TEST_SUITE_P(All, KvWriteTest,
-                         ::testing::Values(Case{DType::bf16, KvLayout::hnd, false, kDim, true},
-                                           Case{DType::bf16, KvLayout::classic, false, 32, false},
-                                           Case{DType::f16, KvLayout::hnd, true, kDim, false},
-                                           Case{DType::f16, KvLayout::classic, true, 16, true},
-                                           Case{DType::f32, KvLayout::hnd, false, 0, true},
-                                           Case{DType::f32, KvLayout::classic, true, kDim, false},
-                                           Case{DType::fp8_e4m3, KvLayout::hnd, false, kDim, true},
-                                           Case{DType::fp8_e4m3, KvLayout::classic, true, 16, false}));
+INSTANTIATE_TEST_SUITE_P(
+    All, KvWriteTest,
+    ::testing::Values(Case{DType::bf16, KvLayout::hnd, false, kDim, true}, Case{DType::bf16, KvLayout::classic, false, 32, false},
+                      Case{DType::f16, KvLayout::hnd, true, kDim, false}, Case{DType::f16, KvLayout::classic, true, 16, true},
+                      Case{DType::f32, KvLayout::hnd, false, 0, true}, Case{DType::f32, KvLayout::classic, true, kDim, false},
+                      Case{DType::fp8_e4m3, KvLayout::hnd, false, kDim, true},
+                      Case{DType::fp8_e4m3, KvLayout::classic, true, 16, false}));
 
 }  // namespace
 }  // namespace fovea

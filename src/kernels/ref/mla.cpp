@@ -69,7 +69,8 @@ void mla_absorb(const MlaAbsorbParams& p) {
     float* out = p.out + i * (latent + rope_dim);
     for (int32_t l = 0; l < latent; ++l) {
       double sum = 0.0;
-      for (int32_t n = 0; n < nope; ++n) sum += q[n] * static_cast<double>(load_as_f32(p.kv_b.data, p.kv_b.dtype(), (first + n) * latent + l));
+      for (int32_t n = 0; n < nope; ++n)
+        sum += q[n] * static_cast<double>(load_as_f32(p.kv_b.data, p.kv_b.dtype(), (first + n) * latent + l));
       out[l] = static_cast<float>(sum);
     }
     std::copy_n(q + nope, rope_dim, out + latent);

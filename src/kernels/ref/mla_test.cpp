@@ -67,9 +67,11 @@ TEST(RefMla, AbsorbedIsExpanded) {
     for (size_t i = 0; i < w.size(); ++i) store_f32(kv_b.data(), dtype, static_cast<int64_t>(i), w[i]);
     const auto weight = [&](int64_t row, int64_t l) { return load_as_f32(kv_b.data(), dtype, row * latent + l); };
     std::vector<float> x(rows * heads * latent), out(rows * heads * v);
-    ref::mla_absorb({q.data(), weight_view(kv_b.data(), dtype, heads * (nope + v), latent), rows, heads, problem.shape().shape, problem.q().data()});
+    ref::mla_absorb({q.data(), weight_view(kv_b.data(), dtype, heads * (nope + v), latent), rows, heads, problem.shape().shape,
+                     problem.q().data()});
     ref::mla_attend(problem.params());
-    ref::mla_unabsorb({problem.out().data(), weight_view(kv_b.data(), dtype, heads * (nope + v), latent), rows, heads, problem.shape().shape, out.data()});
+    ref::mla_unabsorb({problem.out().data(), weight_view(kv_b.data(), dtype, heads * (nope + v), latent), rows, heads,
+                       problem.shape().shape, out.data()});
     const std::vector<float>& c = problem.entries(0);
     for (int32_t row = 0; row < rows; ++row) {
       for (int32_t h = 0; h < heads; ++h) {
@@ -102,7 +104,8 @@ TEST(RefMlaWrite, NormsRotatesAndWrites) {
   const int32_t tokens = 3, heads = 2, entry = 20, block = 8;
   for (bool interleaved : {true, false}) {
     for (DType dtype : {DType::f32, DType::bf16}) {
-      std::vector<float> q = random_floats(tokens * heads * 7, 4), kv_a = random_floats(tokens * entry, 5), norm = random_floats(16, 6);
+      std::vector<float> q = random_floats(tokens * heads * 7, 4), kv_a = random_floats(tokens * entry, 5),
+                         norm = random_floats(16, 6);
       const std::vector<float> q_in = q, angle = {0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f};
       std::vector<float> cos, sin;
       for (float a : angle) {
@@ -119,7 +122,8 @@ TEST(RefMlaWrite, NormsRotatesAndWrites) {
       kv.kv_heads = 1;
       kv.head_dim = entry;
       kv.block_stride = block * entry;
-      ref::mla_write({tokens, heads, shape, q.data(), kv_a.data(), norm.data(), 1e-6f, interleaved, cos.data(), sin.data(), slots, &kv});
+      ref::mla_write(
+          {tokens, heads, shape, q.data(), kv_a.data(), norm.data(), 1e-6f, interleaved, cos.data(), sin.data(), slots, &kv});
       const auto rotated = [&](const float* x, int32_t t, int32_t i) {
         const int32_t pair = interleaved ? i / 2 : i % 2;
         const bool first = interleaved ? i % 2 == 0 : i < 2;

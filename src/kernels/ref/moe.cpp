@@ -20,7 +20,8 @@ std::vector<float> scores_of(const MoeRouteParams& p, const std::vector<double>&
   const double most = *std::max_element(logits.begin(), logits.end());
   for (const double x : logits) sum += std::exp(x - most);
   for (int32_t e = 0; e < p.experts; ++e) {
-    scores[e] = static_cast<float>(p.scoring == ExpertScoring::sigmoid ? 1.0 / (1.0 + std::exp(-logits[e])) : std::exp(logits[e] - most) / sum);
+    scores[e] = static_cast<float>(p.scoring == ExpertScoring::sigmoid ? 1.0 / (1.0 + std::exp(-logits[e]))
+                                                                       : std::exp(logits[e] - most) / sum);
   }
   return scores;
 }

@@ -67,12 +67,13 @@ TEST(RefMoeRoute, AGroupCountsByItsTwoBest) {
 // With every biased score of a kept group below zero, a masked group (were it 0) would win.
 TEST(RefMoeRoute, AMaskedGroupNeverWins) {
   const std::vector<float> bias = {-3, -3, -4, -4};
-  EXPECT_EQ(route({0, 0, 0, 0}, {.bias = bias.data(), .groups = 2, .topk_groups = 1, .top_k = 2}).ids, (std::vector<int32_t>{0, 1}));
+  EXPECT_EQ(route({0, 0, 0, 0}, {.bias = bias.data(), .groups = 2, .topk_groups = 1, .top_k = 2}).ids,
+            (std::vector<int32_t>{0, 1}));
 }
 
 TEST(RefMoeRoute, Softmax) {
-  const Routed r = route({std::log(1.0f), std::log(2.0f), std::log(5.0f)},
-                         {.top_k = 2, .scoring = ExpertScoring::softmax, .normalise = false});
+  const Routed r =
+      route({std::log(1.0f), std::log(2.0f), std::log(5.0f)}, {.top_k = 2, .scoring = ExpertScoring::softmax, .normalise = false});
   EXPECT_EQ(r.ids, (std::vector<int32_t>{2, 1}));
   EXPECT_FLOAT_EQ(r.weights[0], 0.625f);
   EXPECT_FLOAT_EQ(r.weights[1], 0.25f);
@@ -93,8 +94,7 @@ TEST(RefMoeExperts, IsTheWeightedSumOfTheChosen) {
     expert_weights.push_back({weight_view(at(0), DType::f32, inter, hidden), weight_view(at(1), DType::f32, inter, hidden),
                               weight_view(at(2), DType::f32, hidden, inter)});
   }
-  ref::moe_experts({x.data(), out.data(), rows, hidden, inter, experts, top_k, ids.data(), weights.data(),
-                    expert_weights.data()});
+  ref::moe_experts({x.data(), out.data(), rows, hidden, inter, experts, top_k, ids.data(), weights.data(), expert_weights.data()});
   for (int32_t t = 0; t < rows; ++t) {
     std::vector<double> want(hidden, 0.0);
     for (int32_t i = 0; i < top_k; ++i) {

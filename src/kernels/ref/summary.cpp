@@ -162,8 +162,7 @@ void summary_select(const SummarySelectParams& p) {
       }
       if (p.share_heads && h + 1 < p.kv_heads) continue;
       const int64_t list = static_cast<int64_t>(row) * groups + (p.share_heads ? 0 : h);
-      p.counts[list] = select_topk(scores.data(), blocks, p.k[row], p.init_blocks, p.local_blocks,
-                                   p.units + list * p.capacity);
+      p.counts[list] = select_topk(scores.data(), blocks, p.k[row], p.init_blocks, p.local_blocks, p.units + list * p.capacity);
     }
   }
 }
@@ -193,8 +192,7 @@ void block_topk(const BlockTopkParams& p) {
         for (int b = 0; b < blocks; ++b) sum[b] += scores[static_cast<int64_t>(h) * p.max_blocks + b];
       }
       const int64_t list = static_cast<int64_t>(row) * groups + group;
-      p.counts[list] = select_topk(sum.data(), blocks, p.k[row], p.init_blocks, p.local_blocks,
-                                   p.units + list * p.capacity);
+      p.counts[list] = select_topk(sum.data(), blocks, p.k[row], p.init_blocks, p.local_blocks, p.units + list * p.capacity);
     }
   }
 }

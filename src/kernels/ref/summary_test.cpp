@@ -55,9 +55,7 @@ struct Summaries {
   }
   float mean_of(int block, int head) const { return mean[(block * Cache::kHeads + head) * Cache::kD + 3]; }
   float least_of(int block, int head) const { return minmax[(block * Cache::kHeads + head) * 2 * Cache::kD + 5]; }
-  float most_of(int block, int head) const {
-    return minmax[(block * Cache::kHeads + head) * 2 * Cache::kD + Cache::kD + 5];
-  }
+  float most_of(int block, int head) const { return minmax[(block * Cache::kHeads + head) * 2 * Cache::kD + Cache::kD + 5]; }
 
   std::vector<float> mean, minmax;
 };

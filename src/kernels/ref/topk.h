@@ -38,8 +38,7 @@ int select_topk(const Score* scores, int blocks, int k, int init, int local, int
   init = std::min(init, count - local);
   std::vector<int32_t> middle(blocks - init - local);
   std::iota(middle.begin(), middle.end(), init);
-  std::stable_sort(middle.begin(), middle.end(),
-                   [&](int32_t a, int32_t b) { return rank_of(scores[a]) > rank_of(scores[b]); });
+  std::stable_sort(middle.begin(), middle.end(), [&](int32_t a, int32_t b) { return rank_of(scores[a]) > rank_of(scores[b]); });
   const int by_score = count - init - local;
   std::iota(units, units + init, 0);
   std::copy_n(middle.begin(), by_score, units + init);

@@ -20,8 +20,8 @@ int32_t ceil_div(int64_t a, int64_t b) { return static_cast<int32_t>((a + b - 1)
 
 // One query head of one sequence against its keys; positions are absolute. query(p) and key(p) give a vector.
 template <typename Query, typename Key>
-double antidiagonal(const Query& query, int64_t q_begin, int64_t q_end, const Key& key, int64_t k_end, int32_t dim,
-                    int32_t stride, int64_t i, int64_t j, bool causal) {
+double antidiagonal(const Query& query, int64_t q_begin, int64_t q_end, const Key& key, int64_t k_end, int32_t dim, int32_t stride,
+                    int64_t i, int64_t j, bool causal) {
   double sum = kNone;
   for (int32_t s = 0; s < stride; ++s) {
     const int64_t at_q = i * stride + stride - 1 - s, at_k = j * stride + s;
@@ -49,8 +49,8 @@ Status bad(const char* parameter, int64_t value, const char* why) {
 
 }  // namespace
 
-Result<CellArray> flat_group_gemm_fuse_reshape(const HeadArray& query, const HeadArray& key, int32_t stride,
-                                               int32_t chunk_start, int32_t chunk_end, bool is_causal) {
+Result<CellArray> flat_group_gemm_fuse_reshape(const HeadArray& query, const HeadArray& key, int32_t stride, int32_t chunk_start,
+                                               int32_t chunk_end, bool is_causal) {
   if (stride < 2) return bad("stride", stride, "at least 2 is needed");
   if (query.batch != key.batch) return bad("key.batch", key.batch, "differs from the query's");
   if (query.dim != key.dim) return bad("key.dim", key.dim, "differs from the query's");
@@ -69,8 +69,8 @@ Result<CellArray> flat_group_gemm_fuse_reshape(const HeadArray& query, const Hea
       const auto k = [&](int64_t pos) { return k0 + pos * key.dim; };
       for (int32_t i = 0; i < out.rows; ++i) {
         for (int32_t j = 0; j < out.cols; ++j) {
-          out.row(b, h, i)[j] = static_cast<float>(antidiagonal(q, q_begin, q_begin + query.len, k, key.len, key.dim,
-                                                                stride, chunk_start + i, j, is_causal));
+          out.row(b, h, i)[j] = static_cast<float>(
+              antidiagonal(q, q_begin, q_begin + query.len, k, key.len, key.dim, stride, chunk_start + i, j, is_causal));
         }
       }
     }
@@ -78,9 +78,8 @@ Result<CellArray> flat_group_gemm_fuse_reshape(const HeadArray& query, const Hea
   return out;
 }
 
-Result<CellArray> softmax_fuse_block_sum(const CellArray& a, int32_t reshaped_block_size, int32_t segment_size,
-                                         int32_t chunk_start, int32_t chunk_end, int32_t real_q_len, float scale,
-                                         bool is_causal) {
+Result<CellArray> softmax_fuse_block_sum(const CellArray& a, int32_t reshaped_block_size, int32_t segment_size, int32_t chunk_start,
+                                         int32_t chunk_end, int32_t real_q_len, float scale, bool is_causal) {
   const int32_t block = reshaped_block_size;
   if (block < 1) return bad("reshaped_block_size", block, "at least 1 is needed");
   if (segment_size < block) return bad("segment_size", segment_size, "is smaller than reshaped_block_size");
@@ -100,8 +99,7 @@ Result<CellArray> softmax_fuse_block_sum(const CellArray& a, int32_t reshaped_bl
       most = top;
     }
     if (most == kNone) return;
-    for (int32_t j = 0; j < seen; ++j)
-      sums[j / block] += static_cast<float>(std::exp2(double{scores[j]} * scale - most) / total);
+    for (int32_t j = 0; j < seen; ++j) sums[j / block] += static_cast<float>(std::exp2(double{scores[j]} * scale - most) / total);
   };
   for (int32_t b = 0; b < a.batch; ++b) {
     for (int32_t h = 0; h < a.heads; ++h) {
@@ -134,7 +132,8 @@ std::vector<int32_t> choose_blocks(const float* sums, int32_t blocks, const Forc
 std::vector<int32_t> majority_blocks(const std::vector<std::vector<int32_t>>& lists, int32_t blocks) {
   std::vector<int32_t> units;
   for (int32_t u = 0; u < blocks; ++u) {
-    const auto votes = std::count_if(lists.begin(), lists.end(), [u](const auto& list) { return std::find(list.begin(), list.end(), u) != list.end(); });
+    const auto votes = std::count_if(lists.begin(), lists.end(),
+                                     [u](const auto& list) { return std::find(list.begin(), list.end(), u) != list.end(); });
     if (2 * votes >= static_cast<int64_t>(lists.size())) units.push_back(u);
   }
   return units;
@@ -163,12 +162,9 @@ std::vector<double> tile_sums(const XAttentionParams& p, int32_t tile, const XAt
   std::vector<float> keys(static_cast<size_t>(at.len) * d);
   for (int64_t t = 0; t < at.len; ++t) {
     const int64_t base = slots[t / kv.block_size] * kv.block_stride + kv_head * kv.head_stride;
-    for (int32_t e = 0; e < d; ++e)
-      keys[t * d + e] = load_as_f32(kv.k, kv.dtype, base + key_offset(kv, t % kv.block_size, e));
+    for (int32_t e = 0; e < d; ++e) keys[t * d + e] = load_as_f32(kv.k, kv.dtype, base + key_offset(kv, t % kv.block_size, e));
   }
-  const auto q = [&](int64_t pos) {
-    return p.q + ((p.tile_indptr[tile] + pos - at.begin) * p.num_heads + head) * d;
-  };
+  const auto q = [&](int64_t pos) { return p.q + ((p.tile_indptr[tile] + pos - at.begin) * p.num_heads + head) * d; };
   const auto k = [&](int64_t pos) { return keys.data() + pos * d; };
   const double k_scale = kv.k_scale != nullptr ? kv.k_scale[kv_head] : 1.0;
   const double scale = std::numbers::log2e * p.scale * k_scale / (static_cast<double>(p.stride) * p.norm);

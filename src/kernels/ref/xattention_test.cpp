@@ -13,13 +13,13 @@
 namespace fovea {
 namespace {
 
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using testing::kXChoiceCases;
 using testing::XCase;
 using testing::XChoiceCase;
 using testing::XProblem;
-using ::testing::ElementsAre;
-using ::testing::Each;
-using ::testing::HasSubstr;
 
 constexpr float kScale128 = 1.4426950408889634f / 11.313708498984761f;  // log2(e) / sqrt(128)
 
@@ -61,8 +61,8 @@ TEST(XAttentionUnfused, TheChunkStandsWhereItSays) {
   const auto sums = ref::softmax_fuse_block_sum(equal_scores(2, 6), 1, 2, 2, 4, 4, 0.1f, true);
   ASSERT_TRUE(sums.ok());
   const float third = 1.0f / 3, quarter = 0.25f;
-  EXPECT_THAT(sums->data, ::testing::Pointwise(::testing::FloatEq(), {third, third, third, 0.0f, 0.0f, 0.0f, quarter,
-                                                                      quarter, quarter, quarter, 0.0f, 0.0f}));
+  EXPECT_THAT(sums->data, ::testing::Pointwise(::testing::FloatEq(), {third, third, third, 0.0f, 0.0f, 0.0f, quarter, quarter,
+                                                                      quarter, quarter, 0.0f, 0.0f}));
 }
 
 TEST(XAttentionUnfused, PaddingRowsAddNothing) {
@@ -193,7 +193,8 @@ TEST_P(XAttentionRef, EqualsTheDefinition) {
     for (int32_t h = 0; h < p.num_heads; ++h) {
       const auto sums = problem.sums(t, h);
       const auto want = by_hand(problem, t, h);
-      for (int32_t u = 0; u < p.capacity; ++u) ASSERT_NEAR(sums[u], want[u], 1e-4) << "tile " << t << " head " << h << " block " << u;
+      for (int32_t u = 0; u < p.capacity; ++u)
+        ASSERT_NEAR(sums[u], want[u], 1e-4) << "tile " << t << " head " << h << " block " << u;
       if (p.group_vote) continue;
       const auto at = ref::place_of_tile(p, t);
       EXPECT_EQ(problem.list(t, h), ref::choose_blocks(sums.data(), at.blocks, at.forced, p.threshold[h]));
@@ -222,11 +223,12 @@ TEST_P(XAttentionRef, EqualsTheUnfusedOperations) {
       std::copy_n(problem.memory().keys(at.seq).data() + h * len * d, at.len * d, k.data() + h * at.len * d);
     const auto start = static_cast<int32_t>(at.begin / p.stride), cells = (rows + p.stride - 1) / p.stride;
     const auto a = ref::flat_group_gemm_fuse_reshape({q.data(), 1, p.num_heads, rows, d},
-                                                     {k.data(), 1, p.kv.kv_heads, static_cast<int32_t>(at.len), d}, p.stride,
-                                                     start, start + cells, p.causal);
+                                                     {k.data(), 1, p.kv.kv_heads, static_cast<int32_t>(at.len), d}, p.stride, start,
+                                                     start + cells, p.causal);
     ASSERT_TRUE(a.ok());
     const float scale = std::numbers::log2e_v<float> * p.scale / (p.stride * p.norm);
-    const auto sums = ref::softmax_fuse_block_sum(*a, per_block, 2 * per_block, start, start + cells, start + cells, scale, p.causal);
+    const auto sums =
+        ref::softmax_fuse_block_sum(*a, per_block, 2 * per_block, start, start + cells, start + cells, scale, p.causal);
     ASSERT_TRUE(sums.ok());
     ++compared;
     for (int32_t h = 0; h < p.num_heads; ++h) {
@@ -283,8 +285,14 @@ TEST(XAttentionGolden, SumsAndChoicesOfAnIndependentProgram) {
     p.num_seqs = 1;
     p.q_indptr = indptr;
     p.seq_len = &len;
-    p.kv = {.k = pages.data(), .dtype = DType::f32, .block_size = 1, .kv_heads = kv_heads, .head_dim = d,
-            .block_stride = int64_t{kv_heads} * d, .head_stride = d, .table = {table.data(), len, 0}};
+    p.kv = {.k = pages.data(),
+            .dtype = DType::f32,
+            .block_size = 1,
+            .kv_heads = kv_heads,
+            .head_dim = d,
+            .block_stride = int64_t{kv_heads} * d,
+            .head_stride = d,
+            .table = {table.data(), len, 0}};
     p.scale = g["scale"];
     p.stride = g["stride"];
     p.block_size = g["block_size"];

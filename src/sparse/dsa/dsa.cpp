@@ -28,8 +28,8 @@ Status Dsa::check(const ModelShape& shape, const MethodLimits& limits, const Dev
     return Status::invalid_argument("dsa: topk " + std::to_string(options_.topk) + " is not from 1 to the model's index_topk " +
                                     std::to_string(shape.index_topk) + " (0: that)");
   if (shape.index_dim % 8 != 0 || shape.index_dim > kMaxIndexDim || shape.index_heads > kMaxIndexHeads)
-    return Status::unsupported("dsa: an indexer of " + std::to_string(shape.index_heads) + " heads of " + std::to_string(shape.index_dim) +
-                               "; at most 128 heads of a multiple of 8 up to 256");
+    return Status::unsupported("dsa: an indexer of " + std::to_string(shape.index_heads) + " heads of " +
+                               std::to_string(shape.index_dim) + "; at most 128 heads of a multiple of 8 up to 256");
   if (options_.precision == IndexPrecision::fp8 &&
       (!std::has_single_bit(static_cast<uint32_t>(shape.index_dim)) || shape.index_dim > kMaxFp8IndexDim))
     return Status::unsupported("dsa: precision fp8 needs an index dimension that is a power of two up to 128, not " +
@@ -127,8 +127,8 @@ Status Dsa::select(const SelectInputs& in, Ops& ops, Stream& stream, Selection* 
   if (map && options_.fuse_topk) p.mapped = lists.mapped;
   ops.index_topk(p, stream);
   if (map && !options_.fuse_topk) {
-    ops.index_transform({p.out, lists.mapped, p.row_seq, p.keys.block_table, p.keys.table_stride, p.keys.block_size, p.ragged_start},
-                        stream);
+    ops.index_transform(
+        {p.out, lists.mapped, p.row_seq, p.keys.block_table, p.keys.table_stride, p.keys.block_size, p.ragged_start}, stream);
   }
   // A Selection is of logical units: attention maps them to memory itself.
   FOVEA_CHECK(p.out.space == IndexSpace::position);

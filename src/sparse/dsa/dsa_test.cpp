@@ -208,7 +208,8 @@ TEST(Dsa, MaterialisedScoresChooseTheSame) {
 
 TEST(Dsa, TheTransformNamesTheSameTokensFusedOrAfter) {
   for (bool fuse : {true, false}) {
-    World paged({.transform = DsaTransform::paged, .fuse_topk = fuse}), ragged({.transform = DsaTransform::ragged, .fuse_topk = fuse});
+    World paged({.transform = DsaTransform::paged, .fuse_topk = fuse}),
+        ragged({.transform = DsaTransform::ragged, .fuse_topk = fuse});
     const Selection s = paged.select(kPrefills, true, paged.cpu());
     const Selection same = ragged.select(kPrefills, true, ragged.cpu());
     const TopkIndices &slots = paged.method().mapped(true), &places = ragged.method().mapped(true);

@@ -12,7 +12,8 @@ void ChosenLists::reserve(int32_t k) {
   const int32_t grown = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(k)));
   std::vector<int32_t> units(counts_.size() * grown, 0);
   for (size_t cell = 0; cell < counts_.size(); ++cell)
-    std::copy_n(units_.begin() + static_cast<int64_t>(cell) * capacity_, counts_[cell], units.begin() + static_cast<int64_t>(cell) * grown);
+    std::copy_n(units_.begin() + static_cast<int64_t>(cell) * capacity_, counts_[cell],
+                units.begin() + static_cast<int64_t>(cell) * grown);
   units_ = std::move(units);
   capacity_ = grown;
 }

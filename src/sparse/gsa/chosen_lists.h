@@ -9,7 +9,8 @@ namespace fovea {
 
 class ChosenLists {
  public:
-  ChosenLists(int32_t layers, int32_t groups) : groups_(groups), counts_(static_cast<size_t>(layers) * groups, 0), blocks_(layers, 0) {}
+  ChosenLists(int32_t layers, int32_t groups)
+      : groups_(groups), counts_(static_cast<size_t>(layers) * groups, 0), blocks_(layers, 0) {}
 
   // Makes room for lists of `k` blocks. Capacity doubles, so a request's lists move a few times in its life.
   void reserve(int32_t k);

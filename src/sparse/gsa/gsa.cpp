@@ -227,12 +227,18 @@ void Gsa::keep_lists(const SelectInputs& in, const int32_t* units) {
 int64_t Gsa::summary_bytes(int64_t row_len) const {
   const int64_t blocks = blocks_of(row_len) * int64_t{shape_.kv_heads};
   switch (options_.representation) {
-    case GsaRepresentation::hash: return row_len * shape_.kv_heads * options_.hash_bits / 8;
-    case GsaRepresentation::mean: return blocks * shape_.head_dim * 4;
-    case GsaRepresentation::minmax: return blocks * shape_.head_dim * 8;
-    case GsaRepresentation::mean_hash: return blocks * options_.hash_bits / 8;
-    case GsaRepresentation::oracle: return row_len * shape_.kv_heads * shape_.kv_bytes_per_token_head / 2;  // every key
-    case GsaRepresentation::recency: return 0;
+    case GsaRepresentation::hash:
+      return row_len * shape_.kv_heads * options_.hash_bits / 8;
+    case GsaRepresentation::mean:
+      return blocks * shape_.head_dim * 4;
+    case GsaRepresentation::minmax:
+      return blocks * shape_.head_dim * 8;
+    case GsaRepresentation::mean_hash:
+      return blocks * options_.hash_bits / 8;
+    case GsaRepresentation::oracle:
+      return row_len * shape_.kv_heads * shape_.kv_bytes_per_token_head / 2;  // every key
+    case GsaRepresentation::recency:
+      return 0;
   }
   return 0;
 }

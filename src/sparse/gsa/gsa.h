@@ -61,8 +61,8 @@ class Gsa final : public GsaFamily {
   void read_by_earlier_scores(const SelectInputs& in);
   void keep_lists(const SelectInputs& in, const int32_t* units);
 
-  Buffer scored_;         // with overlap: as units_, what this step's scores chose for the next
-  Buffer mass_;           // float [kMassRows, kv_heads, blocks]: oracle
+  Buffer scored_;               // with overlap: as units_, what this step's scores chose for the next
+  Buffer mass_;                 // float [kMassRows, kv_heads, blocks]: oracle
   std::vector<int32_t> order_;  // [blocks]: recency
   std::unordered_map<SequenceId, std::unique_ptr<Request>> requests_;
   std::vector<Request*> row_request_;  // [rows] of this step

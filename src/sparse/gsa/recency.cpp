@@ -15,9 +15,8 @@ int32_t Recency::choose(int32_t blocks, int32_t k, int32_t init, int32_t local, 
   // 10 (blocks - 1) times the score is an integer: ties are exact.
   const auto score = [&](int32_t b) { return int64_t{5} * (blocks - 1) * chosen_[b] + int64_t{9} * b; };
   std::iota(scratch, scratch + others, init);
-  std::nth_element(scratch, scratch + by_score, scratch + others, [&](int32_t a, int32_t b) {
-    return score(a) != score(b) ? score(a) > score(b) : a < b;
-  });
+  std::nth_element(scratch, scratch + by_score, scratch + others,
+                   [&](int32_t a, int32_t b) { return score(a) != score(b) ? score(a) > score(b) : a < b; });
   std::sort(scratch, scratch + by_score);
   std::iota(units, units + init, 0);
   std::copy_n(scratch, by_score, units + init);

@@ -26,8 +26,8 @@ Status check_gsa_options(const std::string& method, const GsaOptions& o, const M
   const auto check_layers = [&](const char* name, const std::vector<int32_t>& layers) -> Status {
     for (int32_t layer : layers) {
       if (layer < 0 || layer >= shape.num_layers)
-        return bad(std::string(name) + " holds " + std::to_string(layer) + ", the model has " +
-                   std::to_string(shape.num_layers) + " layers");
+        return bad(std::string(name) + " holds " + std::to_string(layer) + ", the model has " + std::to_string(shape.num_layers) +
+                   " layers");
     }
     return {};
   };

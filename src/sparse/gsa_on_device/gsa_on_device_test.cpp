@@ -40,8 +40,7 @@ Status attach(GsaOnDevice& m, const ModelShape& shape, const MethodLimits& limit
 // Two sequences whose blocks lie anywhere in a pool, K and codes written through the method's own view.
 class World {
  public:
-  World(GsaOptions options, ModelShape shape, uint32_t seed = 1)
-      : options_(options), shape_(shape), rng_(seed), method_(options) {
+  World(GsaOptions options, ModelShape shape, uint32_t seed = 1) : options_(options), shape_(shape), rng_(seed), method_(options) {
     const Status s = method_.attach(shape, {8, int64_t{kBlocksMax} * shape.block_size}, *device_, staging_);
     EXPECT_TRUE(s.ok()) << s.message();
     EXPECT_TRUE(staging_.commit().ok());
@@ -70,7 +69,14 @@ class World {
       ids_.push_back(SequenceId{static_cast<uint64_t>(r.seq + 1)});
     }
     q_ = randoms(static_cast<int64_t>(rows.size()) * shape_.num_heads * shape_.head_dim);
-    step_ = {static_cast<int32_t>(rows.size()), false, seqs_.data(), lens_.data(), ids_.data(), budgets_.data(), seqs_.data(), lens_.data()};
+    step_ = {static_cast<int32_t>(rows.size()),
+             false,
+             seqs_.data(),
+             lens_.data(),
+             ids_.data(),
+             budgets_.data(),
+             seqs_.data(),
+             lens_.data()};
     EXPECT_TRUE(method_.step_begin(step_).ok());
     std::byte* plane = reinterpret_cast<std::byte*>(codes_.data());
     SelectInputs in;
@@ -96,16 +102,13 @@ class World {
       if (!options_.share_heads && h != group) continue;
       const auto asked = queries(row, h);
       for (int32_t t = 0; t < len; ++t) {
-        for (const auto& query : asked)
-          score[t / bs] = std::max(score[t / bs], near(query, rows_[row].seq, h, t));
+        for (const auto& query : asked) score[t / bs] = std::max(score[t / bs], near(query, rows_[row].seq, h, t));
       }
     }
     std::vector<int32_t> best(blocks);
     std::iota(best.begin(), best.end(), 0);
     // Windows before all others, then by score, then by index.
-    const auto in_window = [&](int32_t b) {
-      return b < options_.init_window_sz || b >= blocks - options_.local_window_sz;
-    };
+    const auto in_window = [&](int32_t b) { return b < options_.init_window_sz || b >= blocks - options_.local_window_sz; };
     std::stable_sort(best.begin(), best.end(), [&](int32_t a, int32_t b) {
       if (in_window(a) != in_window(b)) return in_window(a);
       return !in_window(a) && score[a] > score[b];
@@ -142,8 +145,7 @@ class World {
     for (int32_t b = 0; b < kBlocksMax; ++b) tables_.push_back(order_[seq * kBlocksMax + b]);
     std::vector<int64_t> slots;
     for (int32_t t = 0; t < tokens; ++t)
-      slots.push_back(int64_t{tables_[seq * kBlocksMax + t / shape_.block_size]} * shape_.block_size +
-                      t % shape_.block_size);
+      slots.push_back(int64_t{tables_[seq * kBlocksMax + t / shape_.block_size]} * shape_.block_size + t % shape_.block_size);
     const auto k = randoms(int64_t{tokens} * shape_.kv_heads * shape_.head_dim);
     key_codes_.emplace_back();
     for (int64_t row = 0; row < int64_t{tokens} * shape_.kv_heads; ++row)
@@ -210,8 +212,7 @@ class World {
   CpuStream stream_;
   std::vector<uint64_t> codes_;
   std::vector<float> keys_, values_, q_;
-  std::vector<std::vector<std::vector<uint64_t>>>
-      key_codes_;  // [seq][token, head] words, encoded apart from the cache
+  std::vector<std::vector<std::vector<uint64_t>>> key_codes_;  // [seq][token, head] words, encoded apart from the cache
   std::vector<int32_t> order_, tables_, seqs_, lens_, budgets_;
   std::vector<SequenceId> ids_;
   std::vector<Row> rows_;
@@ -266,9 +267,8 @@ TEST_P(GsaSelect, EqualsTheChoiceByHandAndTheOperation) {
   o.share_heads = c.share_heads;
   World w(o, shape_of(c.head_dim, c.block_size));
   const int32_t bs = c.block_size, all = kBlocksMax * bs;
-  const std::vector<World::Row> rows = {{0, all, 0},         {1, all - 1, 0},    {0, 1, 0},
-                                        {1, 9 * bs, 5 * bs}, {0, 9 * bs + 1, 0}, {1, 6 * bs, 0},
-                                        {0, 12 * bs - 1, 7}, {1, all, 10 * bs}};
+  const std::vector<World::Row> rows = {{0, all, 0},        {1, all - 1, 0}, {0, 1, 0},           {1, 9 * bs, 5 * bs},
+                                        {0, 9 * bs + 1, 0}, {1, 6 * bs, 0},  {0, 12 * bs - 1, 7}, {1, all, 10 * bs}};
   const Selection s = w.select(rows);
   EXPECT_EQ(s.kind, Selection::Kind::list);
   EXPECT_EQ(s.heads, c.share_heads ? HeadGroups::all : HeadGroups::per_kv_head);
@@ -277,16 +277,13 @@ TEST_P(GsaSelect, EqualsTheChoiceByHandAndTheOperation) {
   EXPECT_EQ(s.row_indptr, nullptr);
   ASSERT_EQ(s.rows, static_cast<int32_t>(rows.size()));
   for (int32_t r = 0; r < s.rows; ++r) {
-    for (int32_t g = 0; g < s.groups; ++g)
-      EXPECT_EQ(World::listed(s, r, g), w.by_hand(r, g)) << "row " << r << " group " << g;
+    for (int32_t g = 0; g < s.groups; ++g) EXPECT_EQ(World::listed(s, r, g), w.by_hand(r, g)) << "row " << r << " group " << g;
   }
 
   HashSelectParams p;
   std::vector<int32_t> k;
-  for (const auto& row : rows)
-    k.push_back(static_cast<int32_t>(w.method().estimate_blocks(row.len, row.budget)));
-  std::vector<int32_t> units(static_cast<size_t>(s.rows) * s.groups * kBlocksMax),
-      counts(static_cast<size_t>(s.rows) * s.groups);
+  for (const auto& row : rows) k.push_back(static_cast<int32_t>(w.method().estimate_blocks(row.len, row.budget)));
+  std::vector<int32_t> units(static_cast<size_t>(s.rows) * s.groups * kBlocksMax), counts(static_cast<size_t>(s.rows) * s.groups);
   p.rows = s.rows;
   p.num_heads = 6;
   p.kv_heads = 2;
@@ -307,8 +304,7 @@ TEST_P(GsaSelect, EqualsTheChoiceByHandAndTheOperation) {
   p.capacity = kBlocksMax;
   ref::hash_select(p);
   for (int32_t cell = 0; cell < s.rows * s.groups; ++cell) {
-    const std::vector<int32_t> want(units.begin() + cell * kBlocksMax,
-                                    units.begin() + cell * kBlocksMax + counts[cell]);
+    const std::vector<int32_t> want(units.begin() + cell * kBlocksMax, units.begin() + cell * kBlocksMax + counts[cell]);
     EXPECT_EQ(World::listed(s, cell / s.groups, cell % s.groups), want) << cell;
   }
 }
@@ -369,9 +365,7 @@ TEST(GsaOnDevice, BadOptionsNameTheirFieldAndValue) {
     EXPECT_EQ(s.code(), StatusCode::invalid_argument);
     return s.message();
   };
-  const auto has = [](const std::string& text, const char* part) {
-    return text.find(part) != std::string::npos;
-  };
+  const auto has = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
   std::string m = refused([](GsaOptions& o) { o.sparse_ratio = 0.0; });
   EXPECT_TRUE(has(m, "sparse_ratio") && has(m, "0.0")) << m;
   m = refused([](GsaOptions& o) { o.sparse_ratio = 1.5; });

@@ -29,9 +29,7 @@ class XAttention final : public Method {
   Status step_begin(const StepRows& step) override;
   Status select(const SelectInputs& in, Ops& ops, Stream& stream, Selection* out) override;
   // Never asked: it serves no decode rows.
-  int64_t estimate_blocks(int64_t tokens, int32_t) const override {
-    return (tokens + shape_.block_size - 1) / shape_.block_size;
-  }
+  int64_t estimate_blocks(int64_t tokens, int32_t) const override { return (tokens + shape_.block_size - 1) / shape_.block_size; }
 
  private:
   Status check_thresholds() const;
@@ -42,8 +40,8 @@ class XAttention final : public Method {
   ModelShape shape_;
   MethodLimits limits_;
   Device* device_ = nullptr;
-  std::vector<float> threshold_;     // [layers, H]
-  std::vector<int32_t> tile_seq_;    // of this step: [tiles]
+  std::vector<float> threshold_;      // [layers, H]
+  std::vector<int32_t> tile_seq_;     // of this step: [tiles]
   std::vector<int32_t> tile_indptr_;  // [tiles + 1]
   int32_t tiles_ = 0;
   int32_t capacity_ = 0;  // blocks of the step's longest sequence

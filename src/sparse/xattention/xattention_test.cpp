@@ -60,9 +60,15 @@ TEST(XAttention, EveryOptionIsPartOfTheLineage) {
       with([](auto& o) { o.sink_blocks = 2; }),
       with([](auto& o) { o.group_vote = true; }),
       with([](auto& o) { o.min_context = 0; }),
-      with([](auto& o) { o.thresholds = {{0.9}, {0.8}}; }),
-      with([](auto& o) { o.thresholds = {{0.9, 0.8}}; }),
-      with([](auto& o) { o.thresholds = {{0.9}, {0.8, 0.9}}; }),
+      with([](auto& o) {
+        o.thresholds = {{0.9}, {0.8}};
+      }),
+      with([](auto& o) {
+        o.thresholds = {{0.9, 0.8}};
+      }),
+      with([](auto& o) {
+        o.thresholds = {{0.9}, {0.8, 0.9}};
+      }),
   };
   std::set<std::string> lineages = {"dense"};
   for (const XAttentionOptions& o : all) lineages.insert(XAttention(o).lineage());

@@ -13,7 +13,20 @@ namespace fovea::jinja {
 
 struct Expr {
   enum class Type {
-    constant, name, list, tuple, dict, minus, negation, chain, concat, logic_and, logic_or, compare, cond, postfix
+    constant,
+    name,
+    list,
+    tuple,
+    dict,
+    minus,
+    negation,
+    chain,
+    concat,
+    logic_and,
+    logic_or,
+    compare,
+    cond,
+    postfix
   };
   Expr(Type type, int line) : type(type), line(line) {}
   virtual ~Expr() = default;

@@ -53,8 +53,7 @@ struct ChatTemplateSource {
   std::string text;           // the default template; never empty
   std::string name;           // the file it comes from
   std::string tool_use_text;  // the template for requests with tools; empty when `text` serves them too
-  nlohmann::ordered_json special_tokens =
-      nlohmann::ordered_json::object();  // bos_token, eos_token, ... as strings
+  nlohmann::ordered_json special_tokens = nlohmann::ordered_json::object();  // bos_token, eos_token, ... as strings
 };
 
 // Parses a JSON text of bounded depth. `name` leads the error.

@@ -42,16 +42,15 @@ TEST(ChatTemplate, EqualsJinja2OnTheGoldens) {
     for (const ordered_json& expected : row["results"]) {
       SCOPED_TRACE(row["name"].get<std::string>() + " on " + expected["context"].get<std::string>() + ": " +
                    row["source"].get<std::string>().substr(0, 300));
-      Result<std::string> got = parsed.ok() ? (*parsed)->render(goldens["contexts"][expected["context"]], now)
-                                            : Result<std::string>(parsed.status());
+      Result<std::string> got =
+          parsed.ok() ? (*parsed)->render(goldens["contexts"][expected["context"]], now) : Result<std::string>(parsed.status());
       ++renders;
       if (expected.contains("output")) {
         ASSERT_TRUE(got.ok()) << got.status().message();
         EXPECT_EQ(*got, expected["output"].get<std::string>());
       } else {
         ASSERT_FALSE(got.ok()) << *got;
-        EXPECT_NE(got.status().message().find(expected["error"].get<std::string>()), std::string::npos)
-            << got.status().message();
+        EXPECT_NE(got.status().message().find(expected["error"].get<std::string>()), std::string::npos) << got.status().message();
       }
     }
   }
@@ -62,8 +61,7 @@ TEST(ChatTemplate, ErrorsNameTheTemplateAndTheLine) {
   EXPECT_EQ(error_of("a\n{{ raise_exception('roles must alternate') }}"), "t:2: roles must alternate");
   EXPECT_EQ(error_of("\n\n{{ 1 + }}"), "t:3: unexpected 'end of print statement'");
   EXPECT_EQ(error_of("x\n{% if a %}\n"), "t:2: unexpected end of template: the innermost open block is 'if'");
-  EXPECT_EQ(error_of("{{ a.b.c }}", {{"a", ordered_json::object()}}),
-            "t:1: 'dict object' has no attribute 'b'");
+  EXPECT_EQ(error_of("{{ a.b.c }}", {{"a", ordered_json::object()}}), "t:1: 'dict object' has no attribute 'b'");
   EXPECT_EQ(error_of("{% macro m() %}\n{{ nope.x }}{% endmacro %}\n\n{{ m() }}"), "t:2: 'nope' is undefined");
   EXPECT_EQ(error_of("{{ 'a' | nope }}"), "t:1: no filter named 'nope'");
   EXPECT_EQ(error_of("\xff{{ 1 }}"), "t: invalid UTF-8 at byte 0");
@@ -74,9 +72,7 @@ TEST(ChatTemplate, ErrorsNameTheTemplateAndTheLine) {
 TEST(ChatTemplate, LimitsStopWhatExpands) {
   ChatTemplateLimits limits;
   limits.max_steps = 300'000;  // the bounds below are found sooner; the default's are the same bounds
-  const auto code = [&](std::string_view source) {
-    return render(source, ordered_json::object(), limits).status().code();
-  };
+  const auto code = [&](std::string_view source) { return render(source, ordered_json::object(), limits).status().code(); };
   for (const char* source : {
            "{{ 'a' * 1000000000 }}",
            "{{ [0] * 1000000000 }}",
@@ -121,10 +117,9 @@ TEST(ChatTemplate, NestingAndSizeOfTheSourceAreBounded) {
   };
   EXPECT_TRUE(render("{{ " + nested(60, "(", "") + "1" + nested(60, ")", "") + " }}").ok());
   for (const std::string& source :
-       {"{{ " + nested(5000, "(", "") + "1" + nested(5000, ")", "") + " }}",
-        "{{ " + nested(5000, "[", "]") + " }}", nested(5000, "{% if a %}", "{% endif %}"),
-        "{{ " + nested(5000, "not ", "") + "1 }}", "{{ " + nested(5000, "-", "") + "1 }}",
-        "{{ " + nested(5000, "1 if 1 else ", "") + "1 }}",
+       {"{{ " + nested(5000, "(", "") + "1" + nested(5000, ")", "") + " }}", "{{ " + nested(5000, "[", "]") + " }}",
+        nested(5000, "{% if a %}", "{% endif %}"), "{{ " + nested(5000, "not ", "") + "1 }}",
+        "{{ " + nested(5000, "-", "") + "1 }}", "{{ " + nested(5000, "1 if 1 else ", "") + "1 }}",
         "{% set " + nested(5000, "(", "") + "a" + nested(5000, ")", "") + " = 1 %}",
         "{{ 1 is " + nested(5000, "a(", ")") + " }}"}) {
     EXPECT_FALSE(render(source).ok()) << source.substr(0, 40);
@@ -142,8 +137,7 @@ TEST(ChatTemplate, LimitsAreTheCallers) {
   ChatTemplateLimits limits;
   limits.max_output_bytes = 10;
   EXPECT_EQ(*render("0123456789", ordered_json::object(), limits), "0123456789");
-  EXPECT_EQ(error_of("0123456789a", ordered_json::object(), limits),
-            "t:1: the output is longer than 10 bytes");
+  EXPECT_EQ(error_of("0123456789a", ordered_json::object(), limits), "t:1: the output is longer than 10 bytes");
   limits = {};
   limits.max_steps = 100;
   EXPECT_EQ(error_of("{% for i in range(1000) %}{% endfor %}", ordered_json::object(), limits),
@@ -220,16 +214,11 @@ TEST(ChatTemplate, TheTestOfALoopRunsBetweenItsBodies) {
 TEST(ChatTemplate, ElseOfALoopRunsWhenNoBodyCameToItsEnd) {
   EXPECT_EQ(*render("{% for x in [1, 2] %}{{ x }}{% continue %}{% else %}E{% endfor %}"), "12E");
   EXPECT_EQ(*render("{% for x in [1, 2] %}{% break %}{% else %}E{% endfor %}"), "E");
-  EXPECT_EQ(
-      *render("{% for x in [1, 2] %}{% if x == 2 %}{% break %}{% endif %}{{ x }}{% else %}E{% endfor %}"),
-      "1");
-  EXPECT_EQ(
-      *render("{% for x in [1, 2] %}{% if x == 1 %}{% continue %}{% endif %}{{ x }}{% else %}E{% endfor %}"),
-      "2");
-  EXPECT_EQ(
-      *render("{% for x in [1, 2] %}{% for y in [1] %}{% continue %}{% else %}{% break %}{% endfor %}{{ x }}"
-              "{% else %}E{% endfor %}"),
-      "E");
+  EXPECT_EQ(*render("{% for x in [1, 2] %}{% if x == 2 %}{% break %}{% endif %}{{ x }}{% else %}E{% endfor %}"), "1");
+  EXPECT_EQ(*render("{% for x in [1, 2] %}{% if x == 1 %}{% continue %}{% endif %}{{ x }}{% else %}E{% endfor %}"), "2");
+  EXPECT_EQ(*render("{% for x in [1, 2] %}{% for y in [1] %}{% continue %}{% else %}{% break %}{% endfor %}{{ x }}"
+                    "{% else %}E{% endfor %}"),
+            "E");
 }
 
 TEST(ChatTemplate, TimeIsTheOnePassedIn) {
@@ -242,9 +231,8 @@ TEST(ChatTemplate, TimeIsTheOnePassedIn) {
 class SourceTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    path_ =
-        std::filesystem::temp_directory_path() /
-        ("fovea_template_" + std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
+    path_ = std::filesystem::temp_directory_path() /
+            ("fovea_template_" + std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
     std::filesystem::remove_all(path_);
     std::filesystem::create_directories(path_ / "additional_chat_templates");
   }
@@ -262,8 +250,7 @@ TEST_F(SourceTest, ReadsTheModelOfTheRepo) {
   TemplateInput input;
   input.messages = ordered_json::parse(R"([{"role": "user", "content": "Where?"}])");
   input.add_generation_prompt = true;
-  EXPECT_EQ(*(*parsed)->render(chat_context(*source, input), 0),
-            "<|im_start|>user\nWhere?<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(*(*parsed)->render(chat_context(*source, input), 0), "<|im_start|>user\nWhere?<|im_end|>\n<|im_start|>assistant\n");
 }
 
 TEST_F(SourceTest, NamedTemplatesAndTokensAsObjects) {
@@ -301,22 +288,19 @@ TEST_F(SourceTest, BadFilesAreNamed) {
   EXPECT_EQ(message(R"({"chat_template": []})"), config + ": chat_template: no entry is named 'default'");
   EXPECT_EQ(message(R"({"chat_template": "x", "bos_token": 3})"),
             config + ": bos_token must be a string or have a string 'content'");
-  EXPECT_EQ(message("{\"a\":" + std::string(200, '[') + std::string(200, ']') + "}"),
-            config + ": nested deeper than 100");
+  EXPECT_EQ(message("{\"a\":" + std::string(200, '[') + std::string(200, ']') + "}"), config + ": nested deeper than 100");
 }
 
 TEST(ChatContext, AbsentToolsAreNullAndReasoningHasAllItsNames) {
   ChatTemplateSource source;
   source.special_tokens["bos_token"] = "<s>";
   TemplateInput input;
-  input.messages =
-      ordered_json::parse(R"([{"role": "assistant", "content": "a", "reasoning": "r"}, {"role": "user"}])");
+  input.messages = ordered_json::parse(R"([{"role": "assistant", "content": "a", "reasoning": "r"}, {"role": "user"}])");
   input.extra = {{"enable_thinking", false}, {"bos_token", "<x>"}};
-  EXPECT_EQ(
-      chat_context(source, input).dump(),
-      R"({"bos_token":"<x>","enable_thinking":false,"messages":[{"thinking":"r","role":"assistant","content":"a",)"
-      R"("reasoning":"r","reasoning_content":"r"},{"role":"user"}],"tools":null,"documents":null,)"
-      R"("add_generation_prompt":false})");
+  EXPECT_EQ(chat_context(source, input).dump(),
+            R"({"bos_token":"<x>","enable_thinking":false,"messages":[{"thinking":"r","role":"assistant","content":"a",)"
+            R"("reasoning":"r","reasoning_content":"r"},{"role":"user"}],"tools":null,"documents":null,)"
+            R"("add_generation_prompt":false})");
 }
 
 }  // namespace

@@ -202,9 +202,9 @@ void Interpreter::bind_parameters(const MacroStatement& definition, const Args& 
   }
   for (size_t i = 0; i < count; ++i) {  // a default sees the parameters before it
     if (given[i]) continue;
-    scope->set(definition.parameters[i],
-               i >= without ? evaluate(*definition.defaults[i - without])
-                            : rt_.undefined("parameter '" + definition.parameter_names[i] + "' was not provided"));
+    scope->set(definition.parameters[i], i >= without
+                                             ? evaluate(*definition.defaults[i - without])
+                                             : rt_.undefined("parameter '" + definition.parameter_names[i] + "' was not provided"));
   }
 }
 

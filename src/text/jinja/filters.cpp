@@ -275,8 +275,7 @@ Value choose(Runtime& rt, const Value& value, const Args& args) {
   std::vector<Value> chosen;
   for (const Value& item : to_vector(rt, value)) {
     const Value tested = by_attribute ? by_path(rt, item, given[0]) : item;
-    const bool passes =
-        given.size() > kUsed ? call_test(rt, given[kUsed].text(), tested, after(args, kUsed + 1)) : truthy(tested);
+    const bool passes = given.size() > kUsed ? call_test(rt, given[kUsed].text(), tested, after(args, kUsed + 1)) : truthy(tested);
     if (passes == keep) chosen.push_back(item);
   }
   return rt.seq(Kind::iterator, std::move(chosen));

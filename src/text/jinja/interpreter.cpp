@@ -43,8 +43,7 @@ Value from_json(Runtime& rt, const nlohmann::ordered_json& json, int depth) {
 
 }  // namespace
 
-Interpreter::Interpreter(const Template& source, const nlohmann::ordered_json& context, const RunLimits& limits,
-                         std::time_t now)
+Interpreter::Interpreter(const Template& source, const nlohmann::ordered_json& context, const RunLimits& limits, std::time_t now)
     : source_(source),
       context_(context),
       limits_(limits),
@@ -172,9 +171,8 @@ void Interpreter::assign(const Target& target, const Value& value) {
   if (value.is_undefined()) rt_.fail_undefined(value);
   const std::vector<Value> items = to_vector(rt_, value);
   if (items.size() != target.parts.size()) {
-    Runtime::fail((items.size() < target.parts.size() ? "not enough" : "too many") +
-                  std::string(" values to unpack: expected ") + std::to_string(target.parts.size()) + ", got " +
-                  std::to_string(items.size()));
+    Runtime::fail((items.size() < target.parts.size() ? "not enough" : "too many") + std::string(" values to unpack: expected ") +
+                  std::to_string(target.parts.size()) + ", got " + std::to_string(items.size()));
   }
   for (size_t i = 0; i < items.size(); ++i) assign(target.parts[i], items[i]);
 }

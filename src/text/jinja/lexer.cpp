@@ -40,9 +40,7 @@ class Lexer {
   }
 
  private:
-  [[noreturn]] void fail(const std::string& what) {
-    throw TemplateError(StatusCode::invalid_argument, what, line_at(pos_));
-  }
+  [[noreturn]] void fail(const std::string& what) { throw TemplateError(StatusCode::invalid_argument, what, line_at(pos_)); }
 
   int line_at(size_t pos) {
     for (; counted_ < pos; ++counted_) line_ += source_[counted_] == '\n' ? 1 : 0;
@@ -59,9 +57,7 @@ class Lexer {
 
   bool starts(std::string_view what) const { return source_.substr(pos_).starts_with(what); }
 
-  size_t skip_space(size_t pos) const {
-    return source_.size() - strip_space(source_.substr(pos), true, false).size();
-  }
+  size_t skip_space(size_t pos) const { return source_.size() - strip_space(source_.substr(pos), true, false).size(); }
 
   // Text up to the next tag, then the tag.
   void root() {
@@ -80,8 +76,7 @@ class Lexer {
     const std::string_view text = source_.substr(pos_, open - pos_);
     const char kind = source_[open + 1];
     const size_t after = open + 2;
-    const char sign =
-        after < source_.size() && (source_[after] == '-' || source_[after] == '+') ? source_[after] : 0;
+    const char sign = after < source_.size() && (source_[after] == '-' || source_[after] == '+') ? source_[after] : 0;
     data(text, sign, kind != '{');
     pos_ = after + (sign != 0 ? 1 : 0);
     if (kind == '#') return comment();
@@ -141,9 +136,7 @@ class Lexer {
     }
     leave(pos);
     for (size_t open = pos_; (open = source_.find("{%", open)) != std::string_view::npos; ++open) {
-      const char sign = open + 2 < source_.size() && (source_[open + 2] == '-' || source_[open + 2] == '+')
-                            ? source_[open + 2]
-                            : 0;
+      const char sign = open + 2 < source_.size() && (source_[open + 2] == '-' || source_[open + 2] == '+') ? source_[open + 2] : 0;
       size_t end = skip_space(open + 2 + (sign != 0 ? 1 : 0));
       if (!source_.substr(end).starts_with("endraw")) continue;
       end = tag_end(skip_space(end + 6), "%}");
@@ -249,8 +242,7 @@ class Lexer {
   void string(char quote) {
     size_t end = pos_ + 1;
     while (end < source_.size() && source_[end] != quote) end += source_[end] == '\\' ? 2 : 1;
-    if (end >= source_.size())
-      fail(std::string("unexpected character '") + quote + "': the string has no end");
+    if (end >= source_.size()) fail(std::string("unexpected character '") + quote + "': the string has no end");
     const std::string_view inside = source_.substr(pos_ + 1, end - pos_ - 1);
     add(Token::Type::text, unescape(inside));
     pos_ = end + 1;
@@ -309,10 +301,17 @@ std::vector<Token> tokenize(std::string_view source) {
 }
 
 std::string describe(const Token& token) {
-  constexpr const char* kNames[] = {"template data",          "begin of statement block", "end of statement block",
-                                    "begin of print statement", "end of print statement",   nullptr,
-                                    "string",                 "integer",                  "float",
-                                    nullptr,                  "end of template"};
+  constexpr const char* kNames[] = {"template data",
+                                    "begin of statement block",
+                                    "end of statement block",
+                                    "begin of print statement",
+                                    "end of print statement",
+                                    nullptr,
+                                    "string",
+                                    "integer",
+                                    "float",
+                                    nullptr,
+                                    "end of template"};
   const char* name = kNames[static_cast<size_t>(token.type)];
   return name != nullptr ? name : token.text;
 }

@@ -13,8 +13,7 @@ namespace fovea::jinja {
 
 // Thrown inside this folder only; ChatTemplate turns it into a Status.
 struct TemplateError : std::runtime_error {
-  TemplateError(StatusCode code, const std::string& what, int line = 0)
-      : std::runtime_error(what), code(code), line(line) {}
+  TemplateError(StatusCode code, const std::string& what, int line = 0) : std::runtime_error(what), code(code), line(line) {}
   StatusCode code;
   int line;  // 1-based; 0: not known
 };
@@ -26,8 +25,7 @@ class Meter {
   void step(int64_t count = 1) {
     steps_ += count;
     if (steps_ > max_steps_) {
-      throw TemplateError(StatusCode::resource_exhausted,
-                          "the template takes more than " + std::to_string(max_steps_) + " steps");
+      throw TemplateError(StatusCode::resource_exhausted, "the template takes more than " + std::to_string(max_steps_) + " steps");
     }
   }
   // Work over a text: about as much as one step for every KiB.

@@ -203,8 +203,7 @@ constexpr Method kString[] = {{"capitalize", cased<Case::capitalize>},
                               {"strip", strip<true, true>},
                               {"title", cased<Case::title>},
                               {"upper", cased<Case::upper>}};
-constexpr Method kDict[] = {
-    {"get", get}, {"items", view<true, true>}, {"keys", view<true, false>}, {"values", view<false, true>}};
+constexpr Method kDict[] = {{"get", get}, {"items", view<true, true>}, {"keys", view<true, false>}, {"values", view<false, true>}};
 
 // Methods of a Python dict that are not here: they come before an item of that name, so that the item must not be found.
 constexpr std::string_view kOtherDict[] = {"clear", "copy", "fromkeys", "pop", "popitem", "setdefault", "update"};

@@ -17,8 +17,8 @@ namespace {
 
 [[noreturn]] void bad_operands(Op op, const Value& a, const Value& b) {
   constexpr const char* kOps[] = {"+", "-", "*", "/", "//", "%"};
-  Runtime::fail(std::string("unsupported operand types for ") + kOps[static_cast<size_t>(op)] + ": '" + type_name(a) +
-                "' and '" + type_name(b) + "'");
+  Runtime::fail(std::string("unsupported operand types for ") + kOps[static_cast<size_t>(op)] + ": '" + type_name(a) + "' and '" +
+                type_name(b) + "'");
 }
 
 // a // b and a % b: the rest has the sign of b.
@@ -43,8 +43,9 @@ Value number_op(Op op, const Value& a, const Value& b) {
     const Int x = a.as_int(), y = b.as_int();
     Int result = 0;
     if (op == Op::floor_div || op == Op::mod) return Value::integer(divide(op, x, y));
-    if (op == Op::add ? __builtin_add_overflow(x, y, &result)
-                      : op == Op::sub ? __builtin_sub_overflow(x, y, &result) : __builtin_mul_overflow(x, y, &result)) {
+    if (op == Op::add   ? __builtin_add_overflow(x, y, &result)
+        : op == Op::sub ? __builtin_sub_overflow(x, y, &result)
+                        : __builtin_mul_overflow(x, y, &result)) {
       overflow();
     }
     return Value::integer(result);

@@ -109,9 +109,9 @@ ExprPtr Parser::comparison() {
   ExprPtr first = sum();
   std::unique_ptr<Compare> node;
   while (true) {
-    constexpr std::pair<std::string_view, Relation> kRelations[] = {
-        {"==", Relation::eq}, {"!=", Relation::ne}, {"<", Relation::lt},
-        {"<=", Relation::le}, {">", Relation::gt},  {">=", Relation::ge}};
+    constexpr std::pair<std::string_view, Relation> kRelations[] = {{"==", Relation::eq}, {"!=", Relation::ne},
+                                                                    {"<", Relation::lt},  {"<=", Relation::le},
+                                                                    {">", Relation::gt},  {">=", Relation::ge}};
     std::optional<Relation> relation;
     for (const auto& [op, found] : kRelations) {
       if (at_op(op)) relation = found;
@@ -159,11 +159,7 @@ ExprPtr Parser::product() {
     if (!at_op("*") && !at_op("/") && !at_op("//") && !at_op("%")) break;
     const std::string op = take().text;
     if (node == nullptr) node = std::make_unique<Chain>(std::move(first), line);
-    node->rest.emplace_back(op == "*"    ? Op::mul
-                            : op == "/"  ? Op::div
-                            : op == "//" ? Op::floor_div
-                                         : Op::mod,
-                            unary());
+    node->rest.emplace_back(op == "*" ? Op::mul : op == "/" ? Op::div : op == "//" ? Op::floor_div : Op::mod, unary());
   }
   return node != nullptr ? ExprPtr(std::move(node)) : std::move(first);
 }
@@ -190,8 +186,7 @@ ExprPtr Parser::primary() {
     case Type::text: {
       std::string text;
       while (current().type == Type::text) text += take().text;
-      return std::make_unique<Constant>(
-          Value(Kind::string, std::make_shared<Str>(nullptr, std::move(text), false)), line);
+      return std::make_unique<Constant>(Value(Kind::string, std::make_shared<Str>(nullptr, std::move(text), false)), line);
     }
     case Type::integer:
       return std::make_unique<Constant>(Value::integer(take().integer), line);
@@ -212,10 +207,8 @@ ExprPtr Parser::primary() {
 
 ExprPtr Parser::name() {
   const Token token = take();
-  if (token.text == "true" || token.text == "True")
-    return std::make_unique<Constant>(Value::boolean(true), token.line);
-  if (token.text == "false" || token.text == "False")
-    return std::make_unique<Constant>(Value::boolean(false), token.line);
+  if (token.text == "true" || token.text == "True") return std::make_unique<Constant>(Value::boolean(true), token.line);
+  if (token.text == "false" || token.text == "False") return std::make_unique<Constant>(Value::boolean(false), token.line);
   if (token.text == "none" || token.text == "None") return std::make_unique<Constant>(Value(), token.line);
   if (macros_ > 0 && (token.text == "caller" || token.text == "varargs" || token.text == "kwargs")) {
     fail("'" + token.text + "' in a macro is not supported", token.line);
@@ -343,8 +336,7 @@ CallArgs Parser::call_args() {
 void Parser::check_known(const Link& link, bool is_filter) {
   const bool known = is_filter ? find_filter(link.name) != nullptr : find_test(link.name) != nullptr;
   if (known || soft_) return;
-  unknown_.emplace_back(std::string("no ") + (is_filter ? "filter" : "test") + " named '" + link.name + "'",
-                        link.line);
+  unknown_.emplace_back(std::string("no ") + (is_filter ? "filter" : "test") + " named '" + link.name + "'", link.line);
 }
 
 Link Parser::filter() {
@@ -370,8 +362,8 @@ Link Parser::test() {
   }
   // A test takes arguments in parentheses, or one value without them.
   const Type type = current().type;
-  const bool value = type == Type::name || type == Type::text || type == Type::integer ||
-                     type == Type::floating || at_op("[") || at_op("{");
+  const bool value =
+      type == Type::name || type == Type::text || type == Type::integer || type == Type::floating || at_op("[") || at_op("{");
   if (!value || at_name("else") || at_name("or") || at_name("and")) return link;
   if (at_name("is")) fail("you cannot chain multiple tests with is");
   const Nested level(this);

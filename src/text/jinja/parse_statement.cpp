@@ -70,10 +70,9 @@ std::unique_ptr<Statement> Parser::statement() {
     std::string_view tag;
     std::unique_ptr<Statement> (Parser::*parse)();
   };
-  constexpr Row kRows[] = {{"for", &Parser::for_loop},     {"if", &Parser::branch},
-                           {"set", &Parser::set},          {"macro", &Parser::macro},
-                           {"filter", &Parser::filter_block}, {"generation", &Parser::generation},
-                           {"break", &Parser::jump},       {"continue", &Parser::jump}};
+  constexpr Row kRows[] = {{"for", &Parser::for_loop}, {"if", &Parser::branch},           {"set", &Parser::set},
+                           {"macro", &Parser::macro},  {"filter", &Parser::filter_block}, {"generation", &Parser::generation},
+                           {"break", &Parser::jump},   {"continue", &Parser::jump}};
   for (const Row& row : kRows) {
     if (row.tag != tag) continue;
     open_tags_.push_back(tag);
@@ -242,8 +241,8 @@ std::unique_ptr<Statement> Parser::filter_block() {
 std::unique_ptr<Statement> Parser::jump() {
   const Token token = take();
   if (loops_ == 0) fail("'" + token.text + "' outside a loop", token.line);
-  return std::make_unique<Statement>(
-      token.text == "break" ? Statement::Type::break_loop : Statement::Type::continue_loop, token.line);
+  return std::make_unique<Statement>(token.text == "break" ? Statement::Type::break_loop : Statement::Type::continue_loop,
+                                     token.line);
 }
 
 }  // namespace fovea::jinja

@@ -92,8 +92,8 @@ class Parser {
   const int max_depth_;
   size_t at_ = 0;
   int depth_ = 0;
-  int loops_ = 0;      // for bodies around, within the same macro
-  bool soft_ = false;  // in a branch: an unknown filter fails only when it runs
+  int loops_ = 0;                                     // for bodies around, within the same macro
+  bool soft_ = false;                                 // in a branch: an unknown filter fails only when it runs
   std::vector<std::pair<std::string, int>> unknown_;  // filters and tests that nobody knows, with their lines
   int macros_ = 0;                                    // macro bodies around
   std::vector<std::string> open_tags_;
@@ -106,8 +106,7 @@ class Parser::Nested {
   explicit Nested(Parser* parser) : parser_(parser) {
     if (++parser_->depth_ > parser_->max_depth_) {
       throw TemplateError(StatusCode::resource_exhausted,
-                          "the template is nested deeper than " + std::to_string(parser_->max_depth_),
-                          parser_->current().line);
+                          "the template is nested deeper than " + std::to_string(parser_->max_depth_), parser_->current().line);
     }
   }
   ~Nested() { --parser_->depth_; }

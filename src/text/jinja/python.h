@@ -20,7 +20,7 @@ std::optional<Int> parse_int(std::string_view text);       // int(text)
 std::optional<double> parse_float(std::string_view text);  // float(text)
 
 bool equal(Runtime& rt, const Value& a, const Value& b);
-bool less(Runtime& rt, const Value& a, const Value& b);  // a < b; fails when they have no order
+bool less(Runtime& rt, const Value& a, const Value& b);                 // a < b; fails when they have no order
 bool contains(Runtime& rt, const Value& container, const Value& item);  // item in container
 
 bool is_iterable(const Value& value);

@@ -30,9 +30,7 @@ Value Runtime::str(std::string text, bool markup) {
   return Value(Kind::string, std::make_shared<Str>(&meter_, std::move(text), markup));
 }
 
-Value Runtime::undefined(std::string hint) {
-  return Value(Kind::undefined, std::make_shared<Hint>(&meter_, std::move(hint)));
-}
+Value Runtime::undefined(std::string hint) { return Value(Kind::undefined, std::make_shared<Hint>(&meter_, std::move(hint))); }
 
 Value Runtime::seq(Kind kind, std::vector<Value> values) {
   step(1 + static_cast<int64_t>(values.size()));

@@ -22,8 +22,7 @@ Result<std::string> read_file(const std::string& path) {
   std::error_code error;
   const uintmax_t size = std::filesystem::file_size(path, error);
   if (error) return Status::io_error(path + ": " + error.message());
-  if (size > kMaxFileBytes)
-    return Status::invalid_argument(path + ": " + std::to_string(size) + " bytes are too many");
+  if (size > kMaxFileBytes) return Status::invalid_argument(path + ": " + std::to_string(size) + " bytes are too many");
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();
@@ -38,8 +37,7 @@ Result<ordered_json> read_json_object(const std::string& path) {
   return json;
 }
 
-constexpr const char* kTokens[] = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                   "pad_token", "cls_token", "mask_token"};
+constexpr const char* kTokens[] = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
 
 // A token is given as a string or as an object with its content; null is none.
 Status take_tokens(const std::string& path, const ordered_json& config, ordered_json* tokens) {
@@ -58,17 +56,15 @@ Status take_tokens(const std::string& path, const ordered_json& config, ordered_
 
 Status take_named_templates(const std::string& path, const ordered_json& list, ChatTemplateSource* source) {
   for (const ordered_json& entry : list) {
-    const bool valid = entry.is_object() && entry.contains("name") && entry["name"].is_string() &&
-                       entry.contains("template") && entry["template"].is_string();
+    const bool valid = entry.is_object() && entry.contains("name") && entry["name"].is_string() && entry.contains("template") &&
+                       entry["template"].is_string();
     if (!valid) {
-      return Status::invalid_argument(path +
-                                      ": chat_template: an entry needs the strings 'name' and 'template'");
+      return Status::invalid_argument(path + ": chat_template: an entry needs the strings 'name' and 'template'");
     }
     if (entry["name"] == "default") source->text = entry["template"].get<std::string>();
     if (entry["name"] == "tool_use") source->tool_use_text = entry["template"].get<std::string>();
   }
-  if (source->text.empty())
-    return Status::invalid_argument(path + ": chat_template: no entry is named 'default'");
+  if (source->text.empty()) return Status::invalid_argument(path + ": chat_template: no entry is named 'default'");
   return {};
 }
 
@@ -77,8 +73,7 @@ Status take_template(const std::string& path, const ordered_json& config, ChatTe
   if (found == config.end() || found->is_null()) return {};
   source->name = path;
   if (found->is_array()) return take_named_templates(path, *found, source);
-  if (!found->is_string())
-    return Status::invalid_argument(path + ": chat_template must be a string or a list");
+  if (!found->is_string()) return Status::invalid_argument(path + ": chat_template must be a string or a list");
   source->text = found->get<std::string>();
   return {};
 }

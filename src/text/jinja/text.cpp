@@ -85,8 +85,7 @@ void append_repr(Runtime& rt, const Value& value, std::string* out) {
     case Kind::dict:
       return append_dict(rt, value.as<Dict>(), out);
     default:
-      Runtime::fail(std::string("printing a value of type '") + type_name(value) + "' is not supported",
-                    StatusCode::unsupported);
+      Runtime::fail(std::string("printing a value of type '") + type_name(value) + "' is not supported", StatusCode::unsupported);
   }
 }
 

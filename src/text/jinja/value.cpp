@@ -5,10 +5,7 @@
 namespace fovea::jinja {
 
 Str::Str(Meter* meter, std::string s, bool is_markup)
-    : Object(meter, s.capacity() + sizeof(Str), 1),
-      text(std::move(s)),
-      length(count_code_points(text)),
-      markup(is_markup) {}
+    : Object(meter, s.capacity() + sizeof(Str), 1), text(std::move(s)), length(count_code_points(text)), markup(is_markup) {}
 
 std::string_view Value::text() const { return as<Str>().text; }
 std::vector<Value>& Value::items() const { return as<Seq>().values; }

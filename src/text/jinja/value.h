@@ -88,8 +88,8 @@ class Value {
     return static_cast<T&>(*object_);
   }
   int depth() const { return object_ ? object_->depth : 0; }
-  std::string_view text() const;       // of a string
-  std::vector<Value>& items() const;   // where has_items()
+  std::string_view text() const;      // of a string
+  std::vector<Value>& items() const;  // where has_items()
 
  private:
   Kind kind_ = Kind::none;

@@ -12,9 +12,8 @@ namespace {
 
 // White_Space of Unicode, which no longer changes.
 bool is_space(char32_t c) {
-  return (c >= 0x9 && c <= 0xD) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
-         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
-         c == 0x3000;
+  return (c >= 0x9 && c <= 0xD) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
+         c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
 char32_t last_char(std::string_view text, size_t& length) {
@@ -95,13 +94,11 @@ size_t AddedTokenMatcher::longest(std::string_view text, int32_t& token) const {
   return length;
 }
 
-std::vector<AddedTokenMatcher::Segment> AddedTokenMatcher::find(std::string_view text,
-                                                                bool skip_special) const {
+std::vector<AddedTokenMatcher::Segment> AddedTokenMatcher::find(std::string_view text, bool skip_special) const {
   std::vector<Segment> segments;
   size_t done = 0;  // what the last token covered, its white space included
   size_t at = 0;
-  size_t space_end =
-      0;  // of the last white space seen by rstrip: it is not walked again for every token inside it
+  size_t space_end = 0;  // of the last white space seen by rstrip: it is not walked again for every token inside it
   while (at < text.size()) {
     int32_t index = kNone;
     const size_t length = starts_[static_cast<uint8_t>(text[at])] ? longest(text.substr(at), index) : 0;

@@ -123,8 +123,7 @@ void BpeModel::merge_all(const std::vector<TokenId>& symbols, std::vector<TokenI
   };
   const auto count = static_cast<uint32_t>(symbols.size());
   std::vector<Node> nodes(count);
-  for (uint32_t i = 0; i < count; ++i)
-    nodes[i] = {symbols[i], i == 0 ? kNone : i - 1, i + 1 < count ? i + 1 : kNone, false};
+  for (uint32_t i = 0; i < count; ++i) nodes[i] = {symbols[i], i == 0 ? kNone : i - 1, i + 1 < count ? i + 1 : kNone, false};
 
   std::vector<uint64_t> heap;  // rank << 32 | position of the left symbol
   const auto candidate = [&](uint32_t left) -> std::optional<uint64_t> {

@@ -72,9 +72,7 @@ class BpeModel {
   const Vocab& vocab() const { return vocab_; }
 
   // Smaller ranks merge first.
-  void add_merge(TokenId left, TokenId right, uint32_t rank, TokenId merged) {
-    merges_.set(left, right, {rank, merged});
-  }
+  void add_merge(TokenId left, TokenId right, uint32_t rank, TokenId merged) { merges_.set(left, right, {rank, merged}); }
 
   // Results of pieces seen before, for one thread and one model.
   struct Cache {

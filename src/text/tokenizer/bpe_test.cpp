@@ -30,9 +30,8 @@ std::vector<TokenId> encode(const BpeModel& model, std::string_view bytes) {
 }
 
 // The definition: of all neighbours that merge, the smallest rank, the leftmost, until none is left.
-std::vector<TokenId> reference(
-    const std::map<std::pair<TokenId, TokenId>, std::pair<uint32_t, TokenId>>& merges,
-    std::vector<TokenId> ids) {
+std::vector<TokenId> reference(const std::map<std::pair<TokenId, TokenId>, std::pair<uint32_t, TokenId>>& merges,
+                               std::vector<TokenId> ids) {
   for (;;) {
     uint32_t best = UINT32_MAX;
     size_t at = 0;
@@ -58,8 +57,7 @@ TEST(BpeTest, EqualsTheDefinition) {
     TokenId next = 256;
     std::vector<std::array<std::string, 2>> pairs;
     for (int m = 0; m < 25; ++m) {
-      const std::string left = contents[random() % contents.size()],
-                        right = contents[random() % contents.size()];
+      const std::string left = contents[random() % contents.size()], right = contents[random() % contents.size()];
       if (vocab.add(left + right, next)) {
         ++next;
         contents.push_back(left + right);

@@ -11,8 +11,7 @@
 namespace fovea {
 namespace {
 
-constexpr const char* kKinds[] = {"tiny_gqa", "gpt2",  "gpt2_prefix", "llama3", "qwen2",
-                                  "deepseek", "o200k", "starcoder",   "odd"};
+constexpr const char* kKinds[] = {"tiny_gqa", "gpt2", "gpt2_prefix", "llama3", "qwen2", "deepseek", "o200k", "starcoder", "odd"};
 
 const std::string kData = std::string(FOVEA_SOURCE_DIR) + "/tests/data/tokenizer/";
 
@@ -41,8 +40,7 @@ class GoldenTest : public testing::TestWithParam<const char*> {
     std::ifstream file(kData + GetParam() + std::string(".golden.json"));
     ASSERT_TRUE(file) << GetParam();
     golden_ = nlohmann::json::parse(file);
-    auto tokenizer =
-        Tokenizer::load(std::string(FOVEA_SOURCE_DIR) + "/" + golden_["tokenizer"].get<std::string>());
+    auto tokenizer = Tokenizer::load(std::string(FOVEA_SOURCE_DIR) + "/" + golden_["tokenizer"].get<std::string>());
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
     tokenizer_ = std::move(tokenizer).value();
   }
@@ -54,8 +52,7 @@ class GoldenTest : public testing::TestWithParam<const char*> {
     for (size_t b = 0; b < hashes.size(); b += every) {
       uint64_t state = 0xCBF29CE484222325u;
       const size_t end = std::min(strings().size(), (b + 1) * block);
-      for (size_t i = b * block; i < end; ++i)
-        state = fnv(encode_ok(*tokenizer_, strings()[i], options), state);
+      for (size_t i = b * block; i < end; ++i) state = fnv(encode_ok(*tokenizer_, strings()[i], options), state);
       char text[17];
       std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(state));
       ASSERT_EQ(text, hashes[b].get<std::string>()) << "one of strings " << b * block << ".." << end - 1;
@@ -88,18 +85,14 @@ TEST(GoldenSetTest, HasAtLeast20000DistinctStrings) {
 TEST_P(GoldenTest, EncodesEveryString) { expect_blocks("plain", 1, {}); }
 
 // Every third block: only the search for added tokens differs.
-TEST_P(GoldenTest, EncodesSpecialTokensAsText) {
-  expect_blocks("special_as_text", 3, {.parse_special = false});
-}
+TEST_P(GoldenTest, EncodesSpecialTokensAsText) { expect_blocks("special_as_text", 3, {.parse_special = false}); }
 
 TEST_P(GoldenTest, AppliesTheTemplateAndDecodes) {
   for (const auto& row : golden_["full"]) {
     const std::string& text = strings()[row["string"].get<size_t>()];
     const auto ids = encode_ok(*tokenizer_, text);
     EXPECT_EQ(ids, row["ids"].get<std::vector<TokenId>>()) << text;
-    EXPECT_EQ(encode_ok(*tokenizer_, text, {.add_special_tokens = true}),
-              row["with_special"].get<std::vector<TokenId>>())
-        << text;
+    EXPECT_EQ(encode_ok(*tokenizer_, text, {.add_special_tokens = true}), row["with_special"].get<std::vector<TokenId>>()) << text;
     expect_text(ids, false, row["text"]);
     expect_text(ids, true, row["text_skipped"]);
   }
@@ -113,8 +106,7 @@ TEST_P(GoldenTest, DecodesAnyIds) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, GoldenTest, testing::ValuesIn(kKinds),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Kinds, GoldenTest, testing::ValuesIn(kKinds), [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
 }  // namespace fovea

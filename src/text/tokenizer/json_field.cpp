@@ -28,12 +28,10 @@ size_t too_deep_at(std::string_view text, int depth_max) {
 
 Result<nlohmann::json> JsonField::parse(std::string_view text, size_t bytes_max, int depth_max) {
   if (text.size() > bytes_max) {
-    return Status::unsupported("a file of " + std::to_string(text.size()) + " bytes (at most " +
-                               std::to_string(bytes_max) + ")");
+    return Status::unsupported("a file of " + std::to_string(text.size()) + " bytes (at most " + std::to_string(bytes_max) + ")");
   }
   if (const size_t at = too_deep_at(text, depth_max); at != std::string_view::npos) {
-    return Status::invalid_argument("nesting deeper than " + std::to_string(depth_max) + " at byte " +
-                                    std::to_string(at));
+    return Status::invalid_argument("nesting deeper than " + std::to_string(depth_max) + " at byte " + std::to_string(at));
   }
   try {
     return nlohmann::json::parse(text);
@@ -62,9 +60,7 @@ Result<JsonField> JsonField::at(const char* key) const {
   return JsonField(*it, path);
 }
 
-JsonField JsonField::item(size_t index) const {
-  return JsonField((*value_)[index], path_ + "[" + std::to_string(index) + "]");
-}
+JsonField JsonField::item(size_t index) const { return JsonField((*value_)[index], path_ + "[" + std::to_string(index) + "]"); }
 
 Result<std::string> JsonField::text() const {
   if (!value_->is_string()) return invalid("is not a string");
@@ -78,8 +74,7 @@ Result<bool> JsonField::boolean() const {
 
 Result<int64_t> JsonField::integer(int64_t least, int64_t most) const {
   if (!value_->is_number_integer()) return invalid("is not an integer");
-  const bool huge =
-      value_->is_number_unsigned() && value_->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
+  const bool huge = value_->is_number_unsigned() && value_->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
   if (huge || value_->get<int64_t>() < least || value_->get<int64_t>() > most) {
     return invalid("is not in " + std::to_string(least) + ".." + std::to_string(most));
   }
@@ -87,9 +82,7 @@ Result<int64_t> JsonField::integer(int64_t least, int64_t most) const {
 }
 
 Status JsonField::expect_array() const { return value_->is_array() ? Status() : invalid("is not an array"); }
-Status JsonField::expect_object() const {
-  return value_->is_object() ? Status() : invalid("is not an object");
-}
+Status JsonField::expect_object() const { return value_->is_object() ? Status() : invalid("is not an object"); }
 
 Result<std::string> JsonField::text(const char* key) const {
   FOVEA_ASSIGN(const JsonField field, at(key));

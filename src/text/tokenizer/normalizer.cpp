@@ -36,8 +36,7 @@ void decompose(utf8proc_int32_t c, bool compat, Chars& out) {
   utf8proc_int32_t buffer[kLongest];
   int boundary = 0;
   const int options = UTF8PROC_DECOMPOSE | (compat ? UTF8PROC_COMPAT : 0);
-  const utf8proc_ssize_t n =
-      utf8proc_decompose_char(c, buffer, kLongest, static_cast<utf8proc_option_t>(options), &boundary);
+  const utf8proc_ssize_t n = utf8proc_decompose_char(c, buffer, kLongest, static_cast<utf8proc_option_t>(options), &boundary);
   FOVEA_CHECK(n > 0 && n <= kLongest);
   out.insert(out.end(), buffer, buffer + n);
 }
@@ -67,8 +66,7 @@ void finish_run(Chars& chars, bool compose, std::string& out) {
   chars.clear();
 }
 
-Result<std::string> replace_all(const Normalizer::Replace& step, std::string_view text,
-                                RegexScratch& scratch) {
+Result<std::string> replace_all(const Normalizer::Replace& step, std::string_view text, RegexScratch& scratch) {
   std::vector<Span> matches;
   FOVEA_TRY(step.pattern.find_all(text, scratch, matches));
   std::string out;

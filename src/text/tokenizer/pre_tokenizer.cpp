@@ -28,8 +28,7 @@ std::vector<Part> parts_of(size_t length, const std::vector<Span>& matches, bool
   return parts;
 }
 
-Status split_views(const Regex& pattern, SplitBehavior behavior, bool invert, RegexScratch& scratch,
-                   Views& views) {
+Status split_views(const Regex& pattern, SplitBehavior behavior, bool invert, RegexScratch& scratch, Views& views) {
   Views cut;
   cut.reserve(views.size());
   std::vector<Span> matches;
@@ -55,8 +54,7 @@ std::optional<SplitBehavior> split_behavior(std::string_view name) {
   return std::nullopt;
 }
 
-std::vector<Span> split_at(size_t length, const std::vector<Span>& matches, SplitBehavior behavior,
-                           bool invert) {
+std::vector<Span> split_at(size_t length, const std::vector<Span>& matches, SplitBehavior behavior, bool invert) {
   const std::vector<Part> parts = parts_of(length, matches, invert);
   std::vector<Span> out;
   out.reserve(parts.size());
@@ -92,9 +90,7 @@ Result<Regex> PreTokenizer::gpt2_pattern() {
 }
 
 // The package asks Rust, of Unicode 17, whether a character is numeric.
-Result<Regex> PreTokenizer::digits_pattern() {
-  return Regex::compile(R"([\p{N}\x{11de0}-\x{11de9}\x{16ff4}-\x{16ff6}])");
-}
+Result<Regex> PreTokenizer::digits_pattern() { return Regex::compile(R"([\p{N}\x{11de0}-\x{11de9}\x{16ff4}-\x{16ff6}])"); }
 
 // ASCII punctuation and symbols, and category P of Unicode 8 without what came later; two marks have left it
 // since.
@@ -115,8 +111,7 @@ bool PreTokenizer::has_byte_level() const {
   return false;
 }
 
-Status PreTokenizer::run(std::string_view text, bool in_alphabet, RegexScratch& scratch,
-                         Pieces& pieces) const {
+Status PreTokenizer::run(std::string_view text, bool in_alphabet, RegexScratch& scratch, Pieces& pieces) const {
   Views views;
   if (!text.empty()) views.push_back(text);
   for (size_t i = 0; i < steps_.size(); ++i) {

@@ -15,13 +15,11 @@ namespace fovea {
 
 enum class SplitBehavior { isolated, removed, merged_with_previous, merged_with_next, contiguous };
 
-std::optional<SplitBehavior> split_behavior(
-    std::string_view name);  // as the file writes it: "MergedWithNext"
+std::optional<SplitBehavior> split_behavior(std::string_view name);  // as the file writes it: "MergedWithNext"
 
 // Cuts [0, length) at matches (ascending, disjoint) and keeps what the behavior says, in order. invert: what
 // lies between the matches is the delimiter. Empty spans may be among the result.
-std::vector<Span> split_at(size_t length, const std::vector<Span>& matches, SplitBehavior behavior,
-                           bool invert);
+std::vector<Span> split_at(size_t length, const std::vector<Span>& matches, SplitBehavior behavior, bool invert);
 
 class PreTokenizer {
  public:

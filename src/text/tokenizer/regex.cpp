@@ -11,10 +11,9 @@
 namespace fovea {
 namespace {
 
-constexpr uint32_t kMatchLimit = 10'000'000;  // backtracks of one match; Oniguruma stops there as well
-constexpr uint32_t kDepthLimit = 10'000'000;  // of the interpreter, where there is no JIT
-constexpr size_t kStackBytesMax = size_t{256}
-                                  << 20;  // of one match that remembers much, as (?:ab)+ on a megabyte
+constexpr uint32_t kMatchLimit = 10'000'000;          // backtracks of one match; Oniguruma stops there as well
+constexpr uint32_t kDepthLimit = 10'000'000;          // of the interpreter, where there is no JIT
+constexpr size_t kStackBytesMax = size_t{256} << 20;  // of one match that remembers much, as (?:ab)+ on a megabyte
 constexpr size_t kPatternBytesMax = 64 * 1024;
 
 std::string error_text(int code) {
@@ -37,8 +36,8 @@ struct Regex::Compiled {
 namespace {
 
 // The JIT runs on 32 KiB of the thread's stack, which does for nearly all; this is for the rest.
-int match_with_large_stack(const pcre2_code* code, const pcre2_match_context* limits, std::string_view text,
-                           size_t at, pcre2_match_data* match) {
+int match_with_large_stack(const pcre2_code* code, const pcre2_match_context* limits, std::string_view text, size_t at,
+                           pcre2_match_data* match) {
   constexpr size_t kFirstBytes = 64 * 1024;
   const std::unique_ptr<pcre2_jit_stack, decltype(&pcre2_jit_stack_free)> stack(
       pcre2_jit_stack_create(kFirstBytes, kStackBytesMax, nullptr), &pcre2_jit_stack_free);
@@ -46,8 +45,7 @@ int match_with_large_stack(const pcre2_code* code, const pcre2_match_context* li
       pcre2_match_context_copy(const_cast<pcre2_match_context*>(limits)), &pcre2_match_context_free);
   if (!stack || !own) return PCRE2_ERROR_NOMEMORY;
   pcre2_jit_stack_assign(own.get(), nullptr, stack.get());
-  return pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at, PCRE2_NO_UTF_CHECK,
-                     match, own.get());
+  return pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at, PCRE2_NO_UTF_CHECK, match, own.get());
 }
 
 }  // namespace
@@ -67,8 +65,8 @@ Result<Regex> Regex::compile(std::string_view pattern) {
   }
   FOVEA_ASSIGN(const std::string translated, translate_regex(pattern));
 
-  const std::unique_ptr<pcre2_compile_context, decltype(&pcre2_compile_context_free)> context(
-      pcre2_compile_context_create(nullptr), &pcre2_compile_context_free);
+  const std::unique_ptr<pcre2_compile_context, decltype(&pcre2_compile_context_free)> context(pcre2_compile_context_create(nullptr),
+                                                                                              &pcre2_compile_context_free);
   auto compiled = std::make_unique<Compiled>();
   compiled->limits = pcre2_match_context_create(nullptr);
   if (!context || compiled->limits == nullptr) return Status::resource_exhausted("no memory for a regex");
@@ -80,10 +78,9 @@ Result<Regex> Regex::compile(std::string_view pattern) {
 
   int error = 0;
   PCRE2_SIZE offset = 0;
-  compiled->code =
-      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | PCRE2_NO_UTF_CHECK,
-                    &error, &offset, context.get());
+  compiled->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+                                 PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | PCRE2_NO_UTF_CHECK, &error,
+                                 &offset, context.get());
   if (compiled->code == nullptr) return Status::unsupported(error_text(error));
   // No JIT on this machine: the interpreter runs, with the same result.
   (void)pcre2_jit_compile(compiled->code, PCRE2_JIT_COMPLETE);
@@ -103,14 +100,11 @@ Status Regex::find_all(std::string_view text, RegexScratch& scratch, std::vector
   bool skip_next_empty = false;
   size_t at = 0;
   while (at <= text.size()) {
-    int rc =
-        pcre2_match(compiled_->code, subject, text.size(), at, PCRE2_NO_UTF_CHECK, match, compiled_->limits);
-    if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
-      rc = match_with_large_stack(compiled_->code, compiled_->limits, text, at, match);
+    int rc = pcre2_match(compiled_->code, subject, text.size(), at, PCRE2_NO_UTF_CHECK, match, compiled_->limits);
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT) rc = match_with_large_stack(compiled_->code, compiled_->limits, text, at, match);
     if (rc == PCRE2_ERROR_NOMATCH) return {};
     if (rc < 0) {
-      return Status::resource_exhausted("the regex gave up at byte " + std::to_string(at) + ": " +
-                                        error_text(rc));
+      return Status::resource_exhausted("the regex gave up at byte " + std::to_string(at) + ": " + error_text(rc));
     }
     const Span span{found[0], found[1]};
     // \K in a lookahead can put the end before the start; the oracle has no such matches.

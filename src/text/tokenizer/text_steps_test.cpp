@@ -14,9 +14,7 @@ using testing::ElementsAre;
 
 // ---- added tokens ----
 
-AddedToken token(TokenId id, std::string pattern) {
-  return {id, std::move(pattern), false, false, false, false};
-}
+AddedToken token(TokenId id, std::string pattern) { return {id, std::move(pattern), false, false, false, false}; }
 
 // "text|3|text": token ids between bars.
 std::string found(const AddedTokenMatcher& matcher, std::string_view text, bool skip_special = false) {
@@ -170,8 +168,7 @@ TEST(PreTokenizerTest, DigitsAndPunctuation) {
   PreTokenizer pre;
   pre.add(PreTokenizer::Split{PreTokenizer::digits_pattern().value(), SplitBehavior::contiguous, false});
   pre.add(PreTokenizer::Split{PreTokenizer::punctuation_pattern().value(), SplitBehavior::isolated, false});
-  EXPECT_THAT(pieces(pre, "a12½\U00016FF4b!+€\u061d\u166d"),
-              ElementsAre("a", "12½\U00016FF4", "b", "!", "+", "€\u061d", "\u166d"));
+  EXPECT_THAT(pieces(pre, "a12½\U00016FF4b!+€\u061d\u166d"), ElementsAre("a", "12½\U00016FF4", "b", "!", "+", "€\u061d", "\u166d"));
 }
 
 // ---- UTF-8 ----
@@ -208,8 +205,7 @@ TEST(ByteAlphabetTest, IsABijection) {
   const std::string written = byte_alphabet::encode(all);
   EXPECT_EQ(byte_alphabet::decode(written), all);
   EXPECT_EQ(byte_alphabet::encode(" \n!\xAD"), "ĠĊ!Ń");
-  for (const char* outside : {" ", "\u00ad", "\u0144", "漢"})
-    EXPECT_EQ(byte_alphabet::decode(outside), std::nullopt);
+  for (const char* outside : {" ", "\u00ad", "\u0144", "漢"}) EXPECT_EQ(byte_alphabet::decode(outside), std::nullopt);
 }
 
 }  // namespace

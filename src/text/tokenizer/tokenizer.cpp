@@ -101,12 +101,11 @@ Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, const Enco
   if (const auto bad = utf8::first_invalid(text)) {
     char byte[8];
     std::snprintf(byte, sizeof byte, "0x%02X", static_cast<unsigned>(static_cast<uint8_t>(text[*bad])));
-    return Status::invalid_argument("the text is not valid UTF-8 at byte offset " + std::to_string(*bad) +
-                                    " (" + byte + ")");
+    return Status::invalid_argument("the text is not valid UTF-8 at byte offset " + std::to_string(*bad) + " (" + byte + ")");
   }
   if (text.size() > kTextBytesMax) {
-    return Status::invalid_argument("a text of " + std::to_string(text.size()) +
-                                    " bytes is too long (at most " + std::to_string(kTextBytesMax) + ")");
+    return Status::invalid_argument("a text of " + std::to_string(text.size()) + " bytes is too long (at most " +
+                                    std::to_string(kTextBytesMax) + ")");
   }
   Run run{*parts_, !options.parse_special, {}, {}, {}, {}, {}};
   FOVEA_TRY(encode_all(run, text));

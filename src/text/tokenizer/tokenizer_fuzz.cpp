@@ -11,8 +11,7 @@
 namespace {
 
 constexpr size_t kInputBytesMax = 1 << 16;
-constexpr size_t kTextBytesMax =
-    512;  // a regex that backtracks up to its limit on each byte must still come to an end
+constexpr size_t kTextBytesMax = 512;  // a regex that backtracks up to its limit on each byte must still come to an end
 constexpr std::string_view kBorder = "\n----\n";
 
 void try_text(const fovea::Tokenizer& tokenizer, std::string_view text, const fovea::EncodeOptions& options) {

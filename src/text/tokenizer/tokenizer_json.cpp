@@ -39,14 +39,12 @@ template <typename Visit>
 Status for_each_step(const JsonField& field, const char* list_key, size_t& steps, Visit visit) {
   FOVEA_ASSIGN(const std::string type, type_of(field));
   if (type != "Sequence") {
-    if (++steps > kStepsMax)
-      return field.invalid("is one step too many (at most " + std::to_string(kStepsMax) + ")");
+    if (++steps > kStepsMax) return field.invalid("is one step too many (at most " + std::to_string(kStepsMax) + ")");
     return visit(field, type);
   }
   FOVEA_ASSIGN(const JsonField list, field.at(list_key));
   FOVEA_TRY(list.expect_array());
-  for (size_t i = 0; i < list.value().size(); ++i)
-    FOVEA_TRY(for_each_step(list.item(i), list_key, steps, visit));
+  for (size_t i = 0; i < list.value().size(); ++i) FOVEA_TRY(for_each_step(list.item(i), list_key, steps, visit));
   return {};
 }
 
@@ -119,8 +117,7 @@ Status split_merge(const JsonField& field, std::string& left, std::string& right
 Status read_merges(const JsonField& field, BpeModel& model) {
   FOVEA_TRY(field.expect_array());
   const nlohmann::json& list = field.value();
-  if (list.size() > kMergesMax)
-    return field.invalid("is too long (at most " + std::to_string(kMergesMax) + ")");
+  if (list.size() > kMergesMax) return field.invalid("is too long (at most " + std::to_string(kMergesMax) + ")");
   uint32_t rank = 0;
   std::string left, right;
   for (size_t i = 0; i < list.size(); ++i) {
@@ -158,8 +155,7 @@ Status check_model_options(const JsonField& field) {
   if (field.has("dropout")) {
     FOVEA_ASSIGN(const JsonField dropout, field.at("dropout"));
     if (!dropout.value().is_number()) return dropout.invalid("is not a number");
-    if (dropout.value().get<double>() != 0.0)
-      return dropout.unsupported("is not supported (encoding is exact)");
+    if (dropout.value().get<double>() != 0.0) return dropout.unsupported("is not supported (encoding is exact)");
   }
   return {};
 }
@@ -194,26 +190,25 @@ Status read_normalizer(const JsonField& root, Normalizer& normalizer) {
   if (!root.has("normalizer")) return {};
   FOVEA_ASSIGN(const JsonField field, root.at("normalizer"));
   size_t steps = 0;
-  return for_each_step(
-      field, "normalizers", steps, [&](const JsonField& step, const std::string& type) -> Status {
-        if (normalizer.is_byte_level()) return unsupported_type(step, "nothing may follow ByteLevel");
-        for (const auto& [name, form] : kForms) {
-          if (type == name) return normalizer.add(form), Status();
-        }
-        if (type == "ByteLevel") {
-          normalizer.add(Normalizer::ByteLevel{});
-        } else if (type == "Prepend") {
-          FOVEA_ASSIGN(std::string text, step.text("prepend"));
-          normalizer.add(Normalizer::Prepend{std::move(text)});
-        } else if (type == "Replace") {
-          FOVEA_ASSIGN(Regex pattern, read_pattern(step));
-          FOVEA_ASSIGN(std::string content, step.text("content"));
-          normalizer.add(Normalizer::Replace{std::move(pattern), std::move(content)});
-        } else {
-          return unsupported_type(step, "NFC, NFD, NFKC, NFKD, Replace, Prepend, ByteLevel and Sequence are");
-        }
-        return {};
-      });
+  return for_each_step(field, "normalizers", steps, [&](const JsonField& step, const std::string& type) -> Status {
+    if (normalizer.is_byte_level()) return unsupported_type(step, "nothing may follow ByteLevel");
+    for (const auto& [name, form] : kForms) {
+      if (type == name) return normalizer.add(form), Status();
+    }
+    if (type == "ByteLevel") {
+      normalizer.add(Normalizer::ByteLevel{});
+    } else if (type == "Prepend") {
+      FOVEA_ASSIGN(std::string text, step.text("prepend"));
+      normalizer.add(Normalizer::Prepend{std::move(text)});
+    } else if (type == "Replace") {
+      FOVEA_ASSIGN(Regex pattern, read_pattern(step));
+      FOVEA_ASSIGN(std::string content, step.text("content"));
+      normalizer.add(Normalizer::Replace{std::move(pattern), std::move(content)});
+    } else {
+      return unsupported_type(step, "NFC, NFD, NFKC, NFKD, Replace, Prepend, ByteLevel and Sequence are");
+    }
+    return {};
+  });
 }
 
 Result<SplitBehavior> read_behavior(const JsonField& step) {
@@ -243,8 +238,7 @@ Status add_pre_step(const JsonField& step, const std::string& type, PreTokenizer
   } else if (type == "Digits") {
     FOVEA_ASSIGN(const bool individual, step.boolean("individual_digits"));
     FOVEA_ASSIGN(Regex pattern, PreTokenizer::digits_pattern());
-    pre.add(
-        Split{std::move(pattern), individual ? SplitBehavior::isolated : SplitBehavior::contiguous, false});
+    pre.add(Split{std::move(pattern), individual ? SplitBehavior::isolated : SplitBehavior::contiguous, false});
   } else if (type == "Punctuation") {
     SplitBehavior behavior = SplitBehavior::isolated;
     if (step.has("behavior")) {
@@ -262,9 +256,8 @@ Status read_pre_tokenizer(const JsonField& root, bool normalized_to_bytes, PreTo
   if (root.has("pre_tokenizer")) {
     FOVEA_ASSIGN(const JsonField field, root.at("pre_tokenizer"));
     size_t steps = 0;
-    FOVEA_TRY(for_each_step(
-        field, "pretokenizers", steps,
-        [&](const JsonField& step, const std::string& type) { return add_pre_step(step, type, pre); }));
+    FOVEA_TRY(for_each_step(field, "pretokenizers", steps,
+                            [&](const JsonField& step, const std::string& type) { return add_pre_step(step, type, pre); }));
   }
   if (pre.has_byte_level() && normalized_to_bytes) {
     return Status::unsupported("pre_tokenizer: ByteLevel here and in the normalizer is not supported");
@@ -326,31 +319,28 @@ Status read_post_processor(const JsonField& root, TokenizerParts& parts) {
   FOVEA_ASSIGN(const JsonField field, root.at("post_processor"));
   size_t steps = 0;
   bool placed = false;
-  return for_each_step(
-      field, "processors", steps, [&](const JsonField& step, const std::string& type) -> Status {
-        if (type == "ByteLevel") return {};  // moves offsets, no ids
-        if (placed) return unsupported_type(step, "only one step may add tokens");
-        placed = true;
-        if (type == "TemplateProcessing") return read_template(step, parts);
-        if (type == "RobertaProcessing" || type == "BertProcessing") return read_cls_sep(step, parts);
-        return unsupported_type(
-            step, "ByteLevel, TemplateProcessing, RobertaProcessing, BertProcessing and Sequence are");
-      });
+  return for_each_step(field, "processors", steps, [&](const JsonField& step, const std::string& type) -> Status {
+    if (type == "ByteLevel") return {};  // moves offsets, no ids
+    if (placed) return unsupported_type(step, "only one step may add tokens");
+    placed = true;
+    if (type == "TemplateProcessing") return read_template(step, parts);
+    if (type == "RobertaProcessing" || type == "BertProcessing") return read_cls_sep(step, parts);
+    return unsupported_type(step, "ByteLevel, TemplateProcessing, RobertaProcessing, BertProcessing and Sequence are");
+  });
 }
 
 Status read_decoder(const JsonField& root, TokenizerParts& parts) {
   if (!root.has("decoder")) return {};
   FOVEA_ASSIGN(const JsonField field, root.at("decoder"));
   size_t steps = 0;
-  return for_each_step(field, "decoders", steps,
-                       [&](const JsonField& step, const std::string& type) -> Status {
-                         const bool first = parts.decoder == TokenizerParts::Decoder::none;
-                         if (!(first && type == "ByteLevel") && !(!first && type == "Fuse")) {
-                           return unsupported_type(step, "ByteLevel is, perhaps followed by Fuse");
-                         }
-                         parts.decoder = TokenizerParts::Decoder::byte_level;
-                         return {};
-                       });
+  return for_each_step(field, "decoders", steps, [&](const JsonField& step, const std::string& type) -> Status {
+    const bool first = parts.decoder == TokenizerParts::Decoder::none;
+    if (!(first && type == "ByteLevel") && !(!first && type == "Fuse")) {
+      return unsupported_type(step, "ByteLevel is, perhaps followed by Fuse");
+    }
+    parts.decoder = TokenizerParts::Decoder::byte_level;
+    return {};
+  });
 }
 
 // ---- added tokens ----
@@ -380,8 +370,7 @@ Result<AddedEntry> read_added_entry(const JsonField& field) {
 
 // The id must be the one the vocabulary gives, or the next free one: the package assigns ids in this way
 // whatever the file says, so any other id would be a silent disagreement.
-Status check_added_id(const JsonField& field, const AddedEntry& entry, const TokenizerParts& parts,
-                      TokenId& next) {
+Status check_added_id(const JsonField& field, const AddedEntry& entry, const TokenizerParts& parts, TokenId& next) {
   std::optional<TokenId> expected = parts.added_ids.find(entry.content);
   if (!expected) expected = parts.model.vocab().find(entry.content);
   if (!expected) {
@@ -392,8 +381,8 @@ Status check_added_id(const JsonField& field, const AddedEntry& entry, const Tok
     }
   }
   if (*expected == entry.token.id) return {};
-  return Status::invalid_argument(field.path() + ".id: " + std::to_string(entry.token.id) + " of token " +
-                                  shown(entry.content) + " should be " + std::to_string(*expected));
+  return Status::invalid_argument(field.path() + ".id: " + std::to_string(entry.token.id) + " of token " + shown(entry.content) +
+                                  " should be " + std::to_string(*expected));
 }
 
 Status match_added_tokens(const JsonField& list, std::vector<AddedEntry>& entries, TokenizerParts& parts) {
@@ -410,8 +399,7 @@ Status match_added_tokens(const JsonField& list, std::vector<AddedEntry>& entrie
     token.bytes = pattern;  // as text for now; read_tokenizer_json turns all of them into bytes
     token.special = entry.token.special;
     AddedTokenMatcher& matcher = entry.normalized ? parts.added_normalized : parts.added;
-    if (!matcher.add(std::move(entry.token)))
-      return list.invalid("holds two tokens that look like " + content);
+    if (!matcher.add(std::move(entry.token))) return list.invalid("holds two tokens that look like " + content);
   }
   return {};
 }

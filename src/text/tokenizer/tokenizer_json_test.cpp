@@ -44,8 +44,7 @@ constexpr Case kCases[] = {
     {"/model/merges/1", "\"l l l\"", "model.merges[1]: \"l l l\" is no merge"},
     {"/model/merges/1", "\"l zz\"", "model.merges[1]: the merge needs token \"zz\""},
     {"/model/merges/1", "\"l z\"", "model.merges[1]: the merge needs token \"lz\""},
-    {"/model/continuing_subword_prefix", "\"##\"",
-     "model.continuing_subword_prefix: \"##\" is not supported"},
+    {"/model/continuing_subword_prefix", "\"##\"", "model.continuing_subword_prefix: \"##\" is not supported"},
     {"/model/end_of_word_suffix", "\"</w>\"", "model.end_of_word_suffix: \"</w>\" is not supported"},
     {"/model/dropout", "0.1", "model.dropout: 0.1 is not supported"},
     {"/model/dropout", "\"x\"", "model.dropout: \"x\" is not a number"},
@@ -57,14 +56,11 @@ constexpr Case kCases[] = {
     {"/pre_tokenizer", "null", "pre_tokenizer: without ByteLevel it is not supported"},
     {"/pre_tokenizer", "{\"type\":\"Metaspace\"}", "pre_tokenizer.type: \"Metaspace\" is not supported"},
     {"/pre_tokenizer/add_prefix_space", nullptr, "pre_tokenizer.add_prefix_space: the field is missing"},
-    {"/pre_tokenizer",
-     "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(\"},\"behavior\":\"Isolated\",\"invert\":false}",
+    {"/pre_tokenizer", "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(\"},\"behavior\":\"Isolated\",\"invert\":false}",
      "pre_tokenizer.pattern.Regex: \"(\" is no usable regex: a group is not closed at character 1"},
-    {"/pre_tokenizer",
-     "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?<=a+)b\"},\"behavior\":\"Isolated\",\"invert\":false}",
+    {"/pre_tokenizer", "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?<=a+)b\"},\"behavior\":\"Isolated\",\"invert\":false}",
      "is no usable regex: lookbehind assertion is not fixed length"},
-    {"/pre_tokenizer",
-     "{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"},\"behavior\":\"Shredded\",\"invert\":false}",
+    {"/pre_tokenizer", "{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"},\"behavior\":\"Shredded\",\"invert\":false}",
      "pre_tokenizer.behavior: \"Shredded\" is no split behavior"},
     {"/pre_tokenizer", "{\"type\":\"Split\",\"pattern\":{},\"behavior\":\"Isolated\",\"invert\":false}",
      "pre_tokenizer.pattern.String: the field is missing"},
@@ -112,8 +108,7 @@ TEST(TokenizerJsonTest, BrokenTextIsRefusedWithItsPlace) {
   for (size_t cut = 0; cut < whole.size(); cut += 97) {
     const auto tokenizer = Tokenizer::parse(std::string_view(whole).substr(0, cut), "cut.json");
     ASSERT_FALSE(tokenizer.ok()) << cut;
-    EXPECT_THAT(tokenizer.status().message(),
-                AllOf(StartsWith("cut.json: not JSON: "), Not(HasSubstr("\n"))));
+    EXPECT_THAT(tokenizer.status().message(), AllOf(StartsWith("cut.json: not JSON: "), Not(HasSubstr("\n"))));
   }
   EXPECT_THAT(Tokenizer::parse("{\"a\": \"\xFF\"}", "x").status().message(), HasSubstr("not JSON"));
 }

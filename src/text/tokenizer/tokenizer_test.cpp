@@ -19,8 +19,7 @@ TEST(TokenizerTest, EncodesAndDecodes) {
   EXPECT_THAT(encode_ok(*tokenizer, "hello he"), ElementsAre(258, 'o', 259));
   EXPECT_THAT(encode_ok(*tokenizer, ""), ElementsAre());
   EXPECT_THAT(encode_ok(*tokenizer, "a<s>he<t>"), ElementsAre('a', 260, 256, 261));
-  EXPECT_THAT(encode_ok(*tokenizer, "a<s>he<t>", {.parse_special = false}),
-              ElementsAre('a', '<', 's', '>', 256, 261));
+  EXPECT_THAT(encode_ok(*tokenizer, "a<s>he<t>", {.parse_special = false}), ElementsAre('a', '<', 's', '>', 256, 261));
   const std::vector<TokenId> ids{260, 258, 'o', 259, 261};
   EXPECT_EQ(tokenizer->decode(ids), "hello he<t>");
   EXPECT_EQ(tokenizer->decode(ids, false), "<s>hello he<t>");
@@ -50,11 +49,10 @@ TEST(TokenizerTest, RefusesInvalidUtf8WithItsOffset) {
     std::string text;
     const char* offset;
   } cases[] = {
-      {"ab\xFFzz", "offset 2 (0xFF)"},      {"\x80", "offset 0 (0x80)"},
-      {"é\xC3", "offset 2 (0xC3)"},         {"a\xC0\xAF", "offset 1 (0xC0)"},
-      {"\xED\xA0\x80", "offset 0 (0xED)"},  {"ok\xF4\x90\x80\x80", "offset 2 (0xF4)"},
-      {"\xE2\x82", "offset 0 (0xE2)"},      {"<s>\xF0\x9F\x99", "offset 3"},
-      {"\xF8\x88\x80\x80\x80", "offset 0"}, {"\xE0\x80\x80", "offset 0 (0xE0)"},
+      {"ab\xFFzz", "offset 2 (0xFF)"},     {"\x80", "offset 0 (0x80)"},         {"é\xC3", "offset 2 (0xC3)"},
+      {"a\xC0\xAF", "offset 1 (0xC0)"},    {"\xED\xA0\x80", "offset 0 (0xED)"}, {"ok\xF4\x90\x80\x80", "offset 2 (0xF4)"},
+      {"\xE2\x82", "offset 0 (0xE2)"},     {"<s>\xF0\x9F\x99", "offset 3"},     {"\xF8\x88\x80\x80\x80", "offset 0"},
+      {"\xE0\x80\x80", "offset 0 (0xE0)"},
   };
   for (const auto& c : cases) {
     const auto ids = tokenizer->encode(c.text);
@@ -68,8 +66,7 @@ TEST(TokenizerTest, TemplateAddsTokensOnlyWhenAsked) {
   auto json = small_tokenizer_json();
   json["post_processor"] = {
       {"type", "TemplateProcessing"},
-      {"single",
-       {{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}}, {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
+      {"single", {{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}}, {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
       {"pair", nlohmann::json::array()},
       {"special_tokens", {{"<s>", {{"id", "<s>"}, {"ids", {260}}, {"tokens", {"<s>"}}}}}}};
   const auto tokenizer = parse_ok(json);

@@ -20,18 +20,17 @@ nlohmann::json small_tokenizer_json() {
     return nlohmann::json{{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
                           {"rstrip", false}, {"normalized", false}, {"special", special}};
   };
-  return {{"version", "1.0"},
-          {"truncation", nullptr},
-          {"padding", nullptr},
-          {"added_tokens", {added(260, "<s>", true), added(261, "<t>", false)}},
-          {"normalizer", nullptr},
-          {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}},
-          {"post_processor", nullptr},
-          {"decoder", {{"type", "ByteLevel"}}},
-          {"model",
-           {{"type", "BPE"},
-            {"vocab", vocab},
-            {"merges", nlohmann::json::parse(R"([["h","e"],["l","l"],["he","ll"],["Ġ","he"]])")}}}};
+  return {
+      {"version", "1.0"},
+      {"truncation", nullptr},
+      {"padding", nullptr},
+      {"added_tokens", {added(260, "<s>", true), added(261, "<t>", false)}},
+      {"normalizer", nullptr},
+      {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}},
+      {"post_processor", nullptr},
+      {"decoder", {{"type", "ByteLevel"}}},
+      {"model",
+       {{"type", "BPE"}, {"vocab", vocab}, {"merges", nlohmann::json::parse(R"([["h","e"],["l","l"],["he","ll"],["Ġ","he"]])")}}}};
 }
 
 std::unique_ptr<Tokenizer> parse_ok(const nlohmann::json& json) {
@@ -46,8 +45,7 @@ std::string parse_error(const nlohmann::json& json) {
   return tokenizer.ok() ? "" : tokenizer.status().message();
 }
 
-std::vector<TokenId> encode_ok(const Tokenizer& tokenizer, std::string_view text,
-                               const EncodeOptions& options) {
+std::vector<TokenId> encode_ok(const Tokenizer& tokenizer, std::string_view text, const EncodeOptions& options) {
   auto ids = tokenizer.encode(text, options);
   EXPECT_TRUE(ids.ok()) << ids.status().message();
   return ids.ok() ? std::move(ids).value() : std::vector<TokenId>{};

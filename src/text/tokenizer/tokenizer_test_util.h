@@ -13,8 +13,7 @@ namespace fovea {
 nlohmann::json small_tokenizer_json();
 
 std::unique_ptr<Tokenizer> parse_ok(const nlohmann::json& json);  // fails the test if it cannot
-std::string parse_error(const nlohmann::json& json);  // the message; fails the test if there is none
-std::vector<TokenId> encode_ok(const Tokenizer& tokenizer, std::string_view text,
-                               const EncodeOptions& options = {});
+std::string parse_error(const nlohmann::json& json);              // the message; fails the test if there is none
+std::vector<TokenId> encode_ok(const Tokenizer& tokenizer, std::string_view text, const EncodeOptions& options = {});
 
 }  // namespace fovea

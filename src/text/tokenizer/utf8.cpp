@@ -98,9 +98,7 @@ size_t append_lossy(std::string& out, std::string_view bytes, bool keep_cut) {
 namespace fovea::byte_alphabet {
 namespace {
 
-constexpr bool stands_for_itself(int b) {
-  return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || (b >= 0xAE && b <= 0xFF);
-}
+constexpr bool stands_for_itself(int b) { return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || (b >= 0xAE && b <= 0xFF); }
 
 constexpr char32_t kFirstStandIn = 0x100;
 

@@ -11,8 +11,8 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention/attention_mass.cpp"
 #define HWY_WANT_AVX3_DL
-#include "kernels/cpu/simd_targets.h"
 #include <hwy/foreach_target.h>
+#include "kernels/cpu/simd_targets.h"
 //
 #include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
@@ -20,7 +20,6 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace fovea::cpu::HWY_NAMESPACE {
-
 
 HWY_INLINE float dot(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, int n) {
   const FloatTag d;
@@ -50,8 +49,8 @@ HWY_INLINE float sum_of_exp(const float* HWY_RESTRICT scores, int count, float m
 
 // Greatest score and sum of blocks [begin, end) for query heads [head, head + heads) of one KV head; most and sum are those
 // of `head`, the next head's `stride` further.
-void score_blocks(const AttentionMassParams& p, int row, int head, int heads, int32_t begin, int32_t end,
-                  float* most, float* sum, int64_t stride) {
+void score_blocks(const AttentionMassParams& p, int row, int head, int heads, int32_t begin, int32_t end, float* most, float* sum,
+                  int64_t stride) {
   const KvView& kv = p.kv;
   const int kv_head = head / (p.num_heads / kv.kv_heads);
   const float* q = p.q + (static_cast<int64_t>(row) * p.num_heads + head) * kv.head_dim;
@@ -93,8 +92,7 @@ Status AttentionMass::prepare(const OpsLimits& limits) {
     most_.assign(floats, 0.0f);
     sum_.assign(floats, 0.0f);
   } catch (const std::bad_alloc&) {
-    return Status::resource_exhausted("attention mass: no memory for " + std::to_string(floats * 8) +
-                                      " bytes of scratch");
+    return Status::resource_exhausted("attention mass: no memory for " + std::to_string(floats * 8) + " bytes of scratch");
   }
   return {};
 }

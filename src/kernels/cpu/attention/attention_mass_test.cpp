@@ -37,8 +37,7 @@ struct Rows {
 
   template <typename Run>
   std::vector<float> run(const Run& fn) {
-    std::vector<float> mass(static_cast<size_t>(p.rows) * p.kv.kv_heads * p.max_blocks,
-                            std::numeric_limits<float>::quiet_NaN());
+    std::vector<float> mass(static_cast<size_t>(p.rows) * p.kv.kv_heads * p.max_blocks, std::numeric_limits<float>::quiet_NaN());
     p.mass = mass.data();
     fn(p);
     return mass;

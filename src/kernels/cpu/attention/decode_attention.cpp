@@ -16,25 +16,20 @@ constexpr int64_t kWaveFloats = int64_t{1} << 20;
 constexpr int64_t kWaveSpans = 4096;
 constexpr int64_t kWaveTasks = 8192;
 constexpr int kMaxStreams = 16;
-constexpr int kTasksPerThread =
-    3;                          // fewer leave threads idle at the end; more split reads that lie side by side
-constexpr int64_t kAlign = 16;  // floats in 64 bytes
+constexpr int kTasksPerThread = 3;  // fewer leave threads idle at the end; more split reads that lie side by side
+constexpr int64_t kAlign = 16;      // floats in 64 bytes
 
 constexpr int64_t aligned(int64_t floats) { return (floats + kAlign - 1) / kAlign * kAlign; }
 
 // o, m and l of `heads` heads.
-int64_t partial_floats(int64_t heads, int64_t head_dim) {
-  return aligned(heads * head_dim) + 2 * aligned(heads);
-}
+int64_t partial_floats(int64_t heads, int64_t head_dim) { return aligned(heads * head_dim) + 2 * aligned(heads); }
 
 Partial partial_at(float* memory, int64_t heads, int64_t head_dim) {
   float* m = memory + aligned(heads * head_dim);
   return {memory, m, m + aligned(heads)};
 }
 
-bool has_lists(const AttentionParams& p) {
-  return p.selection != nullptr && p.selection->kind != Selection::Kind::all;
-}
+bool has_lists(const AttentionParams& p) { return p.selection != nullptr && p.selection->kind != Selection::Kind::all; }
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -43,24 +38,21 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 Status DecodeAttention::prepare(const OpsLimits& limits, int threads) {
   FOVEA_CHECK(threads >= 1);
   if (limits.head_dim < 16 || limits.head_dim % 16 != 0) {
-    return Status::unsupported("head_dim " + std::to_string(limits.head_dim) +
-                               ": decode attention takes multiples of 16");
+    return Status::unsupported("head_dim " + std::to_string(limits.head_dim) + ": decode attention takes multiples of 16");
   }
   if (limits.kv_heads < 1 || limits.num_heads < 1 || limits.num_heads % limits.kv_heads != 0) {
-    return Status::invalid_argument("num_heads " + std::to_string(limits.num_heads) +
-                                    " is no multiple of kv_heads " + std::to_string(limits.kv_heads));
+    return Status::invalid_argument("num_heads " + std::to_string(limits.num_heads) + " is no multiple of kv_heads " +
+                                    std::to_string(limits.kv_heads));
   }
   limits_ = limits;
   const int64_t heads = limits.num_heads, d = limits.head_dim;
   const int64_t rows = aligned(heads * d), per_head = aligned(heads);
-  const int64_t scores = heads * kDecodeChunk, copy = kDecodeChunk * d,
-                results = heads * partial_floats(1, d);
+  const int64_t scores = heads * kDecodeChunk, copy = kDecodeChunk * d, results = heads * partial_floats(1, d);
   const int64_t per_worker = 3 * rows + scores + 2 * per_head + heads * kAlign + 2 * copy + results;
   worker_memory_.assign(threads * per_worker + kAlign, 0.0f);
   workers_.assign(threads, {});
   results_.clear();
-  const auto misaligned =
-      static_cast<int64_t>(reinterpret_cast<uintptr_t>(worker_memory_.data()) / sizeof(float) % kAlign);
+  const auto misaligned = static_cast<int64_t>(reinterpret_cast<uintptr_t>(worker_memory_.data()) / sizeof(float) % kAlign);
   float* at = worker_memory_.data() + (kAlign - misaligned) % kAlign;
   auto take = [&](int64_t floats) { return std::exchange(at, at + floats); };
   for (DecodeScratch& w : workers_) {
@@ -96,16 +88,13 @@ DecodeAttention::Call DecodeAttention::plan(const AttentionParams& p, int thread
   int64_t rows = 0, partitions = 0;
   for (int32_t s = 0; s < p.num_seqs && partitions < wanted; ++s) {
     for (int32_t row = p.q_indptr[s]; row < p.q_indptr[s + 1] && partitions < wanted; ++row, ++rows) {
-      if (call.shared)
-        partitions += key_set(p, row, p.seq_len[s] - (p.q_indptr[s + 1] - row), 0).partitions();
+      if (call.shared) partitions += key_set(p, row, p.seq_len[s] - (p.q_indptr[s + 1] - row), 0).partitions();
     }
     if (!call.shared) partitions = rows;
   }
-  const int64_t spans_wanted =
-      std::clamp<int64_t>(ceil_div(wanted, std::max<int64_t>(1, partitions)), 1, call.groups);
+  const int64_t spans_wanted = std::clamp<int64_t>(ceil_div(wanted, std::max<int64_t>(1, partitions)), 1, call.groups);
   call.groups_per_span = call.shared ? static_cast<int32_t>(ceil_div(call.groups, spans_wanted)) : 1;
-  call.spans_per_task =
-      call.shared ? 1 : static_cast<int32_t>(std::clamp<int64_t>(call.groups / spans_wanted, 1, kMaxStreams));
+  call.spans_per_task = call.shared ? 1 : static_cast<int32_t>(std::clamp<int64_t>(call.groups / spans_wanted, 1, kMaxStreams));
   return call;
 }
 
@@ -151,9 +140,8 @@ void DecodeAttention::add_row(const Call& call, ThreadPool& pool, int32_t seq, i
 // Puts a span into the wave; false if there is no room.
 bool DecodeAttention::add_span(const Call& call, const Span& span) {
   const int64_t partitions = span.keys.partitions();
-  const int64_t floats = partitions > 1 ? partitions * partial_floats(span.groups * call.heads_per_group,
-                                                                      call.params->kv.head_dim)
-                                        : 0;
+  const int64_t floats =
+      partitions > 1 ? partitions * partial_floats(span.groups * call.heads_per_group, call.params->kv.head_dim) : 0;
   const int64_t merges = partitions > 1 ? span.groups : 0;
   const bool fits = num_spans_ < static_cast<int64_t>(spans_.size()) &&
                     num_tasks_ + partitions <= static_cast<int64_t>(tasks_.size()) &&
@@ -191,8 +179,7 @@ void DecodeAttention::run_task(const Call& call, const Task& task, int worker) {
     const Span& span = spans_[task.span + i];
     const int64_t floats = partial_floats(span.groups * call.heads_per_group, d);
     const bool only = span.keys.partitions() == 1;
-    float* result =
-        only ? std::exchange(results, results + floats) : &partials_[span.partials + task.partition * floats];
+    float* result = only ? std::exchange(results, results + floats) : &partials_[span.partials + task.partition * floats];
     streams[i] = stream_of(call, span, task.partition, result);
   }
   attend_task({call.params, call.heads_per_group, streams, task.spans}, workers_[worker]);
@@ -203,8 +190,7 @@ void DecodeAttention::run_task(const Call& call, const Task& task, int worker) {
   }
 }
 
-DecodeStream DecodeAttention::stream_of(const Call& call, const Span& span, int32_t partition,
-                                        float* result) const {
+DecodeStream DecodeAttention::stream_of(const Call& call, const Span& span, int32_t partition, float* result) const {
   const AttentionParams& p = *call.params;
   DecodeStream s;
   s.keys = span.keys;
@@ -222,13 +208,12 @@ DecodeStream DecodeAttention::stream_of(const Call& call, const Span& span, int3
 void DecodeAttention::merge_group(const Call& call, const Task& task) {
   const Span& span = spans_[task.span];
   const int64_t d = call.params->kv.head_dim;
-  merge(call, span, task.partition,
-        partial_at(&partials_[span.partials], span.groups * call.heads_per_group, d), span.keys.partitions());
+  merge(call, span, task.partition, partial_at(&partials_[span.partials], span.groups * call.heads_per_group, d),
+        span.keys.partitions());
 }
 
 // Head group `group` of a span, from `count` partitions.
-void DecodeAttention::merge(const Call& call, const Span& span, int32_t group, const Partial& first,
-                            int64_t count) {
+void DecodeAttention::merge(const Call& call, const Span& span, int32_t group, const Partial& first, int64_t count) {
   const AttentionParams& p = *call.params;
   const int64_t d = p.kv.head_dim, offset = int64_t{group} * call.heads_per_group;
   const int64_t head = (span.group + group) * int64_t{call.heads_per_group};
@@ -236,8 +221,7 @@ void DecodeAttention::merge(const Call& call, const Span& span, int32_t group, c
   const int64_t row = int64_t{span.row} * p.num_heads + head;
   merge_partials({first.o + offset * d, first.m + offset, first.l + offset}, count,
                  partial_floats(span.groups * call.heads_per_group, d), call.heads_per_group, p.kv.head_dim,
-                 p.kv.v_scale != nullptr ? p.kv.v_scale[kv_head] : 1.0f, p.out + row * d,
-                 p.lse != nullptr ? p.lse + row : nullptr);
+                 p.kv.v_scale != nullptr ? p.kv.v_scale[kv_head] : 1.0f, p.out + row * d, p.lse != nullptr ? p.lse + row : nullptr);
 }
 
 }  // namespace fovea::cpu

@@ -28,8 +28,8 @@ class DecodeAttention {
   // What all of a call has in common.
   struct Call {
     const AttentionParams* params = nullptr;
-    bool shared = false;  // all head groups read the same positions through the same table
-    int32_t groups = 0;  // head groups of a row: its KV heads, or its query heads where each has its own list
+    bool shared = false;          // all head groups read the same positions through the same table
+    int32_t groups = 0;           // head groups of a row: its KV heads, or its query heads where each has its own list
     int32_t heads_per_group = 0;  // that share one read of K and V
     int32_t groups_per_span = 0;  // head groups that one stream walks together
     int32_t spans_per_task = 0;   // streams of one worker, one after the other

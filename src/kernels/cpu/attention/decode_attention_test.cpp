@@ -1,8 +1,8 @@
 #include "kernels/cpu/attention/decode_attention.h"
 
-#include "kernels/cpu/simd_targets.h"
 #include <gtest/gtest.h>
 #include <hwy/highway.h>
+#include "kernels/cpu/simd_targets.h"
 
 #include <cmath>
 #include <string>
@@ -32,13 +32,12 @@ void decode(const AttentionCase& c, const AttentionParams& p, int threads) {
   attention.run(p, pool_of(threads));
 }
 
-void expect_close(const AttentionProblem& problem, const std::vector<float>& want_out,
-                  const std::vector<float>& want_lse, const std::vector<float>& out,
-                  const std::vector<float>& lse) {
+void expect_close(const AttentionProblem& problem, const std::vector<float>& want_out, const std::vector<float>& want_lse,
+                  const std::vector<float>& out, const std::vector<float>& lse) {
   const AttentionCase& c = problem.shape();
   for (size_t i = 0; i < out.size(); ++i) {
-    ASSERT_NEAR(out[i], want_out[i], kTolerance) << "row " << i / c.head_dim / c.heads << " head "
-                                                 << i / c.head_dim % c.heads << " dim " << i % c.head_dim;
+    ASSERT_NEAR(out[i], want_out[i], kTolerance)
+        << "row " << i / c.head_dim / c.heads << " head " << i / c.head_dim % c.heads << " dim " << i % c.head_dim;
   }
   for (size_t i = 0; i < lse.size(); ++i) {
     if (std::isinf(want_lse[i])) {
@@ -123,8 +122,7 @@ TEST_P(DecodeAttention, LaterRowsKeysAreNotMultiplied) {
   const int64_t width = static_cast<int64_t>(c.heads) * c.head_dim;
   for (int32_t row = 0; row < problem.rows(); ++row) {
     if (problem.row_pos(row) == c.seqs[problem.row_seq(row)].len - 1) continue;
-    for (int64_t i = row * width; i < (row + 1) * width; ++i)
-      ASSERT_EQ(problem.out()[i], before[i]) << "row " << row;
+    for (int64_t i = row * width; i < (row + 1) * width; ++i) ASSERT_EQ(problem.out()[i], before[i]) << "row " << row;
   }
 }
 
@@ -135,10 +133,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, DecodeAttention, ::testing::ValuesIn(testing::at
 
 // Lengths on both sides of a partition's edge, and of several.
 TEST(DecodeAttentionLengths, PartitionEdges) {
-  for (int32_t edge : {cpu::kDecodeChunk, static_cast<int>(cpu::kDecodePartition),
-                       3 * static_cast<int>(cpu::kDecodePartition)}) {
-    AttentionProblem problem(
-        {.name = "edge", .heads = 2, .kv_heads = 1, .seqs = {{1, edge - 1}, {1, edge}, {1, edge + 1}}});
+  for (int32_t edge : {cpu::kDecodeChunk, static_cast<int>(cpu::kDecodePartition), 3 * static_cast<int>(cpu::kDecodePartition)}) {
+    AttentionProblem problem({.name = "edge", .heads = 2, .kv_heads = 1, .seqs = {{1, edge - 1}, {1, edge}, {1, edge + 1}}});
     ref::paged_attention(problem.params());
     const std::vector<float> out = problem.out(), lse = problem.lse();
     decode(problem.shape(), problem.params(), 2);

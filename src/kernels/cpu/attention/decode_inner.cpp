@@ -25,8 +25,7 @@ namespace fovea::cpu::HWY_NAMESPACE {
 
 // Classic layout: K and V of the chunk, of one KV head, as [keys, d] in scratch.
 template <typename T>
-void copy_classic(const KvView& kv, const KeyChunk& chunk, int64_t head_offset, T* HWY_RESTRICT k_copy,
-                  T* HWY_RESTRICT v_copy) {
+void copy_classic(const KvView& kv, const KeyChunk& chunk, int64_t head_offset, T* HWY_RESTRICT k_copy, T* HWY_RESTRICT v_copy) {
   const int64_t d = kv.head_dim, bs = kv.block_size;
   constexpr int64_t kX = 16 / sizeof(T);
   const T* k = static_cast<const T*>(kv.k) + head_offset;
@@ -75,8 +74,7 @@ class TaskRunner {
       current = following;
       following = next_chunk(*next);
       clear_results(current + 1, following);
-      for (int32_t g = 0; g < task_.streams[current].groups; ++g)
-        attend_group(task_.streams[current], *chunk, g, *next);
+      for (int32_t g = 0; g < task_.streams[current].groups; ++g) attend_group(task_.streams[current], *chunk, g, *next);
       if (following != current) finish(task_.streams[current]);
       std::swap(chunk, next);
     }
@@ -98,9 +96,7 @@ class TaskRunner {
     return task_.num_streams;
   }
 
-  int32_t kv_head(const DecodeStream& s, int32_t g) const {
-    return (s.head / task_.heads_per_group + g) / kv_share_;
-  }
+  int32_t kv_head(const DecodeStream& s, int32_t g) const { return (s.head / task_.heads_per_group + g) / kv_share_; }
   int32_t heads_of(const DecodeStream& s) const { return s.groups * task_.heads_per_group; }
 
   // Of streams [begin, end): those without a key.
@@ -202,8 +198,8 @@ void AttendF32(const DecodeTask& t, DecodeScratch& s) { TaskRunner<float>(t, s).
 
 // ---- Merge -------------------------------------------------------------------------------------------
 
-void MergePartials(const Partial& first, int64_t count, int64_t stride, int32_t heads, int32_t head_dim,
-                   float v_scale, float* HWY_RESTRICT out, float* HWY_RESTRICT lse) {
+void MergePartials(const Partial& first, int64_t count, int64_t stride, int32_t heads, int32_t head_dim, float v_scale,
+                   float* HWY_RESTRICT out, float* HWY_RESTRICT lse) {
   const D d;
   constexpr float kNone = -std::numeric_limits<float>::infinity();
   for (int32_t h = 0; h < heads; ++h) {
@@ -249,8 +245,8 @@ void attend_task(const DecodeTask& task, DecodeScratch& scratch) {
   }
 }
 
-void merge_partials(const Partial& first, int64_t count, int64_t stride, int32_t heads, int32_t head_dim,
-                    float v_scale, float* out, float* lse) {
+void merge_partials(const Partial& first, int64_t count, int64_t stride, int32_t heads, int32_t head_dim, float v_scale, float* out,
+                    float* lse) {
   HWY_DYNAMIC_DISPATCH(MergePartials)(first, count, stride, heads, head_dim, v_scale, out, lse);
 }
 

@@ -52,7 +52,7 @@ void attend_task(const DecodeTask& task, DecodeScratch& scratch);
 
 // Folds partitions 0..count-1, in that order, into out [heads, d] and lse [heads] (null: not wanted);
 // partition i is `stride` floats after partition i - 1. No key at all: out 0, lse -inf.
-void merge_partials(const Partial& first, int64_t count, int64_t stride, int32_t heads, int32_t head_dim,
-                    float v_scale, float* out, float* lse);
+void merge_partials(const Partial& first, int64_t count, int64_t stride, int32_t heads, int32_t head_dim, float v_scale, float* out,
+                    float* lse);
 
 }  // namespace fovea::cpu

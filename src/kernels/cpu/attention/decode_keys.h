@@ -78,9 +78,9 @@ inline KeySet key_set(const AttentionParams& p, int32_t row, int64_t pos, int32_
 // The next keys of a walk.
 struct KeyChunk {
   int32_t count = 0;
-  int64_t at[kDecodeChunk];    // element index of each key's K (HND: and of its V), of the walk's first KV
-                               // head; after the last key: the last key's
-  int64_t v_at[kDecodeChunk];  // classic layout only: of its V
+  int64_t at[kDecodeChunk];                      // element index of each key's K (HND: and of its V), of the walk's first KV
+                                                 // head; after the last key: the last key's
+  int64_t v_at[kDecodeChunk];                    // classic layout only: of its V
   int64_t line_at[kDecodeChunk * kDecodeLines];  // element index of each cache line of K (HND: and of V), one
                                                  // key's after the other's, of the keys of whole tiles
   float age[kDecodeChunk];                       // key position - query position, for ALiBi
@@ -90,8 +90,7 @@ struct KeyChunk {
 class KeyCursor {
  public:
   KeyCursor() = default;
-  KeyCursor(const AttentionParams& p, const KeySet& keys, int32_t seq, int32_t kv_head, int64_t pos,
-            int64_t first, int64_t last)
+  KeyCursor(const AttentionParams& p, const KeySet& keys, int32_t seq, int32_t kv_head, int64_t pos, int64_t first, int64_t last)
       : kv_(&p.kv),
         keys_(keys),
         slots_(p.kv.table.slots + seq * p.kv.table.seq_stride + kv_head * p.kv.table.head_stride),

@@ -86,8 +86,7 @@ HWY_INLINE void load_keys(D d, const T* first, [[maybe_unused]] const T* second,
       const hn::Rebind<T, D> dt;
       const hn::Half<decltype(dt)> half;
       a = widen(d, hn::Combine(dt, hn::LoadU(half, second), hn::LoadU(half, first)));
-      b = widen(d,
-                hn::Combine(dt, hn::LoadU(half, second + kLanes / 2), hn::LoadU(half, first + kLanes / 2)));
+      b = widen(d, hn::Combine(dt, hn::LoadU(half, second + kLanes / 2), hn::LoadU(half, first + kLanes / 2)));
     }
 #endif
   }
@@ -178,12 +177,9 @@ HWY_INLINE void store_sums(const V* HWY_RESTRICT v, float* HWY_RESTRICT scores) 
 HWY_INLINE V sums_of_4(const V* HWY_RESTRICT v) {
   const D d;
   const hn::Repartition<double, D> dd;
-  const auto ab =
-      hn::BitCast(dd, hn::Add(hn::InterleaveLower(d, v[0], v[1]), hn::InterleaveUpper(d, v[0], v[1])));
-  const auto ce =
-      hn::BitCast(dd, hn::Add(hn::InterleaveLower(d, v[2], v[3]), hn::InterleaveUpper(d, v[2], v[3])));
-  return hn::Add(hn::BitCast(d, hn::InterleaveLower(dd, ab, ce)),
-                 hn::BitCast(d, hn::InterleaveUpper(dd, ab, ce)));
+  const auto ab = hn::BitCast(dd, hn::Add(hn::InterleaveLower(d, v[0], v[1]), hn::InterleaveUpper(d, v[0], v[1])));
+  const auto ce = hn::BitCast(dd, hn::Add(hn::InterleaveLower(d, v[2], v[3]), hn::InterleaveUpper(d, v[2], v[3])));
+  return hn::Add(hn::BitCast(d, hn::InterleaveLower(dd, ab, ce)), hn::BitCast(d, hn::InterleaveUpper(dd, ab, ce)));
 }
 
 // The horizontal sums of a tile: kSums * kMerge scores, kKeys of each head, heads kDecodeChunk apart.
@@ -193,11 +189,9 @@ HWY_INLINE void store_sums(const V* HWY_RESTRICT v, float* HWY_RESTRICT scores) 
   auto at = [&](int score) { return scores + score / kKeys * kDecodeChunk + score % kKeys; };
 #if HWY_TARGET <= HWY_AVX3
   HWY_UNROLL(2)
-  for (int j = 0; j < kSums;
-       j += 8) {  // a key is two blocks here; Highway has no shuffle of blocks of two vectors
+  for (int j = 0; j < kSums; j += 8) {  // a key is two blocks here; Highway has no shuffle of blocks of two vectors
     const V x = sums_of_4(v + j), y = sums_of_4(v + j + 4);
-    const V sums =
-        hn::Add(V{_mm512_shuffle_f32x4(x.raw, y.raw, 0x88)}, V{_mm512_shuffle_f32x4(x.raw, y.raw, 0xdd)});
+    const V sums = hn::Add(V{_mm512_shuffle_f32x4(x.raw, y.raw, 0x88)}, V{_mm512_shuffle_f32x4(x.raw, y.raw, 0xdd)});
     if constexpr (kKeys >= kLanes) {
       hn::StoreU(sums, d, at(2 * j));
     } else {
@@ -216,8 +210,8 @@ HWY_INLINE void store_sums(const V* HWY_RESTRICT v, float* HWY_RESTRICT scores) 
 // scores[h][t] = q[h] . k[t] for kHeads heads and every key, a tile at a time: a key's elements are widened
 // once for all heads. Meanwhile asks for what `ahead` says (kAsk).
 template <typename T, int kHeads, bool kAsk>
-HWY_NOINLINE void score_chunk(const T* HWY_RESTRICT k, Keys keys, const float* HWY_RESTRICT q,
-                              int64_t head_dim, const Ahead<T>& ahead, float* HWY_RESTRICT scores) {
+HWY_NOINLINE void score_chunk(const T* HWY_RESTRICT k, Keys keys, const float* HWY_RESTRICT q, int64_t head_dim,
+                              const Ahead<T>& ahead, float* HWY_RESTRICT scores) {
   constexpr int kEach = kSums / kHeads;  // accumulators of a head
   constexpr int kKeys = kEach * kMerge;
   static_assert(kKeys <= kDecodeTile);
@@ -276,8 +270,7 @@ HWY_INLINE V exp2_of(V x) {
 HWY_INLINE float exp2_of(float x) { return hn::GetLane(exp2_of(hn::Set(D(), x))); }
 
 // Soft cap and ALiBi, where there are any: scores become exponents of 2.
-inline HWY_NOINLINE void bias_scores(float soft_cap, float slope, const KeyChunk& chunk,
-                              float* HWY_RESTRICT scores) {
+inline HWY_NOINLINE void bias_scores(float soft_cap, float slope, const KeyChunk& chunk, float* HWY_RESTRICT scores) {
   const D d;
   for (int32_t t = 0; t < chunk.count; t += kLanes) {
     V x = hn::Load(d, scores + t);
@@ -296,8 +289,8 @@ constexpr float kSlack = 8.0f;
 // Scores to weights 2^(x - m), for several heads at once: each is a chain of steps that alone would wait for
 // itself. `rescale` is what earlier sums are to be multiplied with; l holds a sum per lane.
 template <int kHeads>
-HWY_NOINLINE void weigh_scores(int32_t count, float* HWY_RESTRICT scores, float* HWY_RESTRICT m,
-                               float* HWY_RESTRICT l, float* HWY_RESTRICT rescale) {
+HWY_NOINLINE void weigh_scores(int32_t count, float* HWY_RESTRICT scores, float* HWY_RESTRICT m, float* HWY_RESTRICT l,
+                               float* HWY_RESTRICT rescale) {
   const D d;
   constexpr float kNone = -std::numeric_limits<float>::infinity();
   V most[kHeads], excess = hn::Set(d, kNone);
@@ -337,8 +330,8 @@ HWY_NOINLINE void weigh_scores(int32_t count, float* HWY_RESTRICT scores, float*
 // says (kAsk).
 template <typename T, int kHeads, int kVectors, bool kAsk>
 HWY_NOINLINE void add_values(const T* HWY_RESTRICT v, Keys keys, const float* HWY_RESTRICT weights,
-                             const float* HWY_RESTRICT rescale, int64_t head_dim, const Ahead<T>& ahead,
-                             int64_t element, float* HWY_RESTRICT o) {
+                             const float* HWY_RESTRICT rescale, int64_t head_dim, const Ahead<T>& ahead, int64_t element,
+                             float* HWY_RESTRICT o) {
   const D d;
   V acc[kHeads * kVectors];
   HWY_UNROLL(4)
@@ -379,8 +372,8 @@ HWY_NOINLINE void add_values(const T* HWY_RESTRICT v, Keys keys, const float* HW
 }
 
 template <typename T, int kHeads, bool kAsk>
-void add_values_all(const T* v, Keys keys, const float* weights, const float* rescale, int64_t head_dim,
-                    const Ahead<T>& ahead, float* o) {
+void add_values_all(const T* v, Keys keys, const float* weights, const float* rescale, int64_t head_dim, const Ahead<T>& ahead,
+                    float* o) {
   int64_t e = 0;
   if constexpr (kSlabPairs == 2) {
     for (; e + 2 * kPair <= head_dim; e += 2 * kPair) {

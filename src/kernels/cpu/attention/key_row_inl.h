@@ -9,9 +9,9 @@
 #include <cstring>
 
 #include <hwy/highway.h>
+#include "kernels/common/hash_rotation.h"
 #include "kernels/cpu/elementwise/elementwise_inl.h"
 #include "kernels/ops/attention.h"
-#include "kernels/common/hash_rotation.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fovea::cpu::HWY_NAMESPACE {
@@ -20,8 +20,7 @@ namespace fovea::cpu::HWY_NAMESPACE {
 // bytes, bs tokens apart.
 HWY_INLINE void load_key_row(const KvView& kv, int64_t slot, int head, int64_t in_block, float* HWY_RESTRICT key) {
   const int64_t element = static_cast<int64_t>(dtype_bytes(kv.dtype));
-  const uint8_t* base =
-      static_cast<const uint8_t*>(kv.k) + (slot * kv.block_stride + head * kv.head_stride) * element;
+  const uint8_t* base = static_cast<const uint8_t*>(kv.k) + (slot * kv.block_stride + head * kv.head_stride) * element;
   if (kv.layout == KvLayout::hnd) return widen(base + in_block * kv.head_dim * element, kv.dtype, kv.head_dim, key);
   HWY_ALIGN uint8_t row[kMaxHeadDim * sizeof(float)];
   const int64_t pieces = kv.head_dim * element / 16;

@@ -15,9 +15,9 @@
 #include <numbers>
 
 #include "base/check.h"
+#include "kernels/common/convert.h"
 #include "kernels/cpu/attention/prefill_amx.h"
 #include "kernels/cpu/attention/prefill_scratch.h"
-#include "kernels/common/convert.h"
 
 // The attributes and not the unit's flags: what the unit shares with others (inline functions, templates)
 // stays runnable on any CPU. AMX itself needs none.
@@ -39,7 +39,7 @@ constexpr int32_t kBlock = 32;      // keys: two tiles one above the other; the 
 constexpr int32_t kBlocks = kTileKeys / kBlock;
 constexpr int32_t kLanes = kPrefillAmxLanes;
 constexpr int32_t kTileHalves = 512;  // bf16 elements of a tile
-constexpr float kNoMax = -3e38f;  // of a lane that has seen no key: finite, so that differences are not NaN
+constexpr float kNoMax = -3e38f;      // of a lane that has seen no key: finite, so that differences are not NaN
 // A maximum is raised only where it grew by more than this: weights up to 2^8 lose nothing in floating point,
 // and o is rescaled seldom.
 constexpr float kSlack = 8.0f;
@@ -98,8 +98,7 @@ inline __m512 exp2_ps(__m512 x) {
 
 inline __m512 tanh_ps(__m512 x) {
   const __m512 one = _mm512_set1_ps(1.0f);
-  const __m512 e =
-      exp2_ps(_mm512_mul_ps(_mm512_abs_ps(x), _mm512_set1_ps(-2.0f * std::numbers::log2e_v<float>)));
+  const __m512 e = exp2_ps(_mm512_mul_ps(_mm512_abs_ps(x), _mm512_set1_ps(-2.0f * std::numbers::log2e_v<float>)));
   const __m512 t = _mm512_div_ps(_mm512_sub_ps(one, e), _mm512_add_ps(one, e));
   const __m512i sign = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(INT32_MIN));
   return _mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(t), sign));
@@ -135,8 +134,7 @@ void convert_v(const KvView& kv, const KeyRun& run, int32_t i, uint16_t* to) {
 
 // Finds or converts keys [begin, end) of 16 that start at key `first` of the list. Only blocks that hold one
 // of them are read; of these, K in place may bring keys that no row sees: what comes of it is masked.
-void gather_chunk(const TileJob& job, int64_t base, int64_t first, int64_t begin, int64_t end,
-                  const Scratch& w, KeyTile* tile) {
+void gather_chunk(const TileJob& job, int64_t base, int64_t first, int64_t begin, int64_t end, const Scratch& w, KeyTile* tile) {
   const KvView& kv = job.params->kv;
   const int32_t wide = wide_dim(kv.head_dim);
   const bool direct = kv.dtype == DType::bf16 && kv.layout == KvLayout::hnd && wide == kv.head_dim;
@@ -147,8 +145,7 @@ void gather_chunk(const TileJob& job, int64_t base, int64_t first, int64_t begin
   for (KeyRun run; runs.next(&run);) {
     const int64_t j = run.index - base;
     const int64_t chunk_offset = run.offset - (run.index - first);
-    const bool in_place =
-        direct && run.n == end - begin && chunk_offset >= 0 && chunk_offset + 16 <= kv.block_size;
+    const bool in_place = direct && run.n == end - begin && chunk_offset >= 0 && chunk_offset + 16 <= kv.block_size;
     if (in_place) {
       tile->k[c] = static_cast<const uint16_t*>(kv.k) + run.base + chunk_offset * kv.head_dim;
       tile->k_stride[c] = kv.head_dim * 2;
@@ -156,8 +153,7 @@ void gather_chunk(const TileJob& job, int64_t base, int64_t first, int64_t begin
     for (int32_t i = 0; i < run.n; ++i) {
       if (!in_place) convert_k(kv, run, i, w.k_rows + (j + i) * wide);
       if (direct) {
-        tile->v[j + i] =
-            static_cast<const uint16_t*>(kv.v) + run.base + (run.offset + i) * static_cast<int64_t>(wide);
+        tile->v[j + i] = static_cast<const uint16_t*>(kv.v) + run.base + (run.offset + i) * static_cast<int64_t>(wide);
       } else {
         convert_v(kv, run, i, w.v_rows + (j + i) * wide);
         tile->v[j + i] = w.v_rows + (j + i) * wide;
@@ -167,8 +163,7 @@ void gather_chunk(const TileJob& job, int64_t base, int64_t first, int64_t begin
   }
 }
 
-void gather_tile(const TileJob& job, int64_t base, int64_t begin, int64_t end, const Scratch& w,
-                 KeyTile* tile) {
+void gather_tile(const TileJob& job, int64_t base, int64_t begin, int64_t end, const Scratch& w, KeyTile* tile) {
   const int64_t first_block = (begin - base) / kBlock, stop_block = (end - base + kBlock - 1) / kBlock;
   for (int64_t j = first_block * kBlock; j < stop_block * kBlock; ++j) tile->v[j] = w.zero_row;
   for (int64_t first = base + first_block * kBlock; first < base + stop_block * kBlock; first += 16) {
@@ -403,8 +398,7 @@ void load_queries(const TileJob& job, int32_t padded, const Scratch& w) {
     const int64_t row = job.row + lane / job.heads;
     const float* from = p.q + (row * p.num_heads + job.head + lane % job.heads) * dim;
     for (int32_t i = 0; i < wide; ++i) {
-      const int64_t tile =
-          (static_cast<int64_t>(lane / kPanel) * (wide / 32) + i / 32) * 2 + lane % kPanel / 16;
+      const int64_t tile = (static_cast<int64_t>(lane / kPanel) * (wide / 32) + i / 32) * 2 + lane % kPanel / 16;
       const int64_t at = tile * kTileHalves + i % 32 / 2 * 32 + lane % 16 * 2 + i % 2;
       w.q[at] = lane < lanes && i < dim ? f32_to_bf16(from[i] * scale) : 0;
     }
@@ -416,8 +410,7 @@ void load_queries(const TileJob& job, int32_t padded, const Scratch& w) {
 
 // One key tile against every panel. The tile products of the next panel's scores stand among the exponentials
 // of this one's, so that the two units work at the same time.
-void attend_tile(const TileJob& job, const Scratch& w, const KeyTile& tile, int64_t base, int32_t padded,
-                 bool exact) {
+void attend_tile(const TileJob& job, const Scratch& w, const KeyTile& tile, int64_t base, int32_t padded, bool exact) {
   const AttentionParams& p = *job.params;
   const int32_t wide = wide_dim(p.kv.head_dim);
   const auto view = [&](int32_t lane) { return panel_of(w.lanes, lane, kPanel, base, kTileKeys); };

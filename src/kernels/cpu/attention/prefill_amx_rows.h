@@ -38,8 +38,7 @@ inline void convert_row(const void* data, DType dtype, int64_t at, int32_t dim, 
 }
 
 inline uint16_t element_bf16(const void* data, DType dtype, int64_t at) {
-  return dtype == DType::bf16 ? static_cast<const uint16_t*>(data)[at]
-                              : f32_to_bf16(load_as_f32(data, dtype, at));
+  return dtype == DType::bf16 ? static_cast<const uint16_t*>(data)[at] : f32_to_bf16(load_as_f32(data, dtype, at));
 }
 
 inline void convert_k(const KvView& kv, const KeyRun& run, int32_t i, uint16_t* to) {

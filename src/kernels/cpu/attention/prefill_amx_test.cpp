@@ -53,9 +53,8 @@ TEST_P(PrefillAmx, EqualsTheReference) {
     if (exact_inputs) round_queries(problem);
     ref::paged_attention(problem.params());
     const std::vector<float> out = problem.out(), lse = problem.lse();
-    const auto tolerance = exact_inputs
-                               ? testing::Tolerance{kWeightTolerance * most, testing::kFloat32Tolerance}
-                               : testing::Tolerance{kBf16Tolerance * most, kBf16Tolerance};
+    const auto tolerance = exact_inputs ? testing::Tolerance{kWeightTolerance * most, testing::kFloat32Tolerance}
+                                        : testing::Tolerance{kBf16Tolerance * most, kBf16Tolerance};
     for (const cpu::PrefillEngine* engine : engines()) {
       SCOPED_TRACE(engine->name);
       std::fill(problem.out().begin(), problem.out().end(), NAN);

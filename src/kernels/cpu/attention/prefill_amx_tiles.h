@@ -45,8 +45,7 @@ struct Tile {
 inline thread_local Tile tiles[8];
 
 inline void load(int t, const void* from, int64_t stride) {
-  for (int r = 0; r < 16; ++r)
-    std::memcpy(tiles[t].bytes[r], static_cast<const char*>(from) + r * stride, 64);
+  for (int r = 0; r < 16; ++r) std::memcpy(tiles[t].bytes[r], static_cast<const char*>(from) + r * stride, 64);
 }
 inline void store(int t, void* to, int64_t stride) {
   for (int r = 0; r < 16; ++r) std::memcpy(static_cast<char*>(to) + r * stride, tiles[t].bytes[r], 64);
@@ -85,8 +84,7 @@ inline void dot(int c, int a, int b) {
 
 }  // namespace fovea::cpu::amx_emulation
 
-#define FOVEA_TILE_CONFIG() \
-  std::memset(::fovea::cpu::amx_emulation::tiles, 0xff, sizeof(::fovea::cpu::amx_emulation::tiles))
+#define FOVEA_TILE_CONFIG() std::memset(::fovea::cpu::amx_emulation::tiles, 0xff, sizeof(::fovea::cpu::amx_emulation::tiles))
 #define FOVEA_TILE_RELEASE() FOVEA_TILE_CONFIG()
 #define FOVEA_TILE_ZERO(t) std::memset(&::fovea::cpu::amx_emulation::tiles[t], 0, 1024)
 #define FOVEA_TILE_LOAD(t, from, stride) ::fovea::cpu::amx_emulation::load(t, from, stride)

@@ -4,9 +4,9 @@
 #include <new>
 
 #include "base/check.h"
-#include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/attention/prefill_amx.h"
 #include "kernels/cpu/attention/prefill_f32.h"
+#include "kernels/cpu/cpu_features.h"
 
 namespace fovea::cpu {
 namespace {
@@ -37,8 +37,7 @@ Status PrefillAttention::prepare(const OpsLimits& limits, int threads, const Pre
                                     ": attention takes multiples of 16 up to 256");
   }
   if (limits.max_rows < 1) {
-    return Status::invalid_argument("max_rows is " + std::to_string(limits.max_rows) +
-                                    ": at least 1 is needed");
+    return Status::invalid_argument("max_rows is " + std::to_string(limits.max_rows) + ": at least 1 is needed");
   }
   FOVEA_CHECK(threads >= 1);
   limits_ = limits;
@@ -48,8 +47,7 @@ Status PrefillAttention::prepare(const OpsLimits& limits, int threads, const Pre
   const size_t bytes = worker_floats_ * sizeof(float) * static_cast<size_t>(threads);
   scratch_.reset(static_cast<float*>(std::aligned_alloc(kAlign, bytes)));
   if (scratch_ == nullptr) {
-    return Status::resource_exhausted("prefill attention needs " + std::to_string(bytes) +
-                                      " bytes of scratch");
+    return Status::resource_exhausted("prefill attention needs " + std::to_string(bytes) + " bytes of scratch");
   }
   std::fill_n(scratch_.get(), bytes / sizeof(float), 0.0f);
   tiles_.resize(static_cast<size_t>(limits.max_rows));

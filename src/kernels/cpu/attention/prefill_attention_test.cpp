@@ -59,8 +59,7 @@ TEST(PrefillAttentionSelection, EveryUnitIsDenseBitForBit) {
 }
 
 TEST(PrefillAttentionScales, MultiplyScoresAndValues) {
-  AttentionProblem problem({.name = "scaled", .seqs = {{20, 150}}}),
-      want({.name = "scaled", .seqs = {{20, 150}}});
+  AttentionProblem problem({.name = "scaled", .seqs = {{20, 150}}}), want({.name = "scaled", .seqs = {{20, 150}}});
   const float k_scale[] = {2.0f, 0.5f}, v_scale[] = {3.0f, 0.25f};
   for (AttentionProblem* p : {&problem, &want}) {
     p->params().kv.k_scale = k_scale;

@@ -1,8 +1,7 @@
 // Lanes of a vector are query rows: S^T = K Q^T and O^T += V^T P^T both broadcast one element of K or V and
 // multiply it with rows side by side. So a row maximum is a vertical maximum, K and V need no transpose, and
 // a lane's arithmetic cannot depend on its neighbours.
-#define HWY_DISABLED_TARGETS \
-  (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)  // vectors stand in arrays
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)  // vectors stand in arrays
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention/prefill_f32.cpp"
@@ -27,8 +26,7 @@ constexpr int32_t kTileKeys = 128;
 // Elements between packed keys: constant, so that every broadcast has an immediate offset; an odd number of
 // cache lines, so that the rows spread over the sets of L1.
 constexpr int32_t kKeyStride = 272;
-constexpr float kNoMax =
-    -3e38f;  // running maximum of a row that has seen no key: finite, so that differences are not NaN
+constexpr float kNoMax = -3e38f;  // running maximum of a row that has seen no key: finite, so that differences are not NaN
 
 // Scratch of one worker. Lanes are stored panel by panel.
 struct F32Scratch {
@@ -146,8 +144,8 @@ bool has_nonfinite(const float* v, int64_t begin, int64_t end, int32_t dim) {
 
 // s[j] = q . k[j] for keys [j0, j1), widened to whole micro-tiles: what that adds is masked later.
 template <int C>
-HWY_NOINLINE void score(const float* HWY_RESTRICT q, const float* HWY_RESTRICT k, int32_t j0, int32_t j1,
-                        int32_t dim, float* HWY_RESTRICT s) {
+HWY_NOINLINE void score(const float* HWY_RESTRICT q, const float* HWY_RESTRICT k, int32_t j0, int32_t j1, int32_t dim,
+                        float* HWY_RESTRICT s) {
   const D d;
   for (int32_t j = j0 / kKeys * kKeys; j < j1; j += kKeys) {
     V acc[kKeys][C];
@@ -171,8 +169,8 @@ HWY_NOINLINE void score(const float* HWY_RESTRICT q, const float* HWY_RESTRICT k
 
 // o[i] += sum over keys [j0, j1) of v[j][i] * p[j].
 template <int C>
-HWY_NOINLINE void accumulate(const float* HWY_RESTRICT p, const float* HWY_RESTRICT v, int32_t j0, int32_t j1,
-                             int32_t dim, float* HWY_RESTRICT o) {
+HWY_NOINLINE void accumulate(const float* HWY_RESTRICT p, const float* HWY_RESTRICT v, int32_t j0, int32_t j1, int32_t dim,
+                             float* HWY_RESTRICT o) {
   const D d;
   for (int32_t i = 0; i < dim; i += kKeys) {
     V acc[kKeys][C];
@@ -195,8 +193,7 @@ HWY_NOINLINE void accumulate(const float* HWY_RESTRICT p, const float* HWY_RESTR
 
 // The same sum, lane by lane over the keys that each lane sees: a NaN in a key of weight 0 is never
 // multiplied. Slow, and bit for bit the sum above where all is finite.
-void accumulate_exact(const float* p, const float* v, const int64_t* lo, const int64_t* hi, int64_t base,
-                      int32_t dim, float* o) {
+void accumulate_exact(const float* p, const float* v, const int64_t* lo, const int64_t* hi, int64_t base, int32_t dim, float* o) {
   const hn::CappedTag<float, 1> d1;
   for (int32_t lane = 0; lane < kPanel; ++lane) {
     const auto begin = std::clamp<int64_t>(lo[lane] - base, 0, kTileKeys);

@@ -51,9 +51,7 @@ int32_t cut_rows(const AttentionParams& p, int32_t tile_rows, RowTile* tiles) {
 KeyList select_keys(const Selection* s, int32_t row, int32_t kv_head, int32_t head) {
   KeyList keys;
   if (dense(s)) return keys;
-  const int32_t group = s->heads == HeadGroups::all           ? 0
-                        : s->heads == HeadGroups::per_kv_head ? kv_head
-                                                              : head;
+  const int32_t group = s->heads == HeadGroups::all ? 0 : s->heads == HeadGroups::per_kv_head ? kv_head : head;
   FOVEA_CHECK(row < s->rows && group < s->groups);
   const int64_t list = static_cast<int64_t>(row) * s->groups + group;
   keys.tokens_per_unit = s->tokens_per_unit;
@@ -82,9 +80,8 @@ PrefillPlan plan_prefill(const AttentionParams& p, int32_t max_lanes, int32_t th
     tile_rows = div_up(tile_rows, 2);
   }
   plan.tiles = cut_rows(p, tile_rows, tiles);
-  std::sort(tiles, tiles + plan.tiles, [](const RowTile& a, const RowTile& b) {
-    return a.keys != b.keys ? a.keys > b.keys : a.row < b.row;
-  });
+  std::sort(tiles, tiles + plan.tiles,
+            [](const RowTile& a, const RowTile& b) { return a.keys != b.keys ? a.keys > b.keys : a.row < b.row; });
   plan.tasks = plan.tiles * units;
   return plan;
 }
@@ -157,8 +154,7 @@ void store_results(const TileJob& job, const LaneResults& r) {
     const float scale = empty ? 0.0f : v_scale / r.l[lane];
     for (int32_t i = 0; i < dim; ++i) p.out[at * dim + i] = o[static_cast<int64_t>(i) * r.panel] * scale;
     if (p.lse == nullptr) continue;
-    p.lse[at] = empty ? -std::numeric_limits<float>::infinity()
-                      : r.m[lane] * std::numbers::ln2_v<float> + std::log(r.l[lane]);
+    p.lse[at] = empty ? -std::numeric_limits<float>::infinity() : r.m[lane] * std::numbers::ln2_v<float> + std::log(r.l[lane]);
   }
 }
 

@@ -50,19 +50,8 @@ inline std::vector<AttentionCase> prefill_cases() {
     if (!kSanitized || ++index % 3 == 0) add(c);
   }
   add({.name = "tiles", .heads = 8, .kv_heads = 2, .seqs = {{130, 259}, {57, 57}}});
-  add({.name = "tiles_d128",
-       .heads = 3,
-       .kv_heads = 1,
-       .head_dim = 128,
-       .seqs = {{140, 385}},
-       .dtype = DType::f32});
-  add({.name = "tiles_masks",
-       .heads = 4,
-       .kv_heads = 2,
-       .seqs = {{111, 300}},
-       .soft_cap = 3.0f,
-       .window = 140,
-       .alibi = true});
+  add({.name = "tiles_d128", .heads = 3, .kv_heads = 1, .head_dim = 128, .seqs = {{140, 385}}, .dtype = DType::f32});
+  add({.name = "tiles_masks", .heads = 4, .kv_heads = 2, .seqs = {{111, 300}}, .soft_cap = 3.0f, .window = 140, .alibi = true});
   add({.name = "group_130", .heads = 130, .kv_heads = 1, .seqs = {{3, 140}}});
   add({.name = "xattention",
        .seqs = {{256, 384}},
@@ -71,17 +60,11 @@ inline std::vector<AttentionCase> prefill_cases() {
        .tokens_per_unit = 128,
        .rows_per_list = 128,
        .keep = 0.6});
-  add({.name = "tiles_list",
-       .heads = 8,
-       .seqs = {{70, 700}},
-       .select = true,
-       .rows_per_list = 50,
-       .keep = 0.5});
+  add({.name = "tiles_list", .heads = 8, .seqs = {{70, 700}}, .select = true, .rows_per_list = 50, .keep = 0.5});
   return cases;
 }
 
-inline Status prepare(cpu::PrefillAttention& attention, const AttentionProblem& problem, int threads,
-                      const PrefillEngine& engine) {
+inline Status prepare(cpu::PrefillAttention& attention, const AttentionProblem& problem, int threads, const PrefillEngine& engine) {
   OpsLimits limits;
   limits.max_rows = std::max(1, problem.rows());
   limits.head_dim = problem.shape().head_dim;
@@ -95,8 +78,8 @@ inline void run(AttentionProblem& problem, ThreadPool& pool, const PrefillEngine
 }
 
 // Out and lse of the problem against what they should be.
-inline void expect_near(AttentionProblem& problem, const std::vector<float>& want_out,
-                        const std::vector<float>& want_lse, Tolerance tolerance = Tolerance()) {
+inline void expect_near(AttentionProblem& problem, const std::vector<float>& want_out, const std::vector<float>& want_lse,
+                        Tolerance tolerance = Tolerance()) {
   const std::vector<float>&out = problem.out(), &lse = problem.lse();
   const int64_t d = problem.shape().head_dim;
   for (size_t i = 0; i < out.size(); ++i) {
@@ -106,8 +89,7 @@ inline void expect_near(AttentionProblem& problem, const std::vector<float>& wan
     if (std::isinf(want_lse[i])) {
       ASSERT_EQ(lse[i], want_lse[i]) << "(row, head) " << i;
     } else {
-      ASSERT_NEAR(lse[i], want_lse[i], tolerance.lse * std::max(1.0f, std::abs(want_lse[i])))
-          << "(row, head) " << i;
+      ASSERT_NEAR(lse[i], want_lse[i], tolerance.lse * std::max(1.0f, std::abs(want_lse[i]))) << "(row, head) " << i;
     }
   }
 }
@@ -120,9 +102,7 @@ inline float largest_value(const AttentionProblem& problem) {
   return most;
 }
 
-inline bool same_bits(const float* a, const float* b, size_t n) {
-  return n == 0 || std::memcmp(a, b, n * sizeof(float)) == 0;
-}
+inline bool same_bits(const float* a, const float* b, size_t n) { return n == 0 || std::memcmp(a, b, n * sizeof(float)) == 0; }
 
 // The rows [first, end) of a problem as a call of their own.
 struct Chunk {
@@ -139,8 +119,7 @@ struct Chunk {
     }
     params.q_indptr = indptr.data();
     params.seq_len = len.data();
-    if (params.selection != nullptr && params.selection->kind != Selection::Kind::all)
-      cut_selection(first, end);
+    if (params.selection != nullptr && params.selection->kind != Selection::Kind::all) cut_selection(first, end);
   }
   Chunk(const Chunk&) = delete;
 
@@ -179,8 +158,7 @@ inline void expect_no_later_keys(const AttentionCase& c, const PrefillEngine& en
   const int64_t width = static_cast<int64_t>(c.heads) * c.head_dim;
   for (int32_t last = 1; last <= 2; ++last) {  // first the last row's key, then the last two rows'
     for (int32_t s = 0; s < static_cast<int32_t>(c.seqs.size()); ++s) {
-      if (c.seqs[s].rows >= last)
-        problem.write_token(s, c.seqs[s].len - last, NAN, last == 1 ? NAN : INFINITY);
+      if (c.seqs[s].rows >= last) problem.write_token(s, c.seqs[s].len - last, NAN, last == 1 ? NAN : INFINITY);
     }
     run(problem, pool, engine);
     for (int32_t row = 0; row < problem.rows(); ++row) {

@@ -22,8 +22,8 @@
 #define FOVEA_RAGGED_ATTENTION_SHARED
 namespace fovea::cpu {
 
-constexpr int32_t kRaggedRows = 48;   // rows of a job: what three vectors of 16 lanes hold
-constexpr int32_t kRaggedKeys = 128;  // keys whose scores are held at once
+constexpr int32_t kRaggedRows = 48;     // rows of a job: what three vectors of 16 lanes hold
+constexpr int32_t kRaggedKeys = 128;    // keys whose scores are held at once
 constexpr float kRaggedNoMax = -3e38f;  // running maximum of a row that has seen no key: differences are not NaN
 
 // Rows of one sequence and one head.
@@ -44,7 +44,7 @@ struct RaggedScratch {
 };
 inline RaggedScratch carve_ragged(ScratchCarver& c, int64_t k_dim, int64_t v_dim) {
   return {c.floats(k_dim * kRaggedRows), c.floats(v_dim * kRaggedRows), c.floats(int64_t{kRaggedKeys} * kRaggedRows),
-          c.floats(kRaggedRows), c.floats(kRaggedRows), c.floats(kRaggedRows)};
+          c.floats(kRaggedRows),         c.floats(kRaggedRows),         c.floats(kRaggedRows)};
 }
 
 }  // namespace fovea::cpu
@@ -62,8 +62,14 @@ static_assert(kRaggedRows % kPanel == 0 && kRaggedKeys % kTile == 0);
 class RaggedRunner {
  public:
   RaggedRunner(const RaggedJob& job, const RaggedScratch& s)
-      : job_(job), p_(*job.params), s_(s), k_dim_(p_.k_dim), dim_(p_.k_dim + p_.shared_dim), v_dim_(p_.v_dim),
-        panels_((job.rows + kPanel - 1) / kPanel), first_key_(p_.kv_indptr[job.seq]) {}
+      : job_(job),
+        p_(*job.params),
+        s_(s),
+        k_dim_(p_.k_dim),
+        dim_(p_.k_dim + p_.shared_dim),
+        v_dim_(p_.v_dim),
+        panels_((job.rows + kPanel - 1) / kPanel),
+        first_key_(p_.kv_indptr[job.seq]) {}
 
   void run() {
     load_queries();
@@ -147,14 +153,16 @@ class RaggedRunner {
       const auto score_at = [&](int32_t j) HWY_ATTR { return s_.s + j * kPanel + c * kVec; };
       V top = old;
       for (int32_t j = 0; j < count; ++j) {
-        const V s = hn::IfThenElse(hn::Lt(hn::Set(d, static_cast<float>(j)), seen), hn::Load(d, score_at(j)), hn::Set(d, kRaggedNoMax));
+        const V s =
+            hn::IfThenElse(hn::Lt(hn::Set(d, static_cast<float>(j)), seen), hn::Load(d, score_at(j)), hn::Set(d, kRaggedNoMax));
         hn::Store(s, d, score_at(j));
         top = hn::Max(top, s);
       }
       const V rescale = exp2_of(hn::Sub(old, top));
       V sum = hn::Mul(hn::Load(d, s_.l + lane), rescale);
       for (int32_t j = 0; j < count; ++j) {
-        const V w = hn::IfThenElseZero(hn::Lt(hn::Set(d, static_cast<float>(j)), seen), exp2_of(hn::Sub(hn::Load(d, score_at(j)), top)));
+        const V w =
+            hn::IfThenElseZero(hn::Lt(hn::Set(d, static_cast<float>(j)), seen), exp2_of(hn::Sub(hn::Load(d, score_at(j)), top)));
         sum = hn::Add(sum, w);
         hn::Store(w, d, score_at(j));
       }

@@ -41,7 +41,8 @@ TEST_P(RaggedAttention, EqualsTheReferenceOnEveryTarget) {
         } else {
           ASSERT_NEAR(*problem.lse(row, h), *want.lse(row, h), 1e-5f * std::max(1.0f, std::abs(*want.lse(row, h))));
         }
-        for (int32_t i = 0; i < GetParam().v_dim; ++i) ASSERT_NEAR(problem.out(row, h)[i], want.out(row, h)[i], 2e-5f) << "row " << row;
+        for (int32_t i = 0; i < GetParam().v_dim; ++i)
+          ASSERT_NEAR(problem.out(row, h)[i], want.out(row, h)[i], 2e-5f) << "row " << row;
       }
     }
   });

@@ -72,7 +72,8 @@ HWY_INLINE V piece_of(const float* const* keys, int32_t j, int32_t i) {
 // kLanes keys to one vector's width of a panel. (Prefetching the keys after them gained nothing.)
 HWY_INLINE void pack_keys(const float* const* keys, int32_t dim, float* panel) {
   for (int32_t i = 0; i < dim; i += 4)
-    transpose_4(piece_of(keys, 0, i), piece_of(keys, 1, i), piece_of(keys, 2, i), piece_of(keys, 3, i), panel + int64_t{i} * kPanel);
+    transpose_4(piece_of(keys, 0, i), piece_of(keys, 1, i), piece_of(keys, 2, i), piece_of(keys, 3, i),
+                panel + int64_t{i} * kPanel);
 }
 
 // The same for narrow types: pieces are staged and widened.
@@ -124,9 +125,14 @@ void pack_panel_of(const IndexKeysView& view, int32_t seq, int32_t first, int32_
 // Keys [first, first + keys) of a sequence, and their scales in fp8.
 inline void pack_panel(const IndexKeysView& view, int32_t seq, int32_t first, int32_t keys, float* panel, float* scales) {
   switch (view.precision) {
-    case IndexPrecision::exact: pack_panel_of<float>(view, seq, first, keys, panel); return;
-    case IndexPrecision::bf16: pack_panel_of<hwy::bfloat16_t>(view, seq, first, keys, panel); return;
-    case IndexPrecision::fp8: break;
+    case IndexPrecision::exact:
+      pack_panel_of<float>(view, seq, first, keys, panel);
+      return;
+    case IndexPrecision::bf16:
+      pack_panel_of<hwy::bfloat16_t>(view, seq, first, keys, panel);
+      return;
+    case IndexPrecision::fp8:
+      break;
   }
   pack_panel_of<uint8_t>(view, seq, first, keys, panel);
   for (int32_t i = 0; i < kPanel; ++i) scales[i] = i < keys ? view.scale[index_slot(view, seq, first + i)] : 0.0f;

@@ -40,12 +40,12 @@ int32_t heads_at_once(int32_t padded) { return std::min(padded, kTileRows); }
 int32_t tokens_at_once(int32_t padded) { return kTileRows / heads_at_once(padded); }
 
 struct Tile {
-  const float* q;      // [dim][rows of the tile]
+  const float* q;        // [dim][rows of the tile]
   const float* weights;  // [rows of the tile]
-  const float* panel;  // [dim][kPanel]
+  const float* panel;    // [dim][kPanel]
   int32_t dim;
-  bool first;          // of the token's groups of heads: scores start at 0
-  float* scores;       // [tokens][kPanel]
+  bool first;     // of the token's groups of heads: scores start at 0
+  float* scores;  // [tokens][kPanel]
 };
 
 // Not Max, of which one cannot say what it makes of a NaN: a NaN stays.
@@ -99,10 +99,14 @@ TileFn tile_of(int32_t tokens, std::integer_sequence<int, kTokens...>) {
 }
 TileFn tile_of(int32_t tokens, int32_t heads) {
   switch (heads) {
-    case 1: return tile_of<1>(tokens, std::make_integer_sequence<int, kTileRows>());
-    case 2: return tile_of<2>(tokens, std::make_integer_sequence<int, kTileRows / 2>());
-    case 4: return tile_of<4>(tokens, std::make_integer_sequence<int, kTileRows / 4>());
-    default: return tile_of<kTileRows>(tokens, std::make_integer_sequence<int, 1>());
+    case 1:
+      return tile_of<1>(tokens, std::make_integer_sequence<int, kTileRows>());
+    case 2:
+      return tile_of<2>(tokens, std::make_integer_sequence<int, kTileRows / 2>());
+    case 4:
+      return tile_of<4>(tokens, std::make_integer_sequence<int, kTileRows / 4>());
+    default:
+      return tile_of<kTileRows>(tokens, std::make_integer_sequence<int, 1>());
   }
 }
 

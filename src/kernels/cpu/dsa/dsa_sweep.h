@@ -16,29 +16,29 @@ using IndexRank = int32_t;
 
 // The keys of one row that may be among its best, in ascending position.
 struct IndexCandidates {
-  IndexRank* ranks = nullptr;     // [capacity + kIndexListPadding]
-  int32_t* positions = nullptr;   // likewise
-  int32_t capacity = 0;           // > topk
+  IndexRank* ranks = nullptr;    // [capacity + kIndexListPadding]
+  int32_t* positions = nullptr;  // likewise
+  int32_t capacity = 0;          // > topk
   int32_t count = 0;
-  bool bounded = false;           // `bound` holds: topk candidates are at least it
-  float bound = 0;                // a later key enters only above it
+  bool bounded = false;  // `bound` holds: topk candidates are at least it
+  float bound = 0;       // a later key enters only above it
 };
 
 // Rows of one sequence against its keys [begin, end), as far as each row sees them.
 struct IndexSweep {
-  const float* q = nullptr;         // [rows, heads, dim]
-  const float* weights = nullptr;   // [rows, heads]
+  const float* q = nullptr;        // [rows, heads, dim]
+  const float* weights = nullptr;  // [rows, heads]
   int32_t rows = 0;
   int32_t heads = 0;
   const int32_t* row_len = nullptr;  // [rows] 0: the row is left out
   IndexKeysView keys;
-  int32_t seq = 0;                   // row of the block table
+  int32_t seq = 0;  // row of the block table
   int32_t begin = 0, end = 0;
-  float* scratch = nullptr;          // [index_scratch_floats], 64-byte aligned
+  float* scratch = nullptr;  // [index_scratch_floats], 64-byte aligned
   // One of the two outcomes:
   IndexCandidates* candidates = nullptr;  // [rows], count 0 at first
   int32_t topk = 0;
-  float* logits = nullptr;           // [rows, logits_stride] scores at [position]; what a row does not see is left alone
+  float* logits = nullptr;  // [rows, logits_stride] scores at [position]; what a row does not see is left alone
   int64_t logits_stride = 0;
 };
 

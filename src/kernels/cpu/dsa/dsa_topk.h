@@ -27,7 +27,7 @@ class IndexTopk {
   size_t scratch_bytes() const { return scratch_bytes_; }
 
  private:
-  struct Chunk {  // rows of one sequence that share their panels of keys
+  struct Chunk {        // rows of one sequence that share their panels of keys
     int32_t first = 0;  // row of the call
     int32_t rows = 0;
   };
@@ -43,17 +43,17 @@ class IndexTopk {
   void join_lists(const Pass& pass, int32_t row, int32_t* positions);
 
   int32_t heads_ = 0, dim_ = 0, topk_ = 0;
-  int32_t lists_ = 0;       // candidate lists that there is room for
-  int32_t capacity_ = 0;    // of a list
-  int64_t stride_ = 0;      // from a list to the next
+  int32_t lists_ = 0;     // candidate lists that there is room for
+  int32_t capacity_ = 0;  // of a list
+  int64_t stride_ = 0;    // from a list to the next
   int64_t worker_floats_ = 0;
   size_t scratch_bytes_ = 0;
-  std::vector<IndexRank> ranks_;         // [lists, stride]
-  std::vector<int32_t> positions_;       // [lists, stride]
+  std::vector<IndexRank> ranks_;             // [lists, stride]
+  std::vector<int32_t> positions_;           // [lists, stride]
   std::vector<IndexCandidates> candidates_;  // [lists]
-  std::vector<Chunk> chunks_;            // [lists]
-  std::vector<int32_t> scored_len_;      // [lists] row_len of the rows that are scored, else 0
-  std::vector<float> worker_scratch_;    // [threads, worker_floats] and room to align it
+  std::vector<Chunk> chunks_;                // [lists]
+  std::vector<int32_t> scored_len_;          // [lists] row_len of the rows that are scored, else 0
+  std::vector<float> worker_scratch_;        // [threads, worker_floats] and room to align it
 };
 
 }  // namespace fovea::cpu

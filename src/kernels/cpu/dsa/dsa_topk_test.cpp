@@ -191,8 +191,8 @@ TEST(CpuIndexKeep, RanksAsTheReferenceDoes) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   std::mt19937 rng(5);
   // One head, one dimension after another's zeros: a key's score is its first element where the weight is 1.
-  for (const std::vector<float>& kinds : std::vector<std::vector<float>>{
-           {0.0f, 1.0f, 2.0f}, {kNan, 3.0f, kInf, 1e-40f}, {kNan}, {kNan, 0.0f}, {1e38f, kInf, 5.0f}}) {
+  for (const std::vector<float>& kinds :
+       std::vector<std::vector<float>>{{0.0f, 1.0f, 2.0f}, {kNan, 3.0f, kInf, 1e-40f}, {kNan}, {kNan, 0.0f}, {1e38f, kInf, 5.0f}}) {
     for (float weight : {1.0f, -1.0f}) {
       const int32_t len = 20000, topk = 300, zero = 0;
       std::vector<float> keys(int64_t{len} * 16, 0.0f), q(16, 0.0f);
@@ -230,7 +230,8 @@ TEST(CpuIndexWrite, EqualsTheReferenceBitForBit) {
   for (IndexPrecision precision : {IndexPrecision::exact, IndexPrecision::bf16, IndexPrecision::fp8}) {
     for (bool interleaved : {false, true}) {
       const int32_t tokens = 21, heads = 19, dim = 128, rope = 64;
-      std::vector<float> q(tokens * heads * dim), k(tokens * dim), w(tokens * heads), norm(dim), bias(dim), cos(tokens * rope / 2), sin;
+      std::vector<float> q(tokens * heads * dim), k(tokens * dim), w(tokens * heads), norm(dim), bias(dim), cos(tokens * rope / 2),
+          sin;
       for (auto* v : {&q, &k, &w, &norm, &bias, &cos}) {
         for (float& x : *v) x = normal(rng);
       }
@@ -241,8 +242,13 @@ TEST(CpuIndexWrite, EqualsTheReferenceBitForBit) {
                              std::vector<float>& scale) {
         plane.assign(32 * dim * index_element_bytes(precision), std::byte{7});
         scale.assign(32, 9);
-        IndexWriteParams p{tokens, heads, q_out.data(), k.data(), w_out.data(), norm.data(), bias.data(), 1e-6f, rope, interleaved,
-                           cos.data(), sin.data(), slots.data(), {precision, plane.data(), scale.data(), 16, dim, nullptr, 0}};
+        IndexWriteParams p{tokens,       heads,
+                           q_out.data(), k.data(),
+                           w_out.data(), norm.data(),
+                           bias.data(),  1e-6f,
+                           rope,         interleaved,
+                           cos.data(),   sin.data(),
+                           slots.data(), {precision, plane.data(), scale.data(), 16, dim, nullptr, 0}};
         fn(p);
       };
       std::vector<float> q1 = q, q2 = q, w1 = w, w2 = w, s1, s2;

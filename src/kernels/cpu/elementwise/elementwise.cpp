@@ -6,8 +6,8 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/elementwise/elementwise.cpp"
 #define HWY_WANT_AVX3_DL
-#include "kernels/cpu/simd_targets.h"
 #include <hwy/foreach_target.h>
+#include "kernels/cpu/simd_targets.h"
 //
 #include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
@@ -102,22 +102,17 @@ void for_ranges(ThreadPool& pool, int64_t count, int64_t item_floats, const Fn& 
   if (count <= 0) return;
   if (pool.size() == 1 || count * item_floats < kParallelFloats) return fn(int64_t{0}, count);
   const int64_t step = std::max<int64_t>(1, kFloatsPerTask / std::max<int64_t>(1, item_floats));
-  pool.parallel_for((count + step - 1) / step,
-                    [&](int64_t task, int) { fn(task * step, std::min(count, (task + 1) * step)); });
+  pool.parallel_for((count + step - 1) / step, [&](int64_t task, int) { fn(task * step, std::min(count, (task + 1) * step)); });
 }
 
 }  // namespace
 
 void embed(const EmbedParams& p, ThreadPool& pool) {
-  for_ranges(pool, p.tokens, p.hidden, [&](int64_t b, int64_t e) {
-    HWY_DYNAMIC_DISPATCH(embed_rows)(p, b, e);
-  });
+  for_ranges(pool, p.tokens, p.hidden, [&](int64_t b, int64_t e) { HWY_DYNAMIC_DISPATCH(embed_rows)(p, b, e); });
 }
 
 void rms_norm(const RmsNormParams& p, ThreadPool& pool) {
-  for_ranges(pool, p.rows, p.dim, [&](int64_t b, int64_t e) {
-    HWY_DYNAMIC_DISPATCH(rms_norm_rows)(p, b, e);
-  });
+  for_ranges(pool, p.rows, p.dim, [&](int64_t b, int64_t e) { HWY_DYNAMIC_DISPATCH(rms_norm_rows)(p, b, e); });
 }
 
 void silu_mul(const SiluMulParams& p, ThreadPool& pool) {

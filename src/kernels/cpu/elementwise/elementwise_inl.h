@@ -14,8 +14,8 @@
 
 #include <cmath>
 
-#include "base/check.h"
 #include <hwy/highway.h>
+#include "base/check.h"
 #include "kernels/common/convert.h"
 
 HWY_BEFORE_NAMESPACE();

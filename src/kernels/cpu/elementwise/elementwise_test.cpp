@@ -6,8 +6,8 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cpu/simd_targets_test_util.h"
 #include "kernels/common/convert.h"
+#include "kernels/cpu/simd_targets_test_util.h"
 #include "kernels/ref/dense_math.h"
 
 namespace fovea {
@@ -30,8 +30,7 @@ TEST(CpuEmbed, EqualsTheReference) {
     for (int t = 0; t < tokens; ++t) ids[t] = t * 5 % vocab;
     for (DType dtype : {DType::bf16, DType::f16, DType::f32}) {
       std::vector<uint8_t> table(values.size() * dtype_bytes(dtype));
-      for (size_t i = 0; i < values.size(); ++i)
-        store_f32(table.data(), dtype, static_cast<int64_t>(i), values[i]);
+      for (size_t i = 0; i < values.size(); ++i) store_f32(table.data(), dtype, static_cast<int64_t>(i), values[i]);
       std::vector<float> want(static_cast<size_t>(tokens) * hidden), got(want.size() + 1, -1);
       ref::embed({weight_view(table.data(), dtype, vocab, hidden), ids.data(), want.data(), tokens, hidden});
       cpu::for_each_target([&] {
@@ -52,15 +51,14 @@ TEST(CpuRmsNorm, EqualsTheReferenceBitForBitOnAnyThreads) {
       for (int mode = 0; mode < 3; ++mode) {  // norm; add and norm; add alone
         auto run = [&](auto&& fn) {
           std::vector<float> x = x0, out(mode == 2 ? 0 : x0.size());
-          fn(RmsNormParams{x.data(), mode ? add.data() : nullptr, weight.data(),
-                           mode == 2 ? nullptr : out.data(), rows, dim, 1e-5f});
+          fn(RmsNormParams{x.data(), mode ? add.data() : nullptr, weight.data(), mode == 2 ? nullptr : out.data(), rows, dim,
+                           1e-5f});
           x.insert(x.end(), out.begin(), out.end());
           return x;
         };
         const auto want = run([](const RmsNormParams& p) { ref::rms_norm(p); });
         cpu::for_each_target([&] {
-          EXPECT_EQ(run([&](const RmsNormParams& p) { cpu::rms_norm(p, one); }), want)
-              << rows << " " << dim << " " << mode;
+          EXPECT_EQ(run([&](const RmsNormParams& p) { cpu::rms_norm(p, one); }), want) << rows << " " << dim << " " << mode;
           EXPECT_EQ(run([&](const RmsNormParams& p) { cpu::rms_norm(p, three); }), want);
         });
       }
@@ -122,8 +120,7 @@ TEST(CpuSiluMul, NearTheReferenceAtEverySize) {
       ref::silu_mul({gate.data(), up.data(), want.data(), rows, dim});
       cpu::for_each_target([&] {
         cpu::silu_mul({gate.data(), up.data(), got.data(), rows, dim}, pool);
-        for (size_t i = 0; i < want.size(); ++i)
-          ASSERT_NEAR(got[i], want[i], 1e-33 + 1e-6 * std::abs(want[i])) << gate[i];
+        for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-33 + 1e-6 * std::abs(want[i])) << gate[i];
       });
     }
   }

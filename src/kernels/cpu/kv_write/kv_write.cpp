@@ -6,8 +6,8 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/kv_write/kv_write.cpp"
 #define HWY_WANT_AVX3_DL
-#include "kernels/cpu/simd_targets.h"
 #include <hwy/foreach_target.h>
+#include "kernels/cpu/simd_targets.h"
 //
 #include <hwy/highway.h>
 #include "kernels/cpu/elementwise/elementwise_inl.h"
@@ -26,8 +26,7 @@ HWY_INLINE void norm_head(float* HWY_RESTRICT x, const float* HWY_RESTRICT weigh
 }
 
 // Pairs (i, i + half).
-HWY_INLINE void rope_half_split(float* HWY_RESTRICT x, const float* HWY_RESTRICT cos,
-                                const float* HWY_RESTRICT sin, int half) {
+HWY_INLINE void rope_half_split(float* HWY_RESTRICT x, const float* HWY_RESTRICT cos, const float* HWY_RESTRICT sin, int half) {
   const FloatTag d;
   const int lanes = static_cast<int>(hn::Lanes(d));
   int i = 0;
@@ -45,8 +44,7 @@ HWY_INLINE void rope_half_split(float* HWY_RESTRICT x, const float* HWY_RESTRICT
 }
 
 // Pairs (2i, 2i + 1): the partner is the neighbouring lane, cos and sin are each used twice.
-HWY_INLINE void rope_interleaved(float* HWY_RESTRICT x, const float* HWY_RESTRICT cos,
-                                 const float* HWY_RESTRICT sin, int half) {
+HWY_INLINE void rope_interleaved(float* HWY_RESTRICT x, const float* HWY_RESTRICT cos, const float* HWY_RESTRICT sin, int half) {
   int i = 0;
 #if HWY_TARGET != HWY_SCALAR
   const FloatTag d;
@@ -84,22 +82,18 @@ HWY_INLINE void norm_and_rope(const KvWriteParams& p, int64_t token, const float
 
 // A token's row of a head, `row` holding d elements of the cache dtype, to its place in the block. With the
 // classic layout a key is cut in pieces of 16 bytes, bs tokens apart, and a value in single elements.
-HWY_INLINE void place(const KvView& kv, const uint8_t* HWY_RESTRICT row, int64_t base, int64_t in_block,
-                      bool is_key, void* plane) {
+HWY_INLINE void place(const KvView& kv, const uint8_t* HWY_RESTRICT row, int64_t base, int64_t in_block, bool is_key, void* plane) {
   const int64_t element = static_cast<int64_t>(dtype_bytes(kv.dtype));
   uint8_t* out = static_cast<uint8_t*>(plane) + base * element;
   if (kv.layout == KvLayout::hnd) {
     std::memcpy(out + in_block * kv.head_dim * element, row, static_cast<size_t>(kv.head_dim * element));
   } else if (is_key) {
     const int64_t pieces = kv.head_dim * element / 16;
-    for (int64_t i = 0; i < pieces; ++i)
-      std::memcpy(out + (i * kv.block_size + in_block) * 16, row + i * 16, 16);
+    for (int64_t i = 0; i < pieces; ++i) std::memcpy(out + (i * kv.block_size + in_block) * 16, row + i * 16, 16);
   } else if (element == 2) {
-    for (int64_t i = 0; i < kv.head_dim; ++i)
-      std::memcpy(out + (i * kv.block_size + in_block) * 2, row + i * 2, 2);
+    for (int64_t i = 0; i < kv.head_dim; ++i) std::memcpy(out + (i * kv.block_size + in_block) * 2, row + i * 2, 2);
   } else {
-    for (int64_t i = 0; i < kv.head_dim; ++i)
-      std::memcpy(out + (i * kv.block_size + in_block) * 4, row + i * 4, 4);
+    for (int64_t i = 0; i < kv.head_dim; ++i) std::memcpy(out + (i * kv.block_size + in_block) * 4, row + i * 4, 4);
   }
 }
 
@@ -121,8 +115,8 @@ HWY_INLINE void write_token(const KvWriteParams& p, int64_t t, int64_t slot, int
       uint64_t words[kMaxHashWords];
       widen(row, kv.dtype, d, key);  // the code is of what attention will read
       encode_hash(codes.codec, key, words);
-      uint64_t* out = codes.codes + code_slot / kv.block_size * codes.block_stride + h * codes.head_stride +
-                      code_slot % kv.block_size;
+      uint64_t* out =
+          codes.codes + code_slot / kv.block_size * codes.block_stride + h * codes.head_stride + code_slot % kv.block_size;
       for (int w = 0; w < codes.codec.bits / 64; ++w) out[static_cast<int64_t>(w) * kv.block_size] = words[w];
     }
     narrow(p.v + in, kv.dtype, d, row);

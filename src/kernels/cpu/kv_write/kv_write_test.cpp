@@ -58,8 +58,7 @@ struct Case {
     if (s.tokens > 2) slots[1] = -1;
     code_slots = slots;
     std::reverse(code_slots.begin(), code_slots.end());
-    initial.k.assign(static_cast<size_t>(blocks) * s.kv_heads * kBs * s.head_dim * dtype_bytes(s.dtype),
-                     0xa5);
+    initial.k.assign(static_cast<size_t>(blocks) * s.kv_heads * kBs * s.head_dim * dtype_bytes(s.dtype), 0xa5);
     initial.v = initial.k;
     initial.codes.assign(static_cast<size_t>(blocks) * s.kv_heads * (s.bits / 64) * kBs, 0xdead);
     p.tokens = s.tokens, p.num_heads = s.heads, p.k = k.data(), p.v = v.data();
@@ -153,14 +152,12 @@ TEST(CpuKvWrite, RoundsAsTheReferenceAtTheEdges) {
   ThreadPool pool(1);
   for (DType dtype : {DType::bf16, DType::f16, DType::f32}) {
     Case s({1, 1, 1, 64, 0, false, false, dtype, KvLayout::hnd, 0});
-    const float edges[] = {0.0f,        -0.0f,    INFINITY, -INFINITY, NAN,    65504.0f,
-                           65520.0f,    65519.0f, 1e-8f,    6e-8f,     -3e-5f, 1.00390625f,
-                           1.01171875f, 3.4e38f,  1e-40f,   2049.0f,   2051.0f};
+    const float edges[] = {0.0f,  -0.0f,  INFINITY,    -INFINITY,   NAN,     65504.0f, 65520.0f, 65519.0f, 1e-8f,
+                           6e-8f, -3e-5f, 1.00390625f, 1.01171875f, 3.4e38f, 1e-40f,   2049.0f,  2051.0f};
     std::copy(std::begin(edges), std::end(edges), s.k.begin());
     std::copy(std::begin(edges), std::end(edges), s.v.begin() + 30);
     const Memory want = s.run([](const KvWriteParams& p) { ref::kv_write(p); });
-    cpu::for_each_target(
-        [&] { EXPECT_TRUE(s.run([&](const KvWriteParams& p) { cpu::kv_write(p, pool); }) == want); });
+    cpu::for_each_target([&] { EXPECT_TRUE(s.run([&](const KvWriteParams& p) { cpu::kv_write(p, pool); }) == want); });
   }
 }
 

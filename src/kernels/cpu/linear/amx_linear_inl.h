@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "kernels/cpu/linear/amx_linear.h"
 #include "kernels/cpu/attention/prefill_amx_tiles.h"
+#include "kernels/cpu/linear/amx_linear.h"
 
 namespace fovea::cpu {
 namespace {
@@ -25,8 +25,7 @@ struct alignas(64) StagedTile {
 inline void stage(const AmxLinearSlice& s, int64_t j, int64_t c, StagedTile& to) {
   std::memset(&to, 0, sizeof(to));
   const int64_t rows = std::min(kTileRows, s.n - j), columns = std::min(kAmxLinearTileK, s.k - c);
-  for (int64_t i = 0; i < rows; ++i)
-    std::memcpy(to.w[i], s.w + (j + i) * s.k + c, columns * sizeof(uint16_t));
+  for (int64_t i = 0; i < rows; ++i) std::memcpy(to.w[i], s.w + (j + i) * s.k + c, columns * sizeof(uint16_t));
 }
 
 // C is [row of W][row of x]: out wants it transposed.
@@ -43,8 +42,7 @@ inline void finish(const AmxLinearSlice& s, int64_t j, const float (&c)[kTileRow
 inline void prefetch_rows(const AmxLinearSlice& s, const uint16_t* row, int64_t c) {
   const int64_t stride = s.k * static_cast<int64_t>(sizeof(uint16_t));
   const int64_t ahead = c * static_cast<int64_t>(sizeof(uint16_t)) + s.ahead_bytes;
-  const char* p =
-      reinterpret_cast<const char*>(row) + ahead + (ahead < stride ? 0 : (kBlockRows - 1) * stride);
+  const char* p = reinterpret_cast<const char*>(row) + ahead + (ahead < stride ? 0 : (kBlockRows - 1) * stride);
   for (int64_t i = 0; i < kTileRows; ++i) __builtin_prefetch(p + i * stride, 0, 2);
 }
 

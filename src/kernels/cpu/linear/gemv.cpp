@@ -64,8 +64,7 @@ HWY_INLINE void keep_in_register([[maybe_unused]] V& v) {
 }
 
 template <int kHalf, typename T, int R, int M>
-HWY_INLINE void half_step(D d, const T* HWY_RESTRICT w, int64_t w_stride, const float* HWY_RESTRICT x,
-                          V (&sum)[R][M]) {
+HWY_INLINE void half_step(D d, const T* HWY_RESTRICT w, int64_t w_stride, const float* HWY_RESTRICT x, V (&sum)[R][M]) {
   V wv[R];
 #pragma GCC unroll 8
   for (int i = 0; i < R; ++i) wv[i] = load_half<kHalf>(d, w + i * w_stride);
@@ -117,8 +116,7 @@ void tile(const GemvSlice& s, int64_t j, int m0) {
   for (int i = 0; i < R; ++i) {
     const float bias = s.bias ? s.bias[j + i] : 0.0f;
 #pragma GCC unroll 8
-    for (int m = 0; m < M; ++m)
-      s.out[(m0 + m) * s.out_stride + j + i] = hn::GetLane(hn::SumOfLanes(d, sum[i][m])) + bias;
+    for (int m = 0; m < M; ++m) s.out[(m0 + m) * s.out_stride + j + i] = hn::GetLane(hn::SumOfLanes(d, sum[i][m])) + bias;
   }
 }
 

@@ -70,8 +70,8 @@ int64_t Linear::library_width(int64_t n) const {
 Status Linear::prepare(const OpsLimits& limits, int threads, Numerics numerics, const CpuFeatures& features) {
   if (limits.max_rows < 1 || limits.max_k < 1 || limits.max_n < 1 || threads < 1)
     return Status::invalid_argument("linear: max_rows " + std::to_string(limits.max_rows) + ", max_k " +
-                                    std::to_string(limits.max_k) + ", max_n " + std::to_string(limits.max_n) +
-                                    ", threads " + std::to_string(threads) + ": each must be at least 1");
+                                    std::to_string(limits.max_k) + ", max_n " + std::to_string(limits.max_n) + ", threads " +
+                                    std::to_string(threads) + ": each must be at least 1");
   limits_ = limits;
   host_ = {numerics, features};
   threads_ = threads;
@@ -101,19 +101,17 @@ Status Linear::prepare(const OpsLimits& limits, int threads, Numerics numerics, 
     }
   }
   if (!enough)
-    return Status::resource_exhausted("linear: no memory for the scratch of " +
-                                      std::to_string(limits.max_rows) + " rows of " + std::to_string(k));
+    return Status::resource_exhausted("linear: no memory for the scratch of " + std::to_string(limits.max_rows) + " rows of " +
+                                      std::to_string(k));
   return {};
 }
 
 Status Linear::add_shape(int k, int n, DType dtype) {
   if (dtype != DType::bf16 && dtype != DType::f16 && dtype != DType::f32)
-    return Status::unsupported("linear: weights of dtype " + std::string(dtype_name(dtype)) +
-                               ", bf16, f16 or f32 expected");
+    return Status::unsupported("linear: weights of dtype " + std::string(dtype_name(dtype)) + ", bf16, f16 or f32 expected");
   if (k < 1 || k > limits_.max_k || n < 1 || n > limits_.max_n)
-    return Status::invalid_argument("linear: weights [" + std::to_string(n) + ", " + std::to_string(k) +
-                                    "] beyond max_n " + std::to_string(limits_.max_n) + ", max_k " +
-                                    std::to_string(limits_.max_k));
+    return Status::invalid_argument("linear: weights [" + std::to_string(n) + ", " + std::to_string(k) + "] beyond max_n " +
+                                    std::to_string(limits_.max_n) + ", max_k " + std::to_string(limits_.max_k));
   if (!host_.uses_library() || limits_.max_rows <= kFewRows) return {};
   const int64_t width = library_width(n);
   int64_t scratch = 0;
@@ -135,8 +133,8 @@ Status Linear::add_shape(int k, int n, DType dtype) {
     const int64_t converted = dtype == DType::bf16 ? 0 : width * k;
     if (w.weights_size < converted) w.weights = allocate<uint16_t>(w.weights_size = converted);
     if ((scratch > 0 && !w.library) || (converted > 0 && !w.weights))
-      return Status::resource_exhausted("linear: no memory for the scratch of weights [" + std::to_string(n) +
-                                        ", " + std::to_string(k) + "]");
+      return Status::resource_exhausted("linear: no memory for the scratch of weights [" + std::to_string(n) + ", " +
+                                        std::to_string(k) + "]");
   }
   return {};
 }
@@ -228,8 +226,7 @@ void Linear::run_few(const LinearParams& p, ThreadPool& pool) {
   const auto width_of = [&](const LinearWeight& w) {
     return few_width(p, w, few_kernel(host_, p.rows, w.dtype()) == LinearKernel::amx ? kTilesUnit : kGemvUnit, pool.size());
   };
-  pool.parallel_for(spans(p, width_of),
-                    [&](int64_t task, int) { multiply_few(p, span_at(p, task, width_of), few_[0]); });
+  pool.parallel_for(spans(p, width_of), [&](int64_t task, int) { multiply_few(p, span_at(p, task, width_of), few_[0]); });
 }
 
 // ---- Many rows, float32
@@ -261,8 +258,7 @@ void Linear::run_full_precision(const LinearParams& p, ThreadPool& pool) {
 
 void Linear::run_f32(const LinearParams& p, ThreadPool& pool) {
   pool.parallel_for((p.rows + kPackRows - 1) / kPackRows, [&](int64_t task, int) {
-    f32_pack(p.x, p.rows, p.k, task * kPackRows, std::min<int64_t>(p.rows, (task + 1) * kPackRows),
-             packed_.get());
+    f32_pack(p.x, p.rows, p.k, task * kPackRows, std::min<int64_t>(p.rows, (task + 1) * kPackRows), packed_.get());
   });
   const int64_t width = f32_width(p, pool.size());
   const auto width_of = [width](const LinearWeight&) { return width; };
@@ -290,8 +286,7 @@ void Linear::run_library(const LinearParams& p, int32_t rows, ThreadPool& pool) 
     if (p.weights[i].n() > 0) FOVEA_CHECK(add_shape(p.k, p.weights[i].n(), p.weights[i].dtype()).ok());
   }
   pool.parallel_for((p.rows + kPackRows - 1) / kPackRows, [&](int64_t task, int) {
-    const int64_t begin = task * kPackRows * p.k,
-                  end = std::min<int64_t>(p.rows, (task + 1) * kPackRows) * p.k;
+    const int64_t begin = task * kPackRows * p.k, end = std::min<int64_t>(p.rows, (task + 1) * kPackRows) * p.k;
     round_to_bf16(p.x + begin, end - begin, x_bf16_.get() + begin);
   });
   // oneDNN takes whole pieces; what is left goes to the kernels for few rows, at most 16 at a time.
@@ -299,13 +294,11 @@ void Linear::run_library(const LinearParams& p, int32_t rows, ThreadPool& pool) 
   for (int32_t first = rows; first < p.rows; first += kFewRows)
     pack_few(p, first, std::min(kFewRows, p.rows - first), few_[groups++]);
   const auto width_of = [&](const LinearWeight& w) { return w.n() > 0 ? library_width(w.n()) : 1; };
-  pool.parallel_for(spans(p, width_of), [&](int64_t task, int worker) {
-    multiply_library(p, span_at(p, task, width_of), worker, rows, groups);
-  });
+  pool.parallel_for(spans(p, width_of),
+                    [&](int64_t task, int worker) { multiply_library(p, span_at(p, task, width_of), worker, rows, groups); });
 }
 
-void Linear::multiply_library(const LinearParams& p, const Span& span, int worker, int64_t rows,
-                              int few_groups) {
+void Linear::multiply_library(const LinearParams& p, const Span& span, int worker, int64_t rows, int few_groups) {
   const LinearWeight& w = *span.weight;
   Worker& own = workers_[worker];
   const int64_t k = p.k;
@@ -319,8 +312,7 @@ void Linear::multiply_library(const LinearParams& p, const Span& span, int worke
     for (; row + piece <= rows; row += piece) {
       const auto found = products_.find(Key{piece, k, span.n, w.n()});
       FOVEA_CHECK(found != products_.end());
-      found->second.run(worker, x_bf16_.get() + row * k, weights, w.out + row * w.n() + span.begin,
-                        own.library.get());
+      found->second.run(worker, x_bf16_.get() + row * k, weights, w.out + row * w.n() + span.begin, own.library.get());
     }
   }
   add_bias(w, span.begin, span.n, rows);

@@ -25,8 +25,7 @@ class Linear {
  public:
   // Sizes all scratch. `threads`: workers of the pool that run() will get. Forgets the shapes of an earlier
   // call. `features` is what the CPU can do; a test may claim less, or AVX-512 bf16, which oneDNN emulates.
-  Status prepare(const OpsLimits& limits, int threads, Numerics numerics,
-                 const CpuFeatures& features = cpu_features());
+  Status prepare(const OpsLimits& limits, int threads, Numerics numerics, const CpuFeatures& features = cpu_features());
 
   // Compiles what products with weights [n, k] will need. A shape that run() meets first is added then, which
   // allocates.

@@ -7,7 +7,8 @@ namespace {
 
 TEST(LinearChoice, EqualsTheTable) {
   const CpuFeatures none, avx512{.avx512_bf16 = true}, amx{.avx512_bf16 = true, .amx_bf16 = true};
-  const LinearHost f32{Numerics::f32, amx}, plain{Numerics::bf16, none}, vectors{Numerics::bf16, avx512}, tiles{Numerics::bf16, amx};
+  const LinearHost f32{Numerics::f32, amx}, plain{Numerics::bf16, none}, vectors{Numerics::bf16, avx512},
+      tiles{Numerics::bf16, amx};
   const struct {
     const LinearHost& host;
     int32_t rows;
@@ -34,7 +35,8 @@ TEST(LinearChoice, EqualsTheTable) {
       {tiles, 51, DType::f32, false, "library 32, gemv 16, gemv 3"},
       {tiles, 20, DType::bf16, true, "gemv 16, gemv 4"},
   };
-  for (const auto& row : rows) EXPECT_EQ(describe(row.host, row.rows, row.weight, row.full_precision), row.text) << row.rows << " rows";
+  for (const auto& row : rows)
+    EXPECT_EQ(describe(row.host, row.rows, row.weight, row.full_precision), row.text) << row.rows << " rows";
 }
 
 }  // namespace

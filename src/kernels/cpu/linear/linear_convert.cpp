@@ -1,8 +1,8 @@
 #include "kernels/cpu/linear/linear_convert.h"
 
 #include "base/check.h"
-#include "kernels/cpu/cpu_features.h"
 #include "kernels/common/convert.h"
+#include "kernels/cpu/cpu_features.h"
 
 #include <cstring>
 #if defined(__x86_64__)
@@ -70,9 +70,7 @@ namespace fovea::cpu {
 
 HWY_EXPORT(to_bf16_target);
 
-void to_bf16(const void* from, DType dtype, int64_t n, uint16_t* to) {
-  HWY_DYNAMIC_DISPATCH(to_bf16_target)(from, dtype, n, to);
-}
+void to_bf16(const void* from, DType dtype, int64_t n, uint16_t* to) { HWY_DYNAMIC_DISPATCH(to_bf16_target)(from, dtype, n, to); }
 
 #if defined(__x86_64__)
 namespace {

@@ -18,8 +18,7 @@ TEST(ToBf16, EqualsTheScalarConversionOnEveryTarget) {
   std::vector<uint16_t> h;
   std::mt19937 random(3);
   for (uint32_t top = 0; top < 0x10000; top += 7) {  // ties, their neighbours, and any tail
-    for (const uint32_t low :
-         {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu, static_cast<uint32_t>(random()) & 0xffffu})
+    for (const uint32_t low : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu, static_cast<uint32_t>(random()) & 0xffffu})
       x.push_back(std::bit_cast<float>(top << 16 | low));
   }
   for (uint32_t i = 0; i < 0x10000; ++i) {  // Highway's scalar target takes an infinite f16 for a number

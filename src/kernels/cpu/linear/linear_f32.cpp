@@ -78,16 +78,14 @@ HWY_INLINE void transpose_4(const T* pieces, float* panel) {
 // kLanes rows of W, kc columns, to one half of a panel.
 template <typename T>
 void pack_lanes(const T* w, int64_t k, int64_t kc, float* panel) {
-  constexpr int64_t kColumns =
-      64;  // staged at once, so that no vector load waits for the stores of its parts
+  constexpr int64_t kColumns = 64;  // staged at once, so that no vector load waits for the stores of its parts
   alignas(64) T pieces[kColumns * kLanes];
   const auto stage = [&](int64_t c, int64_t columns) {
     for (int64_t row = 0; row < kLanes; ++row) {
       const T* from = w + row * k + c;
       T* to = pieces + (row % 4) * kLanes + row / 4 * 4;
       for (int64_t q = 0; q + 4 <= columns; q += 4) std::memcpy(to + q * kLanes, from + q, 4 * sizeof(T));
-      if (columns % 4 != 0)
-        std::memcpy(to + columns / 4 * 4 * kLanes, from + columns / 4 * 4, columns % 4 * sizeof(T));
+      if (columns % 4 != 0) std::memcpy(to + columns / 4 * 4 * kLanes, from + columns / 4 * 4, columns % 4 * sizeof(T));
     }
   };
   for (int64_t c = 0; c < kc; c += kColumns) {
@@ -223,8 +221,8 @@ void run(const F32Slice& s, float* scratch) {
       const int64_t m = s.rows * (i + 1) / tiles - row;
       const TileFn fn = tile_of(static_cast<int>(m), std::make_integer_sequence<int, kTileX>());
       for (int64_t j = 0; j < s.n; j += kPanel) {
-        fn({x + row * kF32PaddedK, scratch + j * kF32BlockK, kc, std::min(kPanel, s.n - j), k0 == 0,
-            k0 + kc == s.k, s.bias ? s.bias + j : nullptr, s.out + row * s.out_stride + j, s.out_stride});
+        fn({x + row * kF32PaddedK, scratch + j * kF32BlockK, kc, std::min(kPanel, s.n - j), k0 == 0, k0 + kc == s.k,
+            s.bias ? s.bias + j : nullptr, s.out + row * s.out_stride + j, s.out_stride});
       }
     }
   }
@@ -254,8 +252,7 @@ HWY_EXPORT(linear_f32_target);
 void f32_pack(const float* x, int64_t rows, int64_t k, int64_t begin, int64_t end, float* packed) {
   for (int64_t k0 = 0; k0 < k; k0 += kF32BlockK, packed += rows * kF32PaddedK) {
     const int64_t kc = std::min(kF32BlockK, k - k0);
-    for (int64_t r = begin; r < end; ++r)
-      std::memcpy(packed + r * kF32PaddedK, x + r * k + k0, kc * sizeof(float));
+    for (int64_t r = begin; r < end; ++r) std::memcpy(packed + r * kF32PaddedK, x + r * k + k0, kc * sizeof(float));
   }
 }
 

@@ -11,11 +11,10 @@
 
 namespace fovea::cpu {
 
-inline constexpr int64_t kF32BlockK = 1024;  // elements of k that a panel holds: 32 columns of it are 128 KiB
-inline constexpr int64_t kF32SliceRows = 96;  // most rows of W in a slice: 384 KiB of panels
-inline constexpr int64_t kF32PanelRows = 32;  // slices are cut at multiples of it
-inline constexpr int64_t kF32PaddedK =
-    kF32BlockK + 16;  // rows a power of two apart would share a few cache sets
+inline constexpr int64_t kF32BlockK = 1024;              // elements of k that a panel holds: 32 columns of it are 128 KiB
+inline constexpr int64_t kF32SliceRows = 96;             // most rows of W in a slice: 384 KiB of panels
+inline constexpr int64_t kF32PanelRows = 32;             // slices are cut at multiples of it
+inline constexpr int64_t kF32PaddedK = kF32BlockK + 16;  // rows a power of two apart would share a few cache sets
 
 // x [rows, k] cut in blocks of k: packed[block][row][kF32PaddedK].
 inline constexpr int64_t f32_packed_floats(int64_t rows, int64_t k) {

@@ -44,13 +44,10 @@ struct Bound {
     w.set_data_handle(w_at);
     out.set_data_handle(out_at);
     scratch.set_data_handle(scratch_at);
-    const std::array<dnnl_exec_arg_t, 4> args = {{{DNNL_ARG_SRC, x.get()},
-                                                  {DNNL_ARG_WEIGHTS, w.get()},
-                                                  {DNNL_ARG_DST, out.get()},
-                                                  {DNNL_ARG_SCRATCHPAD, scratch.get()}}};
+    const std::array<dnnl_exec_arg_t, 4> args = {
+        {{DNNL_ARG_SRC, x.get()}, {DNNL_ARG_WEIGHTS, w.get()}, {DNNL_ARG_DST, out.get()}, {DNNL_ARG_SCRATCHPAD, scratch.get()}}};
     // The C interface: the C++ one copies the arguments into a new vector.
-    const dnnl_status_t status =
-        dnnl_primitive_execute(product.get(), stream.get(), args.size(), args.data());
+    const dnnl_status_t status = dnnl_primitive_execute(product.get(), stream.get(), args.size(), args.data());
     FOVEA_CHECK(status == dnnl_success);
   }
 
@@ -58,17 +55,15 @@ struct Bound {
   memory x, w, out, scratch;
 };
 
-dnnl::matmul::primitive_desc describe(const dnnl::engine& engine, memory::desc x, memory::desc w,
-                                      memory::desc out) {
+dnnl::matmul::primitive_desc describe(const dnnl::engine& engine, memory::desc x, memory::desc w, memory::desc out) {
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   return dnnl::matmul::primitive_desc(engine, x, w, out, attributes);
 }
 
 Status library_error(const dnnl::error& e, const char* what, int64_t m, int64_t n, int64_t k) {
-  return Status::unsupported(std::string("linear: oneDNN has no ") + what + " product of " +
-                             std::to_string(m) + " x " + std::to_string(n) + " x " + std::to_string(k) +
-                             " (" + e.what() + ")");
+  return Status::unsupported(std::string("linear: oneDNN has no ") + what + " product of " + std::to_string(m) + " x " +
+                             std::to_string(n) + " x " + std::to_string(k) + " (" + e.what() + ")");
 }
 
 }  // namespace
@@ -90,8 +85,7 @@ LibraryProduct::LibraryProduct(LibraryProduct&&) noexcept = default;
 LibraryProduct& LibraryProduct::operator=(LibraryProduct&&) noexcept = default;
 LibraryProduct::~LibraryProduct() = default;
 
-Result<LibraryProduct> LibraryProduct::create(int64_t rows, int64_t k, int64_t n, int64_t out_stride,
-                                              int workers) {
+Result<LibraryProduct> LibraryProduct::create(int64_t rows, int64_t k, int64_t n, int64_t out_stride, int workers) {
   SingleThreaded here;  // the number of threads is fixed when the kernel is made
   try {
     auto impl = std::make_unique<Impl>();
@@ -100,8 +94,7 @@ Result<LibraryProduct> LibraryProduct::create(int64_t rows, int64_t k, int64_t n
                           {{k, n}, memory::data_type::bf16, memory::format_tag::ba},
                           {{rows, n}, memory::data_type::f32, memory::dims{out_stride, 1}});
     impl->product = dnnl::matmul(impl->desc);
-    for (int i = 0; i < workers; ++i)
-      impl->bound.push_back(std::make_unique<Bound>(impl->engine, impl->desc));
+    for (int i = 0; i < workers; ++i) impl->bound.push_back(std::make_unique<Bound>(impl->engine, impl->desc));
     return LibraryProduct(std::move(impl));
   } catch (const dnnl::error& e) {
     return library_error(e, "bf16", rows, n, k);
@@ -137,8 +130,7 @@ LibraryGemm::~LibraryGemm() = default;
 
 Result<LibraryGemm> LibraryGemm::create(DType dtype, int64_t m, int64_t n, int64_t k, int workers) {
   if (dtype != DType::f32 && dtype != DType::bf16)
-    return Status::unsupported("library GEMM: dtype " + std::string(dtype_name(dtype)) +
-                               ", f32 or bf16 expected");
+    return Status::unsupported("library GEMM: dtype " + std::string(dtype_name(dtype)) + ", f32 or bf16 expected");
   const auto type = dtype == DType::f32 ? memory::data_type::f32 : memory::data_type::bf16;
   SingleThreaded here;
   try {
@@ -161,8 +153,7 @@ Result<LibraryGemm> LibraryGemm::create(DType dtype, int64_t m, int64_t n, int64
       s.first = n * i / workers;
       const int64_t width = n * (i + 1) / workers - s.first;
       if (width == 0) continue;
-      s.desc = describe(impl->engine, {{m, k}, type, memory::format_tag::ab},
-                        {{k, width}, type, memory::format_tag::any},
+      s.desc = describe(impl->engine, {{m, k}, type, memory::format_tag::ab}, {{k, width}, type, memory::format_tag::any},
                         {{m, width}, memory::data_type::f32, memory::dims{n, 1}});
       s.product = dnnl::matmul(s.desc);
       s.bound = std::make_unique<Bound>(impl->engine, s.desc);
@@ -179,15 +170,12 @@ Result<LibraryGemm> LibraryGemm::create(DType dtype, int64_t m, int64_t n, int64
 void LibraryGemm::run(ThreadPool& pool) {
   pool.parallel_for(static_cast<int64_t>(impl_->slices.size()), [&](int64_t i, int) {
     Impl::Slice& s = impl_->slices[i];
-    s.bound->run(s.product, impl_->x.get(), s.w.get(), static_cast<float*>(impl_->out.get()) + s.first,
-                 s.scratch.get());
+    s.bound->run(s.product, impl_->x.get(), s.w.get(), static_cast<float*>(impl_->out.get()) + s.first, s.scratch.get());
   });
 }
 
 double LibraryGemm::flops() const { return 2.0 * impl_->m * impl_->n * impl_->k; }
 
-const char* LibraryGemm::kernel() const {
-  return impl_->slices.empty() ? "none" : impl_->slices[0].desc.impl_info_str();
-}
+const char* LibraryGemm::kernel() const { return impl_->slices.empty() ? "none" : impl_->slices[0].desc.impl_info_str(); }
 
 }  // namespace fovea::cpu

@@ -38,9 +38,8 @@ struct Runner {
 };
 
 constexpr int32_t kRows[] = {1, 2, 3, 4, 5, 8, 15, 16, 17, 33, 100};
-const std::vector<std::pair<int32_t, DType>> kShapes = {{63, DType::bf16}, {129, DType::f16},
-                                                        {1, DType::f32},   {65, DType::bf16},
-                                                        {0, DType::bf16},  {130, DType::f32}};
+const std::vector<std::pair<int32_t, DType>> kShapes = {{63, DType::bf16}, {129, DType::f16}, {1, DType::f32},
+                                                        {65, DType::bf16}, {0, DType::bf16},  {130, DType::f32}};
 
 class LinearOfK : public ::testing::TestWithParam<int32_t> {};
 INSTANTIATE_TEST_SUITE_P(K, LinearOfK, ::testing::Values(1, 16, 31, 64, 100, 272, 1025));
@@ -97,8 +96,7 @@ TEST_P(LinearOfK, FullPrecisionIsFloat32InEveryMode) {
 
 TEST(Linear, TallPrefill) {
   for (const auto& [numerics, features, tolerance] :
-       {std::tuple{Numerics::f32, kNoMatrixHardware, kF32Tolerance},
-        {Numerics::bf16, kAvx512Bf16, kBf16Tolerance}}) {
+       {std::tuple{Numerics::f32, kNoMatrixHardware, kF32Tolerance}, {Numerics::bf16, kAvx512Bf16, kBf16Tolerance}}) {
     LinearCase c(527, 256, {{1100, DType::bf16}, {192, DType::f16}});
     Runner runner(c, 2, numerics, features);
     for (const int32_t rows : {512, 527}) {
@@ -135,19 +133,16 @@ TEST(Linear, F32RowsDependOnNothingElse) {
     Runner runner(c, threads, Numerics::f32, kNoMatrixHardware);
     runner.run(c, rows);
     std::vector<std::vector<float>> outs;
-    for (const auto& w : c.weights)
-      outs.emplace_back(w.out.begin(), w.out.begin() + static_cast<size_t>(rows) * w.n);
+    for (const auto& w : c.weights) outs.emplace_back(w.out.begin(), w.out.begin() + static_cast<size_t>(rows) * w.n);
     return outs;
   };
-  for (const auto& [most, fewer] :
-       {std::pair{16, std::vector{1, 2, 3, 4, 5, 7, 8, 9, 11, 13, 15}}, {100, {17, 29, 64}}}) {
+  for (const auto& [most, fewer] : {std::pair{16, std::vector{1, 2, 3, 4, 5, 7, 8, 9, 11, 13, 15}}, {100, {17, 29, 64}}}) {
     const auto all = results(most, 1);
     EXPECT_EQ(results(most, 3), results(most, 2));
     for (const int32_t rows : fewer) {
       const auto some = results(rows, 2);
       for (size_t i = 0; i < all.size(); ++i) {
-        EXPECT_TRUE(std::equal(some[i].begin(), some[i].end(), all[i].begin()))
-            << most << " " << rows << " " << i;
+        EXPECT_TRUE(std::equal(some[i].begin(), some[i].end(), all[i].begin())) << most << " " << rows << " " << i;
       }
     }
   }
@@ -172,8 +167,7 @@ TEST(Linear, NonFiniteInputsStayInTheirRowsAndColumns) {
   for (const int32_t rows : {8, 20}) {
     Runner runner(c, 2, Numerics::f32, kNoMatrixHardware);
     runner.run(c, rows);
-    for (int32_t i = 0; i < rows * 40; ++i)
-      EXPECT_EQ(std::isfinite(c.weights[0].out[i]), i / 40 != 3 && i / 40 != 7);
+    for (int32_t i = 0; i < rows * 40; ++i) EXPECT_EQ(std::isfinite(c.weights[0].out[i]), i / 40 != 3 && i / 40 != 7);
   }
 }
 

@@ -28,8 +28,7 @@ struct LinearCase {
 
   // Each weight has a bias where its index is odd. Data and out end where their vectors do, for the
   // sanitizers.
-  LinearCase(int32_t rows_, int32_t k_, const std::vector<std::pair<int32_t, DType>>& shapes,
-             uint32_t seed = 1)
+  LinearCase(int32_t rows_, int32_t k_, const std::vector<std::pair<int32_t, DType>>& shapes, uint32_t seed = 1)
       : rows(rows_), k(k_), x(static_cast<size_t>(rows_) * k_) {
     std::mt19937 random(seed);
     std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
@@ -39,8 +38,7 @@ struct LinearCase {
       w.n = shapes[i].first;
       w.dtype = shapes[i].second;
       w.bytes.resize(static_cast<size_t>(w.n) * k * dtype_bytes(w.dtype));
-      for (int64_t j = 0; j < static_cast<int64_t>(w.n) * k; ++j)
-        store_f32(w.bytes.data(), w.dtype, j, uniform(random));
+      for (int64_t j = 0; j < static_cast<int64_t>(w.n) * k; ++j) store_f32(w.bytes.data(), w.dtype, j, uniform(random));
       if (i % 2 == 1) {
         for (int32_t j = 0; j < w.n; ++j) w.bias.push_back(uniform(random));
       }
@@ -53,8 +51,7 @@ struct LinearCase {
   LinearParams params(std::vector<LinearWeight>& storage, int32_t some) {
     storage.clear();
     for (WeightData& w : weights)
-      storage.push_back(
-          {weight_view(w.bytes.data(), w.dtype, w.n, k), w.bias.empty() ? nullptr : w.bias.data(), w.out.data()});
+      storage.push_back({weight_view(w.bytes.data(), w.dtype, w.n, k), w.bias.empty() ? nullptr : w.bias.data(), w.out.data()});
     return {x.data(), some, k, storage.data(), static_cast<int32_t>(storage.size())};
   }
 
@@ -66,8 +63,7 @@ struct LinearCase {
   std::pair<double, double> expected(const WeightData& w, int64_t row, int64_t j) const {
     double sum = w.bias.empty() ? 0.0 : w.bias[j], size = std::fabs(sum);
     for (int64_t c = 0; c < k; ++c) {
-      const double product =
-          static_cast<double>(x[row * k + c]) * load_as_f32(w.bytes.data(), w.dtype, j * k + c);
+      const double product = static_cast<double>(x[row * k + c]) * load_as_f32(w.bytes.data(), w.dtype, j * k + c);
       sum += product;
       size += std::fabs(product);
     }

@@ -22,10 +22,12 @@ Status MlaAttention::prepare(const OpsLimits& limits, int threads) {
   const MlaShape& shape = limits.mla;
   if (shape.latent == 0) return {};
   if (shape.latent < 16 || shape.latent > 512 || shape.latent % 16 != 0) {
-    return Status::unsupported("kv_lora_rank " + std::to_string(shape.latent) + ": latent attention takes multiples of 16 up to 512");
+    return Status::unsupported("kv_lora_rank " + std::to_string(shape.latent) +
+                               ": latent attention takes multiples of 16 up to 512");
   }
   if (shape.rope < 0 || shape.rope > 128 || shape.rope % 2 != 0) {
-    return Status::unsupported("qk_rope_head_dim " + std::to_string(shape.rope) + ": latent attention takes multiples of 2 up to 128");
+    return Status::unsupported("qk_rope_head_dim " + std::to_string(shape.rope) +
+                               ": latent attention takes multiples of 2 up to 128");
   }
   FOVEA_CHECK(threads >= 1 && limits.num_heads >= 1 && limits.max_rows >= 1);
   limits_ = limits;

@@ -112,7 +112,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, MlaAttention, ::testing::ValuesIn(testing::mla_c
 
 // More partial results than a wave holds: the bits of rows computed one by one.
 TEST(MlaAttentionWaves, FewRowsOfLongSequences) {
-  const MlaCase c = {.name = "", .heads = 64, .shape = {512, 16, 4, 4}, .seqs = {{1, 5000}, {1, 6100}, {1, 7000}, {1, 4900}, {1, 600}}};
+  const MlaCase c = {
+      .name = "", .heads = 64, .shape = {512, 16, 4, 4}, .seqs = {{1, 5000}, {1, 6100}, {1, 7000}, {1, 4900}, {1, 600}}};
   MlaProblem problem(c);
   attend(c, problem.params(), 4);
   const std::vector<float> waves = problem.out();

@@ -44,7 +44,13 @@ template <typename T, bool kInPlace>
 class MlaRunner {
  public:
   MlaRunner(const MlaJob& job, MlaScratch& s)
-      : job_(job), p_(*job.params), kv_(*p_.kv), s_(s), latent_(p_.latent), width_((kv_.head_dim + 15) / 16 * 16), lanes_(job.lanes()) {
+      : job_(job),
+        p_(*job.params),
+        kv_(*p_.kv),
+        s_(s),
+        latent_(p_.latent),
+        width_((kv_.head_dim + 15) / 16 * 16),
+        lanes_(job.lanes()) {
     for (int32_t r = 0; r < job.rows; ++r) s.seen[r] = job.seen(r);
   }
 

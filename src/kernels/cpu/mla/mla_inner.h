@@ -53,15 +53,15 @@ struct MlaChunk {
 
 // Memory of one worker.
 struct MlaScratch {
-  float* q = nullptr;          // [lanes, 2 * width] scaled, in the order that entries load
-  float* q_padded = nullptr;   // [lanes, width]
-  float* scores = nullptr;     // [lanes, kDecodeChunk], then weights
-  float* m = nullptr;          // [lanes]
-  float* l = nullptr;          // [lanes, 16] a sum per vector lane
-  float* rescale = nullptr;    // [lanes]
-  float* tile = nullptr;       // [kDecodeChunk, width] entries that are not multiplied where they lie
+  float* q = nullptr;         // [lanes, 2 * width] scaled, in the order that entries load
+  float* q_padded = nullptr;  // [lanes, width]
+  float* scores = nullptr;    // [lanes, kDecodeChunk], then weights
+  float* m = nullptr;         // [lanes]
+  float* l = nullptr;         // [lanes, 16] a sum per vector lane
+  float* rescale = nullptr;   // [lanes]
+  float* tile = nullptr;      // [kDecodeChunk, width] entries that are not multiplied where they lie
   MlaPartial part, total;
-  int64_t seen[kMlaLanes];     // of each row
+  int64_t seen[kMlaLanes];  // of each row
   MlaChunk chunks[2];
 };
 MlaScratch carve_mla_scratch(ScratchCarver& carver, const MlaShape& shape);

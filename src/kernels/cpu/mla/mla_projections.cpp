@@ -5,8 +5,8 @@
 
 #include "base/check.h"
 #include "kernels/common/checks.h"
-#include "kernels/cpu/linear/gemv.h"
 #include "kernels/cpu/elementwise/elementwise.h"
+#include "kernels/cpu/linear/gemv.h"
 
 #include "kernels/cpu/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
@@ -23,13 +23,13 @@ namespace fovea::cpu {
 
 // Rows of q of one head times W_UK [nope, latent]: lanes lie along the latent.
 struct AbsorbBlock {
-  const float* q;    // row r at q + r * q_stride: nope elements, then rope
+  const float* q;  // row r at q + r * q_stride: nope elements, then rope
   int64_t q_stride;
-  const void* w;     // [nope, latent]
+  const void* w;  // [nope, latent]
   DType dtype;
   int32_t rows;
   int32_t nope, latent, rope;
-  float* out;        // row r at out + r * out_stride: latent elements, then rope
+  float* out;  // row r at out + r * out_stride: latent elements, then rope
   int64_t out_stride;
 };
 
@@ -157,9 +157,8 @@ int64_t entry_at(const KvView& kv, int64_t slot) {
 // fn(begin, end) over [0, tokens) in pieces.
 template <typename Fn>
 void for_tokens(ThreadPool& pool, int64_t tokens, const Fn& fn) {
-  pool.parallel_for((tokens + kTokensPerTask - 1) / kTokensPerTask, [&](int64_t task, int) {
-    fn(task * kTokensPerTask, std::min(tokens, (task + 1) * kTokensPerTask));
-  });
+  pool.parallel_for((tokens + kTokensPerTask - 1) / kTokensPerTask,
+                    [&](int64_t task, int) { fn(task * kTokensPerTask, std::min(tokens, (task + 1) * kTokensPerTask)); });
 }
 
 void write_token(const MlaWriteParams& p, int64_t t) {

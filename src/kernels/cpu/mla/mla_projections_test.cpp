@@ -52,13 +52,17 @@ TEST_P(MlaProjections, AbsorbAndUnabsorbEqualTheReference) {
       const std::vector<float> q = random_floats(size_t{1} * rows * heads * (s.nope + s.rope), 1),
                                x = random_floats(size_t{1} * rows * heads * s.latent, 2);
       std::vector<float> want(size_t{1} * rows * heads * (s.latent + s.rope)), want_v(size_t{1} * rows * heads * s.v);
-      ref::mla_absorb({q.data(), weight_view(w.bytes.data(), dtype, heads * (s.nope + s.v), s.latent), rows, heads, s, want.data()});
-      ref::mla_unabsorb({x.data(), weight_view(w.bytes.data(), dtype, heads * (s.nope + s.v), s.latent), rows, heads, s, want_v.data()});
+      ref::mla_absorb(
+          {q.data(), weight_view(w.bytes.data(), dtype, heads * (s.nope + s.v), s.latent), rows, heads, s, want.data()});
+      ref::mla_unabsorb(
+          {x.data(), weight_view(w.bytes.data(), dtype, heads * (s.nope + s.v), s.latent), rows, heads, s, want_v.data()});
       cpu::for_each_target([&, rows = rows, heads = heads] {
         ThreadPool pool(2);
         std::vector<float> got(want.size(), NAN), got_v(want_v.size(), NAN);
-        cpu::mla_absorb({q.data(), weight_view(w.bytes.data(), dtype, heads * (s.nope + s.v), s.latent), rows, heads, s, got.data()}, pool);
-        cpu::mla_unabsorb({x.data(), weight_view(w.bytes.data(), dtype, heads * (s.nope + s.v), s.latent), rows, heads, s, got_v.data()}, pool);
+        cpu::mla_absorb(
+            {q.data(), weight_view(w.bytes.data(), dtype, heads * (s.nope + s.v), s.latent), rows, heads, s, got.data()}, pool);
+        cpu::mla_unabsorb(
+            {x.data(), weight_view(w.bytes.data(), dtype, heads * (s.nope + s.v), s.latent), rows, heads, s, got_v.data()}, pool);
         expect_near(got, want, tolerance(s.nope));
         expect_near(got_v, want_v, tolerance(s.latent));
       });
@@ -75,11 +79,17 @@ TEST_P(MlaProjections, ARowHasTheSameBitsAlone) {
   const std::vector<float> q = random_floats(rows * q_row, 1), x = random_floats(rows * x_row, 2);
   std::vector<float> all(rows * out_row), all_v(rows * v_row), one(out_row), one_v(v_row);
   ThreadPool pool(2);
-  cpu::mla_absorb({q.data(), weight_view(w.bytes.data(), DType::bf16, heads * (s.nope + s.v), s.latent), rows, heads, s, all.data()}, pool);
-  cpu::mla_unabsorb({x.data(), weight_view(w.bytes.data(), DType::bf16, heads * (s.nope + s.v), s.latent), rows, heads, s, all_v.data()}, pool);
+  cpu::mla_absorb(
+      {q.data(), weight_view(w.bytes.data(), DType::bf16, heads * (s.nope + s.v), s.latent), rows, heads, s, all.data()}, pool);
+  cpu::mla_unabsorb(
+      {x.data(), weight_view(w.bytes.data(), DType::bf16, heads * (s.nope + s.v), s.latent), rows, heads, s, all_v.data()}, pool);
   for (int32_t r = 0; r < rows; ++r) {
-    cpu::mla_absorb({q.data() + r * q_row, weight_view(w.bytes.data(), DType::bf16, heads * (s.nope + s.v), s.latent), 1, heads, s, one.data()}, pool);
-    cpu::mla_unabsorb({x.data() + r * x_row, weight_view(w.bytes.data(), DType::bf16, heads * (s.nope + s.v), s.latent), 1, heads, s, one_v.data()}, pool);
+    cpu::mla_absorb(
+        {q.data() + r * q_row, weight_view(w.bytes.data(), DType::bf16, heads * (s.nope + s.v), s.latent), 1, heads, s, one.data()},
+        pool);
+    cpu::mla_unabsorb({x.data() + r * x_row, weight_view(w.bytes.data(), DType::bf16, heads * (s.nope + s.v), s.latent), 1, heads,
+                       s, one_v.data()},
+                      pool);
     ASSERT_TRUE(std::equal(one.begin(), one.end(), all.begin() + r * out_row)) << "row " << r;
     ASSERT_TRUE(std::equal(one_v.begin(), one_v.end(), all_v.begin() + r * v_row)) << "row " << r;
   }

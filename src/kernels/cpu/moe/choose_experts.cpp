@@ -50,8 +50,7 @@ void keep_best_groups(const MoeRouteParams& p, float* choice, int32_t* ranks) {
 
 }  // namespace
 
-void choose_experts(const MoeRouteParams& p, const float* logits, float* scores, int32_t* ranks, int32_t* ids,
-                    float* weights) {
+void choose_experts(const MoeRouteParams& p, const float* logits, float* scores, int32_t* ranks, int32_t* ids, float* weights) {
   FOVEA_CHECK(p.groups >= 1 && p.groups <= kMaxExpertGroups && p.experts % p.groups == 0);
   const int32_t size = p.experts / p.groups;
   FOVEA_CHECK(p.topk_groups >= 1 && p.topk_groups <= p.groups && p.top_k >= 1 && p.top_k <= p.topk_groups * size);

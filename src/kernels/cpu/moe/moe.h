@@ -31,13 +31,13 @@ class Moe {
   void run_expert(const MoeExpertsParams& p, int32_t expert, int32_t begin, int32_t end, Linear& linear, ThreadPool& pool);
 
   OpsLimits limits_;
-  int32_t block_rows_ = 0;          // most rows that an expert multiplies at once
-  std::vector<float> logits_;       // [kRouteRows, experts]
+  int32_t block_rows_ = 0;     // most rows that an expert multiplies at once
+  std::vector<float> logits_;  // [kRouteRows, experts]
   std::vector<Worker> workers_;
-  std::vector<int32_t> starts_;     // [experts + 1] into order_
-  std::vector<int32_t> order_;      // [T * top_k] places (row * top_k + i), by expert, then ascending
-  std::vector<float> x_;            // [block_rows_, hidden] gathered rows, then what the expert makes of them
-  std::vector<float> gate_, up_;    // [block_rows_, inter]
+  std::vector<int32_t> starts_;   // [experts + 1] into order_
+  std::vector<int32_t> order_;    // [T * top_k] places (row * top_k + i), by expert, then ascending
+  std::vector<float> x_;          // [block_rows_, hidden] gathered rows, then what the expert makes of them
+  std::vector<float> gate_, up_;  // [block_rows_, inter]
 };
 
 }  // namespace fovea::cpu

@@ -44,8 +44,8 @@ struct Problem {
     scale = floats(ids.size());
   }
   MoeExpertsParams params() {
-    return {x.data(),   out.data(),   shape.rows,  shape.hidden, shape.inter, shape.experts, shape.top_k,
-            ids.data(), scale.data(), expert_weights.data()};
+    return {x.data(),      out.data(),  shape.rows, shape.hidden, shape.inter,
+            shape.experts, shape.top_k, ids.data(), scale.data(), expert_weights.data()};
   }
   OpsLimits limits() const {
     OpsLimits l;
@@ -96,13 +96,13 @@ TEST_P(MoeExperts, EqualTheReference) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Cases, MoeExperts,
-    ::testing::Values(MoeCase{"one_row", 1, 40, 24, 7, 3}, MoeCase{"few_rows", 9, 40, 24, 7, 3, DType::f32},
-                      MoeCase{"rows", 70, 72, 20, 5, 2, DType::f16}, MoeCase{"all_experts", 19, 16, 8, 4, 4},
-                      MoeCase{"crowded", 40, 33, 17, 9, 2, DType::bf16, true}, MoeCase{"one_expert", 30, 16, 16, 1, 1},
-                      MoeCase{"blocks", 1100, 24, 8, 3, 1}, MoeCase{"no_rows", 0, 16, 8, 4, 2}),
-    [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Cases, MoeExperts,
+                         ::testing::Values(MoeCase{"one_row", 1, 40, 24, 7, 3}, MoeCase{"few_rows", 9, 40, 24, 7, 3, DType::f32},
+                                           MoeCase{"rows", 70, 72, 20, 5, 2, DType::f16}, MoeCase{"all_experts", 19, 16, 8, 4, 4},
+                                           MoeCase{"crowded", 40, 33, 17, 9, 2, DType::bf16, true},
+                                           MoeCase{"one_expert", 30, 16, 16, 1, 1}, MoeCase{"blocks", 1100, 24, 8, 3, 1},
+                                           MoeCase{"no_rows", 0, 16, 8, 4, 2}),
+                         [](const auto& info) { return info.param.name; });
 
 // Where an expert has at most 16 rows in either batch, a row's bits do not depend on the others.
 TEST(MoeExpertsRows, ARowHasTheSameBitsAlone) {

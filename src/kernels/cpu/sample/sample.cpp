@@ -38,9 +38,8 @@ void Sample::load(const SampleParams& p, int32_t row) {
 // Keeps the least head of the ranking whose mass reaches top_p; returns its size. candidates_[0, count) become sorted.
 size_t Sample::keep_top_p(size_t count, float top_p) {
   const auto first = candidates_.begin();
-  std::sort(first, first + count, [](const Candidate& a, const Candidate& b) {
-    return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
-  });
+  std::sort(first, first + count,
+            [](const Candidate& a, const Candidate& b) { return a.logit != b.logit ? a.logit > b.logit : a.id < b.id; });
   const float top = candidates_[0].logit;
   double total = 0.0;
   for (size_t i = 0; i < count; ++i) total += std::exp(candidates_[i].logit - top);
@@ -79,16 +78,16 @@ int32_t Sample::choose(const SampleParams& p, int32_t row) {
   const auto first = candidates_.begin();
   const size_t top_k = static_cast<size_t>(p.top_k[row]);
   if (top_k > 0 && top_k < count) {
-    std::nth_element(first, first + top_k, first + count, [](const Candidate& a, const Candidate& b) {
-      return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
-    });
+    std::nth_element(first, first + top_k, first + count,
+                     [](const Candidate& a, const Candidate& b) { return a.logit != b.logit ? a.logit > b.logit : a.id < b.id; });
     count = top_k;
   }
   if (p.top_p[row] < 1.0f) count = keep_top_p(count, p.top_p[row]);
   if (p.min_p[row] > 0.0f) {
     float top = candidates_[0].logit;
     for (size_t i = 1; i < count; ++i) top = std::max(top, candidates_[i].logit);
-    const auto end = std::remove_if(first, first + count, [&](const Candidate& c) { return std::exp(c.logit - top) < p.min_p[row]; });
+    const auto end =
+        std::remove_if(first, first + count, [&](const Candidate& c) { return std::exp(c.logit - top) < p.min_p[row]; });
     count = static_cast<size_t>(end - first);
   }
   const bool ordered = (top_k == 0 || top_k >= static_cast<size_t>(p.vocab)) && p.top_p[row] >= 1.0f;

@@ -53,23 +53,21 @@ int32_t choose(const std::vector<float>& logits, const Choice& c, float uniform,
 }
 
 // How often each token comes out where the uniforms are spread evenly.
-std::map<int32_t, int> draw(const std::vector<float>& logits, const Choice& c, int times, const std::vector<int32_t>& history = {}) {
+std::map<int32_t, int> draw(const std::vector<float>& logits, const Choice& c, int times,
+                            const std::vector<int32_t>& history = {}) {
   std::map<int32_t, int> counts;
   for (int i = 0; i < times; ++i) ++counts[choose(logits, c, (static_cast<float>(i) + 0.5f) / static_cast<float>(times), history)];
   return counts;
 }
 
-TEST(Sample, GreedyTakesTheLowestIdOfATie) {
-  EXPECT_EQ(draw({1, 3, 3, 2}, with(0), 3), (std::map<int32_t, int>{{1, 3}}));
-}
+TEST(Sample, GreedyTakesTheLowestIdOfATie) { EXPECT_EQ(draw({1, 3, 3, 2}, with(0), 3), (std::map<int32_t, int>{{1, 3}})); }
 
 TEST(Sample, FrequenciesFollowTheSoftmax) {
   const std::vector<float> logits = {0.0f, 1.0f, 2.0f, -1.0f};
   const auto counts = draw(logits, with(1.0f), 40000);
   double total = 0;
   for (float l : logits) total += std::exp(l);
-  for (int32_t id = 0; id < 4; ++id)
-    EXPECT_NEAR(counts.at(id) / 40000.0, std::exp(logits[id]) / total, 0.01) << id;
+  for (int32_t id = 0; id < 4; ++id) EXPECT_NEAR(counts.at(id) / 40000.0, std::exp(logits[id]) / total, 0.01) << id;
 }
 
 TEST(Sample, TemperatureSharpens) {
@@ -108,9 +106,7 @@ TEST(Sample, RepetitionPenaltyCountsEachTokenOnce) {
   EXPECT_EQ(draw({-1.0f, -1.5f}, p, 1, {0}).begin()->first, 1);             // -1 -> -2: penalised away from zero
 }
 
-TEST(Sample, AUniformNearOneStaysInside) {
-  EXPECT_EQ(choose({0, 0, -INFINITY}, with(1.0f), std::nextafter(1.0f, 0.0f)), 1);
-}
+TEST(Sample, AUniformNearOneStaysInside) { EXPECT_EQ(choose({0, 0, -INFINITY}, with(1.0f), std::nextafter(1.0f, 0.0f)), 1); }
 
 // Whatever was filtered before, tokens are walked in ascending id.
 TEST(Sample, KeptTokensAreWalkedByIdNotByRank) {

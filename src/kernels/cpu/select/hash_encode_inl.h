@@ -10,8 +10,8 @@
 #include <cstring>
 
 #include <hwy/highway.h>
-#include "kernels/ops/kv_write.h"
 #include "kernels/common/hash_rotation.h"
+#include "kernels/ops/kv_write.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fovea::cpu::HWY_NAMESPACE {
@@ -93,8 +93,7 @@ inline void encode_hash_scalar(const HashCodec& codec, const float* x, uint64_t*
 }
 
 // words[codec.bits / 64] of x [codec.head_dim].
-HWY_INLINE void encode_hash(const HashCodec& codec, const float* HWY_RESTRICT x,
-                            uint64_t* HWY_RESTRICT words) {
+HWY_INLINE void encode_hash(const HashCodec& codec, const float* HWY_RESTRICT x, uint64_t* HWY_RESTRICT words) {
 #if HWY_TARGET == HWY_SCALAR
   encode_hash_scalar(codec, x, words);
 #else

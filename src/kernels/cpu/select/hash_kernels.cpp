@@ -61,8 +61,8 @@ constexpr int kVectorsAtOnce = 2;  // for one load of the queries
 // Lane by lane the least distance from any of the queries to kVectors vectors of tokens, whose words are
 // block_size apart.
 template <int kWords, int kQueries, int kVectors>
-HWY_INLINE WordVec nearest_query(const uint64_t* HWY_RESTRICT codes, int block_size,
-                                 const QueryWord* HWY_RESTRICT queries, int query_count) {
+HWY_INLINE WordVec nearest_query(const uint64_t* HWY_RESTRICT codes, int block_size, const QueryWord* HWY_RESTRICT queries,
+                                 int query_count) {
   const WordTag d;
   WordVec keys[kVectors][kWords], nearest[kVectors];
   for (int v = 0; v < kVectors; ++v) {
@@ -89,8 +89,8 @@ HWY_INLINE WordVec nearest_query(const uint64_t* HWY_RESTRICT codes, int block_s
 constexpr int kVectorsAtOnce = 1;  // bound by the vector ports: two were no faster
 
 template <int kWords, int kQueries, int kVectors>
-HWY_INLINE WordVec nearest_query(const uint64_t* HWY_RESTRICT codes, int block_size,
-                                 const QueryWord* HWY_RESTRICT queries, int query_count) {
+HWY_INLINE WordVec nearest_query(const uint64_t* HWY_RESTRICT codes, int block_size, const QueryWord* HWY_RESTRICT queries,
+                                 int query_count) {
   const WordTag d;
   const hn::Repartition<uint8_t, WordTag> d8;
   const WordVec nibbles = hn::Set(d, 0x0f0f0f0f0f0f0f0full);
@@ -127,8 +127,7 @@ HWY_INLINE uint16_t block_distance(const uint64_t* HWY_RESTRICT codes, int block
   if (valid >= step) {
     best = nearest_query<kWords, kQueries, kVectorsAtOnce>(codes, block_size, queries, query_count);
     for (t = step; t + step <= valid; t += step) {
-      best = least(
-          best, nearest_query<kWords, kQueries, kVectorsAtOnce>(codes + t, block_size, queries, query_count));
+      best = least(best, nearest_query<kWords, kQueries, kVectorsAtOnce>(codes + t, block_size, queries, query_count));
     }
   }
   for (; t < valid; t += lanes) {
@@ -143,10 +142,9 @@ constexpr int kPrefetchHeads = 16;    // block heads ahead: some 500 cycles of s
 constexpr int kMaxQueryWords = 1024;  // [kv_heads, queries_per_head, words] of a scan
 
 template <int kWords, int kQueries>
-HWY_INLINE void scan_blocks(const HashScan& s, const QueryWord* HWY_RESTRICT queries, int32_t begin,
-                            int32_t end) {
+HWY_INLINE void scan_blocks(const HashScan& s, const QueryWord* HWY_RESTRICT queries, int32_t begin, int32_t end) {
   const int32_t blocks = (s.len + s.block_size - 1) / s.block_size;
-  const int lines = kWords * s.block_size / 8;  // cache lines of a head's codes
+  const int lines = kWords * s.block_size / 8;                                    // cache lines of a head's codes
   const int32_t distance_ahead = (kPrefetchHeads + s.kv_heads - 1) / s.kv_heads;  // blocks
   const int query_words = s.queries_per_head * kWords;
   for (int32_t b = begin; b < end; ++b) {
@@ -166,8 +164,7 @@ HWY_INLINE void scan_blocks(const HashScan& s, const QueryWord* HWY_RESTRICT que
       for (int line = 0; line < lines; line += kWords) {
         for (int w = 0; w < kWords; ++w) hwy::Prefetch(next + (line + w) * 8);
       }
-      const uint16_t distance =
-          block_distance<kWords, kQueries>(here, s.block_size, valid, query, s.queries_per_head);
+      const uint16_t distance = block_distance<kWords, kQueries>(here, s.block_size, valid, query, s.queries_per_head);
       if (!s.share_heads) *to = distance;
       nearest = distance < nearest ? distance : nearest;
       here += s.head_stride;
@@ -179,8 +176,7 @@ HWY_INLINE void scan_blocks(const HashScan& s, const QueryWord* HWY_RESTRICT que
 
 // Groups of four queries are common, and worth a loop without a loop inside.
 template <int kWords>
-HWY_INLINE void scan_words(const HashScan& s, const QueryWord* HWY_RESTRICT queries, int32_t begin,
-                           int32_t end) {
+HWY_INLINE void scan_words(const HashScan& s, const QueryWord* HWY_RESTRICT queries, int32_t begin, int32_t end) {
   if (s.queries_per_head == 4) return scan_blocks<kWords, 4>(s, queries, begin, end);
   scan_blocks<kWords, 0>(s, queries, begin, end);
 }
@@ -213,8 +209,7 @@ HWY_INLINE int32_t count_below(const int16_t* HWY_RESTRICT distances, int32_t co
   const auto limit = hn::Set(d, static_cast<int16_t>(bound));
   size_t below = 0;
   int32_t i = 0;
-  for (; i + lanes <= count; i += lanes)
-    below += hn::CountTrue(d, hn::Lt(hn::LoadU(d, distances + i), limit));
+  for (; i + lanes <= count; i += lanes) below += hn::CountTrue(d, hn::Lt(hn::LoadU(d, distances + i), limit));
   if (i < count) {
     const auto valid = hn::FirstN(d, static_cast<size_t>(count - i));
     below += hn::CountTrue(d, hn::And(valid, hn::Lt(hn::LoadU(d, distances + i), limit)));
@@ -233,8 +228,7 @@ HWY_INLINE uint64_t mask_bits(DistanceTag d, hn::Mask<DistanceTag> mask) {
 // Distances are small integers: the keep-th least is found by halving the range of values, one counting sweep
 // each, and one more sweep writes out what lies below it and the first of those equal to it. O(count), no
 // sort.
-void topk(const uint16_t* distances_u16, int32_t count, int32_t keep, int32_t max_distance, int32_t first,
-          int32_t* units) {
+void topk(const uint16_t* distances_u16, int32_t count, int32_t keep, int32_t max_distance, int32_t first, int32_t* units) {
   const auto* distances = reinterpret_cast<const int16_t*>(distances_u16);
   int32_t low = 0, high = max_distance;  // the threshold: the least t with count(<= t) >= keep
   while (low < high) {
@@ -254,8 +248,7 @@ void topk(const uint16_t* distances_u16, int32_t count, int32_t keep, int32_t ma
     const auto v = hn::LoadU(d, distances + i);
     uint64_t valid = count - i < lanes ? (uint64_t{1} << (count - i)) - 1 : ~uint64_t{0};
     uint64_t kept = mask_bits(d, hn::Lt(v, limit)) & valid;
-    for (uint64_t equal = mask_bits(d, hn::Eq(v, limit)) & valid; equal && equal_left > 0;
-         equal &= equal - 1) {
+    for (uint64_t equal = mask_bits(d, hn::Eq(v, limit)) & valid; equal && equal_left > 0; equal &= equal - 1) {
       kept |= equal & (~equal + 1);
       --equal_left;
     }
@@ -273,14 +266,11 @@ HWY_EXPORT(encode);
 HWY_EXPORT(scan);
 HWY_EXPORT(topk);
 
-void hash_encode(const HashCodec& codec, const float* x, uint64_t* words) {
-  HWY_DYNAMIC_DISPATCH(encode)(codec, x, words);
-}
+void hash_encode(const HashCodec& codec, const float* x, uint64_t* words) { HWY_DYNAMIC_DISPATCH(encode)(codec, x, words); }
 
 void hash_scan(const HashScan& s, int32_t begin, int32_t end) { HWY_DYNAMIC_DISPATCH(scan)(s, begin, end); }
 
-void hash_topk(const uint16_t* distances, int32_t count, int32_t keep, int32_t max_distance, int32_t first,
-               int32_t* units) {
+void hash_topk(const uint16_t* distances, int32_t count, int32_t keep, int32_t max_distance, int32_t first, int32_t* units) {
   FOVEA_CHECK(keep >= 1 && keep <= count);
   HWY_DYNAMIC_DISPATCH(topk)(distances, count, keep, max_distance, first, units);
 }

@@ -36,7 +36,6 @@ inline constexpr int kDistancePadding = 64;
 
 // The `keep` (1 to count) least of distances[0..count), ties to the lower index, ascending: units[i] = first
 // + index.
-void hash_topk(const uint16_t* distances, int32_t count, int32_t keep, int32_t max_distance, int32_t first,
-               int32_t* units);
+void hash_topk(const uint16_t* distances, int32_t count, int32_t keep, int32_t max_distance, int32_t first, int32_t* units);
 
 }  // namespace fovea::cpu

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "base/check.h"
+#include "kernels/common/hash_rotation.h"
 #include "kernels/cpu/select/block_windows.h"
 #include "kernels/cpu/select/hash_kernels.h"
-#include "kernels/common/hash_rotation.h"
 
 namespace fovea::cpu {
 namespace {
@@ -53,8 +53,8 @@ Status HashSelect::prepare(const OpsLimits& limits, int threads) {
     queries_.assign(queries, 0);
     distances_.assign(distances, 0);
   } catch (const std::bad_alloc&) {
-    return Status::resource_exhausted("hash selection: no memory for " +
-                                      std::to_string(queries * 8 + distances * 2) + " bytes of scratch");
+    return Status::resource_exhausted("hash selection: no memory for " + std::to_string(queries * 8 + distances * 2) +
+                                      " bytes of scratch");
   }
   return {};
 }
@@ -66,10 +66,8 @@ void HashSelect::encode(const Pass& pass, int64_t task) {
   if (!pass.scores(row)) return;
   const HashCodec& codec = p.codes.codec;
   const int words = pass.words();
-  const float* q =
-      p.q + (static_cast<int64_t>(pass.first + row) * p.num_heads + h * pass.group()) * codec.head_dim;
-  uint64_t* out =
-      queries_.data() + (static_cast<int64_t>(row) * p.kv_heads + h) * pass.queries_per_head() * words;
+  const float* q = p.q + (static_cast<int64_t>(pass.first + row) * p.num_heads + h * pass.group()) * codec.head_dim;
+  uint64_t* out = queries_.data() + (static_cast<int64_t>(row) * p.kv_heads + h) * pass.queries_per_head() * words;
   if (!p.average_group) {
     for (int g = 0; g < pass.group(); ++g) hash_encode(codec, q + g * codec.head_dim, out + g * words);
     return;
@@ -94,8 +92,7 @@ void HashSelect::scan(const Pass& pass, int64_t task) {
   const int32_t end = std::min(w.end(), begin + pass.per_task);
   if (begin >= end) return;
   HashScan s;
-  s.queries =
-      queries_.data() + static_cast<int64_t>(row) * p.kv_heads * pass.queries_per_head() * pass.words();
+  s.queries = queries_.data() + static_cast<int64_t>(row) * p.kv_heads * pass.queries_per_head() * pass.words();
   s.kv_heads = p.kv_heads;
   s.queries_per_head = pass.queries_per_head();
   s.words = pass.words();
@@ -122,8 +119,7 @@ void HashSelect::keep(const Pass& pass, int64_t task) {
   p.counts[at] = w.count;
   w.fill(units);
   if (w.by_score() == 0) return;
-  const uint16_t* distances =
-      distances_.data() + (static_cast<int64_t>(row) * p.kv_heads + list) * distance_stride_ + w.init;
+  const uint16_t* distances = distances_.data() + (static_cast<int64_t>(row) * p.kv_heads + list) * distance_stride_ + w.init;
   hash_topk(distances, w.end() - w.init, w.by_score(), p.codes.codec.bits, w.init, units + w.init);
 }
 
@@ -146,8 +142,7 @@ void HashSelect::run(const HashSelectParams& p, ThreadPool& pool) {
       for (int64_t t = 0; t < lists; ++t) keep(pass, t);
       continue;
     }
-    pass.per_task =
-        std::clamp(ceil_div(pass.longest, kTasksPerThread * pool.size()), kLeastBlocks, kMostBlocks);
+    pass.per_task = std::clamp(ceil_div(pass.longest, kTasksPerThread * pool.size()), kLeastBlocks, kMostBlocks);
     const int64_t chunks = ceil_div(pass.longest, pass.per_task);
     pool.parallel_for(static_cast<int64_t>(pass.rows) * p.kv_heads, [&](int64_t t, int) { encode(pass, t); });
     pool.parallel_for(static_cast<int64_t>(pass.rows) * chunks, [&](int64_t t, int) { scan(pass, t); });

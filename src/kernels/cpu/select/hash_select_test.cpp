@@ -23,8 +23,7 @@ TEST(CpuHashEncode, EqualsTheReferenceBitForBit) {
         const HashRotation rotation = HashRotation::make(d, bits).value();
         for (int i = 0; i < 50; ++i) {
           std::vector<float> x(d);
-          for (float& v : x)
-            v = i % 3 == 0 ? std::round(normal(rng) * 4) : normal(rng);  // i % 3: sums of 0 occur
+          for (float& v : x) v = i % 3 == 0 ? std::round(normal(rng) * 4) : normal(rng);  // i % 3: sums of 0 occur
           if (i == 0) std::fill(x.begin(), x.end(), 0.0f);
           std::vector<uint64_t> want(bits / 64), got(bits / 64 + 1, 77);
           ref::hash_encode(rotation.codec(), x.data(), want.data());
@@ -68,8 +67,7 @@ struct Shape {
 
 // A pool of codes with garbage everywhere, sequences of hostile lengths, each with its own permuted pages.
 struct Case {
-  explicit Case(const Shape& s, uint32_t seed, int longest)
-      : shape(s), rotation(HashRotation::make(s.head_dim, s.bits).value()) {
+  explicit Case(const Shape& s, uint32_t seed, int longest) : shape(s), rotation(HashRotation::make(s.head_dim, s.bits).value()) {
     std::mt19937 rng(seed);
     const int words = s.bits / 64, bs = s.block_size;
     const int all[] = {1, bs - 1, bs, bs + 1, longest, 3 * bs + 5, 2 * bs};
@@ -115,8 +113,7 @@ struct Case {
   template <typename Run>
   Lists run(const Run& fn) {
     const int lists = shape.rows * (shape.share ? 1 : shape.kv_heads);
-    Lists out{std::vector<int32_t>(static_cast<size_t>(lists) * p.capacity, -9),
-              std::vector<int32_t>(lists, -9)};
+    Lists out{std::vector<int32_t>(static_cast<size_t>(lists) * p.capacity, -9), std::vector<int32_t>(lists, -9)};
     p.units = out.units.data(), p.counts = out.counts.data();
     fn(p);
     return out;
@@ -158,8 +155,7 @@ TEST(CpuHashSelect, EqualsTheReferenceOnHostileShapes) {
           const auto got = s.run([&](const HashSelectParams& p) { select.run(p, one); });
           const auto threaded = s.run([&](const HashSelectParams& p) { select.run(p, three); });
           ASSERT_EQ(got.counts, want.counts);
-          ASSERT_EQ(got.units, want.units)
-              << "shape " << seed << " k " << k << " init " << init << " local " << local;
+          ASSERT_EQ(got.units, want.units) << "shape " << seed << " k " << k << " init " << init << " local " << local;
           ASSERT_TRUE(threaded == want);
         }
       }
@@ -174,8 +170,7 @@ TEST(CpuHashSelect, LongRowsOverManyTasks) {
   cpu::HashSelect select;
   ASSERT_TRUE(select.prepare(s.limits, 3).ok());
   const auto want = s.run([](const HashSelectParams& p) { ref::hash_select(p); });
-  cpu::for_each_target(
-      [&] { EXPECT_TRUE(s.run([&](const HashSelectParams& p) { select.run(p, pool); }) == want); });
+  cpu::for_each_target([&] { EXPECT_TRUE(s.run([&](const HashSelectParams& p) { select.run(p, pool); }) == want); });
 }
 
 // The query's own code in the last, partial block: inside the length it must win, one token beyond it must

@@ -7,12 +7,12 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/select/summary.cpp"
 #define HWY_WANT_AVX3_DL
-#include "kernels/cpu/simd_targets.h"
 #include <hwy/foreach_target.h>
+#include "kernels/cpu/simd_targets.h"
 //
 #include <hwy/highway.h>
-#include "kernels/cpu/select/hash_encode_inl.h"
 #include "kernels/cpu/attention/key_row_inl.h"
+#include "kernels/cpu/select/hash_encode_inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fovea::cpu::HWY_NAMESPACE {
@@ -90,9 +90,7 @@ HWY_EXPORT(encode_tokens);
 
 constexpr int64_t kTokensPerTask = 16;  // some 5 us
 
-void check_keys(const KvView& kv) {
-  FOVEA_CHECK(kv.head_dim % 16 == 0 && kv.head_dim <= kMaxHeadDim && kv.kv_heads >= 1);
-}
+void check_keys(const KvView& kv) { FOVEA_CHECK(kv.head_dim % 16 == 0 && kv.head_dim <= kMaxHeadDim && kv.kv_heads >= 1); }
 
 }  // namespace
 

@@ -5,8 +5,8 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/select/summary_scan.cpp"
 #define HWY_WANT_AVX3_DL
-#include "kernels/cpu/simd_targets.h"
 #include <hwy/foreach_target.h>
+#include "kernels/cpu/simd_targets.h"
 //
 #include <hwy/highway.h>
 #include "kernels/cpu/elementwise/elementwise_inl.h"
@@ -67,18 +67,15 @@ void scan(const SummaryScan& s, int32_t begin, int32_t end) {
   const int n = s.head_dim;
   switch (s.summary) {
     case BlockSummary::mean:
-      return best_of_queries(s, begin, end, 1, [&](int q, int64_t at) HWY_ATTR {
-        return mean_score(s.queries + q * n, s.plane + at, n);
-      });
+      return best_of_queries(s, begin, end, 1,
+                             [&](int q, int64_t at) HWY_ATTR { return mean_score(s.queries + q * n, s.plane + at, n); });
     case BlockSummary::minmax:
       if (s.query_count % 4 == 0) {  // groups of four are common
-        return best_of_queries(s, begin, end, 4, [&](int q, int64_t at) HWY_ATTR {
-          return box_score<4>(s.queries + q * n, s.plane + at, n);
-        });
+        return best_of_queries(s, begin, end, 4,
+                               [&](int q, int64_t at) HWY_ATTR { return box_score<4>(s.queries + q * n, s.plane + at, n); });
       }
-      return best_of_queries(s, begin, end, 1, [&](int q, int64_t at) HWY_ATTR {
-        return box_score<1>(s.queries + q * n, s.plane + at, n);
-      });
+      return best_of_queries(s, begin, end, 1,
+                             [&](int q, int64_t at) HWY_ATTR { return box_score<1>(s.queries + q * n, s.plane + at, n); });
     case BlockSummary::mean_code:
       return best_of_queries(s, begin, end, 1, [&](int q, int64_t at) HWY_ATTR {
         return code_score(s.query_codes + q * s.words, s.codes + at, s.words);

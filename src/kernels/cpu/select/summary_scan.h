@@ -15,11 +15,11 @@ struct SummaryScan {
   int query_count = 0;
   int head_dim = 0;
   int words = 0;
-  const float* plane = nullptr;      // of this KV head; that of block b begins at slots[b] * stride
-  const uint64_t* codes = nullptr;   // likewise
-  int64_t stride = 0;                // elements from a block to the next
-  const int32_t* slots = nullptr;    // of the row's sequence and KV head
-  float* scores = nullptr;           // out, by logical block; NaN becomes -inf
+  const float* plane = nullptr;     // of this KV head; that of block b begins at slots[b] * stride
+  const uint64_t* codes = nullptr;  // likewise
+  int64_t stride = 0;               // elements from a block to the next
+  const int32_t* slots = nullptr;   // of the row's sequence and KV head
+  float* scores = nullptr;          // out, by logical block; NaN becomes -inf
 };
 
 // Scores of blocks [begin, end).

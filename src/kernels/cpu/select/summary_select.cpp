@@ -5,11 +5,11 @@
 #include <string>
 
 #include "base/check.h"
+#include "kernels/common/hash_rotation.h"
 #include "kernels/cpu/select/block_topk.h"
 #include "kernels/cpu/select/block_windows.h"
 #include "kernels/cpu/select/hash_kernels.h"
 #include "kernels/cpu/select/summary_scan.h"
-#include "kernels/common/hash_rotation.h"
 
 namespace fovea::cpu {
 namespace {
@@ -53,8 +53,7 @@ Status SummarySelect::prepare(const OpsLimits& limits) {
     codes_.assign(heads * kMaxHashWords, 0);
     scores_.assign(scores, 0.0f);
   } catch (const std::bad_alloc&) {
-    return Status::resource_exhausted("selection by summaries: no memory for " + std::to_string(scores * 4) +
-                                      " bytes of scratch");
+    return Status::resource_exhausted("selection by summaries: no memory for " + std::to_string(scores * 4) + " bytes of scratch");
   }
   return {};
 }

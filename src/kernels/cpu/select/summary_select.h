@@ -33,10 +33,10 @@ class SummarySelect {
   int num_heads_ = 0;
   int kv_heads_ = 0;
   int head_dim_ = 0;
-  int64_t blocks_ = 0;            // most blocks of a row
-  std::vector<float> queries_;    // [rows, num_heads, d]: sums over groups, where they are averaged
-  std::vector<uint64_t> codes_;   // [rows, num_heads, words]: of the queries
-  std::vector<float> scores_;     // [rows, kv_heads, blocks]
+  int64_t blocks_ = 0;           // most blocks of a row
+  std::vector<float> queries_;   // [rows, num_heads, d]: sums over groups, where they are averaged
+  std::vector<uint64_t> codes_;  // [rows, num_heads, words]: of the queries
+  std::vector<float> scores_;    // [rows, kv_heads, blocks]
 };
 
 }  // namespace fovea::cpu

@@ -52,11 +52,10 @@ struct Shape {
 };
 
 const Shape kShapes[] = {
-    {BlockSummary::mean, 3, 8, 2, 16, 64, false, false, false},  {BlockSummary::mean, 9, 7, 7, 8, 80, false, true, true},
-    {BlockSummary::mean, 1, 5, 1, 128, 256, true, false, false}, {BlockSummary::minmax, 3, 8, 2, 16, 64, false, false, false},
-    {BlockSummary::minmax, 6, 9, 3, 32, 96, false, true, false}, {BlockSummary::minmax, 5, 8, 1, 8, 128, true, false, true},
-    {BlockSummary::mean_code, 3, 8, 2, 16, 64, false, false, false},
-    {BlockSummary::mean_code, 7, 6, 3, 8, 80, true, true, false},
+    {BlockSummary::mean, 3, 8, 2, 16, 64, false, false, false},      {BlockSummary::mean, 9, 7, 7, 8, 80, false, true, true},
+    {BlockSummary::mean, 1, 5, 1, 128, 256, true, false, false},     {BlockSummary::minmax, 3, 8, 2, 16, 64, false, false, false},
+    {BlockSummary::minmax, 6, 9, 3, 32, 96, false, true, false},     {BlockSummary::minmax, 5, 8, 1, 8, 128, true, false, true},
+    {BlockSummary::mean_code, 3, 8, 2, 16, 64, false, false, false}, {BlockSummary::mean_code, 7, 6, 3, 8, 80, true, true, false},
     {BlockSummary::mean_code, 2, 8, 1, 64, 128, false, true, true},
 };
 

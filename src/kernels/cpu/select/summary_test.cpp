@@ -8,8 +8,8 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cpu/simd_targets_test_util.h"
 #include "kernels/common/convert.h"
+#include "kernels/cpu/simd_targets_test_util.h"
 #include "kernels/ref/hash.h"
 #include "kernels/ref/summary.h"
 
@@ -23,8 +23,8 @@ struct Shape {
 };
 
 const Shape kShapes[] = {
-    {64, 16, 2, 128, DType::bf16, KvLayout::hnd},  {128, 8, 3, 64, DType::f16, KvLayout::hnd},
-    {80, 128, 1, 256, DType::f32, KvLayout::hnd},  {256, 32, 5, 128, DType::bf16, KvLayout::classic},
+    {64, 16, 2, 128, DType::bf16, KvLayout::hnd},   {128, 8, 3, 64, DType::f16, KvLayout::hnd},
+    {80, 128, 1, 256, DType::f32, KvLayout::hnd},   {256, 32, 5, 128, DType::bf16, KvLayout::classic},
     {96, 16, 2, 64, DType::f32, KvLayout::classic}, {64, 64, 1, 256, DType::f16, KvLayout::classic},
 };
 
@@ -115,8 +115,8 @@ TEST(CpuSummaries, EqualTheReferenceBitForBit) {
       limits.max_rows = static_cast<int32_t>(c.slots.size());
       summaries.prepare(limits);
       for (ThreadPool* pool : {&one, &three}) {
-        const auto got = c.run([&](const auto& p) { summaries.run(p, *pool); },
-                               [&](const auto& p) { cpu::encode_codes(p, *pool); });
+        const auto got =
+            c.run([&](const auto& p) { summaries.run(p, *pool); }, [&](const auto& p) { cpu::encode_codes(p, *pool); });
         ASSERT_TRUE(got == want) << "shape " << seed << ": mean " << (got.mean == want.mean) << " minmax "
                                  << (got.minmax == want.minmax) << " codes " << (got.codes == want.codes);
       }

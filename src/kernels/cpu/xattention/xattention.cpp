@@ -8,9 +8,9 @@
 #include "base/check.h"
 #include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/xattention/xattention_amx.h"
+#include "kernels/cpu/xattention/xattention_choice.h"
 #include "kernels/cpu/xattention/xattention_f32.h"
 #include "kernels/cpu/xattention/xattention_lanes.h"
-#include "kernels/cpu/xattention/xattention_choice.h"
 
 namespace fovea::cpu {
 namespace {
@@ -52,9 +52,7 @@ struct XAttentionSelect::Pass {
   int64_t query_floats = 0;  // of one KV head
 
   int32_t group() const { return p.num_heads / p.kv.kv_heads; }
-  int32_t cells(int64_t begin, int64_t end) const {
-    return static_cast<int32_t>(ceil_div(end, p.stride) - begin / p.stride);
-  }
+  int32_t cells(int64_t begin, int64_t end) const { return static_cast<int32_t>(ceil_div(end, p.stride) - begin / p.stride); }
 };
 
 void XAttentionSelect::Free::operator()(float* p) const { std::free(p); }
@@ -67,8 +65,7 @@ Status XAttentionSelect::reserve(size_t floats, Floats* memory) {
   return {};
 }
 
-Status XAttentionSelect::prepare(const OpsLimits& limits, int threads, const XEngine& engine,
-                                 int64_t pass_bytes) {
+Status XAttentionSelect::prepare(const OpsLimits& limits, int threads, const XEngine& engine, int64_t pass_bytes) {
   if (limits.xattention_stride == 0) return {};
   const int32_t stride = limits.xattention_stride;
   if (stride < 4 || stride > 64 || (stride & (stride - 1)) != 0)
@@ -86,8 +83,7 @@ Status XAttentionSelect::prepare(const OpsLimits& limits, int threads, const XEn
   // A tile's queries, with the lanes that fill up its last batch. Any stride up to 64: a batch is deepest there.
   for (int32_t s = stride; s <= 64; s *= 2) {
     const int64_t depth = int64_t{s} * limits.head_dim, lanes = int64_t{kMostBlock} / s * limits.num_heads;
-    const int64_t tile = engine.query_floats(static_cast<int32_t>(lanes), depth) +
-                         limits.kv_heads * engine.query_floats(1, depth);
+    const int64_t tile = engine.query_floats(static_cast<int32_t>(lanes), depth) + limits.kv_heads * engine.query_floats(1, depth);
     query_floats_ = std::max({query_floats_, tile, std::min(tiles * tile, pass_bytes / 8)});
     worker_floats_ = std::max(worker_floats_, (engine.scratch(s, limits.head_dim) + 15) / 16 * 16);
   }
@@ -206,8 +202,8 @@ const float* XAttentionSelect::sums_of(const Pass& pass, int32_t tile, int32_t h
   const XAttentionPlace at = place_of_tile(p, pass.first + tile);
   const int64_t from = (int64_t{first_out_[tile]} * p.num_heads + head) * pass.blocks;
   float* sums = sums_.data() + worker * blocks_;
-  xattention_sum_blocks(tops_.get() + from, weights_.get() + from, int64_t{p.num_heads} * pass.blocks,
-                        pass.cells(at.begin, at.end), blocks, sums);
+  xattention_sum_blocks(tops_.get() + from, weights_.get() + from, int64_t{p.num_heads} * pass.blocks, pass.cells(at.begin, at.end),
+                        blocks, sums);
   if (p.sums != nullptr) {
     float* out = p.sums + (int64_t{pass.first + tile} * p.num_heads + head) * p.capacity;
     std::fill(std::copy_n(sums, blocks, out), out + p.capacity, 0.0f);

@@ -50,14 +50,14 @@ class XAttentionSelect {
   OpsLimits limits_;
   int threads_ = 0;
   XEngine engine_{};
-  int64_t blocks_ = 0;         // most blocks of a sequence
+  int64_t blocks_ = 0;  // most blocks of a sequence
   size_t worker_floats_ = 0;
-  int64_t query_floats_ = 0;   // room of queries_
-  int64_t sum_floats_ = 0;     // of tops_ and of weights_
-  Floats scratch_;             // [threads, worker_floats_]
-  Floats queries_;             // packed queries of a pass: [kv_heads, batches]
-  Floats tops_, weights_;      // [cells of a pass, H, blocks]: XJob
-  std::vector<XStrip> strips_;     // of a pass
+  int64_t query_floats_ = 0;    // room of queries_
+  int64_t sum_floats_ = 0;      // of tops_ and of weights_
+  Floats scratch_;              // [threads, worker_floats_]
+  Floats queries_;              // packed queries of a pass: [kv_heads, batches]
+  Floats tops_, weights_;       // [cells of a pass, H, blocks]: XJob
+  std::vector<XStrip> strips_;  // of a pass
   std::vector<XBatch> batches_;
   std::vector<int32_t> first_out_;  // [tiles of a pass] place of the first cell
   std::vector<float> sums_;         // [threads, blocks_]

@@ -10,8 +10,8 @@
 namespace fovea::cpu {
 
 const XEngine* emulated_amx_xattention() {
-  static constexpr XEngine kEngine{"amx_emulated",          kXAmxLanes,             &estimate_scratch,
-                                   &estimate_query_floats, &pack_estimate_queries, &estimate_job_amx};
+  static constexpr XEngine kEngine{"amx_emulated",         kXAmxLanes,       &estimate_scratch, &estimate_query_floats,
+                                   &pack_estimate_queries, &estimate_job_amx};
   return cpu_features().avx512 ? &kEngine : nullptr;
 }
 

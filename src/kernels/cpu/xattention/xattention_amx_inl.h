@@ -26,13 +26,13 @@ HWY_PUSH_ATTRIBUTES("avx2,fma,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")
 namespace fovea::cpu {
 namespace {
 
-constexpr int32_t kXPanel = 32;         // lanes: two tiles side by side
-constexpr int32_t kXTileCells = 32;     // two tiles one above the other
-constexpr int32_t kXTileHalves = 512;   // bf16 elements of a tile
+constexpr int32_t kXPanel = 32;        // lanes: two tiles side by side
+constexpr int32_t kXTileCells = 32;    // two tiles one above the other
+constexpr int32_t kXTileHalves = 512;  // bf16 elements of a tile
 
 struct XAmxScratch {
-  uint16_t* k;       // [kXTileCells, k_stride]
-  float* s;          // [kXTileCells, kXPanel]
+  uint16_t* k;  // [kXTileCells, k_stride]
+  float* s;     // [kXTileCells, kXPanel]
   float* s_half;
   XLanes lanes;
   int64_t k_stride;  // elements
@@ -152,9 +152,7 @@ size_t estimate_scratch(int32_t stride, int32_t dim) {
   return counter.used();
 }
 
-int64_t estimate_query_floats(int32_t lanes, int64_t depth) {
-  return (lanes + kXPanel - 1) / kXPanel * kXPanel * depth / 2;
-}
+int64_t estimate_query_floats(int32_t lanes, int64_t depth) { return (lanes + kXPanel - 1) / kXPanel * kXPanel * depth / 2; }
 
 }  // namespace
 }  // namespace fovea::cpu

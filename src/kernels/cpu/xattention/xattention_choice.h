@@ -25,10 +25,10 @@ int32_t majority_blocks(const int32_t* votes, int32_t blocks, int32_t heads, int
 // Where a tile of XAttentionParams stands.
 struct XAttentionPlace {
   int32_t seq = 0;
-  int64_t begin = 0;    // position of its first row
-  int64_t end = 0;      // after its last row
-  int64_t len = 0;      // keys that some row sees: causal, end
-  int32_t blocks = 0;   // of these keys
+  int64_t begin = 0;   // position of its first row
+  int64_t end = 0;     // after its last row
+  int64_t len = 0;     // keys that some row sees: causal, end
+  int32_t blocks = 0;  // of these keys
   ForcedBlocks forced;
 };
 XAttentionPlace place_of_tile(const XAttentionParams& p, int32_t tile);

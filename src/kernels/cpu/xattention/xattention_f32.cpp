@@ -1,8 +1,7 @@
 // As in prefill attention (docs/attention-prefill.md), lanes of a vector are rows: S^T = K Q^T broadcasts one element of
 // K and multiplies it with rows side by side. Here a row is a cell of queries, stride * head_dim long with its tokens
 // reversed, and a key is a cell of keys: in the cache it lies as it is needed.
-#define HWY_DISABLED_TARGETS \
-  (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)  // vectors stand in arrays
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)  // vectors stand in arrays
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/xattention/xattention_f32.cpp"
@@ -122,8 +121,8 @@ void pack_keys(const XJob& job, int64_t first, int32_t cells, const XScratch& w)
 
 // s[j] = q . k[j] over `depth` elements, for rows [j0, j1) of whole micro-tiles.
 template <int C>
-HWY_NOINLINE void score(const float* HWY_RESTRICT q, const float* HWY_RESTRICT k, int64_t k_stride, int32_t j0,
-                        int32_t j1, int64_t depth, float* HWY_RESTRICT s) {
+HWY_NOINLINE void score(const float* HWY_RESTRICT q, const float* HWY_RESTRICT k, int64_t k_stride, int32_t j0, int32_t j1,
+                        int64_t depth, float* HWY_RESTRICT s) {
   const D d;
   for (int64_t from = 0; from < depth; from += kSweep) {
     const int64_t to = std::min(depth, from + kSweep);

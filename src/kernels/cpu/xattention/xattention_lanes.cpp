@@ -48,8 +48,7 @@ const float* xattention_query(const XJob& job, int32_t lane, int32_t s) {
   return p.q + ((strip.row + pos - strip.begin) * p.num_heads + head) * p.kv.head_dim;
 }
 
-XPanelView xattention_panel(const XJob& job, const XLanes& lanes, int32_t lane, int32_t count, int64_t first,
-                            int32_t cells) {
+XPanelView xattention_panel(const XJob& job, const XLanes& lanes, int32_t lane, int32_t count, int64_t first, int32_t cells) {
   const XAttentionParams& p = *job.params;
   const int64_t low = lanes.cell[lane], high = lanes.cell[lane + count - 1];
   XPanelView v;

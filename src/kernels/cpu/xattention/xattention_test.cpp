@@ -10,8 +10,8 @@
 #include "base/count_allocations_test_util.h"
 #include "kernels/cpu/attention/prefill_attention.h"
 #include "kernels/cpu/xattention/xattention_amx_emulated.h"
-#include "kernels/cpu/xattention/xattention_lanes.h"
 #include "kernels/cpu/xattention/xattention_choice.h"
+#include "kernels/cpu/xattention/xattention_lanes.h"
 #include "kernels/ref/xattention.h"
 #include "kernels/xattention_cases.h"
 
@@ -92,8 +92,8 @@ TEST(XAttentionChoiceCpu, EqualsTheTable) {
   for (const XChoiceCase& c : kXChoiceCases) {
     std::vector<uint64_t> order(c.sums.size());
     std::vector<int32_t> units(c.sums.size());
-    units.resize(cpu::choose_blocks(c.sums.data(), static_cast<int32_t>(c.sums.size()), {c.sink, c.diagonal_begin, c.diagonal_end}, c.threshold,
-                               order.data(), units.data()));
+    units.resize(cpu::choose_blocks(c.sums.data(), static_cast<int32_t>(c.sums.size()), {c.sink, c.diagonal_begin, c.diagonal_end},
+                                    c.threshold, order.data(), units.data()));
     EXPECT_EQ(units, c.units) << c.name;
   }
 }
@@ -227,9 +227,15 @@ TEST(XAttentionSelect, ChunksAttendAlike) {
     p.tile_seq = seq.data();
     p.tile_indptr = at.data();
     select.run(p, pool);
-    const Selection s{.kind = Selection::Kind::list, .heads = HeadGroups::per_query_head, .tokens_per_unit = p.block_size,
-                      .rows = p.tiles, .groups = p.num_heads, .capacity = p.capacity, .row_indptr = at.data(),
-                      .units = p.units, .counts = p.counts};
+    const Selection s{.kind = Selection::Kind::list,
+                      .heads = HeadGroups::per_query_head,
+                      .tokens_per_unit = p.block_size,
+                      .rows = p.tiles,
+                      .groups = p.num_heads,
+                      .capacity = p.capacity,
+                      .row_indptr = at.data(),
+                      .units = p.units,
+                      .counts = p.counts};
     AttentionParams chunk = a;
     chunk.q = p.q;
     chunk.out += skip * p.kv.head_dim;
@@ -302,7 +308,8 @@ TEST(XAttentionSelect, PrepareRefusesByName) {
   EXPECT_TRUE(select.prepare(limits, 1, Numerics::f32).ok()) << "never called: no scratch";
   for (int32_t stride : {2, 12, 128, -4}) {
     limits.xattention_stride = stride;
-    EXPECT_THAT(select.prepare(limits, 1, Numerics::f32).message(), ::testing::HasSubstr("xattention_stride is " + std::to_string(stride)));
+    EXPECT_THAT(select.prepare(limits, 1, Numerics::f32).message(),
+                ::testing::HasSubstr("xattention_stride is " + std::to_string(stride)));
   }
   limits.xattention_stride = 16;
   limits.head_dim = 272;

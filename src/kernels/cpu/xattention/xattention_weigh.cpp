@@ -101,13 +101,11 @@ namespace fovea::cpu {
 HWY_EXPORT(weigh);
 HWY_EXPORT(sum_blocks);
 
-void xattention_weigh(const XJob& job, const XLanes& lanes, const XPanelView& view, float* s, const float* s_half,
-                      int32_t panel) {
+void xattention_weigh(const XJob& job, const XLanes& lanes, const XPanelView& view, float* s, const float* s_half, int32_t panel) {
   HWY_DYNAMIC_DISPATCH(weigh)(job, lanes, view, s, s_half, panel);
 }
 
-void xattention_sum_blocks(const float* tops, float* weights, int64_t row_stride, int32_t cells, int32_t blocks,
-                           float* sums) {
+void xattention_sum_blocks(const float* tops, float* weights, int64_t row_stride, int32_t cells, int32_t blocks, float* sums) {
   HWY_DYNAMIC_DISPATCH(sum_blocks)(tops, weights, row_stride, cells, blocks, sums);
 }
 

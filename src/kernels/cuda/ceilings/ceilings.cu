@@ -29,7 +29,8 @@ void read_sweep(const void* data, size_t bytes, float* sink, Stream& stream) {
   int device = 0, multiprocessors = 0;
   (void)cudaGetDevice(&device);
   (void)cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  sweep<<<4 * multiprocessors, kThreads, 0, cuda_stream(stream)>>>(static_cast<const uint4*>(data), static_cast<int64_t>(bytes / 16), sink);
+  sweep<<<4 * multiprocessors, kThreads, 0, cuda_stream(stream)>>>(static_cast<const uint4*>(data),
+                                                                   static_cast<int64_t>(bytes / 16), sink);
 }
 
 }  // namespace fovea::cuda

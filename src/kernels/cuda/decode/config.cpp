@@ -55,9 +55,7 @@ void choose_kernel(const AttentionParams& p, Shape& s) {
   s.whole = kv.head_dim == s.dim_class && s.tile_heads == 8 && s.dim_class <= 128;
 }
 
-const char* name_of(Path path) {
-  return path == Path::mma ? "mma" : path == Path::scalar ? "scalar" : "scalar classic";
-}
+const char* name_of(Path path) { return path == Path::mma ? "mma" : path == Path::scalar ? "scalar" : "scalar classic"; }
 
 }  // namespace
 
@@ -73,10 +71,9 @@ Shape choose_shape(const AttentionParams& p, int64_t max_len, const SplitRule& r
 }
 
 std::string Shape::describe() const {
-  return std::string(name_of(path)) + (whole ? " d=" : " d<=") + std::to_string(dim_class) + ", " +
-         std::to_string(lists) + " lists of " + std::to_string(heads_per_list) + " heads in " +
-         std::to_string(head_tiles) + " tiles of " + std::to_string(tile_heads) + ", at most " +
-         std::to_string(max_items) + " items";
+  return std::string(name_of(path)) + (whole ? " d=" : " d<=") + std::to_string(dim_class) + ", " + std::to_string(lists) +
+         " lists of " + std::to_string(heads_per_list) + " heads in " + std::to_string(head_tiles) + " tiles of " +
+         std::to_string(tile_heads) + ", at most " + std::to_string(max_items) + " items";
 }
 
 }  // namespace fovea::cuda::decode

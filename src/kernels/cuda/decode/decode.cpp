@@ -21,8 +21,7 @@ Status failed(const char* call, cudaError_t e) {
 
 std::vector<decode::Entry> all_entries() {
   std::vector<decode::Entry> all;
-  for (auto* family :
-       {decode::bf16_entries, decode::f16_entries, decode::fp8_entries, decode::scalar_entries}) {
+  for (auto* family : {decode::bf16_entries, decode::f16_entries, decode::fp8_entries, decode::scalar_entries}) {
     const std::vector<decode::Entry> entries = family();
     all.insert(all.end(), entries.begin(), entries.end());
   }
@@ -40,8 +39,7 @@ Result<int> fit(const decode::Entry& e) {
   if (auto x = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device)) {
     return failed("cudaDeviceGetAttribute", x);
   }
-  if (auto x = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&ctas, e.function, decode::kThreads,
-                                                             e.shared_bytes)) {
+  if (auto x = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&ctas, e.function, decode::kThreads, e.shared_bytes)) {
     return failed("cudaOccupancyMaxActiveBlocksPerMultiprocessor", x);
   }
   if (ctas < 1) return Status::unsupported("decode attention: a kernel needs more than this device has");
@@ -51,12 +49,10 @@ Result<int> fit(const decode::Entry& e) {
 void check_params(const AttentionParams& p, const OpsLimits& limits) {
   const KvView& kv = p.kv;
   const auto bytes = static_cast<int64_t>(dtype_bytes(kv.dtype));
-  FOVEA_CHECK(p.rows <= limits.max_decode_rows && p.num_heads <= limits.num_heads &&
-              kv.head_dim <= limits.head_dim);
+  FOVEA_CHECK(p.rows <= limits.max_decode_rows && p.num_heads <= limits.num_heads && kv.head_dim <= limits.head_dim);
   FOVEA_CHECK(kv.kv_heads > 0 && p.num_heads % kv.kv_heads == 0);
   FOVEA_CHECK(kv.head_dim >= 64 && kv.head_dim <= 256 && kv.head_dim % 16 == 0);
-  FOVEA_CHECK(kv.block_size >= 8 && kv.block_size <= 256 &&
-              std::has_single_bit(static_cast<uint32_t>(kv.block_size)));
+  FOVEA_CHECK(kv.block_size >= 8 && kv.block_size <= 256 && std::has_single_bit(static_cast<uint32_t>(kv.block_size)));
   FOVEA_CHECK(kv.block_stride * bytes % 16 == 0 && kv.head_stride * bytes % 16 == 0);
   FOVEA_CHECK(reinterpret_cast<uintptr_t>(kv.k) % 16 == 0 && reinterpret_cast<uintptr_t>(kv.v) % 16 == 0);
   if (p.selection == nullptr || p.selection->kind == Selection::Kind::all) return;
@@ -85,18 +81,16 @@ Status Decode::prepare(const OpsLimits& limits, Device& device) {
   }
   const int64_t row_heads = static_cast<int64_t>(launch.max_decode_rows) * limits.num_heads;
   const int64_t partials = row_heads * rule_.max_splits;
-  FOVEA_ASSIGN(partial_out_, device.allocate(partials * limits.head_dim * sizeof(float),
-                                             "decode attention's partial sums"));
-  FOVEA_ASSIGN(partial_softmax_,
-               device.allocate(partials * sizeof(float2), "decode attention's partial softmax"));
+  FOVEA_ASSIGN(partial_out_, device.allocate(partials * limits.head_dim * sizeof(float), "decode attention's partial sums"));
+  FOVEA_ASSIGN(partial_softmax_, device.allocate(partials * sizeof(float2), "decode attention's partial softmax"));
   FOVEA_ASSIGN(done_, device.allocate(row_heads * sizeof(int32_t), "decode attention's counters"));
   return {};
 }
 
 const Decode::Kernel& Decode::find(DType dtype, const decode::Shape& s) const {
   const auto found = std::find_if(kernels_.begin(), kernels_.end(), [&](const Kernel& k) {
-    return k.dtype == dtype && k.shape.path == s.path && k.shape.dim_class == s.dim_class &&
-           k.shape.whole == s.whole && k.shape.tile_heads == s.tile_heads;
+    return k.dtype == dtype && k.shape.path == s.path && k.shape.dim_class == s.dim_class && k.shape.whole == s.whole &&
+           k.shape.tile_heads == s.tile_heads;
   });
   FOVEA_CHECK(found != kernels_.end());
   return *found;
@@ -124,8 +118,8 @@ void Decode::run(const AttentionParams& p, cudaStream_t stream) {
     args.rows = std::min(kRowsPerLaunch, p.rows - first);
     const int64_t most = shape.max_items / p.rows * args.rows;
     const auto grid = static_cast<unsigned>(std::min<int64_t>(kernel.grid, most));
-    check_call("decode attention", cudaLaunchKernel(kernel.function, dim3(grid), dim3(decode::kThreads),
-                                                    parameters, kernel.shared_bytes, stream));
+    check_call("decode attention",
+               cudaLaunchKernel(kernel.function, dim3(grid), dim3(decode::kThreads), parameters, kernel.shared_bytes, stream));
   }
 }
 

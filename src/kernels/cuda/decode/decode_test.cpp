@@ -33,55 +33,16 @@ std::vector<AttentionCase> split_cases() {
   std::vector<testing::SeqShape> many;
   for (int32_t i = 0; i < 70; ++i) many.push_back({i % 5 == 4 ? 0 : 1, 1 + i * 7 % 300});
   add({.name = "many_rows", .heads = 8, .kv_heads = 8, .seqs = many});
-  add({.name = "many_lists",
-       .heads = 16,
-       .kv_heads = 8,
-       .seqs = many,
-       .select = true,
-       .groups = per_query_head});
-  add({.name = "long_row",
-       .heads = 8,
-       .kv_heads = 2,
-       .head_dim = 128,
-       .seqs = {{1, 20000}, {1, 9000}, {1, 130}}});
-  add({.name = "long_row_f32",
-       .heads = 2,
-       .kv_heads = 1,
-       .seqs = {{1, 20000}, {2, 900}},
-       .dtype = DType::f32});
-  add({.name = "long_list",
-       .heads = 4,
-       .kv_heads = 1,
-       .head_dim = 128,
-       .seqs = {{1, 20000}},
-       .select = true,
-       .keep = 0.6});
+  add({.name = "many_lists", .heads = 16, .kv_heads = 8, .seqs = many, .select = true, .groups = per_query_head});
+  add({.name = "long_row", .heads = 8, .kv_heads = 2, .head_dim = 128, .seqs = {{1, 20000}, {1, 9000}, {1, 130}}});
+  add({.name = "long_row_f32", .heads = 2, .kv_heads = 1, .seqs = {{1, 20000}, {2, 900}}, .dtype = DType::f32});
+  add({.name = "long_list", .heads = 4, .kv_heads = 1, .head_dim = 128, .seqs = {{1, 20000}}, .select = true, .keep = 0.6});
   add({.name = "group_16_d128", .heads = 32, .kv_heads = 2, .head_dim = 128, .seqs = {{2, 700}}});
-  add({.name = "group_12_d80",
-       .heads = 12,
-       .kv_heads = 1,
-       .head_dim = 80,
-       .seqs = {{2, 700}},
-       .alibi = true});
-  add({.name = "group_16_d256",
-       .heads = 16,
-       .kv_heads = 1,
-       .head_dim = 256,
-       .seqs = {{2, 700}},
-       .dtype = DType::f16});
-  add({.name = "group_40_list",
-       .heads = 40,
-       .kv_heads = 1,
-       .head_dim = 128,
-       .seqs = {{2, 700}},
-       .select = true});
+  add({.name = "group_12_d80", .heads = 12, .kv_heads = 1, .head_dim = 80, .seqs = {{2, 700}}, .alibi = true});
+  add({.name = "group_16_d256", .heads = 16, .kv_heads = 1, .head_dim = 256, .seqs = {{2, 700}}, .dtype = DType::f16});
+  add({.name = "group_40_list", .heads = 40, .kv_heads = 1, .head_dim = 128, .seqs = {{2, 700}}, .select = true});
   add({.name = "group_20_f32", .heads = 20, .kv_heads = 1, .seqs = {{2, 700}}, .dtype = DType::f32});
-  add({.name = "cap_alibi_f32",
-       .heads = 6,
-       .seqs = {{3, 400}},
-       .dtype = DType::f32,
-       .soft_cap = 1.5f,
-       .alibi = true});
+  add({.name = "cap_alibi_f32", .heads = 6, .seqs = {{3, 400}}, .dtype = DType::f32, .soft_cap = 1.5f, .alibi = true});
   return cases;
 }
 
@@ -117,13 +78,11 @@ class DecodeOnGpu : public testing::OnGpu<Base> {
 using DecodeTest = DecodeOnGpu<::testing::Test>;
 using DecodeCases = DecodeOnGpu<::testing::TestWithParam<AttentionCase>>;
 
-void expect_near(const AttentionCase& c, const Results& got, const std::vector<float>& out,
-                 const std::vector<float>& lse) {
+void expect_near(const AttentionCase& c, const Results& got, const std::vector<float>& out, const std::vector<float>& lse) {
   ASSERT_EQ(got.out.size(), out.size());
   for (size_t i = 0; i < out.size(); ++i) {
     ASSERT_NEAR(got.out[i], out[i], tolerance(c.dtype))
-        << "row " << i / c.head_dim / c.heads << " head " << i / c.head_dim % c.heads << " dim "
-        << i % c.head_dim;
+        << "row " << i / c.head_dim / c.heads << " head " << i / c.head_dim % c.heads << " dim " << i % c.head_dim;
   }
   for (size_t i = 0; i < lse.size(); ++i) {
     if (std::isinf(lse[i])) {
@@ -152,8 +111,7 @@ TEST_P(DecodeCases, EqualTheReferenceAndCountWhatTheyRead) {
   AttentionOnDevice on_device(problem);
   expect_near(GetParam(), run(GetParam(), on_device), problem.out(), problem.lse());
   const std::vector<int64_t> keys_read = on_device.keys_read();
-  for (int32_t row = 0; row < problem.rows(); ++row)
-    EXPECT_EQ(keys_read[row], keys_seen(problem, row)) << "row " << row;
+  for (int32_t row = 0; row < problem.rows(); ++row) EXPECT_EQ(keys_read[row], keys_seen(problem, row)) << "row " << row;
 }
 
 // A row alone, or beside others, or run again: the same bits.
@@ -195,8 +153,7 @@ TEST_P(DecodeCases, OtherRowsChangeNoBit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, DecodeCases, ::testing::ValuesIn(all_cases()),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Cases, DecodeCases, ::testing::ValuesIn(all_cases()), [](const auto& info) { return info.param.name; });
 
 // A captured launch replays with other lengths and counts: the arrays are read on the device.
 TEST_F(DecodeTest, GraphFollowsLengthsAndCounts) {
@@ -217,8 +174,7 @@ TEST_F(DecodeTest, GraphFollowsLengthsAndCounts) {
       return Status();
     });
     ASSERT_TRUE(graph.ok()) << graph.status().message();
-    for (const std::vector<int32_t>& lengths :
-         {std::vector<int32_t>{3000, 700, 0, 40}, {17, 0, 0, 40}, {2999, 1, 0, 0}}) {
+    for (const std::vector<int32_t>& lengths : {std::vector<int32_t>{3000, 700, 0, 40}, {17, 0, 0, 40}, {2999, 1, 0, 0}}) {
       on_device.seq_len().upload(lengths);
       std::vector<int32_t> counts = problem.lists().counts();
       for (int32_t& count : counts) count = count * lengths[0] / 3000;
@@ -239,8 +195,7 @@ TEST_F(DecodeTest, GraphFollowsLengthsAndCounts) {
 
 // The blocks of a small pool, spread over one of more than 2^31 elements.
 TEST_F(DecodeTest, OffsetsBeyondThirtyTwoBits) {
-  const AttentionCase c = {
-      .name = "far", .heads = 4, .kv_heads = 2, .head_dim = 128, .seqs = {{1, 70}, {2, 100}}};
+  const AttentionCase c = {.name = "far", .heads = 4, .kv_heads = 2, .head_dim = 128, .seqs = {{1, 70}, {2, 100}}};
   AttentionProblem problem(c);
   AttentionOnDevice compact(problem);
   const Results want = run(c, compact);
@@ -249,16 +204,13 @@ TEST_F(DecodeTest, OffsetsBeyondThirtyTwoBits) {
   const int64_t stride = (int64_t{1} << 31) / (slots - 1) / 64 * 64 + 64;
   const size_t bytes = 2 * (stride * (slots - 1) + p.kv.block_stride);
   ASSERT_GT(stride * (slots - 1), int64_t{1} << 31);
-  if (device_->free_bytes() < static_cast<int64_t>(3 * bytes))
-    GTEST_SKIP() << "needs " << 2 * bytes << " bytes";
+  if (device_->free_bytes() < static_cast<int64_t>(3 * bytes)) GTEST_SKIP() << "needs " << 2 * bytes << " bytes";
   AttentionOnDevice far(problem);
   Result<Buffer> k = device_->allocate(bytes, "far keys"), v = device_->allocate(bytes, "far values");
   ASSERT_TRUE(k.ok() && v.ok());
   const size_t pitch = 2 * stride, width = 2 * p.kv.block_stride;
-  ASSERT_EQ(cudaMemcpy2D(k->data(), pitch, p.kv.k, width, width, slots, cudaMemcpyDeviceToDevice),
-            cudaSuccess);
-  ASSERT_EQ(cudaMemcpy2D(v->data(), pitch, p.kv.v, width, width, slots, cudaMemcpyDeviceToDevice),
-            cudaSuccess);
+  ASSERT_EQ(cudaMemcpy2D(k->data(), pitch, p.kv.k, width, width, slots, cudaMemcpyDeviceToDevice), cudaSuccess);
+  ASSERT_EQ(cudaMemcpy2D(v->data(), pitch, p.kv.v, width, width, slots, cudaMemcpyDeviceToDevice), cudaSuccess);
   far.params().kv.k = k->data(), far.params().kv.v = v->data();
   far.params().kv.block_stride = stride;
   const Results got = run(c, far);

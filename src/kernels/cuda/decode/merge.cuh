@@ -13,8 +13,7 @@ inline constexpr float kLn2 = 0.6931471805599453f;
 // Partial results of the warps of a CTA: `max` in log2 units, `out` and `sum` relative to it.
 template <int kHeads, int kDim>
 struct WarpPartials {
-  static constexpr int kStride =
-      kDim + 4;  // keeps float4 rows of neighbouring heads out of each other's banks
+  static constexpr int kStride = kDim + 4;  // keeps float4 rows of neighbouring heads out of each other's banks
   float out[kWarps][kHeads][kStride];
   float max[kWarps][kHeads];
   float sum[kWarps][kHeads];
@@ -46,20 +45,18 @@ __device__ inline void add_scaled(float4& sum, float w, float4 x) {
 }
 
 // Elements [4 * column, 4 * column + 4) of one head's result.
-__device__ inline void write_result(const Args& a, int32_t row, int32_t head, int32_t kv_head, int column,
-                                    float4 out, float2 softmax) {
+__device__ inline void write_result(const Args& a, int32_t row, int32_t head, int32_t kv_head, int column, float4 out,
+                                    float2 softmax) {
   const float v_scale = a.p.kv.v_scale == nullptr ? 1.0f : a.p.kv.v_scale[kv_head];
   const float f = softmax.y > 0.0f ? v_scale / softmax.y : softmax.y == 0.0f ? 0.0f : softmax.y;  // NaN stays
   const int64_t row_head = static_cast<int64_t>(row) * a.p.num_heads + head;
-  reinterpret_cast<float4*>(a.p.out + row_head * a.p.kv.head_dim)[column] =
-      make_float4(out.x * f, out.y * f, out.z * f, out.w * f);
+  reinterpret_cast<float4*>(a.p.out + row_head * a.p.kv.head_dim)[column] = make_float4(out.x * f, out.y * f, out.z * f, out.w * f);
   if (column == 0 && a.p.lse != nullptr) a.p.lse[row_head] = (softmax.x + log2f(softmax.y)) * kLn2;
 }
 
 // Merges the warps' results of an item, into the output where it is the list's only split, else into scratch.
 template <int kHeads, int kDim>
-__device__ void merge_warps(const Args& a, const WorkList& w, int32_t split,
-                            const WarpPartials<kHeads, kDim>& s) {
+__device__ void merge_warps(const Args& a, const WorkList& w, int32_t split, const WarpPartials<kHeads, kDim>& s) {
   const HeadTile& heads = w.heads;
   const int columns = a.p.kv.head_dim / 4;
   for (int i = threadIdx.x; i < heads.count * columns; i += kThreads) {
@@ -98,9 +95,7 @@ template <int kHeads, int kDim>
 __device__ void announce(const Args& a, const WorkList& w, WarpPartials<kHeads, kDim>& s, int turn) {
   s.ready[turn] = false;
   if (w.splits == 1) return;
-  int32_t* done = a.done +
-                  (static_cast<int64_t>(w.keys.row - a.first_row) * a.lists + w.keys.list) * a.head_tiles +
-                  w.heads.number;
+  int32_t* done = a.done + (static_cast<int64_t>(w.keys.row - a.first_row) * a.lists + w.keys.list) * a.head_tiles + w.heads.number;
   if (add_one(done) < w.splits - 1) return;
   *done = 0;  // for the next launch
   s.finished[turn] = w;
@@ -146,8 +141,7 @@ __device__ void merge_splits(const Args& a, const WorkList& w, WarpPartials<kHea
     float4 sum = {};
 #pragma unroll 8
     for (int split = part; split < w.splits; split += parts) {
-      add_scaled(sum, s.weight[h][split],
-                 __ldcg(reinterpret_cast<const float4*>(splits + static_cast<int64_t>(split) * d)));
+      add_scaled(sum, s.weight[h][split], __ldcg(reinterpret_cast<const float4*>(splits + static_cast<int64_t>(split) * d)));
     }
     sums[i] = sum;
   }
@@ -163,8 +157,7 @@ __device__ void merge_splits(const Args& a, const WorkList& w, WarpPartials<kHea
 // Adds an item's keys to the caller's count. Lists of several head tiles are counted once.
 __device__ inline void count_keys(const Args& a, const WorkList& w, int32_t keys) {
   if (a.p.keys_read == nullptr || w.heads.number > 0 || keys == 0) return;
-  atomicAdd(reinterpret_cast<unsigned long long*>(a.p.keys_read + w.keys.row),
-            static_cast<unsigned long long>(keys));
+  atomicAdd(reinterpret_cast<unsigned long long*>(a.p.keys_read + w.keys.row), static_cast<unsigned long long>(keys));
 }
 
 // Merges the list whose last split this CTA announced, if it was the last. A barrier has passed since
@@ -184,8 +177,7 @@ __device__ void begin_items(WarpPartials<kHeads, kDim>& s) {
 
 // Once every warp's partial result is in `s`. All threads of the CTA call it. turn: 0 and 1 in alternation.
 template <int kHeads, int kDim>
-__device__ void finish_item(const Args& a, const WorkList& w, int32_t split, WarpPartials<kHeads, kDim>& s,
-                            int turn) {
+__device__ void finish_item(const Args& a, const WorkList& w, int32_t split, WarpPartials<kHeads, kDim>& s, int turn) {
   __syncthreads();
   merge_warps(a, w, split, s);
   if (threadIdx.x == 0) {

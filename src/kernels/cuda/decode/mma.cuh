@@ -23,9 +23,7 @@ __device__ inline void load_once(uint4& x, const char* p) {
 }
 template <int kOffset>
 __device__ inline void load_once(uint2& x, const char* p) {
-  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0, %1}, [%2 + %3];"
-               : "=r"(x.x), "=r"(x.y)
-               : "l"(p), "n"(kOffset));
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0, %1}, [%2 + %3];" : "=r"(x.x), "=r"(x.y) : "l"(p), "n"(kOffset));
 }
 
 // What the tensor cores multiply: pairs of 16-bit floats.
@@ -34,9 +32,7 @@ struct MmaBf16 {
     const __nv_bfloat162 x = __floats2bfloat162_rn(low, high);
     return *reinterpret_cast<const uint32_t*>(&x);
   }
-  __device__ static float2 unpack(uint32_t x) {
-    return {__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u)};
-  }
+  __device__ static float2 unpack(uint32_t x) { return {__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u)}; }
   __device__ static void mma(float (&d)[4], uint4 a, uint2 b) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
@@ -50,9 +46,7 @@ struct MmaF16 {
     const __half2 x = __floats2half2_rn(low, high);
     return *reinterpret_cast<const uint32_t*>(&x);
   }
-  __device__ static float2 unpack(uint32_t x) {
-    return __half22float2(*reinterpret_cast<const __half2*>(&x));
-  }
+  __device__ static float2 unpack(uint32_t x) { return __half22float2(*reinterpret_cast<const __half2*>(&x)); }
   __device__ static void mma(float (&d)[4], uint4 a, uint2 b) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
@@ -74,16 +68,12 @@ __device__ inline void split(float low, float high, uint32_t& large, uint32_t& s
 struct Bf16Kv : MmaBf16 {
   using Stored = uint16_t;
   using Eight = uint4;
-  __device__ static void widen(const Eight& x, uint32_t (&r)[4]) {
-    r[0] = x.x, r[1] = x.y, r[2] = x.z, r[3] = x.w;
-  }
+  __device__ static void widen(const Eight& x, uint32_t (&r)[4]) { r[0] = x.x, r[1] = x.y, r[2] = x.z, r[3] = x.w; }
 };
 struct F16Kv : MmaF16 {
   using Stored = uint16_t;
   using Eight = uint4;
-  __device__ static void widen(const Eight& x, uint32_t (&r)[4]) {
-    r[0] = x.x, r[1] = x.y, r[2] = x.z, r[3] = x.w;
-  }
+  __device__ static void widen(const Eight& x, uint32_t (&r)[4]) { r[0] = x.x, r[1] = x.y, r[2] = x.z, r[3] = x.w; }
 };
 struct Fp8Kv : MmaF16 {  // every e4m3 value is an f16 value
   using Stored = uint8_t;

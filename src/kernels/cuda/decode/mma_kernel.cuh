@@ -30,9 +30,8 @@ struct MmaKernel {
 
   struct Shared {
     ItemFinder::Shared items;
-    WorkList list;  // uniform values, which would cost every lane registers
-    alignas(
-        16) uint4 q[kColumns][kSlices][2][kWarp];  // A operands of q: rows of large parts, then of small ones
+    WorkList list;                                     // uniform values, which would cost every lane registers
+    alignas(16) uint4 q[kColumns][kSlices][2][kWarp];  // A operands of q: rows of large parts, then of small ones
     alignas(16) WarpPartials<kHeads, kDim> partials;
   };
 
@@ -100,8 +99,7 @@ struct MmaKernel {
       const int c = i / kSlices, s = i % kSlices, head = 8 * c + g, dim = 32 * s + 8 * t;
       float4 x[2] = {};
       if (head < heads.count && dim < d) {
-        const int64_t row_head =
-            static_cast<int64_t>(shared.list.keys.row) * a.p.num_heads + heads.first + head;
+        const int64_t row_head = static_cast<int64_t>(shared.list.keys.row) * a.p.num_heads + heads.first + head;
         const auto* q = reinterpret_cast<const float4*>(a.p.q + row_head * d + dim);
         x[0] = q[0], x[1] = q[1];
       }
@@ -126,8 +124,7 @@ struct MmaKernel {
         for (int c = 0; c < kColumns; ++c) {
           const uint4 q = shared.q[c][s][half][lane];
 #pragma unroll
-          for (int r = 0; r < 2; ++r)
-            Kv::mma(sums[c][r], q, make_uint2(keys[r][2 * half], keys[r][2 * half + 1]));
+          for (int r = 0; r < 2; ++r) Kv::mma(sums[c][r], q, make_uint2(keys[r][2 * half], keys[r][2 * half + 1]));
         }
       }
     }
@@ -228,9 +225,8 @@ struct MmaKernel {
       for (int r = 0; r < 4; ++r) Kv::widen(tile.v[b][r], key[r]);
 #pragma unroll
       for (int p = 0; p < 4; ++p) {
-        const uint4 dims = {
-            __byte_perm(key[0][p], key[1][p], 0x5410), __byte_perm(key[0][p], key[1][p], 0x7632),
-            __byte_perm(key[2][p], key[3][p], 0x5410), __byte_perm(key[2][p], key[3][p], 0x7632)};
+        const uint4 dims = {__byte_perm(key[0][p], key[1][p], 0x5410), __byte_perm(key[0][p], key[1][p], 0x7632),
+                            __byte_perm(key[2][p], key[3][p], 0x5410), __byte_perm(key[2][p], key[3][p], 0x7632)};
 #pragma unroll
         for (int c = 0; c < kColumns; ++c) {
           Kv::mma(run.out[c][4 * b + p], dims, large[c]);
@@ -328,14 +324,12 @@ struct MmaKernel {
 constexpr int mma_ctas(int dim, int columns) { return dim * columns <= 128 ? kCtasPerSm : 1; }
 
 template <typename Kv, int kDim, bool kWhole, int kColumns>
-__global__ void __launch_bounds__(kThreads, mma_ctas(kDim, kColumns))
-    mma_kernel(const __grid_constant__ Args a) {
+__global__ void __launch_bounds__(kThreads, mma_ctas(kDim, kColumns)) mma_kernel(const __grid_constant__ Args a) {
   using Kernel = MmaKernel<Kv, kDim, kWhole, kColumns>;
   extern __shared__ __align__(16) char memory[];
   auto& shared = *reinterpret_cast<typename Kernel::Shared*>(memory);
   Kernel kernel(a, shared);
-  for_each_run(a, shared,
-               [&](int32_t split, int32_t run, int turn) { return kernel.attend(split, run, turn); });
+  for_each_run(a, shared, [&](int32_t split, int32_t run, int turn) { return kernel.attend(split, run, turn); });
 }
 
 template <typename Kv, int kDim, bool kWhole, int kColumns>
@@ -351,9 +345,8 @@ Entry mma_entry(DType dtype) {
 // All of one element type.
 template <typename Kv>
 std::vector<Entry> mma_entries(DType dtype) {
-  return {mma_entry<Kv, 64, true, 1>(dtype), mma_entry<Kv, 128, true, 1>(dtype),
-          mma_entry<Kv, 128, false, 1>(dtype), mma_entry<Kv, 256, false, 1>(dtype),
-          mma_entry<Kv, 128, false, 2>(dtype)};
+  return {mma_entry<Kv, 64, true, 1>(dtype), mma_entry<Kv, 128, true, 1>(dtype), mma_entry<Kv, 128, false, 1>(dtype),
+          mma_entry<Kv, 256, false, 1>(dtype), mma_entry<Kv, 128, false, 2>(dtype)};
 }
 
 }  // namespace fovea::cuda::decode

@@ -24,9 +24,7 @@ struct ScalarF16 {
 };
 struct ScalarFp8 {
   using Stored = __nv_fp8_storage_t;
-  __device__ static float widen(Stored x) {
-    return __half2float(__half(__nv_cvt_fp8_to_halfraw(x, __NV_E4M3)));
-  }
+  __device__ static float widen(Stored x) { return __half2float(__half(__nv_cvt_fp8_to_halfraw(x, __NV_E4M3))); }
 };
 
 template <typename Kv, KvLayout kLayout>
@@ -59,8 +57,7 @@ struct ScalarKernel {
 
   // The start of a key's block and head in layout classic, of the key itself in hnd.
   __device__ static const Stored* at(const void* cache, const KeyPlaces& places, int key) {
-    return reinterpret_cast<const Stored*>(static_cast<const char*>(cache) +
-                                           __shfl_sync(kAllLanes, places.offset, key));
+    return reinterpret_cast<const Stored*>(static_cast<const char*>(cache) + __shfl_sync(kAllLanes, places.offset, key));
   }
   __device__ int token_of(const KeyPlaces& places, int key) const {
     return kClassic ? __shfl_sync(kAllLanes, places.pos, key) & (a.p.kv.block_size - 1) : 0;
@@ -94,8 +91,7 @@ struct ScalarKernel {
     float dots[kHeads] = {};
     if ((places.valid >> key & 1) != 0) {
 #pragma unroll 4
-      for (int c = lane % 8; c < a.p.kv.head_dim / kChunk; c += 8)
-        multiply_chunk(k + c * pitch, c * kChunk, dots);
+      for (int c = lane % 8; c < a.p.kv.head_dim / kChunk; c += 8) multiply_chunk(k + c * pitch, c * kChunk, dots);
     }
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
@@ -111,8 +107,7 @@ struct ScalarKernel {
     float x = score * shared.list.score_scale;
     if (a.p.soft_cap > 0.0f) x = a.p.soft_cap * kLog2e * tanhf(x);
     if (a.p.alibi_slopes != nullptr) {
-      x += a.p.alibi_slopes[shared.list.heads.first + head] * kLog2e *
-           static_cast<float>(pos - shared.list.keys.pos);
+      x += a.p.alibi_slopes[shared.list.heads.first + head] * kLog2e * static_cast<float>(pos - shared.list.keys.pos);
     }
     return (places.valid >> key & 1) != 0 ? x : -INFINITY;
   }
@@ -156,8 +151,7 @@ struct ScalarKernel {
     const int pitch = kClassic ? a.p.kv.block_size : 1;  // elements from a dimension to the next
     v += static_cast<int64_t>(dim) * pitch + token;
     if constexpr (!kClassic && sizeof(Stored) == 4) return *reinterpret_cast<const float4*>(v);
-    return make_float4(Kv::widen(v[0]), Kv::widen(v[pitch]), Kv::widen(v[2 * pitch]),
-                       Kv::widen(v[3 * pitch]));
+    return make_float4(Kv::widen(v[0]), Kv::widen(v[pitch]), Kv::widen(v[2 * pitch]), Kv::widen(v[3 * pitch]));
   }
 
   // Keys first .. first + 3; one that is not to be read adds nothing, were it NaN.
@@ -240,8 +234,7 @@ __global__ void __launch_bounds__(kThreads, kCtasPerSm) scalar_kernel(const __gr
   extern __shared__ __align__(16) char memory[];
   auto& shared = *reinterpret_cast<typename Kernel::Shared*>(memory);
   Kernel kernel(a, shared);
-  for_each_run(a, shared,
-               [&](int32_t split, int32_t run, int turn) { return kernel.attend(split, run, turn); });
+  for_each_run(a, shared, [&](int32_t split, int32_t run, int turn) { return kernel.attend(split, run, turn); });
 }
 
 }  // namespace fovea::cuda::decode

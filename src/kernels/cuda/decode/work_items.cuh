@@ -141,8 +141,7 @@ class ItemFinder {
     share_ = (lists_ + kThreads - 1) / kThreads;
     const int t = threadIdx.x, lane = t % kWarp, warp = t / kWarp;
     int32_t sum = 0;
-    for (int32_t i = t * share_; i < min((t + 1) * share_, lists_); ++i)
-      sum += a.rule.splits(key_list(a, i).keys);
+    for (int32_t i = t * share_; i < min((t + 1) * share_, lists_); ++i) sum += a.rule.splits(key_list(a, i).keys);
     const int32_t inclusive = warp_sum_before(sum, lane);
     if (lane == kWarp - 1) shared.warp_sums[warp] = inclusive;
     __syncthreads();
@@ -277,13 +276,11 @@ class KeyCursor {
   __device__ void read_slot() {
     const KeyList& keys = list_.keys;
     const PageTableView& table = a_.p.kv.table;
-    pos_ = keys.units == nullptr ? keys.start + key_
-                                 : static_cast<int32_t>(unit_ * tokens_per_unit() + key_ % tokens_per_unit());
+    pos_ = keys.units == nullptr ? keys.start + key_ : static_cast<int32_t>(unit_ * tokens_per_unit() + key_ % tokens_per_unit());
     if (key_ >= end_ || pos_ < keys.lo || pos_ >= keys.hi) pos_ = -1;
     if (pos_ >= 0) {
       const int32_t block = pos_ >> (__ffs(a_.p.kv.block_size) - 1);
-      slot_ =
-          __ldg(table.slots + keys.seq * table.seq_stride + list_.heads.kv_head * table.head_stride + block);
+      slot_ = __ldg(table.slots + keys.seq * table.seq_stride + list_.heads.kv_head * table.head_stride + block);
     }
     key_ += kStep;
   }

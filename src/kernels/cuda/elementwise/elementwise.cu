@@ -47,9 +47,8 @@ void silu_mul(const SiluMulParams& p, const Queue& queue) {
   const int64_t count = static_cast<int64_t>(p.rows) * p.dim;
   if (count == 0) return;
   if (count % 4 == 0 && aligned16(p.gate) && aligned16(p.up) && aligned16(p.out)) {
-    launch("silu_mul", silu_mul_kernel, blocks_for(count / 4), kThreads, queue,
-           reinterpret_cast<const float4*>(p.gate), reinterpret_cast<const float4*>(p.up),
-           reinterpret_cast<float4*>(p.out), count / 4);
+    launch("silu_mul", silu_mul_kernel, blocks_for(count / 4), kThreads, queue, reinterpret_cast<const float4*>(p.gate),
+           reinterpret_cast<const float4*>(p.up), reinterpret_cast<float4*>(p.out), count / 4);
   } else {
     launch("silu_mul", silu_mul_any_kernel, blocks_for(count), kThreads, queue, p.gate, p.up, p.out, count);
   }

@@ -9,8 +9,7 @@ constexpr int kThreads = 256;
 
 // One block a token. kWide: 16 bytes of the table a thread, which hidden and the addresses must allow.
 template <typename T, bool kWide>
-__global__ void embed_kernel(const T* table, const int32_t* ids, const int32_t* previous, float* out,
-                             int hidden) {
+__global__ void embed_kernel(const T* table, const int32_t* ids, const int32_t* previous, float* out, int hidden) {
   let_next_begin();
   wait_for_previous();
   const int64_t token = blockIdx.x;

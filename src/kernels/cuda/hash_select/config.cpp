@@ -39,9 +39,8 @@ int64_t list_bytes(const HashSelectParams& p) {
 }
 
 std::string ScanShape::describe() const {
-  return std::to_string(64 * words) + " bits, " + std::to_string(lanes) + " lanes a block in " +
-         std::to_string(steps) + " steps, " + std::to_string(blocks) + " blocks a CTA, " +
-         std::to_string(grid_blocks) + " CTAs a list";
+  return std::to_string(64 * words) + " bits, " + std::to_string(lanes) + " lanes a block in " + std::to_string(steps) +
+         " steps, " + std::to_string(blocks) + " blocks a CTA, " + std::to_string(grid_blocks) + " CTAs a list";
 }
 
 }  // namespace fovea::cuda::hash

@@ -10,8 +10,7 @@
 namespace fovea::cuda::hash {
 
 inline constexpr int kScanThreads = 256;
-inline constexpr int kScanCtas =
-    4;  // of a multiprocessor at once: 128K tokens of 8 KV heads are one wave of 132
+inline constexpr int kScanCtas = 4;  // of a multiprocessor at once: 128K tokens of 8 KV heads are one wave of 132
 inline constexpr int kTopkThreads = 1024;
 inline constexpr int kQueriesMax = 256;  // query heads of a KV head
 inline constexpr int kChunk = 8;         // distances of one 16-byte load

@@ -54,8 +54,7 @@ __device__ inline uint64_t encode(const HashCodec& codec, const float (&x)[kRegs
     }
 #pragma unroll
     for (int r = 0; r < kRegs; r += 2) {
-      const uint64_t low = __ballot_sync(kAllLanes, y[r] > 0.0f),
-                     high = __ballot_sync(kAllLanes, y[r + 1] > 0.0f);
+      const uint64_t low = __ballot_sync(kAllLanes, y[r] > 0.0f), high = __ballot_sync(kAllLanes, y[r + 1] > 0.0f);
       if (lane == (rotation * codec.n + kWarp * r) / 64) word = low | high << 32;
     }
   }

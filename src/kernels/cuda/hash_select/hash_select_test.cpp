@@ -28,8 +28,7 @@ struct Lists {
 
 // A pool of codes with garbage everywhere, sequences of hostile lengths, each with its own permuted pages.
 struct Problem {
-  Problem(const Shape& s, uint32_t seed, int longest)
-      : shape(s), rotation(HashRotation::make(s.head_dim, s.bits).value()) {
+  Problem(const Shape& s, uint32_t seed, int longest) : shape(s), rotation(HashRotation::make(s.head_dim, s.bits).value()) {
     std::mt19937 rng(seed);
     const int words = s.bits / 64, bs = s.block_size;
     const int all[] = {longest, 1, bs - 1, 0, bs, bs + 1, 3 * bs + 5, 2 * bs};
@@ -77,8 +76,7 @@ struct Problem {
   Lists reference() {
     Lists out{std::vector<int32_t>(lists() * p.capacity, -9), std::vector<int32_t>(lists(), -9)};
     HashSelectParams on_host = p;
-    on_host.q = q.data(), on_host.row_seq = row_seq.data(), on_host.row_len = row_len.data(),
-    on_host.k = ks.data();
+    on_host.q = q.data(), on_host.row_seq = row_seq.data(), on_host.row_len = row_len.data(), on_host.k = ks.data();
     on_host.codes.codes = codes.data(), on_host.table.slots = slots.data();
     on_host.units = out.units.data(), on_host.counts = out.counts.data();
     ref::hash_select(on_host);
@@ -99,13 +97,7 @@ struct Problem {
 class OnDevice {
  public:
   explicit OnDevice(Problem& s)
-      : row_len(s.row_len),
-        ks(s.ks),
-        codes(s.codes),
-        row_seq_(s.row_seq),
-        slots_(s.slots),
-        q_(s.q),
-        signs_(s.signs) {
+      : row_len(s.row_len), ks(s.ks), codes(s.codes), row_seq_(s.row_seq), slots_(s.slots), q_(s.q), signs_(s.signs) {
     p = s.p;
     units_ = DeviceArray<int32_t>(std::vector<int32_t>(s.lists() * p.capacity, -9));
     counts_ = DeviceArray<int32_t>(std::vector<int32_t>(s.lists(), -9));
@@ -174,8 +166,7 @@ TEST_F(HashSelectTest, EqualsTheReferenceOnHostileShapes) {
         s.p.init_blocks = init, s.p.local_blocks = local;
         const Lists want = s.reference(), got = run(s);
         ASSERT_EQ(got.counts, want.counts) << "shape " << seed;
-        ASSERT_EQ(got.units, want.units)
-            << "shape " << seed << " k " << k << " init " << init << " local " << local;
+        ASSERT_EQ(got.units, want.units) << "shape " << seed << " k " << k << " init " << init << " local " << local;
       }
     }
   }
@@ -243,8 +234,7 @@ TEST_F(HashSelectTest, GraphFollowsLengths) {
     return Status();
   });
   ASSERT_TRUE(graph.ok()) << graph.status().message();
-  for (const std::vector<int32_t>& lengths :
-       {std::vector<int32_t>{5000, 1, 15}, {3000, 0, 4999}, {0, 900, 16}}) {
+  for (const std::vector<int32_t>& lengths : {std::vector<int32_t>{5000, 1, 15}, {3000, 0, 4999}, {0, 900, 16}}) {
     s.row_len = lengths;
     s.ks = {40, lengths[0] / 200 + 1, 7};
     on_device.row_len.upload(s.row_len);

@@ -12,8 +12,7 @@ namespace {
 constexpr uint32_t kFarthest = 0xffff;  // farther than any code
 
 __device__ void copy_16_bytes(void* shared, const void* global) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(
-                   static_cast<unsigned>(__cvta_generic_to_shared(shared))),
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))),
                "l"(global)
                : "memory");
 }
@@ -46,9 +45,7 @@ struct Scan {
         groups(kScanThreads / args.shape.lanes) {}
 
   __device__ int blocks() const { return (len + a.p.block_size - 1) / a.p.block_size; }
-  __device__ int block_of(int i) const {
-    return static_cast<int>(blockIdx.x) * a.shape.blocks + i * groups + group;
-  }
+  __device__ int block_of(int i) const { return static_cast<int>(blockIdx.x) * a.shape.blocks + i * groups + group; }
 
   __device__ void find_slots(int32_t (&slots)[kBlocks]) const {
     const PageTableView& table = a.p.table;
@@ -164,9 +161,7 @@ __global__ void __launch_bounds__(kScanThreads, kScanCtas) scan(const __grid_con
 template <int kWords>
 const void* kernel_of(int32_t regs) {
   FOVEA_CHECK(regs == 2 || regs == 4 || regs == 8);
-  return reinterpret_cast<const void*>(regs == 2   ? &scan<kWords, 2>
-                                       : regs == 4 ? &scan<kWords, 4>
-                                                   : &scan<kWords, 8>);
+  return reinterpret_cast<const void*>(regs == 2 ? &scan<kWords, 2> : regs == 4 ? &scan<kWords, 4> : &scan<kWords, 8>);
 }
 
 }  // namespace

@@ -115,25 +115,20 @@ struct List {
       uint32_t both = 0, total;  // nearer << 16 | equal: a pass holds 8,192 blocks
       if (c < count) {
 #pragma unroll
-        for (int i = 0; i < kChunk; ++i)
-          both += (chunks[c].x[i] < limit ? 1u << 16 : 0u) + (chunks[c].x[i] == limit);
+        for (int i = 0; i < kChunk; ++i) both += (chunks[c].x[i] < limit ? 1u << 16 : 0u) + (chunks[c].x[i] == limit);
       }
       const uint32_t before = sum_before(both, pass, s, total);
-      if (both != 0)
-        write_chunk(c, limit, at_limit, near_before + (before >> 16), equal_before + (before & 0xffffu),
-                    units);
+      if (both != 0) write_chunk(c, limit, at_limit, near_before + (before >> 16), equal_before + (before & 0xffffu), units);
       near_before += total >> 16;
       equal_before += total & 0xffffu;
     }
   }
 
-  __device__ void write_chunk(int c, uint32_t limit, uint32_t at_limit, uint32_t nearer, uint32_t equal,
-                              int32_t* units) const {
+  __device__ void write_chunk(int c, uint32_t limit, uint32_t at_limit, uint32_t nearer, uint32_t equal, int32_t* units) const {
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
       const uint32_t x = chunks[c].x[i];
-      if (x < limit || (x == limit && equal < at_limit))
-        units[nearer + min(equal, at_limit)] = c * kChunk + i;
+      if (x < limit || (x == limit && equal < at_limit)) units[nearer + min(equal, at_limit)] = c * kChunk + i;
       nearer += x < limit;
       equal += x == limit;
     }
@@ -152,12 +147,10 @@ __global__ void __launch_bounds__(kTopkThreads) topk(const __grid_constant__ Top
   int32_t* units = p.units + list * p.capacity;
   if (threadIdx.x == 0) p.counts[list] = q.kept;
   for (int i = threadIdx.x; i < q.init; i += kTopkThreads) units[i] = i;
-  for (int i = threadIdx.x; i < q.local; i += kTopkThreads)
-    units[q.kept - q.local + i] = q.blocks - q.local + i;
+  for (int i = threadIdx.x; i < q.local; i += kTopkThreads) units[q.kept - q.local + i] = q.blocks - q.local + i;
   if (q.by_distance() == 0) return;
   uint16_t* distances = a.distances + (static_cast<int64_t>(pass_row) * p.kv_heads + group) * a.pitch;
-  const List blocks{reinterpret_cast<Chunk*>(a.staged ? memory : distances),
-                    (q.blocks + kChunk - 1) / kChunk};
+  const List blocks{reinterpret_cast<Chunk*>(a.staged ? memory : distances), (q.blocks + kChunk - 1) / kChunk};
   blocks.stage(distances, p.share_heads ? p.kv_heads : 1, a.pitch, q);
   uint32_t below;
   const uint32_t limit = blocks.threshold(p.codes.codec.bits, q.by_distance(), below, shared);

@@ -14,8 +14,7 @@ WriteShape choose_shape(const KvWriteParams& p) {
 }
 
 std::string WriteShape::describe() const {
-  return std::to_string(vectors) + " head vectors of up to " + std::to_string(32 * regs) + " in " +
-         std::to_string(ctas) + " CTAs";
+  return std::to_string(vectors) + " head vectors of up to " + std::to_string(32 * regs) + " in " + std::to_string(ctas) + " CTAs";
 }
 
 }  // namespace fovea::cuda::kv_writing

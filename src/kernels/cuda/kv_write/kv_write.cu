@@ -46,9 +46,7 @@ __device__ float store(void* cache, DType dtype, int64_t at, float x) {
 
 // Of a slot_mapping's entry; block sizes are powers of two.
 __device__ int64_t block_of(int64_t slot, int block_size) { return slot >> (__ffs(block_size) - 1); }
-__device__ int offset_in_block(int64_t slot, int block_size) {
-  return static_cast<int>(slot) & (block_size - 1);
-}
+__device__ int offset_in_block(int64_t slot, int block_size) { return static_cast<int>(slot) & (block_size - 1); }
 
 // Where element i of a token lies, from the start of its block and head.
 __device__ int key_offset(const KvView& kv, int token, int i) {
@@ -133,15 +131,14 @@ __device__ void write_cache(const KvWriteParams& p, int token, int head, int64_t
 }
 
 template <int kRegs>
-__device__ void write_codes(const CodesView& view, int block_size, int64_t slot, int head,
-                            const Vector<kRegs>& key) {
+__device__ void write_codes(const CodesView& view, int block_size, int64_t slot, int head, const Vector<kRegs>& key) {
   float x[kRegs];
 #pragma unroll
   for (int r = 0; r < kRegs; ++r) x[r] = key.x[r];
   const int word = static_cast<int>(threadIdx.x) % kWarp;
   const uint64_t code = hash::encode<kRegs>(view.codec, x);
-  uint64_t* out = view.codes + block_of(slot, block_size) * view.block_stride + head * view.head_stride +
-                  offset_in_block(slot, block_size);
+  uint64_t* out =
+      view.codes + block_of(slot, block_size) * view.block_stride + head * view.head_stride + offset_in_block(slot, block_size);
   if (word < view.codec.bits / 64) out[static_cast<int64_t>(word) * block_size] = code;
 }
 
@@ -149,8 +146,7 @@ template <int kRegs>
 __global__ void __launch_bounds__(kWarps* kWarp) write(const __grid_constant__ Args a) {
   __shared__ float rows[kWarps][kWarp * kRegs];
   const KvWriteParams& p = a.p;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp, d = p.kv.head_dim,
-            heads = p.num_heads + p.kv.kv_heads;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, d = p.kv.head_dim, heads = p.num_heads + p.kv.kv_heads;
   const unsigned index = blockIdx.x * kWarps + warp;
   const int token = static_cast<int>(index / heads), head = static_cast<int>(index % heads) - p.num_heads;
   if (token >= p.tokens) return;

@@ -6,8 +6,8 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cuda/gpu_test_util.h"
 #include "kernels/common/convert.h"
+#include "kernels/cuda/gpu_test_util.h"
 #include "kernels/ref/hash.h"
 #include "kernels/ref/kv_write.h"
 
@@ -30,9 +30,8 @@ struct Case {
   bool own_code_blocks = false;
 
   friend std::ostream& operator<<(std::ostream& out, const Case& c) {
-    return out << c.tokens << " tokens, " << c.heads << "/" << c.kv_heads << " heads, d " << c.dim << ", bs "
-               << c.block_size << ", " << dtype_name(c.dtype) << ", rope " << c.rope_dim << ", bits "
-               << c.bits;
+    return out << c.tokens << " tokens, " << c.heads << "/" << c.kv_heads << " heads, d " << c.dim << ", bs " << c.block_size
+               << ", " << dtype_name(c.dtype) << ", rope " << c.rope_dim << ", bits " << c.bits;
   }
 };
 
@@ -45,8 +44,7 @@ std::vector<Case> cases() {
     all.push_back({tokens, 7, 7, 80, 8, DType::f16, classic, 32, false, true, 256});
   }
   for (int dim : {64, 80, 96, 128, 256}) {
-    for (int bits : {64, 128, 256})
-      all.push_back({19, 6, 2, dim, 32, DType::bf16, hnd, dim, false, true, bits, true});
+    for (int bits : {64, 128, 256}) all.push_back({19, 6, 2, dim, 32, DType::bf16, hnd, dim, false, true, bits, true});
     all.push_back({5, 3, 3, dim, 256, DType::fp8_e4m3, hnd, dim / 4, true, true, 128});
     all.push_back({5, 4, 2, dim, 16, DType::fp8_e4m3, classic, 16, false, false, 0});
   }
@@ -92,8 +90,7 @@ struct Problem {
       const float angle = 3 * normal(rng);
       cos.push_back(std::cos(angle)), sin.push_back(std::sin(angle));
     }
-    for (int h = 0; h < c.kv_heads; ++h)
-      k_scale.push_back(0.013f * (h + 1)), v_scale.push_back(0.7f / (h + 1));
+    for (int h = 0; h < c.kv_heads; ++h) k_scale.push_back(0.013f * (h + 1)), v_scale.push_back(0.7f / (h + 1));
   }
 
   // Distinct slots in random order; every fifth token is not written.
@@ -149,8 +146,7 @@ class OnDevice {
     for (const auto& [from, array] : arrays_) {
       if (from != &host) continue;
       const std::vector<uint8_t> bytes = array.download();
-      return {reinterpret_cast<const T*>(bytes.data()),
-              reinterpret_cast<const T*>(bytes.data()) + host.size()};
+      return {reinterpret_cast<const T*>(bytes.data()), reinterpret_cast<const T*>(bytes.data()) + host.size()};
     }
     ADD_FAILURE() << "not on the device";
     return {};
@@ -179,8 +175,7 @@ size_t differing(const std::vector<uint8_t>& a, const std::vector<uint8_t>& b, s
 }
 
 // Codes of the keys that lie in the cache, computed by the reference.
-void expect_codes_of_cache(const Problem& problem, const std::vector<uint8_t>& k_cache,
-                           const std::vector<uint64_t>& got) {
+void expect_codes_of_cache(const Problem& problem, const std::vector<uint8_t>& k_cache, const std::vector<uint64_t>& got) {
   const Case& c = problem.c;
   std::vector<uint64_t> want(got.size(), kUntouched);
   const int words = c.bits / 64;
@@ -192,15 +187,14 @@ void expect_codes_of_cache(const Problem& problem, const std::vector<uint8_t>& k
       const int64_t base = slot / c.block_size * problem.p.kv.block_stride + h * problem.p.kv.head_stride;
       const int64_t x = 16 / static_cast<int64_t>(dtype_bytes(c.dtype)), off = slot % c.block_size;
       for (int i = 0; i < c.dim; ++i) {
-        const int64_t at =
-            c.layout == KvLayout::hnd ? off * c.dim + i : (i / x * c.block_size + off) * x + i % x;
+        const int64_t at = c.layout == KvLayout::hnd ? off * c.dim + i : (i / x * c.block_size + off) * x + i % x;
         key[i] = load_as_f32(k_cache.data(), c.dtype, base + at);
       }
       uint64_t code_words[kMaxHashWords];
       ref::hash_encode(problem.rotation.codec(), key.data(), code_words);
       for (int w = 0; w < words; ++w) {
-        want[code / c.block_size * problem.codes.block_stride + h * problem.codes.head_stride +
-             w * c.block_size + code % c.block_size] = code_words[w];
+        want[code / c.block_size * problem.codes.block_stride + h * problem.codes.head_stride + w * c.block_size +
+             code % c.block_size] = code_words[w];
       }
     }
   }
@@ -221,8 +215,7 @@ TEST_P(KvWriteOnGpu, EqualsTheReference) {
   if (GetParam().bits > 0) expect_codes_of_cache(problem, k_cache, device.read(problem.code_words));
 
   ref::kv_write(on_host);
-  for (size_t i = 0; i < q.size(); ++i)
-    ASSERT_NEAR(q[i], problem.q[i], 1e-6f * std::max(1.0f, std::abs(q[i]))) << i;
+  for (size_t i = 0; i < q.size(); ++i) ASSERT_NEAR(q[i], problem.q[i], 1e-6f * std::max(1.0f, std::abs(q[i]))) << i;
   EXPECT_EQ(v_cache, problem.v_cache);
   // A compiler may fuse what the reference multiplies and adds: then a key differs in its last bit, rarely.
   const size_t element = dtype_bytes(GetParam().dtype);

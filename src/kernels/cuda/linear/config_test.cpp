@@ -14,24 +14,15 @@ TEST(LinearConfig, EqualsTheTable) {
     LinearShape shape;
     const char* path;
   } rows[] = {
-      {{bf16, false, true, true, 1, 4096, large}, "gemv"},
-      {{bf16, false, true, true, 2, 4096, large}, "skinny"},
-      {{bf16, false, true, true, 8, 4096, large}, "skinny"},
-      {{bf16, false, true, true, 9, 4096, large}, "library"},
-      {{bf16, false, true, true, 9, 4096, small}, "skinny"},
-      {{bf16, false, true, true, 16, 4096, small}, "skinny"},
-      {{bf16, false, true, true, 17, 4096, small}, "library"},
-      {{bf16, false, true, true, 4, 8192, small}, "library"},
-      {{bf16, false, true, true, 1, 8192, small}, "gemv"},
-      {{bf16, false, true, false, 4, 1024, small}, "gemv"},
-      {{bf16, false, true, false, 9, 1024, small}, "library"},
-      {{bf16, false, false, true, 1, 1023, small}, "library"},
-      {{f32, false, true, true, 1, 4096, small}, "gemv"},
-      {{f32, false, true, true, 8, 4096, small}, "gemv"},
-      {{f32, false, true, true, 9, 4096, small}, "tiled"},
-      {{f32, false, false, true, 1, 1023, small}, "tiled"},
-      {{bf16, true, true, true, 1, 4096, small}, "tiled"},
-      {{bf16, true, true, true, 100, 4096, small}, "tiled"},
+      {{bf16, false, true, true, 1, 4096, large}, "gemv"},     {{bf16, false, true, true, 2, 4096, large}, "skinny"},
+      {{bf16, false, true, true, 8, 4096, large}, "skinny"},   {{bf16, false, true, true, 9, 4096, large}, "library"},
+      {{bf16, false, true, true, 9, 4096, small}, "skinny"},   {{bf16, false, true, true, 16, 4096, small}, "skinny"},
+      {{bf16, false, true, true, 17, 4096, small}, "library"}, {{bf16, false, true, true, 4, 8192, small}, "library"},
+      {{bf16, false, true, true, 1, 8192, small}, "gemv"},     {{bf16, false, true, false, 4, 1024, small}, "gemv"},
+      {{bf16, false, true, false, 9, 1024, small}, "library"}, {{bf16, false, false, true, 1, 1023, small}, "library"},
+      {{f32, false, true, true, 1, 4096, small}, "gemv"},      {{f32, false, true, true, 8, 4096, small}, "gemv"},
+      {{f32, false, true, true, 9, 4096, small}, "tiled"},     {{f32, false, false, true, 1, 1023, small}, "tiled"},
+      {{bf16, true, true, true, 1, 4096, small}, "tiled"},     {{bf16, true, true, true, 100, 4096, small}, "tiled"},
   };
   for (size_t i = 0; i < std::size(rows); ++i) EXPECT_EQ(to_string(choose(rows[i].shape)), rows[i].path) << "row " << i;
 }

@@ -36,8 +36,7 @@ void convert(const From* from, To* to, int64_t count, const Queue& queue) {
   const bool wide = count % 4 == 0 && aligned16(from) && aligned16(to);
   const auto kernel = wide ? &convert_kernel<From, To, 4> : &convert_kernel<From, To, 1>;
   const int64_t threads = wide ? count / 4 : count;
-  launch("convert", kernel, static_cast<unsigned>(ceil_div<int64_t>(threads, kThreads)), kThreads, queue,
-         from, to, count);
+  launch("convert", kernel, static_cast<unsigned>(ceil_div<int64_t>(threads, kThreads)), kThreads, queue, from, to, count);
 }
 
 }  // namespace

@@ -86,8 +86,7 @@ __global__ void __launch_bounds__(kThreads) gemv_kernel(WeightGroup group, const
 template <typename T, int kRows, int kCols, int kSteps>
 void launch_gemv(WeightGroup group, const LinearParams& p, const Queue& queue) {
   const int tiles = group.number_tiles(kCols);
-  launch("gemv", gemv_kernel<T, kRows, kCols, kSteps>, ceil_div(tiles, kWarps), kThreads, queue, group, p.x,
-         p.rows, p.k);
+  launch("gemv", gemv_kernel<T, kRows, kCols, kSteps>, ceil_div(tiles, kWarps), kThreads, queue, group, p.x, p.rows, p.k);
 }
 
 template <typename T>

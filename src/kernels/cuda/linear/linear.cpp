@@ -31,9 +31,12 @@ Status Linear::prepare(const OpsLimits& limits, Device& device, Numerics numeric
 void Linear::run(const LinearParams& p, const Queue& queue) {
   if (p.rows == 0 || p.count == 0) return;
   switch (choose(describe(p, numerics_))) {
-    case LinearPath::skinny: return skinny_gemm(p, queue);
-    case LinearPath::gemv: return gemv(p, queue);
-    case LinearPath::library: return run_bf16(p, queue);
+    case LinearPath::skinny:
+      return skinny_gemm(p, queue);
+    case LinearPath::gemv:
+      return gemv(p, queue);
+    case LinearPath::library:
+      return run_bf16(p, queue);
     case LinearPath::tiled:
       for (int c = 0; c < p.count; ++c) tiled_gemm(p.x, p.rows, p.k, p.weights[c], queue.stream);
   }
@@ -50,15 +53,14 @@ void Linear::run_bf16(const LinearParams& p, const Queue& queue) {
     if (w.dtype() == DType::f16) {
       done = multiply_f16(p, w, queue);
     } else if (w.dtype() == DType::f32) {
-      done =
-          gemm_.run({GemmCall::Operands::tf32, p.x, w.w.data, w.bias, w.out, p.rows, w.n(), p.k, w.n()}, queue.stream);
+      done = gemm_.run({GemmCall::Operands::tf32, p.x, w.w.data, w.bias, w.out, p.rows, w.n(), p.k, w.n()}, queue.stream);
     } else {
       const int64_t count = static_cast<int64_t>(p.rows) * p.k;
       FOVEA_CHECK(count * sizeof(uint16_t) <= rounded_.bytes());
       if (!rounded) round_to_bf16(p.x, rounded_.data(), count, queue);
       rounded = true;
-      done = gemm_.run({GemmCall::Operands::bf16, rounded_.data(), w.w.data, w.bias, w.out, p.rows, w.n(), p.k, w.n()},
-                       queue.stream);
+      done =
+          gemm_.run({GemmCall::Operands::bf16, rounded_.data(), w.w.data, w.bias, w.out, p.rows, w.n(), p.k, w.n()}, queue.stream);
     }
     if (!done) tiled_gemm(p.x, p.rows, p.k, w, queue.stream);
   }
@@ -73,8 +75,7 @@ bool Linear::multiply_f16(const LinearParams& p, const LinearWeight& w, const Qu
     const auto* from = reinterpret_cast<const uint16_t*>(w.w.row(first));
     widen_f16(from, widened_.as<float>(), static_cast<int64_t>(n) * p.k, queue);
     const float* bias = w.bias ? w.bias + first : nullptr;
-    const GemmCall call = {
-        GemmCall::Operands::tf32, p.x, widened_.data(), bias, w.out + first, p.rows, n, p.k, w.n()};
+    const GemmCall call = {GemmCall::Operands::tf32, p.x, widened_.data(), bias, w.out + first, p.rows, n, p.k, w.n()};
     if (!gemm_.run(call, queue.stream)) return false;  // tiled_gemm then computes every output again
   }
   return true;

@@ -51,8 +51,7 @@ class LinearOnDevice {
     double worst = 0.0;
     for (const testing::WeightData& w : case_.weights) {
       const int64_t outputs = static_cast<int64_t>(rows) * w.n;
-      for (int64_t i = 0; i < outputs; i += std::max<int64_t>(1, outputs / 300 | 1))
-        worst = std::max(worst, case_.error_at(w, i));
+      for (int64_t i = 0; i < outputs; i += std::max<int64_t>(1, outputs / 300 | 1)) worst = std::max(worst, case_.error_at(w, i));
       if (outputs > 0) worst = std::max(worst, case_.error_at(w, outputs - 1));
     }
     return worst;
@@ -67,9 +66,8 @@ class LinearOnDevice {
 };
 
 constexpr int32_t kRows[] = {1, 2, 5, 8, 9, 17, 65, 257};
-const std::vector<std::pair<int32_t, DType>> kBf16Shapes = {{64, DType::bf16},  {33, DType::bf16},
-                                                            {1, DType::bf16},   {0, DType::bf16},
-                                                            {512, DType::bf16}, {40, DType::bf16}};
+const std::vector<std::pair<int32_t, DType>> kBf16Shapes = {{64, DType::bf16}, {33, DType::bf16},  {1, DType::bf16},
+                                                            {0, DType::bf16},  {512, DType::bf16}, {40, DType::bf16}};
 const std::vector<std::pair<int32_t, DType>> kMixedShapes = {
     {63, DType::bf16}, {129, DType::f16},  {1, DType::f32},  {65, DType::bf16}, {0, DType::bf16},
     {130, DType::f32}, {256, DType::bf16}, {66, DType::f16}, {2, DType::bf16},  {500, DType::f16}};
@@ -88,8 +86,7 @@ INSTANTIATE_TEST_SUITE_P(K, LinearOfK, ::testing::Values(1, 4, 8, 31, 100, 272, 
 
 void expect_untouched_behind(const LinearCase& c, int32_t rows) {
   for (const auto& w : c.weights) {
-    EXPECT_TRUE(std::all_of(w.out.begin() + static_cast<size_t>(rows) * w.n, w.out.end(),
-                            [](float v) { return std::isnan(v); }))
+    EXPECT_TRUE(std::all_of(w.out.begin() + static_cast<size_t>(rows) * w.n, w.out.end(), [](float v) { return std::isnan(v); }))
         << "wrote beyond row " << rows;
   }
 }
@@ -106,8 +103,7 @@ TEST_P(LinearOfK, IsWithinTheRoundingOfItsNumerics) {
         linear.run(on_device.params(rows), queue());
         on_device.download();
         const bool exact = numerics == Numerics::f32 || (rows == 1 && describe(on_device.params(1), numerics).on_vectors);
-        EXPECT_LT(on_device.worst_error(rows), exact ? kF32Tolerance : kBf16Tolerance)
-            << "rows " << rows << " exact " << exact;
+        EXPECT_LT(on_device.worst_error(rows), exact ? kF32Tolerance : kBf16Tolerance) << "rows " << rows << " exact " << exact;
         expect_untouched_behind(c, rows);
       }
     }
@@ -126,8 +122,7 @@ TEST_F(LinearTest, LargeShapes) {
       on_device.poison();
       linear.run(on_device.params(rows), queue());
       on_device.download();
-      EXPECT_LT(on_device.worst_error(rows),
-                numerics == Numerics::f32 || rows == 1 ? kF32Tolerance : kBf16Tolerance);
+      EXPECT_LT(on_device.worst_error(rows), numerics == Numerics::f32 || rows == 1 ? kF32Tolerance : kBf16Tolerance);
     }
   }
 }
@@ -158,15 +153,13 @@ TEST_F(LinearTest, ARowOfATiledProductDependsOnNothingElse) {
     for (int32_t i = 0; i < p.count; ++i) tiled_gemm(p.x, rows, p.k, p.weights[i], handle());
     on_device.download();
     std::vector<std::vector<float>> outs;
-    for (const auto& w : c.weights)
-      outs.emplace_back(w.out.begin(), w.out.begin() + static_cast<size_t>(rows) * w.n);
+    for (const auto& w : c.weights) outs.emplace_back(w.out.begin(), w.out.begin() + static_cast<size_t>(rows) * w.n);
     return outs;
   };
   const auto all = results(200);
   for (const int32_t rows : {1, 9, 64, 65, 130}) {
     const auto some = results(rows);
-    for (size_t i = 0; i < all.size(); ++i)
-      EXPECT_TRUE(std::equal(some[i].begin(), some[i].end(), all[i].begin())) << rows;
+    for (size_t i = 0; i < all.size(); ++i) EXPECT_TRUE(std::equal(some[i].begin(), some[i].end(), all[i].begin())) << rows;
   }
 }
 
@@ -182,8 +175,7 @@ TEST_F(LinearTest, NonFiniteInputsStayInTheirRows) {
       linear.run(on_device.params(rows), queue());
       on_device.download();
       for (const auto& w : c.weights) {
-        for (int32_t i = 0; i < rows * w.n; ++i)
-          EXPECT_EQ(std::isfinite(w.out[i]), i / w.n != 3 && i / w.n != 7);
+        for (int32_t i = 0; i < rows * w.n; ++i) EXPECT_EQ(std::isfinite(w.out[i]), i / w.n != 3 && i / w.n != 7);
       }
     }
   }

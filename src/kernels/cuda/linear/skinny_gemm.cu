@@ -28,8 +28,7 @@ __device__ inline uint4 load_rounded(const float* from, bool there) {
   return {pack_bf16(a.x, a.y), pack_bf16(a.z, a.w), pack_bf16(b.x, b.y), pack_bf16(b.z, b.w)};
 }
 
-__device__ inline void mma(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-                           uint32_t b1) {
+__device__ inline void mma(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
@@ -39,8 +38,7 @@ __device__ inline void mma(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a
 
 // kTiles: groups of 8 rows of x.
 template <int kTiles>
-__global__ void __launch_bounds__(kThreads)
-    skinny_gemm_kernel(WeightGroup group, const float* x, int rows, int k) {
+__global__ void __launch_bounds__(kThreads) skinny_gemm_kernel(WeightGroup group, const float* x, int rows, int k) {
   let_next_begin();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, part = lane % 4 * 8;
   int tile = blockIdx.x;
@@ -52,8 +50,7 @@ __global__ void __launch_bounds__(kThreads)
 
   float sum[kTiles][4] = {};
   const auto offset = [](int load) { return load / 2 * kWarps * kUnit + load % 2 * kUnit / 2; };
-  for (int unit = warp * kUnit; unit < k;
-       unit += kLoads / 2 * kWarps * kUnit) {  // all lanes: mma is the warp's
+  for (int unit = warp * kUnit; unit < k; unit += kLoads / 2 * kWarps * kUnit) {  // all lanes: mma is the warp's
     const int base = unit + part;
     uint4 a[kLoads][2];  // of the upper and the lower row
 #pragma unroll

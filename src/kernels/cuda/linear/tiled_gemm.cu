@@ -66,10 +66,8 @@ __global__ void __launch_bounds__(S::kThreads)
   __shared__ alignas(16) float w_tile[kDepth][S::kCols + kPad];
   const int first_row = blockIdx.y * S::kRows, first_col = blockIdx.x * S::kCols;
   const int down = threadIdx.x / S::kThreadsAcross, across = threadIdx.x % S::kThreadsAcross;
-  TileReader<float, S::kRows, S::kThreads> x_reader{
-      x + static_cast<int64_t>(first_row) * k, rows - first_row, k, {}};
-  TileReader<T, S::kCols, S::kThreads> w_reader{
-      w + static_cast<int64_t>(first_col) * k, n - first_col, k, {}};
+  TileReader<float, S::kRows, S::kThreads> x_reader{x + static_cast<int64_t>(first_row) * k, rows - first_row, k, {}};
+  TileReader<T, S::kCols, S::kThreads> w_reader{w + static_cast<int64_t>(first_col) * k, n - first_col, k, {}};
 
   float sum[S::kEach][S::kEach] = {};
   x_reader.read(0);
@@ -99,8 +97,7 @@ __global__ void __launch_bounds__(S::kThreads)
 #pragma unroll
     for (int j = 0; j < S::kEach; ++j) {
       const int col = first_col + side_index<S::kEach, S::kCols>(across, j);
-      if (row < rows && col < n)
-        out[static_cast<int64_t>(row) * n + col] = bias ? sum[i][j] + bias[col] : sum[i][j];
+      if (row < rows && col < n) out[static_cast<int64_t>(row) * n + col] = bias ? sum[i][j] + bias[col] : sum[i][j];
     }
   }
 }
@@ -108,8 +105,8 @@ __global__ void __launch_bounds__(S::kThreads)
 template <typename T, typename S>
 void launch(const float* x, int rows, int k, const LinearWeight& weight, cudaStream_t stream) {
   const dim3 grid(ceil_div(weight.n(), S::kCols), ceil_div(rows, S::kRows));
-  tiled_gemm_kernel<T, S><<<grid, S::kThreads, 0, stream>>>(x, rows, k, static_cast<const T*>(weight.w.data),
-                                                            weight.n(), weight.bias, weight.out);
+  tiled_gemm_kernel<T, S>
+      <<<grid, S::kThreads, 0, stream>>>(x, rows, k, static_cast<const T*>(weight.w.data), weight.n(), weight.bias, weight.out);
   check_launch("tiled_gemm");
 }
 

@@ -10,9 +10,7 @@ namespace {
 constexpr int kThreadsMax = 1024;
 constexpr int kHeld = 4;  // float4 of a row that a thread keeps between the two passes
 
-__device__ inline float4 operator+(float4 a, float4 b) {
-  return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
-}
+__device__ inline float4 operator+(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
 __device__ inline float squares(float4 v) { return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w; }
 __device__ inline float4 scaled(float4 v, float f, float4 w) {
   return {v.x * f * w.x, v.y * f * w.y, v.z * f * w.z, v.w * f * w.w};
@@ -21,9 +19,7 @@ __device__ inline float4 scaled(float4 v, float f, float4 w) {
 __device__ inline int64_t row_from(const RmsNormParams& p) {
   return (p.row_index ? p.row_index[blockIdx.x] : blockIdx.x) * static_cast<int64_t>(p.dim);
 }
-__device__ inline float inverse_rms(const RmsNormParams& p, float sum) {
-  return 1.0f / sqrtf(sum / p.dim + p.eps);
-}
+__device__ inline float inverse_rms(const RmsNormParams& p, float sum) { return 1.0f / sqrtf(sum / p.dim + p.eps); }
 
 // One block a row, which lies in registers between the sum and the scaling: dim a multiple of 4, at most
 // 4 * kHeld * threads, and every address a multiple of 16.
@@ -87,8 +83,8 @@ int threads_for(const RmsNormParams& p) {
 
 void rms_norm(const RmsNormParams& p, const Queue& queue) {
   if (p.rows == 0) return;
-  const bool held = p.dim % 4 == 0 && p.dim <= 4 * kHeld * kThreadsMax && aligned16(p.x) &&
-                    aligned16(p.add) && aligned16(p.weight) && aligned16(p.out);
+  const bool held = p.dim % 4 == 0 && p.dim <= 4 * kHeld * kThreadsMax && aligned16(p.x) && aligned16(p.add) &&
+                    aligned16(p.weight) && aligned16(p.out);
   const auto kernel = held ? &rms_norm_kernel : &rms_norm_any_kernel;
   launch("rms_norm", kernel, p.rows, threads_for(p), queue, p);
 }

@@ -11,15 +11,15 @@ namespace fovea::cuda::prefill {
 
 // Query rows of one sequence that share a list of the Selection.
 struct alignas(16) RowTile {
-  int32_t seq = 0;   // row of the page table
-  int32_t row = 0;   // first, of q and out
+  int32_t seq = 0;  // row of the page table
+  int32_t row = 0;  // first, of q and out
   int32_t rows = 0;
   int32_t list = 0;  // row of the Selection; dense: 0
 };
 
 struct PrefillArgs {
-  AttentionParams p;     // its `selection` is host memory: kernels read the copy below
-  Selection selection;   // Kind::all: dense
+  AttentionParams p;              // its `selection` is host memory: kernels read the copy below
+  Selection selection;            // Kind::all: dense
   RowTile* tiles = nullptr;       // [grid_tiles]: written by the tile plan, read by attention
   int32_t* tile_count = nullptr;  // [1]
   int32_t rows_per_tile = 1;

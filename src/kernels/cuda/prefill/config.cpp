@@ -50,8 +50,8 @@ void shape_tiles(const PrefillShape& s, int32_t lanes, PrefillConfig& c) {
   c.tiles_per_group = div_up(group, c.heads_per_tile);
   c.rows_per_tile = s.selected && s.list_per_row ? 1 : lanes / c.heads_per_tile;
   // A sequence, and a range of rows that shares a list, ends a tile early.
-  const int64_t cuts = static_cast<int64_t>(div_up(s.rows, c.rows_per_tile)) + s.num_seqs +
-                       (s.selected && !s.list_per_row ? s.list_rows : 0);
+  const int64_t cuts =
+      static_cast<int64_t>(div_up(s.rows, c.rows_per_tile)) + s.num_seqs + (s.selected && !s.list_per_row ? s.list_rows : 0);
   c.grid_tiles = static_cast<int32_t>(std::min<int64_t>(s.rows, cuts));
   c.grid_heads = s.kv_heads * c.tiles_per_group;
 }
@@ -103,9 +103,9 @@ PrefillConfig choose(const PrefillShape& s) {
   PrefillConfig c;
   c.path = choose_path(s);
   c.padded_dim = pad_dim(c.path, s.head_dim);
-  c.math = c.path == PrefillPath::f32       ? DType::f32
+  c.math = c.path == PrefillPath::f32  ? DType::f32
            : s.kv_dtype == DType::bf16 ? DType::bf16
-                                            : DType::f16;  // f16 holds every e4m3 value
+                                       : DType::f16;  // f16 holds every e4m3 value
   choose_tiles(s, c);
   if (c.path == PrefillPath::wgmma) c.box_keys = contiguous_keys(s);
   return c;
@@ -114,9 +114,9 @@ PrefillConfig choose(const PrefillShape& s) {
 std::string to_string(const PrefillConfig& c) {
   constexpr const char* kPaths[] = {"wgmma", "mma", "mma_converted", "f32"};
   char text[200];
-  std::snprintf(text, sizeof text, "%s %s d%d, %d lanes = %d rows x %d heads, grid %d x %d",
-                kPaths[static_cast<int>(c.path)], std::string(dtype_name(c.math)).c_str(), c.padded_dim, c.lanes,
-                c.rows_per_tile, c.heads_per_tile, c.grid_tiles, c.grid_heads);
+  std::snprintf(text, sizeof text, "%s %s d%d, %d lanes = %d rows x %d heads, grid %d x %d", kPaths[static_cast<int>(c.path)],
+                std::string(dtype_name(c.math)).c_str(), c.padded_dim, c.lanes, c.rows_per_tile, c.heads_per_tile, c.grid_tiles,
+                c.grid_heads);
   return text;
 }
 

@@ -42,22 +42,22 @@ struct PrefillShape {
   bool list_per_row = false;  // no two query rows share a list
   int32_t list_rows = 0;      // Selection::rows
   int32_t tokens_per_unit = 1;
-  int32_t sm_count = 1;       // multiprocessors of the device
-  int32_t shared_kib = 227;   // shared memory that a block may have
-  bool hopper = false;        // the device runs code for sm_90a
+  int32_t sm_count = 1;      // multiprocessors of the device
+  int32_t shared_kib = 227;  // shared memory that a block may have
+  bool hopper = false;       // the device runs code for sm_90a
 };
 
 struct PrefillConfig {
   PrefillPath path = PrefillPath::mma;
-  DType math = DType::bf16;    // what Q, K, P and V are multiplied in
-  int32_t padded_dim = 0;      // the kernel's head_dim, >= head_dim
-  int32_t lanes = 0;           // of a tile
-  int32_t heads_per_tile = 1;  // query heads of one KV head that share a tile
+  DType math = DType::bf16;     // what Q, K, P and V are multiplied in
+  int32_t padded_dim = 0;       // the kernel's head_dim, >= head_dim
+  int32_t lanes = 0;            // of a tile
+  int32_t heads_per_tile = 1;   // query heads of one KV head that share a tile
   int32_t tiles_per_group = 1;  // tiles over the query heads of one KV head
   int32_t rows_per_tile = 1;
-  int32_t grid_tiles = 0;      // tiles of rows, an upper bound: how many there are follows from arrays
-  int32_t grid_heads = 0;      // kv_heads * tiles_per_group
-  int32_t box_keys = 0;        // keys of one TMA copy; wgmma only
+  int32_t grid_tiles = 0;  // tiles of rows, an upper bound: how many there are follows from arrays
+  int32_t grid_heads = 0;  // kv_heads * tiles_per_group
+  int32_t box_keys = 0;    // keys of one TMA copy; wgmma only
 
   bool operator==(const PrefillConfig&) const = default;
 };

@@ -67,8 +67,7 @@ TEST(PrefillConfig, ListsDecideWhoSharesATile) {
 }
 
 TEST(PrefillConfig, AGroupLargerThanATileIsCut) {
-  const PrefillConfig c = choose(
-      {.head_dim = 64, .num_heads = 600, .kv_heads = 2, .rows = 10, .num_seqs = 1, .sm_count = 1});
+  const PrefillConfig c = choose({.head_dim = 64, .num_heads = 600, .kv_heads = 2, .rows = 10, .num_seqs = 1, .sm_count = 1});
   EXPECT_GE(c.heads_per_tile * c.tiles_per_group, 300);
   EXPECT_LE(c.heads_per_tile, c.lanes);
   EXPECT_EQ(c.grid_heads, 2 * c.tiles_per_group);

@@ -7,7 +7,10 @@ namespace {
 template <int kHeadDim>
 PrefillEntry f32_entry() {
   using Shared = F32Shared<kHeadDim>;
-  return {PrefillPath::f32, DType::f32, kHeadDim, Shared::kLanes,
+  return {PrefillPath::f32,
+          DType::f32,
+          kHeadDim,
+          Shared::kLanes,
           {reinterpret_cast<const void*>(&prefill_f32<Shared>), Shared::kThreads, static_cast<int32_t>(sizeof(Shared))}};
 }
 

@@ -2,8 +2,8 @@
 // any dtype and layout are widened on their way to shared memory, which they share one after the other.
 #pragma once
 
-#include "kernels/cuda/prefill/key_feed.cuh"
 #include "kernels/cuda/prefill/kernels.h"
+#include "kernels/cuda/prefill/key_feed.cuh"
 #include "kernels/cuda/prefill/softmax.cuh"
 
 namespace fovea::cuda::prefill {
@@ -83,9 +83,8 @@ __device__ __forceinline__ void multiply_f32_keys(const Shared& s, int y, int x,
 
 // Scores -> weights in shared memory; rescales the outputs where a row's reference moved.
 template <typename Shared, int kColumns>
-__device__ __forceinline__ void weigh_f32(const ScoreScale& scale, Shared& s, int32_t tile, int y, int x,
-                                          float (&scores)[4][4], RowSoftmax (&rows)[4],
-                                          float (&out)[4][kColumns]) {
+__device__ __forceinline__ void weigh_f32(const ScoreScale& scale, Shared& s, int32_t tile, int y, int x, float (&scores)[4][4],
+                                          RowSoftmax (&rows)[4], float (&out)[4][kColumns]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int lane = 4 * y + i;

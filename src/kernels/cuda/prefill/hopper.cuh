@@ -18,16 +18,13 @@ __device__ __forceinline__ void barrier_init(uint64_t& barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)), "r"(arrivals) : "memory");
 }
 // Makes barrier_init visible to the TMA.
-__device__ __forceinline__ void barrier_init_fence() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
+__device__ __forceinline__ void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 __device__ __forceinline__ void barrier_arrive(uint64_t& barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier)) : "memory");
 }
 // Arrives; the phase also waits for `bytes` of copies.
 __device__ __forceinline__ void barrier_arrive_expecting(uint64_t& barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)), "r"(bytes)
-               : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)), "r"(bytes) : "memory");
 }
 // Waits until the phase of this parity (0 for the first) is over.
 __device__ __forceinline__ void barrier_wait(uint64_t& barrier, uint32_t parity) {
@@ -58,8 +55,8 @@ __device__ __forceinline__ void async_proxy_fence() { asm volatile("fence.proxy.
 __device__ __forceinline__ void copy_box(void* to, const CUtensorMap& map, int dim, int token, int head, int slot,
                                          uint64_t& barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::
-          "r"(shared_address(to)),
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(
+          shared_address(to)),
       "l"(&map), "r"(shared_address(&barrier)), "r"(dim), "r"(token), "r"(head), "r"(slot)
       : "memory");
 }
@@ -82,8 +79,7 @@ __device__ __forceinline__ void take_registers() {
 // more than 64 of them.
 __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, uint32_t across = 16) {
   constexpr uint64_t kGroupBytes = 8 * 128, kPermuted128 = 1;
-  return (address & 0x3ffff) >> 4 | static_cast<uint64_t>(across >> 4) << 16 | (kGroupBytes >> 4) << 32 |
-         kPermuted128 << 62;
+  return (address & 0x3ffff) >> 4 | static_cast<uint64_t>(across >> 4) << 16 | (kGroupBytes >> 4) << 32 | kPermuted128 << 62;
 }
 
 __device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -105,29 +101,27 @@ __device__ __forceinline__ void pin(float (&d)[kTiles][4]) {
 }
 
 #define FOVEA_ROW(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
-#define FOVEA_ROWS_8 \
-  FOVEA_ROW(0), FOVEA_ROW(1), FOVEA_ROW(2), FOVEA_ROW(3), FOVEA_ROW(4), FOVEA_ROW(5), FOVEA_ROW(6), FOVEA_ROW(7)
-#define FOVEA_ROWS_16                                                                                              \
-  FOVEA_ROWS_8, FOVEA_ROW(8), FOVEA_ROW(9), FOVEA_ROW(10), FOVEA_ROW(11), FOVEA_ROW(12), FOVEA_ROW(13), FOVEA_ROW(14), \
-      FOVEA_ROW(15)
-#define FOVEA_NAMES_32                                                                                            \
-  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, "     \
+#define FOVEA_ROWS_8 FOVEA_ROW(0), FOVEA_ROW(1), FOVEA_ROW(2), FOVEA_ROW(3), FOVEA_ROW(4), FOVEA_ROW(5), FOVEA_ROW(6), FOVEA_ROW(7)
+#define FOVEA_ROWS_16 \
+  FOVEA_ROWS_8, FOVEA_ROW(8), FOVEA_ROW(9), FOVEA_ROW(10), FOVEA_ROW(11), FOVEA_ROW(12), FOVEA_ROW(13), FOVEA_ROW(14), FOVEA_ROW(15)
+#define FOVEA_NAMES_32                                                                                         \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
   "%23, %24, %25, %26, %27, %28, %29, %30, %31}"
-#define FOVEA_NAMES_64                                                                                            \
-  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, "     \
-  "%23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, "      \
+#define FOVEA_NAMES_64                                                                                         \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
+  "%23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, "  \
   "%44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
 
 // d = a b^T (add false) or d += a b^T: a [64, 16] and b [8 kTiles, 16] in shared memory, rows contiguous in the 16.
 template <typename T, int kTiles>
 __device__ __forceinline__ void wgmma_keys(float (&d)[kTiles][4], uint64_t a, uint64_t b, bool add) {
   static_assert(kTiles == 16);
-#define FOVEA_WGMMA(type)                                                                                  \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"                                                \
-               "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " " FOVEA_NAMES_64              \
-               ", %64, %65, p, 1, 1, 0, 0;\n}\n"                                                           \
-               : FOVEA_ROWS_16                                                                             \
-               : "l"(a), "l"(b), "r"(static_cast<int>(add)))
+#define FOVEA_WGMMA(type)                                                                                               \
+  asm volatile(                                                                                                         \
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"                                                                      \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " " FOVEA_NAMES_64 ", %64, %65, p, 1, 1, 0, 0;\n}\n" \
+      : FOVEA_ROWS_16                                                                                                   \
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)))
   if constexpr (std::is_same_v<T, __half>) {
     FOVEA_WGMMA("f16");
   } else {
@@ -141,12 +135,13 @@ __device__ __forceinline__ void wgmma_keys(float (&d)[kTiles][4], uint64_t a, ui
 template <typename T, int kTiles>
 __device__ __forceinline__ void wgmma_values(float (&d)[kTiles][4], const uint32_t (&a)[4], uint64_t b) {
   static_assert(kTiles == 8 || kTiles == 16);
-#define FOVEA_WGMMA(type, shape, names, rows, a0, a1, a2, a3, b0)                                                 \
-  asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                                        \
-               "wgmma.mma_async.sync.aligned." shape ".f32." type "." type " " names ", {" a0 ", " a1 ", " a2      \
-               ", " a3 "}, " b0 ", p, 1, 1, 1;\n}\n"                                                              \
-               : rows                                                                                             \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+#define FOVEA_WGMMA(type, shape, names, rows, a0, a1, a2, a3, b0)                                                     \
+  asm volatile(                                                                                                       \
+      "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                                                      \
+      "wgmma.mma_async.sync.aligned." shape ".f32." type "." type " " names ", {" a0 ", " a1 ", " a2 ", " a3 "}, " b0 \
+      ", p, 1, 1, 1;\n}\n"                                                                                            \
+      : rows                                                                                                          \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
   if constexpr (kTiles == 16 && std::is_same_v<T, __half>) {
     FOVEA_WGMMA("f16", "m64n128k16", FOVEA_NAMES_64, FOVEA_ROWS_16, "%64", "%65", "%66", "%67", "%68");
   } else if constexpr (kTiles == 16) {

@@ -12,14 +12,12 @@ namespace fovea::cuda::prefill {
 template <int kKeys>
 struct KeyRing {
   static constexpr int kTiles = 4;  // being read, being copied, being resolved; a power of two
-  int64_t row[kTiles][kKeys];  // first element of the key's row in K; -1: no lane may read this key
-  int32_t pos[kTiles][kKeys];  // of the key; -1 as above
+  int64_t row[kTiles][kKeys];       // first element of the key's row in K; -1: no lane may read this key
+  int32_t pos[kTiles][kKeys];       // of the key; -1 as above
 };
 
 // 16 bytes of elements: what classic K keeps together of one key.
-__device__ inline int32_t elements_in_16_bytes(DType t) {
-  return t == DType::fp8_e4m3 ? 16 : t == DType::f32 ? 4 : 8;
-}
+__device__ inline int32_t elements_in_16_bytes(DType t) { return t == DType::fp8_e4m3 ? 16 : t == DType::f32 ? 4 : 8; }
 
 // Resolves one key of each tile for its thread. Two reads depend on each other: feed() does one step of each for three
 // different tiles, so that neither is waited for. What it knows of the job stays in shared memory, since registers are

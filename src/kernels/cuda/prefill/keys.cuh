@@ -15,7 +15,7 @@ struct KeyList {
   int32_t count = 0;               // units
   int32_t tokens = 1;              // of a unit
   int32_t first = 0;
-  int32_t total = INT_MAX;         // of consecutive keys
+  int32_t total = INT_MAX;  // of consecutive keys
 
   // How many keys lie at positions <= pos.
   __device__ int32_t count_upto(int32_t pos) const {
@@ -41,9 +41,7 @@ struct KeyList {
     }
     return above;
   }
-  __device__ bool starts_after(int32_t unit, int32_t pos) const {
-    return static_cast<int64_t>(__ldg(&units[unit])) * tokens > pos;
-  }
+  __device__ bool starts_after(int32_t unit, int32_t pos) const { return static_cast<int64_t>(__ldg(&units[unit])) * tokens > pos; }
 };
 
 __device__ inline KeyList find_keys(const Selection& s, int32_t row, int32_t kv_head, int32_t head) {
@@ -74,10 +72,10 @@ struct KeySpan {
 struct Job {
   RowTile tile;
   int32_t kv_head;
-  int32_t head;   // first query head
-  int32_t heads;  // query heads
-  int32_t lanes;  // in use: rows * heads; lane l is row l / heads, head l % heads
-  int32_t pos;    // of the first row
+  int32_t head;       // first query head
+  int32_t heads;      // query heads
+  int32_t lanes;      // in use: rows * heads; lane l is row l / heads, head l % heads
+  int32_t pos;        // of the first row
   bool counts_reads;  // into AttentionParams::keys_read: one block of those that share a list
   KeyList keys;
   KeySpan span;          // some lane sees each of these, none another
@@ -134,8 +132,7 @@ __device__ void fill_lane_views(const PrefillArgs& a, const Job& job, LaneViews<
     views.lo[lane] = lo;
     views.hi[lane] = hi;
     views.pos[lane] = pos;
-    views.slope[lane] =
-        used && a.p.alibi_slopes != nullptr ? a.p.alibi_slopes[job.head + lane % job.heads] * 1.44269504f : 0.0f;
+    views.slope[lane] = used && a.p.alibi_slopes != nullptr ? a.p.alibi_slopes[job.head + lane % job.heads] * 1.44269504f : 0.0f;
     if (used && job.counts_reads && lane % job.heads == 0) {
       atomicAdd(reinterpret_cast<unsigned long long*>(&a.p.keys_read[job.tile.row + lane / job.heads]),
                 static_cast<unsigned long long>(max(hi - lo, 0)));

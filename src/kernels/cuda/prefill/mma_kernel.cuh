@@ -4,8 +4,8 @@
 
 #include <span>
 
-#include "kernels/cuda/prefill/key_feed.cuh"
 #include "kernels/cuda/prefill/kernels.h"
+#include "kernels/cuda/prefill/key_feed.cuh"
 #include "kernels/cuda/prefill/mma_tiles.cuh"
 #include "kernels/cuda/prefill/row_pairs.cuh"
 
@@ -106,8 +106,8 @@ __device__ __forceinline__ void attend_tile(const ScoreScale& scale, const Share
   const bool masked = key < view.all_lo || key + Traits::kKeys > view.all_hi;
 
   float scores[Traits::kRowTiles][Traits::kKeys / 8][4];
-  multiply_keys<Traits>(shared_address(s.q) + warp_lane * TileLayout<Traits::kHeadDim>::kRowBytes,
-                        shared_address(s.k[tile % 2]), scores);
+  multiply_keys<Traits>(shared_address(s.q) + warp_lane * TileLayout<Traits::kHeadDim>::kRowBytes, shared_address(s.k[tile % 2]),
+                        scores);
   float correction[Traits::kRowTiles][2];
   bool changed = false;
 #pragma unroll
@@ -125,8 +125,7 @@ __device__ __forceinline__ void attend_tile(const ScoreScale& scale, const Share
 }
 
 template <typename Traits>
-__global__ void __launch_bounds__(Traits::kThreads, Traits::kBlocksPerSm)
-    prefill_mma(const __grid_constant__ PrefillArgs a) {
+__global__ void __launch_bounds__(Traits::kThreads, Traits::kBlocksPerSm) prefill_mma(const __grid_constant__ PrefillArgs a) {
   constexpr int kKeys = Traits::kKeys;
   constexpr int kWarpLanes = 16 * Traits::kRowTiles;
   auto& s = *reinterpret_cast<MmaShared<Traits>*>(shared_memory());
@@ -163,9 +162,11 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kBlocksPerSm)
 
 template <typename Traits>
 PrefillEntry mma_entry(PrefillPath path, DType math) {
-  return {path, math, Traits::kHeadDim, Traits::kLanes,
-          {reinterpret_cast<const void*>(&prefill_mma<Traits>), Traits::kThreads,
-           static_cast<int32_t>(sizeof(MmaShared<Traits>))}};
+  return {path,
+          math,
+          Traits::kHeadDim,
+          Traits::kLanes,
+          {reinterpret_cast<const void*>(&prefill_mma<Traits>), Traits::kThreads, static_cast<int32_t>(sizeof(MmaShared<Traits>))}};
 }
 
 }  // namespace fovea::cuda::prefill

@@ -40,8 +40,7 @@ struct TileLayout {
 
 // scores[., keys of the tile] = Q K^T for the warp's lanes. q, k: addresses of the warp's rows of Q and of the tile of K.
 template <typename Traits>
-__device__ __forceinline__ void multiply_keys(uint32_t q, uint32_t k,
-                                              float (&scores)[Traits::kRowTiles][Traits::kKeys / 8][4]) {
+__device__ __forceinline__ void multiply_keys(uint32_t q, uint32_t k, float (&scores)[Traits::kRowTiles][Traits::kKeys / 8][4]) {
   using Layout = TileLayout<Traits::kHeadDim>;
   const int lane = threadIdx.x % 32;
 #pragma unroll

@@ -51,8 +51,7 @@ Status allow_shared_memory(int32_t limit_kib) {
   each_kernel([&](const PrefillEntry& entry) {
     const PrefillKernel& k = entry.kernel;
     if (k.shared_bytes > limit_kib * 1024 || !status.ok()) return;
-    const cudaError_t e =
-        cudaFuncSetAttribute(k.function, cudaFuncAttributeMaxDynamicSharedMemorySize, k.shared_bytes);
+    const cudaError_t e = cudaFuncSetAttribute(k.function, cudaFuncAttributeMaxDynamicSharedMemorySize, k.shared_bytes);
     if (e != cudaSuccess) {
       status = Status::unsupported("prefill attention: " + std::to_string(k.shared_bytes) +
                                    " bytes of shared memory: " + cudaGetErrorString(e));
@@ -63,8 +62,7 @@ Status allow_shared_memory(int32_t limit_kib) {
 
 void launch(const char* what, const PrefillKernel& k, dim3 grid, const PrefillArgs& args, cudaStream_t stream) {
   void* pointers[] = {const_cast<PrefillArgs*>(&args)};
-  check_call(what, cudaLaunchKernel(k.function, grid, dim3(k.threads), pointers, static_cast<size_t>(k.shared_bytes),
-                                    stream));
+  check_call(what, cudaLaunchKernel(k.function, grid, dim3(k.threads), pointers, static_cast<size_t>(k.shared_bytes), stream));
 }
 
 void check_params(const AttentionParams& p, int32_t max_rows) {
@@ -85,8 +83,7 @@ Status Prefill::prepare(const OpsLimits& limits, Device& device, Numerics numeri
                                     ", not a multiple of 16 in [64, 256]");
   }
   if (limits.max_rows < 1) {
-    return Status::invalid_argument("prefill attention: max_rows is " + std::to_string(limits.max_rows) +
-                                    ", not positive");
+    return Status::invalid_argument("prefill attention: max_rows is " + std::to_string(limits.max_rows) + ", not positive");
   }
   numerics_ = numerics;
   max_rows_ = limits.max_rows;

@@ -37,7 +37,7 @@ class Prefill {
   int32_t max_rows_ = 0;
   PrefillDevice device_;
   prefill::EncodeTensorMap encode_ = nullptr;  // null: no wgmma path
-  Buffer plan_;  // tile count, then max_rows_ RowTiles; used by one run() at a time, in stream order
+  Buffer plan_;                                // tile count, then max_rows_ RowTiles; used by one run() at a time, in stream order
 };
 
 }  // namespace fovea::cuda

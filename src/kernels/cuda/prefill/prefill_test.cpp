@@ -18,8 +18,8 @@ namespace {
 using testing::AttentionCase;
 using testing::AttentionOnDevice;
 using testing::AttentionProblem;
-using testing::DeviceArray;
 using testing::device_ok;
+using testing::DeviceArray;
 using Kind = Selection::Kind;
 
 struct Results {
@@ -208,8 +208,7 @@ TEST_P(CudaPrefill, CountsTheKeysThatItLoads) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, CudaPrefill, ::testing::ValuesIn(all_cases()),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Cases, CudaPrefill, ::testing::ValuesIn(all_cases()), [](const auto& info) { return info.param.name; });
 
 // ---- Whatever shares its tile, a row's bits stay ----------------------------------------------------------------------
 
@@ -223,14 +222,8 @@ std::vector<AttentionCase> chunked_cases() {
   cases.push_back({.name = "f32", .heads = 2, .kv_heads = 1, .seqs = prompt, .dtype = DType::f32});
   cases.push_back({.name = "fp8", .heads = 4, .kv_heads = 1, .head_dim = 128, .seqs = prompt, .dtype = DType::fp8_e4m3});
   cases.push_back({.name = "classic", .heads = 2, .kv_heads = 1, .seqs = prompt, .layout = KvLayout::classic});
-  cases.push_back({.name = "masks",
-                   .heads = 8,
-                   .kv_heads = 2,
-                   .head_dim = 128,
-                   .seqs = prompt,
-                   .soft_cap = 3.0f,
-                   .window = 70,
-                   .alibi = true});
+  cases.push_back(
+      {.name = "masks", .heads = 8, .kv_heads = 2, .head_dim = 128, .seqs = prompt, .soft_cap = 3.0f, .window = 70, .alibi = true});
   cases.push_back({.name = "soft_cap", .heads = 8, .kv_heads = 2, .head_dim = 128, .seqs = prompt, .soft_cap = 3.0f});
   cases.push_back({.name = "list",
                    .heads = 8,
@@ -368,8 +361,7 @@ TEST_F(CudaPrefillRows, ListsMayCrossSequences) {
 
 // The same launch serves other lengths and another division of the rows among the sequences.
 TEST_F(CudaPrefillRows, AReplayedGraphReadsTheLengthsAnew) {
-  AttentionProblem problem(
-      {.name = "replay", .heads = 8, .head_dim = 128, .seqs = {{100, 400}, {30, 390}, {20, 380}}});
+  AttentionProblem problem({.name = "replay", .heads = 8, .head_dim = 128, .seqs = {{100, 400}, {30, 390}, {20, 380}}});
   AttentionOnDevice on_device(problem);
   DeviceArray<int32_t> indptr(problem.q_indptr());
   AttentionParams& p = on_device.params();

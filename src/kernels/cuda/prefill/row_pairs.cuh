@@ -47,8 +47,7 @@ __device__ __forceinline__ void shape_scores(const ScoreScale& scale, const Lane
 
 // -inf for keys that a lane does not see; `key`: the list index of the tile's first.
 template <int kTiles, int kLanes>
-__device__ __forceinline__ void mask_scores(const LaneViews<kLanes>& views, int32_t lane, int32_t key,
-                                            float (&scores)[kTiles][4]) {
+__device__ __forceinline__ void mask_scores(const LaneViews<kLanes>& views, int32_t lane, int32_t key, float (&scores)[kTiles][4]) {
   key += pair_column();
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -66,8 +65,8 @@ __device__ __forceinline__ void mask_scores(const LaneViews<kLanes>& views, int3
 // Takes in the greatest scores of a tile; correction: what the pair's outputs are then to be multiplied with. True if
 // that changes any.
 template <int kTiles>
-__device__ __forceinline__ bool follow_scores(const ScoreScale& scale, const float (&scores)[kTiles][4],
-                                              RowSoftmax (&rows)[2], float (&correction)[2]) {
+__device__ __forceinline__ bool follow_scores(const ScoreScale& scale, const float (&scores)[kTiles][4], RowSoftmax (&rows)[2],
+                                              float (&correction)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     float greatest = -INFINITY;

@@ -17,10 +17,9 @@ CUtensorMap make_tensor_map(EncodeTensorMap encode, const KvView& kv, const void
   const cuuint32_t box[] = {64, static_cast<cuuint32_t>(box_keys), 1, 1};
   const cuuint32_t steps[] = {1, 1, 1, 1};
   CUtensorMap map;
-  const CUresult result = encode(
-      &map, kv.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
-      const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = encode(&map, kv.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                                 4, const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                 CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   FOVEA_CHECK(result == CUDA_SUCCESS && "strides that the TMA takes: multiples of 16 bytes");
   return map;
 }
@@ -29,8 +28,7 @@ EncodeTensorMap find_tensor_map_encoder() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
   constexpr unsigned kSince = 12000;  // CUDA 12.0
-  const cudaError_t e =
-      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, kSince, cudaEnableDefault, &found);
+  const cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, kSince, cudaEnableDefault, &found);
   if (e != cudaSuccess || found != cudaDriverEntryPointSuccess) return nullptr;
   return reinterpret_cast<EncodeTensorMap>(function);
 }

@@ -18,7 +18,7 @@ struct WgmmaTraits {
   static constexpr int kGroups = kGroupCount;  // warpgroups that attend
   static constexpr int kLanes = 64 * kGroups;
   static constexpr int kThreads = 128 * (kGroups + 1);
-  static constexpr int kKeys = 128;  // of a tile
+  static constexpr int kKeys = 128;              // of a tile
   static constexpr int kPanels = kHeadDim / 64;  // rows of 64 dims, 128 bytes: what TMA and wgmma permute
   static constexpr int kPanelBytes = kKeys * 128;
   // What a warpgroup that attends takes over of the copying one's registers: 64K / 384 = 168 at the start.
@@ -54,7 +54,10 @@ template <typename Traits>
 class TileCopier {
  public:
   __device__ TileCopier(const PrefillArgs& args, WgmmaShared<Traits>& shared)
-      : a(args), s(shared), lane_(threadIdx.x % 32), panel_(lane_ % Traits::kPanels),
+      : a(args),
+        s(shared),
+        lane_(threadIdx.x % 32),
+        panel_(lane_ % Traits::kPanels),
         first_key_(lane_ / Traits::kPanels * args.box_keys) {}
 
   __device__ void copy_keys(int32_t first, int32_t end) {
@@ -167,8 +170,12 @@ template <typename Traits>
 class Attender {
  public:
   __device__ Attender(const PrefillArgs& args, WgmmaShared<Traits>& shared, int group)
-      : a(args), s(shared), group_(group), lane_(group * 64 + threadIdx.x % 128 / 32 * 16 + pair_row()),
-        scale_(args.p, shared.job.kv_head), group_view_(shared.views, shared.job.lanes, group * 64, 64),
+      : a(args),
+        s(shared),
+        group_(group),
+        lane_(group * 64 + threadIdx.x % 128 / 32 * 16 + pair_row()),
+        scale_(args.p, shared.job.kv_head),
+        group_view_(shared.views, shared.job.lanes, group * 64, 64),
         warp_view_(shared.views, shared.job.lanes, group * 64 + threadIdx.x % 128 / 32 * 16, 16) {}
 
   __device__ __forceinline__ void run(int32_t first, int32_t end) {
@@ -250,15 +257,13 @@ class Attender {
     wgmma_commit();
   }
 
-  __device__ __forceinline__ void start_values(Turn turn, const uint32_t (&weights)[kKeys / 16][4],
-                                               float (&out)[kDimTiles][4]) {
+  __device__ __forceinline__ void start_values(Turn turn, const uint32_t (&weights)[kKeys / 16][4], float (&out)[kDimTiles][4]) {
     barrier_wait(s.v_full[turn.stage], turn.parity);
     pin(out);
     wgmma_begin();
 #pragma unroll
     for (int step = 0; step < kKeys / 16; ++step) {
-      const uint64_t v =
-          matrix_descriptor(shared_address(s.v[turn.stage][0]) + step * 16 * 128, Traits::kPanelBytes);
+      const uint64_t v = matrix_descriptor(shared_address(s.v[turn.stage][0]) + step * 16 * 128, Traits::kPanelBytes);
       wgmma_values<typename Traits::T>(out, weights[step], v);
     }
     wgmma_commit();
@@ -345,9 +350,12 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) prefill_wgmma(const __gri
 
 template <typename Traits>
 PrefillEntry wgmma_entry(DType math) {
-  return {PrefillPath::wgmma, math, Traits::kHeadDim, Traits::kLanes,
-          {reinterpret_cast<const void*>(&prefill_wgmma<Traits>), Traits::kThreads,
-           static_cast<int32_t>(sizeof(WgmmaShared<Traits>))}};
+  return {
+      PrefillPath::wgmma,
+      math,
+      Traits::kHeadDim,
+      Traits::kLanes,
+      {reinterpret_cast<const void*>(&prefill_wgmma<Traits>), Traits::kThreads, static_cast<int32_t>(sizeof(WgmmaShared<Traits>))}};
 }
 
 }  // namespace fovea::cuda::prefill

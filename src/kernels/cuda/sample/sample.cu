@@ -122,8 +122,7 @@ struct alignas(16) Bins {
   // each += the four bins from 4 * group on: 16 bytes at a time, other blocks' memory is slow to answer.
   __device__ void add_to(Tally (&each)[4], int group) const {
     const uint4 c = reinterpret_cast<const uint4*>(count)[group];
-    const uint4 l = reinterpret_cast<const uint4*>(low)[group],
-                h = reinterpret_cast<const uint4*>(high)[group];
+    const uint4 l = reinterpret_cast<const uint4*>(low)[group], h = reinterpret_cast<const uint4*>(high)[group];
     each[0] = each[0] + Tally{(static_cast<uint64_t>(h.x) << 32) + l.x, c.x};
     each[1] = each[1] + Tally{(static_cast<uint64_t>(h.y) << 32) + l.y, c.y};
     each[2] = each[2] + Tally{(static_cast<uint64_t>(h.z) << 32) + l.z, c.z};
@@ -225,8 +224,7 @@ struct Bucket {
   uint32_t members = 0;
 
   __device__ bool holds(uint64_t rank, float distance) const {
-    return rank <= upper && is_there(distance) && (bin < 0 || bin_of(distance) == bin) &&
-           (shift == 64 || rank >> shift == prefix);
+    return rank <= upper && is_there(distance) && (bin < 0 || bin_of(distance) == bin) && (shift == 64 || rank >> shift == prefix);
   }
   __device__ int next_shift() const { return max(shift - kDigitBits, 0); }
   // By what its tokens are told apart next, in [0, kBins); ascending as the ranks are.
@@ -251,8 +249,7 @@ __device__ void find_goal(const Goal& goal, Tally at, const Tally (&each)[kEach]
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const Tally after = at + each[i];
-    if (!goal.reached(at) && goal.reached(after))
-      found(static_cast<int>(threadIdx.x) * kEach + i, at, each[i]);
+    if (!goal.reached(at) && goal.reached(after)) found(static_cast<int>(threadIdx.x) * kEach + i, at, each[i]);
     at = after;
   }
 }
@@ -277,9 +274,8 @@ __device__ bool split(const Row& row, float top, const Peers& peers, Bucket& buc
   for (int i = 0; i < kEach; ++i) mine = mine + each[i];
   const Tally before = bucket.before + exclusive_scan(mine, total, s);
   if (bucket.bin < 0 && goal.count == 0) goal.set_total(total.mass);
-  find_goal(goal, before, each, [&](int i, const Tally& at, const Tally& item) {
-    s.found_index = i, s.found_before = at, s.found_count = item.count;
-  });
+  find_goal(goal, before, each,
+            [&](int i, const Tally& at, const Tally& item) { s.found_index = i, s.found_before = at, s.found_count = item.count; });
   peers.sync();  // and the bins have been read by all
   if (s.found_index < 0) return false;
   bucket.narrow(s.found_index);
@@ -322,8 +318,7 @@ __device__ void gather(const Row& row, float top, const Peers& peers, const Buck
 }
 
 // The rank in a bucket of at most kListMax tokens at which the goal is reached.
-__device__ uint64_t resolve(const Row& row, float top, const Peers& peers, const Bucket& bucket,
-                            const Goal& goal, Scratch& s) {
+__device__ uint64_t resolve(const Row& row, float top, const Peers& peers, const Bucket& bucket, const Goal& goal, Scratch& s) {
   gather(row, top, peers, bucket, s);
   int length = 2;
   while (length < static_cast<int>(bucket.members)) length *= 2;
@@ -343,8 +338,7 @@ __device__ uint64_t resolve(const Row& row, float top, const Peers& peers, const
 }
 
 // The last rank of the least head of the ranking that reaches the goal; `upper` if all up to it do not.
-__device__ uint64_t last_kept(const Row& row, float top, const Peers& peers, uint64_t upper, Goal goal,
-                              Scratch& s) {
+__device__ uint64_t last_kept(const Row& row, float top, const Peers& peers, uint64_t upper, Goal goal, Scratch& s) {
   Bucket bucket;
   bucket.upper = upper;
   do {
@@ -369,8 +363,7 @@ struct Kept {
 
 // The first id of a tile of `length` tokens at which the mass, from `passed` before the tile on, exceeds
 // `goal`; one warp.
-__device__ int walk_tile(const Row& row, const Kept& kept, int first, int length, uint64_t passed,
-                         uint64_t goal) {
+__device__ int walk_tile(const Row& row, const Kept& kept, int first, int length, uint64_t passed, uint64_t goal) {
   const int lane = threadIdx.x % 32;
   for (int i = lane; i < length; i += 32) {
     uint64_t sum = kept.mass(row, first + i);
@@ -412,8 +405,7 @@ __device__ int walk(const Row& row, const Peers& peers, const Kept& kept, float 
   const Tally before = exclusive_scan(mine, total, s);
   Goal goal;  // to exceed uniform * total is to reach one more, in whole units
   goal.mass = static_cast<uint64_t>(static_cast<double>(uniform) * static_cast<double>(total.mass)) + 1;
-  find_goal(goal, before, each,
-            [&](int i, const Tally& at, const Tally&) { s.found_index = i, s.found_before = at; });
+  find_goal(goal, before, each, [&](int i, const Tally& at, const Tally&) { s.found_index = i, s.found_before = at; });
   peers.sync();  // and the tiles have been read by all
   const int tile = s.found_index;
   if (tile < 0 || tile / own != peers.rank || warp != 0) return -1;
@@ -471,14 +463,13 @@ __global__ void __launch_bounds__(kThreads, 1) sample_kernel(SampleParams p, uin
 
 Status Sample::prepare(const OpsLimits& limits, Device& device) {
   if (limits.vocab > kVocabMax) {
-    return Status::unsupported("device cuda: a vocabulary of " + std::to_string(limits.vocab) +
-                               " tokens, more than " + std::to_string(kVocabMax));
+    return Status::unsupported("device cuda: a vocabulary of " + std::to_string(limits.vocab) + " tokens, more than " +
+                               std::to_string(kVocabMax));
   }
   blocks_ = runs_code_for_hopper() ? static_cast<const CudaDevice&>(device).multiprocessors() : 0;
   rows_max_ = limits.max_sample_rows;
   words_ = ceil_div(limits.vocab, 32);
-  FOVEA_ASSIGN(penalised_,
-               device.allocate(static_cast<size_t>(rows_max_) * words_ * sizeof(uint32_t), "sampling"));
+  FOVEA_ASSIGN(penalised_, device.allocate(static_cast<size_t>(rows_max_) * words_ * sizeof(uint32_t), "sampling"));
   return {};
 }
 
@@ -487,8 +478,7 @@ void Sample::run(const SampleParams& p, const Queue& queue) {
   FOVEA_CHECK(p.rows <= rows_max_ && p.vocab > 0 && ceil_div(p.vocab, 32) <= words_);
   int cluster = 1;  // as many blocks a row as run at once: clusters leave some multiprocessors idle
   while (cluster < kClusterMax && 2 * cluster * p.rows <= blocks_ * 3 / 4) cluster *= 2;
-  launch_clusters("sample", sample_kernel, cluster, p.rows * cluster, kThreads, queue, p,
-                  penalised_.as<uint32_t>(), words_);
+  launch_clusters("sample", sample_kernel, cluster, p.rows * cluster, kThreads, queue, p, penalised_.as<uint32_t>(), words_);
 }
 
 }  // namespace fovea::cuda

@@ -34,8 +34,7 @@ struct SampleCase {
   std::vector<int32_t> top_k, row_index, history, history_indptr{0};
 
   void add(const Choice& c, float u, int32_t row, const std::vector<int32_t>& tokens_before = {}) {
-    temperature.push_back(c.temperature), top_k.push_back(c.top_k), top_p.push_back(c.top_p),
-        min_p.push_back(c.min_p);
+    temperature.push_back(c.temperature), top_k.push_back(c.top_k), top_p.push_back(c.top_p), min_p.push_back(c.min_p);
     penalty.push_back(c.penalty), uniform.push_back(u), row_index.push_back(row);
     history.insert(history.end(), tokens_before.begin(), tokens_before.end());
     history_indptr.push_back(static_cast<int32_t>(history.size()));
@@ -43,15 +42,14 @@ struct SampleCase {
   int32_t rows() const { return static_cast<int32_t>(uniform.size()); }
   // Whether rows a and b, of no history or the same, differ in their numbers alone.
   bool same_shares(int32_t a, int32_t b) const {
-    return row_index[a] == row_index[b] && temperature[a] == temperature[b] && top_k[a] == top_k[b] &&
-           top_p[a] == top_p[b] && min_p[a] == min_p[b] && penalty[a] == penalty[b];
+    return row_index[a] == row_index[b] && temperature[a] == temperature[b] && top_k[a] == top_k[b] && top_p[a] == top_p[b] &&
+           min_p[a] == min_p[b] && penalty[a] == penalty[b];
   }
 
   SampleParams params(int32_t* tokens) const {
     SampleParams p;
     p.logits = logits.data(), p.rows = rows(), p.vocab = vocab;
-    p.temperature = temperature.data(), p.top_k = top_k.data(), p.top_p = top_p.data(),
-    p.min_p = min_p.data();
+    p.temperature = temperature.data(), p.top_k = top_k.data(), p.top_p = top_p.data(), p.min_p = min_p.data();
     p.repetition_penalty = penalty.data(), p.uniform = uniform.data(), p.row_index = row_index.data();
     p.history = history.data(), p.history_indptr = history_indptr.data(), p.tokens = tokens;
     return p;
@@ -76,8 +74,7 @@ struct Shares {
     std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
     if (c.top_k[r] > 0 && c.top_k[r] < c.vocab) order.resize(c.top_k[r]);
     double total = 0.0;
-    for (int32_t id : order)
-      total += weight[id] = std::exp((logits[id] - logits[order[0]]) / c.temperature[r]);
+    for (int32_t id : order) total += weight[id] = std::exp((logits[id] - logits[order[0]]) / c.temperature[r]);
     if (c.top_p[r] < 1.0f) keep_top_p(c.top_p[r] * total, weight, &order, total);
     std::vector<double> kept(c.vocab, 0.0);
     for (int32_t id : order) {
@@ -128,12 +125,10 @@ class SampleTest : public testing::GpuTest {
     EXPECT_TRUE(prepared.ok()) << prepared.message();
     const DeviceArray<float> logits(c.logits), temperature(c.temperature), top_p(c.top_p), min_p(c.min_p);
     const DeviceArray<float> penalty(c.penalty), uniform(c.uniform);
-    const DeviceArray<int32_t> top_k(c.top_k), row_index(c.row_index), history(c.history),
-        indptr(c.history_indptr);
+    const DeviceArray<int32_t> top_k(c.top_k), row_index(c.row_index), history(c.history), indptr(c.history_indptr);
     const DeviceArray<int32_t> tokens(std::vector<int32_t>(c.rows(), -7));
     SampleParams p = c.params(tokens.data());
-    p.logits = logits.data(), p.temperature = temperature.data(), p.top_k = top_k.data(),
-    p.top_p = top_p.data();
+    p.logits = logits.data(), p.temperature = temperature.data(), p.top_k = top_k.data(), p.top_p = top_p.data();
     p.min_p = min_p.data(), p.repetition_penalty = penalty.data(), p.uniform = uniform.data();
     p.row_index = row_index.data(), p.history = history.data(), p.history_indptr = indptr.data();
     sample.run(p, Queue{handle(), runs_code_for_hopper()});
@@ -156,8 +151,7 @@ class SampleTest : public testing::GpuTest {
       if (r == 0 || !c.same_shares(r - 1, r) || !shares) shares.emplace(c, r);
       on_the_edge += shares->on_the_edge;
       if (shares->on_the_edge) continue;
-      EXPECT_TRUE(shares->allows(got[r], c.uniform[r], kSlack))
-          << got[r] << " not " << want[r] << ", " << describe(c, r);
+      EXPECT_TRUE(shares->allows(got[r], c.uniform[r], kSlack)) << got[r] << " not " << want[r] << ", " << describe(c, r);
       const double begin = want[r] == 0 ? 0.0 : shares->end[want[r] - 1];
       const bool clear = c.uniform[r] > begin + kSlack && c.uniform[r] < shares->end[want[r]] - kSlack;
       if (clear) {
@@ -169,9 +163,9 @@ class SampleTest : public testing::GpuTest {
   static constexpr double kSlack = 1e-5;
   static std::string describe(const SampleCase& c, int32_t r) {
     const auto text = [](auto v) { return std::to_string(v); };
-    return "row " + text(r) + ", vocab " + text(c.vocab) + ", temperature " + text(c.temperature[r]) +
-           ", top_k " + text(c.top_k[r]) + ", top_p " + text(c.top_p[r]) + ", min_p " + text(c.min_p[r]) +
-           ", penalty " + text(c.penalty[r]) + ", uniform " + text(c.uniform[r]);
+    return "row " + text(r) + ", vocab " + text(c.vocab) + ", temperature " + text(c.temperature[r]) + ", top_k " +
+           text(c.top_k[r]) + ", top_p " + text(c.top_p[r]) + ", min_p " + text(c.min_p[r]) + ", penalty " + text(c.penalty[r]) +
+           ", uniform " + text(c.uniform[r]);
   }
 };
 
@@ -212,11 +206,10 @@ std::vector<float> make_logits(int32_t vocab, Kind kind, uint32_t seed) {
 
 class SampleOf : public SampleTest, public ::testing::WithParamInterface<std::tuple<Kind, int32_t>> {};
 INSTANTIATE_TEST_SUITE_P(Large, SampleOf,
-                         ::testing::Combine(::testing::Values(Kind::normal, Kind::flat, Kind::equal),
-                                            ::testing::Values(151'936)));
+                         ::testing::Combine(::testing::Values(Kind::normal, Kind::flat, Kind::equal), ::testing::Values(151'936)));
 INSTANTIATE_TEST_SUITE_P(KindAndVocab, SampleOf,
-                         ::testing::Combine(::testing::Values(Kind::normal, Kind::flat, Kind::equal,
-                                                              Kind::quantised, Kind::holes, Kind::one_peak),
+                         ::testing::Combine(::testing::Values(Kind::normal, Kind::flat, Kind::equal, Kind::quantised, Kind::holes,
+                                                              Kind::one_peak),
                                             ::testing::Values(1, 2, 33, 4097, 32'000)));
 
 TEST_P(SampleOf, ChoosesAsTheReference) {
@@ -243,9 +236,8 @@ TEST_P(SampleOf, ChoosesAsTheReference) {
 // Evenly spread numbers reach every token that is kept, and none other.
 TEST_F(SampleTest, KeepsTheSetOfTheReference) {
   constexpr int32_t kVocab = 500, kDraws = 2000;
-  for (const Choice& choice :
-       {Choice{.top_k = 7}, Choice{.top_p = 0.8f}, Choice{.min_p = 0.1f}, Choice{.top_k = 20, .top_p = 0.9f},
-        Choice{.temperature = 4.0f, .top_p = 0.3f}}) {
+  for (const Choice& choice : {Choice{.top_k = 7}, Choice{.top_p = 0.8f}, Choice{.min_p = 0.1f}, Choice{.top_k = 20, .top_p = 0.9f},
+                               Choice{.temperature = 4.0f, .top_p = 0.3f}}) {
     SampleCase c{.vocab = kVocab, .logits = make_logits(kVocab, Kind::normal, 3)};
     for (int i = 0; i < kDraws; ++i) c.add(choice, (static_cast<float>(i) + 0.5f) / kDraws, 0);
     ASSERT_FALSE(Shares(c, 0).on_the_edge);
@@ -267,8 +259,7 @@ TEST_F(SampleTest, ARowDependsOnNoOther) {
   SampleCase all{.vocab = kVocab, .logits = make_logits(kVocab, Kind::normal, 5)};
   std::mt19937 random(1);
   std::vector<int32_t> seen = {5, 5, 77, kVocab - 1};
-  for (int r = 0; r < 150; ++r)
-    all.add(kChoices[r % std::size(kChoices)], static_cast<float>(random() >> 8) * 0x1p-24f, 0, seen);
+  for (int r = 0; r < 150; ++r) all.add(kChoices[r % std::size(kChoices)], static_cast<float>(random() >> 8) * 0x1p-24f, 0, seen);
   const std::vector<int32_t> want = run(all);
   EXPECT_EQ(run(all), want);
   for (const int32_t rows : {1, 3, 17, 40, 70}) {
@@ -279,13 +270,10 @@ TEST_F(SampleTest, ARowDependsOnNoOther) {
 }
 
 TEST_F(SampleTest, LogitsThatAreNoNumbersDoNoHarm) {
-  constexpr float kInf = std::numeric_limits<float>::infinity(),
-                  kNan = std::numeric_limits<float>::quiet_NaN();
-  const std::vector<std::vector<float>> rows = {
-      {-kInf, -kInf, -kInf}, {kNan, 2.0f, kNan}, {1.0f, kInf, kInf}, {kNan, kNan, kNan}};
+  constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<std::vector<float>> rows = {{-kInf, -kInf, -kInf}, {kNan, 2.0f, kNan}, {1.0f, kInf, kInf}, {kNan, kNan, kNan}};
   const std::vector<int32_t> want = {0, 1, 1, 0};  // the first of the ranking, a NaN last
-  for (const Choice& choice :
-       {Choice{.temperature = 0.0f}, Choice{}, Choice{.top_k = 2, .top_p = 0.5f, .min_p = 0.1f}}) {
+  for (const Choice& choice : {Choice{.temperature = 0.0f}, Choice{}, Choice{.top_k = 2, .top_p = 0.5f, .min_p = 0.1f}}) {
     SampleCase c{.vocab = 3};
     for (size_t r = 0; r < rows.size(); ++r) {
       c.logits.insert(c.logits.end(), rows[r].begin(), rows[r].end());
