@@ -1,7 +1,7 @@
 # fovea_module(NAME [FAMILIES] [DEPS targets...] [TEST_DEPS targets...] [FLAGS flags...]): one target per folder; FAMILIES: with
 # the folders in it.
-# LABELS of tests: unit (beside the code; tools/test.sh runs them under ASan and UBSan too), cross (tests/), tsan (run under
-# ThreadSanitizer too).
+# LABELS of tests: unit (beside the code), cross (tests/): tools/test.sh runs both under ASan and UBSan too; tsan (run under
+# ThreadSanitizer too); gpu.
 #   *.cpp           -> static library fovea_NAME
 #   *_test.cpp      -> one test executable each, beside the code it tests
 #   *_fuzz.cpp      -> one libFuzzer target each (FOVEA_FUZZ=ON, clang)
@@ -25,7 +25,7 @@ function(fovea_add_test name sources)
   cmake_parse_arguments(T "" "" "DEPS;LABELS" ${ARGN})
   add_executable(${name} ${sources})
   fovea_common(${name})
-  # Tests are built more often than they are waited for.
+  # Tests are built more often than they are waited for; so is what only reads files, where it is instrumented.
   if(FOVEA_SANITIZE)
     target_compile_options(${name} PRIVATE -O0)
   else()
@@ -35,9 +35,7 @@ function(fovea_add_test name sources)
   target_compile_definitions(${name} PRIVATE FOVEA_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   set_tests_properties(${name} PROPERTIES LABELS "${T_LABELS}" TIMEOUT 1200)
-  if(unit IN_LIST T_LABELS)
-    add_dependencies(asan_tests ${name})
-  endif()
+  add_dependencies(asan_tests ${name})
   if(tsan IN_LIST T_LABELS)
     add_dependencies(tsan_tests ${name})
   endif()
@@ -69,6 +67,9 @@ function(fovea_module name)
     add_library(${lib} STATIC ${sources})
     fovea_common(${lib})
     target_compile_options(${lib} PRIVATE ${M_FLAGS})
+    if(FOVEA_SANITIZE AND "${name}" MATCHES "^(model|eval|cli)$")
+      target_compile_options(${lib} PRIVATE -O0)
+    endif()
     target_link_libraries(${lib} PUBLIC ${M_DEPS} Threads::Threads)
   else()
     add_library(${lib} INTERFACE)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds and runs what is tested: FUZZ_SECONDS (20) of each fuzzer, every unit test under ASan and UBSan, thread pool, engine
-# and soak under TSan, and all tests of the release build. Usage: tools/test.sh [JOBS]
+# Builds and runs what is tested: FUZZ_SECONDS (20) of each fuzzer, every test under ASan and UBSan, thread pool, engine and soak
+# under TSan, and all tests of the release build. Usage: tools/test.sh [JOBS]
+# CUDA_ARCHITECTURES: what CUDA code is compiled for (a list as CMake has it; all that are supported).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 jobs=${1:-$(nproc)}
@@ -18,21 +19,30 @@ sanitized() {
 step "fuzzers, $fuzz_seconds s each"
 cmake --preset fuzz
 cmake --build --preset fuzz -j "$jobs" --target fuzzers
-for fuzzer in build/fuzz/bin/*_fuzz; do
-  name=$(basename "$fuzzer" _fuzz)
+# fuzz PROGRAM: what it prints comes in one piece, as several run at a time.
+fuzz() {
+  local name found out
+  name=$(basename "$1" _fuzz)
   found=$(mktemp -d)  # new inputs stay out of the repository
-  echo "-- $name"
-  "$fuzzer" -max_total_time="$fuzz_seconds" -timeout=10 -rss_limit_mb=2048 -verbosity=0 "$found" "tests/fuzz/$name"
+  if out=$("$1" -max_total_time="$2" -timeout=10 -rss_limit_mb=2048 -verbosity=0 "$found" "tests/fuzz/$name" 2>&1); then
+    echo "-- $name: nothing found"
+  else
+    echo "-- $name: FAILS"
+    echo "$out"
+    return 1
+  fi
   rm -rf "$found"
-done
+}
+export -f fuzz
+printf '%s\n' build/fuzz/bin/*_fuzz | xargs -P "$jobs" -I{} bash -c 'fuzz "$1" "$2"' fuzz {} "$fuzz_seconds"
 
 step "address and undefined-behaviour sanitizers"
-sanitized asan-ubsan unit asan_tests
+sanitized asan-ubsan "unit|cross" asan_tests
 step "thread sanitizer: thread pool, engine, soak"
 sanitized tsan tsan tsan_tests
 
 step "release"
-cmake --preset release
+cmake --preset release ${CUDA_ARCHITECTURES:+-DCMAKE_CUDA_ARCHITECTURES="$CUDA_ARCHITECTURES"}
 cmake --build --preset release -j "$jobs"
 ctest --preset release -j "$jobs"
 echo "everything passed"
