@@ -1,4 +1,5 @@
-// A decode step's forward pass takes no memory from the heap: everything was sized when the engine was made.
+// A decode step's forward pass takes no memory from the heap: everything was sized when the engine was made. The rest of the step
+// takes what an Output holds: the vector of its token.
 #include "engine_test_util.h"
 
 #include "base/count_allocations_test_util.h"
@@ -56,6 +57,29 @@ TEST(NoAllocation, InTheForwardPassOfAStep) {
     o.methods.push_back(m);
   }
   expect_none(o);
+}
+
+// Scheduling, packing, committing and reporting of steps in which every sequence decodes.
+TEST(NoAllocation, AroundItTheOutputsTokensAlone) {
+  for (const int32_t answers : {1, 4, 16}) {
+    EngineOptions o = exact_options(tiny_checkpoint("qwen3_llama3_8h2kv_d64"));
+    o.device = "cpu";
+    o.max_model_len = 512;
+    auto engine = make_engine(o);
+    ASSERT_TRUE(engine);
+    for (int32_t i = 0; i < answers; ++i) ASSERT_TRUE(engine->submit(greedy(random_prompt(i, 20, 64), 100)).ok());
+    std::vector<Output> outputs;
+    outputs.reserve(64);
+    int64_t worst = 0;
+    for (int step = 0; step < 90; ++step) {
+      outputs.clear();
+      const int64_t before = heap_allocations();
+      ASSERT_TRUE(engine->step(&outputs).ok());
+      if (step > 20) worst = std::max(worst, heap_allocations() - before);
+    }
+    ASSERT_EQ(outputs.size(), static_cast<size_t>(answers));
+    EXPECT_LE(worst, answers);
+  }
 }
 
 TEST(NoAllocation, NorWithLatentsAnIndexerAndExperts) {

@@ -34,6 +34,9 @@ TEST(Threads, SubmitAbortAndAskWhileStepping) {
         ids.push_back(*id);
         if (rng() % 4 == 0) engine->abort(ids[rng() % ids.size()]);
         (void)engine->computed_tokens(*id);
+        const EngineStats stats = engine->stats();
+        EXPECT_EQ(stats.blocks_in_use + stats.blocks_free, stats.blocks_total);
+        EXPECT_LE(stats.slots_used, stats.slots_allocated);
       }
     });
   }

@@ -91,7 +91,8 @@ class Engine {
   // the next call.
   virtual Result<bool> step(std::vector<Output>* outputs) = 0;
 
-  virtual EngineStats stats() const = 0;  // from the thread that calls step
+  // From any thread, but not from a callback: it waits for the step that runs.
+  virtual EngineStats stats() const = 0;
   // Prompt tokens prefilled so far of a request that is being prefilled, for progress bars; 0 if unknown.
   virtual int64_t computed_tokens(RequestId id) const = 0;
   // Where a live or held request stands. From the thread that calls step. not_found: unknown, not taken over by a step yet, or

@@ -165,6 +165,7 @@ int64_t EngineImpl::computed_tokens(RequestId id) const {
 }
 
 EngineStats EngineImpl::stats() const {
+  std::lock_guard<std::mutex> between_steps(step_mutex_);
   EngineStats s;
   s.steps = steps_;
   s.blocks_total = blocks_->num_blocks();

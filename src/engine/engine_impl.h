@@ -128,6 +128,8 @@ class EngineImpl final : public Engine {
   int64_t steps_ = 0;
   std::function<void(RequestId, int32_t, std::span<const float>)> tap_;
 
+  mutable std::mutex step_mutex_;  // held while a step runs: stats() sees what lies between two
+
   mutable std::mutex mutex_;  // guards what follows: other threads submit, abort and ask
   std::vector<Pending> inbox_;
   std::vector<RequestId> aborts_, releases_;    // of known requests, each once

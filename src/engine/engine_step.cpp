@@ -11,6 +11,7 @@ namespace fovea {
 // A step that the device may overlap with the next one is committed before its tokens are known; the next call reads them, behind
 // the step that it launches. On the CPU, and where the next step depends on the tokens themselves, the same call reads them.
 Result<bool> EngineImpl::step(std::vector<Output>* outputs) {
+  std::lock_guard<std::mutex> stepping(step_mutex_);
   take_inbox(outputs);
   const StepPlan& plan = scheduler_->schedule();
   report(plan, outputs);

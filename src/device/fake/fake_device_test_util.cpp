@@ -14,6 +14,7 @@ namespace fovea::testing {
 // ---- faults ----
 
 bool FakeCore::strikes(const char* call) {
+  if (!only_.empty() && only_ != call) return false;
   const int64_t number = calls_++;
   if (fail_at_ < 0 || number < fail_at_ || (!for_good_ && number > fail_at_)) return false;
   ++faults_;
@@ -21,9 +22,10 @@ bool FakeCore::strikes(const char* call) {
   return true;
 }
 
-void FakeCore::plan(int64_t at, bool for_good) {
+void FakeCore::plan(int64_t at, bool for_good, std::string only) {
   fail_at_ = at;
   for_good_ = for_good;
+  only_ = std::move(only);
   calls_ = faults_ = 0;
 }
 
@@ -229,7 +231,12 @@ void FakeDevice::copy(void* to, const void* from, size_t bytes, CopyKind kind, S
 }
 
 Status FakeDevice::transfer(std::span<const CopyExtent> extents, CopyKind kind, Stream& stream) {
-  if (core_->strikes("transfer")) return core_->fault();
+  if (core_->strikes("transfer")) {
+    if (core_->chance(2)) return core_->fault();
+    auto& s = static_cast<FakeStream&>(stream);
+    s.push([&s, error = core_->fault()] { s.stop(error); });
+    return {};
+  }
   return Device::transfer(extents, kind, stream);
 }
 

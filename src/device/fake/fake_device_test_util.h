@@ -14,6 +14,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace fovea::testing {
@@ -29,7 +30,7 @@ class FakeCore {
   // Counts a call that can fail; true: this one fails.
   bool strikes(const char* call);
   Status fault() const { return Status::internal("device fake: " + last_fault_ + ": made to fail"); }
-  void plan(int64_t at, bool for_good);
+  void plan(int64_t at, bool for_good, std::string only);
   int64_t calls() const { return calls_; }
   int64_t faults() const { return faults_; }
   const std::string& last_fault() const { return last_fault_; }
@@ -62,6 +63,7 @@ class FakeCore {
   std::mt19937_64 random_;
   int64_t fail_at_ = -1;
   bool for_good_ = false;
+  std::string only_;  // calls of this name; empty: all
   int64_t calls_ = 0, faults_ = 0;
   std::string last_fault_;
   Ranges device_, pinned_;
@@ -123,8 +125,9 @@ class FakeDevice final : public Device {
   Result<double> time(Stream& stream, const std::function<Status()>& work) override;
   DeviceCounters counters() const override { return core_->counters; }
 
-  // Of the calls from now on that can fail, the one numbered `at` (from 0) does, and all after it where `for_good`. -1: none.
-  void fail_call(int64_t at, bool for_good) { core_->plan(at, for_good); }
+  // Of the calls from now on that can fail (those named `only`, if given), the one numbered `at` (from 0) does, and all after it
+  // where `for_good`. -1: none.
+  void fail_call(int64_t at, bool for_good, std::string only = "") { core_->plan(at, for_good, std::move(only)); }
   int64_t calls() const { return core_->calls(); }                       // that could have failed, since fail_call()
   int64_t faults() const { return core_->faults(); }                     // of these failed
   const std::string& last_fault() const { return core_->last_fault(); }  // which call it was
