@@ -45,10 +45,11 @@ inline bool runs_on_gpu(const std::string& model_dir) {
 
 // The longest prompt that tests read: sanitized, where a token costs ten times as much, the longest are left out or cut.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr int64_t kLongestPrompt = 1000;
+inline constexpr bool kSanitized = true;
 #else
-inline constexpr int64_t kLongestPrompt = INT64_MAX;
+inline constexpr bool kSanitized = false;
 #endif
+inline constexpr int64_t kLongestPrompt = kSanitized ? 1000 : INT64_MAX;
 
 // float32 everywhere: the mode that promises equal results.
 inline EngineOptions exact_options(const std::string& model_dir) {
