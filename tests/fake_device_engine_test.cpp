@@ -92,6 +92,27 @@ TEST(FakeDeviceEngine, ABatchOfAllKindsAnswersAsTheCpuDoes) {
   }
 }
 
+// The end comes as a surprise: a step for the next token runs already, and in the end it is a step that no one waits for.
+TEST(FakeDeviceEngine, AnswersThatEndByAStopTokenLeaveNothingBehind) {
+  auto cpu = make_engine(options());
+  auto fake = make_fake_engine(options());
+  ASSERT_TRUE(cpu && fake);
+  for (uint64_t i = 0; i < 6; ++i) {
+    Request r = request(80 + i, 40, 12, method_of(i));
+    const std::vector<TokenId> whole = run_one(*cpu, r).tokens;
+    ASSERT_EQ(whole.size(), 12u);
+    r.sampling.stop_token_ids = {whole[5]};
+    const auto want = run_one(*cpu, r);
+    ASSERT_EQ(want.reason, FinishReason::stop);
+    ASSERT_LT(want.tokens.size(), 12u);
+    ASSERT_TRUE(fake->submit(r).ok());  // no tap of logits, which would read every step at once
+    const Answers got = run_all(*fake);
+    ASSERT_EQ(got.size(), 1u);
+    EXPECT_EQ(got.begin()->second.tokens, want.tokens);
+    EXPECT_EQ(fake->stats().blocks_in_use, 0);
+  }
+}
+
 TEST(FakeDeviceEngine, ForksOfAHeldDocumentAnswerAsTheCpuDoes) {
   auto cpu = make_engine(options());
   auto fake = make_fake_engine(options());

@@ -85,13 +85,15 @@ void EngineImpl::note_scheduled(const StepPlan& plan) {
 
 bool EngineImpl::may_run_ahead(const StepPlan& plan) const {
   if (plan.empty() || !runner_->runs_ahead() || tap_) return false;
+  bool wanted = false;  // by anyone: a step of rows that are all discarded is read at once
   for (const ScheduledRows& rows : plan.rows) {
     const LiveAnswer* a = find(rows.seq);
     if (!a) continue;  // it ended with the step before
+    wanted = true;
     if (a->trace || a->sampling.repetition_penalty != 1.0f || a->output_tokens + 1 >= a->sampling.max_tokens) return false;
     if (scheduler_->keeps(rows.seq)) return false;
   }
-  return true;
+  return wanted;
 }
 
 void EngineImpl::commit_unread(const StepPlan& plan) {
