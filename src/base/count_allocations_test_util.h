@@ -27,6 +27,9 @@ inline void* counted_allocation(size_t bytes, size_t align) {
 
 FOVEA_NOINLINE void* operator new(size_t n) { return fovea::testing::counted_allocation(n, 0); }
 FOVEA_NOINLINE void* operator new[](size_t n) { return fovea::testing::counted_allocation(n, 0); }
+// std::stable_partition and its like ask this way; the library's own would not count, and would not go with these deletes.
+FOVEA_NOINLINE void* operator new(size_t n, const std::nothrow_t&) noexcept { return fovea::testing::counted_allocation(n, 0); }
+FOVEA_NOINLINE void* operator new[](size_t n, const std::nothrow_t&) noexcept { return fovea::testing::counted_allocation(n, 0); }
 FOVEA_NOINLINE void* operator new(size_t n, std::align_val_t a) {
   return fovea::testing::counted_allocation(n, static_cast<size_t>(a));
 }
