@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 packages=(g++ cmake make ninja-build ccache pkg-config git python3 python3-pip unzip
   libhwy-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libspdlog-dev libpcre2-dev libutf8proc-dev
-  libssl-dev libcairo2-dev fonts-dejavu-core libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev
+  libssl-dev liburing-dev libxxhash-dev libcairo2-dev fonts-dejavu-core libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev
   clang libclang-rt-14-dev)
 
 missing=()

@@ -10,7 +10,7 @@ namespace fovea {
 namespace {
 
 constexpr uint32_t kMaxUnitBytes = 64u << 20;
-constexpr uint32_t kMaxUnits = 1u << 20;
+constexpr uint32_t kMaxUnits = 1u << 16;
 constexpr uint32_t kMaxBlockTokens = 65536;
 
 bool is_name(std::string_view name) {

@@ -20,7 +20,7 @@ using LayoutDigest = std::array<uint8_t, 32>;  // SHA-256
 //   "codes.128.7":  units = 1, block-major: all layers' and heads' codes of the block, opaque, under its plane's name
 struct PartSpec {
   std::string name;         // 1 to 31 characters of a-z A-Z 0-9 . _ -
-  uint32_t units = 0;       // >= 1
+  uint32_t units = 0;       // 1 to 65,536
   uint32_t unit_bytes = 0;  // 1 to 64 MiB
   // Order inside a slab. false: [unit][block], a unit's extents lie together, each at a multiple of 4096 bytes (to stream a
   // head, to read a few of its blocks). true: [block][unit], a block's lie together (to load all of it).
