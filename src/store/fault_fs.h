@@ -1,0 +1,74 @@
+// FaultFs: a file system that fails when it is told to, and a disk as slow as it is told to be: for tests, and for benchmarks of
+// what slow storage costs. Its engine executes reads at once and tells of them later, so one thread sees one order.
+#pragma once
+
+#include "store/file_system.h"
+
+#include <atomic>
+#include <mutex>
+#include <random>
+
+namespace fovea {
+
+class FaultFs final : public FileSystem {
+ public:
+  enum class Kind {
+    error,      // the call does nothing and says so
+    interrupt,  // EINTR
+    short_io,   // reads or writes half of it, and says so
+    flip,       // one bit of what was read or is written
+    tear,       // the second half is not written (zeros), or not read; it says that all was
+    stray,      // reads or writes 4096 bytes beside the place
+  };
+
+  explicit FaultFs(FileSystem& below) : below_(below) {}
+
+  // The k-th call from now on (0: the next) fails, once or from then on. Kinds that need bytes leave other calls alone.
+  void fail_call(int64_t k, Kind kind, int error = 0, bool for_good = false);
+  // Each read fails with this probability, each kind as likely.
+  void fail_reads(double share, uint64_t seed);
+  // Every read takes latency_s, and no more than `iops` end in a second; 0: no bound.
+  void throttle(double latency_s, double iops);
+  // Reads through an engine do not end while it is on.
+  void hang(bool on) { hangs_ = on; }
+  void heal();
+  int64_t calls() const { return calls_; }  // since fail_call()
+
+  int open(const std::string& path, int flags) override;
+  int close(int fd) override { return below_.close(fd); }
+  int64_t preadv(int fd, std::span<const iovec> to, uint64_t offset) override;
+  int64_t pwrite(int fd, std::span<const std::byte> from, uint64_t offset) override;
+  int64_t size(int fd) override;
+  int fsync(int fd, bool data_only) override;
+  int lock(int fd) override;
+  int advise(int fd, int advice) override { return below_.advise(fd, advice); }
+  int rename(const std::string& from, const std::string& to) override;
+  int unlink(const std::string& path) override;
+  int mkdir(const std::string& path) override;
+  int list(const std::string& path, std::vector<std::string>* names) override;
+  std::unique_ptr<IoEngine> make_engine(int depth) override;
+
+ private:
+  class Engine;
+  struct Fault {
+    bool fails = false;
+    Kind kind = Kind::error;
+    int error = 0;
+  };
+  Fault next_call(bool is_read);
+  template <typename Call>
+  auto plain(Call&& call);
+  double due_s(double now_s);  // when a read that begins now ends
+
+  FileSystem& below_;
+  std::atomic<int64_t> calls_{0};
+  std::atomic<bool> hangs_{false};
+  std::mutex mutex_;  // guards all below
+  int64_t fail_at_ = -1;
+  bool for_good_ = false;
+  Fault fault_;
+  double share_ = 0, latency_s_ = 0, iops_ = 0, last_due_s_ = 0;
+  std::mt19937_64 random_;
+};
+
+}  // namespace fovea

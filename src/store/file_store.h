@@ -1,0 +1,78 @@
+// FileStore: a BlockStore in a directory (docs/store.md). One writing process, any number of reading ones.
+#pragma once
+
+#include "store/file_channel.h"
+#include "store/slab_store.h"
+#include "store/store_directory.h"
+
+#include <fovea/store.h>
+
+#include <condition_variable>
+#include <deque>
+#include <thread>
+
+namespace fovea {
+
+struct FileStoreConfig {
+  StoreOptions options;
+  bool prefer_direct = false;    // what StoreIo::automatic means: direct where the file system has it, else buffered
+  bool verify_reads = true;      // false: a switch for measurements alone
+  double sync_interval_s = 5;    // of StoreSync::interval
+  double usage_interval_s = 60;  // between writes of the file `usage`
+  FileSystem* fs = nullptr;      // null: the real one
+};
+
+class FileStore final : public SlabStore {
+ public:
+  static constexpr size_t kMaxQueuedRuns = 256;
+
+  // Makes the directory where it is missing, removes what a crash left, rebuilds the index from the slabs' fronts. Errors name the
+  // directory: another writer (busy), something that is no store or of another version, direct I/O where there is none.
+  static Result<std::unique_ptr<FileStore>> open(const FileStoreConfig& config);
+  ~FileStore() override;
+
+  std::unique_ptr<StoreChannel> open_channel() override;
+  Status put(PutRun run) override;
+  void flush() override;
+  Status verify(VerifySink* sink) override;
+
+  const StoreDirectory& directory() const { return directory_; }
+  bool direct() const { return direct_; }
+  // Fronts that were not valid at opening: moved to bad/ (left where they are if read-only).
+  int64_t bad_fronts() const { return bad_fronts_; }
+  // Of every slab, by number.
+  std::vector<SlabIndex::Front> fronts() const { return index_.fronts(); }
+  std::vector<SlabIndex::Usage> usage() const { return index_.usage(); }
+
+ private:
+  FileStore(const FileStoreConfig& config, StoreDirectory directory, bool direct);
+  Status read_fronts();
+  Status write_one(const PutRun& run, uint32_t first, SlabFront* front) override;
+  Status write_file(const PutRun& run, uint32_t first, SlabFront* front);
+  void remove_one(const SlabFront& front) override;
+  void dead_slabs() override;
+  SlabVerdict verify_one(uint64_t number) const;
+
+  // The writer thread: puts, removals, syncs, usage.
+  void write_loop();
+  void keep_house(bool now);
+  void sync_written();
+
+  const FileStoreConfig config_;
+  FileSystem& fs_;
+  const StoreDirectory directory_;
+  const bool direct_;
+  SlabFiles files_;
+  int64_t bad_fronts_ = 0;
+  AlignedBuffer buffer_;                       // guarded by writing_, as is unsynced_
+  std::vector<uint64_t> unsynced_;             // slabs
+  double synced_s_ = 0, usage_written_s_ = 0;  // the writer thread's
+
+  std::mutex queue_mutex_;  // guards all below
+  std::condition_variable work_, idle_;
+  std::deque<PutRun> queue_;
+  bool running_ = false, dead_ = false, stop_ = false;
+  std::thread writer_;  // the last member: it ends before the others go
+};
+
+}  // namespace fovea

@@ -1,0 +1,54 @@
+// SlabFile: an open slab with its digest tables; SlabFiles: those that were used last, shared by all channels of a store.
+#pragma once
+
+#include "store/slab_index.h"
+#include "store/slab_io.h"
+#include "store/store_directory.h"
+
+#include <list>
+#include <mutex>
+#include <unordered_map>
+
+namespace fovea {
+
+class SlabFile {
+ public:
+  SlabFile(SlabIndex::Front front, File file) : front_(std::move(front)), file_(std::move(file)), tables_(front_->parts.size()) {}
+
+  const SlabFront& front() const { return *front_; }
+  const File& file() const { return file_; }
+  // Digests of a part, [units][blocks]; read and checked when they are first asked for.
+  Result<const Digest128*> table(size_t part);
+  // Reads [offset, offset + to.size()); any offset and size, also with direct I/O.
+  Status read(uint64_t offset, std::span<std::byte> to) const;
+
+ private:
+  const SlabIndex::Front front_;
+  const File file_;
+  std::mutex mutex_;  // guards tables_
+  std::vector<std::vector<Digest128>> tables_;
+};
+
+class SlabFiles {
+ public:
+  static constexpr size_t kMost = 256;  // of 1,024 open files that a process usually may have; 64 MiB of tables at most in practice
+
+  SlabFiles(const StoreDirectory& directory, bool direct) : directory_(directory), direct_(direct) {}
+  // not_found: its file is gone.
+  Result<std::shared_ptr<SlabFile>> open(const SlabIndex::Front& front);
+  void forget(uint64_t number);
+
+ private:
+  using Order = std::list<uint64_t>;  // numbers, the latest first
+  struct Entry {
+    std::shared_ptr<SlabFile> file;
+    Order::iterator place;
+  };
+  const StoreDirectory& directory_;
+  const bool direct_;
+  std::mutex mutex_;  // guards all below
+  Order order_;
+  std::unordered_map<uint64_t, Entry> files_;
+};
+
+}  // namespace fovea
