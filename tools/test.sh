@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds and runs what is tested: FUZZ_SECONDS (20) of each fuzzer, every test program under ASan and UBSan, thread pool, engine
+# Builds and runs what is tested: FUZZ_SECONDS (20) of each fuzzer, every test program under ASan and UBSan, thread pool, prefetch, engine
 # and soak under TSan, and all tests of the release build. Usage: tools/test.sh [JOBS]
 # CUDA_ARCHITECTURES: what CUDA code is compiled for (a list as CMake has it; all that are supported).
 set -euo pipefail
@@ -39,7 +39,7 @@ printf '%s\n' build/fuzz/bin/*_fuzz | xargs -P "$jobs" -I{} bash -c 'fuzz "$1" "
 
 step "address and undefined-behaviour sanitizers"
 sanitized asan-ubsan "unit|cross" asan_tests
-step "thread sanitizer: thread pool, engine, soak"
+step "thread sanitizer: thread pool, prefetch, engine, soak"
 sanitized tsan tsan tsan_tests
 
 step "release"

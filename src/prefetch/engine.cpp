@@ -1,0 +1,301 @@
+#include "prefetch/engine.h"
+
+#include "base/check.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <new>
+
+namespace fovea::prefetch {
+namespace {
+
+constexpr std::align_val_t kAlignment{4096};  // saves the store a copy
+constexpr double kForever = 1e30;
+constexpr double kSlice_s = 0.0002;  // with I/O under way the thread looks this often for what has been asked for meanwhile
+
+int64_t aligned(int64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+
+std::byte* allocate_landings(int64_t bytes) { return static_cast<std::byte*>(::operator new[](size_t(bytes), kAlignment)); }
+
+}  // namespace
+
+void Engine::FreeAligned::operator()(std::byte* p) const { ::operator delete[](p, kAlignment); }
+
+Engine::Engine(BlockStore& store, const EngineOptions& options, const Clock& clock)
+    : store_(store),
+      options_(options),
+      clock_(clock),
+      extent_stride_(aligned(options.extent_bytes)),
+      landings_(allocate_landings(extent_stride_ * options.limits.landings)),
+      demand_(store.open_channel()),
+      core_(options.limits),
+      thread_([this] { run(); }) {}
+
+Engine::~Engine() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+// ---- Tickets
+
+Result<Ticket> Engine::submit(SequenceId owner, std::span<const Extent> extents, Priority priority, double deadline_s) {
+  Result<Ticket> ticket = [&] {
+    const std::lock_guard lock(mutex_);
+    return core_.submit(owner, extents, priority, deadline_s, clock_.now_s());
+  }();
+  wake_.notify_one();
+  return ticket;
+}
+
+TicketState Engine::wait(Ticket ticket, double timeout_s) {
+  std::unique_lock lock(mutex_);
+  const auto ended = [&] { return core_.state(ticket) != TicketState::late; };
+  arrived_.wait_for(lock, std::chrono::duration<double>(std::clamp(timeout_s, 0.0, 1e6)), ended);
+  return core_.state(ticket);
+}
+
+TicketState Engine::get(Ticket ticket, const Collect& collect) {
+  std::unique_lock lock(mutex_);
+  const TicketState state = core_.state(ticket);
+  if (state == TicketState::late || state == TicketState::unknown) return state;
+  // The landings are the caller's until they are given back: the thread does not write there meanwhile.
+  const auto collected = core_.collect(ticket);
+  lock.unlock();
+  for (const EngineCore::Start& c : collected) collect(c.extent, landing(c.landing));
+  lock.lock();
+  core_.free_collected();
+  lock.unlock();
+  wake_.notify_one();
+  return state;
+}
+
+void Engine::drain(const Collect& collect) {
+  for (;;) {
+    const auto ticket = [&] {
+      const std::lock_guard lock(mutex_);
+      return core_.ended();
+    }();
+    if (!ticket) return;
+    get(*ticket, collect);
+  }
+}
+
+void Engine::cancel(Ticket ticket) {
+  {
+    const std::lock_guard lock(mutex_);
+    core_.cancel(ticket);
+  }
+  wake_.notify_one();
+}
+
+void Engine::cancel_owner(SequenceId owner) {
+  {
+    const std::lock_guard lock(mutex_);
+    core_.cancel_owner(owner);
+  }
+  wake_.notify_one();
+}
+
+void Engine::settle(int64_t used, int64_t wasted) {
+  {
+    const std::lock_guard lock(mutex_);
+    core_.settle(used, wasted);
+  }
+  wake_.notify_one();
+}
+
+int64_t Engine::unused_room() const {
+  const std::lock_guard lock(mutex_);
+  return core_.unused_room();
+}
+
+int32_t Engine::tickets_room() const {
+  const std::lock_guard lock(mutex_);
+  return options_.limits.max_pending - core_.pending();
+}
+
+Counters Engine::counters() const {
+  const std::lock_guard lock(mutex_);
+  return core_.counters();
+}
+
+// ---- Demand
+
+Status Engine::read_now(ReadBatch& batch) {
+  claim(batch);
+  Status status = read_claimed(batch);
+  if (status.ok()) {
+    take_joined(batch);
+    status = read_claimed(batch);  // once more what prefetch could not read: it may have been the moment
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    core_.demand_end();
+  }
+  batch.left.store(0, std::memory_order_release);
+  wake_.notify_one();
+  return status;
+}
+
+void Engine::claim(ReadBatch& batch) {
+  own_.clear();
+  joined_.clear();
+  const std::lock_guard lock(mutex_);
+  core_.demand_begin();
+  for (size_t i = 0; i < batch.reads.size(); ++i) {
+    const ExtentRead& read = batch.reads[i];
+    const auto claimed = read.part == options_.part ? core_.claim({read.key, read.unit}) : EngineCore::Claimed{};
+    if (claimed.flight >= 0)
+      joined_.push_back({i, claimed});
+    else
+      own_.push_back(i);
+  }
+}
+
+// Reads own_ through the stepping thread's channel.
+Status Engine::read_claimed(ReadBatch& batch) {
+  if (own_.empty()) return {};
+  own_reads_.clear();
+  for (size_t i : own_) own_reads_.push_back(batch.reads[i]);
+  for (ExtentRead& read : own_reads_) read.result = IoResult::pending;
+  ReadBatch own{.reads = own_reads_, .priority = static_cast<int32_t>(Priority::urgent)};
+  Status status;
+  while ((status = demand_->submit(own)).code() == StatusCode::busy) demand_->poll();
+  FOVEA_TRY(std::move(status));
+  FOVEA_TRY(demand_->wait(own, kForever));
+  for (size_t i = 0; i < own_.size(); ++i) batch.reads[own_[i]].result = own_reads_[i].result;
+  own_.clear();
+  return {};
+}
+
+// Waits for what it joined; what could not be read goes to own_.
+void Engine::take_joined(ReadBatch& batch) {
+  std::unique_lock lock(mutex_);
+  for (const auto& [at, claimed] : joined_) {
+    arrived_.wait(lock, [&] { return core_.landed(claimed.flight) != EngineCore::Landed::no; });
+    ExtentRead& read = batch.reads[at];
+    if (core_.landed(claimed.flight) == EngineCore::Landed::yes) {
+      std::memcpy(read.to, landing(claimed.landing), options_.extent_bytes);
+      read.result = IoResult::ok;
+    } else {
+      own_.push_back(at);
+    }
+    core_.end_claim(claimed.flight);
+  }
+}
+
+// ---- Staging
+
+Status Engine::begin(ReadBatch& batch) {
+  batch.left.store(static_cast<int32_t>(batch.reads.size()), std::memory_order_relaxed);
+  {
+    const std::lock_guard lock(mutex_);
+    if (staging_.size() == kMaxStaging) return Status::busy("prefetch: too many batches of staging");
+    if (!batch.reads.empty()) staging_.push_back(&batch);
+  }
+  wake_.notify_one();
+  return {};
+}
+
+Status Engine::finish(ReadBatch& batch) {
+  std::unique_lock lock(mutex_);
+  arrived_.wait(lock, [&] { return !is_under_way(batch); });
+  return {};
+}
+
+bool Engine::is_under_way(const ReadBatch& batch) const {
+  return std::find(staging_.begin(), staging_.end(), &batch) != staging_.end() ||
+         std::any_of(flying_.begin(), flying_.end(), [&](const Flying& f) { return f.batch == &batch; });
+}
+
+// ---- The thread
+
+void Engine::run() {
+  auto channel = store_.open_channel();
+  std::unique_lock lock(mutex_);
+  while (!stop_) {
+    while (take_next()) {
+    }
+    const auto first = std::find_if(flying_.begin(), flying_.end(), [](const Flying& f) { return f.batch != nullptr; });
+    if (first == flying_.end()) {
+      wake_.wait(lock);
+      continue;
+    }
+    lock.unlock();
+    submit_taken(*channel);
+    if (first->submitted)
+      (void)channel->wait(*first->batch, clock_.now_s() + kSlice_s);  // busy: it still runs
+    else
+      channel->poll();
+    lock.lock();
+    if (end_what_has_come()) arrived_.notify_all();
+  }
+  lock.unlock();
+  channel.reset();  // ends I/O under way
+  for (Flying& f : flying_) store_.unpin(f.pins);
+}
+
+// Staging first: attention waits for it soon. False: nothing may begin now.
+bool Engine::take_next() {
+  const auto place = std::find_if(flying_.begin(), flying_.end(), [](const Flying& f) { return f.batch == nullptr; });
+  if (place == flying_.end()) return false;
+  place->submitted = false;
+  place->starts.clear();
+  place->pins.clear();
+  if (!staging_.empty()) {
+    place->batch = staging_.front();
+    staging_.pop_front();
+    return true;
+  }
+  const auto starts = core_.poll(clock_.now_s());
+  if (starts.empty()) return false;
+  place->starts.assign(starts.begin(), starts.end());
+  place->batch = &place->own;
+  return true;
+}
+
+// A ticket's reads: of the blocks that are there, which stay pinned until the batch has ended.
+void Engine::prepare(Flying& flying) {
+  flying.keys.clear();
+  for (const EngineCore::Start& start : flying.starts) flying.keys.push_back(start.extent.key);
+  flying.pins.assign(flying.keys.size(), Located{});
+  store_.locate(flying.keys, flying.pins);
+  flying.reads.clear();
+  for (size_t i = 0; i < flying.starts.size(); ++i) {
+    const EngineCore::Start& start = flying.starts[i];
+    if (!flying.pins[i].found()) continue;
+    flying.reads.push_back({flying.pins[i], start.extent.key, options_.part, start.extent.unit, landing(start.landing)});
+  }
+  flying.own.reads = flying.reads;
+  flying.own.left.store(0, std::memory_order_relaxed);
+}
+
+void Engine::submit_taken(StoreChannel& channel) {
+  for (Flying& f : flying_) {
+    if (!f.batch || f.submitted) continue;
+    if (!f.starts.empty() && f.pins.empty()) prepare(f);
+    f.submitted = f.batch->reads.empty() || channel.submit(*f.batch).code() != StatusCode::busy;
+  }
+}
+
+bool Engine::end_what_has_come() {
+  bool any = false;
+  for (Flying& f : flying_) {
+    if (!f.batch || !f.submitted || f.batch->left.load(std::memory_order_acquire) != 0) continue;
+    auto read = f.reads.begin();
+    for (size_t i = 0; i < f.starts.size(); ++i)
+      core_.complete(f.starts[i].flight, f.pins[i].found() && (read++)->result == IoResult::ok);
+    store_.unpin(f.pins);
+    f.pins.clear();
+    f.batch = nullptr;
+    any = true;
+  }
+  return any;
+}
+
+}  // namespace fovea::prefetch

@@ -1,0 +1,116 @@
+// The prefetch engine: one thread that reads extents ahead of attention, around EngineCore and a store.
+//
+// What it reads lands in memory of its own (landings x extent_bytes), verified by the store; the stepping thread collects it from
+// there, and what it wants at once it gets through read_now(), which joins what is on its way: no extent is read twice at a time.
+// The blocks of I/O under way are pinned by the engine itself, so a ticket may be cancelled, and its blocks unpinned, at any time.
+#pragma once
+
+#include "base/clock.h"
+#include "prefetch/engine_core.h"
+#include "store/block_store.h"
+
+#include <array>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace fovea::prefetch {
+
+struct EngineOptions {
+  CoreLimits limits;
+  uint16_t part = 0;          // of the layout that is open: the one whose units tickets name
+  uint32_t extent_bytes = 0;  // its unit_bytes
+};
+
+// An extent that came. `bytes` lie there during the call.
+using Collect = std::function<void(const Extent& extent, const std::byte* bytes)>;
+
+// All calls from the stepping thread, but for counters(). Ends before its store; its destructor waits for I/O under way.
+class Engine final : public ExtentSource {
+ public:
+  // `clock` measures queues, deadlines and timeouts, in seconds of the store's clock.
+  Engine(BlockStore& store, const EngineOptions& options, const Clock& clock);
+  ~Engine() override;
+
+  // Errors: busy, invalid_argument (EngineCore::submit).
+  Result<Ticket> submit(SequenceId owner, std::span<const Extent> extents, Priority priority, double deadline_s);
+  // late: not within timeout_s.
+  TicketState wait(Ticket ticket, double timeout_s);
+  // Ends a ticket that is ready or failed, and hands out what it holds; else does nothing. The state it was in.
+  TicketState get(Ticket ticket, const Collect& collect);
+  // get() of every ticket that has ended, the oldest first.
+  void drain(const Collect& collect);
+  void cancel(Ticket ticket);
+  void cancel_owner(SequenceId owner);
+  void settle(int64_t used, int64_t wasted);  // EngineCore::settle
+  int64_t unused_room() const;                // extents
+  int32_t tickets_room() const;
+  const CoreLimits& limits() const { return options_.limits; }
+  Counters counters() const;
+
+  // Waits, on a channel of the stepping thread: what is on its way is waited for, what is not is read at once.
+  Status read_now(ReadBatch& batch) override;
+  // Read by the engine's thread, before tickets, straight to `to`. Not joined with anything: strips of many blocks.
+  Status begin(ReadBatch& batch) override;
+  Status finish(ReadBatch& batch) override;
+
+ private:
+  static constexpr int32_t kMaxFlying = 16;
+  static constexpr size_t kMaxStaging = 8;
+
+  // A batch in the store: of a ticket's flights, or the caller's. The thread's own, but for `batch`.
+  struct Flying {
+    ReadBatch* batch = nullptr;  // null: free. Guarded by mutex_
+    ReadBatch own;
+    std::vector<ExtentRead> reads;
+    std::vector<EngineCore::Start> starts;  // of a ticket; empty: the caller's batch
+    std::vector<StoreKey> keys;             // of the blocks of `starts`, and where they lie, pinned
+    std::vector<Located> pins;
+    bool submitted = false;
+  };
+
+  std::byte* landing(int32_t place) const { return landings_.get() + int64_t{place} * extent_stride_; }
+  void run();
+  bool take_next();
+  void prepare(Flying& flying);
+  void submit_taken(StoreChannel& channel);
+  bool end_what_has_come();
+  bool is_under_way(const ReadBatch& batch) const;
+  void claim(ReadBatch& batch);
+  Status read_claimed(ReadBatch& batch);
+  void take_joined(ReadBatch& batch);
+
+  struct FreeAligned {
+    void operator()(std::byte* p) const;
+  };
+
+  BlockStore& store_;
+  const EngineOptions options_;
+  const Clock& clock_;
+  const int64_t extent_stride_;
+  const std::unique_ptr<std::byte[], FreeAligned> landings_;  // each begins at a multiple of 4096
+  std::unique_ptr<StoreChannel> demand_;                      // the stepping thread's
+  // Of read_now(): what it reads itself, and what it waits for; indices into the caller's reads.
+  struct Joined {
+    size_t read;
+    EngineCore::Claimed claimed;
+  };
+  std::vector<size_t> own_;
+  std::vector<ExtentRead> own_reads_;
+  std::vector<Joined> joined_;
+
+  mutable std::mutex mutex_;  // guards core_, staging_, stop_ and Flying::batch
+  EngineCore core_;
+  std::deque<ReadBatch*> staging_;  // begun by the caller, not yet taken by the thread
+  bool stop_ = false;
+  std::condition_variable wake_;     // the thread: there may be something to take
+  std::condition_variable arrived_;  // the stepping thread: something has ended
+  std::array<Flying, kMaxFlying> flying_;
+  std::thread thread_;
+};
+
+}  // namespace fovea::prefetch

@@ -1,0 +1,321 @@
+#include "prefetch/engine_core.h"
+
+#include "base/check.h"
+
+#include <algorithm>
+#include <bit>
+#include <string>
+#include <tuple>
+#include <utility>
+
+namespace fovea::prefetch {
+
+EngineCore::EngineCore(const CoreLimits& limits) : limits_(limits) {
+  FOVEA_CHECK(limits.max_pending >= 1 && limits.max_unused >= 1 && limits.landings >= 1 && limits.aging_s > 0);
+  tasks_.resize(limits.max_pending);
+  for (Task& task : tasks_) task.flights.reserve(limits.ticket_extents());
+  flights_.resize(size_t(limits.max_pending) * limits.ticket_extents() + limits.landings);
+  for (size_t i = flights_.size(); i-- > 0;) flights_[i].next = std::exchange(free_flight_, static_cast<int32_t>(i));
+  buckets_.assign(std::bit_ceil(flights_.size()), -1);
+  free_landings_.resize(limits.landings);
+  for (int32_t i = 0; i < limits.landings; ++i) free_landings_[i] = limits.landings - 1 - i;
+  batches_.resize(limits.landings);
+  starts_.reserve(limits.ticket_extents());
+  collected_.reserve(limits.ticket_extents());
+}
+
+// ---- Tickets
+
+Result<Ticket> EngineCore::submit(SequenceId owner, std::span<const Extent> extents, Priority priority, double deadline_s,
+                                  double now_s) {
+  if (extents.empty() || extents.size() > size_t(limits_.ticket_extents()))
+    return Status::invalid_argument("prefetch: a ticket of " + std::to_string(extents.size()) + " extents; 1 to " +
+                                    std::to_string(limits_.ticket_extents()) + " are possible");
+  const auto task = std::find_if(tasks_.begin(), tasks_.end(), [](const Task& t) { return t.ticket.value == 0; });
+  if (task == tasks_.end()) {
+    ++counters_.busy;
+    return Status::busy("prefetch: " + std::to_string(pending_) + " tickets are pending");
+  }
+  task->ticket = Ticket{next_ticket_++};
+  task->owner = owner;
+  task->priority = priority;
+  task->submitted_s = now_s;
+  task->due_s = std::clamp(deadline_s, now_s, now_s + 2 * limits_.aging_s);
+  task->begun = false;
+  ++pending_;
+  counters_.submitted += static_cast<int64_t>(extents.size());
+  for (const Extent& extent : extents) {
+    int32_t flight = lookup(extent);
+    if (flight >= 0 && std::find(task->flights.begin(), task->flights.end(), flight) != task->flights.end()) continue;
+    if (flight >= 0)
+      ++counters_.joined;
+    else
+      flight = insert(extent);
+    ++flights_[flight].holders;
+    task->flights.push_back(flight);
+  }
+  return task->ticket;
+}
+
+const EngineCore::Task* EngineCore::find(Ticket ticket) const {
+  const auto task = std::find_if(tasks_.begin(), tasks_.end(), [&](const Task& t) { return t.ticket == ticket; });
+  return task == tasks_.end() || ticket.value == 0 ? nullptr : &*task;
+}
+
+TicketState EngineCore::state(const Task& task) const {
+  bool failed = false;
+  for (int32_t f : task.flights) {
+    const Phase phase = flights_[f].phase;
+    if (phase == Phase::queued || phase == Phase::flying) return TicketState::late;
+    failed |= phase == Phase::failed;
+  }
+  return failed ? TicketState::failed : TicketState::ready;
+}
+
+TicketState EngineCore::state(Ticket ticket) const {
+  const Task* task = find(ticket);
+  return task ? state(*task) : TicketState::unknown;
+}
+
+std::optional<Ticket> EngineCore::ended() const {
+  std::optional<Ticket> oldest;
+  for (const Task& task : tasks_) {
+    if (task.ticket.value == 0 || (oldest && *oldest < task.ticket) || state(task) == TicketState::late) continue;
+    oldest = task.ticket;
+  }
+  return oldest;
+}
+
+std::span<const EngineCore::Start> EngineCore::collect(Ticket ticket) {
+  Task* task = find(ticket);
+  FOVEA_CHECK(collected_.empty() && task && state(*task) != TicketState::late);
+  for (int32_t f : task->flights) {
+    Flight& flight = flights_[f];
+    if (flight.phase != Phase::landed) continue;
+    collected_.push_back({flight.extent, std::exchange(flight.landing, -1), f});
+    unlink(f);
+    flight.phase = Phase::taken;
+  }
+  end(*task);
+  return collected_;
+}
+
+void EngineCore::free_collected() {
+  for (const Start& start : collected_) free_landings_.push_back(start.landing);
+  collected_.clear();
+}
+
+void EngineCore::settle(int64_t used, int64_t wasted) {
+  FOVEA_CHECK(used >= 0 && wasted >= 0 && used + wasted <= unused_);
+  unused_ -= used + wasted;
+  counters_.hit += used;
+  counters_.wasted += wasted;
+}
+
+void EngineCore::cancel(Ticket ticket) {
+  if (Task* task = find(ticket)) end(*task);
+}
+
+void EngineCore::cancel_owner(SequenceId owner) {
+  for (Task& task : tasks_) {
+    if (task.ticket.value != 0 && task.owner == owner) end(task);
+  }
+}
+
+void EngineCore::end(Task& task) {
+  for (int32_t f : task.flights) release(f, task.begun);
+  task.flights.clear();
+  task.ticket = Ticket{};
+  --pending_;
+}
+
+// ---- Order
+
+int32_t EngineCore::level(const Task& task, double now_s) const {
+  const auto low = static_cast<int32_t>(Priority::low), normal = static_cast<int32_t>(Priority::normal);
+  const auto priority = static_cast<int32_t>(task.priority);
+  return priority == low && now_s - task.submitted_s >= limits_.aging_s ? normal : priority;
+}
+
+EngineCore::Task* EngineCore::first(double now_s) {
+  Task* best = nullptr;
+  const auto rank = [&](const Task& t) { return std::tuple(level(t, now_s), t.due_s, t.ticket); };
+  for (Task& task : tasks_) {
+    if (task.ticket.value != 0 && !task.begun && (!best || rank(task) < rank(*best))) best = &task;
+  }
+  return best;
+}
+
+std::span<const EngineCore::Start> EngineCore::poll(double now_s) {
+  starts_.clear();
+  while (Task* task = first(now_s)) {
+    const auto waits = [&](int32_t f) { return flights_[f].phase == Phase::queued; };
+    const auto reads = std::count_if(task->flights.begin(), task->flights.end(), waits);
+    const bool low = level(*task, now_s) == static_cast<int32_t>(Priority::low);
+    if (reads > 0 && (reads > landings_free() || reads > unused_room() || (low && demands_ > 0 && low_batches_ > 0))) break;
+    begin(*task, now_s);
+    if (reads == 0) continue;  // others read all of it
+    const auto batch = std::find_if(batches_.begin(), batches_.end(), [](const Batch& b) { return b.left == 0; });
+    *batch = {static_cast<int32_t>(reads), low};
+    low_batches_ += low;
+    unused_ += reads;
+    for (int32_t f : task->flights) {
+      if (!waits(f)) continue;
+      Flight& flight = flights_[f];
+      flight.phase = Phase::flying;
+      flight.landing = free_landings_.back();
+      flight.batch = static_cast<int32_t>(batch - batches_.begin());
+      free_landings_.pop_back();
+      starts_.push_back({flight.extent, flight.landing, f});
+    }
+    break;
+  }
+  return starts_;
+}
+
+void EngineCore::begin(Task& task, double now_s) {
+  task.begun = true;
+  for (int32_t f : task.flights) ++flights_[f].begun;
+  const auto& ends = Counters::kQueueMs;
+  const double ms = (now_s - task.submitted_s) * 1e3;
+  ++counters_.queue_time[std::upper_bound(ends.begin(), ends.end(), ms) - ends.begin()];
+}
+
+void EngineCore::complete(int32_t f, bool ok) {
+  Flight& flight = flights_[f];
+  FOVEA_CHECK(flight.phase == Phase::flying);
+  Batch& batch = batches_[std::exchange(flight.batch, -1)];
+  if (--batch.left == 0) low_batches_ -= batch.low;
+  ++(ok ? counters_.read : counters_.failed);
+  flight.phase = Phase::landed;
+  if (!ok) {
+    discard_landing(flight);
+    unlink(f);
+    flight.phase = Phase::failed;
+  }
+  settle_flight(f);
+}
+
+// ---- Demand
+
+EngineCore::Claimed EngineCore::claim(const Extent& extent) {
+  const int32_t f = lookup(extent);
+  if (f < 0) return {};
+  Flight& flight = flights_[f];
+  if (flight.phase == Phase::queued) {
+    ++counters_.late;
+    unlink(f);
+    flight.phase = Phase::taken;
+    return {Claim::taken};
+  }
+  ++(flight.phase == Phase::landed ? counters_.hit : counters_.late);
+  ++flight.holders;
+  ++flight.begun;
+  return {flight.phase == Phase::landed ? Claim::landed : Claim::flying, f, flight.landing};
+}
+
+EngineCore::Landed EngineCore::landed(int32_t flight) const {
+  const Phase phase = flights_[flight].phase;
+  return phase == Phase::flying ? Landed::no : phase == Phase::landed ? Landed::yes : Landed::failed;
+}
+
+void EngineCore::end_claim(int32_t f) {
+  Flight& flight = flights_[f];
+  if (flight.phase == Phase::landed) {  // it lies where attention reads it now
+    discard_landing(flight);
+    unlink(f);
+    flight.phase = Phase::taken;
+  }
+  release(f, true);
+}
+
+// ---- Flights
+
+void EngineCore::release(int32_t f, bool begun) {
+  Flight& flight = flights_[f];
+  FOVEA_CHECK(flight.holders > 0 && flight.begun >= begun);
+  --flight.holders;
+  flight.begun -= begun;
+  settle_flight(f);
+}
+
+// What nobody holds goes, but for I/O under way: that is discarded when it completes.
+void EngineCore::settle_flight(int32_t f) {
+  Flight& flight = flights_[f];
+  if (flight.phase == Phase::flying) return;
+  if (flight.phase == Phase::landed && flight.begun == 0) {
+    ++counters_.wasted;
+    discard_landing(flight);
+    flight.phase = Phase::queued;
+  } else if (flight.phase == Phase::queued && flight.holders == 0) {
+    ++counters_.cancelled;
+  }
+  if (flight.holders > 0) return;
+  if (flight.phase == Phase::queued) unlink(f);
+  flight = Flight{};
+  flight.next = std::exchange(free_flight_, f);
+}
+
+void EngineCore::discard_landing(Flight& flight) {
+  free_landings_.push_back(std::exchange(flight.landing, -1));
+  --unused_;
+}
+
+// What lies in the table is queued, flying or landed: taken and failed extents can be asked for anew.
+size_t EngineCore::bucket_of(const Extent& extent) const {
+  const size_t h = std::hash<StoreKey>()(extent.key) ^ (extent.unit * 0x9E3779B97F4A7C15u);
+  return (h ^ h >> 32) & (buckets_.size() - 1);
+}
+
+int32_t EngineCore::lookup(const Extent& extent) const {
+  int32_t f = buckets_[bucket_of(extent)];
+  while (f >= 0 && !(flights_[f].extent == extent)) f = flights_[f].next;
+  return f;
+}
+
+int32_t EngineCore::insert(const Extent& extent) {
+  const int32_t f = free_flight_;
+  FOVEA_CHECK(f >= 0);
+  Flight& flight = flights_[f];
+  free_flight_ = flight.next;
+  flight.extent = extent;
+  flight.phase = Phase::queued;
+  flight.next = std::exchange(buckets_[bucket_of(extent)], f);
+  return f;
+}
+
+void EngineCore::unlink(int32_t f) {
+  int32_t* at = &buckets_[bucket_of(flights_[f].extent)];
+  while (*at != f) at = &flights_[*at].next;
+  *at = std::exchange(flights_[f].next, -1);
+}
+
+void EngineCore::check() const {
+  std::vector<int32_t> holders(flights_.size(), 0), begun(flights_.size(), 0), flying(batches_.size(), 0);
+  int32_t pending = 0;
+  for (const Task& task : tasks_) {
+    pending += task.ticket.value != 0;
+    for (int32_t f : task.flights) ++holders[f], begun[f] += task.begun;
+  }
+  int64_t in_landings = 0;
+  for (size_t f = 0; f < flights_.size(); ++f) {
+    const Flight& flight = flights_[f];
+    if (flight.phase == Phase::free) continue;
+    FOVEA_CHECK(flight.holders >= holders[f] && flight.begun >= begun[f] && flight.begun <= flight.holders);  // claims hold too
+    FOVEA_CHECK(flight.phase != Phase::landed || flight.begun > 0);
+    const bool in_table = flight.phase == Phase::queued || flight.phase == Phase::flying || flight.phase == Phase::landed;
+    FOVEA_CHECK(in_table == (lookup(flight.extent) == static_cast<int32_t>(f)));
+    FOVEA_CHECK((flight.landing >= 0) == (flight.phase == Phase::flying || flight.phase == Phase::landed));
+    in_landings += flight.landing >= 0;
+    if (flight.phase == Phase::flying) ++flying[flight.batch];
+  }
+  int32_t low = 0;
+  for (size_t b = 0; b < batches_.size(); ++b) {
+    FOVEA_CHECK(batches_[b].left == flying[b]);
+    low += batches_[b].low && batches_[b].left > 0;
+  }
+  FOVEA_CHECK(pending == pending_ && low == low_batches_ && unused_ >= in_landings && unused_ <= limits_.max_unused);
+  FOVEA_CHECK(in_landings + landings_free() + static_cast<int64_t>(collected_.size()) == limits_.landings);
+}
+
+}  // namespace fovea::prefetch
