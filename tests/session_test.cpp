@@ -51,5 +51,34 @@ TEST(DocumentSession, AsksAsOnePromptWouldAndGivesItsBlocksBack) {
   EXPECT_EQ(engine->stats().blocks_in_use, 0);
 }
 
+// Its tail lies in the cache too: nothing is left to compute, and a question's rows see the same bytes.
+TEST(Fork, ADocumentHeldAgainIsFoundWhole) {
+  for (const char* decode : {"dense", "gsa_on_device"}) {
+    EngineOptions o = exact_options(tiny_checkpoint("qwen3_llama3_8h2kv_d64"));
+    o.decode_method = decode;
+    o.sparse_min_context = 64;
+    const auto engine = make_engine(o);
+    Request document = greedy(random_prompt(5, 331, engine->model().vocab_size), 0);
+    document.hold = true;
+    std::vector<Result1> answers;
+    for (int64_t found : {0, 331, 331}) {
+      const auto held = engine->submit(document);
+      ASSERT_TRUE(held.ok());
+      const Answers read = run_all(*engine);
+      EXPECT_EQ(read.at({held->value, 0}).stats.cached_tokens, found);
+      EXPECT_EQ(read.at({held->value, 0}).reason, FinishReason::length);
+      Request question = greedy(random_prompt(6, 9, engine->model().vocab_size), 12);
+      question.fork_of = *held;
+      answers.push_back(run_one(*engine, question));
+      EXPECT_EQ(answers.back().tokens, answers[0].tokens) << decode;
+      EXPECT_EQ(answers.back().logits, answers[0].logits) << decode;
+      EXPECT_EQ(answers.back().stats.cached_tokens, 331);
+      engine->release(*held);
+    }
+    run_all(*engine);
+    EXPECT_EQ(engine->stats().blocks_in_use, 0);
+  }
+}
+
 }  // namespace
 }  // namespace fovea::testing

@@ -84,7 +84,7 @@ struct SparseRequestState {
   int64_t scheduled_tokens = 0;           // rows it had in the last step that it took part in
   int64_t computed_tokens = 0;            // tokens whose K and V are in the cache
   std::vector<BlockId> block_ids;         // of its tokens, in order; empty while it waits or is swapped out
-  std::vector<std::string> block_hashes;  // content keys in hex of its first blocks: those that are full and were prefilled
+  std::vector<std::string> block_hashes;  // content keys in hex of its first blocks: those that were prefilled, full or a held tail
   // Logical blocks that its last question or answer row read in any layer that does not read everything by policy, ascending.
   // Empty on a GPU: selections stay on the device.
   std::vector<int32_t> selected_blocks;

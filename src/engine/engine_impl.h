@@ -85,6 +85,7 @@ class EngineImpl final : public Engine {
   void report(const StepPlan& plan, std::vector<Output>* outputs);
   Launched launch(const StepPlan& plan);
   void note_scheduled(const StepPlan& plan);
+  void note_first_scheduled(LiveAnswer& a, int64_t cached_tokens);
   void add_to_input(const ScheduledRows& rows);
   bool may_run_ahead(const StepPlan& plan) const;
   void commit_unread(const StepPlan& plan);

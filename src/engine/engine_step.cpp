@@ -68,17 +68,20 @@ void EngineImpl::add_to_input(const ScheduledRows& rows) {
 }
 
 void EngineImpl::note_scheduled(const StepPlan& plan) {
-  const double now = clock_.now_s();
-  std::lock_guard<std::mutex> lock(mutex_);
   for (const ScheduledRows& rows : plan.rows) {
     LiveAnswer& a = *find(rows.seq);
-    if (a.first_scheduled_s < 0) {
-      a.first_scheduled_s = now;
-      a.stats.queue_s = now - a.submitted_s;
-      a.stats.cached_tokens = scheduler_->cached_tokens(rows.seq);
-    }
-    known_[a.request].computed_tokens = rows.first_position + rows.num_tokens;
+    if (a.first_scheduled_s < 0) note_first_scheduled(a, scheduler_->cached_tokens(rows.seq));
   }
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const ScheduledRows& rows : plan.rows) {
+    known_[find(rows.seq)->request].computed_tokens = rows.first_position + rows.num_tokens;
+  }
+}
+
+void EngineImpl::note_first_scheduled(LiveAnswer& a, int64_t cached_tokens) {
+  a.first_scheduled_s = clock_.now_s();
+  a.stats.queue_s = a.first_scheduled_s - a.submitted_s;
+  a.stats.cached_tokens = cached_tokens;
 }
 
 // ---- running ahead by one step ----
@@ -167,6 +170,12 @@ void EngineImpl::report(const StepPlan& plan, std::vector<Output>* outputs) {
   for (const auto& [id, why] : plan.failed) end_answer(id, FinishReason::failed, why, outputs);
   for (SequenceId id : plan.preempted) {
     if (LiveAnswer* a = find(id)) ++a->stats.preemptions;
+  }
+  for (SequenceId id : plan.complete) {
+    LiveAnswer* a = find(id);
+    if (!a) continue;
+    note_first_scheduled(*a, a->prompt_tokens);
+    end_answer(id, FinishReason::length, {}, outputs);
   }
 }
 

@@ -235,13 +235,15 @@ const StepPlan& Scheduler::schedule() {
   runs_.clear();
   plan_.cache_ops.clear();
   plan_.preempted.clear();
+  plan_.complete.clear();
   plan_.failed.clear();
   plan_.num_tokens = 0;
   turn_before_ = decode_turn_;
   while (!idle()) {
+    const size_t complete = plan_.complete.size();
     schedule_pass();
     if (!runs_.empty()) break;
-    fail_one();
+    if (plan_.complete.size() == complete) fail_one();
   }
   cut_where_routes_change();
   in_flight_ = !plan_.rows.empty();
@@ -252,7 +254,7 @@ const StepPlan& Scheduler::schedule() {
 void Scheduler::cut_where_routes_change() {
   for (ScheduledRows& run : runs_) {
     const Sequence& s = get(run.seq);
-    if (s.computed + s.scheduled == s.size() && s.max_new_tokens > 0) run.sample_for = s.answers;
+    if (s.computed + s.scheduled == s.size() && s.samples()) run.sample_for = s.answers;
     const int64_t end = run.first_position + run.num_tokens;
     for (int64_t first = run.first_position, to = first; first < end; first = to) {
       const Route same = route(s.methods, run.phase, first);

@@ -73,6 +73,7 @@ struct StepPlan {
   std::vector<ScheduledRows> rows;                    // decodes first, then extensions, then prefills as scheduled
   std::vector<CacheOp> cache_ops;                     // carry out in order, before the forward pass
   std::vector<SequenceId> preempted;                  // for counters and logs
+  std::vector<SequenceId> complete;                   // prompts that sample nothing and were found whole: over without a row
   std::vector<std::pair<SequenceId, Status>> failed;  // gone: every answer of a request is named
   int32_t num_tokens = 0;                             // rows in all
   bool empty() const { return rows.empty(); }
@@ -179,6 +180,7 @@ class Scheduler {
   bool preempt(Sequence& victim);
   bool try_swap_in(Sequence& s, int64_t available);
   bool try_admit(Sequence& s);
+  void begin(Sequence& s, int32_t most);
   bool is_question(const Sequence& s, int64_t context) const;
   int64_t fork_point(const Sequence& s) const;
   static void insert_by_arrival(Sequence& s, std::vector<Sequence*>& list);
@@ -195,6 +197,7 @@ class Scheduler {
   void fail_answers(Sequence& s);
   void leave_flight();
   void finish(Sequence& s);
+  void hold_or_drop(Sequence& s);
 
   SchedulerConfig config_;
   BlockManager& blocks_;

@@ -65,7 +65,7 @@ void Scheduler::schedule_waiting(int32_t share) {
     if (s == nullptr) return;
     if (!has_place(*s)) return;
     if (!try_admit(*s)) break;  // nobody overtakes it, or a large request would never start
-    schedule_rows(*s, share - used_share(s->queue_key));
+    begin(*s, share - used_share(s->queue_key));
   }
   if (!running_.empty()) return;
   // Nothing runs and the first in turn does not fit: whichever does.
@@ -73,10 +73,20 @@ void Scheduler::schedule_waiting(int32_t share) {
     for (const auto& entry : queue) {
       Sequence* s = entry.second;  // admission takes the entry away
       if (!try_admit(*s)) continue;
-      schedule_rows(*s, kNoLimit);
+      begin(*s, kNoLimit);
       return;
     }
   }
+}
+
+// The first rows of s, up to `most`; or its end, where all of it was found in the cache and nothing is sampled.
+void Scheduler::begin(Sequence& s, int32_t most) {
+  if (s.computed < s.size()) {
+    schedule_rows(s, most);
+    return;
+  }
+  plan_.complete.push_back(s.id);
+  hold_or_drop(s);
 }
 
 // The head of the next queue in turn whose key has not used up its share.
@@ -112,10 +122,11 @@ bool Scheduler::try_admit(Sequence& s) {
     s.prefilled = std::min(s.parent->prefilled, forked);
   } else {
     blocks_.create_sequence(s.id, s.hasher, s.capacity());
-    // A hit reaches no further than prefill would: what follows goes through the decode method.
-    const auto most = static_cast<size_t>(std::min(s.size(), s.prefill_until + 1));
+    // A hit reaches no further than prefill would: what follows goes through the decode method. Whoever samples has a row.
+    const int64_t most = std::min(s.samples() ? s.size() - 1 : s.size(), s.prefill_until);
+    const std::span<const int32_t> tokens(s.tokens);
     s.computed = s.prefilled =
-        blocks_.match_prefix(s.id, std::span<const int32_t>(s.tokens).first(most), s.methods.prefill_alignment());
+        blocks_.match_prefix(s.id, tokens.first(static_cast<size_t>(most)), s.methods.prefill_alignment());
   }
   if (blocks_.blocks_needed(s.id, s.size() - s.computed) > spare_blocks()) {
     blocks_.free(s.id);

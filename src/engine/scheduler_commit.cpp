@@ -74,7 +74,9 @@ void Scheduler::take_rows(const ScheduledRows& run) {
   FOVEA_CHECK(s.computed == blocks_.num_tokens(s.id));
   if (run.phase == Phase::prefill && s.prefilled == run.first_position) {
     s.prefilled = s.computed;
-    blocks_.publish(s.id, s.tokens, s.tile_begin(s.prefilled));
+    // The tail of what will be asked for again; tiles are published whole.
+    const bool tail = (s.hold || !s.samples()) && s.prefilled == s.prompt_size && s.methods.prefill_alignment() == 1;
+    blocks_.publish(s.id, s.tokens, s.tile_begin(s.prefilled), tail);
   }
   if (run.phase != Phase::prefill) {
     int64_t p = run.first_position;
@@ -113,6 +115,10 @@ Scheduler::Progress Scheduler::progress(SequenceId seq) const {
 
 void Scheduler::finish(Sequence& s) {
   finished_.push_back(s.id);
+  hold_or_drop(s);
+}
+
+void Scheduler::hold_or_drop(Sequence& s) {
   if (!s.hold) return drop(s);
   std::erase(running_, &s);
   s.state = Sequence::State::held;

@@ -46,6 +46,7 @@ struct Scheduler::Sequence {
   bool awaiting_token = false;  // within commit()
 
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
+  bool samples() const { return max_new_tokens > 0; }
   int64_t capacity() const { return prompt_size + max_new_tokens; }
   int64_t tile_begin(int64_t position) const { return position / methods.prefill_alignment() * methods.prefill_alignment(); }
   Phase phase() const { return computed < prefill_until ? Phase::prefill : computed < prompt_size ? Phase::extend : Phase::decode; }

@@ -156,6 +156,7 @@ class World {
     check_plan(plan);
     carry_out(plan.cache_ops);
     for (SequenceId id : plan.preempted) ++preempted[id];
+    for (SequenceId id : plan.complete) EXPECT_TRUE(finished.insert(id).second);
     for (const auto& [id, status] : plan.failed) {
       EXPECT_EQ(status.code(), StatusCode::resource_exhausted);
       failed[id] = status;

@@ -113,7 +113,7 @@ int64_t BlockManager::match_prefix(SequenceId seq, std::span<const int32_t> toke
   const size_t block_size = static_cast<size_t>(config_.block_size);
   const size_t stride = std::max<size_t>(1, static_cast<size_t>(alignment) / block_size);  // blocks taken together
   FOVEA_CHECK(alignment == 1 || alignment % config_.block_size == 0);
-  const size_t most = (tokens.size() - 1) / block_size / stride * stride;
+  const size_t most = tokens.size() / block_size / stride * stride;
   for (size_t i = 0; i < most; i += stride) {
     BlockKey key = s.last_key;
     size_t found = 0;
@@ -133,7 +133,21 @@ int64_t BlockManager::match_prefix(SequenceId seq, std::span<const int32_t> toke
     s.keyed_blocks += static_cast<int32_t>(stride);
   }
   s.num_tokens = int64_t{s.keyed_blocks} * config_.block_size;
+  if (alignment == 1) s.num_tokens += match_tail(s, tokens.subspan(static_cast<size_t>(s.num_tokens)));
   return s.num_tokens;
+}
+
+// A partial block behind the full ones of a hit: the longest that begins `tokens`. Returns its tokens.
+int64_t BlockManager::match_tail(Blocks& s, std::span<const int32_t> tokens) {
+  const BlockKey* parent = s.keyed_blocks > 0 ? &s.last_key : nullptr;
+  for (size_t n = std::min<size_t>(tokens.size(), static_cast<size_t>(config_.block_size) - 1); n > 0; --n) {
+    const auto block = index_.find(s.hasher->key(parent, tokens.first(n)));
+    if (!block.has_value()) continue;
+    pool_.ref(*block);
+    s.table.push_back(*block);
+    return static_cast<int64_t>(n);
+  }
+  return 0;
 }
 
 bool BlockManager::needs_copy(const Blocks& s) const { return ends_partial(s) && pool_.ref_count(s.table.back()) > 1; }
@@ -168,7 +182,7 @@ Status BlockManager::append_slots(SequenceId seq, int64_t n, std::vector<CacheOp
     s.table.set(s.table.size() - 1, BlockPlace::in_pool(own));
     release_block(shared);
   } else if (ends_partial(s)) {
-    // Full in a sequence that is gone and cut short by a fork: its tail is about to change.
+    // A published tail, or full in a sequence that is gone and cut short by a fork: what lies there is about to change.
     index_.erase(s.table.back());
   }
   s.num_tokens += n;
@@ -183,7 +197,7 @@ void BlockManager::truncate(SequenceId seq, int64_t n) {
   s.num_tokens = n;
 }
 
-void BlockManager::publish(SequenceId seq, std::span<const int32_t> tokens, int64_t prefilled) {
+void BlockManager::publish(SequenceId seq, std::span<const int32_t> tokens, int64_t prefilled, bool tail) {
   Blocks& s = find(seq);
   FOVEA_CHECK(!s.swapped && prefilled <= s.num_tokens && prefilled <= static_cast<int64_t>(tokens.size()));
   if (s.hasher == nullptr) return;
@@ -195,6 +209,12 @@ void BlockManager::publish(SequenceId seq, std::span<const int32_t> tokens, int6
     const BlockId block = s.table.block(s.keyed_blocks);
     if (index_.key_of(block) == nullptr) index_.insert(s.last_key, block);
   }
+  const auto rest = static_cast<size_t>(prefilled) - static_cast<size_t>(full) * block_size;
+  if (!tail || rest == 0) return;
+  FOVEA_CHECK(prefilled == s.num_tokens);
+  const BlockKey key =
+      s.hasher->key(full > 0 ? &s.last_key : nullptr, tokens.subspan(static_cast<size_t>(full) * block_size, rest));
+  if (index_.key_of(s.table.back()) == nullptr) index_.insert(key, s.table.back());
 }
 
 // ---- swapping ----

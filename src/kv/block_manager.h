@@ -1,9 +1,9 @@
 // BlockManager: page tables, pool and prefix index of all sequences. Pure bookkeeping: no tensor memory, no
 // clock.
 //
-// Sequences share blocks: by fork (the partial last block included), and by prefix hits (full blocks only). A
-// shared block is never written: appending to one that is partial and shared first moves the sequence to a
-// copy. Every change is all or nothing. Moves of memory come out as CacheOps in the order they have to be
+// Sequences share blocks: by fork (the partial last block included), and by prefix hits (the partial last block of
+// a held document included). A shared block is never written: appending to one that is partial and shared first
+// moves the sequence to a copy; appending to one's own withdraws its key. Every change is all or nothing. Moves of memory come out as CacheOps in the order they have to be
 // carried out.
 //
 // Swapping: a column lies either in the pool or in the swap area, and the tables of swapped sequences follow
@@ -51,9 +51,9 @@ class BlockManager {
   bool contains(SequenceId seq) const { return sequences_.count(seq) != 0; }
 
   // ---- growing ----
-  // Of an empty sequence: takes the longest chain of published full blocks that begins `tokens`, at most
-  // tokens.size() - 1 tokens (one is left to compute), a multiple of `alignment` (itself a multiple of the block size, or 1).
-  // Returns the number of tokens taken.
+  // Of an empty sequence: takes the longest chain of published blocks that begins `tokens`: full ones, and without an
+  // alignment a partial one behind them. `alignment`: 1, or a multiple of the block size of which the hit is one too.
+  // Returns the number of tokens taken, perhaps all of them.
   int64_t match_prefix(SequenceId seq, std::span<const int32_t> tokens, int64_t alignment = 1);
   // Slots for n more tokens. resource_exhausted (nothing changed) where the pool has not enough blocks. A
   // copy on write is appended to `ops`.
@@ -64,8 +64,8 @@ class BlockManager {
   void truncate(SequenceId seq, int64_t n);
   // Publishes the full blocks among the first `prefilled` tokens, all of which were computed in prefill of
   // the hasher's lineage (never by decode or a sparse extension). `tokens` are the sequence's, at least
-  // `prefilled` of them.
-  void publish(SequenceId seq, std::span<const int32_t> tokens, int64_t prefilled);
+  // `prefilled` of them. `tail`: these are all that the sequence has, and its partial last block is published too.
+  void publish(SequenceId seq, std::span<const int32_t> tokens, int64_t prefilled, bool tail = false);
 
   // ---- swapping ----
   // resource_exhausted (nothing changed) where the swap area has not enough slots.
@@ -117,6 +117,7 @@ class BlockManager {
 
   Blocks& find(SequenceId seq);
   const Blocks& find(SequenceId seq) const;
+  int64_t match_tail(Blocks& s, std::span<const int32_t> tokens);
   BlockId allocate_block();           // one must be allocatable
   void release_block(BlockId block);  // cached where it is published, else free
   void release_slot(SwapSlot slot);

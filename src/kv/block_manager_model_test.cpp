@@ -87,7 +87,7 @@ class Machine {
     EXPECT_EQ(blocks_.num_swap_free() * kBlockSize, static_cast<int32_t>(swap_.size()));
   }
 
-  int64_t hits = 0, copies = 0, moves = 0, refusals = 0;
+  int64_t hits = 0, tails = 0, copies = 0, moves = 0, refusals = 0;
 
  private:
   static KeyContext context() {
@@ -129,9 +129,9 @@ class Machine {
     for (uint32_t i = 0, n = 1 + pick(30); i < n; ++i) prompt.push_back(pick(40) == 0 ? 7 : document);
     blocks_.create_sequence(SequenceId{id}, &hasher_);
     const int64_t hit = blocks_.match_prefix(SequenceId{id}, prompt);
-    ASSERT_EQ(hit % kBlockSize, 0);
-    ASSERT_LT(hit, static_cast<int64_t>(prompt.size()));
+    ASSERT_LE(hit, static_cast<int64_t>(prompt.size()));
     hits += hit > 0;
+    tails += hit % kBlockSize != 0;
     for (int64_t p = 0; p < hit; ++p) extend(naive, prompt[p], true);
     naive.prefilled = hit;
     model_[id] = naive;
@@ -172,7 +172,8 @@ class Machine {
       memory_[blocks_.slot_of(seq, first + i)] = naive->content.back();
     }
     if (prefill && naive->prefilled == first) naive->prefilled = first + n;
-    blocks_.publish(seq, naive->tokens, naive->prefilled);
+    const bool all = naive->prefilled == static_cast<int64_t>(naive->tokens.size());
+    blocks_.publish(seq, naive->tokens, naive->prefilled, all && pick(2) == 0);
   }
 
   void fork() {
@@ -240,12 +241,14 @@ class Machine {
   uint64_t next_id_ = 1;
 };
 
-void run(uint32_t seed, int32_t num_blocks, int32_t swap_slots, int steps) {
+int64_t run(uint32_t seed, int32_t num_blocks, int32_t swap_slots, int steps) {
   Machine machine(seed, num_blocks, swap_slots);
   for (int i = 0; i < steps; ++i) {
     machine.step();
     machine.check();
-    if (::testing::Test::HasFatalFailure()) FAIL() << "seed " << seed << " step " << i;
+    if (!::testing::Test::HasFatalFailure()) continue;
+    ADD_FAILURE() << "seed " << seed << " step " << i;
+    return 0;
   }
   machine.finish();
   // The run has met what it is for.
@@ -253,14 +256,17 @@ void run(uint32_t seed, int32_t num_blocks, int32_t swap_slots, int steps) {
   EXPECT_GT(machine.copies, 0);
   EXPECT_GT(machine.refusals, 0);
   EXPECT_EQ(machine.moves > 0, swap_slots > 0);
+  return machine.tails;
 }
 
 TEST(BlockManagerModel, StarvedPool) {
-  for (uint32_t seed = 1; seed <= 5; ++seed) run(seed, 16, 12, 3000);
+  int64_t tails = 0;
+  for (uint32_t seed = 1; seed <= 5; ++seed) tails += run(seed, 16, 12, 3000);
+  EXPECT_GT(tails, 0);
 }
 TEST(BlockManagerModel, TinyPool) { run(77, 6, 4, 4000); }
 TEST(BlockManagerModel, NoSwapSpace) { run(5, 24, 0, 3000); }
-TEST(BlockManagerModel, AmplePool) { run(6, 60, 20, 3000); }
+TEST(BlockManagerModel, AmplePool) { EXPECT_GT(run(6, 60, 20, 3000), 0); }
 
 }  // namespace
 }  // namespace fovea

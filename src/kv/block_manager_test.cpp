@@ -75,8 +75,8 @@ TEST_F(BlockManagerTest, AppendIsAllOrNothing) {
   EXPECT_EQ(blocks_.num_free(), 0);
 }
 
-TEST_F(BlockManagerTest, AHitTakesFullBlocksAndLeavesOneTokenToCompute) {
-  for (const auto& [n, hit] : {std::pair{8, 0}, {9, 8}, {16, 8}, {17, 16}, {1, 0}}) {
+TEST_F(BlockManagerTest, AHitTakesFullBlocks) {
+  for (const auto& [n, hit] : {std::pair{7, 0}, {8, 8}, {9, 8}, {15, 8}, {16, 16}, {17, 16}, {20, 16}, {1, 0}}) {
     prefill(kA, text(20));  // two full blocks
     blocks_.create_sequence(kB, &hasher_);
     EXPECT_EQ(blocks_.match_prefix(kB, text(n)), hit) << n;
@@ -90,7 +90,7 @@ TEST_F(BlockManagerTest, AHitTakesFullBlocksAndLeavesOneTokenToCompute) {
 
 // Tiles of two blocks: three cached blocks hold one tile, and what a shorter hit gave up is still cached.
 TEST_F(BlockManagerTest, AHitIsCutAtTheAlignment) {
-  for (const auto& [n, hit] : {std::pair{60, 16}, {24, 16}, {17, 16}, {16, 0}}) {
+  for (const auto& [n, hit] : {std::pair{60, 16}, {24, 16}, {16, 16}, {15, 0}}) {
     prefill(kA, text(24));
     blocks_.create_sequence(kB, &hasher_);
     EXPECT_EQ(blocks_.match_prefix(kB, text(n), 16), hit) << n;
@@ -139,6 +139,64 @@ TEST_F(BlockManagerTest, TheFirstOfTwoEqualBlocksStaysPublished) {
   blocks_.free(kB);
   EXPECT_EQ(blocks_.num_cached(), 0);  // its blocks are free, not cached
   EXPECT_EQ(blocks_.num_free(), kBlocks - 2);
+}
+
+// Whoever has all of it takes the partial block, in any continuation; nobody takes a part of it.
+TEST_F(BlockManagerTest, APublishedTailIsFoundBehindTheFullBlocks) {
+  for (int32_t tail : {1, 4, 7}) {
+    const auto held = text(16 + tail, 100 * tail);
+    prefill(kA, held);
+    blocks_.publish(kA, held, 16 + tail, /*tail=*/true);
+    blocks_.publish(kA, held, 16 + tail, /*tail=*/true);
+    for (const auto& [n, hit] :
+         {std::pair{16 + tail - 1, 16}, {16 + tail, 16 + tail}, {16 + tail + 1, 16 + tail}, {60, 16 + tail}}) {
+      blocks_.create_sequence(kB, &hasher_);
+      EXPECT_EQ(blocks_.match_prefix(kB, text(n, 100 * tail)), hit) << tail << " " << n;
+      EXPECT_EQ(blocks_.num_tokens(kB), hit);
+      blocks_.free(kB);
+      expect_consistent();
+    }
+    blocks_.create_sequence(kB, &hasher_);
+    EXPECT_EQ(blocks_.match_prefix(kB, held, 8), 16) << "tiles are taken whole";
+    blocks_.free(kB);
+    blocks_.free(kA);
+    EXPECT_EQ(blocks_.num_free(), kBlocks);
+  }
+}
+
+TEST_F(BlockManagerTest, ATailOfASequenceShorterThanABlock) {
+  prefill(kA, text(3));
+  blocks_.publish(kA, text(3), 3, true);
+  blocks_.create_sequence(kB, &hasher_);
+  EXPECT_EQ(blocks_.match_prefix(kB, text(20)), 3);
+  EXPECT_EQ(row(kB), row(kA));
+}
+
+// Found by others, its block is copied by whoever writes on, its owner included; its only owner withdraws the key.
+TEST_F(BlockManagerTest, ATailKeepsTheBytesOfItsTokens) {
+  const auto held = text(12);
+  prefill(kA, held);
+  blocks_.publish(kA, held, 12, true);
+  blocks_.create_sequence(kB, &hasher_);
+  ASSERT_EQ(blocks_.match_prefix(kB, text(20)), 12);
+  EXPECT_EQ(blocks_.blocks_needed(kA, 1), 1);  // the copy
+  ASSERT_TRUE(blocks_.append_slots(kA, 1, &ops_).ok());
+  EXPECT_EQ(ops_, (std::vector<CacheOp>{CacheOp::copy(BlockId{1}, BlockId{2})}));
+  blocks_.free(kA);
+  blocks_.create_sequence(kC, &hasher_);
+  EXPECT_EQ(blocks_.match_prefix(kC, held), 12);
+  EXPECT_EQ(row(kC), row(kB));
+  blocks_.free(kC);
+
+  ops_.clear();
+  ASSERT_TRUE(blocks_.append_slots(kB, 8, &ops_).ok());  // alone now
+  EXPECT_TRUE(ops_.empty());
+  blocks_.create_sequence(kD, &hasher_);
+  EXPECT_EQ(blocks_.match_prefix(kD, held), 8);
+  blocks_.publish(kB, text(20), 20, true);  // full, under its full key, and a new tail
+  blocks_.free(kD);
+  blocks_.create_sequence(kD, &hasher_);
+  EXPECT_EQ(blocks_.match_prefix(kD, text(20)), 20);
 }
 
 TEST_F(BlockManagerTest, EvictionForgetsTheTailOfAChainFirst) {
