@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <set>
 
 #include <fcntl.h>
 
@@ -165,17 +166,15 @@ void FileStore::sync_written() {
     const std::lock_guard lock(writing_);
     numbers.swap(unsynced_);
   }
-  std::vector<std::string> folders;
+  std::set<std::string> folders;
   for (const uint64_t number : numbers) {
     const auto file = open_file(fs_, directory_.slab_path(number), O_RDONLY);
     if (file.status().code() == StatusCode::not_found) continue;  // removed meanwhile
     const Status status = file.ok() ? file->sync(true) : file.status();
     if (!status.ok()) note_error(status.with_context(directory_.slab_path(number)));
     if (direct_ && file.ok()) fs_.advise(file->fd(), POSIX_FADV_DONTNEED);  // nobody will read it from the page cache
-    folders.push_back(directory_.slab_folder(number));
+    folders.insert(directory_.slab_folder(number));
   }
-  std::ranges::sort(folders);
-  folders.erase(std::ranges::unique(folders).begin(), folders.end());
   for (const std::string& folder : folders) {
     if (const Status status = sync_folder(fs_, folder); !status.ok()) note_error(status);
   }
