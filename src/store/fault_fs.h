@@ -39,7 +39,7 @@ class FaultFs final : public FileSystem {
   int64_t preadv(int fd, std::span<const iovec> to, uint64_t offset) override;
   int64_t pwrite(int fd, std::span<const std::byte> from, uint64_t offset) override;
   int64_t size(int fd) override;
-  int fsync(int fd, bool data_only) override;
+  int fsync(int fd, bool data_only) override;  // may fail; nothing reaches the disk by it: no power fails here
   int lock(int fd) override;
   int advise(int fd, int advice) override { return below_.advise(fd, advice); }
   int rename(const std::string& from, const std::string& to) override;

@@ -183,8 +183,9 @@ void FileStore::sync_written() {
 Status FileStore::write_one(const PutRun& run, uint32_t first, SlabFront* front) {
   const Status status = write_file(run, first, front);
   if (!status.ok()) {  // what it left behind, wherever it failed
-    fs_.unlink(directory_.tmp_path(front->number));
-    fs_.unlink(directory_.slab_path(front->number));
+    for (const std::string& path : {directory_.tmp_path(front->number), directory_.slab_path(front->number)}) {
+      uninterrupted([&] { return fs_.unlink(path); });
+    }
   }
   return status.with_context(directory_.path());
 }
@@ -199,7 +200,7 @@ Status FileStore::write_file(const PutRun& run, uint32_t first, SlabFront* front
     if (sync) FOVEA_TRY(file.sync(true));
   }
   FOVEA_TRY(directory_.make_slab_folder(front->number));
-  FOVEA_TRY(os_status(fs_.rename(tmp, path), path));
+  FOVEA_TRY(os_status(uninterrupted([&] { return fs_.rename(tmp, path); }), path));
   if (sync) return sync_folder(fs_, directory_.slab_folder(front->number));
   if (config_.options.sync == StoreSync::interval) unsynced_.push_back(front->number);
   return {};
@@ -207,8 +208,9 @@ Status FileStore::write_file(const PutRun& run, uint32_t first, SlabFront* front
 
 void FileStore::remove_one(const SlabFront& front) {
   files_.forget(front.number);
-  const int result = fs_.unlink(directory_.slab_path(front.number));
-  if (result < 0 && result != -ENOENT) note_error(os_status(result, directory_.slab_path(front.number)));
+  const std::string path = directory_.slab_path(front.number);
+  const int result = uninterrupted([&] { return fs_.unlink(path); });
+  if (result < 0 && result != -ENOENT) note_error(os_status(result, path));
 }
 
 SlabVerdict FileStore::verify_one(uint64_t number) const {

@@ -79,8 +79,7 @@ Status os_status(int64_t result, const std::string& what) {
 Status File::read(uint64_t offset, std::span<std::byte> to) const {
   while (!to.empty()) {
     const iovec piece{to.data(), to.size()};
-    const int64_t n = fs_->preadv(fd_, {&piece, 1}, offset);
-    if (n == -EINTR || n == -EAGAIN) continue;
+    const int64_t n = uninterrupted([&] { return fs_->preadv(fd_, {&piece, 1}, offset); });
     FOVEA_TRY(os_status(n, "read"));
     if (n == 0) return Status::corrupt("the file ends at " + std::to_string(offset));
     to = to.subspan(static_cast<size_t>(n));
@@ -91,8 +90,7 @@ Status File::read(uint64_t offset, std::span<std::byte> to) const {
 
 Status File::write(uint64_t offset, std::span<const std::byte> from) const {
   while (!from.empty()) {
-    const int64_t n = fs_->pwrite(fd_, from, offset);
-    if (n == -EINTR || n == -EAGAIN) continue;
+    const int64_t n = uninterrupted([&] { return fs_->pwrite(fd_, from, offset); });
     FOVEA_TRY(os_status(n == 0 ? -EIO : n, "write"));
     from = from.subspan(static_cast<size_t>(n));
     offset += static_cast<uint64_t>(n);
@@ -101,24 +99,17 @@ Status File::write(uint64_t offset, std::span<const std::byte> from) const {
 }
 
 Result<uint64_t> File::size() const {
-  const int64_t n = fs_->size(fd_);
+  const int64_t n = uninterrupted([&] { return fs_->size(fd_); });
   FOVEA_TRY(os_status(n, "size"));
   return static_cast<uint64_t>(n);
 }
 
 Status File::sync(bool data_only) const {
-  int result;
-  do {
-    result = fs_->fsync(fd_, data_only);
-  } while (result == -EINTR);
-  return os_status(result, "sync");
+  return os_status(uninterrupted([&] { return fs_->fsync(fd_, data_only); }), "sync");
 }
 
 Result<File> open_file(FileSystem& fs, const std::string& path, int flags) {
-  int fd;
-  do {
-    fd = fs.open(path, flags);
-  } while (fd == -EINTR);
+  const int fd = uninterrupted([&] { return fs.open(path, flags); });
   FOVEA_TRY(os_status(fd, path));
   return File(fs, fd);
 }
@@ -137,7 +128,7 @@ Status replace_file(FileSystem& fs, const std::string& path, const std::string& 
     FOVEA_ASSIGN(const File file, open_file(fs, temporary, O_WRONLY | O_CREAT | O_TRUNC));
     FOVEA_TRY(file.write(0, std::as_bytes(std::span(bytes))));
     if (sync) FOVEA_TRY(file.sync(false));
-    return os_status(fs.rename(temporary, path), "rename");
+    return os_status(uninterrupted([&] { return fs.rename(temporary, path); }), "rename");
   }();
   if (!written.ok()) fs.unlink(temporary);
   return written.with_context(path);

@@ -9,6 +9,7 @@
 
 #include <sys/uio.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -38,7 +39,7 @@ class FileSystem {
   virtual std::unique_ptr<IoEngine> make_engine(int depth) = 0;
 };
 
-// The real one. `threads`: of the engine where io_uring is refused.
+// The real one.
 FileSystem& posix_file_system();
 
 // An open file, closed by its destructor.
@@ -67,6 +68,14 @@ class File {
   FileSystem* fs_ = nullptr;
   int fd_ = -1;
 };
+
+// A call again and again while it is interrupted.
+template <typename Call>
+auto uninterrupted(Call&& call) {
+  auto result = call();
+  while (result == -EINTR) result = call();
+  return result;
+}
 
 // not_found where there is none; every other error is io_error, or resource_exhausted where the disk is full. Named by the path.
 Result<File> open_file(FileSystem& fs, const std::string& path, int flags);

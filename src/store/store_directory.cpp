@@ -30,10 +30,14 @@ bool parse_name(std::string_view name, uint64_t* number) {
   return error == std::errc() && end == name.data() + 16;
 }
 
+int list(FileSystem& fs, const std::string& path, std::vector<std::string>* names) {
+  return uninterrupted([&] { return fs.list(path, names); });
+}
+
 Status make_folders(FileSystem& fs, const std::string& path) {
   for (size_t at = 1; at <= path.size(); ++at) {
     if (at < path.size() && path[at] != '/') continue;
-    const int result = fs.mkdir(path.substr(0, at));
+    const int result = uninterrupted([&] { return fs.mkdir(path.substr(0, at)); });
     if (at == path.size() && result != -EEXIST) FOVEA_TRY(os_status(result, path));  // above it: the last one tells
   }
   return {};
@@ -68,7 +72,7 @@ Result<StoreDirectory> StoreDirectory::open(FileSystem& fs, const std::string& d
 // A folder of something else must not be taken for a store: its tmp/ would be emptied.
 Status StoreDirectory::check_format(bool* is_new) const {
   std::vector<std::string> names;
-  FOVEA_TRY(os_status(fs_->list(dir_, &names), dir_));
+  FOVEA_TRY(os_status(list(*fs_, dir_, &names), dir_));
   const auto format = read_small_file(*fs_, dir_ + "/FORMAT");
   if (format.ok()) {
     if (*format == kFormat) return {};
@@ -86,10 +90,7 @@ Status StoreDirectory::check_format(bool* is_new) const {
 Status StoreDirectory::take_lock() {
   const std::string path = dir_ + "/LOCK";
   FOVEA_ASSIGN(lock_, open_file(*fs_, path, O_RDWR | O_CREAT));
-  int result;
-  do {
-    result = fs_->lock(lock_.fd());
-  } while (result == -EINTR);
+  const int result = uninterrupted([&] { return fs_->lock(lock_.fd()); });
   if (result == -EWOULDBLOCK) {
     auto holder = read_small_file(*fs_, path);
     const std::string pid = holder.ok() ? holder->substr(0, holder->find(' ')) : "unknown";
@@ -109,7 +110,10 @@ Status StoreDirectory::prepare(bool is_new) {
   }
   for (const char* name : {"/slabs", "/tmp"}) FOVEA_TRY(make_folders(*fs_, dir_ + name));
   FOVEA_ASSIGN(const std::vector<std::string> left, unfinished());
-  for (const std::string& name : left) FOVEA_TRY(os_status(fs_->unlink(dir_ + "/tmp/" + name), dir_ + "/tmp/" + name));
+  for (const std::string& name : left) {
+    const std::string path = dir_ + "/tmp/" + name;
+    FOVEA_TRY(os_status(uninterrupted([&] { return fs_->unlink(path); }), path));
+  }
   return {};
 }
 
@@ -121,11 +125,11 @@ std::string StoreDirectory::tmp_path(uint64_t number) const { return dir_ + "/tm
 
 Result<std::vector<uint64_t>> StoreDirectory::slabs() const {
   std::vector<std::string> folders, names;
-  const int listed = fs_->list(dir_ + "/slabs", &folders);
+  const int listed = list(*fs_, dir_ + "/slabs", &folders);
   if (listed != -ENOENT) FOVEA_TRY(os_status(listed, dir_ + "/slabs"));
   std::vector<uint64_t> numbers;
   for (const std::string& folder : folders) {
-    FOVEA_TRY(os_status(fs_->list(dir_ + "/slabs/" + folder, &names), dir_ + "/slabs/" + folder));
+    FOVEA_TRY(os_status(list(*fs_, dir_ + "/slabs/" + folder, &names), dir_ + "/slabs/" + folder));
     for (const std::string& name : names) {
       uint64_t number;
       if (parse_name(name, &number) && hex(number & 255, 2) == folder) numbers.push_back(number);
@@ -137,7 +141,7 @@ Result<std::vector<uint64_t>> StoreDirectory::slabs() const {
 
 Result<std::vector<std::string>> StoreDirectory::unfinished() const {
   std::vector<std::string> names;
-  const int listed = fs_->list(dir_ + "/tmp", &names);
+  const int listed = list(*fs_, dir_ + "/tmp", &names);
   if (listed != -ENOENT) FOVEA_TRY(os_status(listed, dir_ + "/tmp"));
   return names;
 }
@@ -160,7 +164,7 @@ Result<SlabFront> StoreDirectory::read_front(uint64_t number) const {
 }
 
 Status StoreDirectory::make_slab_folder(uint64_t number) const {
-  const int result = fs_->mkdir(slab_folder(number));
+  const int result = uninterrupted([&] { return fs_->mkdir(slab_folder(number)); });
   return result == -EEXIST ? Status() : os_status(result, slab_folder(number));
 }
 
@@ -174,7 +178,7 @@ void StoreDirectory::set_aside(uint64_t number) const {
 
 std::vector<std::string> StoreDirectory::bad() const {
   std::vector<std::string> names;
-  fs_->list(dir_ + "/bad", &names);
+  list(*fs_, dir_ + "/bad", &names);
   return names;
 }
 

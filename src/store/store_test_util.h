@@ -16,8 +16,8 @@ namespace fovea::testing {
 
 class TempDir {
  public:
-  TempDir() {
-    std::string name = ::testing::TempDir() + "fovea_store_XXXXXX";
+  explicit TempDir(const std::string& parent = ::testing::TempDir()) {
+    std::string name = parent + "/fovea_store_XXXXXX";
     path_ = mkdtemp(name.data()) ? name : "";
     EXPECT_FALSE(path_.empty());
   }
@@ -27,6 +27,9 @@ class TempDir {
  private:
   std::string path_;
 };
+
+// A folder in memory where there is one: for thousands of small stores. It may have no direct I/O.
+inline std::string memory_folder() { return std::filesystem::exists("/dev/shm") ? "/dev/shm" : ::testing::TempDir(); }
 
 // Extents of whole pages, of less, and of odd sizes; K and V, codes.
 inline ObjectLayout test_layout() {
@@ -141,6 +144,7 @@ inline FileStoreConfig config_of(const std::string& dir, FileSystem* fs = nullpt
   FileStoreConfig config;
   config.options.dir = dir;
   config.options.size_bytes = int64_t{1} << 30;
+  config.options.sync = StoreSync::none;
   config.fs = fs;
   return config;
 }
