@@ -104,6 +104,23 @@ TEST(GsaEngine, SummariesFollowTheCacheThroughChunksDecodesAndForks) {
   run_all(*engine);
 }
 
+TEST(GsaEngine, OverlapIsTheSameInBothMethods) {
+  MethodOptions on_device = gsa(R::hash, "on_device"), gsa_overlap = gsa(R::hash, "gsa_overlap");
+  on_device.name = "gsa_on_device";
+  on_device.gsa.overlap = gsa_overlap.gsa.overlap = true;
+  EngineOptions o = options({on_device, gsa_overlap, gsa(R::hash, "no_overlap")});
+  o.enable_prefix_caching = false;
+  auto engine = make_engine(o);
+  std::map<std::string, std::vector<TokenId>> tokens;
+  for (const char* label : {"on_device", "gsa_overlap", "no_overlap"}) {
+    Request r = greedy(random_prompt(3, 300, engine->model().vocab_size), 20);
+    r.decode_method = label;
+    tokens[label] = run_one(*engine, r).tokens;
+  }
+  EXPECT_EQ(tokens["on_device"], tokens["gsa_overlap"]);
+  EXPECT_NE(tokens["on_device"], tokens["no_overlap"]) << "else this test sees nothing";
+}
+
 TEST(GsaEngine, AnswersDoNotDependOnTheBatch) {
   for (const bool overlap : {false, true}) {
     EngineOptions o = options(all_methods(overlap));

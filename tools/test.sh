@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds and runs what is tested: FUZZ_SECONDS (20) of each fuzzer, every test program under ASan and UBSan, thread pool, prefetch, engine
-# and soak under TSan, and all tests of the release build. Usage: tools/test.sh [JOBS]
+# Builds and runs what is tested: FUZZ_SECONDS (20) of each fuzzer, every test program under ASan and UBSan, thread pool, prefetch,
+# engine and soak under TSan, and all tests of the release build. Usage: tools/test.sh [JOBS]
 # CUDA_ARCHITECTURES: what CUDA code is compiled for (a list as CMake has it; all that are supported).
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -38,8 +38,6 @@ struct GsaOptions {
   bool share_heads = false;           // one selection for all KV heads
   std::vector<int32_t> dense_layers;  // layers that read everything
   std::vector<int32_t> reuse_layers;  // layers that reuse the selection of the nearest layer before them
-  // Method gsa alone:
-  GsaRepresentation representation = GsaRepresentation::hash;
   bool overlap = false;                // the scores of one step select for the next
   bool prefetch = true;                // name blocks that later steps will want; false: retrieval on demand (ESA's way)
   int32_t prefetch_ahead = 2;          // steps for which a choice counts as a guess of the next ones
@@ -47,6 +45,7 @@ struct GsaOptions {
   int32_t max_pending_prefetch = 64;   // queued tasks
   int32_t prefetch_cache_size = 1000;  // blocks
   LatePolicy late_policy = LatePolicy::exact;
+  GsaRepresentation representation = GsaRepresentation::hash;  // gsa alone
 };
 
 // Options of XAttention (its published names and defaults; docs/xattention.md).

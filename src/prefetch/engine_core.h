@@ -1,4 +1,4 @@
-// The prefetch engine as a pure state machine: no thread, no clock, no bytes. prefetch/engine.h puts a thread and a store around it.
+// The prefetch engine as a pure state machine: no thread, no clock, no bytes. engine.h puts a thread and a store around it.
 //
 // A ticket is a list of extents that one sequence will want. Tickets wait in a queue, begin in the order of (level, due time,
 // number), and end when all their extents have. Extents are flights of their own: one flight an extent, however many tickets
@@ -69,13 +69,13 @@ class EngineCore {
   void free_collected();
   // Of collected extents: how many attention has used for the first time, and how many were dropped or evicted before it did.
   void settle(int64_t used, int64_t wasted);
-  // Drops a ticket, or all of a sequence: on abort, finish and preemption. What nobody else holds is not read; I/O under way ends and
-  // is discarded. Unknown ones are fine.
+  // Drops a ticket, or all of a sequence: on abort, finish and preemption. What nobody else holds is not read; I/O under way
+  // ends and is discarded. Unknown ones are fine.
   void cancel(Ticket ticket);
   void cancel_owner(SequenceId owner);
 
-  // Attention wants the extent now. absent: the caller reads it. taken: likewise, and a queued ticket will not. landed: copy it from
-  // its landing, then end_claim(). flying: wait until landed() says so, copy where it landed, then end_claim().
+  // Attention wants the extent now. absent: the caller reads it. taken: likewise, and a queued ticket will not. landed: copy it
+  // from its landing, then end_claim(). flying: wait until landed() says so, copy where it landed, then end_claim().
   enum class Claim : uint8_t { absent, taken, landed, flying };
   struct Claimed {
     Claim claim = Claim::absent;

@@ -1,6 +1,6 @@
-// Random submissions, completions, cancels and claims under a virtual clock, against a reference that keeps no counts: it looks at
-// all tickets each time. Beside that the properties that the header promises: bounds, one flight an extent, no starvation beyond the
-// aging bound, every ticket ends.
+// Random submissions, completions, cancels and claims under a virtual clock, against a reference that keeps no counts: it looks
+// at all tickets each time. Beside that the properties that the header promises: bounds, one flight an extent, no starvation beyond
+// the aging bound, every ticket ends.
 #include "prefetch/engine_core.h"
 
 #include <gtest/gtest.h>

@@ -46,9 +46,9 @@ struct PlannedTicket {
   std::vector<Item> items;  // ascending; 1 to ticket_extents
 };
 
-// Tickets of one sequence, layer, priority and distance each, in the order (priority, steps ahead, layer, place among the wants). An
-// extent is in one ticket: the first. What lies here already, or would pass a bound, is in none. `skipped` (may be null): what was
-// left out for a bound, extents.
+// Tickets of one sequence, layer, priority and distance each, in the order (priority, steps ahead, layer, place among the wants).
+// An extent is in one ticket: the first. What lies here already, or would pass a bound, is in none. `skipped` (may be null): what
+// was left out for a bound, extents.
 std::vector<PlannedTicket> plan(std::span<const Wanted> wants, const Residency& residency, const PlanLimits& limits,
                                 int64_t* skipped);
 

@@ -127,7 +127,8 @@ Status Runner::add_method(const MethodOptions& o) {
   if (method && shape_.kv_lora_rank > 0 && !method->reads_latents())
     return Status::unsupported(label + ": " + config_.architecture + " caches latents, which only dense and dsa read");
   if (method) {
-    if (Status s = method->attach(shape_, {max_rows(), options_.max_model_len, ops_->supported()}, *device_, *staging_); !s.ok())
+    const MethodLimits limits = {max_rows(), options_.max_model_len, ops_->supported(), device_->is_host()};
+    if (Status s = method->attach(shape_, limits, *device_, *staging_); !s.ok())
       return label == o.name ? s : s.with_context(label);
     const int32_t tile = method->prefill_alignment();
     if (tile > 1 && tile % options_.block_size != 0)

@@ -28,7 +28,8 @@ struct MethodLimits {
   int32_t max_rows = 1;      // query rows of one select() call
   int64_t max_len = 1;       // tokens of a sequence
   OpSet ops = OpSet::all();  // what the backend has
-  bool wants = false;        // take_wants() is called after steps: without it a method keeps nothing for it
+  bool host = true;          // device memory is the host's
+  bool wants = false;        // take_wants() is called after choices (the host alone): without it a method keeps nothing for it
 };
 
 // The rows of one step that one method serves. Host arrays, but for those named so; they live until step_finish. Rows that
@@ -144,8 +145,8 @@ class Method {
   virtual int64_t estimate_blocks(int64_t tokens, int32_t budget_tokens) const = 0;
   // Bytes of summaries that choosing for one row and one layer scans.
   virtual int64_t summary_bytes(int64_t row_len) const { return 0; }
-  // Of the last step. Called with MethodLimits::wants alone.
-  virtual void take_wants(std::vector<Want>*) {}
+  // Of the layer that select() has just chosen for; once. Called with MethodLimits::wants alone.
+  virtual void take_wants(LayerIdx, std::vector<Want>*) {}
 };
 
 }  // namespace fovea

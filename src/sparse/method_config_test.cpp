@@ -154,6 +154,7 @@ TEST(MethodConfig, GsasOwnKeysArrive) {
     EXPECT_EQ(m->at(0).gsa.prefetch_ahead, 0);
     EXPECT_EQ(m->at(0).gsa.late_policy, LatePolicy::best_effort);
   }
+  EXPECT_TRUE(options_of("    overlap: true\n    prefetch_workers: 2\n").overlap) << "shared with GSA_OnDevice";
   const auto bad = StatusCode::invalid_argument;
   expect_refused("ucm_sparse_config: {GSA: {representation: average}}", bad, {"GSA.representation", "average", "minmax"});
   expect_refused("ucm_sparse_config: {GSA: {representation: [mean]}}", bad, {"GSA.representation"});
@@ -199,7 +200,7 @@ TEST(MethodConfig, UnknownKeysAndSectionsAreRefused) {
   expect_refused(section("    Hash_bits: 64\n"), bad, {"Hash_bits"});
   expect_refused("sparse_config: {}\n", bad, {"sparse_config", "ucm_sparse_config"});
   expect_refused("ucm_sparse_config: {ESA: {sparse_ratio: 0.3}}\n", StatusCode::unsupported, {"ESA", "DSA, GSA, GSA_OnDevice"});
-  expect_refused(section("    overlap: true\n"), bad, {"GSA_OnDevice.overlap"});
+  expect_refused(section("    representation: mean\n"), bad, {"GSA_OnDevice.representation"});
   expect_refused(section("    hash_bits: 64\n    hash_bits: 64\n"), bad, {"hash_bits", "twice"});
   // The indentation lost in a copy: everything at the top.
   expect_refused("ucm_sparse_config:\nGSA_OnDevice:\nhash_bits: 64\n", bad, {"ucm_sparse_config"});

@@ -83,10 +83,6 @@ constexpr MethodKey kGsaFamilyKeys[] = {
     {"share_heads", set<&GsaOptions::share_heads>},
     {"dense_layers", set<&GsaOptions::dense_layers>},
     {"reuse_layers", set<&GsaOptions::reuse_layers>},
-};
-
-constexpr MethodKey kGsaKeys[] = {
-    {"representation", set_representation, "hash, mean, minmax, recency, mean_hash or oracle"},
     {"overlap", set<&GsaOptions::overlap>},
     {"prefetch", set<&GsaOptions::prefetch>, "on or off", kNoStore},
     {"prefetch_ahead", set<&GsaOptions::prefetch_ahead>, nullptr, kNoStore},
@@ -94,6 +90,10 @@ constexpr MethodKey kGsaKeys[] = {
     {"max_pending_prefetch", set<&GsaOptions::max_pending_prefetch>, nullptr, kNoStore},
     {"prefetch_cache_size", set<&GsaOptions::prefetch_cache_size>, nullptr, kNoStore},
     {"late_policy", set_late_policy, "exact or best_effort", kNoStore},
+};
+
+constexpr MethodKey kGsaKeys[] = {
+    {"representation", set_representation, "hash, mean, minmax, recency, mean_hash or oracle"},
 };
 
 // A list over the layers, of a number each or of a list over the heads.

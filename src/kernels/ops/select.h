@@ -42,6 +42,11 @@ struct QueryBlockChoice : BlockChoice {
 struct HashSelectParams : QueryBlockChoice {
   int32_t max_len = 0;  // >= every row_len: bounds scratch
   CodesView codes;
+  // The k[r] / 4 blocks (or as many as are left) next in score behind those that row r keeps by score, ties to the lower index,
+  // ascending: what its next steps may keep. None where it keeps none by score. next_counts null: not wanted. cpu and ref alone.
+  int32_t* next_units = nullptr;   // out [rows, groups, next_capacity]
+  int32_t* next_counts = nullptr;  // out [rows, groups]
+  int32_t next_capacity = 0;       // >= every k / 4
 };
 
 // Brings the summaries of all blocks up to date that `slot_mapping` touches, from the keys in the cache: offsets 0 up to the

@@ -140,8 +140,11 @@ void hash_select(const HashSelectParams& p) {
       for (int b = 0; b < blocks; ++b) shared[b] = std::max(shared[b], scores[b]);
       if (p.share_heads && h + 1 < p.kv_heads) continue;
       const int64_t list = static_cast<int64_t>(row) * groups + (p.share_heads ? 0 : h);
-      p.counts[list] = select_topk(p.share_heads ? shared.data() : scores.data(), blocks, p.k[row], p.init_blocks, p.local_blocks,
-                                   p.units + list * p.capacity);
+      const int32_t* by = p.share_heads ? shared.data() : scores.data();
+      p.counts[list] = select_topk(by, blocks, p.k[row], p.init_blocks, p.local_blocks, p.units + list * p.capacity);
+      if (!p.next_counts) continue;
+      int32_t* next = p.next_units + list * p.next_capacity;
+      p.next_counts[list] = select_next(by, blocks, p.k[row], p.init_blocks, p.local_blocks, next);
     }
   }
 }

@@ -1,8 +1,5 @@
 #include "sparse/gsa/gsa.h"
 
-#include "base/check.h"
-#include "sparse/gsa/carry_over.h"
-
 #include <algorithm>
 #include <cmath>
 
@@ -11,13 +8,7 @@ namespace {
 
 constexpr int32_t kMassRows = 8;  // whose exact mass is held at once: 2 MiB at 128K tokens, 8 KV heads
 
-enum Priority : int32_t { kUrgent = 0, kHigh = 1, kNormal = 2, kLow = 3 };
-
 }  // namespace
-
-int32_t prefetch_priority(int32_t queue_position) {
-  return queue_position <= 0 ? kUrgent : queue_position <= 4 ? kHigh : queue_position <= 16 ? kNormal : kLow;
-}
 
 bool Gsa::has_codec() const {
   return options_.representation == GsaRepresentation::hash || options_.representation == GsaRepresentation::mean_hash;
@@ -36,15 +27,6 @@ Status Gsa::attach(const ModelShape& shape, const MethodLimits& limits, Device& 
     FOVEA_ASSIGN(mass_, device.allocate(sizeof(float) * kMassRows * shape.kv_heads * blocks, "gsa attention mass"));
   }
   if (recency) order_.resize(blocks);
-  row_request_.resize(limits.max_rows);
-  stepped_.reserve(limits.max_rows);
-  return reserve_scored();
-}
-
-// With overlap: as many as units_ has.
-Status Gsa::reserve_scored() {
-  if (!options_.overlap || scored_.bytes() >= units_.bytes()) return {};
-  FOVEA_ASSIGN(scored_, device_->allocate(units_.bytes(), "gsa block lists"));
   return {};
 }
 
@@ -89,32 +71,13 @@ void Gsa::on_kv_written(const KvWritten& written, Ops& ops, Stream& stream) {
   ops.block_summaries(p, stream);
 }
 
-Gsa::Request& Gsa::state_of(SequenceId sequence) {
-  std::unique_ptr<Request>& r = requests_[sequence];
-  if (!r) r = std::make_unique<Request>(Request{sequence, ChosenLists(keeps_lists() ? shape_.num_layers : 0, groups_), {}, 0});
-  return *r;
-}
-
 void Gsa::request_finish(SequenceId sequence) {
-  const auto it = requests_.find(sequence);
-  if (it == requests_.end()) return;
-  std::erase(stepped_, it->second.get());
-  requests_.erase(it);
+  GsaFamily::request_finish(sequence);
+  recency_.erase(sequence);
 }
 
 Status Gsa::step_begin(const StepRows& step) {
-  stepped_.clear();
-  FOVEA_TRY(begin_lists(step));
-  FOVEA_TRY(reserve_scored());
-  for (int32_t r = 0; r < step.rows; ++r) {
-    row_request_[r] = step.row_len[r] == 0 ? nullptr : &state_of(step.row_sequence[r]);
-    Request* const request = row_request_[r];
-    if (!request) continue;
-    if (keeps_lists()) request->lists.reserve(k_.host()[r]);
-    if (!stepped_.empty() && stepped_.back() == request) continue;
-    request->queue_position = static_cast<int32_t>(stepped_.size());
-    stepped_.push_back(request);
-  }
+  FOVEA_TRY(GsaFamily::step_begin(step));
   if (options_.representation == GsaRepresentation::recency) choose_by_recency(step);
   return {};
 }
@@ -125,25 +88,15 @@ void Gsa::choose_by_recency(const StepRows& step) {
     int32_t* units = units_.as<int32_t>() + int64_t{r} * capacity_;
     int32_t& count = counts_.as<int32_t>()[r];
     count = 0;
-    if (!row_request_[r]) continue;
-    count = row_request_[r]->recency.choose(blocks_of(step.row_len[r]), k_.host()[r], options_.init_window_sz,
-                                            options_.local_window_sz, order_.data(), units);
+    if (step.row_len[r] == 0) continue;
+    count = recency_[step.row_sequence[r]].choose(blocks_of(step.row_len[r]), k_.host()[r], options_.init_window_sz,
+                                                  options_.local_window_sz, order_.data(), units);
   }
-}
-
-Status Gsa::select(const SelectInputs& in, Ops& ops, Stream& stream, Selection* out) {
-  const bool recency = options_.representation == GsaRepresentation::recency;
-  int32_t* scored = options_.overlap && !recency ? scored_.as<int32_t>() : units_.as<int32_t>();
-  if (!recency) score(in, scored, ops, stream);
-  if (scored != units_.as<int32_t>()) read_by_earlier_scores(in);
-  if (keeps_lists()) keep_lists(in, scored);
-
-  *out = selection(in.step->rows);
-  return {};
 }
 
 // What each row's own query would read.
 void Gsa::score(const SelectInputs& in, int32_t* units, Ops& ops, Stream& stream) {
+  if (options_.representation == GsaRepresentation::recency) return;  // step_begin() has chosen
   if (options_.representation == GsaRepresentation::oracle) return select_by_mass(in, units, ops, stream);
   if (options_.representation == GsaRepresentation::hash) return select_by_codes(in, units, ops, stream);
   SummarySelectParams p{query_choice(in, units)};
@@ -183,47 +136,6 @@ void Gsa::select_by_mass(const SelectInputs& in, int32_t* units, Ops& ops, Strea
   }
 }
 
-// With overlap, a row reads what the row before it chose: the one above it in this step, else the last of the step before; the
-// first of a request reads what it chose itself.
-void Gsa::read_by_earlier_scores(const SelectInputs& in) {
-  const StepRows& step = *in.step;
-  for (int32_t r = 0; r < step.rows; ++r) {
-    const Request* request = row_request_[r];
-    if (!request) continue;
-    const int32_t blocks = blocks_of(step.row_len[r]);
-    const bool above = r > 0 && row_request_[r - 1] == request;
-    const int32_t chosen_of = above ? blocks_of(step.row_len[r - 1]) : request->lists.blocks(in.layer.value);
-    const bool own = chosen_of == 0 || chosen_of > blocks;  // nothing was chosen, or the request was rolled back
-    for (int32_t g = 0; g < groups_; ++g) {
-      const int64_t cell = int64_t{r} * groups_ + g, cell_above = cell - groups_;
-      std::span<const int32_t> from(scored_.as<int32_t>() + cell * capacity_, std::min(k_.host()[r], blocks));
-      if (!own && above) {
-        const int32_t count = std::min(k_.host()[r - 1], chosen_of);
-        from = {scored_.as<int32_t>() + cell_above * capacity_, static_cast<size_t>(count)};
-      }
-      if (!own && !above) from = request->lists.list(in.layer.value, g);
-      // As many blocks as this row's own scores would keep: counts_ holds.
-      const int32_t count = carry_over(from.data(), static_cast<int32_t>(from.size()), blocks, k_.host()[r],
-                                       options_.local_window_sz, units_.as<int32_t>() + cell * capacity_);
-      FOVEA_CHECK(count == counts_.as<int32_t>()[cell]);
-    }
-  }
-}
-
-// The lists of each request's last row, for the next step or for prefetch.
-void Gsa::keep_lists(const SelectInputs& in, const int32_t* units) {
-  const StepRows& step = *in.step;
-  for (int32_t r = 0; r < step.rows; ++r) {
-    Request* request = row_request_[r];
-    if (!request || (r + 1 < step.rows && row_request_[r + 1] == request)) continue;
-    request->lists.set_blocks(in.layer.value, blocks_of(step.row_len[r]));
-    for (int32_t g = 0; g < groups_; ++g) {
-      const int64_t cell = int64_t{r} * groups_ + g;
-      request->lists.store(in.layer.value, g, units + cell * capacity_, counts_.as<int32_t>()[cell]);
-    }
-  }
-}
-
 int64_t Gsa::summary_bytes(int64_t row_len) const {
   const int64_t blocks = blocks_of(row_len) * int64_t{shape_.kv_heads};
   switch (options_.representation) {
@@ -241,23 +153,6 @@ int64_t Gsa::summary_bytes(int64_t row_len) const {
       return 0;
   }
   return 0;
-}
-
-void Gsa::take_wants(std::vector<Want>* wants) {
-  if (!options_.prefetch || !limits_.wants) return;
-  const int32_t ahead = options_.overlap ? 1 : options_.prefetch_ahead;
-  for (const Request* request : stepped_) {
-    const ChosenLists& lists = request->lists;
-    const int32_t priority = options_.overlap ? prefetch_priority(request->queue_position) : kLow;
-    for (int32_t layer = 0; layer < lists.layers() && ahead > 0; ++layer) {
-      if (lists.blocks(layer) == 0) continue;  // it reads everything, or what another layer chose
-      for (int32_t h = 0; h < shape_.kv_heads; ++h) {
-        for (int32_t block : lists.list(layer, groups_ == 1 ? 0 : h))
-          wants->push_back({request->id, LayerIdx{layer}, KvHeadIdx{h}, block, priority, ahead});
-      }
-    }
-  }
-  stepped_.clear();
 }
 
 }  // namespace fovea

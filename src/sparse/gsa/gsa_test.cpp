@@ -108,6 +108,8 @@ class World {
     return out;
   }
 
+  void set_budget(int32_t row, int32_t tokens) { budgets_[row] = tokens; }
+
   // What the row's own query keeps, by the operations themselves, head by head.
   List own_choice(int32_t row, int32_t head) {
     const int32_t k = static_cast<int32_t>(method_.estimate_blocks(lens_[row], budgets_[row]));
@@ -316,60 +318,63 @@ TEST(Gsa, ARequestThatBeginsAgainOrIsRolledBackHasNoState) {
   EXPECT_EQ(World::listed(s, 0, 0), w.own_choice(0, 0)) << "chosen of more blocks than there are";
 }
 
-std::vector<Want> wants_of(World& w) {
+std::vector<Want> wants_of(World& w, int32_t layer) {
   std::vector<Want> wants;
-  w.method().take_wants(&wants);
+  w.method().take_wants(LayerIdx{layer}, &wants);
   return wants;
 }
 
 TEST(Gsa, WithOverlapItWantsWhatTheNextStepReads) {
-  GsaOptions o = options_of(GsaRepresentation::hash, 48);
+  GsaOptions o = options_of(GsaRepresentation::mean, 48);
   o.overlap = true;
   World w(o);
-  w.step({{1, 170}, {0, 180}, {0, 181}}, {0, 2});
-  std::set<std::tuple<uint64_t, int32_t, int32_t, int32_t>> want, got;
+  w.begin({{1, 170}, {0, 180}, {0, 181}});
   for (int32_t layer : {0, 2}) {
+    w.select(layer);
+    std::set<std::tuple<uint64_t, int32_t, int32_t, int32_t>> want, got;
     for (int32_t h = 0; h < 2; ++h) {
       for (int32_t b : w.own_choice(0, h)) want.insert({2, layer, h, b});
       for (int32_t b : w.own_choice(2, h)) want.insert({1, layer, h, b});
     }
+    EXPECT_TRUE(wants_of(w, 1).empty()) << "of another layer";
+    w.select(layer);
+    for (const Want& x : wants_of(w, layer)) {
+      got.insert({x.sequence.value, x.layer.value, x.head.value, x.logical_block});
+      EXPECT_EQ(x.priority, x.sequence.value == 2 ? 0 : 1) << "the second in the queue is HIGH";
+      EXPECT_EQ(x.steps_ahead, 1);
+    }
+    EXPECT_EQ(got, want);
+    EXPECT_TRUE(wants_of(w, layer).empty()) << "told once";
   }
-  for (const Want& x : wants_of(w)) {
-    got.insert({x.sequence.value, x.layer.value, x.head.value, x.logical_block});
-    EXPECT_EQ(x.priority, x.sequence.value == 2 ? 0 : 1) << "the second in the queue is HIGH";
-    EXPECT_EQ(x.steps_ahead, 1);
-  }
-  EXPECT_EQ(got, want);
-  EXPECT_TRUE(wants_of(w).empty()) << "told once";
 }
 
-TEST(Gsa, WithoutOverlapItGuessesThatTheNextStepsReadTheSame) {
-  World w(options_of(GsaRepresentation::minmax, 48));
-  const Selection s = w.step({{0, 180}}, {1})[0];
-  const auto wants = wants_of(w);
-  ASSERT_EQ(wants.size(), 12u);
-  List first_head;
-  for (const Want& x : wants) {
+// Those that a budget of a quarter more would add.
+TEST(Gsa, ItGuessesThatTheNextBestAreReadSoon) {
+  World w(options_of(GsaRepresentation::hash, 64));
+  w.step({{1, 100}, {0, 180}}, {1});
+  List next;
+  for (const Want& x : wants_of(w, 1)) {
     EXPECT_EQ(x.layer.value, 1);
     EXPECT_EQ(x.priority, 3) << "LOW";
     EXPECT_EQ(x.steps_ahead, 2);
-    if (x.head.value == 0) first_head.push_back(x.logical_block);
+    if (x.sequence.value == 1 && x.head.value == 1) next.push_back(x.logical_block);
   }
-  EXPECT_EQ(first_head, World::listed(s, 0, 0));
+  List kept = w.own_choice(1, 1);
+  w.set_budget(1, 80);
+  List more = w.own_choice(1, 1), behind;
+  std::set_difference(more.begin(), more.end(), kept.begin(), kept.end(), std::back_inserter(behind));
+  EXPECT_EQ(next, behind);
+  EXPECT_EQ(next.size(), 2u);
 }
 
-TEST(Gsa, WantsEndWithTheirRequestAndWithPrefetchOff) {
-  World w(options_of(GsaRepresentation::hash, 48));
-  w.step({{0, 180}, {1, 180}});
-  w.method().request_finish(SequenceId{2});
-  for (const Want& x : wants_of(w)) EXPECT_EQ(x.sequence.value, 1u);
+TEST(Gsa, PrefetchOffWantsNothingAndWithoutAheadNothingIsGuessed) {
   for (const bool off : {true, false}) {
     GsaOptions o = options_of(GsaRepresentation::hash, 48);
     o.prefetch = !off;
     o.prefetch_ahead = off ? 2 : 0;
     World none(o);
     none.step({{0, 180}});
-    EXPECT_TRUE(wants_of(none).empty());
+    EXPECT_TRUE(wants_of(none, 0).empty());
   }
 }
 
@@ -377,7 +382,7 @@ TEST(Gsa, WantsThatNobodyTakesAreNotKept) {
   World w(options_of(GsaRepresentation::hash, 48), false);
   const Selection s = w.step({{0, 180}})[0];
   EXPECT_EQ(World::listed(s, 0, 0), w.own_choice(0, 0)) << "the choice is the same";
-  EXPECT_TRUE(wants_of(w).empty());
+  EXPECT_TRUE(wants_of(w, 0).empty());
 }
 
 TEST(Gsa, PrioritiesFollowTheQueue) {

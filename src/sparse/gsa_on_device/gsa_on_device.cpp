@@ -4,8 +4,11 @@ namespace fovea {
 
 Status GsaOnDevice::attach(const ModelShape& shape, const MethodLimits& limits, Device& device, StepMemory& staging) {
   FOVEA_TRY(attach_lists(shape, limits, device, staging, options_.share_heads ? 1 : shape.kv_heads));
-  if (options_.representation != GsaRepresentation::hash || options_.overlap)
-    return Status::invalid_argument("gsa_on_device: representation and overlap are options of gsa");
+  if (options_.representation != GsaRepresentation::hash)
+    return Status::invalid_argument("gsa_on_device: representation is an option of gsa");
+  if (options_.overlap && !limits.host)
+    return Status::unsupported("gsa_on_device: overlap keeps its lists in host memory, and device " + std::string(device.kind()) +
+                               " chooses in its own");
   return codec_.place("gsa_on_device", options_, shape, device);
 }
 
@@ -16,12 +19,6 @@ bool GsaOnDevice::codes_view(std::byte* plane, CodesView* out) const {
 
 void GsaOnDevice::on_kv_written(const KvWritten& written, Ops& ops, Stream& stream) {
   if (written.planes[0]) encode_written(written, codec_.codec(), shape_, ops, stream);
-}
-
-Status GsaOnDevice::select(const SelectInputs& in, Ops& ops, Stream& stream, Selection* out) {
-  select_by_codes(in, units_.as<int32_t>(), ops, stream);
-  *out = selection(in.step->rows);
-  return {};
 }
 
 }  // namespace fovea

@@ -20,10 +20,11 @@ class GsaOnDevice final : public GsaFamily {
   std::vector<PlaneSpec> planes() const override { return {codes_plane(options_, shape_)}; }
   bool codes_view(std::byte* plane, CodesView* out) const override;
   void on_kv_written(const KvWritten& written, Ops& ops, Stream& stream) override;
-  Status step_begin(const StepRows& step) override { return begin_lists(step); }
   uint64_t graph_key() const override { return uint64_t{units_version_} << 32 | static_cast<uint32_t>(capacity_); }
-  Status select(const SelectInputs& in, Ops& ops, Stream& stream, Selection* out) override;
   int64_t summary_bytes(int64_t row_len) const override { return row_len * shape_.kv_heads * options_.hash_bits / 8; }
+
+ private:
+  void score(const SelectInputs& in, int32_t* units, Ops& ops, Stream& stream) override { select_by_codes(in, units, ops, stream); }
 };
 
 }  // namespace fovea

@@ -117,10 +117,18 @@ void HashSelect::keep(const Pass& pass, int64_t task) {
   int32_t* units = p.units + at * p.capacity;
   const BlockWindows w = pass.windows(row);
   p.counts[at] = w.count;
+  if (p.next_counts) p.next_counts[at] = 0;
   w.fill(units);
   if (w.by_score() == 0) return;
-  const uint16_t* distances = distances_.data() + (static_cast<int64_t>(row) * p.kv_heads + list) * distance_stride_ + w.init;
+  uint16_t* distances = distances_.data() + (static_cast<int64_t>(row) * p.kv_heads + list) * distance_stride_ + w.init;
   hash_topk(distances, w.end() - w.init, w.by_score(), p.codes.codec.bits, w.init, units + w.init);
+  if (!p.next_counts) return;
+  const int32_t next = std::min(p.k[pass.first + row] / 4, w.end() - w.init - w.by_score());
+  p.next_counts[at] = next;
+  if (next == 0) return;
+  const int32_t farthest = p.codes.codec.bits + 1;  // those that are kept come last now
+  for (int32_t i = 0; i < w.by_score(); ++i) distances[units[w.init + i] - w.init] = static_cast<uint16_t>(farthest);
+  hash_topk(distances, w.end() - w.init, next, farthest, w.init, p.next_units + at * p.next_capacity);
 }
 
 void HashSelect::run(const HashSelectParams& p, ThreadPool& pool) {
@@ -133,6 +141,7 @@ void HashSelect::run(const HashSelectParams& p, ThreadPool& pool) {
     for (int row = 0; row < pass.rows; ++row) {
       FOVEA_CHECK(p.row_len[first + row] >= 0 && pass.windows(row).blocks <= blocks_);
       FOVEA_CHECK(p.k[first + row] >= 1 && p.k[first + row] <= p.capacity);
+      FOVEA_CHECK(!p.next_counts || p.k[first + row] / 4 <= p.next_capacity);
       if (!pass.scores(row)) continue;
       any = true;
       pass.longest = std::max(pass.longest, pass.windows(row).blocks);

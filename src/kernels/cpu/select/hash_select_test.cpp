@@ -104,22 +104,28 @@ struct Case {
     for (int r = 0; r < shape.rows; r += 2) ks[r] = std::max(1, k - r);  // k differs by row
     p.k = ks.data();
     p.capacity = k;
+    p.next_capacity = k / 4;
   }
 
   struct Lists {
-    std::vector<int32_t> units, counts;
+    std::vector<int32_t> units, counts, next, next_counts;
     bool operator==(const Lists&) const = default;
   };
   template <typename Run>
   Lists run(const Run& fn) {
     const int lists = shape.rows * (shape.share ? 1 : shape.kv_heads);
-    Lists out{std::vector<int32_t>(static_cast<size_t>(lists) * p.capacity, -9), std::vector<int32_t>(lists, -9)};
+    Lists out{std::vector<int32_t>(static_cast<size_t>(lists) * p.capacity, -9), std::vector<int32_t>(lists, -9), {}, {}};
     p.units = out.units.data(), p.counts = out.counts.data();
+    if (with_next) {
+      out.next.assign(static_cast<size_t>(lists) * p.next_capacity, -9), out.next_counts.assign(lists, -9);
+      p.next_units = out.next.data(), p.next_counts = out.next_counts.data();
+    }
     fn(p);
     return out;
   }
 
   static constexpr int seqs = 2;
+  bool with_next = true;
   Shape shape;
   HashRotation rotation;
   std::vector<int32_t> row_len, row_seq, slots, ks;
@@ -156,6 +162,8 @@ TEST(CpuHashSelect, EqualsTheReferenceOnHostileShapes) {
           const auto threaded = s.run([&](const HashSelectParams& p) { select.run(p, three); });
           ASSERT_EQ(got.counts, want.counts);
           ASSERT_EQ(got.units, want.units) << "shape " << seed << " k " << k << " init " << init << " local " << local;
+          ASSERT_EQ(got.next_counts, want.next_counts);
+          ASSERT_EQ(got.next, want.next) << "shape " << seed << " k " << k << " init " << init << " local " << local;
           ASSERT_TRUE(threaded == want);
         }
       }

@@ -1,4 +1,4 @@
-#include "sparse/gsa/carry_over.h"
+#include "sparse/gsa_family/carry_over.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,4 +1,4 @@
-#include "sparse/gsa/chosen_lists.h"
+#include "sparse/gsa_family/chosen_lists.h"
 
 #include "base/check.h"
 
