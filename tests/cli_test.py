@@ -256,8 +256,36 @@ class Cli(unittest.TestCase):
         r = fovea("inspect", "--model", MODEL, "--json")
         self.assertEqual(json.loads(r.stdout)["kv_bytes_per_token"], 3072)
         self.assertRegex(fovea("--version").stdout, r"fovea \d+\.\d+\.\d+")
-        for command in ("run", "eval", "bench", "trace", "inspect"):
+        for command in ("run", "eval", "bench", "trace", "inspect", "store"):
             self.assertEqual(fovea(command, "--help").returncode, 0)
+
+    def test_a_store_is_listed_and_checked(self):
+        store = self.tmp / "store"
+        (store / "slabs/34").mkdir(parents=True)
+        (store / "FORMAT").write_text("fovea-kv 1\n")
+        slab = store / "slabs/34/0000000000001234.slab"
+        shutil.copy(ROOT / "tests/data/store" / slab.name, slab)
+        documents = json.loads(fovea("store", "ls", "--kv-store", store, "--json").stdout)
+        self.assertEqual([(d["tokens"], d["blocks"], d["has_beginning"]) for d in documents], [(21, 2, False)])
+        self.assertIn("21", fovea("store", "ls", "--kv-store", store).stdout)
+        stat = json.loads(fovea("store", "stat", "--kv-store", store, "--json").stdout)
+        self.assertEqual([p["name"] for p in stat["parts"]], ["codes.64.7", "kv"])
+        clean = fovea("store", "verify", "--kv-store", store)
+        self.assertEqual((clean.returncode, clean.stdout.splitlines()[-1][:6]), (0, "clean:"))
+        bytes_ = bytearray(slab.read_bytes())
+        bytes_[20000] ^= 1
+        slab.write_bytes(bytes_)
+        bad = fovea("store", "verify", "--kv-store", store)
+        self.assertEqual((bad.returncode, bad.stdout.splitlines()[-1][:8]), (1, "damaged:"))
+        self.assertIn(slab.name, bad.stdout)
+        bad = fovea("store", "verify", "--kv-store", store, "--json")
+        self.assertEqual((bad.returncode, json.loads(bad.stdout)["clean"]), (1, False))
+        gc = json.loads(fovea("store", "gc", "--kv-store", store, "--kv-store-size", "1K", "--json").stdout)
+        self.assertEqual((gc["removed_slabs"], gc["left_bytes"]), (1, 0))
+        for command in ("ls", "stat", "verify", "gc"):
+            self.refused("store", command, "--kv-store", self.tmp / "no-store", names=["no-store"])
+            self.refused("store", command, names=["--kv-store"])
+        self.refused("store", names=["subcommand"])
 
     def test_bad_flags(self):
         self.refused("run", "--model", MODEL, names=["--file", "--prompt"])

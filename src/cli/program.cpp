@@ -14,7 +14,8 @@ int run_program(int argc, char** argv) {
       "  fovea eval    --model DIR --set SET.jsonl --decode-method dense,gsa_on_device --budget-tokens 512\n"
       "  fovea bench   decode --model DIR --dummy-weights --depths 2048,32768\n"
       "  fovea trace   --model DIR --set SET.jsonl --out demo\n"
-      "  fovea inspect --model DIR",
+      "  fovea inspect --model DIR\n"
+      "  fovea store   ls --kv-store DIR",
       "fovea"};
   app.set_version_flag("--version", std::string("fovea ") + FOVEA_VERSION);
   app.require_subcommand(1);
@@ -26,7 +27,8 @@ int run_program(int argc, char** argv) {
                               {"eval", add_eval(app)},
                               {"bench", add_bench(app)},
                               {"trace", add_trace(app)},
-                              {"inspect", add_inspect(app)}};
+                              {"inspect", add_inspect(app)},
+                              {"store", add_store(app)}};
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& e) {

@@ -182,6 +182,10 @@ std::vector<std::string> StoreDirectory::bad() const {
   return names;
 }
 
+void StoreDirectory::remove_bad() const {
+  for (const std::string& name : bad()) fs_->unlink(dir_ + "/bad/" + name);
+}
+
 StoreDirectory::Usage StoreDirectory::read_usage() const {
   const auto bytes = read_small_file(*fs_, dir_ + "/usage");
   return bytes.ok() ? parse_usage(*bytes) : Usage();

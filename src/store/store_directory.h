@@ -36,6 +36,7 @@ class StoreDirectory {
   void set_aside(uint64_t number) const;
   // Slabs in bad/.
   std::vector<std::string> bad() const;
+  void remove_bad() const;
 
   // When each slab was last used (unix seconds), by number. Its loss costs the order of removal, nothing else.
   using Usage = std::unordered_map<uint64_t, uint64_t>;

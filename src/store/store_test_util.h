@@ -51,11 +51,12 @@ inline std::vector<StoreKey> chain(uint64_t seed, size_t n) {
 // The bytes of an extent follow from its identity.
 inline std::vector<std::byte> bytes_of(const StoreKey& key, const PartSpec& part, uint32_t unit) {
   uint64_t state = std::hash<StoreKey>()(key) ^ std::hash<std::string>()(part.name) ^ (uint64_t{unit} << 32);
-  std::vector<std::byte> out(part.unit_bytes);
-  for (std::byte& b : out) {
+  std::vector<std::byte> out(part.unit_bytes + 8);
+  for (size_t at = 0; at < part.unit_bytes; at += 8) {
     state = state * 6364136223846793005u + 1442695040888963407u;
-    b = static_cast<std::byte>(state >> 56);
+    std::memcpy(&out[at], &state, 8);
   }
+  out.resize(part.unit_bytes);
   return out;
 }
 
