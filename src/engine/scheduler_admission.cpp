@@ -46,8 +46,10 @@ void Scheduler::schedule_swap_ins() {
   }
 }
 
+// It comes back only with rows of its own in this step, and a prefill has no fewer than the rest of its tile.
 bool Scheduler::try_swap_in(Sequence& s, int64_t available) {
-  if (blocks_.swap_in_blocks(s.id, 1) > available) return false;
+  const int64_t least = least_rows(s);
+  if (budget_left() < least || blocks_.swap_in_blocks(s.id, least) > available) return false;
   FOVEA_CHECK(blocks_.swap_in(s.id, &plan_.cache_ops).ok());
   std::erase(swapped_, &s);
   s.state = Sequence::State::running;
@@ -125,8 +127,7 @@ bool Scheduler::try_admit(Sequence& s) {
     // A hit reaches no further than prefill would: what follows goes through the decode method. Whoever samples has a row.
     const int64_t most = std::min(s.samples() ? s.size() - 1 : s.size(), s.prefill_until);
     const std::span<const int32_t> tokens(s.tokens);
-    s.computed = s.prefilled =
-        blocks_.match_prefix(s.id, tokens.first(static_cast<size_t>(most)), s.methods.prefill_alignment());
+    s.computed = s.prefilled = blocks_.match_prefix(s.id, tokens.first(static_cast<size_t>(most)), s.methods.prefill_alignment());
   }
   if (blocks_.blocks_needed(s.id, s.size() - s.computed) > spare_blocks()) {
     blocks_.free(s.id);

@@ -12,6 +12,7 @@ struct SoakConfig {
   int arrivals = 300;
   bool sparse = true;
   bool hold = true;
+  bool tiles = false;  // half of the prompts have a sparse prefill
   double abort_share = 0.04;
   bool may_fail = false;
 };
@@ -78,11 +79,12 @@ class Soak {
     if (!held_.empty() && chance(0.6)) {
       ask_held(&spec);
     } else {
+      if (c_.tiles && chance(0.5)) spec.tile = 2 * kBlockSize;
       if (!prompts_.empty() && chance(0.5)) repeat_prompt(&spec);
       prompts_.push_back(spec.prompt);
     }
     const auto n = chance(0.3) ? static_cast<int32_t>(1 + pick(3)) : 1;
-    spec.hold = c_.hold && n == 1 && chance(0.1);
+    spec.hold = c_.hold && n == 1 && chance(c_.tiles ? 0.3 : 0.1);
     if (spec.hold && chance(0.5)) spec.max_new_tokens = 0;
 
     const SequenceId first = w_.add(spec, n);
@@ -99,7 +101,7 @@ class Soak {
     if (chance(0.4)) spec->fork_tokens = 1 + static_cast<int64_t>(pick(static_cast<size_t>(computed)));
     const int64_t forked = spec->fork_tokens < 0 ? computed : spec->fork_tokens;
     const int64_t room = int64_t{c_.world.num_blocks} * kBlockSize - forked;
-    spec->prompt.resize(std::min<size_t>(spec->prompt.size(), 1 + pick(12)));
+    spec->prompt.resize(std::min<size_t>(spec->prompt.size(), 1 + pick(c_.tiles ? 120 : 12)));
     if (room > static_cast<int64_t>(spec->prompt.size()) + spec->max_new_tokens) return;
     spec->prompt.resize(1);
     spec->max_new_tokens = 1;
@@ -169,6 +171,18 @@ TEST(SchedulerSoak, DecodesInTurnWithinACap) {
     Soak(c).run(&met);
   }
   EXPECT_GT(met.swapped, 10);
+}
+
+// Sparse prefills, and questions of many tiles on documents that were answered.
+TEST(SchedulerSoak, TiledDocumentsWithAnswers) {
+  Met met;
+  for (uint32_t seed = 51; seed <= 54 && !HasFailure(); ++seed) {
+    SoakConfig c = soak_config(seed, 20, 10, 90, 400);
+    c.tiles = c.may_fail = true;
+    Soak(c).run(&met);
+  }
+  EXPECT_GT(met.swapped, 10);
+  EXPECT_LT(met.failed, met.finished / 4);
 }
 
 TEST(SchedulerSoak, ThousandArrivals) {

@@ -91,10 +91,11 @@ struct Spec : SequenceSpec {
   int32_t tile = 0;  // of its sparse prefill; 0: dense
 
   void choose_methods() {
-    static const FakeMethod sparse_method(1), tiles_of_4(4), tiles_of_5(5), tiles_of_8(8);
+    static const FakeMethod sparse_method(1);
+    static std::map<int32_t, FakeMethod> of_tiles;
     methods.decode = sparse ? &sparse_method : nullptr;
     methods.decode_route = sparse ? kSparse : Route{};
-    methods.prefill = tile == 4 ? &tiles_of_4 : tile == 5 ? &tiles_of_5 : tile == 8 ? &tiles_of_8 : nullptr;
+    methods.prefill = tile > 0 ? &of_tiles.try_emplace(tile, tile).first->second : nullptr;
     methods.prefill_route = tile > 0 ? kTiled : Route{};
     methods.min_context = min_context;
     methods.block_size = kBlockSize;
@@ -241,10 +242,9 @@ class World {
                          static_cast<int32_t>(alone.tokens.size()) - forked <= c.sparse_extend_max_tokens;
     e.extend_from = extends ? forked : static_cast<int64_t>(alone.tokens.size());
     const auto prompt = static_cast<int64_t>(alone.tokens.size());
-    if (e.tile > 0 && !extends && forked > 0 && expected_[*spec.fork_of].prefilled >= forked) {
-      alone.forget_from(static_cast<size_t>(forked / e.tile * e.tile));
-    }
-    e.prefilled = extends ? forked : prompt;
+    const int64_t prefilled = forked > 0 ? std::min<int64_t>(expected_[*spec.fork_of].prefilled, forked) : 0;
+    if (e.tile > 0 && !extends && prefilled == forked) alone.forget_from(static_cast<size_t>(forked / e.tile * e.tile));
+    e.prefilled = extends || prefilled < forked ? prefilled : prompt;
     const auto first = static_cast<int64_t>(alone.numbers.size());
     while (alone.numbers.size() < alone.tokens.size()) {
       const auto p = static_cast<int64_t>(alone.numbers.size());

@@ -161,6 +161,33 @@ TEST(SchedulerTiles, PreemptionKeepsWhatDecodeWrote) {
   w.expect_empty();
 }
 
+// A long question on an answered document cannot be prefilled again, so it is swapped out between two of its tiles. It comes
+// back once a tile of it fits: the rows that others leave, and the free blocks, may be enough for one row and not for that.
+TEST(SchedulerTiles, AQuestionComesBackWithRoomForATile) {
+  constexpr int32_t kLongTile = 8 * kBlockSize;
+  int64_t swapped = 0;
+  for (uint32_t seed = 1; seed <= 120; ++seed) {
+    World::Config c = config(kLongTile + 6, 8, 100 + static_cast<int32_t>(seed % 30), 400);
+    c.seed = seed;
+    World w(c);
+    Spec document = w.prompt(8, 3);
+    document.tile = kLongTile;
+    document.hold = true;
+    const SequenceId held = w.add(document);
+    w.run();
+    for (int i = 0; i < 3; ++i) {
+      w.add(w.prompt(1 + static_cast<int32_t>(w.random()() % 100), 80), 3);
+      w.add(question(w, held, 300, 3, false));
+    }
+    w.run();
+    swapped += w.scheduler().stats().preempted_swap;
+    w.scheduler().release(held);
+    w.expect_empty();
+    if (::testing::Test::HasFailure()) FAIL() << "seed " << seed;
+  }
+  EXPECT_GT(swapped, 10);
+}
+
 TEST(SchedulerTiles, ManyAtRandom) {
   for (uint32_t seed = 1; seed <= 20; ++seed) {
     World::Config c = config(20 + static_cast<int32_t>(seed) * 3, 6, 60);
