@@ -45,6 +45,10 @@ struct EngineStats {
   int64_t slots_used = 0;       // of them written: the rest is internal fragmentation
   int64_t swapped_bytes = 0;
   int64_t preemptions = 0;
+  int64_t loaded_tokens = 0;  // of prompts, that a store had
+  int64_t loaded_bytes = 0;
+  double load_s = 0;          // of all loads, one after the other
+  int64_t stored_blocks = 0;  // that were given to it, or that it had
 };
 
 // What one row of one layer read. Called inside the step: copy what you keep.

@@ -1,6 +1,7 @@
 // Options of an engine. Names are those of vLLM's and llama.cpp's flags, so that users know them.
 #pragma once
 
+#include <fovea/store.h>
 #include <fovea/types.h>
 
 #include <cstdint>
@@ -105,6 +106,7 @@ struct EngineOptions {
   int32_t sparse_extend_max_tokens = 256;  // a question up to this long goes through the decode method
   int64_t max_step_kv_blocks = 0;          // most KV blocks that a step's decode rows read together; 0: no limit
   bool enable_prefix_caching = true;
+  StoreOptions kv_store;             // where cached blocks outlive the pool and the process; no dir: nowhere
   bool dummy_weights = false;        // random weights of config.json's shape (benchmarks)
   uint64_t seed = 0;                 // of dummy weights and of unseeded sampling
   std::string chat_template_kwargs;  // a JSON object of template variables for every prompt: {"enable_thinking": false}

@@ -50,6 +50,9 @@ const char* finish_reason_name(FinishReason reason);
 struct RequestStats {
   int64_t prompt_tokens = 0;  // the parent's included
   int64_t cached_tokens = 0;  // of them found in the prefix cache or a parent
+  int64_t loaded_tokens = 0;  // of them, behind those, read from a store; the rest was computed
+  int64_t loaded_bytes = 0;   // that were read for them and verified
+  double load_s = 0;          // from its first read to its last
   int64_t output_tokens = 0;
   int64_t preemptions = 0;
   int64_t rows_by_method = 0;      // question and answer rows through the decode method

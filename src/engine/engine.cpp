@@ -3,6 +3,7 @@
 #include "base/cores.h"
 #include "engine/sampler.h"
 #include "model/cache_key.h"
+#include "store/file_store.h"
 
 #include <ctime>
 #include <utility>
@@ -52,7 +53,19 @@ Status EngineImpl::init() {
   s.max_num_seqs = options_.max_num_seqs;
   s.sparse_extend_max_tokens = options_.sparse_extend_max_tokens;
   s.max_step_kv_blocks = options_.max_step_kv_blocks;
-  scheduler_ = std::make_unique<Scheduler>(s, *blocks_);
+  FOVEA_TRY(open_store());
+  scheduler_ = std::make_unique<Scheduler>(s, *blocks_, store_.get());
+  return {};
+}
+
+Status EngineImpl::open_store() {
+  const StoreOptions& o = options_.kv_store;
+  std::shared_ptr<BlockStore> store = std::move(parts_.store);
+  if (!store && !o.dir.empty()) {
+    FOVEA_ASSIGN(store, FileStore::open({.options = o, .prefer_direct = runner_->reads_past_the_page_cache()}));
+  }
+  if (!store) return {};
+  FOVEA_ASSIGN(store_, KvStore::create(std::move(store), runner_->make_column_io(), *blocks_, o.readonly));
   return {};
 }
 
@@ -177,6 +190,10 @@ EngineStats EngineImpl::stats() const {
   s.slots_used = usage.used_slots;
   s.swapped_bytes = int64_t{runner_->swap_slots() - blocks_->num_swap_free()} * s.block_bytes;
   s.preemptions = scheduler_->stats().preempted_recompute + scheduler_->stats().preempted_swap;
+  s.loaded_tokens = scheduler_->stats().loaded_tokens;
+  s.loaded_bytes = loaded_bytes_;
+  s.load_s = load_s_;
+  s.stored_blocks = store_ ? store_->stored_blocks() : 0;
   return s;
 }
 

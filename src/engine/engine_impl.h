@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "engine/kv_store.h"
 #include "engine/live_answer.h"
 #include "engine/loaded_model.h"
 #include "engine/scheduler.h"
@@ -23,7 +24,10 @@ namespace fovea {
 // Refuses impossible options, naming flag and value.
 Status check_options(const EngineOptions& options);
 
-using EngineParts = RunnerParts;
+// What an engine is made of beside its options; null: by the options.
+struct EngineParts : RunnerParts {
+  std::shared_ptr<BlockStore> store;
+};
 
 class EngineImpl final : public Engine {
  public:
@@ -80,12 +84,17 @@ class EngineImpl final : public Engine {
   Status check_request(const Request& request) const;
   Method* method_of(int32_t index) const { return runner_->methods()[static_cast<size_t>(index)].method.get(); }
 
+  Status open_store();
+
   // A step.
   void take_inbox(std::vector<Output>* outputs);
+  void end_loads();
+  void wait_for_io();
   void report(const StepPlan& plan, std::vector<Output>* outputs);
   Launched launch(const StepPlan& plan);
   void note_scheduled(const StepPlan& plan);
-  void note_first_scheduled(LiveAnswer& a, int64_t cached_tokens);
+  void note_first_scheduled(LiveAnswer& a, int64_t cached_tokens, int64_t loaded_tokens);
+  void note_prefill(const StepPlan& plan, double seconds);
   void add_to_input(const ScheduledRows& rows);
   bool may_run_ahead(const StepPlan& plan) const;
   void commit_unread(const StepPlan& plan);
@@ -117,6 +126,7 @@ class EngineImpl final : public Engine {
   std::unique_ptr<Runner> runner_;
   std::unique_ptr<BlockManager> blocks_;
   std::map<std::string, std::unique_ptr<BlockHasher>> hashers_;  // by lineage; none without prefix caching
+  std::unique_ptr<KvStore> store_;                               // null: none
   std::unique_ptr<Scheduler> scheduler_;
 
   // Owned by the stepping thread.
@@ -127,6 +137,8 @@ class EngineImpl final : public Engine {
   std::vector<Sampled> sampled_;
   uint64_t next_sequence_ = 1;
   int64_t steps_ = 0;
+  int64_t loaded_bytes_ = 0;
+  double load_s_ = 0;
   std::function<void(RequestId, int32_t, std::span<const float>)> tap_;
 
   mutable std::mutex step_mutex_;  // held while a step runs: stats() sees what lies between two

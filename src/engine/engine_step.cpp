@@ -12,7 +12,9 @@ namespace fovea {
 // the step that it launches. On the CPU, and where the next step depends on the tokens themselves, the same call reads them.
 Result<bool> EngineImpl::step(std::vector<Output>* outputs) {
   std::lock_guard<std::mutex> stepping(step_mutex_);
+  const double begun_s = clock_.now_s();
   take_inbox(outputs);
+  if (store_) end_loads();
   const StepPlan& plan = scheduler_->schedule();
   report(plan, outputs);
   const Launched launched = launch(plan);
@@ -28,7 +30,10 @@ Result<bool> EngineImpl::step(std::vector<Output>* outputs) {
     commit_unread(plan);
   } else if (!plan.empty()) {
     finish_step(outputs);
+    if (store_) note_prefill(plan, clock_.now_s() - begun_s);
   }
+  if (store_) store_->put_published();
+  if (plan.waits_for_io && outputs->empty()) wait_for_io();
   steps_ += !plan.empty();
   return !plan.empty() || !scheduler_->idle() || !outputs->empty();
 }
@@ -36,7 +41,12 @@ Result<bool> EngineImpl::step(std::vector<Output>* outputs) {
 // ---- launching ----
 
 Launched EngineImpl::launch(const StepPlan& plan) {
-  if (plan.empty()) return {};
+  if (plan.empty() && !plan.waits_for_io) return {};
+  if (plan.empty()) {
+    Status moved = runner_->move(plan.cache_ops);
+    if (moved.ok()) return {};
+    return {Launched::End::failed, std::move(moved), /*moves_failed=*/true};
+  }
   note_scheduled(plan);
   input_.moves = plan.cache_ops;
   input_.rows.clear();
@@ -70,7 +80,7 @@ void EngineImpl::add_to_input(const ScheduledRows& rows) {
 void EngineImpl::note_scheduled(const StepPlan& plan) {
   for (const ScheduledRows& rows : plan.rows) {
     LiveAnswer& a = *find(rows.seq);
-    if (a.first_scheduled_s < 0) note_first_scheduled(a, scheduler_->cached_tokens(rows.seq));
+    if (a.first_scheduled_s < 0) note_first_scheduled(a, scheduler_->cached_tokens(rows.seq), scheduler_->loaded_tokens(rows.seq));
   }
   std::lock_guard<std::mutex> lock(mutex_);
   for (const ScheduledRows& rows : plan.rows) {
@@ -78,10 +88,42 @@ void EngineImpl::note_scheduled(const StepPlan& plan) {
   }
 }
 
-void EngineImpl::note_first_scheduled(LiveAnswer& a, int64_t cached_tokens) {
+void EngineImpl::note_first_scheduled(LiveAnswer& a, int64_t cached_tokens, int64_t loaded_tokens) {
   a.first_scheduled_s = clock_.now_s();
   a.stats.queue_s = a.first_scheduled_s - a.submitted_s;
   a.stats.cached_tokens = cached_tokens;
+  a.stats.loaded_tokens = loaded_tokens;
+}
+
+// ---- loads ----
+
+void EngineImpl::end_loads() {
+  for (const uint64_t load : store_->loads()) {
+    if (!scheduler_->wants_load(load)) store_->cancel(load);
+  }
+  for (const EndedLoad& load : store_->poll()) {
+    scheduler_->loaded(load.id, load.tokens);
+    loaded_bytes_ += load.bytes;
+    load_s_ += load.seconds;
+    LiveAnswer* a = find(load.seq);
+    if (!a) continue;
+    a->stats.loaded_bytes += load.bytes;
+    a->stats.load_s += load.seconds;
+  }
+}
+
+// Nothing can run until something was read or written.
+void EngineImpl::wait_for_io() {
+  if (store_->loads().empty() && store_->give_up_waiting()) return;  // what it pinned is free
+  store_->wait();
+}
+
+// A step of prompts alone tells what computing costs.
+void EngineImpl::note_prefill(const StepPlan& plan, double seconds) {
+  for (const ScheduledRows& rows : plan.rows) {
+    if (rows.phase != Phase::prefill) return;
+  }
+  store_->note_prefill(plan.num_tokens, seconds);
 }
 
 // ---- running ahead by one step ----
@@ -171,12 +213,13 @@ void EngineImpl::report(const StepPlan& plan, std::vector<Output>* outputs) {
   for (SequenceId id : plan.preempted) {
     if (LiveAnswer* a = find(id)) ++a->stats.preemptions;
   }
-  for (SequenceId id : plan.complete) {
-    LiveAnswer* a = find(id);
+  for (const FoundPrompt& found : plan.complete) {
+    LiveAnswer* a = find(found.seq);
     if (!a) continue;
-    note_first_scheduled(*a, a->prompt_tokens);
-    end_answer(id, FinishReason::length, {}, outputs);
+    note_first_scheduled(*a, a->prompt_tokens - found.loaded_tokens, found.loaded_tokens);
+    end_answer(found.seq, FinishReason::length, {}, outputs);
   }
+  for (const PlannedLoad& load : plan.loads) store_->begin(load);
 }
 
 void EngineImpl::add_reads(const StepResult& result) {

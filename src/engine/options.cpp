@@ -31,6 +31,10 @@ Status check_options(const EngineOptions& o) {
   if (o.threads < 0 || o.threads > 1024) return bad("--threads", std::to_string(o.threads), "from 1 to 1024 (0: all cores)");
   if (o.sparse_min_context < 0) return bad("--sparse-min-context", std::to_string(o.sparse_min_context), ">= 0");
   if (o.max_step_kv_blocks < 0) return bad("--max-step-kv-blocks", std::to_string(o.max_step_kv_blocks), ">= 0");
+  if (!o.kv_store.dir.empty() && o.kv_store.size_bytes < 1)
+    return bad("--kv-store-size", std::to_string(o.kv_store.size_bytes), ">= 1");
+  if (!o.kv_store.dir.empty() && !o.enable_prefix_caching)
+    return Status::invalid_argument("--kv-store " + o.kv_store.dir + ": it keeps cached blocks; --no-prefix-caching keeps none");
   if (o.sparse_extend_max_tokens < 0) return bad("--sparse-extend-max-tokens", std::to_string(o.sparse_extend_max_tokens), ">= 0");
   return {};
 }

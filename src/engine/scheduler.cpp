@@ -17,7 +17,8 @@ std::string name_of(SequenceId seq) { return "sequence " + std::to_string(seq.va
 
 }  // namespace
 
-Scheduler::Scheduler(const SchedulerConfig& config, BlockManager& blocks) : config_(config), blocks_(blocks) {
+Scheduler::Scheduler(const SchedulerConfig& config, BlockManager& blocks, ChainSource* below)
+    : config_(config), blocks_(blocks), below_(below) {
   FOVEA_CHECK(config_.max_num_batched_tokens >= 1 && config_.max_num_seqs >= 1);
   // Every decoding sequence has a row in every step.
   config_.max_num_seqs = std::min(config_.max_num_seqs, config_.max_num_batched_tokens);
@@ -143,9 +144,11 @@ void Scheduler::remove_answer(SequenceId seq) {
   Sequence* s = find(seq);
   if (s == nullptr) return;
   if (s->state == Sequence::State::held) return release_now(seq);
-  if (s->answers.size() == 1) return drop(*s);
+  const bool last = s->answers.size() == 1;
+  if (last && s->state != Sequence::State::loading) return drop(*s);
   std::erase(s->answers, seq);
   by_id_.erase(seq);
+  if (last) return;  // its blocks are being written: loaded() drops them
   if (s->id != seq) return;
   // The other answers still want the prompt: the record goes on under the next one's id.
   auto node = sequences_.extract(seq);
@@ -172,6 +175,7 @@ void Scheduler::drop(Sequence& s) {
   if (s.state != Sequence::State::waiting) blocks_.free(s.id);
   if (s.state == Sequence::State::running) std::erase(running_, &s);
   if (s.state == Sequence::State::swapped) std::erase(swapped_, &s);
+  if (s.state == Sequence::State::loading) std::erase(loading_, &s);
   if (s.state == Sequence::State::held) {
     for (const auto& [id, other] : sequences_) {
       if (other->parent == &s) other->parent = nullptr;
@@ -239,11 +243,17 @@ const StepPlan& Scheduler::schedule() {
   plan_.failed.clear();
   plan_.num_tokens = 0;
   turn_before_ = decode_turn_;
+  plan_.loads.clear();
+  plan_.waits_for_io = false;
+  complete_loaded();
   while (!idle()) {
     const size_t complete = plan_.complete.size();
     schedule_pass();
     if (!runs_.empty()) break;
-    if (plan_.complete.size() == complete) fail_one();
+    if (plan_.complete.size() > complete) continue;
+    plan_.waits_for_io = !loading_.empty() || blocks_.num_pinned() > 0;
+    if (plan_.waits_for_io) break;
+    fail_one();
   }
   cut_where_routes_change();
   in_flight_ = !plan_.rows.empty();
@@ -395,6 +405,7 @@ void Scheduler::insert_by_arrival(Sequence& s, std::vector<Sequence*>& list) {
 std::span<const int32_t> Scheduler::tokens(SequenceId seq) const { return get(seq).tokens; }
 int64_t Scheduler::prompt_tokens(SequenceId seq) const { return get(seq).prompt_size; }
 int64_t Scheduler::cached_tokens(SequenceId seq) const { return get(seq).cached; }
+int64_t Scheduler::loaded_tokens(SequenceId seq) const { return get(seq).loaded; }
 
 bool Scheduler::keeps(SequenceId seq) const {
   const Sequence* s = find(seq);

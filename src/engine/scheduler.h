@@ -9,10 +9,14 @@
 // are prefilled again later) or, once a row of it was computed as prefill would not, by swapping its blocks out. A request that
 // cannot go on at all fails with resource_exhausted.
 //
+// A prompt that goes on in a store is loaded: its sequence has blocks and waits, in the state `loading`, until the engine says how
+// much has come. It is not preempted meanwhile, and an abort takes its blocks only then.
+//
 // Use: add() any time; then per step schedule(), carry out the plan (cache_ops first), commit(); or, where it could not be
 // carried out, fail_step() or retry_step(). abort() and release() any time, also between schedule() and commit().
 #pragma once
 
+#include "engine/chain_source.h"
 #include "engine/route.h"
 #include "kv/block_key.h"
 #include "kv/block_manager.h"
@@ -69,13 +73,29 @@ struct ScheduledRows {
   std::span<const SequenceId> sample_for;
 };
 
+// Blocks to be filled from a store, once the plan's cache_ops are carried out; then loaded() is told.
+struct PlannedLoad {
+  uint64_t id = 0;
+  SequenceId seq;               // its name now
+  StoredChain chain;            // the engine unpins it
+  std::vector<BlockId> blocks;  // [chain.keys]
+};
+
+// A prompt that samples nothing and was found whole.
+struct FoundPrompt {
+  SequenceId seq;
+  int64_t loaded_tokens = 0;
+};
+
 struct StepPlan {
   std::vector<ScheduledRows> rows;                    // decodes first, then extensions, then prefills as scheduled
   std::vector<CacheOp> cache_ops;                     // carry out in order, before the forward pass
   std::vector<SequenceId> preempted;                  // for counters and logs
-  std::vector<SequenceId> complete;                   // prompts that sample nothing and were found whole: over without a row
+  std::vector<FoundPrompt> complete;                  // over without a row
+  std::vector<PlannedLoad> loads;                     // to be begun
   std::vector<std::pair<SequenceId, Status>> failed;  // gone: every answer of a request is named
   int32_t num_tokens = 0;                             // rows in all
+  bool waits_for_io = false;                          // no rows: what there is waits for loads, or for blocks that are being stored
   bool empty() const { return rows.empty(); }
 };
 
@@ -90,12 +110,14 @@ struct SchedulerStats {
   int64_t preempted_swap = 0;
   int64_t swapped_in = 0;
   int64_t prefix_hit_tokens = 0;
+  int64_t loaded_tokens = 0;
   int64_t prompt_tokens = 0;  // admitted, hits and forked tokens included
 };
 
 class Scheduler {
  public:
-  Scheduler(const SchedulerConfig& config, BlockManager& blocks);
+  // `below`: where prompts may go on; null: nowhere. Outlives the scheduler.
+  Scheduler(const SchedulerConfig& config, BlockManager& blocks, ChainSource* below = nullptr);
   ~Scheduler();
 
   // invalid_argument: ids, prompt or n are wrong; not_found: fork_of is not held; resource_exhausted: one
@@ -107,8 +129,8 @@ class Scheduler {
   // be held.
   void release(SequenceId seq);
 
-  // The next step; valid until the next call. A plan without rows leaves the scheduler idle: whatever there
-  // was failed. It is not committed, and its cache_ops matter to no one.
+  // The next step; valid until the next call. A plan without rows is not committed. It leaves the scheduler idle, whatever
+  // there was is over, and its cache_ops matter to no one; or it waits_for_io, and they are carried out.
   const StepPlan& schedule();
   // Takes over what the step computed. `sampled`: one entry for each id of every row's sample_for, in any
   // order; an answer that was aborted meanwhile may be left out. Returns the sequences that finished, valid
@@ -120,14 +142,20 @@ class Scheduler {
   std::span<const SequenceId> fail_step(bool moves_failed);
   // In place of commit(): only its cache_ops were carried out. No row is taken; the next schedule() plans the same ones again.
   void retry_step();
+  // Of a load: its first `tokens` lie in the pool now, verified: all of the chain, or whole blocks. What is missing is computed.
+  // Not between schedule() and commit().
+  void loaded(uint64_t load, int64_t tokens);
+  // Whether anyone still waits for it; if not, it may be cancelled, and loaded() is told all the same.
+  bool wants_load(uint64_t load) const;
   // The last token of seq, committed as kUnreadToken, is known now. Before the next commit(); seq may meanwhile be
   // scheduled on, preempted or gone (no-op). An answer that turns out to end with this token is then aborted.
   void resolve(SequenceId seq, int32_t token);
 
-  bool idle() const { return running_.empty() && waiting_count_ == 0 && swapped_.empty(); }
+  bool idle() const { return running_.empty() && waiting_count_ == 0 && swapped_.empty() && loading_.empty(); }
   std::span<const int32_t> tokens(SequenceId seq) const;  // prompt (of a fork: parent's first) and generated
   int64_t prompt_tokens(SequenceId seq) const;
   int64_t cached_tokens(SequenceId seq) const;  // of its prompt: a fork's or a prefix hit's, at first admission
+  int64_t loaded_tokens(SequenceId seq) const;  // behind them: likewise
   bool is_held(SequenceId seq) const;
   bool keeps(SequenceId seq) const;  // it is held, or will be once it finishes
   // Where an answer stands.
@@ -181,6 +209,9 @@ class Scheduler {
   bool try_swap_in(Sequence& s, int64_t available);
   bool try_admit(Sequence& s);
   void begin(Sequence& s, int32_t most);
+  void complete(Sequence& s);
+  void complete_loaded();
+  bool begin_load(Sequence& s);
   bool is_question(const Sequence& s, int64_t context) const;
   int64_t fork_point(const Sequence& s) const;
   static void insert_by_arrival(Sequence& s, std::vector<Sequence*>& list);
@@ -201,12 +232,14 @@ class Scheduler {
 
   SchedulerConfig config_;
   BlockManager& blocks_;
+  ChainSource* below_;
   std::unordered_map<SequenceId, std::unique_ptr<Sequence>> sequences_;  // by carrier id
   std::unordered_map<SequenceId, Sequence*> by_id_;                      // every live answer
   std::map<std::string, Queue> waiting_;                                 // only keys that have one waiting
   std::string last_key_;                                                 // served last, round robin
   std::vector<Sequence*> running_;                                       // by arrival
   std::vector<Sequence*> swapped_;                                       // by arrival
+  std::vector<Sequence*> loading_;                                       // as they began
   std::vector<KeyShare> shares_;
   int32_t waiting_count_ = 0;
   uint64_t next_arrival_ = 0;

@@ -17,9 +17,11 @@ constexpr int32_t kNoLimit = std::numeric_limits<int32_t>::max();
 // Blocks that nobody at work will soon want: what prompts in progress still need is theirs, and each running
 // sequence may open a block.
 int64_t Scheduler::spare_blocks() const {
-  int64_t spare = blocks_.num_free() - static_cast<int64_t>(running_.size());
-  for (const Sequence* s : running_) {
-    if (s->phase() != Phase::decode) spare -= blocks_.blocks_needed(s->id, s->size() - blocks_.num_tokens(s->id));
+  int64_t spare = blocks_.num_free() - static_cast<int64_t>(running_.size() + loading_.size());
+  for (const auto* list : {&running_, &loading_}) {
+    for (const Sequence* s : *list) {
+      if (s->phase() != Phase::decode) spare -= blocks_.blocks_needed(s->id, s->size() - blocks_.num_tokens(s->id));
+    }
   }
   return spare;
 }
@@ -28,6 +30,7 @@ int64_t Scheduler::spare_blocks() const {
 bool Scheduler::has_place(const Sequence& s) const {
   size_t n = s.answers.size();
   for (const Sequence* r : running_) n += r->answers.size();
+  for (const Sequence* l : loading_) n += l->answers.size();
   return n <= static_cast<size_t>(config_.max_num_seqs);
 }
 
@@ -38,7 +41,7 @@ void Scheduler::schedule_swap_ins() {
     if (!has_place(s)) return;
     if (!try_swap_in(s, spare_blocks())) break;
   }
-  if (!running_.empty() || swapped_.empty()) return;
+  if (!running_.empty() || !loading_.empty() || swapped_.empty()) return;
   // Nothing runs and the oldest does not fit: whichever does.
   blocks_.swap_out_leftovers(&plan_.cache_ops);
   for (size_t i = 0; i < swapped_.size(); ++i) {
@@ -69,7 +72,7 @@ void Scheduler::schedule_waiting(int32_t share) {
     if (!try_admit(*s)) break;  // nobody overtakes it, or a large request would never start
     begin(*s, share - used_share(s->queue_key));
   }
-  if (!running_.empty()) return;
+  if (!running_.empty() || !loading_.empty()) return;
   // Nothing runs and the first in turn does not fit: whichever does.
   for (const auto& [key, queue] : waiting_) {
     for (const auto& entry : queue) {
@@ -81,13 +84,15 @@ void Scheduler::schedule_waiting(int32_t share) {
   }
 }
 
-// The first rows of s, up to `most`; or its end, where all of it was found in the cache and nothing is sampled.
+// The first rows of s, up to `most`; or what comes in their place.
 void Scheduler::begin(Sequence& s, int32_t most) {
-  if (s.computed < s.size()) {
-    schedule_rows(s, most);
-    return;
-  }
-  plan_.complete.push_back(s.id);
+  if (s.computed == s.size()) return complete(s);
+  if (!begin_load(s)) schedule_rows(s, most);
+}
+
+// All of it was found, and nothing is sampled.
+void Scheduler::complete(Sequence& s) {
+  plan_.complete.push_back({s.id, s.loaded});
   hold_or_drop(s);
 }
 
@@ -120,14 +125,14 @@ bool Scheduler::try_admit(Sequence& s) {
   if (!running_.empty() && spare <= s.blocked_at) return false;  // no better than last time: save the hashing
   if (const int64_t forked = fork_point(s); forked > 0) {
     blocks_.fork(s.parent->id, s.id, forked, s.capacity());
+    s.may_load = false;
     s.computed = forked;
     s.prefilled = std::min(s.parent->prefilled, forked);
   } else {
     blocks_.create_sequence(s.id, s.hasher, s.capacity());
-    // A hit reaches no further than prefill would: what follows goes through the decode method. Whoever samples has a row.
-    const int64_t most = std::min(s.samples() ? s.size() - 1 : s.size(), s.prefill_until);
-    const std::span<const int32_t> tokens(s.tokens);
-    s.computed = s.prefilled = blocks_.match_prefix(s.id, tokens.first(static_cast<size_t>(most)), s.methods.prefill_alignment());
+    const auto findable = std::span<const int32_t>(s.tokens).first(static_cast<size_t>(s.findable()));
+    s.computed = s.prefilled = blocks_.match_prefix(s.id, findable, s.methods.prefill_alignment());
+    s.may_load = true;
   }
   if (blocks_.blocks_needed(s.id, s.size() - s.computed) > spare_blocks()) {
     blocks_.free(s.id);
@@ -135,6 +140,7 @@ bool Scheduler::try_admit(Sequence& s) {
     s.blocked_at = spare;
     return false;
   }
+  s.counts_load = !s.admitted_before;
   if (!s.admitted_before) {
     s.admitted_before = true;
     s.cached = s.computed;

@@ -3,6 +3,7 @@
 
 #include "engine/scheduler.h"
 
+#include <algorithm>
 #include <limits>
 #include <string>
 #include <vector>
@@ -11,7 +12,7 @@ namespace fovea {
 
 // Until its prompt is computed, one record carries all answers of a request; then each answer has its own.
 struct Scheduler::Sequence {
-  enum class State : uint8_t { waiting, running, swapped, held };
+  enum class State : uint8_t { waiting, loading, running, swapped, held };
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
   SequenceId id;                    // its name in the block manager; one of `answers`
@@ -34,6 +35,9 @@ struct Scheduler::Sequence {
 
   bool admitted_before = false;
   int64_t cached = 0;            // of the prompt, at first admission
+  int64_t loaded = 0;            // behind them, likewise
+  bool may_load = false;         // it began with what was found of it in the pool; what follows may lie below
+  bool counts_load = false;      // at first admission
   int64_t computed = 0;          // tokens whose KV is in the cache
   int64_t prefilled = 0;         // leading tokens computed by prefill: whole tiles of these may be published
   int64_t prefill_until = 0;     // positions below go through prefill; grows with recomputation
@@ -46,6 +50,9 @@ struct Scheduler::Sequence {
   bool awaiting_token = false;  // within commit()
 
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
+  // Tokens that may be found instead of computed: no further than prefill would go (what follows goes through the decode method),
+  // and whoever samples has a row.
+  int64_t findable() const { return std::min(samples() ? size() - 1 : size(), prefill_until); }
   bool samples() const { return max_new_tokens > 0; }
   int64_t capacity() const { return prompt_size + max_new_tokens; }
   int64_t tile_begin(int64_t position) const { return position / methods.prefill_alignment() * methods.prefill_alignment(); }

@@ -15,16 +15,17 @@ struct SoakConfig {
   bool tiles = false;  // half of the prompts have a sparse prefill
   double abort_share = 0.04;
   bool may_fail = false;
+  uint32_t slow = 0;
 };
 
 // What a run met, summed over seeds: each test checks that it met what it is for.
 struct Met {
-  int64_t recomputed = 0, swapped = 0, hits = 0, finished = 0, failed = 0;
+  int64_t recomputed = 0, swapped = 0, hits = 0, loaded = 0, finished = 0, failed = 0;
 };
 
 class Soak {
  public:
-  explicit Soak(const SoakConfig& c) : c_(c), w_(c.world) {}
+  explicit Soak(const SoakConfig& c) : c_(c), w_(c.world) { w_.slow = c.slow; }
 
   void run(Met* met) {
     for (int i = 0; i < c_.arrivals && !::testing::Test::HasFailure(); ++i) {
@@ -46,6 +47,7 @@ class Soak {
     met->recomputed += stats.preempted_recompute;
     met->swapped += stats.preempted_swap;
     met->hits += stats.prefix_hit_tokens;
+    met->loaded += stats.loaded_tokens;
     met->finished += static_cast<int64_t>(w_.finished.size());
     met->failed += static_cast<int64_t>(w_.failed.size());
   }
@@ -181,6 +183,24 @@ TEST(SchedulerSoak, TiledDocumentsWithAnswers) {
     c.tiles = c.may_fail = true;
     Soak(c).run(&met);
   }
+  EXPECT_GT(met.swapped, 10);
+  EXPECT_LT(met.failed, met.finished / 4);
+}
+
+// What the pool had to forget comes back from a store, quickly, slowly, in part; other worlds begin with what it has.
+TEST(SchedulerSoak, ChainsThatGoOnInAStore) {
+  Met met;
+  FakeStore store;
+  for (uint32_t seed = 51; seed <= 60 && !HasFailure(); ++seed) {
+    SoakConfig c = soak_config(seed, 24, 6, 24, 40);
+    c.world.store = &store;
+    c.world.bad_blocks = seed % 3 * 10;
+    c.slow = seed % 4 * 30;
+    c.may_fail = true;
+    Soak(c).run(&met);
+  }
+  EXPECT_GT(met.loaded, 300);
+  EXPECT_GT(met.recomputed, 10);
   EXPECT_GT(met.swapped, 10);
   EXPECT_LT(met.failed, met.finished / 4);
 }

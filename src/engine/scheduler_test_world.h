@@ -111,6 +111,34 @@ struct Expected {
   Alone end;                    // its state when it finished: what a fork of it starts from
 };
 
+// A store below the pool: the numbers of every block that was published, by key.
+class FakeStore final : public ChainSource {
+ public:
+  StoredChain find(BlockHasher& hasher, const BlockKey* parent, std::span<const int32_t> tokens, int64_t alignment) override {
+    StoredChain chain;
+    const auto next = [&](size_t n) {
+      const BlockKey key = hasher.key(chain.keys.empty() ? parent : &chain.keys.back(), tokens.subspan(chain.tokens, n));
+      if (!stored.contains(key)) return false;
+      chain.keys.push_back(key);
+      chain.tokens += static_cast<int64_t>(n);
+      return true;
+    };
+    while (chain.tokens + kBlockSize <= static_cast<int64_t>(tokens.size()) && next(kBlockSize)) {
+    }
+    if (alignment > 1) {
+      chain.tokens = chain.tokens / alignment * alignment;
+      chain.keys.resize(static_cast<size_t>(chain.tokens / kBlockSize));
+      return chain;
+    }
+    const size_t left = tokens.size() - static_cast<size_t>(chain.tokens);
+    for (size_t n = std::min<size_t>(kBlockSize - 1, left); n > 0 && !next(n); --n) {
+    }
+    return chain;
+  }
+
+  std::map<BlockKey, std::vector<uint64_t>> stored;
+};
+
 class World {
  public:
   struct Config {
@@ -119,6 +147,8 @@ class World {
     int32_t swap_slots = 64;
     bool hasher = true;
     uint32_t seed = 1;
+    FakeStore* store = nullptr;  // outlives the world
+    uint32_t bad_blocks = 0;     // of 100 loaded ones
   };
 
   explicit World(const Config& config)
@@ -126,9 +156,11 @@ class World {
         hasher_(context("dense")),
         sparse_hasher_(context("sparse")),
         blocks_({config.num_blocks, kBlockSize, config.swap_slots}),
-        scheduler_(std::make_unique<Scheduler>(config.scheduler, blocks_)),
+        scheduler_(std::make_unique<Scheduler>(config.scheduler, blocks_, config.store)),
         memory_(static_cast<size_t>(config.num_blocks) * kBlockSize),
-        swap_(static_cast<size_t>(config.swap_slots) * kBlockSize) {}
+        swap_(static_cast<size_t>(config.swap_slots) * kBlockSize) {
+    if (config.store) blocks_.note_published(&published_);
+  }
 
   // Adds a request of n answers; returns its first id (the others follow it).
   SequenceId add(Spec spec, int32_t n = 1) {
@@ -152,17 +184,22 @@ class World {
 
   // One step; false when there was nothing to run.
   bool step() {
+    if (config_.store) do_io();
     const StepPlan& plan = scheduler_->schedule();
     ++steps;
     check_plan(plan);
     carry_out(plan.cache_ops);
     for (SequenceId id : plan.preempted) ++preempted[id];
-    for (SequenceId id : plan.complete) EXPECT_TRUE(finished.insert(id).second);
+    for (const FoundPrompt& found : plan.complete) EXPECT_TRUE(finished.insert(found.seq).second);
     for (const auto& [id, status] : plan.failed) {
       EXPECT_EQ(status.code(), StatusCode::resource_exhausted);
       failed[id] = status;
     }
-    if (plan.empty()) return false;
+    loads_.insert(loads_.end(), plan.loads.begin(), plan.loads.end());
+    if (plan.empty()) {
+      EXPECT_TRUE(!plan.waits_for_io || !loads_.empty() || blocks_.num_pinned() > 0);
+      return plan.waits_for_io;
+    }
     std::vector<Sampled> sampled;
     for (const ScheduledRows& rows : plan.rows) execute(rows, &sampled);
     if (in_flight) in_flight();
@@ -175,6 +212,7 @@ class World {
         EXPECT_EQ(answers[id], expected_[id].answer) << "sequence " << id.value;
       }
     }
+    take_published();
     const Status s = blocks_.check_consistency();
     EXPECT_TRUE(s.ok()) << s.message();
     return true;
@@ -195,6 +233,8 @@ class World {
 
   void expect_empty() {
     EXPECT_TRUE(scheduler_->idle());
+    EXPECT_TRUE(loads_.empty());
+    while (!stores_.empty()) store_one();
     EXPECT_EQ(blocks_.num_free(), blocks_.num_blocks());
     EXPECT_EQ(blocks_.num_swap_free(), config_.swap_slots);
   }
@@ -212,6 +252,7 @@ class World {
   std::set<SequenceId> finished, aborted;
   std::function<void()> in_flight;  // called between schedule() and commit()
   bool drop_aborted_samples = false;
+  uint32_t slow = 0;  // of 100 steps: those in which nothing is loaded or stored
   int64_t steps = 0;
   int64_t extend_rows = 0;
   StepPlan last_plan;
@@ -222,6 +263,43 @@ class World {
     c.block_size = kBlockSize;
     c.lineage = lineage;
     return c;
+  }
+
+  // What was published is stored as it lay then; its blocks stay pinned for a while.
+  void take_published() {
+    for (const PublishedRun& run : published_) {
+      for (BlockId b : run.blocks) blocks_.pin(b);
+      stores_.push_back(run);
+    }
+    published_.clear();
+  }
+
+  void store_one() {
+    const PublishedRun run = stores_.front();
+    stores_.erase(stores_.begin());
+    for (size_t i = 0; i < run.keys.size(); ++i) {
+      const auto at = memory_.begin() + int64_t{run.blocks[i].value} * kBlockSize;
+      const int64_t n = i + 1 == run.keys.size() ? run.last_tokens : kBlockSize;
+      const auto [it, added] = config_.store->stored.try_emplace(run.keys[i], at, at + n);
+      EXPECT_TRUE(added || std::equal(at, at + n, it->second.begin())) << "two contents under one key";
+      blocks_.unpin(run.blocks[i]);
+    }
+  }
+
+  void do_io() {
+    if (random_() % 100 < slow) return;
+    if (!stores_.empty()) store_one();
+    if (loads_.empty()) return;
+    const PlannedLoad load = loads_.front();
+    loads_.erase(loads_.begin());
+    int64_t tokens = 0;
+    for (size_t i = 0; i < load.blocks.size() && tokens < load.chain.tokens; ++i) {
+      if (!scheduler_->wants_load(load.id) || random_() % 100 < config_.bad_blocks) break;
+      const std::vector<uint64_t>& numbers = config_.store->stored.at(load.chain.keys[i]);
+      std::copy(numbers.begin(), numbers.end(), memory_.begin() + int64_t{load.blocks[i].value} * kBlockSize);
+      tokens += static_cast<int64_t>(numbers.size());
+    }
+    scheduler_->loaded(load.id, tokens);
   }
 
   Expected compute_alone(const Spec& spec, SequenceId id) {
@@ -324,6 +402,8 @@ class World {
   std::vector<uint64_t> memory_, swap_;
   std::map<SequenceId, Expected> expected_;
   uint64_t next_id_ = 1;
+  std::vector<PublishedRun> published_, stores_;
+  std::vector<PlannedLoad> loads_;
 };
 
 inline World::Config config(int32_t batched, int32_t seqs, int32_t blocks, int32_t swap = 64) {

@@ -3,13 +3,18 @@
 #include "base/check.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 
 namespace fovea {
 
 BlockManager::BlockManager(const BlockManagerConfig& config)
-    : config_(config), pool_(config.num_blocks), index_(config.num_blocks), slot_refs_(static_cast<size_t>(config.swap_slots), 0) {
+    : config_(config),
+      pool_(config.num_blocks),
+      index_(config.num_blocks),
+      slot_refs_(static_cast<size_t>(config.swap_slots), 0),
+      pins_(static_cast<size_t>(config.num_blocks), 0) {
   FOVEA_CHECK(config.block_size > 0);
   free_slots_.reserve(static_cast<size_t>(config.swap_slots));
   for (int32_t slot = config.swap_slots - 1; slot >= 0; --slot) free_slots_.push_back(slot);  // lowest first
@@ -197,24 +202,48 @@ void BlockManager::truncate(SequenceId seq, int64_t n) {
   s.num_tokens = n;
 }
 
-void BlockManager::publish(SequenceId seq, std::span<const int32_t> tokens, int64_t prefilled, bool tail) {
+void BlockManager::publish(SequenceId seq, std::span<const int32_t> tokens, int64_t prefilled, bool tail, bool stored) {
   Blocks& s = find(seq);
   FOVEA_CHECK(!s.swapped && prefilled <= s.num_tokens && prefilled <= static_cast<int64_t>(tokens.size()));
   if (s.hasher == nullptr) return;
   const size_t block_size = static_cast<size_t>(config_.block_size);
   const auto full = static_cast<int32_t>(prefilled / config_.block_size);
-  for (; s.keyed_blocks < full; ++s.keyed_blocks) {
-    const auto i = static_cast<size_t>(s.keyed_blocks);
-    s.last_key = s.hasher->key(i > 0 ? &s.last_key : nullptr, tokens.subspan(i * block_size, block_size));
-    const BlockId block = s.table.block(s.keyed_blocks);
-    if (index_.key_of(block) == nullptr) index_.insert(s.last_key, block);
-  }
+  const auto insert = [&](int32_t i, size_t n) {  // block i of the sequence, which holds n tokens
+    const BlockKey* parent = i > 0 ? &s.last_key : nullptr;
+    const BlockKey key = s.hasher->key(parent, tokens.subspan(static_cast<size_t>(i) * block_size, n));
+    const BlockId block = s.table.block(i);
+    const bool first = index_.key_of(block) == nullptr && index_.insert(key, block);
+    if (first && noted_ != nullptr && !stored) note(parent, i, key, block, static_cast<int32_t>(n));
+    return key;
+  };
+  for (; s.keyed_blocks < full; ++s.keyed_blocks) s.last_key = insert(s.keyed_blocks, block_size);
   const auto rest = static_cast<size_t>(prefilled) - static_cast<size_t>(full) * block_size;
   if (!tail || rest == 0) return;
   FOVEA_CHECK(prefilled == s.num_tokens);
-  const BlockKey key =
-      s.hasher->key(full > 0 ? &s.last_key : nullptr, tokens.subspan(static_cast<size_t>(full) * block_size, rest));
-  if (index_.key_of(s.table.back()) == nullptr) index_.insert(key, s.table.back());
+  insert(full, rest);
+}
+
+void BlockManager::note(const BlockKey* parent, int64_t index, const BlockKey& key, BlockId block, int32_t tokens) {
+  const bool follows = !noted_->empty() && parent != nullptr && noted_->back().keys.back() == *parent;
+  if (!follows) noted_->push_back({parent != nullptr ? *parent : BlockKey{}, index, {}, {}, 0});
+  PublishedRun& run = noted_->back();
+  run.keys.push_back(key);
+  run.blocks.push_back(block);
+  run.last_tokens = tokens;
+}
+
+void BlockManager::pin(BlockId block) {
+  FOVEA_CHECK(index_.is_published(block));
+  pool_.ref(block);
+  ++pins_[static_cast<size_t>(block.value)];
+  ++num_pins_;
+}
+
+void BlockManager::unpin(BlockId block) {
+  FOVEA_CHECK(pins_[static_cast<size_t>(block.value)] > 0);
+  --pins_[static_cast<size_t>(block.value)];
+  --num_pins_;
+  release_block(block);
 }
 
 // ---- swapping ----
@@ -341,7 +370,7 @@ BlockManager::Usage BlockManager::usage() const {
 }
 
 Status BlockManager::check_consistency() const {
-  std::vector<int32_t> refs(static_cast<size_t>(config_.num_blocks), 0);
+  std::vector<int32_t> refs = pins_;
   std::vector<int32_t> slot_refs(slot_refs_.size(), 0);
   for (const auto& [id, s] : sequences_) {
     const std::string name = "sequence " + std::to_string(id.value);
@@ -358,7 +387,7 @@ Status BlockManager::check_consistency() const {
     const BlockId block{b};
     const std::string name = "block " + std::to_string(b);
     if (pool_.ref_count(block) != refs[b]) {
-      return Status::internal(name + ": " + std::to_string(pool_.ref_count(block)) + " references, tables hold " +
+      return Status::internal(name + ": " + std::to_string(pool_.ref_count(block)) + " references, tables and pins hold " +
                               std::to_string(refs[b]));
     }
     if (pool_.is_cached(block) && (refs[b] != 0 || !index_.is_published(block))) return Status::internal(name + ": cached");
@@ -370,6 +399,7 @@ Status BlockManager::check_consistency() const {
     }
     used += refs[b] > 0;
   }
+  if (std::accumulate(pins_.begin(), pins_.end(), 0) != num_pins_) return Status::internal("the count of pins is wrong");
   if (published != index_.size()) return Status::internal("the index counts blocks that are not there");
   if (used != pool_.num_used()) return Status::internal("the pool's count of used blocks is wrong");
   if (slot_refs != slot_refs_) return Status::internal("reference counts of swap slots");

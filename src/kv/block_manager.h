@@ -33,6 +33,15 @@ struct BlockManagerConfig {
   int32_t swap_slots = 0;   // columns that fit in the swap area
 };
 
+// Consecutive blocks of a sequence that were published together.
+struct PublishedRun {
+  BlockKey parent;          // key of the block before the first; all zero: the first block of a sequence
+  int64_t first_block = 0;  // its index in the sequence
+  std::vector<BlockKey> keys;
+  std::vector<BlockId> blocks;  // [keys]
+  int32_t last_tokens = 0;      // of the last block
+};
+
 class BlockManager {
  public:
   explicit BlockManager(const BlockManagerConfig& config);
@@ -65,7 +74,15 @@ class BlockManager {
   // Publishes the full blocks among the first `prefilled` tokens, all of which were computed in prefill of
   // the hasher's lineage (never by decode or a sparse extension). `tokens` are the sequence's, at least
   // `prefilled` of them. `tail`: these are all that the sequence has, and its partial last block is published too.
-  void publish(SequenceId seq, std::span<const int32_t> tokens, int64_t prefilled, bool tail = false);
+  // `stored`: they were loaded, and are not noted.
+  void publish(SequenceId seq, std::span<const int32_t> tokens, int64_t prefilled, bool tail = false, bool stored = false);
+  // From now on publish() notes here what others may want to store: what the pool holds under a key for the first time.
+  // Whoever reads it pins the blocks before the next call of any other function. Null: nowhere.
+  void note_published(std::vector<PublishedRun>* runs) { noted_ = runs; }
+  // One more, one fewer reference to a published block, by someone who reads its memory: it is neither written nor given away.
+  void pin(BlockId block);
+  void unpin(BlockId block);
+  int32_t num_pinned() const { return num_pins_; }  // pins, not blocks
 
   // ---- swapping ----
   // resource_exhausted (nothing changed) where the swap area has not enough slots.
@@ -84,6 +101,8 @@ class BlockManager {
   int64_t num_tokens(SequenceId seq) const { return find(seq).num_tokens; }  // slots given to it
   // block * block_size + offset of a token: an entry of a slot mapping.
   int64_t slot_of(SequenceId seq, int64_t position) const;
+  // Of the sequence's last block whose key is known; null: of none.
+  const BlockKey* last_key(SequenceId seq) const { return find(seq).keyed_blocks > 0 ? &find(seq).last_key : nullptr; }
   const BlockKey* key_of(BlockId block) const { return index_.key_of(block); }  // null: its content has no name
   int32_t block_size() const { return config_.block_size; }
   int32_t num_blocks() const { return config_.num_blocks; }
@@ -101,7 +120,7 @@ class BlockManager {
   };
   Usage usage() const;
 
-  // For tests: every reference count is the number of tables that hold the block or slot, nothing leaks,
+  // For tests: every reference count is the number of tables and pins that hold the block or slot, nothing leaks,
   // every published block is used or cached. Returns internal with what is wrong.
   Status check_consistency() const;
 
@@ -118,6 +137,7 @@ class BlockManager {
   Blocks& find(SequenceId seq);
   const Blocks& find(SequenceId seq) const;
   int64_t match_tail(Blocks& s, std::span<const int32_t> tokens);
+  void note(const BlockKey* parent, int64_t index, const BlockKey& key, BlockId block, int32_t tokens);
   BlockId allocate_block();           // one must be allocatable
   void release_block(BlockId block);  // cached where it is published, else free
   void release_slot(SwapSlot slot);
@@ -134,6 +154,9 @@ class BlockManager {
   std::vector<Blocks*> swapped_;     // the swapped ones; the map's nodes are stable
   std::vector<int32_t> free_slots_;  // stack
   std::vector<int32_t> slot_refs_;   // [swap_slots]
+  std::vector<int32_t> pins_;        // [num_blocks]
+  int32_t num_pins_ = 0;
+  std::vector<PublishedRun>* noted_ = nullptr;
 };
 
 }  // namespace fovea

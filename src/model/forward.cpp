@@ -58,6 +58,31 @@ void Summaries::update(KvWritten written, const KvCache& kv, Ops& ops, Stream& s
   }
 }
 
+const Summaries::Keeper* Summaries::keeper_of(PlaneIdx plane) const {
+  for (const Keeper& k : keepers_) {
+    if (std::find(k.planes.begin(), k.planes.end(), plane) != k.planes.end()) return &k;
+  }
+  return nullptr;
+}
+
+bool Summaries::can_rebuild(PlaneIdx plane, const Ops& ops) const {
+  const Keeper* k = keeper_of(plane);
+  IndexKeysView keys;
+  CodesView codes;
+  std::array<std::byte*, kPlanesMax> nowhere{};
+  if (k == nullptr || k->method->index_keys(nowhere.data(), &keys)) return false;
+  const bool coded = k->method->codes_view(nullptr, &codes);
+  return ops.supported().has_all({coded ? OpKind::encode_codes : OpKind::block_summaries});
+}
+
+void Summaries::rebuild(PlaneIdx plane, KvWritten written, const KvCache& kv, Ops& ops, Stream& stream) const {
+  const Keeper& k = *keeper_of(plane);
+  std::array<std::byte*, kPlanesMax> planes{};
+  for (size_t i = 0; i < k.planes.size(); ++i) planes[i] = k.planes[i] == plane ? kv.plane(plane, written.layer) : nullptr;
+  written.planes = planes.data();
+  k.method->on_kv_written(written, ops, stream);
+}
+
 void project(const float* x, int32_t rows, std::initializer_list<Product> products, Ops& ops, Stream& stream, bool full_precision) {
   std::array<LinearWeight, 3> weights;
   FOVEA_CHECK(products.size() <= weights.size());

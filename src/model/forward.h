@@ -81,6 +81,10 @@ class Summaries {
   // Everything else, once K and V lie in the cache.
   void update(const KvWriteParams& written, const KvCache& kv, LayerIdx layer, Ops& ops, Stream& stream) const;
   void update(KvWritten written, const KvCache& kv, Ops& ops, Stream& stream) const;
+  // A plane that was not loaded with its K and V: whether it follows from them (keys of an indexer do not), and making it so,
+  // with the bits that it had.
+  bool can_rebuild(PlaneIdx plane, const Ops& ops) const;
+  void rebuild(PlaneIdx plane, KvWritten written, const KvCache& kv, Ops& ops, Stream& stream) const;
 
  private:
   struct Keeper {
@@ -88,6 +92,8 @@ class Summaries {
     std::vector<PlaneIdx> planes;
     std::vector<uint8_t> mine;  // [planes]
   };
+  const Keeper* keeper_of(PlaneIdx plane) const;  // the first method that names it; null: none
+
   std::vector<Keeper> keepers_;
   std::vector<size_t> indexers_;  // of keepers_
   const Method* codes_ = nullptr;

@@ -311,6 +311,10 @@ Status Runner::make_step_buffers() {
   return {};
 }
 
+std::unique_ptr<ColumnIo> Runner::make_column_io() {
+  return std::make_unique<ColumnIo>(*kv_, summaries_, options_.max_num_batched_tokens, *device_, *stream_, *ops_);
+}
+
 std::string Runner::description() const {
   const std::string name = std::string(ops_->name()) + (ops_->numerics() == Numerics::bf16 ? " bf16" : " f32");
   if (!device_->is_host()) return name + ", " + device_->description();

@@ -14,6 +14,7 @@
 #include "kv/kv_cache.h"
 #include "model/forward.h"
 #include "runner/batch.h"
+#include "runner/column_io.h"
 #include "runner/graph_cache.h"
 #include "runner/read_counter.h"
 #include "runner/sample_batch.h"
@@ -59,6 +60,11 @@ class Runner {
   const KvCache& kv() const { return *kv_; }
   int32_t swap_slots() const { return swap_->num_slots(); }
   Device& device() { return *device_; }
+  // For blocks that go to a store and come from it. On a GPU, pinned memory is the cache of its files.
+  bool reads_past_the_page_cache() const { return !device_->is_host(); }
+  std::unique_ptr<ColumnIo> make_column_io();
+  // Carries out moves without a step; after an error they are worth nothing.
+  Status move(std::span<const CacheOp> moves) { return kv_->apply(moves, swap_.get(), *stream_); }
   void set_trace(std::function<void(const SelectionTrace&)> trace) { counter_->set_trace(std::move(trace)); }
   // Steps of prefill rows alone write random keys and values and compute nothing: for benchmarks.
   void simulate_prefill(bool on) { simulate_prefill_ = on; }

@@ -1,0 +1,124 @@
+#include "engine/kv_store.h"
+
+#include "base/check.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace fovea {
+namespace {
+
+constexpr size_t kKeysAtOnce = 64;  // hashed before the store is asked: a prompt that it has not costs little
+constexpr double kWaitS = 0.01;
+
+void average(double* mean, double value) { *mean = *mean == 0 ? value : 0.75 * *mean + 0.25 * value; }
+
+}  // namespace
+
+Result<std::unique_ptr<KvStore>> KvStore::create(std::shared_ptr<BlockStore> store, std::unique_ptr<ColumnIo> io,
+                                                 BlockManager& blocks, bool readonly) {
+  FOVEA_TRY(store->open_layout(io->layout()));
+  std::unique_ptr<KvStore> kv(new KvStore(std::move(store), std::move(io), blocks));
+  if (!readonly) blocks.note_published(&kv->published_);
+  return kv;
+}
+
+// ---- what lies in the store ----
+
+bool KvStore::usable(const Located& block, size_t tokens) const {
+  const uint32_t all = (1u << io_->layout().parts.size()) - 1;
+  return block.found() && block.tokens == tokens && (all & ~uint32_t{block.parts} & ~io_->rebuildable()) == 0;
+}
+
+// Appends the longest chain of full blocks; their number.
+size_t KvStore::find_blocks(BlockHasher& hasher, const BlockKey* parent, std::span<const int32_t> tokens, StoredChain* chain) {
+  const size_t bs = io_->layout().block_tokens, all = tokens.size() / bs;
+  while (chain->keys.size() < all) {
+    const size_t first = chain->keys.size(), n = std::min(kKeysAtOnce, all - first);
+    for (size_t i = first; i < first + n; ++i)
+      chain->keys.push_back(hasher.key(i > 0 ? &chain->keys[i - 1] : parent, tokens.subspan(i * bs, bs)));
+    chain->located.resize(first + n);
+    store_->locate(std::span<const BlockKey>(chain->keys).subspan(first), std::span<Located>(chain->located).subspan(first));
+    const auto end = std::find_if(chain->located.begin() + static_cast<int64_t>(first), chain->located.end(),
+                                  [&](const Located& l) { return !usable(l, bs); });
+    const auto good = static_cast<size_t>(end - chain->located.begin());
+    cut(chain, good);
+    if (good < first + n) break;
+  }
+  return chain->keys.size();
+}
+
+// Appends a partial block behind them: the longest that begins `tokens`.
+void KvStore::find_tail(BlockHasher& hasher, const BlockKey* parent, std::span<const int32_t> tokens, StoredChain* chain) {
+  for (size_t n = std::min<size_t>(tokens.size(), io_->layout().block_tokens - 1); n > 0; --n) {
+    const BlockKey key = hasher.key(parent, tokens.first(n));
+    Located block;
+    store_->locate({&key, 1}, {&block, 1});
+    if (usable(block, n)) {
+      chain->keys.push_back(key);
+      chain->located.push_back(block);
+      chain->tokens += static_cast<int64_t>(n);
+      return;
+    }
+    store_->unpin({&block, 1});
+  }
+}
+
+// Unpins all but the first blocks.
+void KvStore::cut(StoredChain* chain, size_t blocks) {
+  store_->unpin(std::span<const Located>(chain->located).subspan(blocks));
+  chain->located.resize(blocks);
+  chain->keys.resize(blocks);
+}
+
+StoredChain KvStore::find(BlockHasher& hasher, const BlockKey* parent, std::span<const int32_t> tokens, int64_t alignment) {
+  StoredChain chain;
+  if (static_cast<int64_t>(tokens.size()) < kLeastTokens) return chain;
+  const size_t bs = io_->layout().block_tokens;
+  const size_t full = find_blocks(hasher, parent, tokens, &chain);
+  if (alignment > 1) cut(&chain, full - full % (static_cast<size_t>(alignment) / bs));
+  chain.tokens = static_cast<int64_t>(chain.keys.size() * bs);
+  if (alignment == 1) find_tail(hasher, full > 0 ? &chain.keys.back() : parent, tokens.subspan(full * bs), &chain);
+  if (worth_loading(chain)) return chain;
+  cut(&chain, 0);
+  return {};
+}
+
+// Where nothing was measured yet: loaded.
+bool KvStore::worth_loading(const StoredChain& chain) const {
+  if (chain.tokens < kLeastTokens) return false;
+  if (load_bytes_per_s_ == 0 || prefill_tokens_per_s_ == 0) return true;
+  const double load_s =
+      static_cast<double>(chain.keys.size()) * static_cast<double>(io_->extents().block_bytes()) / load_bytes_per_s_;
+  return load_s < static_cast<double>(chain.tokens) / prefill_tokens_per_s_;
+}
+
+void KvStore::note_prefill(int64_t tokens, double seconds) {
+  if (tokens >= kLeastTokens && seconds > 0) average(&prefill_tokens_per_s_, static_cast<double>(tokens) / seconds);
+}
+
+// ---- I/O ----
+
+std::span<const EndedLoad> KvStore::poll() {
+  ended_.clear();
+  loader_.poll(&ended_);
+  writer_.poll();
+  for (const EndedLoad& load : ended_) {
+    if (load.tokens >= kLeastTokens && load.seconds > 0)
+      average(&load_bytes_per_s_, static_cast<double>(load.bytes) / load.seconds);
+  }
+  return ended_;
+}
+
+void KvStore::put_published() {
+  if (published_.empty()) return;
+  writer_.put(published_);
+  published_.clear();
+}
+
+void KvStore::wait() {
+  if (!loader_.idle()) return loader_.wait(kWaitS);
+  writer_.wait(kWaitS);
+}
+
+}  // namespace fovea

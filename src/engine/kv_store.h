@@ -1,0 +1,67 @@
+// KvStore: the engine's side of a store below the pool. Prompts that go on there are found, loaded where that is quicker than
+// computing them, and what prefill published is stored. No fault of the store is a request's: what it does not give is computed,
+// what it does not take is not found later.
+#pragma once
+
+#include "engine/chain_source.h"
+#include "engine/store_loader.h"
+#include "engine/store_writer.h"
+
+#include <fovea/status.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace fovea {
+
+// For the stepping thread.
+class KvStore final : public ChainSource {
+ public:
+  // A shorter chain is not worth a load.
+  static constexpr int64_t kLeastTokens = 256;
+
+  // `readonly`: nothing is put. Errors: the store's, of opening the layout.
+  static Result<std::unique_ptr<KvStore>> create(std::shared_ptr<BlockStore> store, std::unique_ptr<ColumnIo> io,
+                                                 BlockManager& blocks, bool readonly);
+  ~KvStore() override = default;  // loads end; what was published is stored
+
+  StoredChain find(BlockHasher& hasher, const BlockKey* parent, std::span<const int32_t> tokens, int64_t alignment) override;
+  // What prefill computes, for find() to compare with: tokens, and the seconds they took.
+  void note_prefill(int64_t tokens, double seconds);
+
+  void begin(PlannedLoad load) { loader_.begin(std::move(load)); }
+  std::vector<uint64_t> loads() const { return loader_.loads(); }
+  void cancel(uint64_t load) { loader_.cancel(load); }
+  // Without waiting. The loads that are over, until the next call.
+  std::span<const EndedLoad> poll();
+  // Gives to the store what was published since the last call.
+  void put_published();
+  // Until some I/O has ended, or for 10 ms.
+  void wait();
+  // Where the pool is short: gives up what only waits to be stored. False: there was nothing.
+  bool give_up_waiting() { return writer_.give_up_waiting(); }
+
+  int64_t stored_blocks() const { return writer_.stored_blocks(); }
+
+ private:
+  KvStore(std::shared_ptr<BlockStore> store, std::unique_ptr<ColumnIo> io, BlockManager& blocks)
+      : store_(std::move(store)), io_(std::move(io)), loader_(*store_, *io_), writer_(*store_, *io_, blocks) {}
+  size_t find_blocks(BlockHasher& hasher, const BlockKey* parent, std::span<const int32_t> tokens, StoredChain* chain);
+  void find_tail(BlockHasher& hasher, const BlockKey* parent, std::span<const int32_t> tokens, StoredChain* chain);
+  bool usable(const Located& block, size_t tokens) const;
+  bool worth_loading(const StoredChain& chain) const;
+  void cut(StoredChain* chain, size_t blocks);
+
+  std::shared_ptr<BlockStore> store_;
+  std::unique_ptr<ColumnIo> io_;
+  StoreLoader loader_;
+  StoreWriter writer_;
+  std::vector<PublishedRun> published_;
+  std::vector<EndedLoad> ended_;
+  // Measured, with a weight of 1/4 for the last one; 0: not yet.
+  double load_bytes_per_s_ = 0, prefill_tokens_per_s_ = 0;
+};
+
+}  // namespace fovea

@@ -1,0 +1,139 @@
+#include "runner/column_io.h"
+
+#include "base/check.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace fovea {
+namespace {
+
+constexpr int64_t kSaveBytes = int64_t{64} << 20;  // of one save: a slab
+constexpr int32_t kSaveBuffersMax = 4;             // on a GPU
+
+// Planes that the host reads itself.
+class BorrowedColumns final : public SavedColumns {
+ public:
+  BorrowedColumns(const ColumnExtents& extents, std::span<const BlockId> blocks)
+      : extents_(extents), blocks_(blocks.begin(), blocks.end()) {}
+  bool ready() override { return true; }
+  bool borrows() const override { return true; }
+  void copy(uint32_t block, uint16_t part, uint32_t unit, std::byte* to) const override {
+    extents_.copy(blocks_[block], part, unit, to);
+  }
+
+ private:
+  const ColumnExtents& extents_;
+  const std::vector<BlockId> blocks_;
+};
+
+}  // namespace
+
+// A copy in pinned memory, which goes back to its ColumnIo.
+class CopiedColumns final : public SavedColumns {
+ public:
+  CopiedColumns(ColumnIo& io, Buffer buffer) : io_(io), buffer_(std::move(buffer)), where_(io.layout(), io.save_blocks_) {}
+  ~CopiedColumns() override { io_.free_buffers_.push_back(std::move(buffer_)); }
+  Status begin(std::span<const BlockId> blocks) {
+    io_.copies_.clear();
+    for (size_t p = 0; p < io_.layout().parts.size(); ++p) {
+      io_.extents_.add_saves(p, blocks, buffer_.as<std::byte>(), where_, 0, &io_.copies_);
+    }
+    saved_ = io_.device_.make_event();
+    const Status s = io_.device_.transfer(io_.copies_, CopyKind::to_host, io_.stream_);
+    saved_->record(io_.stream_);
+    return s;
+  }
+  bool ready() override { return saved_->done(); }
+  bool borrows() const override { return false; }
+  void copy(uint32_t block, uint16_t part, uint32_t unit, std::byte* to) const override {
+    std::memcpy(to, buffer_.as<std::byte>() + where_.offset(part, unit, static_cast<int32_t>(block)),
+                io_.layout().parts[part].unit_bytes);
+  }
+
+ private:
+  ColumnIo& io_;
+  Buffer buffer_;
+  const ExtentBuffer where_;
+  std::unique_ptr<Event> saved_;
+};
+
+ColumnIo::ColumnIo(const KvCache& cache, const Summaries& summaries, int32_t max_rows, Device& device, Stream& stream, Ops& ops)
+    : cache_(cache), summaries_(summaries), device_(device), stream_(stream), ops_(ops), extents_(cache), max_rows_(max_rows) {
+  save_blocks_ = static_cast<int32_t>(std::clamp<int64_t>(kSaveBytes / extents_.block_bytes(), 1, 256));
+  for (size_t p = 1; p < layout().parts.size(); ++p) {
+    if (summaries_.can_rebuild(extents_.plane_of(p), ops_)) rebuildable_ |= 1u << p;
+  }
+}
+
+Result<std::unique_ptr<SavedColumns>> ColumnIo::save(std::span<const BlockId> blocks) {
+  FOVEA_CHECK(!blocks.empty() && static_cast<int32_t>(blocks.size()) <= save_blocks_);
+  if (device_.is_host()) return std::unique_ptr<SavedColumns>(std::make_unique<BorrowedColumns>(extents_, blocks));
+  if (free_buffers_.empty() && save_buffers_ == kSaveBuffersMax) return Status::busy("all buffers for blocks to store are in use");
+  if (free_buffers_.empty()) {
+    const int64_t bytes = ExtentBuffer(layout(), save_blocks_).bytes();
+    FOVEA_ASSIGN(Buffer buffer, device_.allocate_pinned(static_cast<size_t>(bytes), "blocks to store"));
+    ++save_buffers_;
+    free_buffers_.push_back(std::move(buffer));
+  }
+  Buffer buffer = std::move(free_buffers_.back());
+  free_buffers_.pop_back();
+  auto saved = std::make_unique<CopiedColumns>(*this, std::move(buffer));
+  FOVEA_TRY(saved->begin(blocks));
+  return std::unique_ptr<SavedColumns>(std::move(saved));
+}
+
+Status ColumnIo::load(std::span<const BlockId> blocks, std::span<const uint32_t> parts, int32_t last_tokens, std::byte* buffer,
+                      const ExtentBuffer& where, Event& done) {
+  copies_.clear();
+  for (size_t p = 0; p < layout().parts.size(); ++p) {
+    const auto has = [&](size_t i) { return (parts[i] >> p & 1) != 0; };
+    for (size_t i = 0, n = 0; i < blocks.size(); i += n) {
+      for (n = 1; i + n < blocks.size() && has(i + n) == has(i);) ++n;
+      if (has(i)) extents_.add_loads(p, blocks.subspan(i, n), buffer, where, static_cast<int32_t>(i), &copies_);
+    }
+  }
+  const Status copied = device_.transfer(copies_, CopyKind::to_device, stream_);
+  done.record(stream_);
+  FOVEA_TRY(copied);
+  const int64_t bs = cache_.config().block_size;
+  for (size_t p = 1; p < layout().parts.size(); ++p) {
+    slots_.clear();
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      if ((parts[i] >> p & 1) != 0) continue;
+      const int64_t tokens = i + 1 == blocks.size() ? last_tokens : bs;
+      for (int64_t t = 0; t < tokens; ++t) slots_.push_back(blocks[i].value * bs + t);
+    }
+    if (!slots_.empty()) FOVEA_TRY(rebuild(extents_.plane_of(p)));
+  }
+  return {};
+}
+
+// Of slots_, as prefill would have written it: from K and V, in steps of at most max_rows_ tokens.
+Status ColumnIo::rebuild(PlaneIdx plane) {
+  const auto most = static_cast<size_t>(max_rows_);
+  if (!pinned_slots_) {
+    FOVEA_ASSIGN(pinned_slots_, device_.allocate_pinned(sizeof(int64_t) * most, "slots of loaded blocks"));
+    FOVEA_ASSIGN(device_slots_, device_.allocate(sizeof(int64_t) * most, "slots of loaded blocks"));
+    slots_read_ = device_.make_event();
+  }
+  for (size_t at = 0; at < slots_.size(); at += most) {
+    const size_t n = std::min(most, slots_.size() - at);
+    FOVEA_TRY(slots_read_->wait());
+    std::memcpy(pinned_slots_.data(), slots_.data() + at, sizeof(int64_t) * n);
+    device_.copy(device_slots_.data(), pinned_slots_.data(), sizeof(int64_t) * n, CopyKind::to_device, stream_);
+    slots_read_->record(stream_);
+    for (int32_t l = 0; l < cache_.config().num_layers; ++l) {
+      const LayerIdx layer{l};
+      const KvWritten written = {.layer = layer,
+                                 .tokens = static_cast<int32_t>(n),
+                                 .slot_mapping = device_slots_.as<int64_t>(),
+                                 .kv = cache_.kv_view(layer)};
+      summaries_.rebuild(plane, written, cache_, ops_, stream_);
+    }
+  }
+  return {};
+}
+
+}  // namespace fovea

@@ -1,0 +1,236 @@
+// A store below the pool: documents outlive the engine that read them, and no fault of the store changes a token.
+#include "engine_test_util.h"
+
+#include "engine/lying_store_test_util.h"
+#include "store/store_test_util.h"
+
+#include <cstring>
+
+namespace fovea::testing {
+namespace {
+
+constexpr int64_t kDocument = 331;  // 20 full blocks and a tail
+
+EngineOptions options(const char* decode = "dense") {
+  EngineOptions o = exact_options(tiny_checkpoint("qwen3_llama3_8h2kv_d64"));
+  o.decode_method = decode;
+  o.sparse_min_context = 64;
+  o.max_num_batched_tokens = 128;  // a document is several chunks, and several puts
+  return o;
+}
+
+std::unique_ptr<EngineImpl> engine_on(EngineOptions o, std::shared_ptr<BlockStore> store) {
+  EngineParts parts;
+  parts.store = std::move(store);
+  if (o.device == "fake") {
+    parts.device = std::make_unique<FakeDevice>(1);
+    parts.make_ops = [](Device& device) { return std::make_unique<FakeOps>(static_cast<FakeDevice&>(device), make_ref_ops()); };
+    o.device = "cpu";  // not used
+  }
+  auto engine = std::make_unique<EngineImpl>(std::move(o), std::move(parts));
+  const Status made = engine->init();
+  EXPECT_TRUE(made.ok()) << made.message();
+  return made.ok() ? std::move(engine) : nullptr;
+}
+
+struct Read {
+  RequestId id;
+  RequestStats document;
+  Result1 answer;
+};
+
+// The document is held, and a question asked.
+Read read_and_ask(Engine& engine, int64_t tokens = kDocument) {
+  Read r;
+  Request document = greedy(random_prompt(5, tokens, engine.model().vocab_size), 0);
+  document.hold = true;
+  r.id = engine.submit(document).value();
+  const Answers read = run_all(engine);
+  EXPECT_EQ(read.at({r.id.value, 0}).reason, FinishReason::length);
+  r.document = read.at({r.id.value, 0}).stats;
+  Request question = greedy(random_prompt(6, 9, engine.model().vocab_size), 10);
+  question.fork_of = r.id;
+  r.answer = run_one(engine, question);
+  return r;
+}
+
+void expect_equal(const Read& got, const Read& want) {
+  EXPECT_EQ(got.answer.tokens, want.answer.tokens);
+  EXPECT_TRUE(got.answer.logits == want.answer.logits) << "not the same bits";
+}
+
+int64_t computed(const RequestStats& s) { return s.prompt_tokens - s.cached_tokens - s.loaded_tokens; }
+
+std::vector<const char*> decode_methods() {
+  if (test_device() != "cpu") return {"dense", "gsa_on_device"};
+  return {"dense", "gsa_on_device", "gsa", "gsa[representation=mean]", "gsa[representation=minmax]"};
+}
+
+TEST(KvStore, ADocumentOutlivesItsEngine) {
+  for (const char* decode : decode_methods()) {
+    SCOPED_TRACE(decode);
+    const Read off = read_and_ask(*engine_on(options(decode), nullptr));
+    EXPECT_EQ(computed(off.document), kDocument);
+    const auto store = std::make_shared<LyingStore>();
+    {
+      const auto engine = engine_on(options(decode), store);
+      const Read on = read_and_ask(*engine);
+      EXPECT_EQ(computed(on.document), kDocument);
+      expect_equal(on, off);
+    }
+    EXPECT_GE(store->stats().blocks, 21);  // and what a dense question filled
+    const auto engine = engine_on(options(decode), store);
+    const Read restarted = read_and_ask(*engine);
+    EXPECT_EQ(computed(restarted.document), 0);
+    EXPECT_EQ(restarted.document.loaded_tokens, kDocument);
+    EXPECT_EQ(restarted.document.loaded_bytes, 21 * engine->kv().bytes_per_block());
+    expect_equal(restarted, off);
+    EXPECT_EQ(engine->stats().loaded_tokens, kDocument);
+    EXPECT_TRUE(engine->blocks().check_consistency().ok());
+    engine->release(restarted.id);
+    run_all(*engine);
+    EXPECT_EQ(engine->stats().blocks_in_use, 0);
+  }
+}
+
+// Without a document that is held: the prompt's last token is computed, for its logits.
+TEST(KvStore, APromptGoesOnInTheStore) {
+  const auto store = std::make_shared<LyingStore>();
+  const auto prompt = random_prompt(8, 352, 64);  // 22 full blocks
+  const Result1 cold = run_one(*engine_on(options(), store), greedy(prompt, 6));
+  EXPECT_EQ(store->stats().blocks, 22);
+  const auto engine = engine_on(options(), store);
+  const Result1 warm = run_one(*engine, greedy(prompt, 6));
+  EXPECT_EQ(warm.stats.loaded_tokens, 336);
+  EXPECT_EQ(warm.tokens, cold.tokens);
+  auto longer = prompt;
+  longer.insert(longer.end(), cold.tokens.begin(), cold.tokens.end());
+  EXPECT_EQ(run_one(*engine, greedy(longer, 2)).stats.cached_tokens, 352) << "loaded blocks are found in the pool";
+  const auto other = random_prompt(9, 300, 64);
+  EXPECT_EQ(run_one(*engine, greedy(other, 2)).stats.loaded_tokens, 0);
+}
+
+// One directory serves engines with any codes: K and V are found, codes that are not there are made from them, bit-equal.
+TEST(KvStore, CodesOfAnotherWidthAreMadeFromTheKeys) {
+  if (test_device() == "cuda") GTEST_SKIP() << "no codes are made from K on a GPU";
+  const TempDir dir;
+  const char* widths[] = {"dense", "gsa_on_device[hash_bits=128]", "gsa_on_device[hash_bits=64]", "gsa[representation=minmax]"};
+  for (const char* decode : widths) {
+    SCOPED_TRACE(decode);
+    const auto off = engine_on(options(decode), nullptr);
+    const Read want = read_and_ask(*off);
+    EngineOptions o = options(decode);
+    o.kv_store.dir = dir.path();
+    const auto engine = engine_on(o, nullptr);
+    const Read got = read_and_ask(*engine);
+    EXPECT_EQ(computed(got.document), decode == widths[0] ? kDocument : 0);
+    expect_equal(got, want);
+    const auto a = off->request_state(want.id, 0).value().block_ids, b = engine->request_state(got.id, 0).value().block_ids;
+    ASSERT_EQ(a.size(), b.size());
+    for (int32_t p = 0; p < engine->kv().num_planes(); ++p) {
+      const Plane &x = off->kv().plane(PlaneIdx{p}), &y = engine->kv().plane(PlaneIdx{p});
+      for (size_t i = 0; i + 1 < a.size(); ++i) {
+        EXPECT_EQ(std::memcmp(x.block(LayerIdx{1}, a[i]), y.block(LayerIdx{1}, b[i]), static_cast<size_t>(x.block_bytes())), 0)
+            << x.spec().name << " " << i;
+      }
+    }
+  }
+}
+
+// Extents that are gone, damaged or cannot be read, now and then: what is missing is computed, and nobody notices but the counters.
+TEST(KvStore, ALyingStoreNeverChangesAToken) {
+  int64_t loaded = 0, lies = 0;
+  for (const char* decode : {"dense", "gsa_on_device"}) {
+    const Read want = read_and_ask(*engine_on(options(decode), nullptr));
+    for (uint32_t seed = 1; seed <= (kSanitized ? 3 : 8); ++seed) {
+      const auto store = std::make_shared<LyingStore>(seed);
+      engine_on(options(decode), store);  // opens the layout
+      read_and_ask(*engine_on(options(decode), store));
+      store->bad_reads = seed * 2;
+      store->late_reads = seed % 3 * 40;
+      const auto engine = engine_on(options(decode), store);
+      const Read got = read_and_ask(*engine);
+      EXPECT_EQ(got.answer.tokens, want.answer.tokens) << decode << " " << seed;
+      for (size_t i = 0; i < want.answer.logits.size(); ++i)
+        EXPECT_LE(max_difference(got.answer.logits[i], want.answer.logits[i]), 1e-4f) << decode << " " << seed;
+      EXPECT_EQ(computed(got.document) + got.document.loaded_tokens, kDocument);
+      EXPECT_TRUE(engine->blocks().check_consistency().ok());
+      loaded += got.document.loaded_tokens;
+      lies += store->lies;
+    }
+  }
+  EXPECT_GT(loaded, 0);
+  EXPECT_GT(lies, 0);
+}
+
+TEST(KvStore, AStoreThatTakesNothingIsNoFault) {
+  const Read want = read_and_ask(*engine_on(options(), nullptr));
+  const auto store = std::make_shared<LyingStore>();
+  store->refuse_puts = true;
+  const auto engine = engine_on(options(), store);
+  expect_equal(read_and_ask(*engine), want);
+  EXPECT_EQ(engine->stats().stored_blocks, 0);
+  EXPECT_EQ(store->stats().blocks, 0);
+}
+
+// Its buffers are written until the store says otherwise; then everything is given back, and others go on.
+TEST(KvStore, ARequestMayBeAbortedWhileItIsLoaded) {
+  const auto store = std::make_shared<LyingStore>();
+  const Read want = read_and_ask(*engine_on(options(), store));
+  store->hold_reads = true;
+  const auto engine = engine_on(options(), store);
+  Request document = greedy(random_prompt(5, kDocument, engine->model().vocab_size), 0);
+  document.hold = true;
+  const RequestId id = engine->submit(document).value();
+  const RequestId other = engine->submit(greedy(random_prompt(9, 40, 64), 3)).value();
+  std::vector<Output> outputs;
+  for (int i = 0; i < 8; ++i) ASSERT_TRUE(engine->step(&outputs).value());
+  Answers answers;
+  collect(outputs, &answers);
+  EXPECT_EQ(answers.at({other.value, 0}).tokens.size(), 3u) << "it runs meanwhile";
+  EXPECT_EQ(engine->stats().blocks_in_use, 21);
+  engine->abort(id);
+  const Answers ended = run_all(*engine);
+  EXPECT_EQ(ended.at({id.value, 0}).reason, FinishReason::aborted);
+  EXPECT_EQ(engine->stats().blocks_in_use, 0);
+  store->hold_reads = false;
+  expect_equal(read_and_ask(*engine), want);
+
+  store->hold_reads = true;  // an engine may go with a load under way
+  const auto last = engine_on(options(), store);
+  last->submit(document).value();
+  last->step(&outputs).value();
+}
+
+TEST(KvStore, OptionsAreCheckedAndErrorsNameTheDirectory) {
+  const TempDir dir;
+  EngineOptions o = options();
+  o.kv_store.dir = dir.path() + "/store";
+  const auto first = engine_on(o, nullptr);
+  const auto second = Engine::create(o);
+  EXPECT_EQ(second.status().code(), StatusCode::busy);
+  EXPECT_NE(second.status().message().find(o.kv_store.dir), std::string::npos) << second.status().message();
+  EngineOptions reader = o;
+  reader.kv_store.readonly = true;
+  EXPECT_TRUE(Engine::create(reader).ok()) << "any number beside the one that writes";
+  o.enable_prefix_caching = false;
+  EXPECT_EQ(Engine::create(o).status().code(), StatusCode::invalid_argument);
+}
+
+TEST(KvStore, AReaderWritesNothing) {
+  const TempDir dir;
+  EngineOptions o = options();
+  o.kv_store.dir = dir.path();
+  const Read want = read_and_ask(*engine_on(o, nullptr));
+  o.kv_store.readonly = true;
+  const auto engine = engine_on(o, nullptr);
+  const Read got = read_and_ask(*engine);
+  EXPECT_EQ(computed(got.document), 0);
+  expect_equal(got, want);
+  run_one(*engine, greedy(random_prompt(77, 300, 64), 2));
+  EXPECT_EQ(engine->stats().stored_blocks, 0);
+  EXPECT_EQ(engine->stats().blocks_in_use, 21);
+}
+
+}  // namespace
+}  // namespace fovea::testing
