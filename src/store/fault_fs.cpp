@@ -192,6 +192,9 @@ class FaultFs::Engine final : public IoEngine {
   std::vector<Done> done_;  // in the order they end
 };
 
-std::unique_ptr<IoEngine> FaultFs::make_engine(int depth) { return std::make_unique<Engine>(*this, depth); }
+std::unique_ptr<IoEngine> FaultFs::make_engine(int depth) {
+  if (threads_) return make_pread_engine(*this, depth, 4);
+  return std::make_unique<Engine>(*this, depth);
+}
 
 }  // namespace fovea

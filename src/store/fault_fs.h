@@ -29,6 +29,8 @@ class FaultFs final : public FileSystem {
   void fail_reads(double share, uint64_t seed);
   // Every read takes latency_s, and no more than `iops` end in a second; 0: no bound.
   void throttle(double latency_s, double iops);
+  // Engines made from now on read by threads, as where io_uring is refused: without throttle and hang.
+  void read_by_threads() { threads_ = true; }
   // Reads through an engine do not end while it is on.
   void hang(bool on) { hangs_ = on; }
   void heal();
@@ -62,7 +64,7 @@ class FaultFs final : public FileSystem {
 
   FileSystem& below_;
   std::atomic<int64_t> calls_{0};
-  std::atomic<bool> hangs_{false};
+  std::atomic<bool> hangs_{false}, threads_{false};
   std::mutex mutex_;  // guards all below
   int64_t fail_at_ = -1;
   bool for_good_ = false;

@@ -14,18 +14,18 @@ class SequentialWriter {
   SequentialWriter(const WriteAt& write, AlignedBuffer& buffer, uint64_t offset)
       : write_(write), buffer_(buffer), offset_(offset) {}
 
-  // Room for the next n bytes, zeroed; valid until the next call.
-  Result<std::byte*> next(size_t n) {
+  // Room for the next n bytes, of which those from `used` on are zero; valid until the next call.
+  Result<std::byte*> next(size_t n, size_t used) {
     if (fill_ + n > buffer_.size()) FOVEA_TRY(flush());
     if (n > buffer_.size()) buffer_ = AlignedBuffer(n);
     std::byte* at = buffer_.data() + fill_;
-    std::memset(at, 0, n);
+    std::memset(at + used, 0, n - used);
     fill_ += n;
     return at;
   }
   Status pad_to(uint64_t offset) {
     FOVEA_CHECK(offset >= offset_ + fill_);
-    FOVEA_TRY(next(offset - offset_ - fill_));
+    FOVEA_TRY(next(offset - offset_ - fill_, 0));
     return flush();
   }
 
@@ -110,7 +110,7 @@ Status write_slab(const PutRun& run, uint32_t first, const WriteAt& write, Align
     tables[p].resize(round_up(front->table_bytes(p), kSlabPage));
     SequentialWriter body(write, buffer, front->parts[p].body_offset);
     FOVEA_TRY(each_extent(*front, p, [&](uint32_t unit, uint32_t at) -> Status {
-      FOVEA_ASSIGN(std::byte* const to, body.next(unit_stride(spec)));
+      FOVEA_ASSIGN(std::byte* const to, body.next(unit_stride(spec), spec.unit_bytes));
       run.bytes->copy(first + at, static_cast<uint16_t>(p), unit, to);
       const Digest128 digest = extent_digest(front->keys[at], p, unit, {to, spec.unit_bytes});
       std::memcpy(tables[p].data() + front->digest_at(p, unit, at), digest.data(), digest.size());

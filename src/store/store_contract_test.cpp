@@ -32,6 +32,11 @@ std::unique_ptr<SlabStore> make_file(World& w, int64_t bytes, StoreIo io, FileSy
 const Kind kKinds[] = {{"memory", [](World&, int64_t b) -> std::unique_ptr<SlabStore> { return std::make_unique<MemoryStore>(b); }},
                        {"buffered", [](World& w, int64_t b) { return make_file(w, b, StoreIo::buffered, nullptr); }},
                        {"direct", [](World& w, int64_t b) { return make_file(w, b, StoreIo::direct, nullptr); }},
+                       {"threads",
+                        [](World& w, int64_t b) {
+                          w.faults.read_by_threads();
+                          return make_file(w, b, StoreIo::buffered, &w.faults);
+                        }},
                        {"slow", [](World& w, int64_t b) {
                           w.faults.throttle(1e-4, 0);
                           return make_file(w, b, StoreIo::buffered, &w.faults);
