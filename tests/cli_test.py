@@ -157,6 +157,44 @@ class Cli(unittest.TestCase):
         self.assertTrue((out / "reading-map.png").read_bytes().startswith(b"\x89PNG"))
         self.assertIn(self.questions[0]["question"], (out / "reading-map.html").read_text())
 
+    def test_recorded_lists_are_simulated_and_replayed(self):
+        lists = self.tmp / "lists.jsonl"
+        document = json.loads((self.tmp / "set.jsonl").read_text().splitlines()[1])["id"]
+        r = fovea("trace", "--model", MODEL, "--set", self.tmp / "set.jsonl", "--document", document, "--budget-tokens", 128,
+                  "--max-tokens", 4, "--lists", lists, "--json")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        shape, *rows = map(json.loads, lists.read_text().splitlines())
+        self.assertEqual([shape["layers"], shape["kv_heads"], shape["block_size"], shape["k"]], [6, 2, 16, 8])
+        self.assertEqual({r["question"] for r in rows}, set(range(20)))
+        first = [r for r in rows if r["question"] == 0]
+        self.assertEqual([r["position"] for r in first], list(range(shape["context_tokens"], first[-1]["position"] + 1)))
+        answers = [r for r in first if r["answer"]]
+        self.assertEqual(first[-len(answers):], answers)
+        self.assertEqual([r["step"] for r in first if not r["answer"]] + [answers[0]["step"]], [0] * (len(first) - len(answers) + 1))
+        for row in first:
+            self.assertEqual(len(row["lists"]), 12)
+            for units in row["lists"]:
+                self.assertEqual(len(units), 8)
+                self.assertEqual([units[0], units[-1]], [0, row["position"] // 16], "the windows")
+        r = fovea("bench", "locality", "--lists", lists, "--json")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        sizes = json.loads(r.stdout)[0]["rows"]
+        self.assertEqual(sizes[0]["columns"], 8)
+        self.assertEqual(sizes[0]["answer"]["reads"], 96 * sum(r["answer"] for r in rows))
+        misses = [s["answer"]["misses"] for s in sizes]
+        self.assertEqual(misses, sorted(misses, reverse=True), "a larger pool misses no more")
+        r = fovea("bench", "decode", "--model", MODEL, "--depths", 2304, "--steps", 6, "--replay", lists, "--json")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertIn(f"reads what {len(rows)} rows read", r.stdout)
+        self.refused("bench", "decode", "--model", MODEL, "--depths", 1024, "--replay", lists, names=["--depths 1024"])
+        self.refused("bench", "decode", "--model", MODEL, "--budget-tokens", 64, "--replay", lists, names=["--budget-tokens"])
+        self.refused("bench", "locality", "--lists", self.tmp / "set.jsonl", names=["set.jsonl:1", "format"])
+        self.refused("bench", "locality", "--lists", f"{lists},{lists}", "--wider", lists, names=["--wider"])
+        self.refused("trace", "--model", MODEL, "--set", self.tmp / "set.jsonl", "--document", "none", "--out", self.tmp / "o",
+                     names=["--document none"])
+        self.refused("trace", "--model", MODEL, "--set", self.tmp / "set.jsonl", "--decode-method", "dense", "--max-tokens", 1,
+                     "--lists", lists, names=["--lists"])
+
     def test_traces_a_method_that_chooses_tokens(self):
         out = self.tmp / "tokens"
         r = fovea("trace", "--model", ROOT / "models/tiny-dsa", "--set", self.tmp / "set.jsonl", "--decode-method", "dsa",

@@ -62,6 +62,7 @@ TEST(Harness, ATraceHasAScoreForEverySparseRun) {
   EXPECT_EQ(t.answers[0].task, "number");
   ASSERT_FALSE(t.answers[0].tokens.empty());
   EXPECT_FALSE(t.answers[0].tokens[0].text.empty());
+  EXPECT_EQ(static_cast<int32_t>(t.answers[0].tokens.size()), t.answers[0].stats.output_tokens) << "rows of the question gave none";
   // 16 tokens are two blocks of 8, but the windows are three: every head reads the first block and the last two.
   const TraceScore score = t.score();
   double mass = 0;

@@ -61,6 +61,7 @@ struct SelectionTrace {
   int32_t row = 0;                       // row of the Selection
   int32_t blocks = 0;                    // blocks the row could see
   bool prefill = false;                  // a row of a prompt, else of a question or answer
+  bool answer = false;                   // it gives a token of the answer
   // [kv_heads, blocks] share of the true attention (the softmax over all keys, mean over the head's query heads) on each block;
   // null unless Request::trace_mass asked for it, for rows that produce tokens of the answer, in layers without a window.
   const float* block_mass = nullptr;

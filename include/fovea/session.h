@@ -34,7 +34,7 @@ class DocumentSession {
  public:
   using Progress = std::function<void(int64_t done, int64_t total)>;
   using Stream = std::function<void(size_t question, const Output&)>;
-  // Rows of the document (in open), or those that produce the answers of traced questions; null: no one looks.
+  // Rows of the document (in open), or those of traced questions and their answers; null: no one looks.
   using PrefillTraceSink = std::function<void(const SelectionTrace&)>;
   using TraceSink = std::function<void(size_t question, const SelectionTrace&)>;
 

@@ -6,6 +6,8 @@
 #include <fovea/engine.h>
 #include <fovea/options.h>
 
+#include "sparse/recorded_lists.h"
+
 #include <vector>
 
 namespace fovea {
@@ -41,6 +43,9 @@ struct DecodeBenchOptions {
   int32_t steps = 16;
   int32_t budget_tokens = 512;
   int64_t prefill_tokens = 0;  // also prefill that many tokens for real; 0: none
+  // Sparse steps read these lists in place of what random keys and queries choose, their k in place of budget_tokens; each depth
+  // those with the longest context that it holds. Empty: what they choose.
+  std::vector<RecordedLists> replay;
 };
 
 // Whole engine: tokens/s of dense and sparse decode at depths. The context's keys and values are random: their number is

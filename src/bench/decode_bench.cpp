@@ -1,6 +1,8 @@
 #include "base/clock.h"
 #include "bench/bench.h"
 #include "engine/engine_impl.h"
+#include "sparse/gsa_on_device/replayed_gsa.h"
+#include "sparse/registry.h"
 
 #include <algorithm>
 #include <fstream>
@@ -52,7 +54,8 @@ class DecodeBench {
   }
 
   // Decodes on top of a context; keeps the time of a step, in seconds, and what was read: the fastest one on a CPU, where a
-  // step is over when it returns; on a GPU, where steps overlap with reading their tokens, the mean after the first few.
+  // step is over when it returns. On a GPU, where steps overlap with reading their tokens, and of replayed steps, which differ, the
+  // mean after the first few.
   Status decode(int64_t depth, const std::string& method, double* best_s, RequestStats* stats) {
     Request r;
     r.prompt = some_tokens(1, engine_.model().vocab_size);
@@ -87,7 +90,7 @@ class DecodeBench {
       for (const Output& out : outputs) {
         if (!(out.request == id)) continue;
         FOVEA_TRY(out.error);
-        if (best_s && on_cpu_) *best_s = std::min(*best_s, took);
+        if (best_s && alike_) *best_s = std::min(*best_s, took);
         at.push_back(clock_.now_s());
         if (!out.finished) continue;
         if (best_s && at.size() > kWarmTokens + 1)
@@ -102,8 +105,8 @@ class DecodeBench {
 
   static constexpr size_t kWarmTokens = 4;  // the first replays of a graph
   EngineImpl& engine_;
-  const bool on_cpu_ = engine_.device().kind() == "cpu";  // a step is over when its call returns
   const DecodeBenchOptions& o_;
+  const bool alike_ = engine_.device().kind() == "cpu" && o_.replay.empty();  // steps, each over when its call returns
   const Clock clock_;
   std::map<int64_t, RequestId> contexts_;
 };
@@ -115,10 +118,43 @@ void report_memory(EngineImpl& engine, int64_t tokens, Report* report) {
                static_cast<double>(peak_rss_bytes()) / need});
 }
 
+// Each depth needs lists that were recorded at it or before, and all have one budget.
+Status check_replay(DecodeBenchOptions* o) {
+  if (o->replay.empty()) return {};
+  int64_t shortest = INT64_MAX;
+  for (const RecordedLists& lists : o->replay) {
+    if (lists.k != o->replay[0].k)
+      return Status::invalid_argument("--replay: lists of " + std::to_string(o->replay[0].k) + " and of " +
+                                      std::to_string(lists.k) + " blocks cannot be compared");
+    shortest = std::min(shortest, lists.context_tokens);
+  }
+  for (int64_t d : o->depths) {
+    if (d < shortest)
+      return Status::invalid_argument("--depths " + std::to_string(d) + ": the shortest context of --replay has " +
+                                      std::to_string(shortest) + " tokens");
+  }
+  o->budget_tokens = o->replay[0].k * o->replay[0].block_size;
+  return {};
+}
+
+Result<std::unique_ptr<EngineImpl>> make_engine(const DecodeBenchOptions& o) {
+  EngineParts parts;
+  if (!o.replay.empty()) {
+    parts.make_method = [&o](const MethodOptions& m) -> Result<std::unique_ptr<Method>> {
+      if (m.name == "gsa_on_device") return std::unique_ptr<Method>(std::make_unique<ReplayedGsa>(m.gsa, o.replay));
+      return make_method(m);
+    };
+  }
+  auto engine = std::make_unique<EngineImpl>(o.engine, std::move(parts));
+  FOVEA_TRY(engine->init());
+  return engine;
+}
+
 }  // namespace
 
 Result<Report> bench_decode(const DecodeBenchOptions& options) {
   DecodeBenchOptions o = options;
+  FOVEA_TRY(check_replay(&o));
   if (o.depths.empty()) return Status::invalid_argument("--depths: none given");
   if (o.steps < 2) return Status::invalid_argument("--steps " + std::to_string(o.steps) + ": at least 2");
   int64_t deepest = o.prefill_tokens, sum = o.prefill_tokens + 1024;
@@ -132,12 +168,15 @@ Result<Report> bench_decode(const DecodeBenchOptions& options) {
   MethodOptions sparse;
   sparse.name = "gsa_on_device";
   o.engine.methods = {sparse};
-  FOVEA_ASSIGN(const std::unique_ptr<Engine> made, Engine::create(o.engine));
-  EngineImpl& engine = dynamic_cast<EngineImpl&>(*made);
+  FOVEA_ASSIGN(const std::unique_ptr<EngineImpl> made, make_engine(o));
+  EngineImpl& engine = *made;
   DecodeBench bench(engine, o);
   Report report;
   report.note(engine.model().architecture + ", " + std::to_string(engine.model().parameters / 1000000) + " M parameters, " +
               engine.backend());
+  for (const RecordedLists& lists : o.replay)
+    report.note("gsa_on_device reads what " + std::to_string(lists.rows.size()) + " rows read at " +
+                std::to_string(lists.context_tokens) + " tokens of context: at most " + std::to_string(lists.k) + " blocks");
 
   if (o.prefill_tokens > 0) {
     FOVEA_ASSIGN(const double s, bench.prefill_s(o.prefill_tokens));

@@ -4,6 +4,10 @@
 
 #include "base/cores.h"
 #include "bench/bench.h"
+#include "eval/lists_file.h"
+#include "eval/locality.h"
+
+#include <nlohmann/json.hpp>
 
 #include <iostream>
 #include <memory>
@@ -18,6 +22,7 @@ struct BenchFlags {
   EngineFlags engine;
   std::string numerics = "auto";
   std::string device = "cpu";
+  std::vector<std::string> lists, wider, replay;
   bool json = false;
   CLI::App* what = nullptr;
 };
@@ -32,7 +37,30 @@ Result<Report> measure(BenchFlags& f) {
     return bench_prefill(f.prefill);
   }
   FOVEA_ASSIGN(f.decode.engine, f.engine.options());
+  for (const std::string& path : f.replay) {
+    FOVEA_ASSIGN(RecordedLists lists, load_lists(path));
+    f.decode.replay.push_back(std::move(lists));
+  }
   return bench_decode(f.decode);
+}
+
+Status show_locality(const BenchFlags& f) {
+  std::string text;
+  auto json = nlohmann::ordered_json::array();
+  if (!f.wider.empty() && f.wider.size() != f.lists.size())
+    return Status::invalid_argument("--wider: one file for each of --lists is wanted");
+  for (size_t i = 0; i < f.lists.size(); ++i) {
+    RecordedLists wider;
+    FOVEA_ASSIGN(const RecordedLists lists, load_lists(f.lists[i]));
+    if (!f.wider.empty()) {
+      FOVEA_ASSIGN(wider, load_lists(f.wider[i]));
+    }
+    FOVEA_ASSIGN(const LocalityTable table, locality_table(f.lists[i], lists, f.wider.empty() ? nullptr : &wider));
+    text += (text.empty() ? "" : "\n") + locality_text(table);
+    json.push_back(locality_json(table));
+  }
+  std::cout << (f.json ? json.dump(2) + "\n" : text);
+  return {};
 }
 
 }  // namespace
@@ -74,10 +102,31 @@ Run add_bench(CLI::App& app) {
   f->engine.add_to(*decode, false);
   decode->add_option("--depths", f->decode.depths, "Tokens of context, comma-separated")->delimiter(',')->capture_default_str();
   decode->add_option("--steps", f->decode.steps, "Tokens decoded at each depth and round")->capture_default_str();
-  decode->add_option("--budget-tokens", f->decode.budget_tokens, "Tokens a sparse step reads")->capture_default_str();
+  auto* budget =
+      decode->add_option("--budget-tokens", f->decode.budget_tokens, "Tokens a sparse step reads")->capture_default_str();
+  decode
+      ->add_option("--replay", f->replay,
+                   "Sparse steps read the lists of these files of fovea trace --lists, comma-separated: each depth those with the "
+                   "longest context it holds")
+      ->delimiter(',')
+      ->excludes(budget);
   decode->add_option("--prefill", f->decode.prefill_tokens, "Also prefill this many tokens for real");
   add_json(decode);
+
+  CLI::App* locality = cmd->add_subcommand(
+      "locality",
+      "How often recorded lists find their blocks in a pool that is smaller than the context: simulated, nothing is timed");
+  locality->add_option("--lists", f->lists, "Files of fovea trace --lists, comma-separated")->delimiter(',')->required();
+  locality
+      ->add_option("--wider", f->wider,
+                   "Files of the same questions with a larger budget, one for each: what the blocks behind the k-th foretell")
+      ->delimiter(',');
+  add_json(locality);
   return [f] {
+    if (f->what->got_subcommand("locality")) {
+      const Status s = show_locality(*f);
+      return s.ok() ? 0 : cli::report(s);
+    }
     const Result<Report> report = measure(*f);
     if (!report.ok()) return cli::report(report.status());
     std::cout << (f->json ? report->json().dump(2) + "\n" : report->table());

@@ -6,6 +6,7 @@
 #include <fovea/session.h>
 
 #include "base/clock.h"
+#include "eval/lists_file.h"
 #include "eval/question_tracer.h"
 #include "eval/reading_map.h"
 #include "eval/retrieval_set.h"
@@ -25,7 +26,9 @@ namespace {
 struct TraceFlags {
   EngineFlags engine;
   std::string set;
+  std::string document;
   std::string out;
+  std::string lists;
   int32_t max_tokens = 48;
   bool json = false;
 };
@@ -73,7 +76,7 @@ Json answer_json(const RetrievalQuestion& q, const Answer& dense, const Answer& 
 
 // Each question dense, then through the method that is traced.
 Result<RunTrace> compare(const TraceFlags& f, Engine& engine, DocumentSession& session, const RetrievalDocument& document,
-                         Json* json) {
+                         ListsRecorder* lists, Json* json) {
   const EngineOptions& o = engine.options();
   const auto count = static_cast<int32_t>(document.questions.size());
   QuestionTracer tracer(engine.model().shape, document, {o.prefill_method, o.decode_method, f.engine.budget_tokens, o.block_size},
@@ -81,9 +84,11 @@ Result<RunTrace> compare(const TraceFlags& f, Engine& engine, DocumentSession& s
   SamplingParams sampling;
   sampling.max_tokens = f.max_tokens;
   const auto ask = [&](size_t i, const std::string& method, int32_t budget, bool trace) -> Result<Answer> {
-    FOVEA_ASSIGN(std::vector<Answer> answers,
-                 session.ask({{document.questions[i].question, method, budget, trace}}, sampling, nullptr,
-                             [&](size_t, const SelectionTrace& t) { tracer.on_selection(i, t); }));
+    FOVEA_ASSIGN(std::vector<Answer> answers, session.ask({{document.questions[i].question, method, budget, trace}}, sampling,
+                                                          nullptr, [&](size_t, const SelectionTrace& t) {
+                                                            tracer.on_selection(i, t);
+                                                            lists->on_selection(i, t);
+                                                          }));
     FOVEA_TRY(answers[0].error);
     return std::move(answers[0]);
   };
@@ -103,12 +108,26 @@ Result<RunTrace> compare(const TraceFlags& f, Engine& engine, DocumentSession& s
   return tracer.finish(engine, session, traced);
 }
 
+Result<RetrievalDocument> read_document(const TraceFlags& f) {
+  FOVEA_ASSIGN(std::vector<RetrievalDocument> set, load_retrieval_set(f.set));
+  auto at = set.begin();
+  if (!f.document.empty()) at = std::find_if(at, set.end(), [&](const RetrievalDocument& d) { return d.id == f.document; });
+  if (at == set.end()) return Status::invalid_argument("--document " + f.document + ": " + f.set + " has none of this id");
+  if (at->questions.empty()) return Status::invalid_argument(f.set + ": document " + at->id + " has no questions");
+  return std::move(*at);
+}
+
+Status write_lists(const TraceFlags& f, const RecordedLists& lists) {
+  if (lists.rows.empty()) return Status::invalid_argument("--lists: every row read all of the context, nothing was chosen");
+  return write_file(f.lists, print_lists(lists));
+}
+
 Status execute(TraceFlags& f) {
-  FOVEA_ASSIGN(const std::vector<RetrievalDocument> set, load_retrieval_set(f.set));
-  const RetrievalDocument& document = set[0];
-  if (document.questions.empty()) return Status::invalid_argument(f.set + ": its first document has no questions");
+  if (f.out.empty() && f.lists.empty())
+    return Status::invalid_argument("trace writes nothing: --out DIR or --lists FILE is wanted");
+  FOVEA_ASSIGN(const RetrievalDocument document, read_document(f));
   FOVEA_ASSIGN(EngineOptions options, f.engine.options());
-  FOVEA_TRY(make_folder(f.out));
+  if (!f.out.empty()) FOVEA_TRY(make_folder(f.out));
   FOVEA_ASSIGN(const std::unique_ptr<Engine> engine, Engine::create(std::move(options)));
   Progress bar("reading");
   const double start = Clock().now_s();
@@ -120,15 +139,18 @@ Status execute(TraceFlags& f) {
     std::printf("read %lld tokens in %s (%.0f tok/s), %s\n", static_cast<long long>(session->document_tokens()),
                 duration_text(read_s).c_str(), static_cast<double>(session->document_tokens()) / read_s, engine->backend().c_str());
   Json json = Json::array();
-  FOVEA_ASSIGN(const RunTrace trace, compare(f, *engine, *session, document, &json));
+  ListsRecorder lists(engine->model().shape, session->document_tokens());
+  FOVEA_ASSIGN(const RunTrace trace, compare(f, *engine, *session, document, &lists, &json));
   const std::string about =
       std::filesystem::path(f.set).filename().string() + " · " + engine->model().architecture + " · " + engine->backend();
-  FOVEA_TRY(write_pictures(trace, about, f.out));
+  if (!f.lists.empty()) FOVEA_TRY(write_lists(f, lists.lists()));
+  if (!f.out.empty()) FOVEA_TRY(write_pictures(trace, about, f.out));
   if (f.json) {
     std::cout << json.dump(2) << "\n";
-  } else {
-    std::printf("\nwhat each token read: %s/reading-map.html and .png\n", f.out.c_str());
+    return {};
   }
+  if (!f.out.empty()) std::printf("\nwhat each token read: %s/reading-map.html and .png\n", f.out.c_str());
+  if (!f.lists.empty()) std::printf("\nlists of %zu rows: %s\n", lists.lists().rows.size(), f.lists.c_str());
   return {};
 }
 
@@ -140,8 +162,12 @@ Run add_trace(CLI::App& app) {
   f->engine.decode_method = "gsa_on_device";
   f->engine.budget_tokens = 512;
   f->engine.add_to(*cmd);
-  cmd->add_option("--set", f->set, "A retrieval set (JSON lines, see tools/make_set.py); its first document is read")->required();
-  cmd->add_option("--out", f->out, "Folder for reading-map.html and reading-map.png")->required();
+  cmd->add_option("--set", f->set, "A retrieval set (JSON lines, see tools/make_set.py)")->required();
+  cmd->add_option("--document", f->document, "Id of the document to read (default: the set's first)");
+  cmd->add_option("--out", f->out, "Folder for reading-map.html and reading-map.png");
+  cmd->add_option("--lists", f->lists,
+                  "File for the blocks that each row of questions and answers chose, by layer and KV head (JSON lines; see "
+                  "bench locality)");
   cmd->add_option("--max-tokens", f->max_tokens, "Most tokens of an answer")->capture_default_str();
   cmd->add_flag("--json", f->json, "JSON on stdout instead of text");
   return [f] {

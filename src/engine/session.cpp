@@ -108,7 +108,7 @@ Result<std::vector<Answer>> DocumentSession::ask(const std::vector<Question>& qu
   if (trace) {
     sink = [&](const SelectionTrace& t) {
       const auto q = open.find(t.request);
-      if (q != open.end() && t.position >= answers[q->second].first_position) trace(q->second, t);
+      if (q != open.end()) trace(q->second, t);
     };
   }
   const Traced traced(engine_, std::move(sink));

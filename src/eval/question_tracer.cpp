@@ -45,7 +45,7 @@ QuestionTracer::QuestionTracer(const ModelShape& shape, const RetrievalDocument&
 }
 
 void QuestionTracer::on_selection(size_t question, const SelectionTrace& row) {
-  if (takes(question)) recorder_.on_answer_row(row, &trace_.answers[static_cast<size_t>(slot_[question])]);
+  if (takes(question) && row.answer) recorder_.on_answer_row(row, &trace_.answers[static_cast<size_t>(slot_[question])]);
 }
 
 Result<RunTrace> QuestionTracer::finish(const Engine& engine, const DocumentSession& session, const std::vector<Answer>& answers) {

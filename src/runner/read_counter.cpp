@@ -32,8 +32,8 @@ void ReadCounter::show(const RowGroup& group, LayerIdx layer, const Selection& s
   SelectionTrace t{owner.request, owner.index, len - 1, layer, &selection, list};
   t.blocks = static_cast<int32_t>((len + shape_.block_size - 1) / shape_.block_size);
   t.prefill = !batch_.row_is_decode(row);
-  const bool answers = !t.prefill && len >= owner.prompt_tokens;
-  if (owner.trace_mass && answers && scores) t.block_mass = mass_.sample(group, r, static_cast<int32_t>(len), *scores);
+  t.answer = !t.prefill && len >= owner.prompt_tokens;
+  if (owner.trace_mass && t.answer && scores) t.block_mass = mass_.sample(group, r, static_cast<int32_t>(len), *scores);
   trace_(t);
 }
 

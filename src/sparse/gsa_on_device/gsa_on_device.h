@@ -10,7 +10,7 @@
 
 namespace fovea {
 
-class GsaOnDevice final : public GsaFamily {
+class GsaOnDevice : public GsaFamily {
  public:
   explicit GsaOnDevice(GsaOptions options) : GsaFamily(std::move(options)) {}
 
