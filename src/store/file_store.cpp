@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <set>
 
 #include <fcntl.h>
 
@@ -124,9 +123,10 @@ void FileStore::dead_slabs() {
 }
 
 void FileStore::write_loop() {
+  bool sync_is_due = false;
   std::unique_lock lock(queue_mutex_);
   for (;;) {
-    work_.wait_for(lock, std::chrono::seconds(1), [&] { return stop_ || dead_ || !queue_.empty(); });
+    work_.wait_for(lock, std::chrono::seconds(sync_is_due ? 0 : 1), [&] { return stop_ || dead_ || !queue_.empty(); });
     const bool dead = std::exchange(dead_, false), last = stop_ && queue_.empty();
     PutRun run;
     if (!queue_.empty()) {
@@ -137,47 +137,46 @@ void FileStore::write_loop() {
     lock.unlock();
     if (running_) write_run(std::move(run));
     if (dead) remove_dead();
-    keep_house(last);
     lock.lock();
     running_ = false;
     if (queue_.empty()) idle_.notify_all();
+    lock.unlock();
+    sync_is_due = sync_written(last);
+    write_usage(last);
+    lock.lock();
     if (last) return;
   }
 }
 
-void FileStore::keep_house(bool now) {
+// One slab a call, so that runs that wait are not held up by more; all of them at the end. True: the next one is due.
+bool FileStore::sync_written(bool all) {
   const double now_s = Clock().now_s();
-  if (config_.options.sync == StoreSync::interval && (now || now_s - synced_s_ >= config_.sync_interval_s)) {
-    sync_written();
-    synced_s_ = now_s;
+  if (unsynced_.empty()) synced_s_ = now_s;
+  if (!all && now_s - synced_s_ < config_.sync_interval_s) return false;
+  while (!unsynced_.empty()) {
+    // What fails here is found by its digest after a power failure; a running process has lost nothing.
+    const Status status = sync_slab(unsynced_.front());
+    if (!status.ok() && status.code() != StatusCode::not_found) note_error(status);  // not found: removed meanwhile
+    unsynced_.pop_front();
+    if (!all) break;
   }
-  if (now || now_s - usage_written_s_ >= config_.usage_interval_s) {
-    StoreDirectory::Usage usage;
-    for (const SlabIndex::Usage& u : index_.usage()) usage[u.number] = u.used_s;
-    if (const Status status = directory_.write_usage(usage); !status.ok()) note_error(status);
-    usage_written_s_ = now_s;
-  }
+  return !unsynced_.empty();
 }
 
-// What fails here is found by its digest after a power failure; a running process has lost nothing.
-void FileStore::sync_written() {
-  std::vector<uint64_t> numbers;
-  {
-    const std::lock_guard lock(writing_);
-    numbers.swap(unsynced_);
-  }
-  std::set<std::string> folders;
-  for (const uint64_t number : numbers) {
-    const auto file = open_file(fs_, directory_.slab_path(number), O_RDONLY);
-    if (file.status().code() == StatusCode::not_found) continue;  // removed meanwhile
-    const Status status = file.ok() ? file->sync(true) : file.status();
-    if (!status.ok()) note_error(status.with_context(directory_.slab_path(number)));
-    if (direct_ && file.ok()) fs_.advise(file->fd(), POSIX_FADV_DONTNEED);  // nobody will read it from the page cache
-    folders.insert(directory_.slab_folder(number));
-  }
-  for (const std::string& folder : folders) {
-    if (const Status status = sync_folder(fs_, folder); !status.ok()) note_error(status);
-  }
+Status FileStore::sync_slab(uint64_t number) {
+  FOVEA_ASSIGN(const File file, open_file(fs_, directory_.slab_path(number), O_RDONLY));
+  FOVEA_TRY(file.sync(true).with_context(directory_.slab_path(number)));
+  if (direct_) fs_.advise(file.fd(), POSIX_FADV_DONTNEED);  // nobody will read it from the page cache
+  return directory_.sync_slab_folder(number);
+}
+
+void FileStore::write_usage(bool now) {
+  const double now_s = Clock().now_s();
+  if (!now && now_s - usage_written_s_ < config_.usage_interval_s) return;
+  StoreDirectory::Usage usage;
+  for (const SlabIndex::Usage& u : index_.usage()) usage[u.number] = u.used_s;
+  if (const Status status = directory_.write_usage(usage); !status.ok()) note_error(status);
+  usage_written_s_ = now_s;
 }
 
 Status FileStore::write_one(const PutRun& run, uint32_t first, SlabFront* front) {
@@ -201,7 +200,7 @@ Status FileStore::write_file(const PutRun& run, uint32_t first, SlabFront* front
   }
   FOVEA_TRY(directory_.make_slab_folder(front->number));
   FOVEA_TRY(os_status(uninterrupted([&] { return fs_.rename(tmp, path); }), path));
-  if (sync) return sync_folder(fs_, directory_.slab_folder(front->number));
+  if (sync) return directory_.sync_slab_folder(front->number);
   if (config_.options.sync == StoreSync::interval) unsynced_.push_back(front->number);
   return {};
 }

@@ -55,8 +55,9 @@ class FileStore final : public SlabStore {
 
   // The writer thread: puts, removals, syncs, usage.
   void write_loop();
-  void keep_house(bool now);
-  void sync_written();
+  bool sync_written(bool all);
+  Status sync_slab(uint64_t number);
+  void write_usage(bool now);
 
   const FileStoreConfig config_;
   FileSystem& fs_;
@@ -64,9 +65,9 @@ class FileStore final : public SlabStore {
   const bool direct_;
   SlabFiles files_;
   int64_t bad_fronts_ = 0;
-  AlignedBuffer buffer_;                       // guarded by writing_, as is unsynced_
-  std::vector<uint64_t> unsynced_;             // slabs
-  double synced_s_ = 0, usage_written_s_ = 0;  // the writer thread's
+  AlignedBuffer buffer_;                       // guarded by writing_
+  std::deque<uint64_t> unsynced_;              // slabs; the writer thread's
+  double synced_s_ = 0, usage_written_s_ = 0;  // likewise
 
   std::mutex queue_mutex_;  // guards all below
   std::condition_variable work_, idle_;

@@ -168,6 +168,11 @@ Status StoreDirectory::make_slab_folder(uint64_t number) const {
   return result == -EEXIST ? Status() : os_status(result, slab_folder(number));
 }
 
+Status StoreDirectory::sync_slab_folder(uint64_t number) const {
+  FOVEA_TRY(sync_folder(*fs_, slab_folder(number)));
+  return sync_folder(*fs_, dir_ + "/slabs");  // which may be new to it
+}
+
 void StoreDirectory::set_aside(uint64_t number) const {
   fs_->mkdir(dir_ + "/bad");
   const std::string name = hex(number, 16) + std::string(kSlabEnd);

@@ -32,6 +32,8 @@ class StoreDirectory {
   Result<SlabFront> read_front(uint64_t number) const;
   // Makes the folder a slab will be renamed into.
   Status make_slab_folder(uint64_t number) const;
+  // Makes a slab's name last.
+  Status sync_slab_folder(uint64_t number) const;
   // Moves a slab that is not one to bad/, of which the latest 8 are kept.
   void set_aside(uint64_t number) const;
   // Slabs in bad/.
