@@ -39,6 +39,7 @@ class FailingMethod final : public Method {
     FOVEA_TRY(device_.fallible("step_begin"));
     return inner_.step_begin(step);
   }
+  void step_finish(bool ok) override { inner_.step_finish(ok); }
   uint64_t graph_key() const override { return inner_.graph_key(); }
   Status select(const SelectInputs& in, Ops& ops, Stream& stream, Selection* out) override {
     FOVEA_TRY(device_.fallible("select"));

@@ -202,7 +202,13 @@ TEST_F(StepFailure, AStepThatIsBusyIsPlannedAgain) {
       EXPECT_EQ(got.reason, busy > 3 ? FinishReason::failed : FinishReason::length);
       faults_.first = -1;
       if (busy <= 3) {
-        EXPECT_EQ(got.tokens, run_one(*make(), std::move(same)).tokens);
+        const Result1 once = run_one(*make(), std::move(same));
+        EXPECT_EQ(got.tokens, once.tokens);
+        EXPECT_EQ(got.stats.kv_bytes_read, once.stats.kv_bytes_read);
+        EXPECT_EQ(got.stats.kv_bytes_dense, once.stats.kv_bytes_dense);
+        EXPECT_EQ(got.stats.rows_by_method, once.stats.rows_by_method);
+        EXPECT_EQ(got.stats.prefill_pairs_read, once.stats.prefill_pairs_read);
+        EXPECT_EQ(got.stats.prefill_pairs_dense, once.stats.prefill_pairs_dense);
       }
       EXPECT_EQ(engine->stats().blocks_in_use, 0);
     }

@@ -13,6 +13,25 @@ bool ReadCounter::wants_selections() const {
   return false;
 }
 
+void ReadCounter::begin_step() {
+  if (device_.is_host()) counted_.assign(static_cast<size_t>(batch_.forward().tokens), {});
+}
+
+void ReadCounter::keep_step() const {
+  for (size_t row = 0; row < counted_.size(); ++row) {
+    RowOwner* owner = batch_.row_owner(static_cast<int32_t>(row));
+    if (!owner) continue;
+    RequestStats& stats = owner->stats;
+    const Counted& c = counted_[row];
+    stats.rows_by_method += c.rows_by_method;
+    stats.kv_bytes_read += c.kv_bytes_read;
+    stats.kv_bytes_dense += c.kv_bytes_dense;
+    stats.summary_bytes_read += c.summary_bytes_read;
+    stats.prefill_pairs_read += c.prefill_pairs_read;
+    stats.prefill_pairs_dense += c.prefill_pairs_dense;
+  }
+}
+
 void ReadCounter::on_selection(const RowGroup& group, LayerIdx layer, const Selection& selection, const LayerScores* scores) {
   const Selection& seen = on_host(selection);
   for (int32_t r = 0; r < group.rows; ++r) {
@@ -37,32 +56,32 @@ void ReadCounter::show(const RowGroup& group, LayerIdx layer, const Selection& s
   trace_(t);
 }
 
-void ReadCounter::count_prefill(const RowGroup& group, const Selection& selection, int32_t r, int32_t list) const {
-  RequestStats& stats = batch_.row_owner(group.first_row + r)->stats;
+void ReadCounter::count_prefill(const RowGroup& group, const Selection& selection, int32_t r, int32_t list) {
+  Counted& counted = counted_[static_cast<size_t>(group.first_row + r)];
   const int64_t len = batch_.row_position(group.first_row + r) + 1;
   const SelectionReader reader(selection);
   const int32_t lists = reader.groups();
   int64_t pairs = 0;
   for (int32_t g = 0; g < lists; ++g) pairs += reader.tokens(list, g, len);
-  stats.prefill_pairs_read += pairs * (shape_.num_heads / lists);
-  stats.prefill_pairs_dense += len * shape_.num_heads;
+  counted.prefill_pairs_read += pairs * (shape_.num_heads / lists);
+  counted.prefill_pairs_dense += len * shape_.num_heads;
 }
 
-void ReadCounter::count(const RowGroup& group, LayerIdx layer, const Selection& selection, int32_t r, int32_t list) const {
+void ReadCounter::count(const RowGroup& group, LayerIdx layer, const Selection& selection, int32_t r, int32_t list) {
   RowOwner& owner = *batch_.row_owner(group.first_row + r);
-  RequestStats& stats = owner.stats;
+  Counted& counted = counted_[static_cast<size_t>(group.first_row + r)];
   const int64_t len = batch_.row_position(group.first_row + r) + 1;
   if (layer.value == 0) owner.last_read.begin(len - 1, shape_.block_size);
   if (!group.method || group.policy->rule(layer) != LayerRule::dense) owner.last_read.add(selection, list, len - 1);
   int64_t tokens = 0;  // over KV heads
   const SelectionReader reader(selection);
   for (int32_t h = 0; h < shape_.kv_heads; ++h) tokens += reader.tokens(list, reader.groups_of(h, shape_.kv_heads).first, len);
-  stats.kv_bytes_read += tokens * shape_.kv_bytes_per_token_head;
-  stats.kv_bytes_dense += len * shape_.kv_heads * shape_.kv_bytes_per_token_head;
+  counted.kv_bytes_read += tokens * shape_.kv_bytes_per_token_head;
+  counted.kv_bytes_dense += len * shape_.kv_heads * shape_.kv_bytes_per_token_head;
   // A layer that reuses an earlier choice scans nothing.
   if (group.method && selection.kind != Selection::Kind::all && group.policy->rule(layer) == LayerRule::own)
-    stats.summary_bytes_read += group.method->summary_bytes(len);
-  if (layer.value == 0) ++stats.rows_by_method;
+    counted.summary_bytes_read += group.method->summary_bytes(len);
+  if (layer.value == 0) ++counted.rows_by_method;
 }
 
 // The Selection with its lists in host memory. Waits for the device: traces only.

@@ -26,6 +26,9 @@ class ReadCounter final : public SelectionObserver {
 
   // Whether the step's Selections have to be shown to on_selection().
   bool wants_selections() const;
+  // Around a step, after the batch was built: what its rows read is their owners' only once it is kept.
+  void begin_step();
+  void keep_step() const;
   void on_selection(const RowGroup& group, LayerIdx layer, const Selection& selection, const LayerScores* scores) override;
 
   // The device failed under a trace: told after the forward pass.
@@ -44,10 +47,17 @@ class ReadCounter final : public SelectionObserver {
   void count_step(std::span<const Row> rows, const int64_t* keys_read, std::vector<RowRead>* out) const;
 
  private:
-  void count(const RowGroup& group, LayerIdx layer, const Selection& selection, int32_t row, int32_t list) const;
+  // What one row has read in this step, by the fields of RequestStats.
+  struct Counted {
+    int64_t rows_by_method = 0;
+    int64_t kv_bytes_read = 0, kv_bytes_dense = 0, summary_bytes_read = 0;
+    int64_t prefill_pairs_read = 0, prefill_pairs_dense = 0;
+  };
+
+  void count(const RowGroup& group, LayerIdx layer, const Selection& selection, int32_t row, int32_t list);
   void show(const RowGroup& group, LayerIdx layer, const Selection& selection, int32_t row, int32_t list,
             const LayerScores* scores);
-  void count_prefill(const RowGroup& group, const Selection& selection, int32_t row, int32_t list) const;
+  void count_prefill(const RowGroup& group, const Selection& selection, int32_t row, int32_t list);
   const Selection& on_host(const Selection& selection);
 
   const ModelShape shape_;
@@ -57,6 +67,7 @@ class ReadCounter final : public SelectionObserver {
   MassSampler mass_;
   std::function<void(const SelectionTrace&)> trace_;
   Status error_;
+  std::vector<Counted> counted_;  // [rows of the step], where the host counts
   Selection host_selection_;
   std::vector<int32_t> host_units_, host_counts_;
 };

@@ -133,9 +133,10 @@ class Runner {
   Buffer keys_read_;  // int64 [max_rows()]: what attention of the step counted; null on the CPU, where the host sees it
   GraphCache graphs_{kGraphsMax};
   std::array<Flight, 2> flights_;
-  size_t next_ = 0;      // of flights_: the next launch's
-  int32_t retries_ = 0;  // of a step, in a row
-  Status lost_;          // why what is in flight is lost, found out before it was collected
+  size_t next_ = 0;          // of flights_: the next launch's
+  int32_t retries_ = 0;      // of a step, in a row
+  size_t groups_begun_ = 0;  // of the step being launched: leading row groups whose methods' step_begin() was ok
+  Status lost_;              // why what is in flight is lost, found out before it was collected
   bool simulate_prefill_ = false;
   // Of the last collected step.
   std::vector<SampledToken> tokens_;

@@ -12,12 +12,13 @@ Launched Runner::launch(const StepInput& plan) {
   Flight& flight = flights_[next_];
   FOVEA_CHECK(!flight.flying);
   bool moved = false;
+  groups_begun_ = 0;
   Status s = prepare(plan, &moved);
   if (s.ok()) s = run_step();
-  for (const RowGroup& g : batch_->forward().groups) {
-    if (g.method) g.method->step_finish();
-  }
   if (s.ok()) s = counter_->take_error();
+  for (size_t i = 0; i < groups_begun_; ++i) {
+    if (Method* method = batch_->forward().groups[i].method) method->step_finish(s.ok());
+  }
   if (s.ok()) {
     start_flight(&flight);
     next_ ^= 1;
@@ -41,6 +42,7 @@ Status Runner::prepare(const StepInput& plan, bool* moved) {
   ForwardBatch& forward = batch_->forward();
   for (const RowGroup& g : forward.groups) {
     if (g.method) FOVEA_TRY(g.method->step_begin(g.step));
+    ++groups_begun_;
   }
   FOVEA_TRY(staging_->upload(*stream_));
   FOVEA_TRY(batch_->upload_tables(*stream_));
@@ -49,6 +51,7 @@ Status Runner::prepare(const StepInput& plan, bool* moved) {
   forward.previous = samples_->tokens();
   forward.logits = logits_.as<float>();
   forward.keys_read = keys_read_.as<int64_t>();
+  counter_->begin_step();
   forward.observer = counter_->wants_selections() ? counter_.get() : nullptr;
   return {};
 }
@@ -88,6 +91,7 @@ void Runner::start_flight(Flight* flight) {
   flight->flying = true;
   flight->targets.assign(samples_->targets().begin(), samples_->targets().end());
   flight->logit_rows.assign(samples_->logit_rows().begin(), samples_->logit_rows().end());
+  counter_->keep_step();
   counter_->note_step(&flight->reads);
   if (device_->is_host()) return;
   const auto rows = static_cast<size_t>(batch_->forward().tokens);

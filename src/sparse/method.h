@@ -134,7 +134,9 @@ class Method {
   // What select() of this step bakes into a captured graph besides the number of rows: steps with another key replay
   // another graph.
   virtual uint64_t graph_key() const { return 0; }
-  virtual void step_finish() {}
+  // The step is over. Not `ok`: nothing of it counts, and the same rows may come again, so what step_begin() and select() have
+  // noted for later steps is as it was before. Called once for each step_begin() that was ok.
+  virtual void step_finish(bool ok) {}
   // In every step and layer, used or not: summaries are kept for every token. Enqueues only.
   virtual void on_kv_written(const KvWritten&, Ops&, Stream&) {}
 

@@ -94,6 +94,15 @@ void Gsa::choose_by_recency(const StepRows& step) {
   }
 }
 
+void Gsa::step_finish(bool ok) {
+  GsaFamily::step_finish(ok);
+  if (ok || options_.representation != GsaRepresentation::recency) return;
+  for (int32_t r = 0; r < step_.rows; ++r) {
+    if (step_.row_len[r] == 0) continue;
+    recency_[step_.row_sequence[r]].take_back(units_.as<int32_t>() + int64_t{r} * capacity_, counts_.as<int32_t>()[r]);
+  }
+}
+
 // What each row's own query would read.
 void Gsa::score(const SelectInputs& in, int32_t* units, Ops& ops, Stream& stream) {
   if (options_.representation == GsaRepresentation::recency) return;  // step_begin() has chosen

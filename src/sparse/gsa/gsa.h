@@ -30,6 +30,7 @@ class Gsa final : public GsaFamily {
   bool codes_view(std::byte* plane, CodesView* out) const override;
   void request_finish(SequenceId sequence) override;
   Status step_begin(const StepRows& step) override;
+  void step_finish(bool ok) override;
   void on_kv_written(const KvWritten& written, Ops& ops, Stream& stream) override;
   int64_t summary_bytes(int64_t row_len) const override;
 

@@ -304,6 +304,42 @@ TEST(Gsa, LayersAndHeadsCarryTheirOwnLists) {
   EXPECT_EQ(World::listed(again, 0, 1), other_head);
 }
 
+// A step that ends busy in some layer is launched again: no layer of it may read what the lost attempt chose.
+TEST(Gsa, AStepThatDoesNotCountLeavesNothing) {
+  GsaOptions o = options_of(GsaRepresentation::hash, 48);
+  o.overlap = true;
+  World w(o);
+  w.step({{0, 180}}, {0, 1});
+  w.method().step_finish(true);
+  const List before = w.own_choice(0, 0);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    w.step({{0, 181}, {0, 182}, {1, 150}}, {0});
+    EXPECT_NE(w.own_choice(1, 0), before);
+    w.method().step_finish(false);
+  }
+  w.begin({{0, 181}, {1, 151}});
+  for (const int32_t layer : {0, 1}) {
+    const Selection s = w.select(layer);
+    EXPECT_EQ(World::listed(s, 0, 0), before) << layer;
+    EXPECT_EQ(World::listed(s, 1, 0), w.own_choice(1, 0)) << "its first step that counts";
+  }
+  w.method().step_finish(true);
+  const List kept = w.own_choice(0, 0);
+  EXPECT_EQ(World::listed(w.step({{0, 182}}, {1})[0], 0, 0), kept);
+}
+
+TEST(Gsa, RecencyForgetsAStepThatDoesNotCount) {
+  World w(options_of(GsaRepresentation::recency, 40)), plain(options_of(GsaRepresentation::recency, 40));
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    w.step({{1, 80}, {1, 81}, {0, 0}});
+    w.method().step_finish(false);
+  }
+  for (const int32_t len : {192, 80, 192}) {
+    EXPECT_EQ(World::listed(w.step({{1, len}})[0], 0, 0), World::listed(plain.step({{1, len}})[0], 0, 0));
+    w.method().step_finish(true);
+  }
+}
+
 TEST(Gsa, ARequestThatBeginsAgainOrIsRolledBackHasNoState) {
   GsaOptions o = options_of(GsaRepresentation::hash, 48);
   o.overlap = true;

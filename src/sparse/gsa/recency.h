@@ -14,6 +14,11 @@ class Recency {
   // ascending, windows inside k). `scratch`: room for `blocks` entries.
   int32_t choose(int32_t blocks, int32_t k, int32_t init, int32_t local, int32_t* scratch, int32_t* units);
 
+  // The choice did not count.
+  void take_back(const int32_t* units, int32_t count) {
+    for (int32_t i = 0; i < count; ++i) --chosen_[units[i]];
+  }
+
  private:
   std::vector<int32_t> chosen_;  // [blocks] steps that chose each; grows by doubling
 };

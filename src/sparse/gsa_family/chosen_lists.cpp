@@ -20,14 +20,28 @@ void ChosenLists::reserve(int32_t k) {
 
 void ChosenLists::store(int32_t layer, int32_t group, const int32_t* units, int32_t count) {
   FOVEA_CHECK(count <= capacity_);
-  const int64_t cell = int64_t{layer} * groups_ + group;
-  std::copy_n(units, count, units_.begin() + cell * capacity_);
-  counts_[cell] = count;
+  const size_t at = cell(layers_[layer].current ^ 1, layer, group);
+  std::copy_n(units, count, units_.begin() + static_cast<int64_t>(at) * capacity_);
+  counts_[at] = count;
+}
+
+void ChosenLists::set_blocks(int32_t layer, int32_t blocks) {
+  Layer& l = layers_[layer];
+  l.current ^= 1;
+  l.blocks[l.current] = blocks;
+  l.stored = true;
+}
+
+void ChosenLists::finish_step(bool ok) {
+  for (Layer& l : layers_) {
+    if (l.stored && !ok) l.current ^= 1;
+    l.stored = false;
+  }
 }
 
 std::span<const int32_t> ChosenLists::list(int32_t layer, int32_t group) const {
-  const int64_t cell = int64_t{layer} * groups_ + group;
-  return {units_.data() + cell * capacity_, static_cast<size_t>(counts_[cell])};
+  const size_t at = cell(layers_[layer].current, layer, group);
+  return {units_.data() + at * capacity_, static_cast<size_t>(counts_[at])};
 }
 
 }  // namespace fovea

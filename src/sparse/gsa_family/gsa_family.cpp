@@ -153,8 +153,8 @@ void GsaFamily::read_by_earlier_scores(const SelectInputs& in) {
 }
 
 bool GsaFamily::is_last_row(const StepRows& step, int32_t row) const {
-  return step.row_len[row] > 0 && (row + 1 == step.rows || step.row_sequence[row + 1] != step.row_sequence[row] ||
-                                   step.row_len[row + 1] == 0);
+  return step.row_len[row] > 0 &&
+         (row + 1 == step.rows || step.row_sequence[row + 1] != step.row_sequence[row] || step.row_len[row + 1] == 0);
 }
 
 // The lists of each request's last row, for the next step.
@@ -162,11 +162,17 @@ void GsaFamily::keep_lists(const SelectInputs& in) {
   const StepRows& step = *in.step;
   for (int32_t r = 0; r < step.rows; ++r) {
     if (!is_last_row(step, r)) continue;
-    row_lists_[r]->set_blocks(in.layer.value, blocks_of(step.row_len[r]));
     for (int32_t g = 0; g < groups_; ++g) {
       const int64_t cell = int64_t{r} * groups_ + g;
       row_lists_[r]->store(in.layer.value, g, scored_.as<int32_t>() + cell * capacity_, counts_.as<int32_t>()[cell]);
     }
+    row_lists_[r]->set_blocks(in.layer.value, blocks_of(step.row_len[r]));
+  }
+}
+
+void GsaFamily::step_finish(bool ok) {
+  for (int32_t r = 0; r < step_.rows && overlaps(); ++r) {
+    if (row_lists_[r]) row_lists_[r]->finish_step(ok);
   }
 }
 

@@ -1,8 +1,8 @@
 // What the methods of the GSA family are made of: how many blocks each row keeps, the lists that hold them, the choice by codes,
 // what `overlap` carries from step to step, and what later steps will want near. A method says how blocks are scored.
 //
-// Memory of a request: with `overlap` its lists, layers x groups x (the power of two that holds its largest k) entries of 4 bytes,
-// in host memory. Taken when the request begins and as its context doubles, never by a step of a steady decode, and given back
+// Memory of a request: with `overlap` its lists, twice (a step may be taken back): 2 x layers x groups x (the power of two that holds
+// its largest k) entries of 4 bytes, in host memory. Taken when the request begins and as its context doubles, never by a step of a steady decode, and given back
 // when it finishes. A fork begins without any.
 #pragma once
 
@@ -32,6 +32,7 @@ class GsaFamily : public Method {
   int64_t estimate_blocks(int64_t tokens, int32_t budget_tokens) const override;
   void request_finish(SequenceId sequence) override { lists_.erase(sequence); }
   Status step_begin(const StepRows& step) override;
+  void step_finish(bool ok) override;
   Status select(const SelectInputs& in, Ops& ops, Stream& stream, Selection* out) override;
   // Of each request's last row: with `overlap` what its next step reads, by its place in the queue; and, where blocks are scored by
   // codes and prefetch_ahead is not 0, the k / 4 blocks next in score behind those it keeps, LOW.
@@ -65,6 +66,7 @@ class GsaFamily : public Method {
   Staged<int32_t> k_;           // [rows] blocks each row keeps, from lengths alone
   int32_t capacity_ = 0;        // of this step: the power of two that holds its largest k
   uint32_t units_version_ = 0;  // how often units_ has moved
+  StepRows step_;
 
  private:
   bool overlaps() const { return options_.overlap && chooses_by_scores(); }
@@ -79,10 +81,9 @@ class GsaFamily : public Method {
   Buffer next_units_;   // with wants: int32 [rows, groups, capacity / 4], next in score; of the layer that was chosen last
   Buffer next_counts_;  // int32 [rows, groups]
   std::unordered_map<SequenceId, std::unique_ptr<ChosenLists>> lists_;  // with overlap
-  std::vector<ChosenLists*> row_lists_;                                // [rows] of this step; null: the row pads a batch
-  StepRows step_;
-  LayerIdx chosen_{-1};    // the layer of which take_wants() may tell
-  bool has_next_ = false;  // next_units_ are of the last choice
+  std::vector<ChosenLists*> row_lists_;                                 // [rows] of this step; null: the row pads a batch
+  LayerIdx chosen_{-1};                                                 // the layer of which take_wants() may tell
+  bool has_next_ = false;                                               // next_units_ are of the last choice
 };
 
 }  // namespace fovea
