@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/id_table.h"
 #include "engine/kv_store.h"
 #include "engine/live_answer.h"
 #include "engine/loaded_model.h"
@@ -107,6 +108,7 @@ class EngineImpl final : public Engine {
   // Requests and their answers.
   void admit(Pending pending, std::vector<Output>* outputs);
   Status check_fork(const Pending& pending, SequenceSpec* spec) const;
+  SequenceId new_sequence_id();
   RequestMethods methods_of(int32_t decode, int32_t prefill, int32_t budget_tokens) const;
   void begin_answer(const Pending& pending, const SequenceSpec& spec, int32_t index, int64_t prompt_tokens);
   void abort_now(RequestId id, std::vector<Output>* outputs);
@@ -130,12 +132,13 @@ class EngineImpl final : public Engine {
   std::unique_ptr<Scheduler> scheduler_;
 
   // Owned by the stepping thread.
-  std::unordered_map<SequenceId, std::unique_ptr<LiveAnswer>> answers_;
+  IdPool<SequenceId> sequence_ids_;
+  std::vector<SequenceId> retired_;  // of requests that are over
+  IdTable<SequenceId, std::unique_ptr<LiveAnswer>> answers_;
   std::unordered_map<RequestId, LiveRequest> requests_;
   StepInput input_;
   std::vector<SequenceId> unread_;  // what the step in flight samples: its rows are committed, its tokens not read
   std::vector<Sampled> sampled_;
-  uint64_t next_sequence_ = 1;
   int64_t steps_ = 0;
   int64_t loaded_bytes_ = 0;
   double load_s_ = 0;

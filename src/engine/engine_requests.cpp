@@ -21,10 +21,7 @@ void EngineImpl::take_inbox(std::vector<Output>* outputs) {
   for (RequestId id : releases) release_now(id);
 }
 
-LiveAnswer* EngineImpl::find(SequenceId id) const {
-  const auto a = answers_.find(id);
-  return a == answers_.end() ? nullptr : a->second.get();
-}
+LiveAnswer* EngineImpl::find(SequenceId id) const { return answers_.find(id); }
 
 // ---- beginning ----
 
@@ -79,10 +76,23 @@ void EngineImpl::admit(Pending pending, std::vector<Output>* outputs) {
   spec.prompt = std::move(r.prompt);
   spec.max_new_tokens = r.sampling.max_tokens;
   spec.hold = r.hold;
-  for (int32_t i = 0; i < r.sampling.n; ++i) spec.answers.push_back(SequenceId{next_sequence_++});
-  if (Status s = scheduler_->add(spec); !s.ok()) return refuse(std::move(s));
+  for (int32_t i = 0; i < r.sampling.n; ++i) spec.answers.push_back(new_sequence_id());
+  if (Status s = scheduler_->add(spec); !s.ok()) {
+    retired_.insert(retired_.end(), spec.answers.begin(), spec.answers.end());
+    return refuse(std::move(s));
+  }
   for (int32_t i = 0; i < r.sampling.n; ++i) begin_answer(pending, spec, i, prompt_tokens);
   requests_.emplace(pending.id, LiveRequest{std::move(spec.answers), r.sampling.n, prefill_method});
+}
+
+// An index is free once the scheduler has let go of it too: a released sequence stays until the forks that wait for it have begun.
+SequenceId EngineImpl::new_sequence_id() {
+  std::erase_if(retired_, [&](SequenceId id) {
+    const bool over = !scheduler_->contains(id);
+    if (over) sequence_ids_.give_back(id);
+    return over;
+  });
+  return sequence_ids_.take();
 }
 
 RequestMethods EngineImpl::methods_of(int32_t decode, int32_t prefill, int32_t budget_tokens) const {
@@ -116,7 +126,8 @@ void EngineImpl::begin_answer(const Pending& pending, const SequenceSpec& spec, 
   a->submitted_s = pending.submitted_s;
   if (Method* m = method_of(a->method)) m->request_begin(a->id);
   if (Method* m = method_of(a->prefill_method); m && a->prefill_method != a->method) m->request_begin(a->id);
-  answers_.emplace(a->id, std::move(a));
+  const SequenceId id = a->id;
+  answers_.insert(id, std::move(a));
 }
 
 // ---- ending ----
@@ -194,7 +205,7 @@ void EngineImpl::forget(SequenceId id) {
   const LiveAnswer& a = *find(id);
   const RequestId request = a.request;
   const int32_t method = a.method, prefill_method = a.prefill_method;
-  answers_.erase(id);
+  answers_.take(id);
   if (Method* m = method_of(method)) m->request_finish(id);
   if (Method* m = method_of(prefill_method); m && prefill_method != method) m->request_finish(id);
   const auto r = requests_.find(request);
@@ -203,7 +214,7 @@ void EngineImpl::forget(SequenceId id) {
 }
 
 void EngineImpl::forget_request(RequestId id) {
-  requests_.erase(id);
+  if (const auto r = requests_.extract(id)) retired_.insert(retired_.end(), r.mapped().answers.begin(), r.mapped().answers.end());
   std::lock_guard<std::mutex> lock(mutex_);
   known_.erase(id);
 }

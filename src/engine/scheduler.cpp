@@ -32,9 +32,9 @@ Scheduler::Scheduler(const SchedulerConfig& config, BlockManager& blocks, ChainS
 }
 
 Scheduler::~Scheduler() {
-  for (const auto& [id, s] : sequences_) {
-    if (s->state != Sequence::State::waiting) blocks_.free(id);
-  }
+  sequences_.for_each([&](const Sequence& s) {
+    if (s.state != Sequence::State::waiting) blocks_.free(s.id);
+  });
 }
 
 // ---- add and removal ----
@@ -113,16 +113,14 @@ Status Scheduler::add(SequenceSpec spec) {
   s->tokens.reserve(static_cast<size_t>(s->capacity()));
   s->tokens.insert(s->tokens.end(), spec.prompt.begin(), spec.prompt.end());
 
-  for (SequenceId id : s->answers) by_id_[id] = s.get();
+  for (SequenceId id : s->answers) by_id_.insert(id, s.get());
   enqueue(*s);
-  sequences_[s->id] = std::move(s);
+  const SequenceId id = s->id;
+  sequences_.insert(id, std::move(s));
   return Status();
 }
 
-Scheduler::Sequence* Scheduler::find(SequenceId seq) const {
-  const auto it = by_id_.find(seq);
-  return it == by_id_.end() ? nullptr : it->second;
-}
+Scheduler::Sequence* Scheduler::find(SequenceId seq) const { return by_id_.find(seq); }
 
 const Scheduler::Sequence& Scheduler::get(SequenceId seq) const {
   const Sequence* s = find(seq);
@@ -147,14 +145,12 @@ void Scheduler::remove_answer(SequenceId seq) {
   const bool last = s->answers.size() == 1;
   if (last && s->state != Sequence::State::loading) return drop(*s);
   std::erase(s->answers, seq);
-  by_id_.erase(seq);
+  by_id_.take(seq);
   if (last) return;  // its blocks are being written: loaded() drops them
   if (s->id != seq) return;
   // The other answers still want the prompt: the record goes on under the next one's id.
-  auto node = sequences_.extract(seq);
   s->id = s->answers[0];
-  node.key() = s->id;
-  sequences_.insert(std::move(node));
+  sequences_.insert(s->id, sequences_.take(seq));
   if (s->state != Sequence::State::waiting) blocks_.rename(seq, s->id);
 }
 
@@ -177,12 +173,12 @@ void Scheduler::drop(Sequence& s) {
   if (s.state == Sequence::State::swapped) std::erase(swapped_, &s);
   if (s.state == Sequence::State::loading) std::erase(loading_, &s);
   if (s.state == Sequence::State::held) {
-    for (const auto& [id, other] : sequences_) {
-      if (other->parent == &s) other->parent = nullptr;
-    }
+    sequences_.for_each([&](Sequence& other) {
+      if (other.parent == &s) other.parent = nullptr;
+    });
   }
-  for (SequenceId id : s.answers) by_id_.erase(id);
-  sequences_.erase(SequenceId(s.id));  // a copy: the argument must outlive the record
+  for (SequenceId id : s.answers) by_id_.take(id);
+  sequences_.take(s.id);
 }
 
 void Scheduler::enqueue(Sequence& s) {

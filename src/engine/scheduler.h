@@ -16,6 +16,7 @@
 // carried out, fail_step() or retry_step(). abort() and release() any time, also between schedule() and commit().
 #pragma once
 
+#include "base/id_table.h"
 #include "engine/chain_source.h"
 #include "engine/route.h"
 #include "kv/block_key.h"
@@ -32,7 +33,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -156,6 +156,7 @@ class Scheduler {
   int64_t prompt_tokens(SequenceId seq) const;
   int64_t cached_tokens(SequenceId seq) const;  // of its prompt: a fork's or a prefix hit's, at first admission
   int64_t loaded_tokens(SequenceId seq) const;  // behind them: likewise
+  bool contains(SequenceId seq) const { return find(seq) != nullptr || sequences_.find(seq) != nullptr; }
   bool is_held(SequenceId seq) const;
   bool keeps(SequenceId seq) const;  // it is held, or will be once it finishes
   // Where an answer stands.
@@ -233,13 +234,13 @@ class Scheduler {
   SchedulerConfig config_;
   BlockManager& blocks_;
   ChainSource* below_;
-  std::unordered_map<SequenceId, std::unique_ptr<Sequence>> sequences_;  // by carrier id
-  std::unordered_map<SequenceId, Sequence*> by_id_;                      // every live answer
-  std::map<std::string, Queue> waiting_;                                 // only keys that have one waiting
-  std::string last_key_;                                                 // served last, round robin
-  std::vector<Sequence*> running_;                                       // by arrival
-  std::vector<Sequence*> swapped_;                                       // by arrival
-  std::vector<Sequence*> loading_;                                       // as they began
+  IdTable<SequenceId, std::unique_ptr<Sequence>> sequences_;  // by carrier id
+  IdTable<SequenceId, Sequence*> by_id_;                      // every live answer
+  std::map<std::string, Queue> waiting_;                      // only keys that have one waiting
+  std::string last_key_;                                      // served last, round robin
+  std::vector<Sequence*> running_;                            // by arrival
+  std::vector<Sequence*> swapped_;                            // by arrival
+  std::vector<Sequence*> loading_;                            // as they began
   std::vector<KeyShare> shares_;
   int32_t waiting_count_ = 0;
   uint64_t next_arrival_ = 0;

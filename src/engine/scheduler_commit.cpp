@@ -100,9 +100,10 @@ void Scheduler::fork_answers(Sequence& s) {
     child->arrival += i;
     child->tokens.reserve(static_cast<size_t>(s.capacity()));
     blocks_.fork(s.id, child->id, -1, s.capacity());
-    by_id_[child->id] = child.get();
+    by_id_.take(child->id);  // the carrier answered to it until now
+    by_id_.insert(child->id, child.get());
     insert_by_arrival(*child, running_);
-    sequences_[child->id] = std::move(child);
+    sequences_.insert(s.answers[i], std::move(child));
   }
   s.answers.resize(1);
 }

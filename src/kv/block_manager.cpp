@@ -20,31 +20,25 @@ BlockManager::BlockManager(const BlockManagerConfig& config)
   for (int32_t slot = config.swap_slots - 1; slot >= 0; --slot) free_slots_.push_back(slot);  // lowest first
 }
 
-BlockManager::Blocks& BlockManager::find(SequenceId seq) {
-  const auto it = sequences_.find(seq);
-  FOVEA_CHECK(it != sequences_.end());
-  return it->second;
-}
-
-const BlockManager::Blocks& BlockManager::find(SequenceId seq) const {
-  const auto it = sequences_.find(seq);
-  FOVEA_CHECK(it != sequences_.end());
-  return it->second;
+BlockManager::Blocks& BlockManager::find(SequenceId seq) const {
+  Blocks* s = sequences_.find(seq);
+  FOVEA_CHECK(s != nullptr);
+  return *s;
 }
 
 // ---- life of a sequence ----
 
 void BlockManager::create_sequence(SequenceId seq, BlockHasher* hasher, int64_t max_tokens) {
   FOVEA_CHECK(hasher == nullptr || hasher->block_size() == config_.block_size);
-  const auto [it, inserted] = sequences_.try_emplace(seq);
-  FOVEA_CHECK(inserted);
-  it->second.hasher = hasher;
-  it->second.table.reserve(blocks_for(max_tokens));
+  Blocks& s = sequences_.insert(seq, std::make_unique<Blocks>());
+  s.id = seq;
+  s.hasher = hasher;
+  s.table.reserve(blocks_for(max_tokens));
 }
 
 void BlockManager::fork(SequenceId parent, SequenceId child, int64_t num_tokens, int64_t max_tokens) {
   create_sequence(child, find(parent).hasher, max_tokens);
-  const Blocks& from = find(parent);  // after the insertion: it may have rehashed, but nodes stay
+  const Blocks& from = find(parent);
   Blocks& to = find(child);
   if (num_tokens < 0) num_tokens = from.num_tokens;
   FOVEA_CHECK(!from.swapped && num_tokens <= from.num_tokens);
@@ -81,15 +75,11 @@ void BlockManager::free(SequenceId seq) {
     }
   }
   if (s.swapped) std::erase(swapped_, &s);
-  sequences_.erase(seq);
+  sequences_.take(seq);
 }
 
 void BlockManager::rename(SequenceId from, SequenceId to) {
-  FOVEA_CHECK(!contains(to));
-  auto node = sequences_.extract(from);
-  FOVEA_CHECK(!node.empty());
-  node.key() = to;
-  sequences_.insert(std::move(node));  // the record itself stays where it is: swapped_ may point to it
+  sequences_.insert(to, sequences_.take(from)).id = to;
 }
 
 BlockId BlockManager::allocate_block() {
@@ -355,14 +345,14 @@ int64_t BlockManager::slot_of(SequenceId seq, int64_t position) const {
 BlockManager::Usage BlockManager::usage() const {
   std::vector<int32_t> fill(static_cast<size_t>(config_.num_blocks),
                             0);  // of a shared block: its fullest view
-  for (const auto& [id, s] : sequences_) {
+  sequences_.for_each([&](const Blocks& s) {
     for (int32_t i = 0; i < s.table.size(); ++i) {
       if (!s.table.place(i).is_in_pool()) continue;
       const int32_t block = s.table.block(i).value;
       const int64_t tokens = std::min<int64_t>(config_.block_size, s.num_tokens - int64_t{i} * config_.block_size);
       fill[block] = std::max(fill[block], static_cast<int32_t>(tokens));
     }
-  }
+  });
   Usage usage;
   usage.allocated_slots = int64_t{pool_.num_used()} * config_.block_size;
   for (int32_t f : fill) usage.used_slots += f;
@@ -372,15 +362,17 @@ BlockManager::Usage BlockManager::usage() const {
 Status BlockManager::check_consistency() const {
   std::vector<int32_t> refs = pins_;
   std::vector<int32_t> slot_refs(slot_refs_.size(), 0);
-  for (const auto& [id, s] : sequences_) {
-    const std::string name = "sequence " + std::to_string(id.value);
-    if (s.table.size() != blocks_for(s.num_tokens)) return Status::internal(name + ": table size");
-    if (int64_t{s.keyed_blocks} * config_.block_size > s.num_tokens) return Status::internal(name + ": keyed_blocks");
+  Status wrong;
+  sequences_.for_each([&](const Blocks& s) {
+    const std::string name = "sequence " + std::to_string(s.id.value);
+    if (s.table.size() != blocks_for(s.num_tokens)) wrong = Status::internal(name + ": table size");
+    if (int64_t{s.keyed_blocks} * config_.block_size > s.num_tokens) wrong = Status::internal(name + ": keyed_blocks");
     for (const BlockPlace& place : s.table.places()) {
-      if (!place.is_in_pool() && !s.swapped) return Status::internal(name + ": a swap slot in a table that is not swapped");
+      if (!place.is_in_pool() && !s.swapped) wrong = Status::internal(name + ": a swap slot in a table that is not swapped");
       ++(place.is_in_pool() ? refs[static_cast<size_t>(place.block().value)] : slot_refs[static_cast<size_t>(place.slot().value)]);
     }
-  }
+  });
+  FOVEA_TRY(wrong);
   int32_t published = 0;
   int32_t used = 0;
   for (int32_t b = 0; b < config_.num_blocks; ++b) {

@@ -11,6 +11,7 @@
 // stays in the pool, shared, so a question about a held document takes no swap space for the document.
 #pragma once
 
+#include "base/id_table.h"
 #include "kv/block_key.h"
 #include "kv/block_pool.h"
 #include "kv/cache_op.h"
@@ -21,8 +22,8 @@
 #include <fovea/types.h>
 
 #include <cstdint>
+#include <memory>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 namespace fovea {
@@ -57,7 +58,7 @@ class BlockManager {
   void free(SequenceId seq);
   // The sequence goes on under another, new id.
   void rename(SequenceId from, SequenceId to);
-  bool contains(SequenceId seq) const { return sequences_.count(seq) != 0; }
+  bool contains(SequenceId seq) const { return sequences_.find(seq) != nullptr; }
 
   // ---- growing ----
   // Of an empty sequence: takes the longest chain of published blocks that begins `tokens`: full ones, and without an
@@ -125,7 +126,8 @@ class BlockManager {
   Status check_consistency() const;
 
  private:
-  struct Blocks {     // of one sequence
+  struct Blocks {  // of one sequence
+    SequenceId id;
     PageTable table;  // ceil(num_tokens / block_size) entries
     int64_t num_tokens = 0;
     int32_t keyed_blocks = 0;  // leading blocks whose keys are known
@@ -134,8 +136,7 @@ class BlockManager {
     bool swapped = false;
   };
 
-  Blocks& find(SequenceId seq);
-  const Blocks& find(SequenceId seq) const;
+  Blocks& find(SequenceId seq) const;
   int64_t match_tail(Blocks& s, std::span<const int32_t> tokens);
   void note(const BlockKey* parent, int64_t index, const BlockKey& key, BlockId block, int32_t tokens);
   BlockId allocate_block();           // one must be allocatable
@@ -150,8 +151,8 @@ class BlockManager {
   BlockManagerConfig config_;
   BlockPool pool_;
   PrefixIndex index_;
-  std::unordered_map<SequenceId, Blocks> sequences_;
-  std::vector<Blocks*> swapped_;     // the swapped ones; the map's nodes are stable
+  IdTable<SequenceId, std::unique_ptr<Blocks>> sequences_;
+  std::vector<Blocks*> swapped_;     // the swapped ones
   std::vector<int32_t> free_slots_;  // stack
   std::vector<int32_t> slot_refs_;   // [swap_slots]
   std::vector<int32_t> pins_;        // [num_blocks]

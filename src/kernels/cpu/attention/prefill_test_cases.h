@@ -25,7 +25,7 @@ struct Tolerance {
   float lse = kFloat32Tolerance;  // of max(1, |lse|)
 };
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef FOVEA_SANITIZED
 inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;
