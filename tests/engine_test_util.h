@@ -44,7 +44,7 @@ inline bool runs_on_gpu(const std::string& model_dir) {
 }
 
 // The longest prompt that tests read: sanitized, where a token costs ten times as much, the longest are left out or cut.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef FOVEA_SANITIZED
 inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;

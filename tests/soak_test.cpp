@@ -9,7 +9,7 @@
 namespace fovea::testing {
 namespace {
 
-constexpr int kArrivals = 1000;
+constexpr int kArrivals = kSanitized ? 150 : 1000;
 constexpr int kPrompts = 20;
 constexpr int kSuffixes = 6;
 constexpr int32_t kMaxTokens = 24;
@@ -65,7 +65,7 @@ class Soak {
     std::printf("%d finished, %d aborted, %d refused, %lld preemptions\n", finished_, aborted_, refused_,
                 static_cast<long long>(engine_->stats().preemptions));
     EXPECT_GT(finished_, kArrivals / 2);
-    EXPECT_GT(engine_->stats().preemptions, 10);  // the pool is short indeed: how often is a matter of the device's pace
+    EXPECT_GT(engine_->stats().preemptions, kArrivals / 100);  // the pool is short indeed: how often is a matter of the device's pace
   }
 
  private:
