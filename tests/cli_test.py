@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 FOVEA, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
@@ -59,6 +60,66 @@ class Cli(unittest.TestCase):
         r = fovea("run", "--model", MODEL, "--file", self.tmp / "log.txt", stdin="".join(q["question"] + "\n" for q in kv))
         self.assertEqual(r.returncode, 0, r.stderr)
         self.assertEqual(r.stdout.split("\n")[:2], [q["answer"] for q in kv])
+
+    def ask(self, question, *args):
+        r = fovea("run", "--model", MODEL, "--file", self.tmp / "log.txt", "--question", question, "--json", *args)
+        self.assertEqual(r.returncode, 0, r.stderr)
+        return json.loads(r.stdout)
+
+    def killed(self, args, when):
+        """A run with questions for minutes, killed with -9 once when(stdout) returns."""
+        questions = self.tmp / "questions.txt"
+        questions.write_text("\n".join(q["question"] for q in self.questions) * 100 + "\n")
+        with open(questions) as stdin, subprocess.Popen(
+                [FOVEA, "run", "--model", MODEL, "--file", self.tmp / "log.txt", *map(str, args)],
+                stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as p:
+            when(p.stdout)
+            self.assertIsNone(p.poll())
+            p.kill()
+
+    def test_a_document_outlives_a_killed_process(self):
+        q = next(q for q in self.questions if q["task"] == "kv")["question"]
+        for method in "dense", "gsa_on_device":
+            store = self.tmp / f"store-{method}"
+            args = ["--kv-store", store, "--decode-method", method, "--budget-tokens", 512]
+            want = self.ask(q, *args[2:])
+            self.assertEqual(want["document_computed_tokens"], want["document_tokens"])
+            self.assertEqual(want["document_loaded_tokens"], 0)
+            # While it reads: what was complete is loaded, the rest is computed.
+            self.killed(args, lambda _: self.wait_for_slabs(store, 1))
+            self.assertEqual(self.ask(q, *args)["answers"][0]["answer"], want["answers"][0]["answer"])
+            shutil.rmtree(store)
+
+            def answering(stdout):
+                stdout.readline()
+                self.wait_for_slabs(store, 1, settled_s=0.5)
+            self.killed(args, answering)
+            got = self.ask(q, *args)
+            self.assertEqual(got["document_computed_tokens"], 0)
+            self.assertEqual(got["document_loaded_tokens"], want["document_tokens"])
+            self.assertEqual(got["answers"][0]["answer"], want["answers"][0]["answer"])
+            self.assertEqual(got["answers"][0]["kv_bytes_read"], want["answers"][0]["kv_bytes_read"])
+
+    def wait_for_slabs(self, store, least, settled_s=0.0):
+        """Until so many files are complete, and no more came for a while."""
+        seen, since = -1, time.monotonic()
+        while seen < least or time.monotonic() - since < settled_s:
+            now = len(list(store.glob("slabs/*/*.slab")))
+            if now != seen:
+                seen, since = now, time.monotonic()
+            time.sleep(0.01)
+
+    def test_a_store_has_one_writer(self):
+        store = self.tmp / "store-one"
+        run = ["run", "--model", MODEL, "--file", self.tmp / "log.txt", "--question", "Q?"]
+
+        def while_it_runs(_):
+            self.wait_for_slabs(store, 1)
+            self.refused(*run, "--kv-store", store, names=[str(store), "writing"])
+        self.killed(["--kv-store", store], while_it_runs)
+        (store / "FORMAT").write_text("something else\n")
+        self.refused(*run, "--kv-store", store, names=[str(store), "FORMAT"])
+        self.refused(*run, "--kv-store", store, "--no-prefix-caching", names=["--kv-store", "--no-prefix-caching"])
 
     def test_sparse_answers_as_dense_does(self):
         r = fovea("eval", "--model", MODEL, "--set", self.tmp / "set.jsonl", "--decode-method", "dense,gsa_on_device",

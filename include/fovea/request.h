@@ -67,6 +67,7 @@ struct RequestStats {
   double queue_s = 0;          // submitted to first scheduled
   double ttft_s = 0;           // submitted to first token
   double decode_s = 0;         // first token to last
+  int64_t computed_tokens() const { return prompt_tokens - cached_tokens - loaded_tokens; }  // of the prompt
   double kv_bytes_share() const {
     return kv_bytes_dense == 0 ? 1.0 : double(kv_bytes_read + summary_bytes_read) / double(kv_bytes_dense);
   }

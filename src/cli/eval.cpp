@@ -170,6 +170,7 @@ Status execute(EvalFlags& f) {
 void add_flags(EvalFlags& f, CLI::App& cmd) {
   const auto all = CLI::MultiOptionPolicy::TakeAll;
   f.engine.add_to(cmd, false);
+  f.engine.add_store_to(cmd);
   cmd.remove_option(cmd.get_option("--block-size"));  // a list here
   cmd.add_option("--set", f.set, "JSON lines: {id, approx_tokens, document, questions: [{id, task, depth, question, answer}]}")
       ->required();

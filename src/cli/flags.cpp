@@ -82,6 +82,32 @@ void EngineFlags::add_to(CLI::App& app, bool methods) {
   add_sparse_to(app);
 }
 
+void EngineFlags::add_store_to(CLI::App& app) {
+  const std::string kv = "KV cache";
+  StoreOptions& store = options_.kv_store;
+  app.add_option("--kv-store", store.dir,
+                 "Folder where cached blocks outlive this process: a document that was read once is loaded, not computed again. "
+                 "One process writes it")
+      ->group(kv);
+  app.add_option("--kv-store-size", kv_store_size_, "Most bytes of its files, 64G by default; the least recently used go first")
+      ->transform(CLI::AsSizeValue(false))
+      ->group(kv);
+  app.add_option("--kv-store-io", kv_store_io_,
+                 "How its files are read: buffered, direct (past the page cache), or auto: direct for a GPU, else buffered")
+      ->check(CLI::IsMember({"auto", "buffered", "direct"}))
+      ->capture_default_str()
+      ->group(kv);
+  app.add_option("--kv-store-sync", kv_store_sync_,
+                 "When files are synced to the disk: interval (every 5 s), none, or slab (each before it can be found). A killed "
+                 "process loses nothing with any; after a power failure what is torn is computed again")
+      ->check(CLI::IsMember({"interval", "none", "slab"}))
+      ->capture_default_str()
+      ->group(kv);
+  app.add_flag("--kv-store-readonly", store.readonly,
+               "Load from it and write nothing: any number of such processes beside one that writes")
+      ->group(kv);
+}
+
 void EngineFlags::add_sparse_to(CLI::App& app) {
   const std::string sparse = kSparseGroup;
   app.add_option("--config", config_,
@@ -106,6 +132,9 @@ Result<EngineOptions> EngineFlags::options() const {
   o.numerics = numerics_ == "f32" ? NumericsChoice::f32 : numerics_ == "bf16" ? NumericsChoice::bf16 : NumericsChoice::automatic;
   o.kv_cache_memory_bytes = static_cast<int64_t>(kv_cache_memory_);
   o.swap_space_bytes = static_cast<int64_t>(swap_space_);
+  o.kv_store.size_bytes = static_cast<int64_t>(kv_store_size_);
+  o.kv_store.io = kv_store_io_ == "buffered" ? StoreIo::buffered : kv_store_io_ == "direct" ? StoreIo::direct : StoreIo::automatic;
+  o.kv_store.sync = kv_store_sync_ == "none" ? StoreSync::none : kv_store_sync_ == "slab" ? StoreSync::slab : StoreSync::interval;
   if (budget_tokens < 0) return Status::invalid_argument("--budget-tokens " + std::to_string(budget_tokens) + ": must be >= 0");
   std::vector<std::string> notes;
   if (!config_.empty()) {

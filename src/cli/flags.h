@@ -18,6 +18,8 @@ constexpr int kFailure = 1;   // exit code for what he cannot
 class EngineFlags {
  public:
   void add_to(CLI::App& app, bool methods = true);
+  // The flags of a store below the pool.
+  void add_store_to(CLI::App& app);
   // The sparse flags that do not name a method; add_to() adds them too where `methods` is true.
   void add_sparse_to(CLI::App& app);
   // Reads --config too. Notes for the user (keys without effect) go to stderr.
@@ -34,6 +36,8 @@ class EngineFlags {
   std::string config_;
   uint64_t kv_cache_memory_ = 0;
   uint64_t swap_space_ = uint64_t{4} << 30;
+  uint64_t kv_store_size_ = uint64_t{64} << 30;
+  std::string kv_store_io_ = "auto", kv_store_sync_ = "interval";
 };
 
 // "fovea: note: ..." to stderr, a line each.

@@ -55,6 +55,7 @@ Json stats_json(const Printed& p) {
           {"finish_reason", finish_reason_name(p.answer.reason)},
           {"prompt_tokens", s.prompt_tokens},
           {"cached_tokens", s.cached_tokens},
+          {"loaded_tokens", s.loaded_tokens},
           {"output_tokens", s.output_tokens},
           {"ttft_s", s.ttft_s},
           {"decode_s", s.decode_s},
@@ -64,11 +65,17 @@ Json stats_json(const Printed& p) {
           {"kv_bytes_share", s.kv_bytes_share()}};
 }
 
+// "9 computed, 331 from memory, 0 from the store"
+std::string sources_text(const RequestStats& s) {
+  return std::to_string(s.computed_tokens()) + " computed, " + std::to_string(s.cached_tokens) + " from memory, " +
+         std::to_string(s.loaded_tokens) + " from the store";
+}
+
 void print_closing(const RequestStats& s, const std::string& method) {
   const double rate = s.decode_s > 0 ? static_cast<double>(s.output_tokens - 1) / s.decode_s : 0;
-  std::fprintf(stderr, "   first token %s · %.1f tok/s · %s read %.1f %% of the KV bytes (%lld of %lld tokens cached)\n",
+  std::fprintf(stderr, "   first token %s · %.1f tok/s · %s read %.1f %% of the KV bytes (of %lld tokens %s)\n",
                duration_text(s.ttft_s).c_str(), rate, method.c_str(), 100.0 * s.kv_bytes_share(),
-               static_cast<long long>(s.cached_tokens), static_cast<long long>(s.prompt_tokens));
+               static_cast<long long>(s.prompt_tokens), sources_text(s).c_str());
 }
 
 // One question on an open document, streamed to stdout unless JSON was asked for.
@@ -120,9 +127,12 @@ Status answer_document(Engine& engine, const RunFlags& f, std::string document, 
   if (!f.json) {
     std::fprintf(stderr, "read %.0f tokens in %s (%.0f tok/s)", tokens, duration_text(read_s).c_str(), tokens / read_s);
     if (share < 1) std::fprintf(stderr, " with %.1f %% of the attention", 100 * share);
+    if (!engine.options().kv_store.dir.empty()) std::fprintf(stderr, ": %s", sources_text(session.prefill_stats()).c_str());
     std::fprintf(stderr, "\n");
   }
   (*json)["document_tokens"] = session.document_tokens();
+  (*json)["document_computed_tokens"] = session.prefill_stats().computed_tokens();
+  (*json)["document_loaded_tokens"] = session.prefill_stats().loaded_tokens;
   (*json)["prefill_s"] = read_s;
   (*json)["prefill_share"] = share;
   std::string question;
@@ -206,6 +216,7 @@ Run add_run(CLI::App& app) {
   auto f = std::make_shared<RunFlags>();
   CLI::App* cmd = app.add_subcommand("run", "Answer questions about a file, or a prompt");
   f->engine.add_to(*cmd);
+  f->engine.add_store_to(*cmd);
   cmd->add_option("--file", f->file, "A document, read once and asked every --question; without --question, the lines of stdin");
   cmd->add_option("--question", f->questions, "A question about --file; may be given many times")
       ->take_all()

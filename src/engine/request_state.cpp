@@ -23,6 +23,7 @@ Result<SparseRequestState> EngineImpl::request_state(RequestId id, int32_t index
   const Scheduler::Progress progress = scheduler_->progress(answer);
   state.computed_tokens = progress.computed_tokens;
   state.scheduled_tokens = progress.scheduled_tokens;
+  if (progress.loading) state.prefetch = PrefetchState::pending;
   if (progress.in_pool) {
     const PageTable& table = blocks_->table(progress.carrier);
     bool named = true;

@@ -165,6 +165,7 @@ class Scheduler {
     int64_t computed_tokens = 0;
     int64_t scheduled_tokens = 0;  // rows in the last step that it took part in
     bool in_pool = false;          // it has a page table, and its blocks lie in the pool
+    bool loading = false;          // blocks of its prompt are on their way from a store
   };
   Progress progress(SequenceId seq) const;
   int32_t num_running() const { return static_cast<int32_t>(running_.size()); }

@@ -111,7 +111,7 @@ void Scheduler::fork_answers(Sequence& s) {
 Scheduler::Progress Scheduler::progress(SequenceId seq) const {
   const Sequence& s = get(seq);
   const bool in_pool = s.state == Sequence::State::running || s.state == Sequence::State::held;
-  return {s.id, s.computed, s.last_rows, in_pool};
+  return {s.id, s.computed, s.last_rows, in_pool, s.state == Sequence::State::loading};
 }
 
 void Scheduler::finish(Sequence& s) {

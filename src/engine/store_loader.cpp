@@ -8,6 +8,8 @@
 namespace fovea {
 namespace {
 
+constexpr int64_t kPage = 4096;  // reads to whole pages need no copy
+
 int32_t window_blocks(const ColumnExtents& extents, int64_t bytes) {
   return static_cast<int32_t>(std::clamp<int64_t>(bytes / extents.block_bytes(), 1, 256));
 }
@@ -54,7 +56,7 @@ void StoreLoader::stop(Load& load) {
 }
 
 void StoreLoader::poll(std::vector<EndedLoad>* ended) {
-  if (loads_.empty()) return;
+  if (loads_.empty() && std::none_of(windows_.begin(), windows_.end(), [](const Window& w) { return bool{w.memory}; })) return;
   channel_->poll();
   for (bool more = true; more;) {
     more = false;
@@ -97,12 +99,14 @@ bool StoreLoader::fill(Window& w) {
   if (at == loads_.end()) return false;
   Load& load = *at;
   if (!w.memory) {
-    Result<Buffer> memory = io_.load_buffer(where_.bytes());
+    Result<Buffer> memory = io_.load_buffer(where_.bytes() + kPage);
     if (!memory.ok()) {
       stop(load);  // it is computed
       return true;
     }
     w.memory = std::move(memory).value();
+    const auto at = reinterpret_cast<uintptr_t>(w.memory.data());
+    w.extents = w.memory.as<std::byte>() + (kPage - at % kPage) % kPage;
   }
   w.load = &load;
   w.first = load.next;
@@ -116,8 +120,7 @@ bool StoreLoader::fill(Window& w) {
       for (int32_t i = 0; i < w.count; ++i) {
         const size_t b = w.first + static_cast<size_t>(i);
         if (!chain.located[b].has_part(p)) continue;
-        w.reads.push_back(
-            {chain.located[b], chain.keys[b], static_cast<uint16_t>(p), u, w.memory.as<std::byte>() + where_.offset(p, u, i)});
+        w.reads.push_back({chain.located[b], chain.keys[b], static_cast<uint16_t>(p), u, w.extents + where_.offset(p, u, i)});
         w.block_of.push_back(static_cast<uint16_t>(i));
       }
     }
@@ -153,7 +156,7 @@ void StoreLoader::take(Window& w) {
     const auto last_tokens = static_cast<int32_t>(load.plan.chain.located[w.first + good - 1].tokens);
     const auto blocks = std::span<const BlockId>(load.plan.blocks).subspan(w.first, good);
     const Status copied =
-        io_.load(blocks, std::span<const uint32_t>(parts_).first(good), last_tokens, w.memory.as<std::byte>(), where_, *w.copied);
+        io_.load(blocks, std::span<const uint32_t>(parts_).first(good), last_tokens, w.extents, where_, *w.copied);
     w.state = Window::State::copying;
     if (!copied.ok()) return stop(load);
   }

@@ -58,6 +58,7 @@ class StoreLoader {
     size_t first = 0;      // block of the load
     int32_t count = 0;
     Buffer memory;
+    std::byte* extents = nullptr;  // in it, at a multiple of a page
     std::vector<ExtentRead> reads;
     std::vector<uint16_t> block_of;  // [reads] block of the window
     ReadBatch batch;

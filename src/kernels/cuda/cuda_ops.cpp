@@ -40,6 +40,7 @@ class CudaOps final : public Ops {
   void silu_mul(const SiluMulParams& p, Stream& s) override { cuda::silu_mul(p, queue(s)); }
   void rope_angles(const RopeAnglesParams& p, Stream& s) override { cuda::rope_angles(p, queue(s)); }
   void kv_write(const KvWriteParams& p, Stream& s) override { cuda::kv_write(p, on(s)); }
+  void encode_codes(const EncodeCodesParams& p, Stream& s) override { cuda::encode_codes(p, on(s)); }
   void hash_select(const HashSelectParams& p, Stream& s) override { select_.run(p, on(s)); }
   void paged_decode(const AttentionParams& p, Stream& s) override { decode_.run(p, on(s)); }
   void paged_prefill(const AttentionParams& p, Stream& s) override { prefill_.run(p, on(s)); }

@@ -44,6 +44,19 @@ __device__ float store(void* cache, DType dtype, int64_t at, float x) {
   }
 }
 
+__device__ float read(const void* cache, DType dtype, int64_t at) {
+  switch (dtype) {
+    case DType::f32:
+      return static_cast<const float*>(cache)[at];
+    case DType::f16:
+      return __half2float(static_cast<const __half*>(cache)[at]);
+    case DType::bf16:
+      return __bfloat162float(static_cast<const __nv_bfloat16*>(cache)[at]);
+    default:
+      return __half2float(__half(__nv_cvt_fp8_to_halfraw(static_cast<const __nv_fp8_storage_t*>(cache)[at], __NV_E4M3)));
+  }
+}
+
 // Of a slot_mapping's entry; block sizes are powers of two.
 __device__ int64_t block_of(int64_t slot, int block_size) { return slot >> (__ffs(block_size) - 1); }
 __device__ int offset_in_block(int64_t slot, int block_size) { return static_cast<int>(slot) & (block_size - 1); }
@@ -169,6 +182,26 @@ __global__ void __launch_bounds__(kWarps* kWarp) write(const __grid_constant__ A
   if (p.codes != nullptr && code_slot >= 0) write_codes(a.codes, p.kv.block_size, code_slot, head, vector);
 }
 
+// Codes of keys that lie in the cache: a warp takes one key.
+template <int kRegs>
+__global__ void __launch_bounds__(kWarps* kWarp) encode(const __grid_constant__ EncodeCodesParams p) {
+  const KvView& kv = p.kv;
+  const unsigned index = blockIdx.x * kWarps + threadIdx.x / kWarp;
+  const int token = static_cast<int>(index / kv.kv_heads), head = static_cast<int>(index % kv.kv_heads);
+  if (token >= p.tokens) return;
+  const int64_t slot = p.slot_mapping[token];
+  if (slot < 0) return;
+  const int64_t base = block_of(slot, kv.block_size) * kv.block_stride + head * kv.head_stride;
+  const int in_block = offset_in_block(slot, kv.block_size);
+  Vector<kRegs> key;
+#pragma unroll
+  for (int r = 0; r < kRegs; ++r) {
+    const int e = Vector<kRegs>::element(r);
+    key.x[r] = e < kv.head_dim ? read(kv.k, kv.dtype, base + key_offset(kv, in_block, e)) : 0.0f;
+  }
+  write_codes(p.codes, kv.block_size, slot, head, key);
+}
+
 // The codec's n decides how many elements a lane holds; where it is less than head_dim asks for, there are no
 // codes.
 void check_params(const KvWriteParams& p, const WriteShape& s) {
@@ -190,6 +223,19 @@ void kv_write(const KvWriteParams& p, cudaStream_t stream) {
   auto* kernel = shape.regs == 2 ? &write<2> : shape.regs == 4 ? &write<4> : &write<8>;
   kernel<<<dim3(static_cast<unsigned>(shape.ctas)), dim3(kWarps * kWarp), 0, stream>>>(args);
   check_launch("kv write");
+}
+
+void encode_codes(const EncodeCodesParams& p, cudaStream_t stream) {
+  using namespace kv_writing;
+  if (p.tokens == 0) return;
+  const int n = p.codes.codec.n;
+  FOVEA_CHECK(n == 64 || n == 128 || n == 256);
+  FOVEA_CHECK(p.kv.head_dim <= n && std::has_single_bit(static_cast<uint32_t>(p.kv.block_size)));
+  const int64_t keys = int64_t{p.tokens} * p.kv.kv_heads;
+  FOVEA_CHECK(keys < INT32_MAX);
+  auto* kernel = n == 64 ? &encode<2> : n == 128 ? &encode<4> : &encode<8>;
+  kernel<<<dim3(static_cast<unsigned>((keys + kWarps - 1) / kWarps)), dim3(kWarps * kWarp), 0, stream>>>(p);
+  check_launch("encode codes");
 }
 
 }  // namespace fovea::cuda

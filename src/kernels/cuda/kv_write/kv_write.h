@@ -5,11 +5,15 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/ops/kv_write.h"
+#include "kernels/ops/select.h"
 
 namespace fovea::cuda {
 
 // head_dim up to 256; with codes, the codec's n is 64, 128 or 256. KV of f32, f16, bf16 or fp8 e4m3, either
 // layout.
 void kv_write(const KvWriteParams& p, cudaStream_t stream);
+
+// The codes that kv_write makes of the same keys, from the cache.
+void encode_codes(const EncodeCodesParams& p, cudaStream_t stream);
 
 }  // namespace fovea::cuda

@@ -222,6 +222,21 @@ TEST_P(KvWriteOnGpu, EqualsTheReference) {
   EXPECT_LE(differing(k_cache, problem.k_cache, element), k_cache.size() / element / 1000);
 }
 
+TEST_P(KvWriteOnGpu, CodesAreMadeAgainFromTheCache) {
+  if (GetParam().bits == 0 || GetParam().own_code_blocks) return;
+  Problem problem(GetParam());
+  OnDevice written(problem);
+  cuda::kv_write(written.p, handle());
+  ASSERT_TRUE(device_ok());
+  const std::vector<uint64_t> want = written.read(problem.code_words);
+  problem.k_cache = written.read(problem.k_cache);
+  OnDevice loaded(problem);  // its codes are untouched
+  cuda::encode_codes({.tokens = loaded.p.tokens, .slot_mapping = loaded.p.slot_mapping, .kv = loaded.p.kv, .codes = *loaded.p.codes},
+                     handle());
+  ASSERT_TRUE(device_ok());
+  EXPECT_EQ(loaded.read(problem.code_words), want);
+}
+
 INSTANTIATE_TEST_SUITE_P(Cases, KvWriteOnGpu, ::testing::ValuesIn(cases()));
 
 }  // namespace
