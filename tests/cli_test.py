@@ -256,6 +256,18 @@ class Cli(unittest.TestCase):
         self.refused("trace", "--model", MODEL, "--set", self.tmp / "set.jsonl", "--decode-method", "dense", "--max-tokens", 1,
                      "--lists", lists, names=["--lists"])
 
+    def test_a_disk_is_measured_and_left_as_it_was(self):
+        folder = self.tmp / "disk"
+        folder.mkdir()
+        r = fovea("bench", "store", "--dir", folder, "--size", "16M", "--depths", "1,4", "--seconds", 0.001, "--json")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        names = [f["name"] for f in json.loads(r.stdout)["figures"]]
+        for part in ("page cache mmap 4 KiB depth 1", "buffered pread 1 MiB depth 4", "page cache strips through the store, verified"):
+            self.assertTrue(any(part in name for name in names), part)
+        self.assertEqual(list(folder.iterdir()), [])
+        self.refused("bench", "store", "--dir", folder, "--depths", 65, names=["--depths 65"])
+        self.refused("bench", "store", "--dir", folder, "--size", 5, names=["--size 5"])
+
     def test_traces_a_method_that_chooses_tokens(self):
         out = self.tmp / "tokens"
         r = fovea("trace", "--model", ROOT / "models/tiny-dsa", "--set", self.tmp / "set.jsonl", "--decode-method", "dsa",

@@ -52,4 +52,15 @@ struct DecodeBenchOptions {
 // what costs, not what they say. Also prefill tokens/s, and peak memory against weights and KV.
 Result<Report> bench_decode(const DecodeBenchOptions& options);
 
+struct StoreBenchOptions {
+  std::string dir;  // where the file that is read lies while it is measured
+  uint64_t file_bytes = uint64_t{1} << 30;
+  std::vector<int> depths = {1, 4, 16, 64};  // reads under way, 1 to 64
+  double seconds = 0.1;                      // of each measurement
+};
+
+// Random reads of 4 KiB to 1 MiB through io_uring and through threads that call pread, past the page cache, through it and out of
+// it; out of a mapping as the baseline. Then extents loaded through a FileStore (store_load.h).
+Result<Report> bench_store(const StoreBenchOptions& options);
+
 }  // namespace fovea

@@ -19,6 +19,7 @@ struct BenchFlags {
   OpsBenchOptions ops;
   PrefillBenchOptions prefill;
   DecodeBenchOptions decode;
+  StoreBenchOptions store;
   EngineFlags engine;
   std::string numerics = "auto";
   std::string device = "cpu";
@@ -36,6 +37,7 @@ Result<Report> measure(BenchFlags& f) {
                                                 : NumericsChoice::automatic;
     return bench_prefill(f.prefill);
   }
+  if (what == "store") return bench_store(f.store);
   FOVEA_ASSIGN(f.decode.engine, f.engine.options());
   for (const std::string& path : f.replay) {
     FOVEA_ASSIGN(RecordedLists lists, load_lists(path));
@@ -112,6 +114,22 @@ Run add_bench(CLI::App& app) {
       ->excludes(budget);
   decode->add_option("--prefill", f->decode.prefill_tokens, "Also prefill this many tokens for real");
   add_json(decode);
+
+  CLI::App* store = cmd->add_subcommand(
+      "store", "Reads of a file at random by size, depth of queue and way, then extents loaded through a store, against raw reads");
+  store->add_option("--dir", f->store.dir, "Folder on the disk to measure; what is written there is removed again")
+      ->required()
+      ->check(CLI::ExistingDirectory);
+  store->add_option("--size", f->store.file_bytes, "Bytes of the file and of the store, e.g. 4G: more than memory leaves no cache")
+      ->transform(CLI::AsSizeValue(false))
+      ->default_str("1G");
+  store->add_option("--depths", f->store.depths, "Reads under way, 1 to 64, comma-separated")
+      ->delimiter(',')
+      ->capture_default_str();
+  store->add_option("--seconds", f->store.seconds, "Of each measurement of raw reads")
+      ->check(CLI::Range(0.001, 60.0))
+      ->capture_default_str();
+  add_json(store);
 
   CLI::App* locality = cmd->add_subcommand(
       "locality",

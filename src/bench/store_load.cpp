@@ -1,0 +1,248 @@
+#include "bench/store_load.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "store/file_store.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace fovea {
+namespace {
+
+constexpr uint32_t kUnits = 256, kUnitBytes = 8192;  // Llama 8B in bf16: 32 layers of 8 KV heads of 128
+constexpr uint64_t kBlockBytes = uint64_t{kUnits} * kUnitBytes;
+constexpr size_t kIoReads = 128;                    // neighbours that a channel reads at once: 1 MiB
+constexpr size_t kBatchReads = 256, kBatches = 32;  // as many such I/Os as a channel has under way
+constexpr int kRounds = 3;
+
+ObjectLayout layout() { return {.block_tokens = 16, .parts = {{.name = "kv", .units = kUnits, .unit_bytes = kUnitBytes}}}; }
+
+uint64_t next_random(uint64_t* state) {
+  *state = *state * 6364136223846793005ull + 1442695040888963407ull;
+  return *state >> 20;
+}
+
+// Random bytes, other ones for each extent.
+class RandomBytes final : public BlockBytes {
+ public:
+  RandomBytes() : words_(1 << 16) {
+    uint64_t state = 3;
+    for (uint64_t& w : words_) w = next_random(&state) * 0x9E3779B97F4A7C15ull;
+  }
+  void copy(uint32_t block, uint16_t, uint32_t unit, std::byte* to) const override {
+    const size_t first = (size_t{block} * 977 + unit * 31) % (words_.size() - kUnitBytes / 8);
+    std::memcpy(to, words_.data() + first, kUnitBytes);
+  }
+
+ private:
+  std::vector<uint64_t> words_;
+};
+
+struct ByPage {
+  bool direct, cold;
+  const char* name;
+};
+constexpr ByPage kWays[] = {{true, true, "direct"}, {false, true, "buffered"}, {false, false, "page cache"}};
+
+// In which order extents are read.
+enum class Order : uint8_t {
+  strips,  // a slab's units one after the other, each with all of its blocks: prefill
+  random,  // anywhere: demand of a step
+};
+
+class StoreLoad {
+ public:
+  StoreLoad(std::string dir, uint64_t bytes) : dir_(std::move(dir)), blocks_(static_cast<uint32_t>(bytes / kBlockBytes)) {}
+  ~StoreLoad() {
+    std::error_code ignored;
+    std::filesystem::remove_all(dir_, ignored);
+  }
+
+  Status write() {
+    FOVEA_ASSIGN(const std::unique_ptr<FileStore> store, open(false, true));
+    uint64_t state = 11;
+    keys_.resize(blocks_);
+    for (StoreKey& key : keys_) {
+      for (uint8_t& b : key.bytes) b = static_cast<uint8_t>(next_random(&state));
+    }
+    const RandomBytes bytes;
+    Status wrote;
+    PutRun run{.keys = keys_, .last_tokens = 16, .bytes = &bytes};
+    run.done = [&](Status s, std::span<const Located>) { wrote = std::move(s); };
+    FOVEA_TRY(store->put(std::move(run)));
+    store->flush();
+    return wrote;
+  }
+
+  Status measure(const ByPage& way, Order order, Report* report) {
+    double raw_s = 1e30, verified_s = 1e30, unverified_s = 1e30;
+    for (int round = 0; round < kRounds; ++round) {
+      FOVEA_TRY(load(way, order, true, &verified_s));
+      FOVEA_TRY(read_raw(way, order, &raw_s));
+      FOVEA_TRY(load(way, order, false, &unverified_s));
+    }
+    const double mb = static_cast<double>(reads(order)) * kUnitBytes / 1e6;
+    const std::string what =
+        std::string(way.name) + (order == Order::strips ? " strips" : " extents of 8 KiB") + " through the store";
+    report->rate(what + ", verified", mb / verified_s, "MB/s", "raw reads, depth 64", mb / raw_s);
+    report->rate(what + ", time verified", verified_s, "s", "without verification", unverified_s);
+    return {};
+  }
+
+ private:
+  Result<std::unique_ptr<FileStore>> open(bool direct, bool verify) {
+    FileStoreConfig config;
+    config.options.dir = dir_;
+    config.options.io = direct ? StoreIo::direct : StoreIo::buffered;
+    config.options.size_bytes = INT64_MAX;
+    config.verify_reads = verify;
+    FOVEA_ASSIGN(std::unique_ptr<FileStore> store, FileStore::open(config));
+    FOVEA_TRY(store->open_layout(layout()));
+    return store;
+  }
+
+  // The page cache holds all of the files, or nothing.
+  Status set_cache(const FileStore& store, const ByPage& way) {
+    AlignedBuffer buffer(1 << 20);
+    for (const SlabIndex::Front& front : store.fronts()) {
+      FOVEA_ASSIGN(const File file, store.directory().open_slab(front->number, false));
+      if (way.cold) {
+        FOVEA_TRY(file.sync(true));  // what is dirty stays
+        FOVEA_TRY(os_status(posix_file_system().advise(file.fd(), POSIX_FADV_DONTNEED), dir_));
+        continue;
+      }
+      for (uint64_t at = 0; at < front->file_bytes; at += buffer.size())
+        FOVEA_TRY(file.read(at, buffer.span().first(std::min<uint64_t>(buffer.size(), front->file_bytes - at))));
+    }
+    return {};
+  }
+
+  uint64_t extents() const { return uint64_t{blocks_} * kUnits; }
+  uint64_t reads(Order order) const { return order == Order::strips ? extents() : extents() / 8; }
+
+  // The i-th read of the order, as block and unit.
+  std::pair<uint32_t, uint32_t> place(Order order, uint64_t i) const {
+    if (order == Order::random) {
+      uint64_t state = i;
+      next_random(&state);
+      const uint64_t at = next_random(&state) % extents();
+      return {static_cast<uint32_t>(at / kUnits), static_cast<uint32_t>(at % kUnits)};
+    }
+    const uint32_t most = blocks_per_slab(layout());
+    const uint64_t first = i / (uint64_t{most} * kUnits) * most;  // block, of the slab
+    const uint64_t in_slab = std::min<uint64_t>(most, blocks_ - first), rest = i - first * kUnits;
+    return {static_cast<uint32_t>(first + rest % in_slab), static_cast<uint32_t>(rest / in_slab)};
+  }
+
+  Status load(const ByPage& way, Order order, bool verify, double* best_s) {
+    FOVEA_ASSIGN(const std::unique_ptr<FileStore> store, open(way.direct, verify));
+    FOVEA_TRY(set_cache(*store, way));
+    std::vector<Located> where(keys_.size());
+    store->locate(keys_, where);
+    const Status loaded = load_all(*store, where, order, best_s);
+    store->unpin(where);
+    return loaded;
+  }
+
+  Status load_all(FileStore& store, const std::vector<Located>& where, Order order, double* best_s) {
+    struct Batch {
+      AlignedBuffer to{kBatchReads * kUnitBytes};
+      std::vector<ExtentRead> reads;
+      ReadBatch ticket;
+    };
+    std::vector<Batch> batches(kBatches);
+    const std::unique_ptr<StoreChannel> channel = store.open_channel();
+    const Clock clock;
+    const double start = clock.now_s();
+    int64_t bad = 0;
+    const auto finish = [&](Batch& b) {
+      FOVEA_TRY(channel->wait(b.ticket, 1e30));
+      for (const ExtentRead& r : b.reads) bad += r.result != IoResult::ok;
+      b.reads.clear();
+      return Status();
+    };
+    uint64_t i = 0;
+    for (size_t turn = 0; i < reads(order); ++turn) {
+      Batch& b = batches[turn % kBatches];
+      FOVEA_TRY(finish(b));
+      for (; b.reads.size() < kBatchReads && i < reads(order); ++i) {
+        const auto [block, unit] = place(order, i);
+        b.reads.push_back(
+            {.block = where[block], .key = keys_[block], .unit = unit, .to = b.to.data() + b.reads.size() * kUnitBytes});
+      }
+      b.ticket.reads = b.reads;
+      FOVEA_TRY(channel->submit(b.ticket));
+    }
+    for (Batch& b : batches) FOVEA_TRY(finish(b));
+    *best_s = std::min(*best_s, clock.now_s() - start);
+    return bad == 0 ? Status() : Status::corrupt(dir_ + ": " + std::to_string(bad) + " extents were not read");
+  }
+
+  // The same bytes in the same order, neighbours in one read, as many reads under way as a channel has.
+  Status read_raw(const ByPage& way, Order order, double* best_s) {
+    FOVEA_ASSIGN(const std::unique_ptr<FileStore> store, open(way.direct, true));
+    FOVEA_TRY(set_cache(*store, way));
+    std::vector<File> files;
+    const std::vector<SlabIndex::Front> fronts = store->fronts();
+    for (const SlabIndex::Front& front : fronts) {
+      FOVEA_ASSIGN(File file, store->directory().open_slab(front->number, way.direct));
+      files.push_back(std::move(file));
+    }
+    const uint32_t most = blocks_per_slab(layout());
+    const size_t count = order == Order::strips ? kIoReads : 1, read_bytes = count * kUnitBytes;
+    const std::unique_ptr<IoEngine> engine = posix_file_system().make_engine(FileChannel::kDepth);
+    AlignedBuffer buffer(read_bytes * FileChannel::kDepth);
+    std::vector<iovec> to(FileChannel::kDepth);
+    std::vector<uint64_t> free;
+    for (uint64_t slot = 0; slot < to.size(); ++slot) free.push_back(slot);
+    const Clock clock;
+    const double start = clock.now_s();
+    int64_t bad = 0;
+    for (uint64_t i = 0; i < reads(order) || free.size() < to.size();) {
+      for (; !free.empty() && i < reads(order); free.pop_back()) {
+        const auto [block, unit] = place(order, i);
+        const SlabFront& front = *fronts[block / most];
+        to[free.back()] = {buffer.data() + read_bytes * free.back(), read_bytes};
+        FOVEA_CHECK(
+            engine->push({files[block / most].fd(), front.extent(0, unit, block % most), {&to[free.back()], 1}, free.back()}));
+        i += count;
+      }
+      IoCompletion done[64];
+      const size_t n = engine->reap(done, 1);
+      for (size_t d = 0; d < n; ++d) {
+        bad += done[d].result != static_cast<int64_t>(to[done[d].tag].iov_len);
+        free.push_back(done[d].tag);
+      }
+    }
+    *best_s = std::min(*best_s, clock.now_s() - start);
+    return bad == 0 ? Status() : Status::io_error(dir_ + ": " + std::to_string(bad) + " reads failed");
+  }
+
+  const std::string dir_;
+  const uint32_t blocks_;
+  std::vector<StoreKey> keys_;
+};
+
+}  // namespace
+
+Status bench_store_load(const StoreBenchOptions& options, Report* report) {
+  StoreLoad load(options.dir + "/fovea-bench-store.d", std::max(options.file_bytes, kBlockBytes));
+  FOVEA_TRY(load.write());
+  for (const ByPage& way : kWays) {
+    for (Order order : {Order::strips, Order::random}) {
+      const Status s = load.measure(way, order, report);
+      if (!s.ok() && !way.direct) return s;
+      if (!s.ok()) report->note(std::string(way.name) + ": " + s.message());
+    }
+  }
+  return {};
+}
+
+}  // namespace fovea
