@@ -65,7 +65,7 @@ Result<nlohmann::ordered_json> parse_json(std::string_view text, const std::stri
 Result<ChatTemplateSource> load_chat_template(const std::string& model_dir);
 
 // The context of a render, as transformers' apply_chat_template builds it: absent tools and documents are
-// null (and so defined), reasoning of a message is there under all its names. `extra` (enable_thinking, ...)
+// null (and so defined), a message's reasoning is there as thinking and reasoning_content too. `extra` (enable_thinking, ...)
 // wins over the tokens.
 struct TemplateInput {
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();

@@ -124,6 +124,7 @@ TEST(ChatTemplate, NestingAndSizeOfTheSourceAreBounded) {
         "{{ 1 is " + nested(5000, "a(", ")") + " }}"}) {
     EXPECT_FALSE(render(source).ok()) << source.substr(0, 40);
   }
+  EXPECT_EQ(error_of("{{ 1 " + nested(200000, "if 1 ", "") + "}}"), "t:1: the template is nested deeper than 64");
   // Long chains are not deep.
   EXPECT_EQ(*render("{{ 1" + nested(20000, "+1", "") + " }}"), "20001");
   EXPECT_EQ(*render("{{ 'a'" + nested(500, " | upper", "") + " }}"), "A");
@@ -146,6 +147,26 @@ TEST(ChatTemplate, LimitsAreTheCallers) {
   limits.max_value_bytes = 4096;
   EXPECT_EQ(error_of("{{ m | length }}", {{"m", std::string(5000, 'x')}}, limits),
             "t:1: the template's values take more than 4096 bytes");
+}
+
+// Names, parameters and attributes are found by going through them: many of them are refused, or count as the work they are.
+TEST(ChatTemplate, ManyNamesCountAsWork) {
+  const auto many = [](int n, const char* before, const char* between, const char* after) {
+    std::string out = before;
+    for (int i = 0; i < n; ++i) out += (i > 0 ? between : "") + ("a" + std::to_string(i)) + after;
+    return out;
+  };
+  EXPECT_EQ(
+      *render("{% macro m(" + many(255, "", ",", "") + ") %}{{ a254 }}{% endmacro %}{{ m(" + many(255, "", ",", "=1") + ") }}"),
+      "1");
+  EXPECT_EQ(error_of("{% macro m(" + many(256, "", ",", "") + ") %}{% endmacro %}"), "t:1: a macro has more than 255 parameters");
+  EXPECT_EQ(error_of("{{ dict(" + many(256, "", ",", "=1") + ") }}"), "t:1: a call has more than 255 keyword arguments");
+  EXPECT_TRUE(render(many(1000, "{% set ", "{% set ", " = 1 %}")).ok());
+  for (const std::string& source :
+       {many(20000, "{% set ", "{% set ", " = 1 %}"), many(20000, "{% set ns = namespace() %}{% set ns.", "{% set ns.", " = 1 %}"),
+        many(2000, "{% set ", "{% set ", " = 1 %}") + "{% for i in range(99999) %}{{ a1999 }}{% endfor %}"}) {
+    EXPECT_EQ(render(source).status().code(), StatusCode::resource_exhausted) << source.substr(0, 60);
+  }
 }
 
 // A message of a megabyte, through what templates do to messages, is far inside the default limits.
@@ -199,6 +220,17 @@ TEST(ChatTemplate, WhatIsNotSupportedIsNamed) {
   EXPECT_EQ(render("{% with %}{% endwith %}").status().code(), StatusCode::unsupported);
   // In a branch that is not taken, an unknown filter is none, as in jinja2.
   EXPECT_EQ(*render("{% if false %}{{ 1 | nope }}{% endif %}x"), "x");
+}
+
+TEST(ChatTemplate, TheTestOfALoopDoesNotLookAhead) {
+  const std::string begin = "{% set ns = namespace(l=none, once=false) %}{% macro m() %}{% if ns.once %}{% set ns.once = false %}",
+                    end =
+                        "{% endif %}1{% endmacro %}{% for x in [1, 2, 3] if m() %}{% set ns.l = loop %}{% set ns.once = true %}"
+                        "{{ x }}{% endfor %}";
+  for (const char* ahead : {"{{ ns.l.length }}", "{{ ns.l.last }}", "{{ ns.l.nextitem }}", "{{ ns.l.revindex }}"}) {
+    EXPECT_EQ(error_of(begin + ahead + end), "t:1: the test of a loop asks for what lies ahead in the loop") << ahead;
+  }
+  EXPECT_EQ(*render(begin + "{% set ns.i = ns.l.index %}" + end), "123");
 }
 
 // The test of a loop is run as the loop comes to an item: it sees what the body did.

@@ -89,9 +89,15 @@ const Value& Interpreter::context_value(int name) {
 
 Value Interpreter::lookup(int name) {
   for (const Scope* scope = scope_; scope != nullptr; scope = scope->parent) {
+    rt_.meter().step_search(scope->variables.size());
     if (const Value* found = scope->find(name)) return *found;
   }
   return context_value(name);
+}
+
+void Interpreter::assign(Scope* scope, int name, Value value) {
+  rt_.meter().step_search(scope->variables.size());
+  scope->set(name, std::move(value));
 }
 
 void Interpreter::write(std::string_view text) {
@@ -155,11 +161,12 @@ Namespace& Interpreter::namespace_of(const Target& target) {
 void Interpreter::assign(const Target& target, const Value& value) {
   rt_.step();
   if (target.type == Target::Type::name) {
-    scope_->set(target.id, value);
+    assign(scope_, target.id, value);
     return;
   }
   if (target.type == Target::Type::attribute) {
     auto& attributes = namespace_of(target).attributes;
+    rt_.meter().step_search(attributes.size());
     for (auto& [name, old] : attributes) {
       if (name != target.attribute) continue;
       old = value;
@@ -239,7 +246,7 @@ Interpreter::Flow Interpreter::run_for(const ForStatement& statement) {
   while (loop->advance()) {
     rt_.step();
     push_scope(outer);
-    scope_->set(statement.loop_id, Value(Kind::loop, loop));
+    assign(scope_, statement.loop_id, Value(Kind::loop, loop));
     assign(statement.target, loop->current());
     const Flow flow = run_body(statement.body);
     pop_scope(outer);
@@ -253,7 +260,7 @@ Interpreter::Flow Interpreter::run_for(const ForStatement& statement) {
 void Interpreter::make_macro(const MacroStatement& statement) {
   // With a captured scope, those around it are captured already.
   for (Scope* scope = scope_; scope != nullptr && !scope->captured; scope = scope->parent) scope->captured = true;
-  scope_->set(statement.id, Value(Kind::macro, std::make_shared<Macro>(&rt_.meter(), statement, scope_)));
+  assign(scope_, statement.id, Value(Kind::macro, std::make_shared<Macro>(&rt_.meter(), statement, scope_)));
 }
 
 }  // namespace fovea::jinja

@@ -50,6 +50,7 @@ class Interpreter {
   Scope* push_scope(Scope* parent);
   void pop_scope(Scope* outer);
   Value lookup(int name);
+  void assign(Scope* scope, int name, Value value);
   const Value& context_value(int name);
 
   // Expressions (evaluate.cpp).

@@ -1,6 +1,7 @@
 #include "text/jinja/loop.h"
 
 #include <algorithm>
+#include <cstdint>
 
 namespace fovea::jinja {
 
@@ -17,11 +18,20 @@ Loop::Loop(Runtime& rt, std::vector<Value> items, Test test)
   (test_ ? source_ : items_) = std::move(items);
 }
 
+// The test may see its own loop, by a namespace.
+void Loop::read(size_t count) {
+  while (items_.size() < count && read_ < source_.size()) {
+    if (testing_) Runtime::fail("the test of a loop asks for what lies ahead in the loop");
+    const Value item = source_[read_++];
+    testing_ = true;
+    if (test_(item)) items_.push_back(item);
+    testing_ = false;
+  }
+}
+
 size_t Loop::next() {
   const auto wanted = static_cast<size_t>(index0_ + 1);
-  for (; items_.size() <= wanted && read_ < source_.size(); ++read_) {
-    if (test_(source_[read_])) items_.push_back(source_[read_]);
-  }
+  read(wanted + 1);
   return std::min(wanted, items_.size());
 }
 
@@ -38,9 +48,7 @@ void Loop::finish() {
 }
 
 Int Loop::length() {
-  for (; read_ < source_.size(); ++read_) {
-    if (test_(source_[read_])) items_.push_back(source_[read_]);
-  }
+  read(SIZE_MAX);
   return static_cast<Int>(items_.size());
 }
 
@@ -51,10 +59,16 @@ Value Loop::attribute(Runtime& rt, std::string_view name) {
   if (name == "revindex") return Value::integer(length() - index0_);
   if (name == "revindex0") return Value::integer(length() - index0_ - 1);
   if (name == "first") return Value::boolean(index0_ == 0);
-  if (name == "last") return Value::boolean(next() == items_.size());
+  if (name == "last") {
+    const size_t ahead = next();
+    return Value::boolean(ahead == items_.size());
+  }
   if (name == "length") return Value::integer(length());
   if (name == "previtem") return index0_ == 0 ? rt.undefined("there is no previous item") : items_[at_ - 1];
-  if (name == "nextitem") return next() == items_.size() ? rt.undefined("there is no next item") : items_[next()];
+  if (name == "nextitem") {
+    const size_t ahead = next();
+    return ahead == items_.size() ? rt.undefined("there is no next item") : items_[ahead];
+  }
   Runtime::fail("'loop." + std::string(name) + "' is not supported", StatusCode::unsupported);
 }
 

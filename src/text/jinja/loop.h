@@ -19,13 +19,15 @@ struct Loop : Object {
   Value attribute(Runtime& rt, std::string_view name);  // undefined when there is no such name
 
  private:
-  size_t next();  // place of the item after the current one, items_.size() when there is none
+  void read(size_t count);  // runs the test until so many items have passed, or none is left
+  size_t next();            // place of the item after the current one, items_.size() when there is none
   Int length();
 
   std::vector<Value> source_;  // not tested yet, from `read_`
   std::vector<Value> items_;   // those that passed
   size_t read_ = 0, at_ = 0;
   Int index0_ = -1;
+  bool testing_ = false;
   const Test test_;
 };
 

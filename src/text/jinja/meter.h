@@ -31,6 +31,9 @@ class Meter {
   // Work over a text: about as much as one step for every KiB.
   void step_bytes(size_t bytes) { step(1 + static_cast<int64_t>(bytes / 1024)); }
 
+  // Going through entries in search of one: what the first few cost is part of the step that searches.
+  void step_search(size_t entries) { step(static_cast<int64_t>(entries / 64)); }
+
   void charge(size_t bytes) {
     if (bytes > max_bytes_ - live_) {
       throw TemplateError(StatusCode::resource_exhausted,

@@ -22,6 +22,7 @@ Value strip(Runtime& rt, const Value& self, const Args& args) {
   std::string_view text = self.text();
   rt.meter().step_bytes(text.size());
   if (!params.has(0)) return rt.str(strip_space(text, left, right));
+  const Charge memory(&rt.meter(), params.text(0).size() * sizeof(std::string_view));
   const std::vector<std::string_view> chars = letters(params.text(0));
   const auto dropped = [&](std::string_view letter) {
     rt.step(1 + static_cast<int64_t>(chars.size() / 16));
@@ -216,6 +217,7 @@ std::optional<Value> attribute(Runtime& rt, const Value& object, std::string_vie
   }
   if (object.is(Kind::loop)) return object.as<Loop>().attribute(rt, name);
   if (object.is(Kind::name_space)) {
+    rt.meter().step_search(object.as<Namespace>().attributes.size());
     for (const auto& [key, value] : object.as<Namespace>().attributes) {
       if (key == name) return value;
     }

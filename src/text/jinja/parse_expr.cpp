@@ -7,6 +7,12 @@ void Parser::fail(const std::string& what, int line) const {
   throw TemplateError(StatusCode::invalid_argument, what, line != 0 ? line : current().line);
 }
 
+void Parser::deeper() {
+  if (++depth_ <= max_depth_) return;
+  throw TemplateError(StatusCode::resource_exhausted, "the template is nested deeper than " + std::to_string(max_depth_),
+                      current().line);
+}
+
 bool Parser::skip_op(std::string_view op) {
   if (!at_op(op)) return false;
   take();
@@ -71,8 +77,10 @@ ExprPtr Parser::expression(bool with_condition) {
 ExprPtr Parser::condition() {
   int line = current().line;
   const size_t unknown_before = unknown_.size();
+  const int depth_before = depth_;
   ExprPtr value = logic(false);
   while (skip_name("if")) {
+    deeper();  // what came before lies inside
     auto node = std::make_unique<Operands>(Expr::Type::cond, line);
     node->items.push_back(logic(false));
     node->items.push_back(std::move(value));
@@ -81,6 +89,7 @@ ExprPtr Parser::condition() {
     value = std::move(node);
     line = current().line;
   }
+  depth_ = depth_before;
   return value;
 }
 
@@ -307,6 +316,9 @@ void Parser::call_arg(CallArgs* args, int line) {
     take();
     for (const auto& [name, value] : args->named) {
       if (name == key) fail("keyword argument repeated: " + key, line);
+    }
+    if (args->named.size() == kMaxParameters) {
+      fail("a call has more than " + std::to_string(kMaxParameters) + " keyword arguments", line);
     }
     args->named.emplace_back(key, expression());
   } else if (positional) {

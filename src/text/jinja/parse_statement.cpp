@@ -197,6 +197,7 @@ void Parser::signature(MacroStatement* macro) {
     const std::string name = expect_any_name();
     const std::vector<std::string>& names = macro->parameter_names;
     if (std::find(names.begin(), names.end(), name) != names.end()) fail("the parameter '" + name + "' comes twice");
+    if (names.size() == kMaxParameters) fail("a macro has more than " + std::to_string(kMaxParameters) + " parameters");
     if (skip_op("=")) {
       macro->defaults.push_back(expression());
     } else if (!macro->defaults.empty()) {

@@ -12,6 +12,9 @@
 
 namespace fovea::jinja {
 
+// Of a macro, and named arguments of a call, which are found by going through them. More than any published template has.
+inline constexpr size_t kMaxParameters = 255;
+
 // Fails with a TemplateError that has its line. max_depth bounds the nesting of expressions and blocks.
 Template parse_template(std::string_view source, int max_depth);
 
@@ -23,7 +26,8 @@ class Parser {
 
  private:
   using Type = Token::Type;
-  class Nested;  // one level of nesting, for as long as it lives
+  class Nested;   // one level of nesting, for as long as it lives
+  void deeper();  // one level more; fails where there are too many
 
   // The token stream.
   const Token& current() const { return tokens_[at_]; }
@@ -103,12 +107,7 @@ class Parser {
 
 class Parser::Nested {
  public:
-  explicit Nested(Parser* parser) : parser_(parser) {
-    if (++parser_->depth_ > parser_->max_depth_) {
-      throw TemplateError(StatusCode::resource_exhausted,
-                          "the template is nested deeper than " + std::to_string(parser_->max_depth_), parser_->current().line);
-    }
-  }
+  explicit Nested(Parser* parser) : parser_(parser) { parser_->deeper(); }
   ~Nested() { --parser_->depth_; }
   Nested(const Nested&) = delete;
   Nested& operator=(const Nested&) = delete;

@@ -113,7 +113,7 @@ bool less(Runtime& rt, const Value& a, const Value& b) {
     }
     return a.items().size() < b.items().size();
   }
-  Runtime::fail(std::string("'<' is not supported between '") + type_name(a) + "' and '" + type_name(b) + "'");
+  Runtime::fail(std::string("there is no order between '") + type_name(a) + "' and '" + type_name(b) + "'");
 }
 
 bool contains(Runtime& rt, const Value& container, const Value& item) {
@@ -144,7 +144,9 @@ std::vector<Value> to_vector(Runtime& rt, const Value& value) {
   } else if (value.is(Kind::dict)) {
     for (const auto& [key, item] : value.as<Dict>().items) all.push_back(key);
   } else if (value.is_string()) {
-    for (const std::string_view letter : letters(value.text())) all.push_back(rt.str(letter));
+    for (std::string_view text = value.text(); !text.empty(); text.remove_prefix(decode(text, 0).bytes)) {
+      all.push_back(rt.str(text.substr(0, decode(text, 0).bytes)));
+    }
   } else if (!value.is_undefined()) {
     Runtime::fail(std::string("'") + type_name(value) + "' is not iterable");
   }

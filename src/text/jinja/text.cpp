@@ -18,8 +18,10 @@ void append_quoted(std::string* out, std::string_view text) {
   const bool single = text.find('\'') != std::string_view::npos;
   const char quote = single && text.find('"') == std::string_view::npos ? '"' : '\'';
   *out += quote;
-  for (const std::string_view letter : letters(text)) {
-    const char32_t cp = decode(letter, 0).value;
+  for (size_t pos = 0; pos < text.size();) {
+    const auto [cp, bytes] = decode(text, pos);
+    const std::string_view letter = text.substr(pos, bytes);
+    pos += bytes;
     if (cp == static_cast<char32_t>(quote) || cp == '\\') {
       *out += '\\';
       *out += letter;

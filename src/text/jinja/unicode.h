@@ -21,7 +21,8 @@ void append_utf8(std::string* out, char32_t cp);
 size_t count_code_points(std::string_view text);
 // Byte offset of the code point `index`, or text.size() past the end.
 size_t byte_offset(std::string_view text, size_t index);
-std::vector<std::string_view> letters(std::string_view text);  // one piece for each code point
+std::vector<std::string_view> letters(
+    std::string_view text);  // one piece for each code point: 16 bytes each, which the caller charges
 
 bool is_space(char32_t cp);  // str.isspace(), and \s of re
 bool is_printable(char32_t cp);
