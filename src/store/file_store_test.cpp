@@ -255,6 +255,20 @@ TEST(FileStore, ReadersNeedNoLockAndSurviveItsWriter) {
   EXPECT_TRUE(b->verify(nullptr).ok());
 }
 
+TEST(FileStore, ManySlabsAreFoundAtOnce) {
+  TempDir dir(memory_folder());
+  const std::vector<StoreKey> keys = chain(11, 300);
+  {
+    const auto store = open_or_fail(config_of(dir.path()));
+    for (size_t i = 0; i < keys.size(); ++i) {
+      ASSERT_TRUE(put(*store, test_layout(), {keys[i]}, 16, i > 0 ? keys[i - 1] : StoreKey{}, i).status.ok());
+    }
+  }
+  const auto store = open_or_fail(config_of(dir.path()));
+  EXPECT_EQ(store->stats().slabs, 300);
+  EXPECT_EQ(count_found(*store, keys), 300);
+}
+
 TEST(FileStore, TheOrderOfUseOutlivesTheProcess) {
   TempDir dir;
   const std::vector<StoreKey> a = chain(8, 16), b = chain(9, 16);

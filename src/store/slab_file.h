@@ -31,7 +31,7 @@ class SlabFile {
 
 class SlabFiles {
  public:
-  static constexpr size_t kMost = 256;  // of 1,024 open files that a process usually may have; 64 MiB of tables at most in practice
+  static constexpr size_t kMost = 512;  // of 1,024 open files that a process usually may have; a long context has some 250
 
   SlabFiles(const StoreDirectory& directory, bool direct) : directory_(directory), direct_(direct) {}
   // not_found: its file is gone.
