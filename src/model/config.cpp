@@ -323,8 +323,9 @@ Status apply_generation_config(std::string_view text, const std::string& name, M
   SamplingDefaults& s = config->sampling;
   FOVEA_ASSIGN(s.do_sample, f.boolean("do_sample"));
   FOVEA_ASSIGN(const auto temperature, f.number("temperature", 0.0, 1e6));
-  FOVEA_ASSIGN(const auto top_p, f.number("top_p", 0.0, 1.0));
-  FOVEA_ASSIGN(const auto min_p, f.number("min_p", 0.0, 1.0));
+  // What no request could have is refused here, where the file has a name: top_p is above 0, min_p below 1, as floats.
+  FOVEA_ASSIGN(const auto top_p, f.number("top_p", 1e-6, 1.0));
+  FOVEA_ASSIGN(const auto min_p, f.number("min_p", 0.0, 1 - 1e-6));
   FOVEA_ASSIGN(const auto penalty, f.number("repetition_penalty", 1e-6, 1e6));
   FOVEA_ASSIGN(const auto top_k, f.integer("top_k", -1, std::numeric_limits<int32_t>::max()));
   s.temperature = as_float(temperature);

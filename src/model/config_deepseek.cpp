@@ -16,6 +16,7 @@ constexpr int64_t kIndexDimMax = 256;
 constexpr int64_t kHeadDimMax = 1024;
 constexpr int64_t kHeadsMax = 4096;
 constexpr int64_t kExpertsMax = 4096;
+constexpr int64_t kExpertsOfAllLayersMax = 1 << 17;  // eight times any published model's; weights.h lists each
 constexpr int64_t kExpertGroupsMax = 64;
 constexpr int64_t kIndexTopkMax = 1 << 20;
 constexpr int64_t kWidthMax = 1 << 20;
@@ -160,8 +161,13 @@ Status read_router(const ConfigFields& f, const Defaults& defaults, DeepseekConf
 
 Status read_experts(const ConfigFields& f, const ModelConfig& c, DeepseekConfig* d) {
   FOVEA_TRY(read_layers_with_experts(f, c, d));
-  if (std::count(d->layer_moe.begin(), d->layer_moe.end(), 1) == 0) return Status();
+  const auto layers = std::count(d->layer_moe.begin(), d->layer_moe.end(), 1);
+  if (layers == 0) return Status();
   FOVEA_ASSIGN(const int64_t experts, f.required_integer("n_routed_experts", 1, kExpertsMax));
+  if (experts * layers > kExpertsOfAllLayersMax) {
+    return f.wrong("n_routed_experts",
+                   "at most " + std::to_string(kExpertsOfAllLayersMax) + " over " + std::to_string(layers) + " layers");
+  }
   FOVEA_ASSIGN(const int64_t shared, f.required_integer("n_shared_experts", 1, 64));
   FOVEA_ASSIGN(const int64_t inter, f.required_integer("moe_intermediate_size", 1, kWidthMax / 64));
   d->experts = static_cast<int32_t>(experts);

@@ -158,6 +158,7 @@ TEST(DeepseekConfig, RefusesWhatItCannotCompute) {
   refused({{"n_group", 16}}, StatusCode::corrupt, "field n_group is 16");
   refused({{"n_group", 3}}, StatusCode::corrupt, "field n_group is 3");
   refused({{"n_routed_experts", 256}, {"n_group", 128}}, StatusCode::corrupt, "field n_group is 128");  // more than a kernel ranks
+  refused({{"n_routed_experts", 4096}, {"num_hidden_layers", 4096}}, StatusCode::corrupt, "field n_routed_experts is 4096");
   refused({{"index_topk", 1 << 30}}, StatusCode::corrupt, "field index_topk is 1073741824");
   refused({{"n_group", 4}, {"topk_group", 5}}, StatusCode::corrupt, "field topk_group is 5");
   refused({{"n_group", 8}, {"topk_group", 1}}, StatusCode::corrupt, "field num_experts_per_tok is 3");

@@ -208,6 +208,9 @@ TEST(ModelConfig, GenerationConfigOverrides) {
   EXPECT_EQ(c.eos_token_ids, (std::vector<int32_t>{7, 8}));
   EXPECT_THAT(apply_generation_config(R"({"temperature":"hot"})", "g", &c).message(), HasSubstr("g: field temperature is \"hot\""));
   EXPECT_FALSE(apply_generation_config(R"({"eos_token_id":1000})", "g", &c).ok());
+  for (const char* bad : {R"({"top_p":0})", R"({"top_p":1e-60})", R"({"min_p":1})", R"({"min_p":0.99999999})"}) {
+    EXPECT_THAT(apply_generation_config(bad, "g", &c).message(), HasSubstr("g: field ")) << bad;
+  }
 }
 
 struct BadConfig {
