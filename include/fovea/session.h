@@ -30,16 +30,20 @@ struct Answer {
 
 // The message is document + "\n\n" + question, one user turn of the model's chat template. The tokens that every such
 // prompt begins with are prefilled once and held; what follows (the question, the template's end) goes with the question.
+//
+// While open() or ask() runs, the engine is the session's: it steps until its own requests are over, and outputs of requests that
+// others have submitted are lost.
 class DocumentSession {
  public:
   using Progress = std::function<void(int64_t done, int64_t total)>;
   using Stream = std::function<void(size_t question, const Output&)>;
-  // Rows of the document (in open), or those of traced questions and their answers; null: no one looks.
+  // Rows of the document (in open), or those of traced questions and their answers. While it is called it stands in the place of the
+  // engine's own trace callback, and afterwards there is none; null: the engine's stays.
   using PrefillTraceSink = std::function<void(const SelectionTrace&)>;
   using TraceSink = std::function<void(size_t question, const SelectionTrace&)>;
 
-  // Prefills the document; the engine outlives the session. Its questions continue it by the same method. `progress` (may be null) is called after every step.
-  // `prefill_method` empty: the engine's.
+  // Prefills the document; the engine outlives the session. Its questions continue it by the same method. `progress` (may be null)
+  // is called after every step. `prefill_method` empty: the engine's.
   static Result<std::unique_ptr<DocumentSession>> open(Engine& engine, std::string document, const Progress& progress,
                                                        std::string prefill_method = {}, const PrefillTraceSink& trace = nullptr);
   ~DocumentSession();  // the document's blocks go back with the engine's next step

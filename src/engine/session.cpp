@@ -19,16 +19,21 @@ Result<std::vector<TokenId>> chat_prompt(const Engine& engine, const std::string
 
 namespace {
 
-// The engine's trace callback, for a scope.
+// The engine's trace callback, for a scope. Without a sink it stays what it is.
 class Traced {
  public:
-  Traced(Engine& engine, std::function<void(const SelectionTrace&)> sink) : engine_(engine) { engine_.set_trace(std::move(sink)); }
-  ~Traced() { engine_.set_trace(nullptr); }
+  Traced(Engine& engine, std::function<void(const SelectionTrace&)> sink) : engine_(engine), set_(sink != nullptr) {
+    if (set_) engine_.set_trace(std::move(sink));
+  }
+  ~Traced() {
+    if (set_) engine_.set_trace(nullptr);
+  }
   Traced(const Traced&) = delete;
   Traced& operator=(const Traced&) = delete;
 
  private:
   Engine& engine_;
+  const bool set_;
 };
 
 }  // namespace

@@ -145,6 +145,19 @@ TEST(DocumentSession, AReadingThatFailsIsTakenBack) {
   EXPECT_EQ(engine.steps, 1);
 }
 
+TEST(DocumentSession, WithoutASinkTheEnginesOwnTraceStays) {
+  FakeEngine engine;
+  int rows = 0;
+  engine.set_trace([&](const SelectionTrace&) { ++rows; });
+  const auto session = DocumentSession::open(engine, "doc", nullptr).value();
+  ASSERT_TRUE(session->ask({{.text = "Q", .trace = true}}, {}, nullptr).ok());
+  EXPECT_EQ(rows, 40);
+  const auto sink = [](size_t, const SelectionTrace&) {};
+  ASSERT_TRUE(session->ask({{.text = "Q", .trace = true}}, {}, nullptr, sink).ok());
+  EXPECT_EQ(rows, 40);
+  EXPECT_FALSE(engine.traced());
+}
+
 TEST(DocumentSession, TextThatIsNoUtf8IsRefusedWithItsOffset) {
   FakeEngine engine;
   const auto session = DocumentSession::open(engine, "ab\xff", nullptr);
