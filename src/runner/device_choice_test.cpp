@@ -2,7 +2,9 @@
 #include "runner/device_choice.h"
 
 #include "kernels/cuda/cuda_ops.h"
+#include "sparse/registry.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace fovea {
@@ -22,6 +24,15 @@ TEST(Lacks, AnyMethodThatRunsOnTheHostAlone) {
   o.prefill_method = "dense";
   o.methods.push_back({.name = "xattention", .label = "mine"});
   EXPECT_EQ(lacks(cuda_op_set(), llama, o), "mine") << "held for requests that name it";
+}
+
+TEST(Lacks, ASecondKindOfHashCodes) {
+  EngineOptions o;
+  o.decode_method = "gsa_on_device";
+  o.methods = {*parse_method_spec("gsa_on_device[budget_tokens=512]")};
+  EXPECT_EQ(lacks(cuda_op_set(), ModelConfig(), o), "") << "the same codes";
+  o.methods.push_back(*parse_method_spec("gsa_on_device[hash_bits=64]"));
+  EXPECT_THAT(lacks(cuda_op_set(), ModelConfig(), o), ::testing::HasSubstr("second kind of hash codes"));
 }
 
 TEST(Lacks, AModelWithLatentAttention) {
