@@ -11,8 +11,8 @@
 
 namespace fovea::cli {
 
-constexpr int kBadInput = 2;  // exit code for whatever the user can mend
-constexpr int kFailure = 1;   // exit code for what he cannot
+constexpr int kBadInput = 2;  // exit code for errors the user can fix
+constexpr int kFailure = 1;   // exit code for errors they cannot
 
 // --model and everything that shapes an engine, added to a subcommand; options() reads the result.
 class EngineFlags {

@@ -130,7 +130,7 @@ class Scheduler {
   void release(SequenceId seq);
 
   // The next step; valid until the next call. A plan without rows is not committed. It leaves the scheduler idle, whatever
-  // there was is over, and its cache_ops matter to no one; or it waits_for_io, and they are carried out.
+  // there was is over, and its cache_ops can be ignored; or it waits_for_io, and they are carried out.
   const StepPlan& schedule();
   // Takes over what the step computed. `sampled`: one entry for each id of every row's sample_for, in any
   // order; an answer that was aborted meanwhile may be left out. Returns the sequences that finished, valid

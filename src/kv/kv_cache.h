@@ -59,7 +59,7 @@ class KvCache {
 
   // Enqueues the moves of a step in their order: batches of extents, neighbouring columns together; nothing waits. `swap` may
   // be null where there are no swaps. After an error (no memory for the swap area, a copy that the device refuses) the columns
-  // that were to be written hold no one's data: who refers to them has to end.
+  // that were to be written are undefined: sequences that use them must fail.
   Status apply(std::span<const CacheOp> ops, SwapArea* swap, Stream& stream);
 
   int64_t bytes_per_block() const { return bytes_per_block_; }  // a column: all planes, all layers

@@ -105,7 +105,7 @@ Status for_each_weight(const ModelConfig& config, ModelWeights* weights, const W
 // The same over a copy of the views.
 Status for_each_weight(const ModelConfig& config, const ModelWeights& weights, const WeightVisitor& visit);
 
-// Weights that models of this kind may have and this one has not: dropped in silence they would make the answers wrong.
+// Weights that models of this kind may have and this one must not: silently ignoring them would give wrong answers.
 struct DeniedWeight {
   std::string name;
   const char* field;  // of config.json: what says so

@@ -1,4 +1,4 @@
-// A device for tests that is not the host, on any machine: what a GPU may do to its caller, at its worst and repeatable.
+// A test device that behaves like a hostile GPU, deterministically, on any machine.
 //
 // Its memory is pages that only its own work may touch: the host's read of one is a crash. What is enqueued runs later, in
 // order, when something waits for it or when a seeded generator says so; graphs are lists of what was recorded. Any call that
