@@ -138,6 +138,21 @@ TEST(KvStore, CodesOfAnotherWidthAreMadeFromTheKeys) {
   }
 }
 
+// Where the planes are not the host's to read: saved and loaded through pinned memory, behind the steps, codes made on the device.
+TEST(KvStore, OnADeviceThatIsNotTheHost) {
+  if (test_device() != "cpu") GTEST_SKIP() << "all of these tests run there";
+  constexpr int64_t kShort = 261;
+  EngineOptions o = options("gsa_on_device[hash_bits=128]"), other = options("gsa_on_device[hash_bits=64]");
+  o.device = other.device = "fake";
+  const Read want = read_and_ask(*engine_on(o, nullptr), kShort);
+  const TempDir dir;
+  o.kv_store.dir = other.kv_store.dir = dir.path();
+  EXPECT_EQ(computed(read_and_ask(*engine_on(other, nullptr), kShort).document), kShort);
+  const Read got = read_and_ask(*engine_on(o, nullptr), kShort);
+  EXPECT_EQ(computed(got.document), 0);
+  expect_equal(got, want);
+}
+
 // Latents and the keys of their indexer; tiles of a prefill method, of which the last one is computed again.
 TEST(KvStore, WhateverThePlanesAre) {
   if (test_device() != "cpu") GTEST_SKIP() << "the CPU has them all";
@@ -229,6 +244,7 @@ TEST(KvStore, ARequestMayBeAbortedWhileItIsLoaded) {
 TEST(KvStore, OptionsAreCheckedAndErrorsNameTheDirectory) {
   const TempDir dir;
   EngineOptions o = options();
+  o.device = "cpu";
   o.kv_store.dir = dir.path() + "/store";
   const auto first = engine_on(o, nullptr);
   const auto second = Engine::create(o);

@@ -19,7 +19,8 @@ class FakeOps final : public Ops {
   Numerics numerics() const override { return inner_->numerics(); }
   OpSet supported() const override {
     using enum OpKind;
-    return {embed, rms_norm, linear, silu_mul, rope_angles, kv_write, hash_select, paged_decode, paged_prefill, sample};
+    return {embed,        rms_norm,    linear,       silu_mul,      rope_angles, kv_write,
+            encode_codes, hash_select, paged_decode, paged_prefill, sample};
   }
   Status prepare(const OpsLimits& limits) override { return inner_->prepare(limits); }
 
@@ -29,6 +30,7 @@ class FakeOps final : public Ops {
   void silu_mul(const SiluMulParams& p, Stream& stream) override { later("silu_mul", &Ops::silu_mul, p, stream); }
   void rope_angles(const RopeAnglesParams& p, Stream& stream) override { later("rope_angles", &Ops::rope_angles, p, stream); }
   void kv_write(const KvWriteParams& p, Stream& stream) override;
+  void encode_codes(const EncodeCodesParams& p, Stream& stream) override { later("encode_codes", &Ops::encode_codes, p, stream); }
   void hash_select(const HashSelectParams& p, Stream& stream) override { later("hash_select", &Ops::hash_select, p, stream); }
   void paged_decode(const AttentionParams& p, Stream& stream) override { attend("paged_decode", &Ops::paged_decode, p, stream); }
   void paged_prefill(const AttentionParams& p, Stream& stream) override { attend("paged_prefill", &Ops::paged_prefill, p, stream); }
