@@ -256,6 +256,22 @@ class Cli(unittest.TestCase):
         self.refused("trace", "--model", MODEL, "--set", self.tmp / "set.jsonl", "--decode-method", "dense", "--max-tokens", 1,
                      "--lists", lists, names=["--lists"])
 
+    def test_runs_are_drawn_against_depth(self):
+        q = next(q for q in self.questions if q["task"] == "kv")
+        r = fovea("run", "--model", MODEL, "--file", self.tmp / "log.txt", "--question", q["question"], "--json")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        runs = self.tmp / "runs.jsonl"
+        line = {"series": "dense", "wanted": [q["answer"]], "memory_bytes": {"process": 3000000}, "run": json.loads(r.stdout)}
+        runs.write_text(json.dumps(line) + "\n")
+        out = self.tmp / "depths"
+        r = fovea("bench", "page", "--runs", runs, "--out", out, "--title", "One run")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertIn("1 of 1", r.stdout)
+        self.assertIn("process 3 MB", r.stdout)
+        self.assertTrue((out / "depths.png").read_bytes().startswith(b"\x89PNG"))
+        self.assertIn("One run", (out / "depths.html").read_text())
+        self.refused("bench", "page", "--runs", self.tmp / "log.txt", "--out", out, names=["log.txt:1"])
+
     def test_a_disk_is_measured_and_left_as_it_was(self):
         folder = self.tmp / "disk"
         folder.mkdir()

@@ -4,6 +4,7 @@
 
 #include "base/cores.h"
 #include "bench/bench.h"
+#include "eval/depth_page.h"
 #include "eval/lists_file.h"
 #include "eval/locality.h"
 
@@ -24,6 +25,7 @@ struct BenchFlags {
   std::string numerics = "auto";
   std::string device = "cpu";
   std::vector<std::string> lists, wider, replay;
+  std::string runs, out, title, subtitle;
   bool json = false;
   CLI::App* what = nullptr;
 };
@@ -62,6 +64,16 @@ Status show_locality(const BenchFlags& f) {
     json.push_back(locality_json(table));
   }
   std::cout << (f.json ? json.dump(2) + "\n" : text);
+  return {};
+}
+
+Status draw_runs(const BenchFlags& f) {
+  FOVEA_ASSIGN(const std::string text, read_file(f.runs));
+  FOVEA_ASSIGN(const std::vector<DepthRun> runs, parse_depth_runs(text, f.runs));
+  FOVEA_TRY(make_folder(f.out));
+  FOVEA_TRY(write_file(f.out + "/depths.html", depth_html(runs, f.title, f.subtitle)));
+  FOVEA_TRY(write_drawing_png(depth_plot(runs, f.title, f.subtitle), f.out + "/depths.png"));
+  std::cout << depth_text(runs);
   return {};
 }
 
@@ -140,9 +152,16 @@ Run add_bench(CLI::App& app) {
                    "Files of the same questions with a larger budget, one for each: what the blocks behind the k-th foretell")
       ->delimiter(',');
   add_json(locality);
+
+  CLI::App* page =
+      cmd->add_subcommand("page", "Draw runs of `fovea run --json` against depth: a table, depths.png and depths.html");
+  page->add_option("--runs", f->runs, "JSON lines, a run each: {series, wanted, memory_bytes, run} (docs/cli.md)")->required();
+  page->add_option("--out", f->out, "Folder for depths.html and depths.png, made if it is not there")->required();
+  page->add_option("--title", f->title, "Of picture and page");
+  page->add_option("--subtitle", f->subtitle, "Below it");
   return [f] {
-    if (f->what->got_subcommand("locality")) {
-      const Status s = show_locality(*f);
+    if (f->what->got_subcommand("locality") || f->what->got_subcommand("page")) {
+      const Status s = f->what->got_subcommand("page") ? draw_runs(*f) : show_locality(*f);
       return s.ok() ? 0 : cli::report(s);
     }
     const Result<Report> report = measure(*f);
