@@ -38,7 +38,7 @@ enum class IoResult : uint8_t {
   ok,         // all unit_bytes lie at `to` and were verified
   absent,     // the block is gone, or its slab has not this part (or has it in another shape)
   corrupt,    // the bytes are not those that were written: the block leaves the store's index
-  io_error,   // they could not be read: likewise
+  io_error,   // they could not be read: likewise, unless for lack of open files
   cancelled,  // by cancel(), before its I/O began
 };
 

@@ -94,7 +94,7 @@ void FileChannel::cancel(ReadBatch& batch) {
   Active& active = **it;
   const size_t end_of_plan = active.plan.size();
   const size_t first = std::exchange(active.next, end_of_plan);
-  for (size_t i = first; i < end_of_plan; ++i) end(active, active.plan[i], IoResult::cancelled);
+  for (size_t i = first; i < end_of_plan; ++i) end(active, active.plan[i], IoResult::cancelled, false);
 }
 
 // Completions of one round, then what can begin, and only then the digests: the disk works meanwhile.
@@ -233,7 +233,7 @@ void FileChannel::complete(Io& io, int64_t result) {
     } else if (io.bounced) {
       std::memcpy(to, bytes, spec.unit_bytes);
     }
-    end(active, p, outcome);  // the last one gives `active` back
+    end(active, p, outcome, outcome != IoResult::ok);  // the last one gives `active` back
   }
 }
 
@@ -249,15 +249,16 @@ IoResult FileChannel::read_again(const Io& io, const Planned& p) {
 // Nothing of it could begin: its file or its digests cannot be had.
 void FileChannel::fail(Active& active, size_t first, size_t count, const Status& status) {
   const bool gone = status.code() == StatusCode::not_found;
+  const bool no_room = status.code() == StatusCode::resource_exhausted;  // for another open file: it is as it was
   const IoResult result = gone ? IoResult::absent : status.code() == StatusCode::corrupt ? IoResult::corrupt : IoResult::io_error;
   if (gone) host_.slab_is_gone(active.batch->reads[active.plan[first].read].block);
   for (size_t i = 0; i < count; ++i) {
     const Planned p = active.plan[first + i];
-    end(active, p, result);
+    end(active, p, result, !gone && !no_room);
   }
 }
 
-void FileChannel::end(Active& active, const Planned& p, IoResult result) {
+void FileChannel::end(Active& active, const Planned& p, IoResult result, bool is_lost) {
   ExtentRead& read = active.batch->reads[p.read];
   StoreCounters& c = *host_.counters;
   if (result == IoResult::ok) {
@@ -267,8 +268,8 @@ void FileChannel::end(Active& active, const Planned& p, IoResult result) {
     ++c.absent;
   } else if (result == IoResult::corrupt || result == IoResult::io_error) {
     ++(result == IoResult::corrupt ? c.corrupt : c.io_errors);
-    host_.lost(read.block);
   }
+  if (is_lost) host_.lost(read.block);
   read.result = result;
   ++ended_;
   ReadBatch& batch = *active.batch;

@@ -76,7 +76,8 @@ class FileChannel final : public StoreChannel {
   void fail(Active& active, size_t first, size_t count, const Status& status);
   bool verified(const Io& io, const Planned& p, const std::byte* bytes) const;
   IoResult read_again(const Io& io, const Planned& p);
-  void end(Active& active, const Planned& p, IoResult result);
+  // is_lost: its bytes are bad, so that nothing should find it again.
+  void end(Active& active, const Planned& p, IoResult result, bool is_lost);
   void release(Active& active);
 
   ChannelHost host_;

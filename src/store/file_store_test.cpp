@@ -1,6 +1,7 @@
 // FileStore: its directory, what an opening finds and mends, who may write.
 #include "store/file_store.h"
 
+#include "store/fault_fs.h"
 #include "store/store_test_util.h"
 
 #include <fstream>
@@ -179,6 +180,24 @@ TEST(FileStore, ABadExtentIsToldAndItsBlockLost) {
     // Written again it lies in a newer slab, which a restart prefers.
     ASSERT_TRUE(put(*store, test_layout(), {keys[2]}, 16, keys[1], 2).status.ok());
     EXPECT_EQ(count_found(*store, keys), 5);
+  }
+}
+
+TEST(FileStore, TooManyOpenFilesLoseNoBlock) {
+  TempDir dir;
+  FaultFs faults(posix_file_system());
+  const auto store = open_or_fail(config_of(dir.path(), &faults));
+  const std::vector<StoreKey> keys = chain(12, 3);
+  const PutOutcome done = put(*store, test_layout(), keys);
+  const auto channel = store->open_channel();
+  for (const IoResult want : {IoResult::io_error, IoResult::ok}) {
+    if (want == IoResult::io_error) faults.fail_call(0, FaultFs::Kind::error, EMFILE, true);
+    Reads reads(test_layout(), keys, done.where);
+    ASSERT_TRUE(channel->submit(reads.batch).ok());
+    ASSERT_TRUE(channel->wait(reads.batch, 1e30).ok());
+    EXPECT_EQ(reads.count(want), 27);
+    EXPECT_EQ(count_found(*store, keys), 3);
+    faults.heal();
   }
 }
 
