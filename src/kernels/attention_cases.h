@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <random>
@@ -357,6 +358,40 @@ inline std::vector<AttentionCase> attention_cases() {
   add({.name = "tokens_deep", .seqs = {{1, 3000}}, .select = true, .tokens_per_unit = 1, .keep = 0.5});
   return cases;
 }
+
+// KV heads [first, first + count) of a problem as a call of their own, through q_heads: pointers move, strides stay.
+struct HeadRange {
+  HeadRange(const AttentionParams& whole, int32_t first, int32_t count) : params(whole) {
+    AttentionParams& p = params;
+    KvView& kv = p.kv;
+    const int32_t group = whole.num_heads / kv.kv_heads;
+    const int64_t head = int64_t{first} * group, bytes = first * kv.head_stride * static_cast<int64_t>(dtype_bytes(kv.dtype));
+    p.q_heads = whole.num_heads;
+    p.num_heads = count * group;
+    p.q += head * kv.head_dim;
+    p.out += head * kv.head_dim;
+    if (p.lse) p.lse += head;
+    if (p.alibi_slopes) p.alibi_slopes += head;
+    kv.kv_heads = count;
+    kv.k = static_cast<std::byte*>(kv.k) + bytes;
+    kv.v = static_cast<std::byte*>(kv.v) + bytes;
+    if (kv.k_scale) kv.k_scale += first;
+    if (kv.v_scale) kv.v_scale += first;
+    kv.table.slots += first * kv.table.head_stride;
+    if (!p.selection || p.selection->kind == Selection::Kind::all) return;
+    selection = *p.selection;
+    const int64_t lists = selection.heads == HeadGroups::all ? 0 : selection.heads == HeadGroups::per_kv_head ? first : head;
+    if (selection.units) selection.units += lists * selection.capacity;
+    if (selection.counts) selection.counts += lists;
+    if (selection.begins) selection.begins += lists;
+    if (selection.ends) selection.ends += lists;
+    p.selection = &selection;
+  }
+  HeadRange(const HeadRange&) = delete;
+
+  AttentionParams params;
+  Selection selection;
+};
 
 // What paged_decode() is prepared with for a case.
 inline OpsLimits decode_limits(const AttentionCase& c) {

@@ -48,6 +48,9 @@ struct AttentionParams {
   float* out = nullptr;      // [T, H, d]
   float* lse = nullptr;      // [T, H] natural log of sum exp of the scaled, capped, biased scores; or null
   int32_t num_heads = 0;     // H, a multiple of kv.kv_heads
+  // Heads from one row of q, out and lse to the next; 0: num_heads. Larger where a call takes a range of the heads, whose first one
+  // q, out, lse (and the arrays by head) then point to: its bits are those of the whole call. (cuda's paged_decode: 0 alone.)
+  int32_t q_heads = 0;
   int32_t rows = 0;          // T = q_indptr[num_seqs]
   int32_t num_seqs = 0;
   const int32_t* q_indptr = nullptr;  // [num_seqs + 1]
@@ -62,6 +65,8 @@ struct AttentionParams {
   // Counts what was read: adds, for each row, its (key, KV head) pairs whose K and V were loaded for it. cuda only
   // (elsewhere the host sees the Selection itself); null: not counted.
   int64_t* keys_read = nullptr;  // [T]
+
+  int64_t heads_per_row() const { return q_heads ? q_heads : num_heads; }
 };
 
 // Attention over contiguous keys and values that are not in the cache. Sequence s owns query rows [q_indptr[s],

@@ -63,7 +63,7 @@ std::vector<int64_t> visible_keys(const AttentionParams& p, const RowHead& rh) {
 void attend(const AttentionParams& p, const RowHead& rh) {
   const KvView& kv = p.kv;
   const std::vector<int64_t> keys = visible_keys(p, rh);
-  const int64_t at = static_cast<int64_t>(rh.row) * p.num_heads + rh.head;
+  const int64_t at = rh.row * p.heads_per_row() + rh.head;
   const int32_t* slots = kv.table.slots + rh.seq * kv.table.seq_stride + rh.kv_head * kv.table.head_stride;
   const auto base = [&](int64_t pos) {
     const int64_t slot = slots[pos / kv.block_size];

@@ -55,6 +55,20 @@ void expect_naive(AttentionProblem& problem) {
 
 class RefAttention : public ::testing::TestWithParam<AttentionCase> {};
 
+TEST_P(RefAttention, HeadRangesEqualTheWholeCall) {
+  AttentionProblem problem(GetParam());
+  ref::paged_attention(problem.params());
+  const std::vector<float> out = problem.out(), lse = problem.lse();
+  std::fill(problem.out().begin(), problem.out().end(), NAN);
+  std::fill(problem.lse().begin(), problem.lse().end(), NAN);
+  for (int32_t first = 0; first < GetParam().kv_heads; ++first) {
+    testing::HeadRange range(problem.params(), first, 1);
+    ref::paged_attention(range.params);
+  }
+  ASSERT_EQ(problem.out(), out);
+  ASSERT_EQ(problem.lse(), lse);
+}
+
 TEST_P(RefAttention, EqualsTheDefinition) {
   AttentionProblem problem(GetParam());
   ref::paged_attention(problem.params());

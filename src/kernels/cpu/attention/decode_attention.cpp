@@ -111,8 +111,8 @@ void DecodeAttention::run(const AttentionParams& p, ThreadPool& pool) {
     for (int32_t row = p.q_indptr[s]; row < end; ++row) {
       const int64_t pos = int64_t{p.seq_len[s]} - (end - row);
       if (p.seq_len[s] == 0) {  // a row that pads a batch
-        std::fill_n(p.out + int64_t{row} * p.num_heads * kv.head_dim, int64_t{p.num_heads} * kv.head_dim, 0.0f);
-        if (p.lse) std::fill_n(p.lse + int64_t{row} * p.num_heads, p.num_heads, -std::numeric_limits<float>::infinity());
+        std::fill_n(p.out + row * p.heads_per_row() * kv.head_dim, int64_t{p.num_heads} * kv.head_dim, 0.0f);
+        if (p.lse) std::fill_n(p.lse + row * p.heads_per_row(), p.num_heads, -std::numeric_limits<float>::infinity());
         continue;
       }
       FOVEA_CHECK(pos >= 0);
@@ -200,7 +200,7 @@ DecodeStream DecodeAttention::stream_of(const Call& call, const Span& span, int3
   s.pos = span.pos;
   s.head = span.group * call.heads_per_group;
   s.groups = span.groups;
-  s.q = p.q + (int64_t{span.row} * p.num_heads + s.head) * p.kv.head_dim;
+  s.q = p.q + (span.row * p.heads_per_row() + s.head) * p.kv.head_dim;
   s.result = partial_at(result, span.groups * call.heads_per_group, p.kv.head_dim);
   return s;
 }
@@ -218,7 +218,7 @@ void DecodeAttention::merge(const Call& call, const Span& span, int32_t group, c
   const int64_t d = p.kv.head_dim, offset = int64_t{group} * call.heads_per_group;
   const int64_t head = (span.group + group) * int64_t{call.heads_per_group};
   const int64_t kv_head = head / (p.num_heads / p.kv.kv_heads);
-  const int64_t row = int64_t{span.row} * p.num_heads + head;
+  const int64_t row = span.row * p.heads_per_row() + head;
   merge_partials({first.o + offset * d, first.m + offset, first.l + offset}, count,
                  partial_floats(span.groups * call.heads_per_group, d), call.heads_per_group, p.kv.head_dim,
                  p.kv.v_scale != nullptr ? p.kv.v_scale[kv_head] : 1.0f, p.out + row * d, p.lse != nullptr ? p.lse + row : nullptr);

@@ -109,6 +109,22 @@ TEST_P(DecodeAttention, ThreadsAndOtherRowsChangeNoBit) {
   }
 }
 
+// A range of KV heads as a call of its own gives the whole call's bits.
+TEST_P(DecodeAttention, HeadRangesEqualTheWholeCall) {
+  AttentionProblem problem(GetParam());
+  const AttentionCase& c = GetParam();
+  decode(c, problem.params(), 2);
+  const std::vector<float> out = problem.out(), lse = problem.lse();
+  std::fill(problem.out().begin(), problem.out().end(), NAN);
+  std::fill(problem.lse().begin(), problem.lse().end(), NAN);
+  for (int32_t first = 0; first < c.kv_heads; ++first) {
+    testing::HeadRange range(problem.params(), first, 1);
+    decode(c, range.params, 2);
+  }
+  ASSERT_EQ(problem.out(), out);
+  ASSERT_EQ(problem.lse(), lse);
+}
+
 // A key after the query is not multiplied, though a later row of the same call reads it.
 TEST_P(DecodeAttention, LaterRowsKeysAreNotMultiplied) {
   AttentionProblem problem(GetParam());

@@ -396,7 +396,7 @@ void load_queries(const TileJob& job, int32_t padded, const Scratch& w) {
   const float scale = p.scale * k_scale * (p.soft_cap > 0 ? 1.0f / p.soft_cap : std::numbers::log2e_v<float>);
   for (int32_t lane = 0; lane < padded; ++lane) {
     const int64_t row = job.row + lane / job.heads;
-    const float* from = p.q + (row * p.num_heads + job.head + lane % job.heads) * dim;
+    const float* from = p.q + (row * p.heads_per_row() + job.head + lane % job.heads) * dim;
     for (int32_t i = 0; i < wide; ++i) {
       const int64_t tile = (static_cast<int64_t>(lane / kPanel) * (wide / 32) + i / 32) * 2 + lane % kPanel / 16;
       const int64_t at = tile * kTileHalves + i % 32 / 2 * 32 + lane % 16 * 2 + i % 2;

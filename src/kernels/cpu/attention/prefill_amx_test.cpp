@@ -88,6 +88,10 @@ TEST_P(PrefillAmx, RowsDoNotDependOnTheirNeighbours) {
   for (const cpu::PrefillEngine* engine : engines()) testing::expect_rows_alone(GetParam(), *engine);
 }
 
+TEST_P(PrefillAmx, HeadRangesEqualTheWholeCall) {
+  for (const cpu::PrefillEngine* engine : engines()) testing::expect_head_ranges(GetParam(), *engine);
+}
+
 INSTANTIATE_TEST_SUITE_P(Cases, PrefillAmx, ::testing::ValuesIn(testing::prefill_cases()),
                          [](const auto& info) { return info.param.name; });
 

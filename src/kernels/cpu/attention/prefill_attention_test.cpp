@@ -39,6 +39,8 @@ TEST_P(PrefillAttention, LaterRowsKeysAreNotMultiplied) { testing::expect_no_lat
 
 TEST_P(PrefillAttention, RowsDoNotDependOnTheirNeighbours) { testing::expect_rows_alone(GetParam(), f32()); }
 
+TEST_P(PrefillAttention, HeadRangesEqualTheWholeCall) { testing::expect_head_ranges(GetParam(), f32()); }
+
 INSTANTIATE_TEST_SUITE_P(Cases, PrefillAttention, ::testing::ValuesIn(testing::prefill_cases()),
                          [](const auto& info) { return info.param.name; });
 

@@ -281,7 +281,7 @@ void load_queries(const TileJob& job, int32_t padded, const F32Scratch& w) {
   for (int32_t lane = 0; lane < padded; ++lane) {
     float* to = w.q + lane / kPanel * kPanel * dim + lane % kPanel;
     const int64_t row = job.row + lane / job.heads;
-    const float* from = p.q + (row * p.num_heads + job.head + lane % job.heads) * dim;
+    const float* from = p.q + (row * p.heads_per_row() + job.head + lane % job.heads) * dim;
     for (int32_t i = 0; i < dim; ++i) to[i * kPanel] = lane < lanes ? from[i] * scale : 0.0f;
     w.m[lane] = kNoMax;
     w.l[lane] = 0.0f;

@@ -148,7 +148,7 @@ void store_results(const TileJob& job, const LaneResults& r) {
   const float v_scale = p.kv.v_scale ? p.kv.v_scale[job.kv_head] : 1.0f;
   for (int32_t lane = 0; lane < job.rows * job.heads; ++lane) {
     const int64_t row = job.row + lane / job.heads;
-    const int64_t at = row * p.num_heads + job.head + lane % job.heads;
+    const int64_t at = row * p.heads_per_row() + job.head + lane % job.heads;
     const float* o = r.o + static_cast<int64_t>(lane / r.panel) * r.panel * r.dim_stride + lane % r.panel;
     const bool empty = r.l[lane] == 0.0f;
     const float scale = empty ? 0.0f : v_scale / r.l[lane];

@@ -190,4 +190,22 @@ inline void expect_rows_alone(const AttentionCase& c, const PrefillEngine& engin
   }
 }
 
+// A range of KV heads as a call of its own gives the whole call's bits.
+inline void expect_head_ranges(const AttentionCase& c, const PrefillEngine& engine) {
+  AttentionProblem problem(c);
+  ThreadPool pool(2);
+  run(problem, pool, engine);
+  const std::vector<float> out = problem.out(), lse = problem.lse();
+  cpu::PrefillAttention attention;
+  ASSERT_TRUE(prepare(attention, problem, pool.size(), engine).ok());
+  std::fill(problem.out().begin(), problem.out().end(), NAN);
+  std::fill(problem.lse().begin(), problem.lse().end(), NAN);
+  for (int32_t first = 0, count = 1; first < c.kv_heads; first += count++) {
+    HeadRange range(problem.params(), first, std::min(count, c.kv_heads - first));
+    attention.run(range.params, pool);
+  }
+  ASSERT_TRUE(same_bits(problem.out().data(), out.data(), out.size()));
+  ASSERT_TRUE(same_bits(problem.lse().data(), lse.data(), lse.size()));
+}
+
 }  // namespace fovea::testing

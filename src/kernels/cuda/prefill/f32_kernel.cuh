@@ -33,7 +33,7 @@ __device__ void load_f32_queries(const PrefillArgs& a, const Job& job, Shared& s
     const int lane = i / (Shared::kHeadDim / 4), d = i % (Shared::kHeadDim / 4) * 4;
     float4 x = make_float4(0, 0, 0, 0);
     if (lane < job.lanes && d < dim) {
-      x = __ldg(reinterpret_cast<const float4*>(a.p.q + job.row_head(lane, a.p.num_heads) * dim + d));
+      x = __ldg(reinterpret_cast<const float4*>(a.p.q + job.row_head(lane, heads_per_row(a.p)) * dim + d));
     }
     *reinterpret_cast<float4*>(&s.q[lane][d]) = x;
   }
@@ -150,7 +150,7 @@ __device__ __forceinline__ void store_f32(const PrefillArgs& a, const ScoreScale
     for (int mask = 1; mask < 16; mask *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, mask);
     const int lane = 4 * y + i;
     if (lane >= s.job.lanes) continue;
-    const int64_t at = s.job.row_head(lane, a.p.num_heads);
+    const int64_t at = s.job.row_head(lane, heads_per_row(a.p));
     const float norm = sum == 0.0f ? 0.0f : v_scale / sum;
 #pragma unroll
     for (int c = 0; c < kColumns; c += 4) {

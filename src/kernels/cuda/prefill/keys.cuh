@@ -62,6 +62,8 @@ __device__ inline KeyList find_keys(const Selection& s, int32_t row, int32_t kv_
   return keys;
 }
 
+__device__ inline int64_t heads_per_row(const AttentionParams& p) { return p.q_heads != 0 ? p.q_heads : p.num_heads; }
+
 // Keys [begin, end) of a list.
 struct KeySpan {
   int32_t begin, end;
@@ -81,8 +83,8 @@ struct Job {
   KeySpan span;          // some lane sees each of these, none another
   const int32_t* slots;  // page table of this sequence and KV head
 
-  __device__ int64_t row_head(int32_t lane, int32_t num_heads) const {  // index into [T, H]
-    return static_cast<int64_t>(tile.row + lane / heads) * num_heads + head + lane % heads;
+  __device__ int64_t row_head(int32_t lane, int64_t heads_per_row) const {  // index into q, out and lse
+    return (tile.row + lane / heads) * heads_per_row + head + lane % heads;
   }
 };
 

@@ -31,7 +31,7 @@ __device__ void load_queries(const PrefillArgs& a, const Job& job, uint8_t* q) {
     const int32_t lane = i / Layout::kChunks, chunk = i % Layout::kChunks;
     float4 x = make_float4(0, 0, 0, 0), y = x;
     if (lane < job.lanes && chunk * 8 < dim) {
-      const auto* from = reinterpret_cast<const float4*>(a.p.q + job.row_head(lane, a.p.num_heads) * dim + chunk * 8);
+      const auto* from = reinterpret_cast<const float4*>(a.p.q + job.row_head(lane, heads_per_row(a.p)) * dim + chunk * 8);
       x = __ldg(from);
       y = __ldg(from + 1);
     }

@@ -208,6 +208,20 @@ TEST_P(CudaPrefill, CountsTheKeysThatItLoads) {
   }
 }
 
+TEST_P(CudaPrefill, HeadRangesEqualTheWholeCall) {
+  const AttentionCase& c = GetParam();
+  AttentionProblem problem(c);
+  for (const Mode& mode : kModes) {
+    const Results whole = run(problem, mode);
+    AttentionOnDevice on_device(problem);
+    for (int32_t first = 0; first < c.kv_heads; ++first) {
+      testing::HeadRange range(on_device.params(), first, 1);
+      attend(range.params, mode);
+    }
+    ASSERT_EQ(difference({on_device.out(), on_device.lse()}, whole, c.heads, c.head_dim), "") << mode.name;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Cases, CudaPrefill, ::testing::ValuesIn(all_cases()), [](const auto& info) { return info.param.name; });
 
 // ---- Whatever shares its tile, a row's bits stay ----------------------------------------------------------------------

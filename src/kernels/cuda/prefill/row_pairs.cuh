@@ -118,7 +118,7 @@ __device__ __forceinline__ void store_rows(const PrefillArgs& a, const Job& job,
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);
     if (lane + r * 8 >= job.lanes) continue;
-    const int64_t at = job.row_head(lane + r * 8, a.p.num_heads);
+    const int64_t at = job.row_head(lane + r * 8, heads_per_row(a.p));
     const float norm = sum == 0.0f ? 0.0f : v_scale / sum;
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {

@@ -157,7 +157,7 @@ __device__ void load_group_queries(const PrefillArgs& a, int group, WgmmaShared<
     const int32_t lane = group * 64 + i / kChunks, chunk = i % kChunks;
     float4 x = make_float4(0, 0, 0, 0), y = x;
     if (lane < s.job.lanes && chunk * 8 < dim) {
-      const auto* from = reinterpret_cast<const float4*>(a.p.q + s.job.row_head(lane, a.p.num_heads) * dim + chunk * 8);
+      const auto* from = reinterpret_cast<const float4*>(a.p.q + s.job.row_head(lane, heads_per_row(a.p)) * dim + chunk * 8);
       x = __ldg(from);
       y = __ldg(from + 1);
     }
