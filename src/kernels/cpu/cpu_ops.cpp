@@ -16,6 +16,7 @@
 #include "kernels/cpu/mla/mla_attention.h"
 #include "kernels/cpu/mla/mla_projections.h"
 #include "kernels/cpu/moe/moe.h"
+#include "kernels/cpu/residency/resolve.h"
 #include "kernels/cpu/sample/sample.h"
 #include "kernels/cpu/select/block_topk.h"
 #include "kernels/cpu/select/hash_select.h"
@@ -79,6 +80,7 @@ class CpuOpsImpl final : public CpuOps {
   void summary_select(const SummarySelectParams& p, Stream&) override { summary_select_.run(p, pool_); }
   void block_topk(const BlockTopkParams& p, Stream&) override { topk_.run(p, pool_); }
   void attention_mass(const AttentionMassParams& p, Stream&) override { mass_.run(p, pool_); }
+  void resolve(const ResolveParams& p, Stream&) override { cpu::resolve(p, pool_); }
   void xattention_select(const XAttentionParams& p, Stream&) override { xattention_.run(p, pool_); }
 
  private:

@@ -23,6 +23,7 @@ namespace fovea {
   X(summary_select, SummarySelectParams)   \
   X(attention_mass, AttentionMassParams)   \
   X(block_topk, BlockTopkParams)           \
+  X(resolve, ResolveParams)                \
   X(xattention_select, XAttentionParams)   \
   X(mla_write, MlaWriteParams)             \
   X(mla_absorb, MlaAbsorbParams)           \

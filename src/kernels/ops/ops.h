@@ -27,6 +27,7 @@
 #include "kernels/ops/mla.h"
 #include "kernels/ops/moe.h"
 #include "kernels/ops/op_set.h"
+#include "kernels/ops/residency.h"
 #include "kernels/ops/sample.h"
 #include "kernels/ops/select.h"
 #include "kernels/ops/xattention.h"

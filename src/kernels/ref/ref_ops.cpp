@@ -9,6 +9,7 @@
 #include "kernels/ref/mla.h"
 #include "kernels/ref/moe.h"
 #include "kernels/ref/ragged_attention.h"
+#include "kernels/ref/residency.h"
 #include "kernels/ref/sample.h"
 #include "kernels/ref/summary.h"
 #include "kernels/ref/xattention.h"
@@ -50,6 +51,7 @@ class RefOps final : public Ops {
   void summary_select(const SummarySelectParams& p, Stream&) override { ref::summary_select(p); }
   void attention_mass(const AttentionMassParams& p, Stream&) override { ref::attention_mass(p); }
   void block_topk(const BlockTopkParams& p, Stream&) override { ref::block_topk(p); }
+  void resolve(const ResolveParams& p, Stream&) override { ref::resolve(p); }
   void xattention_select(const XAttentionParams& p, Stream&) override { ref::xattention_select(p); }
 };
 

@@ -1,0 +1,55 @@
+// Where the blocks lie that attention is about to read, when the pool holds only a part of the context. ops.h has the conventions.
+//
+// A column is one entry of the planes K and V: one slot in every (layer, KV head), and each (layer, KV head) owns its slots
+// separately. A block is named by its BlockId. The blocks of a column that is pinned agree in all of them; a mobile column holds
+// whatever each of them read last, and is evicted least recently used first.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/ops/attention.h"
+
+namespace fovea {
+
+inline constexpr uint32_t kPinnedStamp = 0xFFFFFFFF;
+
+// The tables of one layer.
+struct ResidencyView {
+  int32_t* slot_of = nullptr;  // [heads, blocks] column that holds the block, -1: none
+  int32_t* owner = nullptr;    // [heads, columns] block in the column, -1: none
+  uint32_t* stamp = nullptr;   // [heads, columns] wave that last used it, kPinnedStamp: never evicted
+  int32_t heads = 0;           // KV heads
+  int32_t blocks = 0;          // BlockIds
+  int32_t columns = 0;
+};
+
+// To be read before attention runs: K and V of the block into the column, of this layer and head.
+struct BlockMiss {
+  int32_t block = 0;
+  int32_t column = 0;
+  bool operator==(const BlockMiss&) const = default;
+};
+
+// Gives a column to every block that the rows of one wave read: for each head the blocks of all its rows' lists, once. What has a
+// column keeps it and is stamped with the wave. The M others take the columns of the M oldest stamps below the wave, ties to the
+// lower column; the lower block gets the lower column, and who owned it has none any more. Units wholly before a row's window are
+// skipped. The wave's distinct blocks of a head must fit the columns that are not pinned.
+struct ResolveParams {
+  ResidencyView tables;
+  uint32_t wave = 1;                     // above every stamp but kPinnedStamp
+  const Selection* selection = nullptr;  // Kind::list, a list for each row, units of a block
+  int32_t rows = 0;
+  int32_t block_size = 16;
+  int32_t window = 0;                // as in AttentionParams
+  const int32_t* row_seq = nullptr;  // [rows] row of both page tables
+  const int32_t* row_len = nullptr;  // [rows] keys visible; 0 pads a batch: reads nothing
+  PageTableView blocks;              // BlockIds
+  // Out: the page table that attention reads through, as PageTableView has it. Only entries of the wave's units are written.
+  int32_t* slots = nullptr;  // [seqs, heads, max_blocks]
+  int64_t seq_stride = 0, head_stride = 0;
+  BlockMiss* misses = nullptr;    // out [heads, columns] in order of blocks
+  int32_t* num_misses = nullptr;  // out [heads]
+  uint64_t* scratch = nullptr;    // [heads, columns]
+};
+
+}  // namespace fovea
