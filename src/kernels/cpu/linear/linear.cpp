@@ -92,13 +92,11 @@ Status Linear::prepare(const OpsLimits& limits, int threads, Numerics numerics, 
   }
   packed_.reset();
   x_bf16_.reset();
-  if (limits.max_rows > kFewRows) {
-    if (host_.uses_library()) {
-      need(x_bf16_, limits.max_rows * k);
-    } else {
-      need(packed_, f32_packed_floats(limits.max_rows, k));
-      for (Worker& w : workers_) need(w.panels, kF32ScratchFloats);
-    }
+  if (!host_.uses_library()) {
+    need(packed_, f32_packed_floats(limits.max_rows, k));
+    for (Worker& w : workers_) need(w.panels, kF32ScratchFloats);
+  } else if (limits.max_rows > kFewRows) {
+    need(x_bf16_, limits.max_rows * k);
   }
   if (!enough)
     return Status::resource_exhausted("linear: no memory for the scratch of " + std::to_string(limits.max_rows) + " rows of " +
@@ -169,8 +167,8 @@ void Linear::run(const LinearParams& p, ThreadPool& pool) {
   FOVEA_CHECK(std::all_of(p.weights, p.weights + p.count, [&](const LinearWeight& w) { return w.w.cols == p.k; }));
   if (p.rows == 0 || p.count == 0) return;
   if (p.full_precision) return run_full_precision(p, pool);
+  if (p.rows <= kFewRows && !(p.as_many && !host_.uses_library())) return run_few(p, pool);
   const LinearPlan plan = choose(host_, p.rows, false);
-  if (p.rows <= kFewRows) return run_few(p, pool);
   plan.many == LinearKernel::library ? run_library(p, plan.many_rows, pool) : run_f32(p, pool);
 }
 

@@ -1,7 +1,8 @@
 // Linear layers on the CPU: how the rows of W are shared out to workers. linear_choice.h says which kernel multiplies what.
 //
 // f32: a row's result has the same bits for any number of workers, and for any rows beside it within 1..16 and within 17..;
-// between these two it differs by rounding alone (each is a float32 sum of the same exact products, in another order). bf16: x is
+// between these two it differs by rounding alone (each is a float32 sum of the same exact products, in another order);
+// LinearParams::as_many takes the latter for any number. bf16: x is
 // rounded to bf16 by AMX and oneDNN, and so are f16 and f32 weights in oneDNN's part; gemv rounds nothing.
 #pragma once
 

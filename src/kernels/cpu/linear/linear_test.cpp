@@ -41,6 +41,24 @@ constexpr int32_t kRows[] = {1, 2, 3, 4, 5, 8, 15, 16, 17, 33, 100};
 const std::vector<std::pair<int32_t, DType>> kShapes = {{63, DType::bf16}, {129, DType::f16}, {1, DType::f32},
                                                         {65, DType::bf16}, {0, DType::bf16},  {130, DType::f32}};
 
+TEST(LinearRows, AsManyGivesFewRowsTheBitsOfMany) {
+  LinearCase c(40, 272, kShapes);
+  Runner runner(c, 2, Numerics::f32, kNoMatrixHardware);
+  runner.run(c, 40);
+  std::vector<std::vector<float>> many;
+  for (const auto& w : c.weights) many.push_back(w.out);
+  for (const int32_t rows : {1, 2, 5, 16, 17}) {
+    c.poison();
+    LinearParams p = c.params(runner.storage, rows);
+    p.as_many = true;
+    runner.linear.run(p, runner.pool);
+    for (size_t i = 0; i < many.size(); ++i) {
+      const size_t end = static_cast<size_t>(rows) * c.weights[i].n;
+      EXPECT_TRUE(std::equal(many[i].begin(), many[i].begin() + end, c.weights[i].out.begin())) << rows << " rows, weight " << i;
+    }
+  }
+}
+
 class LinearOfK : public ::testing::TestWithParam<int32_t> {};
 INSTANTIATE_TEST_SUITE_P(K, LinearOfK, ::testing::Values(1, 16, 31, 64, 100, 272, 1025));
 
