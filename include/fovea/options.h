@@ -35,10 +35,10 @@ struct GsaOptions {
   int32_t min_blocks = 4;
   int32_t hash_bits = 128;  // 64, 128 or 256
   uint64_t hash_seed = 7;
-  bool average_group = false;         // average the query over the group before encoding
-  bool share_heads = false;           // one selection for all KV heads
-  std::vector<int32_t> dense_layers;  // layers that read everything
-  std::vector<int32_t> reuse_layers;  // layers that reuse the selection of the nearest layer before them
+  bool average_group = false;          // average the query over the group before encoding
+  bool share_heads = false;            // one selection for all KV heads
+  std::vector<int32_t> dense_layers;   // layers that read everything
+  std::vector<int32_t> reuse_layers;   // layers that reuse the selection of the nearest layer before them
   bool overlap = false;                // the scores of one step select for the next
   bool prefetch = true;                // name blocks that later steps will want; false: retrieval on demand (ESA's way)
   int32_t prefetch_ahead = 2;          // steps for which a choice counts as a guess of the next ones
@@ -83,14 +83,24 @@ struct MethodOptions {
   DsaOptions dsa;
 };
 
+// Contexts that do not fit the KV pool.
+enum class OffloadChoice : uint8_t {
+  automatic,  // as `on` where one does not fit and something lies below the pool; else as `off`
+  on,         // the pool keeps what is read most; K and V lie complete in a store or in host memory
+  off,        // a prompt larger than the pool is refused
+};
+
 enum class NumericsChoice : uint8_t { automatic, f32, bf16 };
 
 struct EngineOptions {
   std::string model_dir;
-  std::string device = "auto";                  // auto (a GPU if there is one), cpu, cuda
-  int32_t block_size = 16;                      // tokens a KV block holds
-  DType kv_cache_dtype = DType::bf16;           // bf16, f16, f32; fp8_e4m3 on a GPU
-  int64_t kv_cache_memory_bytes = 0;            // most bytes of KV (all planes); 0: what max_num_seqs and memory allow
+  std::string device = "auto";         // auto (a GPU if there is one), cpu, cuda
+  int32_t block_size = 16;             // tokens a KV block holds
+  DType kv_cache_dtype = DType::bf16;  // bf16, f16, f32; fp8_e4m3 on a GPU
+  int64_t kv_cache_memory_bytes = 0;   // most bytes of KV (all planes); 0: what max_num_seqs and memory allow
+  OffloadChoice kv_offload = OffloadChoice::automatic;
+  int64_t kv_host_memory_bytes = 0;             // of a tier of blocks below the pool, in host memory; 0: none
+  int64_t kv_tokens = 0;                        // most tokens of contexts that are larger than the pool; 0: max_model_len
   int64_t swap_space_bytes = int64_t{4} << 30;  // RAM outside the pool for preempted sparse sequences
   int64_t max_model_len = 0;                    // 0: the model's max_position_embeddings
   int32_t max_num_batched_tokens = 0;           // tokens of one step, the chunk of a prefill; 0: 512 on a CPU, 2048 on a GPU

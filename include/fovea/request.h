@@ -53,6 +53,11 @@ struct RequestStats {
   int64_t loaded_tokens = 0;  // of them, behind those, read from a store; the rest was computed
   int64_t loaded_bytes = 0;   // that were read for them and verified
   double load_s = 0;          // from its first read to its last
+  // Where the context is larger than the KV pool (docs/offload.md). A block of one layer and KV head that a row read:
+  int64_t offload_hits = 0;    // lay in the pool
+  int64_t offload_misses = 0;  // was read for it, once for all rows that were read together
+  int64_t offload_bytes = 0;   // that were read for rows, prefill's included
+  double offload_s = 0;        // spent waiting for them
   int64_t output_tokens = 0;
   int64_t preemptions = 0;
   int64_t rows_by_method = 0;      // question and answer rows through the decode method
@@ -63,10 +68,10 @@ struct RequestStats {
   // Counted where the host sees Selections (the CPU); else 0.
   int64_t prefill_pairs_read = 0;
   int64_t prefill_pairs_dense = 0;
-  int64_t context_tokens = 0;  // prompt and output at the end
-  double queue_s = 0;          // submitted to first scheduled
-  double ttft_s = 0;           // submitted to first token
-  double decode_s = 0;         // first token to last
+  int64_t context_tokens = 0;                                                                // prompt and output at the end
+  double queue_s = 0;                                                                        // submitted to first scheduled
+  double ttft_s = 0;                                                                         // submitted to first token
+  double decode_s = 0;                                                                       // first token to last
   int64_t computed_tokens() const { return prompt_tokens - cached_tokens - loaded_tokens; }  // of the prompt
   double kv_bytes_share() const {
     return kv_bytes_dense == 0 ? 1.0 : double(kv_bytes_read + summary_bytes_read) / double(kv_bytes_dense);

@@ -55,6 +55,20 @@ void EngineFlags::add_to(CLI::App& app, bool methods) {
   app.add_option("--swap-space", swap_space_, "Memory outside the KV cache for preempted sparse sequences, 4G by default")
       ->transform(CLI::AsSizeValue(false))
       ->group(kv);
+  app.add_option("--kv-offload", kv_offload_,
+                 "Contexts larger than the KV cache: on (the cache keeps what is read most, the rest lies below), off (they are "
+                 "refused), auto (on where one does not fit and --kv-store or --kv-host-memory is given)")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->capture_default_str()
+      ->group(kv);
+  app.add_option("--kv-host-memory", kv_host_memory_,
+                 "Memory below the KV cache for K and V of contexts that are larger than it, e.g. 8G; 0: none")
+      ->transform(CLI::AsSizeValue(false))
+      ->group(kv);
+  app.add_option("--kv-tokens", options_.kv_tokens,
+                 "Most tokens of all contexts together where they are larger than the KV cache; 0: --max-model-len")
+      ->capture_default_str()
+      ->group(kv);
   app.add_flag("!--no-prefix-caching", options_.enable_prefix_caching, "Do not reuse cached blocks when prompts begin alike")
       ->group(kv);
   app.add_flag("--dummy-weights", options_.dummy_weights, "Random weights of config.json's shape (for benchmarks)")->group(engine);
@@ -135,6 +149,8 @@ Result<EngineOptions> EngineFlags::options() const {
   o.kv_store.size_bytes = static_cast<int64_t>(kv_store_size_);
   o.kv_store.io = kv_store_io_ == "buffered" ? StoreIo::buffered : kv_store_io_ == "direct" ? StoreIo::direct : StoreIo::automatic;
   o.kv_store.sync = kv_store_sync_ == "none" ? StoreSync::none : kv_store_sync_ == "slab" ? StoreSync::slab : StoreSync::interval;
+  o.kv_host_memory_bytes = static_cast<int64_t>(kv_host_memory_);
+  o.kv_offload = kv_offload_ == "on" ? OffloadChoice::on : kv_offload_ == "off" ? OffloadChoice::off : OffloadChoice::automatic;
   if (budget_tokens < 0) return Status::invalid_argument("--budget-tokens " + std::to_string(budget_tokens) + ": must be >= 0");
   std::vector<std::string> notes;
   if (!config_.empty()) {

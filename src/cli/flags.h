@@ -35,6 +35,8 @@ class EngineFlags {
   std::string numerics_ = "auto";
   std::string config_;
   uint64_t kv_cache_memory_ = 0;
+  uint64_t kv_host_memory_ = 0;
+  std::string kv_offload_ = "auto";
   uint64_t swap_space_ = uint64_t{4} << 30;
   uint64_t kv_store_size_ = uint64_t{64} << 30;
   std::string kv_store_io_ = "auto", kv_store_sync_ = "interval";

@@ -62,7 +62,11 @@ Json stats_json(const Printed& p) {
           {"kv_bytes_read", s.kv_bytes_read},
           {"summary_bytes_read", s.summary_bytes_read},
           {"kv_bytes_dense", s.kv_bytes_dense},
-          {"kv_bytes_share", s.kv_bytes_share()}};
+          {"kv_bytes_share", s.kv_bytes_share()},
+          {"offload_hits", s.offload_hits},
+          {"offload_misses", s.offload_misses},
+          {"offload_bytes", s.offload_bytes},
+          {"offload_s", s.offload_s}};
 }
 
 // "9 computed, 331 from memory, 0 from the store"
@@ -76,6 +80,11 @@ void print_closing(const RequestStats& s, const std::string& method) {
   std::fprintf(stderr, "   first token %s · %.1f tok/s · %s read %.1f %% of the KV bytes (of %lld tokens %s)\n",
                duration_text(s.ttft_s).c_str(), rate, method.c_str(), 100.0 * s.kv_bytes_share(),
                static_cast<long long>(s.prompt_tokens), sources_text(s).c_str());
+  const int64_t wanted = s.offload_hits + s.offload_misses;
+  if (wanted == 0) return;
+  std::fprintf(stderr, "   of what it read %.1f %% lay in the KV pool; %s came from below it in %s\n",
+               100.0 * static_cast<double>(s.offload_hits) / static_cast<double>(wanted),
+               bytes_text(static_cast<double>(s.offload_bytes)).c_str(), duration_text(s.offload_s).c_str());
 }
 
 // One question on an open document, streamed to stdout unless JSON was asked for.

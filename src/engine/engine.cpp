@@ -4,6 +4,7 @@
 #include "engine/sampler.h"
 #include "model/cache_key.h"
 #include "store/file_store.h"
+#include "store/memory_store.h"
 
 #include <ctime>
 #include <utility>
@@ -45,9 +46,14 @@ Status EngineImpl::init() {
   FOVEA_ASSIGN(model_, load_model(options_));
   if (options_.max_model_len == 0) options_.max_model_len = model_->config.max_position_embeddings;
   info_ = describe(*model_, options_);
+  parts_.tier = parts_.store || !options_.kv_store.dir.empty();
   FOVEA_ASSIGN(runner_, Runner::create(options_, model_->config, info_.shape, model_->weights, std::move(parts_)));
-  blocks_ = std::make_unique<BlockManager>(
-      BlockManagerConfig{runner_->kv().config().num_blocks, options_.block_size, runner_->swap_slots()});
+  const CachePlan& plan = runner_->cache_plan();
+  blocks_ = std::make_unique<BlockManager>(BlockManagerConfig{.num_blocks = plan.num_blocks,
+                                                              .block_size = options_.block_size,
+                                                              .swap_slots = runner_->swap_slots(),
+                                                              .num_columns = plan.num_columns,
+                                                              .reserve_columns = plan.reserve_columns});
   SchedulerConfig s;
   s.max_num_batched_tokens = options_.max_num_batched_tokens;
   s.max_num_seqs = options_.max_num_seqs;
@@ -61,11 +67,18 @@ Status EngineImpl::init() {
 Status EngineImpl::open_store() {
   const StoreOptions& o = options_.kv_store;
   std::shared_ptr<BlockStore> store = std::move(parts_.store);
+  if (!o.dir.empty() && options_.kv_host_memory_bytes > 0)
+    return Status::invalid_argument("--kv-host-memory: --kv-store lies below the pool already; on a CPU one of them does");
+  if (!store && options_.kv_host_memory_bytes > 0) store = std::make_shared<MemoryStore>(options_.kv_host_memory_bytes);
   if (!store && !o.dir.empty()) {
     FOVEA_ASSIGN(store, FileStore::open({.options = o, .prefer_direct = runner_->reads_past_the_page_cache()}));
   }
   if (!store) return {};
   FOVEA_ASSIGN(store_, KvStore::create(std::move(store), runner_->make_column_io(), *blocks_, o.readonly));
+  if (ExtentCache* extents = runner_->extents()) {
+    extent_source_ = std::make_unique<ChannelSource>(store_->store());
+    extents->set_source(extent_source_.get(), &blocks_->columns()->homes());
+  }
   return {};
 }
 
@@ -137,6 +150,8 @@ Status EngineImpl::check_request(const Request& r) const {
   FOVEA_TRY(check_method("prefill method", r.prefill_method, true));
   if (r.trace_mass && !runner_->can_trace_mass())
     return Status::unsupported("trace_mass: it needs --device cpu, and a model with K and V in its cache, not MLA");
+  if (r.trace_mass && blocks_->columns())
+    return Status::unsupported("trace_mass: it reads whole contexts, and the KV pool holds only a part of them (--kv-offload)");
   if (r.budget_tokens < 0) return Status::invalid_argument("budget_tokens: " + std::to_string(r.budget_tokens) + " is negative");
   const std::string& decodes = r.decode_method.empty() ? options_.decode_method : r.decode_method;
   if (const Method* m = method_of(runner_->method_index(decodes)); r.budget_tokens > 0 && m && m->trained())

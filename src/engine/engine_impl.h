@@ -109,6 +109,7 @@ class EngineImpl final : public Engine {
   void admit(Pending pending, std::vector<Output>* outputs);
   Status check_fork(const Pending& pending, SequenceSpec* spec) const;
   SequenceId new_sequence_id();
+  Status check_columns(const RequestMethods& methods, int64_t context) const;
   RequestMethods methods_of(int32_t decode, int32_t prefill, int32_t budget_tokens) const;
   void begin_answer(const Pending& pending, const SequenceSpec& spec, int32_t index, int64_t prompt_tokens);
   void abort_now(RequestId id, std::vector<Output>* outputs);
@@ -129,6 +130,7 @@ class EngineImpl final : public Engine {
   std::unique_ptr<BlockManager> blocks_;
   std::map<std::string, std::unique_ptr<BlockHasher>> hashers_;  // by lineage; none without prefix caching
   std::unique_ptr<KvStore> store_;                               // null: none
+  std::unique_ptr<ExtentSource> extent_source_;                  // of the runner's extents; null: every block has its column
   std::unique_ptr<Scheduler> scheduler_;
 
   // Owned by the stepping thread.

@@ -71,6 +71,7 @@ void EngineImpl::admit(Pending pending, std::vector<Output>* outputs) {
   r.sampling.max_tokens = static_cast<int32_t>(std::min<int64_t>(r.sampling.max_tokens, room));
   const int32_t prefill_method = spec.methods.prefill_route.method;
   spec.methods = methods_of(index_of(r.decode_method, options_.decode_method), prefill_method, r.budget_tokens);
+  if (Status s = check_columns(spec.methods, prompt_tokens + r.sampling.max_tokens); !s.ok()) return refuse(std::move(s));
   spec.hasher = hasher_of(prefill_method);
   spec.queue_key = r.fairness_key;
   spec.prompt = std::move(r.prompt);
@@ -93,6 +94,16 @@ SequenceId EngineImpl::new_sequence_id() {
     return over;
   });
   return sequence_ids_.take();
+}
+
+// Whether a pool that is smaller than the context holds what one of its rows chooses.
+Status EngineImpl::check_columns(const RequestMethods& methods, int64_t context) const {
+  if (!blocks_->columns() || route(methods, Phase::decode, context - 1) == Route{}) return {};
+  const int64_t blocks = blocks_read(methods, context - 1), most = runner_->cache_plan().reserve_columns;
+  if (blocks <= most) return {};
+  return Status::resource_exhausted("budget_tokens: a row of a context of " + std::to_string(context) + " tokens reads " +
+                                    std::to_string(blocks) + " blocks, --kv-cache-memory holds " + std::to_string(most) +
+                                    " for it: ask for at most " + std::to_string(most * options_.block_size) + " tokens");
 }
 
 RequestMethods EngineImpl::methods_of(int32_t decode, int32_t prefill, int32_t budget_tokens) const {

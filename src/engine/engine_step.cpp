@@ -41,7 +41,7 @@ Result<bool> EngineImpl::step(std::vector<Output>* outputs) {
 // ---- launching ----
 
 Launched EngineImpl::launch(const StepPlan& plan) {
-  if (plan.empty() && !plan.waits_for_io) return {};
+  if (plan.empty() && !plan.waits_for_io && !blocks_->columns()) return {};
   if (plan.empty()) {
     Status moved = runner_->move(plan.cache_ops);
     if (moved.ok()) return {};
@@ -49,6 +49,7 @@ Launched EngineImpl::launch(const StepPlan& plan) {
   }
   note_scheduled(plan);
   input_.moves = plan.cache_ops;
+  if (const ColumnPool* columns = blocks_->columns()) input_.columns = columns->columns();
   input_.rows.clear();
   input_.samples.clear();
   input_.num_tokens = plan.num_tokens;
@@ -63,6 +64,7 @@ void EngineImpl::add_to_input(const ScheduledRows& rows) {
   PlannedRows& p = input_.rows.emplace_back();
   p.owner = &owner;
   p.prefill = rows.phase == Phase::prefill;
+  p.answer = rows.phase == Phase::decode;
   p.method = rows.route.method;
   p.budget_tokens = owner.budget_tokens;
   p.first_position = rows.first_position;
@@ -114,7 +116,7 @@ void EngineImpl::end_loads() {
 
 // Nothing can run until something was read or written.
 void EngineImpl::wait_for_io() {
-  if (store_->loads().empty() && store_->give_up_waiting()) return;  // what it pinned is free
+  if (!blocks_->columns() && store_->loads().empty() && store_->give_up_waiting()) return;  // what it pinned is free
   store_->wait();
 }
 

@@ -43,6 +43,7 @@ class KvStore final : public ChainSource {
   // Where the pool is short: gives up what only waits to be stored. False: there was nothing.
   bool give_up_waiting() { return writer_.give_up_waiting(); }
 
+  BlockStore& store() { return *store_; }
   int64_t stored_blocks() const { return writer_.stored_blocks(); }
 
  private:

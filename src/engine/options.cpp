@@ -22,6 +22,8 @@ Status check_options(const EngineOptions& o) {
     return bad("--kv-cache-dtype", std::string(dtype_name(o.kv_cache_dtype)), "bf16, f16, f32 or fp8_e4m3");
   FOVEA_TRY(parse_variables(o.chat_template_kwargs, "--template-kwargs").status());
   if (o.kv_cache_memory_bytes < 0) return bad("--kv-cache-memory", std::to_string(o.kv_cache_memory_bytes), ">= 0");
+  if (o.kv_host_memory_bytes < 0) return bad("--kv-host-memory", std::to_string(o.kv_host_memory_bytes), ">= 0");
+  if (o.kv_tokens < 0 || o.kv_tokens > INT32_MAX / 2) return bad("--kv-tokens", std::to_string(o.kv_tokens), "from 1 to 2^30");
   if (o.swap_space_bytes < 0) return bad("--swap-space", std::to_string(o.swap_space_bytes), ">= 0");
   if (o.max_model_len < 0 || o.max_model_len > INT32_MAX / 2)
     return bad("--max-model-len", std::to_string(o.max_model_len), "from 1 to 2^30");

@@ -219,10 +219,13 @@ void Scheduler::fail_one() {
 
 void Scheduler::fail(Sequence& s) {
   const auto text = [](int64_t v) { return std::to_string(v); };
+  const ColumnPool* pool = blocks_.columns();
+  const std::string columns = pool ? " and " + text(blocks_.free_columns()) + " of " + text(pool->num_columns()) +
+                                         " places for K and V, which questions and answers keep"
+                                   : "";
   const std::string why = " cannot go on: its " + text(s.size()) + " tokens need " + text(blocks_.blocks_for(s.size())) +
-                          " KV blocks, " + text(blocks_.num_free()) + " of " + text(blocks_.num_blocks()) +
-                          " are free, and nothing can give way (swap space for " + text(blocks_.num_swap_free()) +
-                          " blocks is free)";
+                          " KV blocks, " + text(blocks_.num_free()) + " of " + text(blocks_.num_blocks()) + " are free" + columns +
+                          ", and nothing can give way (swap space for " + text(blocks_.num_swap_free()) + " blocks is free)";
   for (SequenceId id : s.answers) plan_.failed.emplace_back(id, Status::resource_exhausted(name_of(id) + why));
   drop(s);
 }
@@ -241,6 +244,7 @@ const StepPlan& Scheduler::schedule() {
   turn_before_ = decode_turn_;
   plan_.loads.clear();
   plan_.waits_for_io = false;
+  blocks_.begin_step(&plan_.cache_ops);
   complete_loaded();
   while (!idle()) {
     const size_t complete = plan_.complete.size();
@@ -362,6 +366,7 @@ bool Scheduler::oldest_prefill_waits() const {
 // Blocks for so many tokens of s, from sequences that came later and have no rows in this step.
 bool Scheduler::make_room(Sequence& s, int64_t tokens) {
   while (blocks_.max_append(s.id) < tokens) {
+    if (blocks_.columns() && blocks_.num_pinned() > 0) return false;  // what is being stored may give up its columns soon
     if (!swapped_.empty() && blocks_.swap_out_leftovers(&plan_.cache_ops) > 0) continue;
     bool gave_way = false;
     for (size_t i = running_.size(); i-- > 0 && running_[i]->arrival > s.arrival && !gave_way;) {

@@ -78,7 +78,8 @@ struct PlannedLoad {
   uint64_t id = 0;
   SequenceId seq;               // its name now
   StoredChain chain;            // the engine unpins it
-  std::vector<BlockId> blocks;  // [chain.keys]
+  std::vector<BlockId> blocks;  // [chain.keys], or without its tail
+  size_t mobile = 0;            // leading ones whose K and V stay in the store: their pins are not the engine's any more
 };
 
 // A prompt that samples nothing and was found whole.
@@ -213,6 +214,7 @@ class Scheduler {
   void begin(Sequence& s, int32_t most);
   void complete(Sequence& s);
   void complete_loaded();
+  size_t append_chain(Sequence& s, const StoredChain& chain);
   bool begin_load(Sequence& s);
   bool is_question(const Sequence& s, int64_t context) const;
   int64_t fork_point(const Sequence& s) const;

@@ -17,8 +17,8 @@ bool Scheduler::begin_load(Sequence& s) {
   StoredChain chain = below_->find(*s.hasher, blocks_.last_key(s.id), rest, s.methods.prefill_alignment());
   if (chain.tokens == 0) return false;
   FOVEA_CHECK(chain.tokens <= static_cast<int64_t>(rest.size()));
-  FOVEA_CHECK(blocks_.append_slots(s.id, chain.tokens, &plan_.cache_ops).ok());  // admitted: there is room for all of it
-  PlannedLoad& load = plan_.loads.emplace_back(PlannedLoad{s.arrival, s.id, std::move(chain), {}});
+  const size_t mobile = append_chain(s, chain);
+  PlannedLoad& load = plan_.loads.emplace_back(PlannedLoad{s.arrival, s.id, std::move(chain), {}, mobile});
   const PageTable& table = blocks_.table(s.id);
   for (int64_t b = s.computed / blocks_.block_size(); b < table.size(); ++b)
     load.blocks.push_back(table.block(static_cast<int32_t>(b)));
@@ -26,6 +26,20 @@ bool Scheduler::begin_load(Sequence& s) {
   s.state = Sequence::State::loading;
   loading_.push_back(&s);
   return true;
+}
+
+// Blocks for a chain: there is room for all of it, or s were not admitted. Where columns are fewer than blocks, full blocks take
+// none: the number of those. A tail takes one, or is left out.
+size_t Scheduler::append_chain(Sequence& s, const StoredChain& chain) {
+  if (!blocks_.columns()) {
+    FOVEA_CHECK(blocks_.append_slots(s.id, chain.tokens, &plan_.cache_ops).ok());
+    return 0;
+  }
+  const auto full = static_cast<size_t>(chain.tokens / blocks_.block_size());
+  blocks_.append_stored(s.id, std::span(chain.keys).first(full), std::span(chain.located).first(full));
+  const int64_t tail = chain.tokens % blocks_.block_size();
+  if (blocks_.max_append(s.id) >= tail) FOVEA_CHECK(blocks_.append_slots(s.id, tail, &plan_.cache_ops).ok());
+  return full;
 }
 
 bool Scheduler::wants_load(uint64_t load) const {

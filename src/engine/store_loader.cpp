@@ -119,7 +119,7 @@ bool StoreLoader::fill(Window& w) {
     for (uint32_t u = 0; u < io_.layout().parts[p].units; ++u) {
       for (int32_t i = 0; i < w.count; ++i) {
         const size_t b = w.first + static_cast<size_t>(i);
-        if (!chain.located[b].has_part(p)) continue;
+        if (!chain.located[b].has_part(p) || (p == 0 && b < load.plan.mobile)) continue;
         w.reads.push_back({chain.located[b], chain.keys[b], static_cast<uint16_t>(p), u, w.extents + where_.offset(p, u, i)});
         w.block_of.push_back(static_cast<uint16_t>(i));
       }
@@ -151,6 +151,7 @@ void StoreLoader::take(Window& w) {
     parts_[good] |= 1;
     if (failed_[good] || (all & ~parts_[good] & ~io_.rebuildable()) != 0) break;
   }
+  for (size_t i = 0; i < good && w.first + i < load.plan.mobile; ++i) parts_[i] &= ~1u;
   const bool whole = good == parts_.size();
   if (good > 0) {
     const auto last_tokens = static_cast<int32_t>(load.plan.chain.located[w.first + good - 1].tokens);
@@ -173,7 +174,7 @@ bool StoreLoader::end_one(std::vector<EndedLoad>* ended) {
     const StoredChain& chain = load->plan.chain;
     const size_t all = chain.keys.size();
     const int64_t bs = io_.layout().block_tokens;
-    store_.unpin(chain.located);
+    store_.unpin(std::span<const Located>(chain.located).subspan(load->plan.mobile));
     ended->push_back({load->plan.id, load->plan.seq, load->good == all ? chain.tokens : static_cast<int64_t>(load->good) * bs,
                       load->bytes, clock_.now_s() - load->begun_s});
     loads_.erase(load);

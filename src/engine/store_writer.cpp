@@ -14,6 +14,7 @@ constexpr size_t kPutsMax = 8;  // saved, and not ended
 
 StoreWriter::~StoreWriter() {
   for (poll(); !idle(); poll()) wait(0.01);
+  if (blocks_.columns()) store_.unpin(blocks_.columns()->leave_store());
 }
 
 void StoreWriter::put(std::span<const PublishedRun> runs) {
@@ -25,6 +26,7 @@ void StoreWriter::put(std::span<const PublishedRun> runs) {
 }
 
 void StoreWriter::poll() {
+  if (blocks_.columns()) store_.unpin(blocks_.columns()->take_unneeded());
   if (idle()) return;
   take_ended();
   while (save_next()) {
@@ -43,7 +45,8 @@ bool StoreWriter::save_next() {
   Result<std::unique_ptr<SavedColumns>> bytes = io_.save(std::span<const BlockId>(run.blocks).first(n));
   if (bytes.status().code() == StatusCode::busy) return false;
   Put put;
-  put.pinned.assign(run.blocks.begin(), run.blocks.begin() + static_cast<int64_t>(n));
+  put.blocks.assign(run.blocks.begin(), run.blocks.begin() + static_cast<int64_t>(n));
+  put.pinned = put.blocks;
   const bool all = n == run.blocks.size();
   if (bytes.ok()) {
     put.bytes = std::move(bytes).value();
@@ -98,12 +101,22 @@ void StoreWriter::take_ended() {
     ended.swap(ended_);
   }
   for (auto& [put, located] : ended) {
-    store_.unpin(located);
     const auto stored = std::count_if(located.begin(), located.end(), [](const Located& l) { return l.found(); });
+    keep_stored(*put, &located);
+    store_.unpin(located);
     stored_blocks_ += stored;
     given_up_blocks_ += static_cast<int64_t>(located.size()) - stored;
     unpin(&put->pinned);
     std::erase_if(puts_, [&](const Put& p) { return &p == put; });
+  }
+}
+
+// What lies in the store may give up its column: the pins there are the pool's then.
+void StoreWriter::keep_stored(const Put& put, std::vector<Located>* located) {
+  for (size_t i = 0; blocks_.columns() && i < located->size(); ++i) {
+    Located& l = (*located)[i];
+    const bool whole = l.found() && l.tokens == static_cast<uint32_t>(blocks_.block_size());
+    if (whole && blocks_.set_stored(put.blocks[i], put.run.keys[i], l)) l = Located();
   }
 }
 

@@ -42,12 +42,14 @@ class StoreWriter {
   struct Put {
     PutRun run;
     std::unique_ptr<SavedColumns> bytes;
-    std::vector<BlockId> pinned;
-    bool given = false;  // to the store
+    std::vector<BlockId> blocks;  // [run.keys]
+    std::vector<BlockId> pinned;  // of them
+    bool given = false;           // to the store
   };
 
   bool save_next();
   bool give(Put& put);
+  void keep_stored(const Put& put, std::vector<Located>* located);
   void unpin(std::vector<BlockId>* blocks);
   void take_ended();
 

@@ -16,6 +16,8 @@ BlockManager::BlockManager(const BlockManagerConfig& config)
       slot_refs_(static_cast<size_t>(config.swap_slots), 0),
       pins_(static_cast<size_t>(config.num_blocks), 0) {
   FOVEA_CHECK(config.block_size > 0);
+  if (config.num_columns > 0)
+    columns_ = std::make_unique<ColumnPool>(config.num_blocks, config.num_columns, config.reserve_columns);
   free_slots_.reserve(static_cast<size_t>(config.swap_slots));
   for (int32_t slot = config.swap_slots - 1; slot >= 0; --slot) free_slots_.push_back(slot);  // lowest first
 }
@@ -78,20 +80,82 @@ void BlockManager::free(SequenceId seq) {
   sequences_.take(seq);
 }
 
-void BlockManager::rename(SequenceId from, SequenceId to) {
-  sequences_.insert(to, sequences_.take(from)).id = to;
-}
+void BlockManager::rename(SequenceId from, SequenceId to) { sequences_.insert(to, sequences_.take(from)).id = to; }
 
-BlockId BlockManager::allocate_block() {
+BlockId BlockManager::allocate_number() {
   const auto a = pool_.allocate();
   FOVEA_CHECK(a.has_value());
-  if (a->evicted) index_.erase(a->block);
+  if (a->evicted) {
+    index_.erase(a->block);
+    if (columns_) {
+      cached_private_ -= columns_->is_private(a->block);
+      columns_->release(a->block);
+    }
+  }
   return a->block;
+}
+
+BlockId BlockManager::allocate_block(std::vector<CacheOp>* ops) {
+  const BlockId block = allocate_number();
+  if (columns_) {
+    while (columns_->available() == 0) FOVEA_CHECK(drop_one_private());
+    columns_->take(block, ops);
+  }
+  return block;
+}
+
+void BlockManager::ref_block(BlockId block) {
+  if (columns_ && pool_.is_cached(block)) cached_private_ -= columns_->is_private(block);
+  pool_.ref(block);
 }
 
 void BlockManager::release_block(BlockId block) {
   const bool keep = index_.is_published(block);
-  if (pool_.unref(block, keep) && !keep) index_.erase(block);
+  if (!pool_.unref(block, keep)) return;
+  if (!keep) index_.erase(block);
+  if (!columns_) return;
+  if (keep) {
+    cached_private_ += columns_->is_private(block);
+  } else {
+    columns_->release(block);
+  }
+}
+
+// The least recently used cached block that no store has gives up its column, and with it its content.
+bool BlockManager::drop_one_private() {
+  const auto block = pool_.evict_first([this](BlockId b) { return columns_->is_private(b); });
+  if (!block) return false;
+  index_.erase(*block);
+  --cached_private_;
+  columns_->release(*block);
+  return true;
+}
+
+// ---- columns ----
+
+int64_t BlockManager::free_columns() const { return columns_ ? columns_->available(cached_private_) : num_free(); }
+
+void BlockManager::begin_step(std::vector<CacheOp>* ops) {
+  if (columns_) columns_->begin_step(ops);
+}
+
+void BlockManager::append_stored(SequenceId seq, std::span<const BlockKey> keys, std::span<const Located> located) {
+  Blocks& s = find(seq);
+  FOVEA_CHECK(!s.swapped && !ends_partial(s));
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const BlockId block = allocate_number();
+    columns_->adopt(block, keys[i], located[i]);
+    s.table.push_back(block);
+    s.num_tokens += config_.block_size;
+  }
+}
+
+bool BlockManager::set_stored(BlockId block, const BlockKey& key, const Located& located) {
+  const BlockKey* now = index_.key_of(block);
+  if (now == nullptr || *now != key || !columns_->is_private(block)) return false;
+  if (pool_.is_cached(block)) --cached_private_;
+  columns_->set_stored(block, key, located);
+  return true;
 }
 
 void BlockManager::release_slot(SwapSlot slot) {
@@ -123,7 +187,7 @@ int64_t BlockManager::match_prefix(SequenceId seq, std::span<const int32_t> toke
       s.table.truncate(static_cast<int32_t>(i));
       break;
     }
-    for (size_t b = i; b < i + stride; ++b) pool_.ref(s.table.block(static_cast<int32_t>(b)));
+    for (size_t b = i; b < i + stride; ++b) ref_block(s.table.block(static_cast<int32_t>(b)));
     s.last_key = key;
     s.keyed_blocks += static_cast<int32_t>(stride);
   }
@@ -138,7 +202,7 @@ int64_t BlockManager::match_tail(Blocks& s, std::span<const int32_t> tokens) {
   for (size_t n = std::min<size_t>(tokens.size(), static_cast<size_t>(config_.block_size) - 1); n > 0; --n) {
     const auto block = index_.find(s.hasher->key(parent, tokens.first(n)));
     if (!block.has_value()) continue;
-    pool_.ref(*block);
+    ref_block(*block);
     s.table.push_back(*block);
     return static_cast<int64_t>(n);
   }
@@ -146,6 +210,11 @@ int64_t BlockManager::match_tail(Blocks& s, std::span<const int32_t> tokens) {
 }
 
 bool BlockManager::needs_copy(const Blocks& s) const { return ends_partial(s) && pool_.ref_count(s.table.back()) > 1; }
+
+// The last block is partial, its own, and without a column.
+bool BlockManager::needs_return(const Blocks& s) const {
+  return columns_ && ends_partial(s) && !needs_copy(s) && columns_->column_of(s.table.back()) == ColumnPool::kMobile;
+}
 
 int64_t BlockManager::blocks_needed(SequenceId seq, int64_t n) const {
   const Blocks& s = find(seq);
@@ -157,32 +226,42 @@ int64_t BlockManager::blocks_needed(SequenceId seq, int64_t n) const {
 int64_t BlockManager::max_append(SequenceId seq) const {
   const Blocks& s = find(seq);
   FOVEA_CHECK(!s.swapped);
-  int64_t blocks = num_free();
-  if (needs_copy(s) && --blocks < 0) return 0;
+  int64_t blocks = std::min<int64_t>(num_free(), free_columns());
+  if ((needs_copy(s) || needs_return(s)) && --blocks < 0) return 0;
   return (s.table.size() + blocks) * config_.block_size - s.num_tokens;
 }
 
 Status BlockManager::append_slots(SequenceId seq, int64_t n, std::vector<CacheOp>* ops) {
-  const int64_t needed = blocks_needed(seq, n);
-  if (needed > num_free()) {
+  const int64_t needed = blocks_needed(seq, n) + (n > 0 && needs_return(find(seq))),
+                free = std::min<int64_t>(num_free(), free_columns());
+  if (needed > free) {
     return Status::resource_exhausted("sequence " + std::to_string(seq.value) + " needs " + std::to_string(needed) +
-                                      " more KV blocks, " + std::to_string(num_free()) + " are free");
+                                      " more KV blocks, " + std::to_string(free) + " are free");
   }
   if (n == 0) return Status();
   Blocks& s = find(seq);
   if (needs_copy(s)) {
     const BlockId shared = s.table.back();
-    const BlockId own = allocate_block();
-    ops->push_back(CacheOp::copy(shared, own));
+    const BlockId own = allocate_block(ops);
+    ops->push_back(CacheOp::copy(shared, column_of(shared), own, column_of(own)));
     s.table.set(s.table.size() - 1, BlockPlace::in_pool(own));
     release_block(shared);
   } else if (ends_partial(s)) {
     // A published tail, or full in a sequence that is gone and cut short by a fork: what lies there is about to change.
     index_.erase(s.table.back());
+    if (columns_) own_again(s.table.back(), ops);
   }
   s.num_tokens += n;
-  while (s.table.size() < blocks_for(s.num_tokens)) s.table.push_back(allocate_block());
+  while (s.table.size() < blocks_for(s.num_tokens)) s.table.push_back(allocate_block(ops));
   return Status();
+}
+
+// The block is about to be written on: it needs a column with its content, and what the store has is not it any more.
+void BlockManager::own_again(BlockId block, std::vector<CacheOp>* ops) {
+  if (columns_->column_of(block) != ColumnPool::kMobile) return columns_->set_private(block);
+  while (columns_->available() == 0) FOVEA_CHECK(drop_one_private());
+  const SlotId column = columns_->take_back(block, ops);
+  ops->push_back(CacheOp::copy(block, ColumnPool::kMobile, block, column));
 }
 
 void BlockManager::truncate(SequenceId seq, int64_t n) {
@@ -224,7 +303,7 @@ void BlockManager::note(const BlockKey* parent, int64_t index, const BlockKey& k
 
 void BlockManager::pin(BlockId block) {
   FOVEA_CHECK(index_.is_published(block));
-  pool_.ref(block);
+  ref_block(block);
   ++pins_[static_cast<size_t>(block.value)];
   ++num_pins_;
 }
@@ -242,7 +321,7 @@ void BlockManager::unpin(BlockId block) {
 // a block stands at the same logical index in every table.
 bool BlockManager::is_movable(const Blocks& s, int32_t logical) const {
   const BlockPlace place = s.table.place(logical);
-  if (!place.is_in_pool()) return false;
+  if (!place.is_in_pool() || (columns_ && !columns_->is_private(place.block()))) return false;  // a store has it
   int32_t holders = 0;
   for (const Blocks* w : swapped_) holders += logical < w->table.size() && w->table.place(logical) == place;
   return holders == pool_.ref_count(place.block());
@@ -261,7 +340,7 @@ int64_t BlockManager::move_out(Blocks& s, std::vector<CacheOp>* ops) {
     const BlockId block = s.table.block(i);
     const SwapSlot slot{free_slots_.back()};
     free_slots_.pop_back();
-    ops->push_back(CacheOp::swap_out(block, slot));
+    ops->push_back(CacheOp::swap_out(block, column_of(block), slot));
     for (Blocks* w : swapped_) {
       if (i >= w->table.size() || w->table.place(i) != BlockPlace::in_pool(block)) continue;
       w->table.set(i, BlockPlace::in_swap(slot));
@@ -307,16 +386,17 @@ int64_t BlockManager::swap_in_blocks(SequenceId seq, int64_t n) const {
 Status BlockManager::swap_in(SequenceId seq, std::vector<CacheOp>* ops) {
   Blocks& s = find(seq);
   const int64_t needed = swap_in_blocks(seq, 0);
-  if (needed > num_free()) {
+  const int64_t free = std::min<int64_t>(num_free(), free_columns());
+  if (needed > free) {
     return Status::resource_exhausted("sequence " + std::to_string(seq.value) + " needs " + std::to_string(needed) +
-                                      " KV blocks to return from swap space, " + std::to_string(num_free()) + " are free");
+                                      " KV blocks to return from swap space, " + std::to_string(free) + " are free");
   }
   for (int32_t i = 0; i < s.table.size(); ++i) {
     const BlockPlace place = s.table.place(i);
     if (place.is_in_pool()) continue;
     const SwapSlot slot = place.slot();
-    const BlockId block = allocate_block();
-    ops->push_back(CacheOp::swap_in(slot, block));
+    const BlockId block = allocate_block(ops);
+    ops->push_back(CacheOp::swap_in(slot, block, column_of(block)));
     s.table.set(i, BlockPlace::in_pool(block));
     release_slot(slot);
     // Whoever shared the column shares it again; not a partial last one, which s is about to append to.

@@ -3,8 +3,11 @@
 //
 // Sequences share blocks: by fork (the partial last block included), and by prefix hits (the partial last block of
 // a held document included). A shared block is never written: appending to one that is partial and shared first
-// moves the sequence to a copy; appending to one's own withdraws its key. Every change is all or nothing. Moves of memory come out as CacheOps in the order they have to be
-// carried out.
+// moves the sequence to a copy; appending to one's own withdraws its key. Every change is all or nothing. Moves of
+// memory come out as CacheOps in the order they have to be carried out.
+//
+// Where the pool has fewer columns than there are blocks, a new block takes a column, and one whose content lies in a store may
+// lose it: ColumnPool decides. Blocks are counted against num_free(), what is written in a step against free_columns().
 //
 // Swapping: a column lies either in the pool or in the swap area, and the tables of swapped sequences follow
 // it. Swapping a sequence out moves the columns that only swapped sequences refer to; what others still use
@@ -15,6 +18,7 @@
 #include "kv/block_key.h"
 #include "kv/block_pool.h"
 #include "kv/cache_op.h"
+#include "kv/column_pool.h"
 #include "kv/page_table.h"
 #include "kv/prefix_index.h"
 
@@ -29,9 +33,11 @@
 namespace fovea {
 
 struct BlockManagerConfig {
-  int32_t num_blocks = 0;   // of the pool
-  int32_t block_size = 16;  // tokens
-  int32_t swap_slots = 0;   // columns that fit in the swap area
+  int32_t num_blocks = 0;       // of the pool
+  int32_t block_size = 16;      // tokens
+  int32_t swap_slots = 0;       // columns that fit in the swap area
+  int32_t num_columns = 0;      // of the pool where it holds fewer than num_blocks (column_pool.h); 0: every block has its own
+  int32_t reserve_columns = 0;  // of them: always free of pins
 };
 
 // Consecutive blocks of a sequence that were published together.
@@ -97,6 +103,18 @@ class BlockManager {
   int64_t swap_out_leftovers(std::vector<CacheOp>* ops);
   bool is_swapped(SequenceId seq) const { return find(seq).swapped; }
 
+  // ---- columns: null where every block has its own ----
+  ColumnPool* columns() { return columns_.get(); }
+  const ColumnPool* columns() const { return columns_.get(); }
+  int64_t free_columns() const;  // that new blocks can have in one step
+  // Every list of operations of a step begins with what is due.
+  void begin_step(std::vector<CacheOp>* ops);
+  // Full blocks for more tokens of seq, whose last block is full: K and V stay in the store, where they are pinned, so they take no
+  // columns. num_free() has room for them.
+  void append_stored(SequenceId seq, std::span<const BlockKey> keys, std::span<const Located> located);
+  // A published block lies in a store now, where it is pinned; false: it is not the block of that key any more.
+  bool set_stored(BlockId block, const BlockKey& key, const Located& located);
+
   // ---- views ----
   const PageTable& table(SequenceId seq) const { return find(seq).table; }
   int64_t num_tokens(SequenceId seq) const { return find(seq).num_tokens; }  // slots given to it
@@ -139,11 +157,18 @@ class BlockManager {
   Blocks& find(SequenceId seq) const;
   int64_t match_tail(Blocks& s, std::span<const int32_t> tokens);
   void note(const BlockKey* parent, int64_t index, const BlockKey& key, BlockId block, int32_t tokens);
-  BlockId allocate_block();           // one must be allocatable
+  // One must be allocatable, and a column free.
+  BlockId allocate_block(std::vector<CacheOp>* ops);
+  BlockId allocate_number();  // one must be allocatable
+  SlotId column_of(BlockId block) const { return columns_ ? columns_->column_of(block) : SlotId{block.value}; }
+  void ref_block(BlockId block);
+  bool drop_one_private();
+  void own_again(BlockId block, std::vector<CacheOp>* ops);
   void release_block(BlockId block);  // cached where it is published, else free
   void release_slot(SwapSlot slot);
   bool ends_partial(const Blocks& s) const { return s.num_tokens % config_.block_size != 0; }
   bool needs_copy(const Blocks& s) const;  // the last block is partial and shared
+  bool needs_return(const Blocks& s) const;
   int64_t movable_blocks(const Blocks& s) const;
   bool is_movable(const Blocks& s, int32_t logical) const;
   int64_t move_out(Blocks& s, std::vector<CacheOp>* ops);
@@ -151,6 +176,8 @@ class BlockManager {
   BlockManagerConfig config_;
   BlockPool pool_;
   PrefixIndex index_;
+  std::unique_ptr<ColumnPool> columns_;
+  int32_t cached_private_ = 0;  // cached blocks whose columns can be had for their content alone
   IdTable<SequenceId, std::unique_ptr<Blocks>> sequences_;
   std::vector<Blocks*> swapped_;     // the swapped ones
   std::vector<int32_t> free_slots_;  // stack

@@ -27,6 +27,18 @@ class BlockPool {
   };
   std::optional<Allocation> allocate();  // nullopt: every block is used
 
+  // The least recently used cached block that `wanted` accepts becomes free: its key must be forgotten. O(cached).
+  template <typename Wanted>
+  std::optional<BlockId> evict_first(Wanted&& wanted) {
+    for (int32_t b = next_[num_blocks()]; b != num_blocks(); b = next_[b]) {
+      if (!wanted(BlockId{b})) continue;
+      unlink(b);
+      freed_.push_back(b);
+      return BlockId{b};
+    }
+    return std::nullopt;
+  }
+
   void ref(BlockId block);  // used or cached -> used, one more reference
   // One reference fewer; at none the block is cached (`keep`) or free. Returns true when it was the last.
   bool unref(BlockId block, bool keep);

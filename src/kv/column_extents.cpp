@@ -1,6 +1,7 @@
 #include "kv/column_extents.h"
 
 #include "base/check.h"
+#include "kv/extent_cache.h"
 
 #include <cstring>
 
@@ -16,7 +17,7 @@ ExtentBuffer::ExtentBuffer(const ObjectLayout& layout, int32_t blocks) : blocks_
 
 ColumnExtents::ColumnExtents(const KvCache& cache) : cache_(cache) {
   const KvCacheConfig& c = cache.config();
-  FOVEA_CHECK(c.num_slots == c.num_blocks && c.layout == KvLayout::hnd);
+  FOVEA_CHECK(c.layout == KvLayout::hnd);
   layout_.block_tokens = static_cast<uint32_t>(c.block_size);
   pieces_ = c.latent ? std::vector{KvCache::kLatent} : std::vector{KvCache::kK, KvCache::kV};
   int64_t bytes = 0;
@@ -31,13 +32,21 @@ ColumnExtents::ColumnExtents(const KvCache& cache) : cache_(cache) {
   for (const PartSpec& part : layout_.parts) block_bytes_ += int64_t{part.units} * part.unit_bytes;
 }
 
-void ColumnExtents::copy(BlockId block, size_t part, uint32_t unit, std::byte* to) const {
+SlotId ColumnExtents::column_of(BlockId block) const {
+  if (cache_.extents() == nullptr) return SlotId{block.value};
+  const int32_t column = cache_.extents()->tables().slot_of(LayerIdx{0}, 0, block);
+  FOVEA_CHECK(column >= 0);
+  return SlotId{column};
+}
+
+void ColumnExtents::copy(BlockId block, SlotId column, size_t part, uint32_t unit, std::byte* to) const {
   if (part == 0) {
     const auto heads = static_cast<uint32_t>(cache_.config().kv_heads);
     const LayerIdx layer{static_cast<int32_t>(unit / heads)};
     for (PlaneIdx p : pieces_) {
       const Plane& plane = cache_.plane(p);
-      std::memcpy(to, plane.block(layer, block) + unit % heads * plane.head_bytes(), static_cast<size_t>(plane.head_bytes()));
+      std::memcpy(to, plane.block(layer, BlockId{column.value}) + unit % heads * plane.head_bytes(),
+                  static_cast<size_t>(plane.head_bytes()));
       to += plane.head_bytes();
     }
     return;
@@ -79,12 +88,13 @@ void ColumnExtents::add_copies(size_t part, std::span<const BlockId> blocks, std
   const PartSpec& kv = layout_.parts[0];
   const auto heads = static_cast<uint32_t>(cache_.config().kv_heads);
   for (size_t i = 0, run = 0; i < blocks.size(); i += run) {
-    for (run = 1; i + run < blocks.size() && blocks[i + run].value == blocks[i].value + static_cast<int32_t>(run);) ++run;
+    const BlockId column{column_of(blocks[i]).value};
+    for (run = 1; i + run < blocks.size() && column_of(blocks[i + run]).value == column.value + static_cast<int32_t>(run);) ++run;
     for (uint32_t u = 0; u < kv.units; ++u) {
       int64_t piece = 0;
       for (PlaneIdx p : pieces_) {
         const Plane& plane = cache_.plane(p);
-        std::byte* head = plane.block(LayerIdx{static_cast<int32_t>(u / heads)}, blocks[i]) + u % heads * plane.head_bytes();
+        std::byte* head = plane.block(LayerIdx{static_cast<int32_t>(u / heads)}, column) + u % heads * plane.head_bytes();
         add(head, static_cast<size_t>(plane.block_bytes()), at(u, i) + piece, unit_stride(kv), plane.head_bytes(), run);
         piece += plane.head_bytes();
       }

@@ -36,15 +36,17 @@ class ExtentBuffer {
 
 class ColumnExtents {
  public:
-  // `cache` outlives it; a block's slot is its own number.
+  // `cache` outlives it. A block that is copied has a column of its own.
   explicit ColumnExtents(const KvCache& cache);
 
   const ObjectLayout& layout() const { return layout_; }
   int64_t block_bytes() const { return block_bytes_; }            // of all extents of a block
   PlaneIdx plane_of(size_t part) const { return planes_[part]; }  // of a part but "kv"
 
+  // Where K and V of a block lie in the pooled planes.
+  SlotId column_of(BlockId block) const;
   // The extent of one block. Of planes in host memory.
-  void copy(BlockId block, size_t part, uint32_t unit, std::byte* to) const;
+  void copy(BlockId block, SlotId column, size_t part, uint32_t unit, std::byte* to) const;
   // Appends the copies of all extents of a part of `blocks`, in their order from `first` on in the buffer: neighbouring blocks
   // are one copy for each head.
   void add_loads(size_t part, std::span<const BlockId> blocks, std::byte* buffer, const ExtentBuffer& where, int32_t first,

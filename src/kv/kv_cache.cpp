@@ -1,6 +1,7 @@
 #include "kv/kv_cache.h"
 
 #include "base/check.h"
+#include "kv/extent_cache.h"
 
 #include <algorithm>
 #include <bit>
@@ -98,10 +99,12 @@ void KvCache::add_extents(const CacheOp& op, int32_t columns, SwapArea* swap) {
   for (int32_t p = 0; p < num_planes(); ++p) {
     const Plane& plane = planes_[static_cast<size_t>(p)];
     const auto stride = static_cast<size_t>(plane.layer_stride());
-    std::byte* block = plane.block(LayerIdx{0}, op.block);
+    const bool pooled = plane.spec().residency == Residency::pooled;
+    if (pooled && op.column.value < 0) continue;  // it is read from a store
+    std::byte* block = plane.block(LayerIdx{0}, pooled ? BlockId{op.column.value} : op.block);
     CopyExtent e{.bytes = static_cast<size_t>(columns * plane.block_bytes()), .rows = static_cast<size_t>(plane.num_layers())};
     if (op.kind == CacheOp::Kind::copy) {
-      e.to = plane.block(LayerIdx{0}, op.to), e.from = block;
+      e.to = plane.block(LayerIdx{0}, pooled ? BlockId{op.to_column.value} : op.to), e.from = block;
       e.to_stride = e.from_stride = stride;
     } else {
       std::byte* slot = swap->data(PlaneIdx{p}, op.slot);
@@ -114,29 +117,56 @@ void KvCache::add_extents(const CacheOp& op, int32_t columns, SwapArea* swap) {
   }
 }
 
+// What an op says of columns, and K and V that come from a store.
+Status KvCache::change_residency(const CacheOp& op) {
+  FOVEA_CHECK(extents_cache_ != nullptr);
+  switch (op.kind) {
+    case CacheOp::Kind::take:
+      extents_cache_->take(op.block, op.column);
+      return {};
+    case CacheOp::Kind::unpin:
+      extents_cache_->unpin(op.column);
+      return {};
+    case CacheOp::Kind::forget:
+      extents_cache_->forget(op.block);
+      return {};
+    default:
+      return extents_cache_->load(op.block, op.to_column);
+  }
+}
+
 Status KvCache::apply(std::span<const CacheOp> ops, SwapArea* swap, Stream& stream) {
   constexpr CopyKind kKinds[] = {CopyKind::on_device, CopyKind::to_host, CopyKind::to_device};  // by CacheOp::Kind
-  FOVEA_CHECK(config_.num_slots == config_.num_blocks);                                         // else a column is not one number
+  const auto moves_bytes = [](const CacheOp& op) { return op.kind <= CacheOp::Kind::swap_in; };
+  Status lost;  // the tables follow every op, or the next steps' would not fit them
   extents_.clear();
   for (size_t i = 0; i < ops.size();) {
     const CacheOp& op = ops[i];
+    if (!moves_bytes(op) || op.column.value < 0) {
+      if (Status s = change_residency(op); !s.ok()) lost = std::move(s);
+    }
+    if (!moves_bytes(op) || !lost.ok()) {
+      ++i;
+      continue;
+    }
     const auto follows = [&](const CacheOp& next, int32_t n) {  // n columns after op: part of the same run
       return next.kind == op.kind && op.kind != CacheOp::Kind::copy && next.block.value == op.block.value + n &&
-             next.slot.value == op.slot.value + n && swap->chunk_of(next.slot) == swap->chunk_of(op.slot);
+             next.column.value == op.column.value + n && next.slot.value == op.slot.value + n &&
+             swap->chunk_of(next.slot) == swap->chunk_of(op.slot);
     };
     int32_t columns = 1;
     while (i + columns < ops.size() && follows(ops[i + columns], columns)) ++columns;
     if (op.kind != CacheOp::Kind::copy) {
       FOVEA_CHECK(swap != nullptr);
-      FOVEA_TRY(swap->reserve(op.slot));
+      if (lost = swap->reserve(op.slot); !lost.ok()) continue;
     }
-    add_extents(op, columns, swap);
+    if (op.block != op.to) add_extents(op, columns, swap);
     i += columns;
     if (i < ops.size() && ops[i].kind == op.kind) continue;
-    FOVEA_TRY(config_.device->transfer(extents_, kKinds[static_cast<size_t>(op.kind)], stream));
+    lost = config_.device->transfer(extents_, kKinds[static_cast<size_t>(op.kind)], stream);
     extents_.clear();
   }
-  return {};
+  return lost;
 }
 
 int64_t KvCache::reserved_bytes() const {

@@ -37,6 +37,7 @@ struct KvCacheConfig {
 // Bytes of one column: a block in all planes and layers.
 int64_t column_bytes(const KvCacheConfig& config);
 
+class ExtentCache;
 class SwapArea;
 
 class KvCache {
@@ -62,6 +63,10 @@ class KvCache {
   // that were to be written are undefined: sequences that use them must fail.
   Status apply(std::span<const CacheOp> ops, SwapArea* swap, Stream& stream);
 
+  // Where the pool has fewer slots than there are blocks: who knows what is in them. It outlives the cache's use.
+  void attach_extents(ExtentCache* extents) { extents_cache_ = extents; }
+  ExtentCache* extents() const { return extents_cache_; }
+
   int64_t bytes_per_block() const { return bytes_per_block_; }  // a column: all planes, all layers
   int64_t reserved_bytes() const;                               // address space
   int64_t resident_bytes() const;                               // memory really taken
@@ -69,11 +74,13 @@ class KvCache {
  private:
   KvCache() = default;
   void add_extents(const CacheOp& op, int32_t columns, SwapArea* swap);
+  Status change_residency(const CacheOp& op);
 
   KvCacheConfig config_;
   std::unique_ptr<Device> host_;  // where the config names no device
   std::vector<Plane> planes_;
   std::vector<CopyExtent> extents_;
+  ExtentCache* extents_cache_ = nullptr;
   int64_t bytes_per_block_ = 0;
 };
 

@@ -148,9 +148,19 @@ TEST(KvCache, PooledPlanesAreSizedBySlots) {
   EXPECT_EQ(cache.plane(PlaneIdx{2}).num_blocks(), 6);
   EXPECT_NE(cache.plane(PlaneIdx{2}).block(LayerIdx{1}, BlockId{5}), nullptr);
   EXPECT_DEATH((void)cache.plane(KvCache::kK).block(LayerIdx{1}, BlockId{2}), "bug");
+  // A copy goes by columns where K and V lie, by blocks where summaries do.
+  const auto fill = [&](PlaneIdx plane, int32_t at, int value) {
+    for (int32_t l = 0; l < c.num_layers; ++l)
+      std::memset(cache.plane(plane).block(LayerIdx{l}, BlockId{at}), value, static_cast<size_t>(cache.plane(plane).block_bytes()));
+  };
+  fill(KvCache::kK, 0, 1), fill(KvCache::kV, 0, 2), fill(PlaneIdx{2}, 5, 3);
   CpuStream stream;
-  const CacheOp op = CacheOp::copy(BlockId{0}, BlockId{1});
-  EXPECT_DEATH((void)cache.apply({&op, 1}, nullptr, stream), "bug") << "a block's slot is not its number";
+  const CacheOp op = CacheOp::copy(BlockId{5}, SlotId{0}, BlockId{3}, SlotId{1});
+  ASSERT_TRUE(cache.apply({&op, 1}, nullptr, stream).ok());
+  const LayerIdx last{c.num_layers - 1};
+  EXPECT_EQ(cache.plane(KvCache::kK).block(last, BlockId{1})[0], std::byte{1});
+  EXPECT_EQ(cache.plane(KvCache::kV).block(last, BlockId{1})[0], std::byte{2});
+  EXPECT_EQ(cache.plane(PlaneIdx{2}).block(last, BlockId{3})[0], std::byte{3});
 }
 
 // On a device that is not the host: pinned memory, taken as it is used, and not one wait; neighbours move in one copy a layer.

@@ -1,6 +1,10 @@
 #include "model/attend.h"
 
 #include "base/check.h"
+#include "kv/extent_cache.h"
+
+#include <algorithm>
+#include <string>
 
 namespace fovea {
 
@@ -15,8 +19,13 @@ Status Attention::prepare(size_t group, LayerIdx layer, const LayerQueries& quer
   const LayerRule rule = g.method ? g.policy->rule(layer) : LayerRule::dense;
   if (rule == LayerRule::own) FOVEA_TRY(choose_for(group, layer, queries));
   out->selection = rule == LayerRule::dense ? &kAll : &choices_[group].selection;
+  out->first_row = g.first_row;
+  out->rows = g.rows;
+  out->num_seqs = g.num_seqs;
+  out->q_indptr = g.q_indptr;
+  out->seq_len = g.seq_len;
   out->kv = kv_.kv_view(layer);
-  out->kv.table = resolve(g, *out->selection);
+  out->kv.table = g.columns.slots ? g.columns : g.table;
   if (batch_.observer) {
     const LayerScores scores{queries.select.q, out->kv, queries.score_scale};
     batch_.observer->on_selection(g, layer, *out->selection, queries.score_scale != 0 ? &scores : nullptr);
@@ -36,14 +45,77 @@ Status Attention::choose_for(size_t group, LayerIdx layer, const LayerQueries& q
   in.step = &g.step;
   in.block_table = g.table;
   in.kv = kv_.kv_view(layer);
-  in.kv.table = g.table;
+  in.kv.table = g.columns.slots ? g.columns : g.table;
   in.planes = planes.data();
   FOVEA_TRY(g.method->select(in, ops_, stream_, &choice.selection));
   choice.layer = layer;
   return {};
 }
 
-// All blocks lie in the pool, each in the slot of its own number.
-PageTableView Attention::resolve(const RowGroup& group, const Selection&) const { return group.table; }
+// ---- groups of which not every block lies in the pool: on the host ----
+
+void Attention::begin_parts(const Reading& whole) {
+  whole_ = whole;
+  next_row_ = next_seq_ = next_head_ = 0;
+}
+
+// The rows behind the last wave, as many as find columns together.
+Status Attention::next_wave(const RowGroup& g, LayerIdx layer, int32_t window, Reading* part, bool* more) {
+  const Selection& chosen = *whole_.selection;
+  FOVEA_CHECK(chosen.kind == Selection::Kind::list && chosen.row_indptr == nullptr);
+  ExtentCache::Wave wave{.selection = &chosen,
+                         .first = next_row_,
+                         .end = g.rows,
+                         .row_seq = g.step.row_seq,
+                         .row_len = g.step.row_len,
+                         .blocks = g.table,
+                         .window = window};
+  FOVEA_TRY(kv_.extents()->resolve(layer, &wave, ops_, stream_, &part->kv.table));
+  part_indptr_.assign(1, 0);
+  part_len_.clear();
+  for (int32_t s = 0; s < g.num_seqs; ++s) {
+    const int32_t end = g.q_indptr[s + 1], last = std::clamp(end, wave.first, wave.end);
+    part_indptr_.push_back(last - wave.first);
+    part_len_.push_back(g.seq_len[s] - (end - last));
+  }
+  const int64_t lists = int64_t{wave.first} * chosen.groups;
+  part_selection_ = chosen;
+  part_selection_.rows = wave.end - wave.first;
+  part_selection_.units += lists * chosen.capacity;
+  part_selection_.counts += lists;
+  part->first_row = g.first_row + wave.first;
+  part->rows = wave.end - wave.first;
+  part->q_indptr = part_indptr_.data();
+  part->seq_len = part_len_.data();
+  part->selection = &part_selection_;
+  if (batch_.observer) batch_.observer->on_fetched(part->first_row, part->rows, kv_.extents()->take_counts());
+  next_row_ = wave.end;
+  *more = next_row_ < g.rows;
+  return {};
+}
+
+// The next KV heads of a sequence, or the first ones of the next sequence.
+Status Attention::next_strips(const RowGroup& g, LayerIdx layer, Reading* part, bool* more) {
+  FOVEA_CHECK(whole_.selection->kind == Selection::Kind::all);
+  const int32_t s = next_seq_, bs = whole_.kv.block_size, heads = whole_.kv.kv_heads;
+  const int32_t* blocks = g.table.slots + s * g.table.seq_stride;
+  const auto count = static_cast<size_t>((g.seq_len[s] + bs - 1) / bs);
+  const int32_t most = kv_.extents()->heads_at_a_time(static_cast<int64_t>(count));
+  if (most == 0) return Status::internal("kv offload: " + std::to_string(count) + " blocks of one KV head exceed the staging area");
+  const int32_t some = std::min(most, heads - next_head_);
+  FOVEA_TRY(kv_.extents()->stage(layer, next_head_, some, {blocks, count}, &part->kv));
+  part_indptr_ = {0, g.q_indptr[s + 1] - g.q_indptr[s]};
+  part->first_row = g.first_row + g.q_indptr[s];
+  part->rows = part_indptr_[1];
+  part->num_seqs = 1;
+  part->q_indptr = part_indptr_.data();
+  part->seq_len = g.seq_len + s;
+  part->first_kv_head = next_head_;
+  if (batch_.observer) batch_.observer->on_fetched(part->first_row, part->rows, kv_.extents()->take_counts());
+  next_head_ += some;
+  if (next_head_ == heads) ++next_seq_, next_head_ = 0;
+  *more = next_seq_ < g.num_seqs;
+  return {};
+}
 
 }  // namespace fovea

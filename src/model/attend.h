@@ -5,12 +5,15 @@
 //   observe  counters and traces see the Selection
 //   attend   the model's operation
 // Blocks that lie elsewhere than in the pool are fetched in resolve: nothing else stands, or waits, between choosing and
-// attending. The operation takes its rows, Selection and page table from a Reading alone, so a group may be read in waves.
+// attending. The operation takes its rows, heads, Selection and page table from a Reading alone: a group whose blocks are mobile is
+// read in waves of rows, each of which finds columns for all it chose; one that is streamed, sequence by sequence and a few KV heads
+// at a time, from a copy of the context outside the columns. Neither changes a bit.
 #pragma once
 
 #include "model/forward.h"
 
 #include <array>
+#include <vector>
 
 namespace fovea {
 
@@ -21,10 +24,17 @@ inline constexpr size_t kGroupsMax = 64;
 struct LayerQueries {
   SelectInputs select;       // what a method may choose by, at the group's first row; step, cache and planes are filled in
   float score_scale = 0.0f;  // select.q . k times it scores a key; 0: that is not the whole score (windows, MLA)
+  int32_t window = 0;        // keys before it are not read
 };
 
-// What the operation reads.
+// What the operation reads, and for which rows of the batch and KV heads.
 struct Reading {
+  int32_t first_row = 0;
+  int32_t rows = 0;
+  int32_t num_seqs = 0;
+  const int32_t* q_indptr = nullptr;  // [num_seqs + 1], relative to first_row
+  const int32_t* seq_len = nullptr;   // [num_seqs]
+  int32_t first_kv_head = 0;          // kv has kv.kv_heads of them
   const Selection* selection = nullptr;
   KvView kv;  // of the layer, with the page table
 };
@@ -37,9 +47,20 @@ class Attention {
   template <typename Queries, typename Read>
   Status attend(LayerIdx layer, Queries&& queries, Read&& read) {
     for (size_t i = 0; i < batch_.groups.size(); ++i) {
+      const RowGroup& group = batch_.groups[i];
+      const LayerQueries asked = queries(group);
       Reading reading;
-      FOVEA_TRY(prepare(i, layer, queries(batch_.groups[i]), &reading));
-      read(batch_.groups[i], reading);
+      FOVEA_TRY(prepare(i, layer, asked, &reading));
+      if (group.blocks == RowGroup::Blocks::in_pool) {
+        read(group, reading);
+        continue;
+      }
+      begin_parts(reading);
+      for (bool more = true; more;) {
+        FOVEA_TRY(group.blocks == RowGroup::Blocks::mobile ? next_wave(group, layer, asked.window, &reading, &more)
+                                                           : next_strips(group, layer, &reading, &more));
+        read(group, reading);
+      }
     }
     return {};
   }
@@ -61,13 +82,20 @@ class Attention {
 
   Status prepare(size_t group, LayerIdx layer, const LayerQueries& queries, Reading* out);
   Status choose_for(size_t group, LayerIdx layer, const LayerQueries& queries);
-  PageTableView resolve(const RowGroup& group, const Selection& selection) const;
+  void begin_parts(const Reading& whole);
+  Status next_wave(const RowGroup& group, LayerIdx layer, int32_t window, Reading* part, bool* more);
+  Status next_strips(const RowGroup& group, LayerIdx layer, Reading* part, bool* more);
 
   const ForwardBatch& batch_;
   const KvCache& kv_;
   Ops& ops_;
   Stream& stream_;
   std::array<Choice, kGroupsMax> choices_;  // of each group, the last
+  // Of a group that is read in parts.
+  Reading whole_;
+  int32_t next_row_ = 0, next_seq_ = 0, next_head_ = 0;
+  Selection part_selection_;
+  std::vector<int32_t> part_indptr_, part_len_;
 };
 
 }  // namespace fovea

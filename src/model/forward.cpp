@@ -83,7 +83,8 @@ void Summaries::rebuild(PlaneIdx plane, KvWritten written, const KvCache& kv, Op
   k.method->on_kv_written(written, ops, stream);
 }
 
-void project(const float* x, int32_t rows, std::initializer_list<Product> products, Ops& ops, Stream& stream, bool full_precision) {
+void project(const float* x, int32_t rows, std::initializer_list<Product> products, Ops& ops, Stream& stream, bool full_precision,
+             bool as_many) {
   std::array<LinearWeight, 3> weights;
   FOVEA_CHECK(products.size() <= weights.size());
   int32_t count = 0;
@@ -95,7 +96,8 @@ void project(const float* x, int32_t rows, std::initializer_list<Product> produc
               .k = static_cast<int32_t>(products.begin()->w->cols),
               .weights = weights.data(),
               .count = count,
-              .full_precision = full_precision},
+              .full_precision = full_precision,
+              .as_many = as_many},
              stream);
 }
 

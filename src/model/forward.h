@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/arena.h"
+#include "kv/extent_cache.h"
 #include "kv/kv_cache.h"
 #include "model/config.h"
 #include "model/placed_weights.h"
@@ -20,14 +21,22 @@ namespace fovea {
 // step buffers.
 struct RowGroup {
   enum class Kind : uint8_t { prefill, decode };
+  // Where the blocks of its sequences lie.
+  enum class Blocks : uint8_t {
+    in_pool,   // every one has a column of its own
+    mobile,    // not all have: what rows choose is given columns before they read it, wave by wave
+    streamed,  // likewise, and they read everything: laid out outside the columns, a few KV heads at a time
+  };
   Kind kind = Kind::decode;
+  Blocks blocks = Blocks::in_pool;
   int32_t first_row = 0;
   int32_t rows = 0;
   int32_t num_seqs = 0;
   // Device memory.
   const int32_t* q_indptr = nullptr;  // [num_seqs + 1], relative to first_row
   const int32_t* seq_len = nullptr;   // [num_seqs]
-  PageTableView table;                // its row 0 is the group's first sequence
+  PageTableView table;                // BlockIds; its row 0 is the group's first sequence
+  PageTableView columns;              // where K and V lie, of a group in_pool; null: the same
   // Sparse groups only. Decode: every row chooses for itself.
   Method* method = nullptr;
   const LayerPolicy* policy = nullptr;
@@ -49,17 +58,21 @@ class SelectionObserver {
   // `scores`: how the layer scores keys; null where that cannot be told by q, K and a scale (windows, MLA).
   virtual void on_selection(const RowGroup& group, LayerIdx layer, const Selection& selection,
                             const LayerScores* scores = nullptr) = 0;
+  // Told what rows [first_row, first_row + rows) of the batch had to wait for together, where not all of their blocks lie in the pool.
+  virtual void on_fetched(int32_t first_row, int32_t rows, const ExtentCounts& counts) {}
 };
 
 // Arrays are device memory.
 struct ForwardBatch {
-  int32_t tokens = 0;                     // T
-  const int32_t* ids = nullptr;           // [T]; -1 - i: previous[i]
-  const int32_t* previous = nullptr;      // tokens that the step before sampled
-  const int32_t* positions = nullptr;     // [T]
-  const int64_t* slot_mapping = nullptr;  // [T]
-  std::span<const RowGroup> groups;       // cover all rows, in order
-  const int32_t* logit_rows = nullptr;    // [num_logit_rows] rows whose logits are wanted
+  int32_t tokens = 0;                      // T
+  bool prompt_rows = false;                // some are of prompts or questions: LinearParams::as_many
+  const int32_t* ids = nullptr;            // [T]; -1 - i: previous[i]
+  const int32_t* previous = nullptr;       // tokens that the step before sampled
+  const int32_t* positions = nullptr;      // [T]
+  const int64_t* slot_mapping = nullptr;   // [T] where K and V go
+  const int64_t* block_mapping = nullptr;  // [T] where the codes go; null: the same
+  std::span<const RowGroup> groups;        // cover all rows, in order
+  const int32_t* logit_rows = nullptr;     // [num_logit_rows] rows whose logits are wanted
   int32_t num_logit_rows = 0;
   float* logits = nullptr;       // [num_logit_rows, vocab]
   int64_t* keys_read = nullptr;  // [T] or null: what attention of groups with a method read (ops.h)
@@ -109,7 +122,7 @@ struct Product {
 
 // The products of one input x [rows, w->cols], in one call so that a decode step has one parallel region for all.
 void project(const float* x, int32_t rows, std::initializer_list<Product> products, Ops& ops, Stream& stream,
-             bool full_precision = false);
+             bool full_precision = false, bool as_many = false);
 
 class Transformer {
  public:

@@ -51,14 +51,14 @@ class Llama final : public Transformer {
     for (int32_t layer = 0; layer < c_.num_layers; ++layer) {
       const LayerWeights& w = w_.layers[layer];
       norm(b, a, add, w.input_norm, ops, stream);
-      project(a.normed, b.tokens, {{&w.q, w.q_bias, a.q}, {&w.k, w.k_bias, a.k}, {&w.v, w.v_bias, a.v}}, ops, stream);
+      multiply(b, a.normed, {{&w.q, w.q_bias, a.q}, {&w.k, w.k_bias, a.k}, {&w.v, w.v_bias, a.v}}, ops, stream);
       write_kv(b, a, w, LayerIdx{layer}, kv, summaries, ops, stream);
       FOVEA_TRY(attend(b, a, LayerIdx{layer}, attention, ops, stream));
-      project(a.attn, b.tokens, {{&w.o, w.o_bias, a.delta}}, ops, stream);
+      multiply(b, a.attn, {{&w.o, w.o_bias, a.delta}}, ops, stream);
       norm(b, a, a.delta, w.post_attention_norm, ops, stream);
-      project(a.normed, b.tokens, {{&w.gate, w.gate_bias, a.gate}, {&w.up, w.up_bias, a.up}}, ops, stream);
+      multiply(b, a.normed, {{&w.gate, w.gate_bias, a.gate}, {&w.up, w.up_bias, a.up}}, ops, stream);
       ops.silu_mul({.gate = a.gate, .up = a.up, .out = a.gate, .rows = b.tokens, .dim = c_.intermediate_size}, stream);
-      project(a.gate, b.tokens, {{&w.down, w.down_bias, a.delta}}, ops, stream);
+      multiply(b, a.gate, {{&w.down, w.down_bias, a.delta}}, ops, stream);
       add = a.delta;
     }
     logits(b, a, ops, stream);
@@ -67,6 +67,7 @@ class Llama final : public Transformer {
 
  private:
   int64_t q_dim() const { return int64_t{c_.num_heads} * c_.head_dim; }
+  int64_t group_dim() const { return int64_t{c_.num_heads} / c_.num_kv_heads * c_.head_dim; }  // of the queries of a KV head
   int64_t kv_dim() const { return int64_t{c_.num_kv_heads} * c_.head_dim; }
 
   // One of the Activations, and floats of a row of it.
@@ -94,6 +95,10 @@ class Llama final : public Transformer {
     Activations a;
     for (const Scratch& s : scratch()) a.*s.at = arena.take<float>(b.tokens * s.width);
     return a;
+  }
+
+  static void multiply(const ForwardBatch& b, const float* x, std::initializer_list<Product> products, Ops& ops, Stream& stream) {
+    project(x, b.tokens, products, ops, stream, /*full_precision=*/false, b.prompt_rows);
   }
 
   // x += add; normed = its norm.
@@ -125,6 +130,7 @@ class Llama final : public Transformer {
                              .sin = a.sin,
                              .slot_mapping = b.slot_mapping,
                              .kv = kv.kv_view(layer),
+                             .code_mapping = b.block_mapping,
                              .codes = with_codes ? &codes : nullptr};
     ops.kv_write(p, stream);
     summaries.update(p, kv, layer, ops, stream);
@@ -134,21 +140,23 @@ class Llama final : public Transformer {
     const float scale = 1.0f / std::sqrt(static_cast<float>(c_.head_dim));
     const int32_t window = c_.layer_windowed[layer.value] ? c_.sliding_window : 0;
     const auto queries = [&](const RowGroup& g) -> LayerQueries {
-      return {.select = {.q = a.q + g.first_row * q_dim()}, .score_scale = window ? 0.0f : scale};
+      return {.select = {.q = a.q + g.first_row * q_dim()}, .score_scale = window ? 0.0f : scale, .window = window};
     };
     return attention.attend(layer, queries, [&](const RowGroup& g, const Reading& reading) {
-      const AttentionParams p = {.q = a.q + g.first_row * q_dim(),
-                                 .out = a.attn + g.first_row * q_dim(),
-                                 .num_heads = c_.num_heads,
-                                 .rows = g.rows,
-                                 .num_seqs = g.num_seqs,
-                                 .q_indptr = g.q_indptr,
-                                 .seq_len = g.seq_len,
+      const int64_t at = reading.first_row * q_dim() + reading.first_kv_head * group_dim();
+      const AttentionParams p = {.q = a.q + at,
+                                 .out = a.attn + at,
+                                 .num_heads = c_.num_heads / c_.num_kv_heads * reading.kv.kv_heads,
+                                 .q_heads = c_.num_heads,
+                                 .rows = reading.rows,
+                                 .num_seqs = reading.num_seqs,
+                                 .q_indptr = reading.q_indptr,
+                                 .seq_len = reading.seq_len,
                                  .kv = reading.kv,
                                  .scale = scale,
                                  .window = window,
                                  .selection = reading.selection,
-                                 .keys_read = g.method && b.keys_read ? b.keys_read + g.first_row : nullptr};
+                                 .keys_read = g.method && b.keys_read ? b.keys_read + reading.first_row : nullptr};
       if (g.kind == RowGroup::Kind::prefill) {
         ops.paged_prefill(p, stream);
       } else {

@@ -17,6 +17,7 @@ Batch::Batch(const BatchLimits& limits, std::vector<MethodEntry>& methods, Devic
   groups_.reserve(pieces_.size());
   for (auto* a : {&ids_, &positions_, &row_seq_, &row_len_}) *a = staging.take<int32_t>(rows);
   slots_ = staging.take<int64_t>(rows);
+  if (limits.own_columns) block_slots_ = staging.take<int64_t>(rows);
   q_indptr_ = staging.take<int32_t>(tables_capacity_ + static_cast<int64_t>(pieces_.size()));
   seq_len_ = staging.take<int32_t>(tables_capacity_);
   logit_rows_ = staging.take<int32_t>(tables_capacity_);
@@ -32,6 +33,10 @@ Batch::Batch(const BatchLimits& limits, std::vector<MethodEntry>& methods, Devic
 Status Batch::init() {
   const size_t bytes = sizeof(int32_t) * tables_capacity_ * limits_.max_blocks;
   FOVEA_ASSIGN(device_tables_, device_.allocate(bytes, "page tables"));
+  if (limits_.own_columns) {
+    FOVEA_CHECK(device_.is_host());
+    FOVEA_ASSIGN(column_tables_, device_.allocate(bytes, "page tables"));
+  }
   if (device_.is_host()) return {};
   FOVEA_ASSIGN(host_tables_, device_.allocate_pinned(bytes, "page tables"));
   tables_copied_ = device_.make_event();
@@ -56,6 +61,8 @@ Status Batch::build(const StepInput& plan, std::span<const SampledToken> before)
   num_logit_rows_ = 0;
   logit_index_.assign(plan.rows.size(), -1);
   tables_used_ = 0;
+  columns_ = plan.columns;
+  FOVEA_CHECK(columns_.empty() != limits_.own_columns);
   before_ = before;
   before_at_ = 0;
   forward_ = ForwardBatch{};
@@ -63,6 +70,7 @@ Status Batch::build(const StepInput& plan, std::span<const SampledToken> before)
   for (size_t i = 0; i < plan.rows.size(); ++i) {
     const PlannedRows& rows = plan.rows[i];
     pieces_[static_cast<size_t>(group_of(rows))].push_back(i);
+    forward_.prompt_rows |= !rows.answer;
     pure_decode_ &= !rows.prefill && rows.tokens.size() == 1 && rows.num_samples == 1;
   }
   for (size_t group = 0; group < pieces_.size(); ++group) {
@@ -71,6 +79,7 @@ Status Batch::build(const StepInput& plan, std::span<const SampledToken> before)
   forward_.ids = ids_.device();
   forward_.positions = positions_.device();
   forward_.slot_mapping = slots_.device();
+  forward_.block_mapping = limits_.own_columns ? block_slots_.device() : nullptr;
   forward_.groups = groups_;
   forward_.logit_rows = logit_rows_.device();
   forward_.num_logit_rows = num_logit_rows_;
@@ -92,6 +101,11 @@ Status Batch::emit_group(int32_t group, const StepInput& plan) {
   g.seq_len = seq_len_.device() + first_table;
   g.table = {device_tables_.as<int32_t>() + int64_t{first_table} * limits_.max_blocks, limits_.max_blocks, 0};
   FOVEA_CHECK(tables_used_ + g.num_seqs <= tables_capacity_);
+  const bool pooled = std::all_of(pieces.begin(), pieces.end(), [&](size_t piece) { return in_pool(plan.rows[piece]); });
+  if (!pooled) g.blocks = group >= 2 ? RowGroup::Blocks::mobile : RowGroup::Blocks::streamed;
+  if (pooled && limits_.own_columns) {
+    g.columns = {column_tables_.as<int32_t>() + int64_t{first_table} * limits_.max_blocks, limits_.max_blocks, 0};
+  }
   for (int32_t s = 0; s < g.num_seqs; ++s) FOVEA_TRY(emit_rows(plan.rows[pieces[s]], s, pieces[s]));
   if (pure_decode_) pad_group(&g);
   g.rows = forward_.tokens - g.first_row;
@@ -119,6 +133,11 @@ Status Batch::emit_group(int32_t group, const StepInput& plan) {
   return {};
 }
 
+bool Batch::in_pool(const PlannedRows& rows) const {
+  const auto mobile = [&](const BlockPlace& place) { return columns_[static_cast<size_t>(place.block().value)].value < 0; };
+  return columns_.empty() || std::none_of(rows.blocks.begin(), rows.blocks.end(), mobile);
+}
+
 // What the embedding reads: a token, or -1 - i for the one that row i of the step in flight samples.
 int32_t Batch::token_id(const PlannedRows& rows, int32_t token) {
   if (token != kUnreadToken) return token;
@@ -139,7 +158,9 @@ Status Batch::emit_rows(const PlannedRows& rows, int32_t seq_in_group, size_t pl
     const int64_t position = rows.first_position + static_cast<int64_t>(i);
     ids_.host()[row] = token_id(rows, rows.tokens[i]);
     positions_.host()[row] = static_cast<int32_t>(position);
-    slots_.host()[row] = int64_t{rows.blocks[static_cast<size_t>(position / bs)].block().value} * bs + position % bs;
+    const int32_t block = rows.blocks[static_cast<size_t>(position / bs)].block().value;
+    slots_.host()[row] = int64_t{columns_.empty() ? block : columns_[static_cast<size_t>(block)].value} * bs + position % bs;
+    if (!columns_.empty()) block_slots_.host()[row] = int64_t{block} * bs + position % bs;
     row_seq_.host()[row] = seq_in_group;
     row_len_.host()[row] = static_cast<int32_t>(position + 1);
     row_budget_[row] = rows.budget_tokens;
@@ -183,6 +204,9 @@ Status Batch::set_table(int32_t row, std::span<const BlockPlace> blocks) {
   const auto block_of = [](const BlockPlace& place) { return place.block().value; };
   if (device_.is_host()) {
     std::transform(blocks.begin(), blocks.end(), device_tables_.as<int32_t>() + row * limits_.max_blocks, block_of);
+    if (columns_.empty()) return {};
+    std::transform(blocks.begin(), blocks.end(), column_tables_.as<int32_t>() + row * limits_.max_blocks,
+                   [&](const BlockPlace& place) { return columns_[static_cast<size_t>(place.block().value)].value; });
     return {};
   }
   int32_t* mirror = host_tables_.as<int32_t>() + row * limits_.max_blocks;

@@ -28,6 +28,7 @@ struct BatchLimits {
   int32_t max_seqs = 0;    // max_num_seqs
   int64_t max_blocks = 0;  // of one sequence
   int32_t block_size = 16;
+  bool own_columns = false;  // a block's column is not its number
   bool pad_decodes = false;  // decode groups are padded to a few sizes, so that few captured graphs serve all
 };
 
@@ -66,6 +67,7 @@ class Batch {
   int32_t token_id(const PlannedRows& rows, int32_t token);
   void pad_group(RowGroup* group);
   Status set_table(int32_t row, std::span<const BlockPlace> blocks);
+  bool in_pool(const PlannedRows& rows) const;
 
   // What the device holds of one row of the page tables, and what it does not hold yet.
   struct TableRow {
@@ -79,17 +81,19 @@ class Batch {
   std::vector<std::vector<size_t>> pieces_;  // [groups] rows of the plan: as Batch's head says; 0 dense prefill, 1 dense decode
   std::vector<RowGroup> groups_;
   Staged<int32_t> ids_, positions_, q_indptr_, seq_len_, row_seq_, row_len_, logit_rows_;
-  Staged<int64_t> slots_;
+  Staged<int64_t> slots_, block_slots_;
   std::vector<int32_t> row_budget_, row_plan_, logit_index_;
   std::vector<SequenceId> row_ids_;
   std::vector<RowOwner*> row_owner_;
   std::vector<uint8_t> row_decode_;
+  std::span<const SlotId> columns_;  // of the step
   std::span<const SampledToken> before_;
   size_t before_at_ = 0;  // where the last one was found: sequences keep their order
   int32_t num_logit_rows_ = 0;
   bool pure_decode_ = false;
   // [pieces, max_blocks]. On a GPU `host_tables_` is pinned and mirrors `tables_`; on the CPU they are one.
   Buffer host_tables_, device_tables_;
+  Buffer column_tables_;  // likewise, where a block's column is not its number: of groups that lie in the pool
   std::vector<TableRow> table_rows_;
   std::unique_ptr<Event> tables_copied_;
   bool copy_pending_ = false;

@@ -16,16 +16,19 @@ constexpr int32_t kSaveBuffersMax = 4;             // on a GPU
 class BorrowedColumns final : public SavedColumns {
  public:
   BorrowedColumns(const ColumnExtents& extents, std::span<const BlockId> blocks)
-      : extents_(extents), blocks_(blocks.begin(), blocks.end()) {}
+      : extents_(extents), blocks_(blocks.begin(), blocks.end()) {
+    for (BlockId b : blocks) columns_.push_back(extents.column_of(b));
+  }
   bool ready() override { return true; }
   bool borrows() const override { return true; }
   void copy(uint32_t block, uint16_t part, uint32_t unit, std::byte* to) const override {
-    extents_.copy(blocks_[block], part, unit, to);
+    extents_.copy(blocks_[block], columns_[block], part, unit, to);
   }
 
  private:
   const ColumnExtents& extents_;
   const std::vector<BlockId> blocks_;
+  std::vector<SlotId> columns_;  // [blocks_] they stay while the blocks are pinned
 };
 
 }  // namespace
@@ -63,7 +66,7 @@ ColumnIo::ColumnIo(const KvCache& cache, const Summaries& summaries, int32_t max
     : cache_(cache), summaries_(summaries), device_(device), stream_(stream), ops_(ops), extents_(cache), max_rows_(max_rows) {
   save_blocks_ = static_cast<int32_t>(std::clamp<int64_t>(kSaveBytes / extents_.block_bytes(), 1, 256));
   for (size_t p = 1; p < layout().parts.size(); ++p) {
-    if (summaries_.can_rebuild(extents_.plane_of(p), ops_)) rebuildable_ |= 1u << p;
+    if (cache.extents() == nullptr && summaries_.can_rebuild(extents_.plane_of(p), ops_)) rebuildable_ |= 1u << p;
   }
 }
 

@@ -43,6 +43,18 @@ void ReadCounter::on_selection(const RowGroup& group, LayerIdx layer, const Sele
   }
 }
 
+void ReadCounter::on_fetched(int32_t first_row, int32_t rows, const ExtentCounts& counts) {
+  for (int32_t r = 0; r < rows; ++r) {
+    const auto share = [&](int64_t n) { return n * (r + 1) / rows - n * r / rows; };
+    RowOwner* owner = batch_.row_owner(first_row + r);
+    if (!owner) continue;
+    owner->stats.offload_hits += share(counts.lookups) - share(counts.misses);
+    owner->stats.offload_misses += share(counts.misses);
+    owner->stats.offload_bytes += share(counts.bytes);
+    owner->stats.offload_s += counts.seconds / rows;
+  }
+}
+
 void ReadCounter::show(const RowGroup& group, LayerIdx layer, const Selection& selection, int32_t r, int32_t list,
                        const LayerScores* scores) {
   const int32_t row = group.first_row + r;

@@ -31,6 +31,9 @@ class ReadCounter final : public SelectionObserver {
   void keep_step() const;
   void on_selection(const RowGroup& group, LayerIdx layer, const Selection& selection, const LayerScores* scores) override;
 
+  // Shared out evenly among the rows.
+  void on_fetched(int32_t first_row, int32_t rows, const ExtentCounts& counts) override;
+
   // The device failed under a trace: told after the forward pass.
   Status take_error() { return std::exchange(error_, Status()); }
 

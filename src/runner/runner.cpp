@@ -1,4 +1,4 @@
-// Making a runner; runner_step.cpp: its steps.
+// Making a runner; runner_cache.cpp: its KV cache; runner_step.cpp: its steps.
 #include "runner/runner.h"
 
 #include "base/check.h"
@@ -9,49 +9,12 @@
 #include "sparse/registry.h"
 
 #include <algorithm>
-#include <fstream>
 #include <string_view>
 
 namespace fovea {
 namespace {
 
 constexpr size_t kMethodsMax = kGroupsMax / 2 - 1;  // each with prefill and decode rows, and the dense ones
-
-// The fused cache write keeps the codes of one codec; where it is the only one that makes codes, no other may be asked for.
-Status check_codecs(const std::vector<MethodEntry>& methods) {
-  const MethodEntry* first = nullptr;
-  CodesView view;
-  for (const MethodEntry& e : methods) {
-    if (!e.method || !e.method->codes_view(nullptr, &view)) continue;
-    if (first && e.method->planes()[0].name != first->method->planes()[0].name)
-      return Status::unsupported(e.label + ": its hash codes differ from those of " + first->label + "; a GPU keeps one kind");
-    if (!first) first = &e;
-  }
-  return {};
-}
-
-// Methods that name the same plane share it.
-Status add_plane(PlaneSpec plane, const std::string& method, std::vector<PlaneSpec>* planes) {
-  const auto same = std::find_if(planes->begin(), planes->end(), [&](const PlaneSpec& p) { return p.name == plane.name; });
-  if (same == planes->end()) {
-    planes->push_back(std::move(plane));
-    return {};
-  }
-  if (*same == plane) return {};
-  return Status::internal("method " + method + ": its plane " + plane.name + " differs from that of another method");
-}
-
-// Bytes the system could give now.
-int64_t available_memory() {
-  std::ifstream in("/proc/meminfo");
-  std::string key;
-  int64_t kib = 0;
-  std::string unit;
-  while (in >> key >> kib >> unit) {
-    if (key == "MemAvailable:") return kib * 1024;
-  }
-  return int64_t{4} << 30;  // a system that does not say
-}
 
 }  // namespace
 
@@ -76,6 +39,7 @@ Status Runner::init(ModelWeights& weights) {
   FOVEA_TRY(make_transformer());
   staging_ = std::make_unique<StepMemory>(*device_);
   FOVEA_TRY(make_methods());
+  if (device_->is_host()) FOVEA_TRY(plan_memory());  // it may lower what a step takes
   FOVEA_TRY(prepare_ops(weights));
   FOVEA_TRY(make_step_buffers());
   return make_cache();  // last: it takes what the others leave
@@ -128,8 +92,7 @@ Status Runner::add_method(const MethodOptions& o) {
     return Status::unsupported(label + ": " + config_.architecture + " caches latents, which only dense and dsa read");
   if (method) {
     const MethodLimits limits = {max_rows(), options_.max_model_len, ops_->supported(), device_->is_host()};
-    if (Status s = method->attach(shape_, limits, *device_, *staging_); !s.ok())
-      return label == o.name ? s : s.with_context(label);
+    if (Status s = method->attach(shape_, limits, *device_, *staging_); !s.ok()) return label == o.name ? s : s.with_context(label);
     const int32_t tile = method->prefill_alignment();
     if (tile > 1 && tile % options_.block_size != 0)
       return Status::invalid_argument(label + ": its tiles of " + std::to_string(tile) +
@@ -178,45 +141,6 @@ int32_t Runner::method_index(const std::string& label) const {
     if (methods_[i].label == label) return static_cast<int32_t>(i);
   }
   return -1;
-}
-
-Status Runner::make_cache() {
-  KvCacheConfig k;
-  k.num_layers = shape_.num_layers;
-  k.block_size = options_.block_size;
-  k.kv_heads = shape_.kv_heads;
-  k.head_dim = shape_.head_dim;
-  k.dtype = options_.kv_cache_dtype;
-  k.device = device_->is_host() ? nullptr : device_.get();
-  k.latent = shape_.kv_lora_rank > 0;
-  if (!device_->is_host()) FOVEA_TRY(check_codecs(methods_));
-  for (const MethodEntry& e : methods_) {
-    if (!e.method) continue;
-    for (PlaneSpec& p : e.method->planes()) FOVEA_TRY(add_plane(std::move(p), e.label, &k.extra_planes));
-  }
-  const int64_t block_bytes = column_bytes(k);
-  const int64_t blocks_per_seq = (options_.max_model_len + k.block_size - 1) / k.block_size;
-  const int64_t wanted = blocks_per_seq * options_.max_num_seqs;
-  // On a GPU memory is taken at once, and nothing but this cache is still to come: nine tenths of what is left.
-  const int64_t bytes = options_.kv_cache_memory_bytes ? options_.kv_cache_memory_bytes
-                        : device_->is_host()           ? available_memory() * 6 / 10
-                                                       : device_->free_bytes() / 10 * 9;
-  const int64_t blocks = std::min(wanted, bytes / block_bytes);
-  if (blocks < 1)
-    return Status::resource_exhausted("--kv-cache-memory " + std::to_string(bytes) + ": one block of " +
-                                      std::to_string(k.block_size) + " tokens needs " + std::to_string(block_bytes) + " bytes");
-  k.num_blocks = static_cast<int32_t>(std::min<int64_t>(blocks, INT32_MAX / 2));
-  // Large pages for large caches only: memory is then taken 2 MiB at a time per plane and layer.
-  k.huge_pages = blocks * block_bytes >= (int64_t{1} << 30);
-  FOVEA_ASSIGN(kv_, KvCache::create(k));
-  FOVEA_ASSIGN(swap_, SwapArea::create(*kv_, options_.swap_space_bytes));
-
-  for (MethodEntry& e : methods_) {
-    if (!e.method) continue;
-    for (const PlaneSpec& p : e.method->planes()) e.planes.push_back(*kv_->find_plane(p.name));
-    summaries_.add(e.method.get(), e.planes);
-  }
-  return {};
 }
 
 Numerics Runner::wanted_numerics() const {
@@ -285,9 +209,9 @@ Status Runner::prepare_ops(const ModelWeights& weights) {
 Status Runner::make_step_buffers() {
   const int64_t vocab = config_.vocab_size;
   const int64_t max_blocks = (options_.max_model_len + options_.block_size - 1) / options_.block_size;
-  batch_ = std::make_unique<Batch>(
-      BatchLimits{options_.max_num_batched_tokens, options_.max_num_seqs, max_blocks, options_.block_size, !device_->is_host()},
-      methods_, *device_, *staging_);
+  batch_ = std::make_unique<Batch>(BatchLimits{options_.max_num_batched_tokens, options_.max_num_seqs, max_blocks,
+                                               options_.block_size, plan_.own_columns, !device_->is_host()},
+                                   methods_, *device_, *staging_);
   const int32_t max_samples = max_logits() + kAnswersMax;  // the answers of one prompt begin in one step
   samples_ = std::make_unique<SampleBatch>(max_samples, static_cast<int32_t>(vocab), *device_, *staging_);
   FOVEA_TRY(staging_->commit());
@@ -318,7 +242,13 @@ std::unique_ptr<ColumnIo> Runner::make_column_io() {
 std::string Runner::description() const {
   const std::string name = std::string(ops_->name()) + (ops_->numerics() == Numerics::bf16 ? " bf16" : " f32");
   if (!device_->is_host()) return name + ", " + device_->description();
-  return name + ", " + std::to_string(options_.threads) + (options_.threads == 1 ? " thread" : " threads") + device_note_;
+  std::string offload = plan_.note.empty() ? "" : " (" + plan_.note + ")";
+  if (plan_.own_columns) {
+    offload = ", KV pool of " + std::to_string(plan_.num_columns) + " blocks and " + std::to_string(plan_.staging_bytes >> 10) +
+              " KiB of staging: chunks of " + std::to_string(plan_.max_num_batched_tokens) + " tokens, " +
+              std::to_string(plan_.max_num_seqs) + " sequences at a time";
+  }
+  return name + ", " + std::to_string(options_.threads) + (options_.threads == 1 ? " thread" : " threads") + offload + device_note_;
 }
 
 }  // namespace fovea

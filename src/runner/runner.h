@@ -11,9 +11,11 @@
 #include "device/device.h"
 #include "device/step_memory.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kv/extent_cache.h"
 #include "kv/kv_cache.h"
 #include "model/forward.h"
 #include "runner/batch.h"
+#include "runner/cache_plan.h"
 #include "runner/column_io.h"
 #include "runner/graph_cache.h"
 #include "runner/read_counter.h"
@@ -35,6 +37,8 @@ struct RunnerParts {
   std::unique_ptr<Device> device;
   std::function<std::unique_ptr<Ops>(Device&)> make_ops;
   std::function<Result<std::unique_ptr<Method>>(const MethodOptions&)> make_method;
+  bool poison_evicted = false;  // what the pool gives up becomes NaN
+  bool tier = false;            // a store lies below the pool, whatever the options say
 };
 
 class Runner {
@@ -58,6 +62,8 @@ class Runner {
   int32_t method_index(const std::string& label) const;  // -1: not held
   KvCache& kv() { return *kv_; }
   const KvCache& kv() const { return *kv_; }
+  const CachePlan& cache_plan() const { return plan_; }
+  ExtentCache* extents() { return extents_.get(); }  // null: every block has its column
   int32_t swap_slots() const { return swap_->num_slots(); }
   Device& device() { return *device_; }
   // For blocks that go to a store and come from it. On a GPU, pinned memory is the cache of its files.
@@ -96,6 +102,9 @@ class Runner {
   Status make_ops();
   Status prepare_ops(const ModelWeights& weights);
   Status make_step_buffers();
+  Result<KvCacheConfig> cache_config() const;
+  std::string unfit_for_columns() const;
+  Status plan_memory();
   Status make_cache();
   int32_t max_rows() const;    // of a step, padding included
   int32_t max_logits() const;  // rows of logits, likewise
@@ -122,7 +131,9 @@ class Runner {
   std::unique_ptr<Ops> ops_;
   CpuOps* cpu_ops_ = nullptr;  // ops_, where it is the CPU's
   std::unique_ptr<KvCache> kv_;
+  CachePlan plan_;
   std::unique_ptr<SwapArea> swap_;
+  std::unique_ptr<ExtentCache> extents_;  // where columns are fewer than blocks
 
   std::unique_ptr<Batch> batch_;
   std::unique_ptr<ReadCounter> counter_;

@@ -35,11 +35,12 @@ struct RowOwner {
 struct PlannedRows {
   RowOwner* owner = nullptr;
   bool prefill = false;  // else rows of a question or answer, each of which reads for itself
+  bool answer = false;   // the one row of a token that was sampled
   int32_t method = 0;    // index into the runner's methods; 0: dense
   int32_t budget_tokens = 0;
   int64_t first_position = 0;
   std::span<const int32_t> tokens;            // one for each row
-  std::span<const BlockPlace> blocks;         // of the sequence, up to the last row's; they lie in the pool
+  std::span<const BlockPlace> blocks;         // of the sequence, up to the last row's; none is swapped out
   int32_t first_sample = 0, num_samples = 0;  // of StepInput::samples: drawn from the last row's logits
 };
 
@@ -52,6 +53,8 @@ struct PlannedSample {
 
 struct StepInput {
   std::span<const CacheOp> moves;  // carried out first, in order
+  // Where the pool has fewer columns than there are blocks: [blocks] the column of each, or -1. Empty: its own number.
+  std::span<const SlotId> columns;
   std::vector<PlannedRows> rows;
   std::vector<PlannedSample> samples;
   int32_t num_tokens = 0;  // rows in all

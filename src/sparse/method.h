@@ -103,6 +103,9 @@ class Method {
   // All rows that see more than prefill_min_context() keys make it, whatever sparse_min_context says, and what any row
   // computed can be prefilled again.
   virtual bool trained() const { return false; }
+  // select() and on_kv_written() look at planes alone, never at K: its rows may choose among blocks that lie elsewhere than in the
+  // pool. (Codes that the fused cache write keeps count as such.)
+  virtual bool chooses_without_keys() const { return false; }
   // Operations it calls that not every backend has: attach() refuses one without them.
   virtual OpSet needs() const { return {}; }
   // Serves models with latent attention (SelectInputs::kv is a latent plane).

@@ -48,10 +48,11 @@ struct AttentionParams {
   float* out = nullptr;      // [T, H, d]
   float* lse = nullptr;      // [T, H] natural log of sum exp of the scaled, capped, biased scores; or null
   int32_t num_heads = 0;     // H, a multiple of kv.kv_heads
-  // Heads from one row of q, out and lse to the next; 0: num_heads. Larger where a call takes a range of the heads, whose first one
-  // q, out, lse (and the arrays by head) then point to: its bits are those of the whole call. (cuda's paged_decode: 0 alone.)
+  // Heads from one row of q, out and lse to the next; 0: num_heads. Larger where a call takes a range of the heads, whose first
+  // one q, out, lse (and the arrays by head) then point to: its bits are those of the whole call. (cuda's paged_decode takes all
+  // heads.)
   int32_t q_heads = 0;
-  int32_t rows = 0;          // T = q_indptr[num_seqs]
+  int32_t rows = 0;  // T = q_indptr[num_seqs]
   int32_t num_seqs = 0;
   const int32_t* q_indptr = nullptr;  // [num_seqs + 1]
   const int32_t* seq_len = nullptr;   // [num_seqs] keys of the sequence, its own rows included; 0: its rows see nothing

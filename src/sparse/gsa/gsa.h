@@ -20,6 +20,9 @@ class Gsa final : public GsaFamily {
   explicit Gsa(GsaOptions options) : GsaFamily(std::move(options)) {}
 
   std::string_view name() const override { return "gsa"; }
+  bool chooses_without_keys() const override {
+    return options_.representation == GsaRepresentation::hash || options_.representation == GsaRepresentation::recency;
+  }
   OpSet needs() const override {
     using enum OpKind;
     return {block_summaries, encode_codes, summary_select, attention_mass, block_topk};

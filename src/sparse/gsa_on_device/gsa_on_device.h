@@ -15,6 +15,7 @@ class GsaOnDevice : public GsaFamily {
   explicit GsaOnDevice(GsaOptions options) : GsaFamily(std::move(options)) {}
 
   std::string_view name() const override { return "gsa_on_device"; }
+  bool chooses_without_keys() const override { return true; }
 
   Status attach(const ModelShape& shape, const MethodLimits& limits, Device& device, StepMemory& staging) override;
   std::vector<PlaneSpec> planes() const override { return {codes_plane(options_, shape_)}; }

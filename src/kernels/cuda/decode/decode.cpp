@@ -50,7 +50,7 @@ void check_params(const AttentionParams& p, const OpsLimits& limits) {
   const KvView& kv = p.kv;
   const auto bytes = static_cast<int64_t>(dtype_bytes(kv.dtype));
   FOVEA_CHECK(p.rows <= limits.max_decode_rows && p.num_heads <= limits.num_heads && kv.head_dim <= limits.head_dim);
-  FOVEA_CHECK(kv.kv_heads > 0 && p.num_heads % kv.kv_heads == 0 && p.q_heads == 0);
+  FOVEA_CHECK(kv.kv_heads > 0 && p.num_heads % kv.kv_heads == 0 && p.heads_per_row() == p.num_heads);
   FOVEA_CHECK(kv.head_dim >= 64 && kv.head_dim <= 256 && kv.head_dim % 16 == 0);
   FOVEA_CHECK(kv.block_size >= 8 && kv.block_size <= 256 && std::has_single_bit(static_cast<uint32_t>(kv.block_size)));
   FOVEA_CHECK(kv.block_stride * bytes % 16 == 0 && kv.head_stride * bytes % 16 == 0);

@@ -1,0 +1,84 @@
+// ColumnPool: which blocks have a column of their own in a pool of K and V that holds fewer than there are blocks. Pure
+// bookkeeping.
+//
+// A block is written in a column that is pinned to it. Once K and V lie in a store too, it may be given up: it becomes mobile, and
+// what its column holds is then known to the residency tables alone. Nothing is given up while unused columns are left: a context
+// that fits costs nothing. Then the blocks that were stored first go first, and `reserve` columns stay free of pins, so that a row
+// always finds room for what it reads.
+#pragma once
+
+#include "kv/cache_op.h"
+#include "store/block_store.h"
+
+#include <fovea/types.h>
+
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace fovea {
+
+// Where blocks lie outside the pool, by BlockId.
+struct BlockHomes {
+  std::vector<Located> located;  // [blocks]
+  std::vector<StoreKey> keys;    // [blocks] valid where located
+};
+
+class ColumnPool {
+ public:
+  static constexpr SlotId kMobile{-1};  // no column of its own
+
+  ColumnPool(int32_t blocks, int32_t columns, int32_t reserve);
+
+  // Every list of operations of a step begins with those that are due.
+  void begin_step(std::vector<CacheOp>* ops);
+  // Columns that take() would give, once so many private blocks were released.
+  int32_t available(int32_t released = 0) const;
+  // Pins a column to a block that has none; one is available.
+  SlotId take(BlockId block, std::vector<CacheOp>* ops);
+  // The same of a block that is mobile: it is private now, and in this step an operation that follows reads its content back.
+  SlotId take_back(BlockId block, std::vector<CacheOp>* ops);
+  // The block is free: its column is unused, its content gone.
+  void release(BlockId block);
+  // K and V of the block lie in a store. Its pin there is the pool's from now on.
+  void set_stored(BlockId block, const StoreKey& key, const Located& located);
+  // A new block whose K and V lie in a store and nowhere else. Its pin there is the pool's from now on.
+  void adopt(BlockId block, const StoreKey& key, const Located& located);
+  // What a block with a column will hold is not what was stored.
+  void set_private(BlockId block);
+
+  SlotId column_of(BlockId block) const { return column_[static_cast<size_t>(block.value)]; }
+  std::span<const SlotId> columns() const { return column_; }  // [blocks]
+  bool is_stored(BlockId block) const { return is_stored_[static_cast<size_t>(block.value)] != 0; }
+  bool is_private(BlockId block) const { return column_of(block) != kMobile && !is_stored(block); }
+  const BlockHomes& homes() const { return homes_; }
+  int32_t num_columns() const { return static_cast<int32_t>(block_in_.size()); }
+  int32_t num_pinned() const { return pinned_; }
+  int32_t num_mobile() const { return mobile_; }  // blocks
+  // Pins in the store that no one needs any more, each given back once.
+  std::vector<Located> take_unneeded() { return std::exchange(unneeded_, {}); }
+  // At the end: all pins. Nothing is read back any more.
+  std::vector<Located> leave_store();
+
+ private:
+  bool give_up_one();
+  void flush(std::vector<CacheOp>* ops);
+  void leave_store(BlockId block);
+
+  const int32_t reserve_;
+  std::vector<SlotId> column_;      // [blocks]
+  std::vector<BlockId> block_in_;   // [columns] that it is pinned to, or -1
+  std::vector<SlotId> unused_;      // stack: neither pinned nor owned by a mobile block
+  std::deque<BlockId> stored_;      // pinned and stored, first stored first; some are not any more
+  std::vector<uint8_t> is_stored_;  // [blocks] the store holds what the block does
+  std::vector<BlockId> leaving_;    // the store, with the next step: operations of this one may read them back
+  BlockHomes homes_;
+  std::vector<CacheOp> due_;
+  std::vector<Located> unneeded_;
+  int32_t pinned_ = 0, pinned_stored_ = 0, mobile_ = 0;
+  int32_t hand_ = 0;  // the next column to be taken from mobile blocks
+};
+
+}  // namespace fovea

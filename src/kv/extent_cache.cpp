@@ -1,0 +1,275 @@
+#include "kv/extent_cache.h"
+
+#include "base/check.h"
+#include "kv/kv_cache.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <utility>
+
+namespace fovea {
+namespace {
+
+constexpr int64_t kBounceBytes = int64_t{4} << 20;
+constexpr int kTriesMore = 2;    // of a read that failed, before the step is
+constexpr size_t kAlign = 4096;  // what stores read to without a copy
+
+std::byte* aligned(const Buffer& buffer) {
+  const auto at = reinterpret_cast<uintptr_t>(buffer.data());
+  return reinterpret_cast<std::byte*>((at + kAlign - 1) / kAlign * kAlign);
+}
+
+const char* name_of(IoResult result) {
+  constexpr const char* kNames[] = {"not read", "read", "gone from the store", "corrupt", "unreadable", "cancelled"};
+  return kNames[static_cast<size_t>(result)];
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ExtentCache>> ExtentCache::create(KvCache& kv, const ExtentCacheConfig& config) {
+  const KvCacheConfig& c = kv.config();
+  if (c.latent) return Status::unsupported("kv offload: the cache holds latents, not K and V of each head");
+  for (int32_t p = 2; p < kv.num_planes(); ++p) {
+    const PlaneSpec& spec = kv.plane(PlaneIdx{p}).spec();
+    if (spec.residency == Residency::pooled) return Status::unsupported("kv offload: plane " + spec.name + " is not resident");
+  }
+  std::unique_ptr<ExtentCache> cache(new ExtentCache(kv, config));
+  const std::unique_ptr<Device> host = make_cpu_device();
+  FOVEA_ASSIGN(cache->staging_, host->allocate(static_cast<size_t>(config.staging_bytes) + kAlign, "staging of KV"));
+  FOVEA_ASSIGN(cache->bounce_,
+               host->allocate(static_cast<size_t>(cache->bounce_extents_ * cache->extent_bytes_) + kAlign, "reads of KV"));
+  const int64_t table = int64_t{config.max_seqs} * cache->heads_ * config.max_blocks;
+  FOVEA_ASSIGN(cache->table_, host->allocate(static_cast<size_t>(table) * sizeof(int32_t), "page tables of a wave"));
+  return cache;
+}
+
+ExtentCache::ExtentCache(KvCache& kv, const ExtentCacheConfig& config)
+    : kv_(kv),
+      config_(config),
+      layers_(kv.config().num_layers),
+      heads_(kv.config().kv_heads),
+      columns_(kv.config().num_slots),
+      piece_bytes_(kv.plane(KvCache::kK).head_bytes()),
+      extent_bytes_(2 * piece_bytes_),
+      bounce_extents_(std::clamp<int64_t>(kBounceBytes / extent_bytes_, 1, int64_t{heads_} * columns_)),
+      tables_(layers_, heads_, kv.config().num_blocks, columns_),
+      identity_(static_cast<size_t>(config.max_blocks)),
+      misses_(size_t(heads_) * columns_),
+      num_misses_(static_cast<size_t>(heads_)),
+      scratch_(size_t(heads_) * columns_) {
+  for (size_t i = 0; i < identity_.size(); ++i) identity_[i] = static_cast<int32_t>(i);
+  reads_.reserve(static_cast<size_t>(std::max(bounce_extents_, config.staging_bytes / extent_bytes_)));
+}
+
+int64_t ExtentCache::bytes() const {
+  return tables_.bytes() + static_cast<int64_t>(staging_.bytes() + bounce_.bytes() + table_.bytes());
+}
+
+// ---- pieces of columns ----
+
+std::byte* ExtentCache::piece(PlaneIdx plane, LayerIdx layer, int32_t head, int32_t column) const {
+  return kv_.plane(plane).block(layer, BlockId{column}) + head * piece_bytes_;
+}
+
+void ExtentCache::copy_in(LayerIdx layer, int32_t head, int32_t column, const std::byte* extent) {
+  const auto bytes = static_cast<size_t>(piece_bytes_);
+  std::memcpy(piece(KvCache::kK, layer, head, column), extent, bytes);
+  std::memcpy(piece(KvCache::kV, layer, head, column), extent + bytes, bytes);
+}
+
+void ExtentCache::copy_out(LayerIdx layer, int32_t head, int32_t column, std::byte* extent) const {
+  const auto bytes = static_cast<size_t>(piece_bytes_);
+  std::memcpy(extent, piece(KvCache::kK, layer, head, column), bytes);
+  std::memcpy(extent + bytes, piece(KvCache::kV, layer, head, column), bytes);
+}
+
+// All bits set: NaN in every type of the cache.
+void ExtentCache::poison(LayerIdx layer, int32_t head, int32_t column) {
+  if (!config_.poison_evicted) return;
+  std::memset(piece(KvCache::kK, layer, head, column), 0xFF, static_cast<size_t>(piece_bytes_));
+  std::memset(piece(KvCache::kV, layer, head, column), 0xFF, static_cast<size_t>(piece_bytes_));
+}
+
+// ---- moves of a step ----
+
+void ExtentCache::take(BlockId block, SlotId column) {
+  tables_.pin(column.value, block);
+  for_each_head([&](LayerIdx layer, int32_t head) { poison(layer, head, column.value); });
+}
+
+void ExtentCache::forget(BlockId block) {
+  for_each_head([&](LayerIdx layer, int32_t head) {
+    if (const int32_t column = tables_.slot_of(layer, head, block); column >= 0) poison(layer, head, column);
+  });
+  tables_.forget(block);
+}
+
+Status ExtentCache::load(BlockId block, SlotId column) {
+  const int64_t extents = int64_t{layers_} * heads_;
+  for (int64_t first = 0; first < extents; first += bounce_extents_) {
+    const int64_t end = std::min(extents, first + bounce_extents_);
+    reads_.clear();
+    const auto place = [&](int64_t i) { return aligned(bounce_) + (i - first) * extent_bytes_; };
+    for (int64_t i = first; i < end; ++i) add_read(LayerIdx{int32_t(i / heads_)}, int32_t(i % heads_), block, place(i));
+    FOVEA_TRY(read_all());
+    for (int64_t i = first; i < end; ++i) copy_in(LayerIdx{int32_t(i / heads_)}, int32_t(i % heads_), column.value, place(i));
+  }
+  return {};
+}
+
+// ---- reading ----
+
+void ExtentCache::add_read(LayerIdx layer, int32_t head, BlockId block, std::byte* to) {
+  const auto b = static_cast<size_t>(block.value);
+  const auto unit = static_cast<uint32_t>(layer.value * heads_ + head);
+  reads_.push_back({.block = homes_->located[b], .key = homes_->keys[b], .part = 0, .unit = unit, .to = to});
+}
+
+// All of reads_; what fails is tried again. Errors: the first extent that could not be had.
+Status ExtentCache::read_all() {
+  if (reads_.empty()) return {};
+  FOVEA_CHECK(source_ != nullptr);
+  const double begun = clock_.now_s();
+  Status status;
+  const auto try_to = [&](std::span<ExtentRead> reads) {
+    ReadBatch batch{.reads = reads, .priority = 0};
+    status = source_->read_now(batch);
+  };
+  try_to(reads_);
+  for (ExtentRead& read : reads_) {
+    for (int i = 0; i < kTriesMore && status.ok() && read.result != IoResult::ok; ++i) {
+      read.result = IoResult::pending;
+      try_to({&read, 1});
+    }
+  }
+  counts_.seconds += clock_.now_s() - begun;
+  if (!status.ok()) return status.with_context("KV store");
+  for (const ExtentRead& read : reads_) {
+    if (read.result == IoResult::ok) {
+      counts_.bytes += extent_bytes_;
+    } else if (status.ok()) {
+      status = Status::busy("KV store: block " + read.key.hex().substr(0, 16) + ", layer " + std::to_string(read.unit / heads_) +
+                            ", head " + std::to_string(read.unit % heads_) + ": " + name_of(read.result));
+    }
+  }
+  return status;
+}
+
+// ---- rows that choose ----
+
+// As many rows as surely find columns: those that are not pinned serve the blocks of all rows' lists.
+void ExtentCache::fit(Wave* wave) {
+  const Selection& s = *wave->selection;
+  const int32_t lists = s.heads == HeadGroups::per_query_head ? s.groups / heads_ : 1;
+  int64_t most = 0;  // over KV heads, of what the rows so far read
+  int32_t row = wave->first;
+  for (; row < wave->end; ++row) {
+    int64_t longest = 0;
+    for (int32_t g = 0; g < s.groups && wave->row_len[row] > 0; g += lists) {
+      const int32_t* counts = s.counts + int64_t{row} * s.groups + g;
+      longest = std::max<int64_t>(longest, std::accumulate(counts, counts + lists, 0));
+    }
+    if (most + longest > tables_.num_mobile()) break;
+    most += longest;
+  }
+  wave->end = row;
+  const int64_t cells = int64_t{wave->end - wave->first} * s.groups, heads = s.heads == HeadGroups::all ? heads_ : 1;
+  const int32_t* counts = s.counts + int64_t{wave->first} * s.groups;
+  counts_.lookups += heads * std::accumulate(counts, counts + cells, int64_t{0});
+}
+
+Status ExtentCache::resolve(LayerIdx layer, Wave* wave, Ops& ops, Stream& stream, PageTableView* table) {
+  fit(wave);
+  if (wave->end == wave->first) {
+    return Status::internal("kv offload: one row reads more blocks than " + std::to_string(tables_.num_mobile()) + " free columns");
+  }
+  Selection rows = *wave->selection;
+  const int64_t lists = int64_t{wave->first} * rows.groups;
+  rows.units += lists * rows.capacity;
+  rows.counts += lists;
+  rows.rows = wave->end - wave->first;
+  const int64_t head_stride = config_.max_blocks, seq_stride = heads_ * head_stride;
+  ops.resolve({.tables = tables_.layer(layer),
+               .wave = tables_.next_wave(),
+               .selection = &rows,
+               .rows = rows.rows,
+               .block_size = kv_.config().block_size,
+               .window = wave->window,
+               .row_seq = wave->row_seq + wave->first,
+               .row_len = wave->row_len + wave->first,
+               .blocks = wave->blocks,
+               .slots = table_.as<int32_t>(),
+               .seq_stride = seq_stride,
+               .head_stride = head_stride,
+               .misses = misses_.data(),
+               .num_misses = num_misses_.data(),
+               .scratch = scratch_.data()},
+              stream);
+  *table = {table_.as<int32_t>(), seq_stride, head_stride};
+  return read_misses(layer);
+}
+
+// Of all heads together, as many at a time as there is room for. What cannot be had has no column any more.
+Status ExtentCache::read_misses(LayerIdx layer) {
+  Status status;
+  int32_t head = 0, next = 0;  // the next miss
+  for (;;) {
+    reads_.clear();
+    filled_.clear();
+    for (; head < heads_ && static_cast<int64_t>(reads_.size()) < bounce_extents_;) {
+      if (next == num_misses_[static_cast<size_t>(head)]) {
+        ++head, next = 0;
+        continue;
+      }
+      const BlockMiss& miss = misses_[static_cast<size_t>(int64_t{head} * columns_ + next++)];
+      poison(layer, head, miss.column);
+      filled_.push_back({head, miss});
+      add_read(layer, head, BlockId{miss.block}, aligned(bounce_) + static_cast<int64_t>(reads_.size()) * extent_bytes_);
+    }
+    if (reads_.empty()) return status;
+    if (status.ok()) status = read_all();
+    for (size_t i = 0; i < reads_.size(); ++i) {
+      const auto& [of, miss] = filled_[i];
+      if (reads_[i].result == IoResult::ok) {
+        copy_in(layer, of, miss.column, reads_[i].to);
+        ++counts_.misses;
+      } else {
+        tables_.lose(layer, of, BlockId{miss.block});
+      }
+    }
+  }
+}
+
+// ---- rows that read everything ----
+
+int32_t ExtentCache::heads_at_a_time(int64_t blocks) const {
+  return static_cast<int32_t>(std::min<int64_t>(heads_, config_.staging_bytes / (blocks * extent_bytes_)));
+}
+
+Status ExtentCache::stage(LayerIdx layer, int32_t first, int32_t count, std::span<const int32_t> blocks, KvView* view) {
+  const int64_t strip = static_cast<int64_t>(blocks.size()) * extent_bytes_;
+  FOVEA_CHECK(count > 0 && count * strip <= config_.staging_bytes);
+  std::byte* to = aligned(staging_);
+  const int64_t element = static_cast<int64_t>(dtype_bytes(kv_.config().dtype));
+  *view = kv_.kv_view(layer);
+  view->k = to;
+  view->v = to + piece_bytes_;
+  view->kv_heads = count;
+  view->block_stride = extent_bytes_ / element;
+  view->head_stride = strip / element;
+  view->table = {identity_.data(), 0, 0};
+  reads_.clear();
+  for (int32_t head = first; head < first + count; ++head) {
+    for (int32_t block : blocks) {
+      const int32_t column = tables_.slot_of(layer, head, BlockId{block});
+      column >= 0 ? copy_out(layer, head, column, to) : add_read(layer, head, BlockId{block}, to);
+      to += extent_bytes_;
+    }
+  }
+  counts_.staged += static_cast<int64_t>(reads_.size());
+  return read_all();
+}
+
+}  // namespace fovea

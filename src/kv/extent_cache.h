@@ -1,0 +1,124 @@
+// ExtentCache: what the pool holds of contexts that are larger than it. It keeps the residency tables of all layers, reads what
+// attention misses from a store into the pool's columns, and lays whole contexts out, a few KV heads at a time, for prefill.
+//
+// Host memory; the stepping thread alone. An extent is K, then V, of one (block, layer, KV head), as the store has it: part 0, unit
+// layer * heads + head.
+#pragma once
+
+#include "base/clock.h"
+#include "device/device.h"
+#include "kernels/ops/ops.h"
+#include "kv/column_pool.h"
+#include "kv/residency_tables.h"
+#include "store/block_store.h"
+
+#include <fovea/status.h>
+#include <fovea/types.h>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace fovea {
+
+class KvCache;
+
+struct ExtentCacheConfig {
+  int64_t staging_bytes = 0;    // for strips: all extents of a context, of one layer and KV head
+  int32_t max_seqs = 1;         // of a step
+  int64_t max_blocks = 1;       // of a sequence
+  bool poison_evicted = false;  // tests: what is evicted becomes NaN
+};
+
+// What was looked up and read since it was last asked for.
+struct ExtentCounts {
+  int64_t lookups = 0;  // (row, KV head, block) that waves named
+  int64_t misses = 0;   // extents read because attention wanted them
+  int64_t staged = 0;   // extents read for prefill
+  int64_t bytes = 0;    // of both
+  double seconds = 0;   // spent waiting for them
+};
+
+class ExtentCache {
+ public:
+  // `kv` outlives it. Errors: invalid_argument (a plane that cannot be offloaded), resource_exhausted.
+  static Result<std::unique_ptr<ExtentCache>> create(KvCache& kv, const ExtentCacheConfig& config);
+  // Where reads go, and where blocks lie there; both outlive it. Without them nothing is ever mobile.
+  void set_source(ExtentSource* source, const BlockHomes* homes) { source_ = source, homes_ = homes; }
+
+  // ---- moves of a step, in order ----
+  void take(BlockId block, SlotId column);
+  void unpin(SlotId column) { tables_.unpin(column.value); }
+  void forget(BlockId block);
+  // K and V of all layers and heads, from the store into a pinned column.
+  Status load(BlockId block, SlotId column);
+
+  // ---- rows that choose: one wave ----
+  // Rows [first, end) of a group whose wave this is to be; `end` may come back lower, for the rest are further waves.
+  struct Wave {
+    const Selection* selection = nullptr;  // list; row r of the group is row r of it
+    int32_t first = 0, end = 0;
+    const int32_t* row_seq = nullptr;  // of the group's rows
+    const int32_t* row_len = nullptr;
+    PageTableView blocks;  // BlockIds
+    int32_t window = 0;
+  };
+  // Gives every block that the wave reads a column, and reads what is absent. The table is valid until the next call.
+  // Errors: busy where an extent could not be read, though another try may; internal.
+  Status resolve(LayerIdx layer, Wave* wave, Ops& ops, Stream& stream, PageTableView* table);
+
+  // ---- rows that read everything: strips ----
+  // KV heads that are laid out at a time for a context of so many blocks; 0: not even one fits.
+  int32_t heads_at_a_time(int64_t blocks) const;
+  // Lays out heads [first, first + count) of a layer; `blocks`: BlockIds of the context, in order. The view holds until the next
+  // call. Errors: as resolve().
+  Status stage(LayerIdx layer, int32_t first, int32_t count, std::span<const int32_t> blocks, KvView* view);
+
+  ExtentCounts take_counts() { return std::exchange(counts_, {}); }
+  int64_t extent_bytes() const { return extent_bytes_; }
+  int64_t bytes() const;  // tables, staging and scratch
+  ResidencyTables& tables() { return tables_; }
+
+ private:
+  ExtentCache(KvCache& kv, const ExtentCacheConfig& config);
+  std::byte* piece(PlaneIdx plane, LayerIdx layer, int32_t head, int32_t column) const;
+  void copy_in(LayerIdx layer, int32_t head, int32_t column, const std::byte* extent);
+  void copy_out(LayerIdx layer, int32_t head, int32_t column, std::byte* extent) const;
+  void poison(LayerIdx layer, int32_t head, int32_t column);
+  void add_read(LayerIdx layer, int32_t head, BlockId block, std::byte* to);
+  Status read_all();
+  Status read_misses(LayerIdx layer);
+  void fit(Wave* wave);
+  template <typename Visit>
+  void for_each_head(Visit&& visit) {
+    for (int32_t layer = 0; layer < layers_; ++layer) {
+      for (int32_t head = 0; head < heads_; ++head) visit(LayerIdx{layer}, head);
+    }
+  }
+
+  KvCache& kv_;
+  const ExtentCacheConfig config_;
+  const Clock clock_;
+  const int32_t layers_, heads_, columns_;
+  const int64_t piece_bytes_, extent_bytes_, bounce_extents_;
+  ResidencyTables tables_;
+  ExtentSource* source_ = nullptr;
+  const BlockHomes* homes_ = nullptr;
+  std::vector<int32_t> identity_;  // [max_blocks]
+  std::vector<BlockMiss> misses_;  // [heads, columns]
+  std::vector<int32_t> num_misses_;
+  std::vector<uint64_t> scratch_;  // [heads, columns]
+  std::vector<ExtentRead> reads_;
+  struct Filled {
+    int32_t head;
+    BlockMiss miss;
+  };
+  std::vector<Filled> filled_;  // beside reads_
+  Buffer bounce_, staging_;
+  Buffer table_;  // int32 [max_seqs, heads, max_blocks]
+  ExtentCounts counts_;
+};
+
+}  // namespace fovea

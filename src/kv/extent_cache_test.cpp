@@ -1,0 +1,262 @@
+#include "kv/extent_cache.h"
+
+#include "kernels/ref/ref_ops.h"
+#include "kv/kv_cache.h"
+#include "store/memory_store.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <random>
+
+namespace fovea {
+namespace {
+
+constexpr int32_t kLayers = 2, kHeads = 2, kBlocks = 20, kColumns = 9, kBlockSize = 8, kDim = 16;
+
+// What an extent of a block holds, all bytes alike.
+std::byte mark(int32_t block, uint32_t unit, bool v) {
+  return std::byte(1 + (block * 8 + static_cast<int32_t>(unit) * 2 + v) % 250);
+}
+StoreKey key_of(int32_t block) {
+  StoreKey key;
+  key.bytes[0] = static_cast<uint8_t>(block + 1);
+  return key;
+}
+
+struct Marks final : BlockBytes {
+  explicit Marks(int64_t piece) : piece(static_cast<size_t>(piece)) {}
+  void copy(uint32_t block, uint16_t, uint32_t unit, std::byte* to) const override {
+    std::memset(to, int(mark(int32_t(block), unit, false)), piece);
+    std::memset(to + piece, int(mark(int32_t(block), unit, true)), piece);
+  }
+  size_t piece;
+};
+
+// Fails reads, as often as it was told to.
+struct Faulty final : ExtentSource {
+  explicit Faulty(BlockStore& store) : inner(store) {}
+  Status read_now(ReadBatch& batch) override {
+    FOVEA_TRY(inner.read_now(batch));
+    for (ExtentRead& read : batch.reads) {
+      if (faults > 0 && --faults >= 0) read.result = IoResult::io_error, std::memset(read.to, 0x55, 64);
+    }
+    return {};
+  }
+  Status begin(ReadBatch& batch) override { return inner.begin(batch); }
+  Status finish(ReadBatch& batch) override { return inner.finish(batch); }
+  ChannelSource inner;
+  int faults = 0;
+};
+
+class ExtentCacheTest : public testing::Test {
+ protected:
+  ExtentCacheTest() : store_(int64_t{64} << 20), ops_(make_ref_ops()) {
+    KvCacheConfig c;
+    c.num_layers = kLayers, c.num_blocks = kBlocks, c.num_slots = kColumns;
+    c.block_size = kBlockSize, c.kv_heads = kHeads, c.head_dim = kDim;
+    kv_ = std::move(KvCache::create(c)).value();
+    piece_ = kv_->plane(KvCache::kK).head_bytes();
+    cache_ =
+        std::move(ExtentCache::create(
+                      *kv_, {.staging_bytes = 3 * 2 * piece_ * 6, .max_seqs = 2, .max_blocks = kBlocks, .poison_evicted = true}))
+            .value();
+    EXPECT_TRUE(store_.open_layout({kBlockSize, {{"kv", kLayers * kHeads, static_cast<uint32_t>(2 * piece_), false}}}).ok());
+    homes_.located.resize(kBlocks), homes_.keys.resize(kBlocks);
+    Marks marks(piece_);
+    PutRun run{.last_tokens = kBlockSize, .bytes = &marks};
+    for (int32_t b = 0; b < kBlocks; ++b) run.keys.push_back(key_of(b));
+    homes_.keys = run.keys;
+    run.done = [&](Status s, std::span<const Located> located) {
+      EXPECT_TRUE(s.ok());
+      std::copy(located.begin(), located.end(), homes_.located.begin());
+    };
+    EXPECT_TRUE(store_.put(std::move(run)).ok());
+    source_ = std::make_unique<Faulty>(store_);
+    cache_->set_source(source_.get(), &homes_);
+  }
+
+  // One row a list, of one sequence whose logical block b is block b.
+  Status read(int32_t layer, const std::vector<std::vector<std::vector<int32_t>>>& rows) {
+    for (size_t first = 0; first < rows.size();) {
+      std::vector<int32_t> units, counts, row_seq(rows.size(), 0), row_len(rows.size(), kBlocks * kBlockSize);
+      for (const auto& row : rows) {
+        for (const auto& list : row) {
+          counts.push_back(static_cast<int32_t>(list.size()));
+          for (size_t i = 0; i < 4; ++i) units.push_back(i < list.size() ? list[i] : -1);
+        }
+      }
+      Selection s{.kind = Selection::Kind::list, .heads = HeadGroups::per_kv_head, .tokens_per_unit = kBlockSize};
+      s.rows = static_cast<int32_t>(rows.size()), s.groups = kHeads, s.capacity = 4;
+      s.units = units.data(), s.counts = counts.data();
+      std::vector<int32_t> blocks(kBlocks);
+      for (int32_t b = 0; b < kBlocks; ++b) blocks[b] = b;
+      ExtentCache::Wave wave{.selection = &s,
+                             .first = static_cast<int32_t>(first),
+                             .end = s.rows,
+                             .row_seq = row_seq.data(),
+                             .row_len = row_len.data(),
+                             .blocks = {blocks.data(), kBlocks, 0}};
+      PageTableView table;
+      FOVEA_TRY(cache_->resolve(LayerIdx{layer}, &wave, *ops_, stream_, &table));
+      EXPECT_GT(wave.end, static_cast<int32_t>(first));
+      for (; first < static_cast<size_t>(wave.end); ++first) {
+        for (int32_t h = 0; h < kHeads; ++h) {
+          for (int32_t unit : rows[first][h]) expect_content(layer, h, table.slots[h * table.head_stride + unit], unit);
+        }
+      }
+    }
+    return {};
+  }
+  void expect_content(int32_t layer, int32_t head, int32_t column, int32_t block) {
+    ASSERT_GE(column, 0);
+    const auto unit = static_cast<uint32_t>(layer * kHeads + head);
+    const std::byte* k = kv_->plane(KvCache::kK).block(LayerIdx{layer}, BlockId{column}) + head * piece_;
+    const std::byte* v = kv_->plane(KvCache::kV).block(LayerIdx{layer}, BlockId{column}) + head * piece_;
+    for (int64_t i = 0; i < piece_; ++i) {
+      ASSERT_EQ(k[i], mark(block, unit, false)) << "block " << block;
+      ASSERT_EQ(v[i], mark(block, unit, true)) << "block " << block;
+    }
+  }
+  // A block is computed into a column, as a step would.
+  void compute(int32_t block, int32_t column) {
+    cache_->take(BlockId{block}, SlotId{column});
+    for (int32_t l = 0; l < kLayers; ++l) {
+      for (int32_t h = 0; h < kHeads; ++h) {
+        const auto unit = static_cast<uint32_t>(l * kHeads + h);
+        for (bool v : {false, true}) {
+          const Plane& plane = kv_->plane(v ? KvCache::kV : KvCache::kK);
+          std::memset(plane.block(LayerIdx{l}, BlockId{column}) + h * piece_, int(mark(block, unit, v)), size_t(piece_));
+        }
+      }
+    }
+  }
+
+  MemoryStore store_;
+  BlockHomes homes_;
+  std::unique_ptr<KvCache> kv_;
+  std::unique_ptr<ExtentCache> cache_;
+  std::unique_ptr<Faulty> source_;
+  std::unique_ptr<Ops> ops_;
+  CpuStream stream_;
+  int64_t piece_ = 0;
+};
+
+TEST_F(ExtentCacheTest, RandomWavesAndPinsAlwaysReadWhatTheBlocksHold) {
+  std::mt19937 rng(1);
+  std::map<int32_t, int32_t> pinned;  // column -> block
+  const auto draw = [&](int32_t n) { return static_cast<int32_t>(rng() % static_cast<uint32_t>(n)); };
+  for (int step = 0; step < 400; ++step) {
+    const int32_t column = draw(kColumns), block = draw(kBlocks);
+    const bool taken = std::any_of(pinned.begin(), pinned.end(), [&](const auto& p) { return p.second == block; });
+    if (pinned.count(column)) {
+      if (draw(2))
+        cache_->unpin(SlotId{column});
+      else
+        cache_->forget(BlockId{pinned[column]});
+      pinned.erase(column);
+    } else if (pinned.size() < 5 && !taken) {
+      compute(block, column);
+      pinned[column] = block;
+    }
+    std::vector<std::vector<std::vector<int32_t>>> rows(1 + draw(3));
+    for (auto& row : rows) {
+      for (int32_t h = 0; h < kHeads; ++h) {
+        std::vector<int32_t> list;
+        for (int32_t b = 0; b < kBlocks && list.size() < 4; ++b)
+          if (draw(5) == 0) list.push_back(b);
+        row.push_back(list);
+      }
+    }
+    ASSERT_TRUE(read(draw(kLayers), rows).ok());
+    ASSERT_EQ(cache_->tables().check_consistency().message(), "");
+    ASSERT_EQ(cache_->tables().num_mobile(), kColumns - static_cast<int32_t>(pinned.size()));
+    for (const auto& [c, b] : pinned) {
+      for (int32_t l = 0; l < kLayers; ++l)
+        for (int32_t h = 0; h < kHeads; ++h) expect_content(l, h, c, b);
+    }
+    if (HasFatalFailure()) FAIL() << "step " << step;
+  }
+  EXPECT_GT(cache_->take_counts().misses, 100);
+}
+
+TEST_F(ExtentCacheTest, WhatWasReadStaysUntilItIsEvicted) {
+  ASSERT_TRUE(read(0, {{{0, 1, 2}, {0, 1}}}).ok());
+  EXPECT_EQ(cache_->take_counts().misses, 5);
+  ASSERT_TRUE(read(0, {{{0, 1, 2}, {0, 1}}, {{1, 3}, {}}}).ok());
+  EXPECT_EQ(cache_->take_counts().misses, 1);
+  ASSERT_TRUE(read(1, {{{0, 1, 2}, {0, 1}}}).ok()) << "another layer has its own";
+  EXPECT_EQ(cache_->take_counts().misses, 5);
+}
+
+TEST_F(ExtentCacheTest, LongGroupsGoInWavesThatFit) {
+  for (int32_t c = 0; c < 4; ++c) compute(c, c);  // five columns are left
+  std::vector<std::vector<std::vector<int32_t>>> rows;
+  for (int32_t r = 0; r < 6; ++r) rows.push_back({{r, r + 4, r + 8, r + 12}, {0, 1, 2, 3}});
+  EXPECT_TRUE(read(1, rows).ok());
+}
+
+TEST_F(ExtentCacheTest, AReadThatFailsIsTriedAgainThenLeavesNothingBehind) {
+  source_->faults = 1;
+  EXPECT_TRUE(read(0, {{{0, 1}, {2}}}).ok());
+  source_->faults = 1000;
+  const Status s = read(0, {{{4, 5}, {6}}});
+  EXPECT_EQ(s.code(), StatusCode::busy);
+  EXPECT_NE(s.message().find("KV store: block"), std::string::npos) << s.message();
+  EXPECT_EQ(cache_->tables().check_consistency().message(), "");
+  for (int32_t b : {4, 5}) EXPECT_EQ(cache_->tables().slot_of(LayerIdx{0}, 0, BlockId{b}), -1);
+  source_->faults = 0;
+  EXPECT_TRUE(read(0, {{{4, 5}, {6}}}).ok());
+}
+
+TEST_F(ExtentCacheTest, StripsHoldTheWholeContextWhereverItLies) {
+  compute(7, 2);
+  ASSERT_TRUE(read(1, {{{0, 3}, {5}}}).ok());
+  (void)cache_->take_counts();
+  std::vector<int32_t> context = {7, 3, 0, 11, 5, 9};
+  EXPECT_EQ(cache_->heads_at_a_time(6), 2) << "three would fit, there are two";
+  EXPECT_EQ(cache_->heads_at_a_time(18), 1);
+  EXPECT_EQ(cache_->heads_at_a_time(19), 0);
+  KvView view;
+  ASSERT_TRUE(cache_->stage(LayerIdx{1}, 0, 2, context, &view).ok());
+  EXPECT_EQ(cache_->take_counts().staged, 2 * 6 - 2 - 3);
+  EXPECT_EQ(view.kv_heads, 2);
+  for (int32_t h = 0; h < 2; ++h) {
+    for (size_t i = 0; i < context.size(); ++i) {
+      const int64_t at = h * view.head_stride + view.table.slots[i] * view.block_stride;
+      const auto bytes = at * static_cast<int64_t>(dtype_bytes(view.dtype));
+      EXPECT_EQ(static_cast<std::byte*>(view.k)[bytes], mark(context[i], static_cast<uint32_t>(kHeads + h), false));
+      EXPECT_EQ(static_cast<std::byte*>(view.v)[bytes + piece_ - 1], mark(context[i], static_cast<uint32_t>(kHeads + h), true));
+    }
+  }
+}
+
+TEST_F(ExtentCacheTest, ABlockComesBackWholeIntoAPinnedColumn) {
+  cache_->take(BlockId{13}, SlotId{4});
+  ASSERT_TRUE(cache_->load(BlockId{13}, SlotId{4}).ok());
+  for (int32_t l = 0; l < kLayers; ++l)
+    for (int32_t h = 0; h < kHeads; ++h) expect_content(l, h, 4, 13);
+}
+
+TEST(ResidencyTables, WavesGoOnWhereTheirNumbersEnd) {
+  ResidencyTables t(1, 1, 4, 3);
+  for (int32_t b = 0; b < 3; ++b) {
+    t.pin(b, BlockId{b});
+    (void)t.next_wave();
+    t.unpin(b);
+  }
+  t.set_wave((uint32_t{1} << 31) - 2);
+  t.pin(2, BlockId{3});  // block 2 goes
+  t.unpin(2);            // stamped with the last wave
+  const uint32_t wave = t.next_wave();
+  EXPECT_LT(wave, uint32_t{1} << 31);
+  const ResidencyView v = t.layer(LayerIdx{0});
+  EXPECT_LT(v.stamp[0], v.stamp[2]);
+  EXPECT_LT(v.stamp[2], wave);
+  EXPECT_EQ(t.check_consistency().message(), "");
+}
+
+}  // namespace
+}  // namespace fovea

@@ -1,0 +1,56 @@
+// Which column of the pool holds which block, for each (layer, KV head) separately: kernels/ops/residency.h has the words and the
+// rule of eviction. Pure bookkeeping in host memory, one writer.
+#pragma once
+
+#include "kernels/ops/residency.h"
+
+#include <fovea/status.h>
+#include <fovea/types.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace fovea {
+
+class ResidencyTables {
+ public:
+  // Of one (layer, head), what an ExtentCache keeps beside the tables included.
+  static constexpr int64_t kBytesPerBlock = sizeof(int32_t);
+  static constexpr int64_t kBytesPerColumn = sizeof(int32_t) + sizeof(uint32_t);
+
+  ResidencyTables(int32_t layers, int32_t heads, int32_t blocks, int32_t columns);
+
+  // The column is the block's in every (layer, head), and stays: whoever owned it there has none any more.
+  void pin(int32_t column, BlockId block);
+  // Its owners stay, as if the last wave had read them.
+  void unpin(int32_t column);
+  // The BlockId has no content any more: whatever it owns is unused, and the first to be evicted.
+  void forget(BlockId block);
+  // What was to be read into the block's column is not there.
+  void lose(LayerIdx layer, int32_t head, BlockId block);
+
+  // The number of the next wave. Where it would reach 2^31 all stamps are lowered first; what is older than that is equally old.
+  uint32_t next_wave();
+  ResidencyView layer(LayerIdx layer);
+  int32_t slot_of(LayerIdx layer, int32_t head, BlockId block) const { return slot_of_[row(layer, head, blocks_) + block.value]; }
+  int32_t num_mobile() const { return columns_ - pinned_; }  // columns that are not pinned
+  int64_t bytes() const;
+
+  // For tests: slots and owners agree both ways, pins are the same everywhere. Else internal with what is wrong.
+  Status check_consistency() const;
+  void set_wave(uint32_t wave) { wave_ = wave; }  // for tests
+
+ private:
+  size_t row(LayerIdx layer, int32_t head, int32_t width) const {
+    return (static_cast<size_t>(layer.value) * heads_ + static_cast<size_t>(head)) * static_cast<size_t>(width);
+  }
+
+  const int32_t layers_, heads_, blocks_, columns_;
+  int32_t pinned_ = 0;
+  uint32_t wave_ = 0;             // the last one
+  std::vector<int32_t> slot_of_;  // [layers, heads, blocks]
+  std::vector<int32_t> owner_;    // [layers, heads, columns]
+  std::vector<uint32_t> stamp_;   // [layers, heads, columns]
+};
+
+}  // namespace fovea

@@ -1,0 +1,112 @@
+#include "runner/cache_plan.h"
+
+#include "kv/residency_tables.h"
+
+#include <algorithm>
+
+namespace fovea {
+namespace {
+
+// A tail that is written, one that is copied on write, and a block of the chunk.
+constexpr int64_t kColumnsBesideRow = 3;
+
+std::string text(int64_t v) { return std::to_string(v); }
+
+// Bytes of one block: of its column, and of what is resident of it.
+struct BlockBytes {
+  int64_t column = 0, resident = 0;
+};
+
+BlockBytes block_bytes(const KvCacheConfig& c) {
+  KvCacheConfig pooled = c;
+  pooled.extra_planes.clear();
+  const int64_t column = column_bytes(pooled);
+  return {column, column_bytes(c) - column};
+}
+
+Result<CachePlan> plan_whole(const CachePlanInputs& in) {
+  const int64_t column = column_bytes(in.cache), bs = in.cache.block_size;
+  const int64_t wanted = (in.max_model_len + bs - 1) / bs * in.max_num_seqs;
+  const int64_t blocks = std::min(wanted, in.bytes / column);
+  if (blocks < 1)
+    return Status::resource_exhausted("--kv-cache-memory " + text(in.bytes) + ": one block of " + text(bs) + " tokens needs " +
+                                      text(column) + " bytes");
+  return CachePlan{.num_blocks = static_cast<int32_t>(std::min<int64_t>(blocks, INT32_MAX / 2)),
+                   .max_num_seqs = in.max_num_seqs,
+                   .max_num_batched_tokens = in.max_num_batched_tokens,
+                   .column_bytes = column};
+}
+
+// One head after the other where the pool is small; else as many as a quarter of it holds twice over.
+int64_t staging_bytes(int64_t strip, int64_t pool, int32_t heads) {
+  return strip * std::clamp<int64_t>(pool / 4 / (2 * strip), 1, heads);
+}
+
+Result<CachePlan> plan_columns(const CachePlanInputs& in) {
+  const KvCacheConfig& c = in.cache;
+  const BlockBytes bytes = block_bytes(c);
+  const int64_t bs = c.block_size, heads = int64_t{c.num_layers} * c.kv_heads;
+  const int64_t context = std::min(in.max_model_len, in.kv_tokens ? in.kv_tokens : in.max_model_len);
+  const int64_t blocks = ((in.kv_tokens ? in.kv_tokens : in.max_model_len) + bs - 1) / bs;
+  CachePlan plan;
+  plan.own_columns = true;
+  plan.column_bytes = bytes.column;
+  plan.num_blocks = static_cast<int32_t>(std::min<int64_t>(blocks, INT32_MAX / 2));
+  const int64_t pool = in.bytes - blocks * (bytes.resident + heads * ResidencyTables::kBytesPerBlock);
+  const int64_t strip = (context + bs - 1) / bs * (bytes.column / heads);
+  const std::string where = "--kv-cache-memory " + text(in.bytes) + ", of which " + text(std::max<int64_t>(pool, 0)) +
+                            " bytes are left beside what is resident of " + text(blocks) + " blocks: ";
+  if (strip > pool / 4 * 3)
+    return Status::resource_exhausted(
+        where + "prefill lays out a KV head of " + text(context) + " tokens, " + text(strip) +
+        " bytes, in at most three quarters of it (a smaller --max-model-len or --kv-tokens needs less)");
+  plan.staging_bytes = staging_bytes(strip, pool, c.kv_heads);
+  const int64_t columns = std::min(blocks, (pool - plan.staging_bytes) / (bytes.column + heads * ResidencyTables::kBytesPerColumn));
+  const int64_t least = in.row_blocks + kColumnsBesideRow;
+  if (columns < least)
+    return Status::resource_exhausted(where + "beside " + text(plan.staging_bytes) + " bytes of staging they hold " +
+                                      text(columns) + " blocks of K and V; a row reads up to " + text(in.row_blocks) + ", so " +
+                                      text(least) + " are needed (a method's budget_tokens bounds what a row reads)");
+  plan.num_columns = static_cast<int32_t>(std::min<int64_t>(columns, INT32_MAX / 2));
+  const int64_t growing = std::min({in.growing_row_blocks, columns / 2, columns - kColumnsBesideRow});
+  plan.reserve_columns = static_cast<int32_t>(std::max(in.row_blocks, growing));
+  const int64_t free = plan.num_columns - plan.reserve_columns;
+  plan.max_num_seqs = static_cast<int32_t>(std::clamp<int64_t>(free / 4, 1, in.max_num_seqs));
+  const int64_t chunk = std::max<int64_t>(1, (free - plan.max_num_seqs) / 2) * bs;
+  plan.max_num_batched_tokens = static_cast<int32_t>(std::min<int64_t>(chunk, in.max_num_batched_tokens));
+  plan.max_num_seqs = std::min(plan.max_num_seqs, plan.max_num_batched_tokens);
+  return plan;
+}
+
+Result<CachePlan> plan_if_possible(const CachePlanInputs& in) {
+  std::string note = in.unfit;
+  if (note.empty()) {
+    Result<CachePlan> plan = plan_columns(in);
+    if (plan.ok()) return plan;
+    note = plan.status().message();
+  }
+  FOVEA_ASSIGN(CachePlan plan, plan_whole(in));
+  plan.note = "--kv-offload auto is off: " + note;
+  return plan;
+}
+
+}  // namespace
+
+Result<CachePlan> plan_cache(const CachePlanInputs& in) {
+  const int64_t bs = in.cache.block_size, context = (in.max_model_len + bs - 1) / bs;
+  const bool fits = in.bytes / column_bytes(in.cache) >= context;
+  switch (in.offload) {
+    case OffloadChoice::off:
+      return plan_whole(in);
+    case OffloadChoice::automatic:
+      return fits || !in.tier ? plan_whole(in) : plan_if_possible(in);
+    case OffloadChoice::on:
+      break;
+  }
+  if (!in.tier)
+    return Status::invalid_argument("--kv-offload on: nothing lies below the pool: give --kv-store or --kv-host-memory");
+  if (!in.unfit.empty()) return Status::unsupported("--kv-offload on: " + in.unfit);
+  return plan_columns(in);
+}
+
+}  // namespace fovea

@@ -1,0 +1,49 @@
+// CachePlan: how the memory of a KV cache is divided. Pure.
+//
+// Every block has its column where the pool holds the longest context, or where nothing lies below it. Else the pool is columns of
+// K and V and a staging area for prefill; beside it lie, for every block, the planes that are resident (codes) and the residency
+// tables. The chunk and the sequences of a step are lowered before a pool is refused.
+#pragma once
+
+#include "kv/kv_cache.h"
+
+#include <fovea/options.h>
+#include <fovea/status.h>
+
+#include <cstdint>
+#include <string>
+
+namespace fovea {
+
+struct CachePlanInputs {
+  KvCacheConfig cache;        // all but num_blocks and num_slots
+  int64_t bytes = 0;          // for everything: planes, staging, tables
+  int64_t max_model_len = 0;  // tokens
+  int64_t kv_tokens = 0;      // most tokens of contexts that are larger than the pool; 0: max_model_len
+  int32_t max_num_seqs = 1;   // of a step
+  int32_t max_num_batched_tokens = 1;
+  int64_t row_blocks = 0;          // most blocks that a row of a method with a fixed budget reads; 0: there is none
+  int64_t growing_row_blocks = 0;  // likewise where the budget grows with the context; requests may ask for less
+  bool tier = false;               // a store lies below the pool
+  OffloadChoice offload = OffloadChoice::automatic;
+  std::string unfit;  // what keeps this engine from a pool that is smaller than its contexts; empty: nothing
+};
+
+struct CachePlan {
+  int32_t num_blocks = 0;
+  bool own_columns = false;  // a block's column is not its number; the fields below hold
+  int32_t num_columns = 0;
+  int32_t reserve_columns = 0;  // free of pins: what a row chooses
+  int64_t staging_bytes = 0;
+  int32_t max_num_seqs = 1;
+  int32_t max_num_batched_tokens = 1;
+  int64_t pool_bytes() const { return column_bytes * num_columns + staging_bytes; }
+  int64_t column_bytes = 0;
+  std::string note;  // why contexts that do not fit are refused though something lies below the pool
+};
+
+// Errors: invalid_argument (offload is on without a tier), unsupported (it does not fit the engine), resource_exhausted with the
+// numbers. Automatic offload has none of them: it notes why it is off.
+Result<CachePlan> plan_cache(const CachePlanInputs& in);
+
+}  // namespace fovea

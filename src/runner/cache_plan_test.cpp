@@ -1,0 +1,90 @@
+#include "runner/cache_plan.h"
+
+#include <gtest/gtest.h>
+
+namespace fovea {
+namespace {
+
+// As tiny-gqa: 12 extents of 4 KiB a block, codes of 3 KiB.
+CachePlanInputs inputs(int64_t bytes) {
+  CachePlanInputs in;
+  in.cache.num_layers = 6;
+  in.cache.kv_heads = 2;
+  in.cache.head_dim = 64;
+  in.cache.extra_planes = {{"codes", 2, 256, Residency::resident}};
+  in.bytes = bytes;
+  in.max_model_len = 8192;
+  in.max_num_seqs = 64;
+  in.max_num_batched_tokens = 512;
+  in.row_blocks = 8;
+  in.tier = true;
+  return in;
+}
+
+constexpr int64_t kColumn = 12 * 4096, kResident = 512 * (6 * 2 * 256 + 12 * 4), kStrip = 512 * 4096;
+constexpr int64_t kColumnTables = 12 * 8;
+
+TEST(CachePlan, AutomaticDividesOnlyWhereAContextDoesNotFitAndSomethingLiesBelow) {
+  EXPECT_FALSE(plan_cache(inputs(int64_t{64} << 20))->own_columns);
+  const CachePlan small = *plan_cache(inputs(kResident + 128 * kColumn));
+  EXPECT_TRUE(small.own_columns);
+  EXPECT_EQ(small.num_blocks, 512);
+  CachePlanInputs in = inputs(kResident + 128 * kColumn);
+  in.tier = false;
+  EXPECT_FALSE(plan_cache(in)->own_columns);
+  in.tier = true;
+  in.unfit = "a method";
+  EXPECT_FALSE(plan_cache(in)->own_columns);
+  EXPECT_EQ(plan_cache(in)->note, "--kv-offload auto is off: a method");
+  EXPECT_NE(plan_cache(inputs(kResident + 20 * kColumn))->note.find("three quarters"), std::string::npos);
+  in.offload = OffloadChoice::on;
+  EXPECT_NE(plan_cache(in).status().message().find("a method"), std::string::npos);
+  in.unfit = "", in.tier = false;
+  EXPECT_NE(plan_cache(in).status().message().find("--kv-host-memory"), std::string::npos);
+  in.offload = OffloadChoice::off, in.tier = true;
+  EXPECT_FALSE(plan_cache(in)->own_columns);
+}
+
+TEST(CachePlan, TheSmallestPoolIsOneSequenceAndAChunkOfOneBlock) {
+  // Staging is at most three quarters of the pool: here it alone asks for more than the columns do.
+  CachePlanInputs in = inputs(0);
+  in.row_blocks = 20;
+  const int64_t least = kResident + kStrip + 23 * (kColumn + kColumnTables);
+  in.bytes = least;
+  const CachePlan plan = *plan_cache(in);
+  EXPECT_EQ(plan.num_columns, 23);
+  EXPECT_EQ(plan.reserve_columns, 20);
+  EXPECT_EQ(plan.staging_bytes, kStrip);
+  EXPECT_EQ(plan.max_num_seqs, 1);
+  EXPECT_EQ(plan.max_num_batched_tokens, 16);
+  in.bytes = least - 1;
+  in.offload = OffloadChoice::on;
+  const Status why = plan_cache(in).status();
+  EXPECT_EQ(why.code(), StatusCode::resource_exhausted);
+  EXPECT_NE(why.message().find("23 are needed"), std::string::npos) << why.message();
+  in.bytes = kResident + kStrip * 4 / 3 - 4;
+  EXPECT_NE(plan_cache(in).status().message().find("three quarters"), std::string::npos);
+}
+
+TEST(CachePlan, WhatAStepTakesGrowsWithThePool) {
+  CachePlanInputs in = inputs(kResident + kStrip + 24 * (kColumn + kColumnTables));
+  const CachePlan small = *plan_cache(in);
+  EXPECT_EQ(small.num_columns, 24);
+  EXPECT_EQ(small.max_num_seqs, 4);
+  EXPECT_EQ(small.max_num_batched_tokens, 96);
+  EXPECT_LE(2 * small.max_num_batched_tokens / 16 + small.reserve_columns + small.max_num_seqs, small.num_columns);
+  in.bytes = kResident + 800 * kColumn;
+  in.offload = OffloadChoice::on;
+  const CachePlan large = *plan_cache(in);
+  EXPECT_EQ(large.max_num_batched_tokens, 512);
+  EXPECT_EQ(large.staging_bytes, 2 * kStrip) << "both heads";
+}
+
+TEST(CachePlan, ABudgetThatGrowsTakesHalfOfTheColumnsAtMost) {
+  CachePlanInputs in = inputs(kResident + kStrip + 24 * (kColumn + kColumnTables));
+  in.row_blocks = 0, in.growing_row_blocks = 150;
+  EXPECT_EQ(plan_cache(in)->reserve_columns, 12);
+}
+
+}  // namespace
+}  // namespace fovea

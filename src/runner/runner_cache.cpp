@@ -1,0 +1,133 @@
+// The KV cache of a runner: how large it is, and where its methods' planes lie.
+#include "runner/runner.h"
+
+#include <algorithm>
+#include <fstream>
+
+namespace fovea {
+namespace {
+
+// The fused cache write keeps the codes of one codec; where it is the only one that makes codes, no other may be asked for.
+Status check_codecs(const std::vector<MethodEntry>& methods) {
+  const MethodEntry* first = nullptr;
+  CodesView view;
+  for (const MethodEntry& e : methods) {
+    if (!e.method || !e.method->codes_view(nullptr, &view)) continue;
+    if (first && e.method->planes()[0].name != first->method->planes()[0].name)
+      return Status::unsupported(e.label + ": its hash codes differ from those of " + first->label + "; a GPU keeps one kind");
+    if (!first) first = &e;
+  }
+  return {};
+}
+
+// Methods that name the same plane share it.
+Status add_plane(PlaneSpec plane, const std::string& method, std::vector<PlaneSpec>* planes) {
+  const auto same = std::find_if(planes->begin(), planes->end(), [&](const PlaneSpec& p) { return p.name == plane.name; });
+  if (same == planes->end()) {
+    planes->push_back(std::move(plane));
+    return {};
+  }
+  if (*same == plane) return {};
+  return Status::internal("method " + method + ": its plane " + plane.name + " differs from that of another method");
+}
+
+// Bytes the system could give now.
+int64_t available_memory() {
+  std::ifstream in("/proc/meminfo");
+  std::string key;
+  int64_t kib = 0;
+  std::string unit;
+  while (in >> key >> kib >> unit) {
+    if (key == "MemAvailable:") return kib * 1024;
+  }
+  return int64_t{4} << 30;  // a system that does not say
+}
+
+}  // namespace
+
+Result<KvCacheConfig> Runner::cache_config() const {
+  KvCacheConfig k;
+  k.num_layers = shape_.num_layers;
+  k.block_size = options_.block_size;
+  k.kv_heads = shape_.kv_heads;
+  k.head_dim = shape_.head_dim;
+  k.dtype = options_.kv_cache_dtype;
+  k.device = device_->is_host() ? nullptr : device_.get();
+  k.latent = shape_.kv_lora_rank > 0;
+  for (const MethodEntry& e : methods_) {
+    if (!e.method) continue;
+    for (PlaneSpec& p : e.method->planes()) FOVEA_TRY(add_plane(std::move(p), e.label, &k.extra_planes));
+  }
+  return k;
+}
+
+// What keeps contexts from being larger than the pool; empty: nothing.
+std::string Runner::unfit_for_columns() const {
+  if (!device_->is_host()) return "the pool of a GPU holds whole contexts";
+  if (shape_.kv_lora_rank > 0) return config_.architecture + " caches latents, not K and V of each head";
+  if (!options_.enable_prefix_caching) return "without prefix caching blocks have no names to be found by";
+  if (Status s = check_codecs(methods_); !s.ok()) return s.message();
+  for (const MethodEntry& e : methods_) {
+    if (!e.method) continue;
+    if (e.method->prefills()) return e.label + " prefills sparsely: it reads keys of the whole pool";
+    if (!e.method->chooses_without_keys()) return e.label + " chooses by keys, or by summaries other than hash codes";
+    if (!e.method->dense_layers().empty()) return e.label + " has dense_layers: their rows would read whole contexts";
+  }
+  return "";
+}
+
+Status Runner::plan_memory() {
+  CachePlanInputs in;
+  FOVEA_ASSIGN(in.cache, cache_config());
+  // On a GPU memory is taken at once, and nothing but this cache is still to come: nine tenths of what is left.
+  in.bytes = options_.kv_cache_memory_bytes ? options_.kv_cache_memory_bytes
+             : device_->is_host()           ? available_memory() * 6 / 10
+                                            : device_->free_bytes() / 10 * 9;
+  in.max_model_len = options_.max_model_len;
+  in.kv_tokens = options_.kv_tokens;
+  in.max_num_seqs = options_.max_num_seqs;
+  in.max_num_batched_tokens = options_.max_num_batched_tokens;
+  for (const MethodEntry& e : methods_) {
+    if (!e.method || !e.method->decodes()) continue;
+    const int64_t len = options_.max_model_len, blocks = e.method->estimate_blocks(len, 0);
+    int64_t& most = e.method->estimate_blocks(2 * len, 0) > blocks ? in.growing_row_blocks : in.row_blocks;
+    most = std::max(most, blocks);
+  }
+  in.tier = parts_.tier || options_.kv_host_memory_bytes > 0;
+  in.offload = options_.kv_offload;
+  in.unfit = unfit_for_columns();
+  FOVEA_ASSIGN(plan_, plan_cache(in));
+  options_.max_num_seqs = plan_.max_num_seqs;
+  options_.max_num_batched_tokens = plan_.max_num_batched_tokens;
+  return {};
+}
+
+Status Runner::make_cache() {
+  if (!device_->is_host()) {
+    FOVEA_TRY(check_codecs(methods_));
+    FOVEA_TRY(plan_memory());
+  }
+  FOVEA_ASSIGN(KvCacheConfig k, cache_config());
+  k.num_blocks = plan_.num_blocks;
+  k.num_slots = plan_.num_columns;
+  // Large pages for large caches only: memory is then taken 2 MiB at a time per plane and layer.
+  k.huge_pages = !plan_.own_columns && plan_.num_blocks * plan_.column_bytes >= (int64_t{1} << 30);
+  FOVEA_ASSIGN(kv_, KvCache::create(k));
+  FOVEA_ASSIGN(swap_, SwapArea::create(*kv_, options_.swap_space_bytes));
+  if (plan_.own_columns) {
+    FOVEA_ASSIGN(extents_, ExtentCache::create(*kv_, {.staging_bytes = plan_.staging_bytes,
+                                                      .max_seqs = 2 * options_.max_num_seqs,
+                                                      .max_blocks = (options_.max_model_len + k.block_size - 1) / k.block_size,
+                                                      .poison_evicted = parts_.poison_evicted}));
+    kv_->attach_extents(extents_.get());
+  }
+
+  for (MethodEntry& e : methods_) {
+    if (!e.method) continue;
+    for (const PlaneSpec& p : e.method->planes()) e.planes.push_back(*kv_->find_plane(p.name));
+    summaries_.add(e.method.get(), e.planes);
+  }
+  return {};
+}
+
+}  // namespace fovea

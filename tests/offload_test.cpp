@@ -1,0 +1,189 @@
+// Contexts larger than the KV pool: what an engine answers does not depend on how much of it the pool holds. Float32, logits bit for
+// bit, what the pool gives up poisoned with NaN.
+#include "engine_test_util.h"
+
+#include "engine/lying_store_test_util.h"
+
+namespace fovea::testing {
+namespace {
+
+EngineOptions options(const std::string& decode_method, int64_t max_model_len) {
+  EngineOptions o = exact_options(tiny_gqa());
+  o.device = "cpu";
+  for (const char* name : {"gsa_on_device", "gsa"}) {
+    MethodOptions m;
+    m.name = m.label = name;
+    m.gsa.budget_tokens = 96;
+    o.methods.push_back(m);
+  }
+  o.decode_method = decode_method;
+  o.sparse_min_context = 64;
+  o.max_model_len = max_model_len;
+  o.max_num_seqs = 4;
+  o.max_num_batched_tokens = 64;
+  return o;
+}
+
+std::unique_ptr<EngineImpl> make_offloaded(EngineOptions o, int64_t memory, std::string* refused = nullptr,
+                                           std::shared_ptr<BlockStore> store = nullptr) {
+  o.kv_offload = OffloadChoice::on;
+  o.kv_cache_memory_bytes = memory;
+  EngineParts parts;
+  parts.store = store ? std::move(store) : std::make_shared<LyingStore>();
+  parts.poison_evicted = true;
+  auto engine = std::make_unique<EngineImpl>(std::move(o), std::move(parts));
+  const Status made = engine->init();
+  if (refused != nullptr) *refused = made.message();
+  if (refused == nullptr) EXPECT_TRUE(made.ok()) << made.message();
+  return made.ok() ? std::move(engine) : nullptr;
+}
+
+// The smallest pool that an engine accepts, to 4 KiB.
+int64_t least_memory(const EngineOptions& o) {
+  int64_t no = 0, yes = int64_t{64} << 20;
+  while (yes - no > 4096) {
+    const int64_t middle = (no + yes) / 2;
+    std::string why;
+    (make_offloaded(o, middle, &why) ? yes : no) = middle;
+    EXPECT_TRUE(why.empty() || why.find("--kv-cache-memory") != std::string::npos) << why;
+  }
+  return yes;
+}
+
+// A held document and questions about it, one after the other, each answered by its own fork.
+std::vector<Result1> ask(Engine& e, int64_t document_tokens, int questions = 2) {
+  const auto vocab = e.model().vocab_size;
+  Request document = greedy(random_prompt(7, document_tokens, vocab), 0);
+  document.hold = true;
+  const auto held = e.submit(document);
+  EXPECT_TRUE(held.ok()) << held.status().message();
+  std::vector<Result1> results;
+  const Answers read = run_all(e);
+  EXPECT_EQ(read.begin()->second.reason, FinishReason::length) << read.begin()->second.error.message();
+  for (int i = 0; i < questions; ++i) {
+    Request question = greedy(random_prompt(100 + static_cast<uint64_t>(i), 21, vocab), 6);
+    question.fork_of = *held;
+    results.push_back(run_one(e, question));
+    EXPECT_EQ(results.back().reason, FinishReason::length) << results.back().error.message();
+  }
+  e.release(*held);
+  run_all(e);
+  return results;
+}
+
+void expect_same(const std::vector<Result1>& got, const std::vector<Result1>& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_EQ(got[i].tokens, want[i].tokens) << "question " << i;
+    ASSERT_EQ(got[i].logits.size(), want[i].logits.size()) << "question " << i;
+    for (size_t t = 0; t < want[i].logits.size(); ++t)
+      ASSERT_TRUE(got[i].logits[t] == want[i].logits[t])
+          << "question " << i << " token " << t << ", by up to " << max_difference(got[i].logits[t], want[i].logits[t]);
+  }
+}
+
+class Offload : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Offload, AnswersOfASmallPoolAreTheResidentOnes) {
+  const EngineOptions o = options(GetParam(), 700);
+  const int64_t least = least_memory(o);
+  // A question and its answer keep their columns: in the smallest pool two. A document that ends inside a block keeps one.
+  for (const auto& [memory, tokens] : {std::pair{least, 592}, {least + (300 << 10), 600}, {2 * least, 611}}) {
+    auto resident = make_engine(o);
+    auto engine = make_offloaded(o, memory);
+    SCOPED_TRACE(engine->backend());
+    expect_same(ask(*engine, tokens), ask(*resident, tokens));
+    EXPECT_EQ(engine->blocks().check_consistency().message(), "");
+    EXPECT_EQ(engine->kv().extents()->tables().check_consistency().message(), "");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Methods, Offload, ::testing::Values("gsa_on_device", "gsa", "dense"));
+
+// Documents are found in the store: their codes are read, and of K and V what attention asks for.
+TEST(OffloadRestart, ADocumentIsFoundAndReadAsItIsWanted) {
+  const EngineOptions o = options("gsa_on_device", 700);
+  const int64_t memory = 2 * least_memory(o);
+  const std::vector<Result1> want = ask(*make_engine(o), 611);
+  auto store = std::make_shared<LyingStore>();
+  expect_same(ask(*make_offloaded(o, memory, nullptr, store), 611), want);
+  auto again = make_offloaded(o, memory, nullptr, store);
+  expect_same(ask(*again, 611), want);
+  EXPECT_EQ(again->stats().loaded_tokens, 611);
+  EXPECT_LT(again->stats().loaded_bytes, 611 * 12 * 512 / 4) << "of K and V only the tail";
+}
+
+// Reads that fail are tried again; where they go on failing the request ends, and says what could not be read.
+TEST(OffloadFaults, ReadsThatFailChangeNoToken) {
+  const EngineOptions o = options("gsa_on_device", 700);
+  const int64_t memory = least_memory(o) + (300 << 10);
+  const std::vector<Result1> want = ask(*make_engine(o), 592);
+  auto store = std::make_shared<LyingStore>(3);
+  auto engine = make_offloaded(o, memory, nullptr, store);
+  store->bad_reads = 20;
+  expect_same(ask(*engine, 592), want);
+  EXPECT_GT(store->lies, 20);
+  store->bad_reads = 1000;
+  Request r = greedy(random_prompt(9, 600, engine->model().vocab_size), 2);
+  const Result1 failed = run_one(*engine, r);
+  EXPECT_EQ(failed.reason, FinishReason::failed);
+  EXPECT_NE(failed.error.message().find("KV store: block"), std::string::npos) << failed.error.message();
+  store->bad_reads = 0;
+  expect_same(ask(*engine, 592), want);
+  EXPECT_EQ(engine->blocks().check_consistency().message(), "");
+}
+
+// Forks of a document that answer side by side, and documents beside it: more than the pool takes at a time. Batches differ, so
+// tokens are compared.
+TEST(OffloadBatches, ManySequencesShareASmallPool) {
+  const EngineOptions o = options("gsa_on_device", 700);
+  const auto answers = [&](Engine& e) {
+    const auto vocab = e.model().vocab_size;
+    Request document = greedy(random_prompt(7, 601, vocab), 0);
+    document.hold = true;
+    const auto held = e.submit(document);
+    run_all(e);
+    for (uint64_t i = 0; i < 5; ++i) {
+      Request question = greedy(random_prompt(200 + i, 5 + 4 * static_cast<int64_t>(i), vocab), 9);
+      question.fork_of = *held;
+      EXPECT_TRUE(e.submit(question).ok());
+    }
+    std::map<uint64_t, std::vector<TokenId>> tokens;
+    for (const auto& [id, answer] : run_all(e)) {
+      EXPECT_EQ(answer.reason, FinishReason::length) << answer.error.message();
+      tokens[id.first] = answer.tokens;
+    }
+    e.release(*held);
+    run_all(e);
+    return tokens;
+  };
+  auto resident = make_engine(o);
+  auto engine = make_offloaded(o, least_memory(o) + (1 << 20));
+  ASSERT_GT(engine->options().max_num_seqs, 1) << engine->backend();
+  EXPECT_EQ(answers(*engine), answers(*resident));
+  EXPECT_EQ(engine->blocks().check_consistency().message(), "");
+}
+
+TEST(OffloadRefusals, NameWhatKeepsAPoolFromBeingSmaller) {
+  const auto refusal = [](const char* name, GsaOptions gsa = {}, bool tier = true) {
+    EngineOptions o = exact_options(tiny_gqa());
+    o.device = "cpu";
+    o.kv_offload = OffloadChoice::on;
+    o.max_model_len = 700;
+    MethodOptions m;
+    m.name = name;
+    m.gsa = std::move(gsa);
+    o.methods.push_back(m);
+    EngineParts parts;
+    if (tier) parts.store = std::make_shared<LyingStore>();
+    EngineImpl engine(std::move(o), std::move(parts));
+    return engine.init().message();
+  };
+  EXPECT_NE(refusal("xattention").find("xattention"), std::string::npos);
+  EXPECT_NE(refusal("gsa", {.representation = GsaRepresentation::mean}).find("gsa chooses"), std::string::npos);
+  EXPECT_NE(refusal("gsa_on_device", {.dense_layers = {0}}).find("dense_layers"), std::string::npos);
+  EXPECT_NE(refusal("gsa_on_device", {}, false).find("--kv-host-memory"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace fovea::testing
