@@ -108,7 +108,7 @@ void KvCache::add_extents(const CacheOp& op, int32_t columns, SwapArea* swap) {
       e.to_stride = e.from_stride = stride;
     } else {
       std::byte* slot = swap->data(PlaneIdx{p}, op.slot);
-      const auto slot_stride = static_cast<size_t>(swap->layer_stride(PlaneIdx{p}));
+      const auto slot_stride = static_cast<size_t>(swap->layer_stride(PlaneIdx{p}, op.slot));
       const bool out = op.kind == CacheOp::Kind::swap_out;
       e.to = out ? slot : block, e.from = out ? block : slot;
       e.to_stride = out ? slot_stride : stride, e.from_stride = out ? stride : slot_stride;
@@ -202,7 +202,7 @@ Status SwapArea::reserve(SwapSlot slot) {
   FOVEA_CHECK(slot.value >= 0 && slot.value < num_slots_);
   Buffer& chunk = chunks_[static_cast<size_t>(chunk_of(slot))];
   if (chunk) return {};
-  const auto bytes = static_cast<size_t>(chunk_slots_ * cache_.bytes_per_block());
+  const auto bytes = static_cast<size_t>(slots_beside(slot) * cache_.bytes_per_block());
   FOVEA_ASSIGN(chunk, cache_.config().device->allocate_pinned(bytes, "swap space"));
   return {};
 }
@@ -210,10 +210,14 @@ Status SwapArea::reserve(SwapSlot slot) {
 std::byte* SwapArea::data(PlaneIdx plane, SwapSlot slot) const {
   std::byte* chunk = chunks_[static_cast<size_t>(chunk_of(slot))].as<std::byte>();
   FOVEA_CHECK(chunk != nullptr);
-  return chunk + chunk_slots_ * plane_start_[static_cast<size_t>(plane.value)] +
+  return chunk + slots_beside(slot) * plane_start_[static_cast<size_t>(plane.value)] +
          slot.value % chunk_slots_ * cache_.plane(plane).block_bytes();
 }
 
-int64_t SwapArea::layer_stride(PlaneIdx plane) const { return chunk_slots_ * cache_.plane(plane).block_bytes(); }
+int64_t SwapArea::layer_stride(PlaneIdx plane, SwapSlot slot) const {
+  return slots_beside(slot) * cache_.plane(plane).block_bytes();
+}
+
+int64_t SwapArea::slots_beside(SwapSlot slot) const { return std::min(chunk_slots_, num_slots_ - chunk_of(slot) * chunk_slots_); }
 
 }  // namespace fovea

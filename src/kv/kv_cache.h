@@ -97,10 +97,11 @@ class SwapArea {
   // A chunk is [plane][layer][slots of the chunk, block bytes]: neighbouring slots of a layer lie side by side.
   int32_t chunk_of(SwapSlot slot) const { return slot.value / chunk_slots_; }
   std::byte* data(PlaneIdx plane, SwapSlot slot) const;  // of layer 0
-  int64_t layer_stride(PlaneIdx plane) const;
+  int64_t layer_stride(PlaneIdx plane, SwapSlot slot) const;
 
  private:
   explicit SwapArea(const KvCache& cache) : cache_(cache) {}
+  int64_t slots_beside(SwapSlot slot) const;  // of its chunk, itself included: the last chunk may be a short one
 
   const KvCache& cache_;
   std::vector<int64_t> plane_start_;  // [planes] bytes of the planes before it, of one column

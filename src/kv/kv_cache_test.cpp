@@ -243,6 +243,34 @@ TEST(KvCache, NamesTheFieldItRefuses) {
   refuse([](auto& c) { c.extra_planes[0].bytes_per_block = 0; }, "codes: bytes_per_block is 0");
 }
 
+// A chunk of 64 MiB holds two of these columns, the third has a chunk of its own size.
+TEST(SwapArea, TheLastChunkIsAShortOne) {
+  KvCacheConfig c = small();
+  c.num_blocks = 2;
+  c.extra_planes = {{"codes", 1, int64_t{8} << 20, Residency::resident}};
+  const auto cache = std::move(KvCache::create(c)).value();
+  const auto area = std::move(SwapArea::create(*cache, 3 * cache->bytes_per_block())).value();
+  EXPECT_EQ(area->chunk_of(SwapSlot{1}), 0);
+  EXPECT_EQ(area->chunk_of(SwapSlot{2}), 1);
+  EXPECT_EQ(area->layer_stride(PlaneIdx{0}, SwapSlot{0}), 2 * cache->plane(PlaneIdx{0}).block_bytes());
+  EXPECT_EQ(area->layer_stride(PlaneIdx{0}, SwapSlot{2}), cache->plane(PlaneIdx{0}).block_bytes());
+  fill(*cache);
+  const CacheOp ops[] = {CacheOp::swap_out(BlockId{0}, SwapSlot{2}), CacheOp::swap_out(BlockId{1}, SwapSlot{1}),
+                         CacheOp::swap_in(SwapSlot{2}, BlockId{1}), CacheOp::swap_in(SwapSlot{1}, BlockId{0})};
+  CpuStream stream;
+  ASSERT_TRUE(cache->apply(ops, area.get(), stream).ok());
+  for (int32_t p = 0; p < cache->num_planes(); ++p) {
+    const Plane& plane = cache->plane(PlaneIdx{p});
+    for (int32_t l = 0; l < plane.num_layers(); ++l) {
+      for (int32_t b = 0; b < 2; ++b) {
+        const std::byte* at = plane.block(LayerIdx{l}, BlockId{b});
+        EXPECT_EQ(std::to_integer<int>(at[0]), mark(p, l, 1 - b));
+        EXPECT_EQ(std::to_integer<int>(at[plane.block_bytes() - 1]), mark(p, l, 1 - b));
+      }
+    }
+  }
+}
+
 TEST(SwapArea, MayBeEmptyButNotNegative) {
   auto made = KvCache::create(small());
   ASSERT_TRUE(made.ok());
