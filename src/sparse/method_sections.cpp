@@ -120,8 +120,8 @@ constexpr MethodKey kXAttentionKeys[] = {
 constexpr MethodKey kDsaKeys[] = {
     {"precision", set_precision, "exact, bf16 or fp8"},
     {"topk", set<&DsaOptions::topk>},
-    {"transform", set_transform, "none, paged or ragged"},
-    {"fuse_topk", set<&DsaOptions::fuse_topk>},
+    {"transform", set_transform, "none, paged or ragged", "attention reads positions, never the mapped lists"},
+    {"fuse_topk", set<&DsaOptions::fuse_topk>, nullptr, "attention reads positions, never the mapped lists"},
     {"materialize", set<&DsaOptions::materialize>},
     {"prefix_chunk_capacity", set<&DsaOptions::prefix_chunk_capacity>, nullptr, "a forward pass sizes its own chunks of a prefix"},
 };
