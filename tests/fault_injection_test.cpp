@@ -311,7 +311,8 @@ INSTANTIATE_TEST_SUITE_P(Of, FaultInjection, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "SparseWithSwap" : "DenseWithPrefixCache"; });
 
 // What `asked` says on an engine of its own whose call `at` fails, and then once more. Returns how many calls could have failed.
-int64_t ask_twice(EngineImpl& engine, Oracle& oracle, const std::vector<Asked>& asked, int64_t at, bool for_good, const char* only = "") {
+int64_t ask_twice(EngineImpl& engine, Oracle& oracle, const std::vector<Asked>& asked, int64_t at, bool for_good,
+                  const char* only = "") {
   auto& device = static_cast<FakeDevice&>(engine.device());
   device.fail_call(at, for_good, only);
   std::vector<RequestId> ids;
@@ -378,9 +379,11 @@ TEST_P(FaultInjection, SeededRounds) {
       calls = Round(*engine, oracle, seed).run(-1, false);
     }
     // Any call of the round, or one of the first of a rare kind.
-    static constexpr const char* kRare[] = {"transfer", "wait", "record", "allocate", "allocate_pinned", "capture", "launch", "select"};
+    static constexpr const char* kRare[] = {"transfer",        "wait",    "record", "allocate",
+                                            "allocate_pinned", "capture", "launch", "select"};
     const char* only = rng() % 2 ? "" : kRare[rng() % std::size(kRare)];
-    const int64_t at = static_cast<int64_t>(rng() % (*only ? 6 : static_cast<uint64_t>(calls * 2 / 3)));  // a warm prefix cache saves calls
+    // A warm prefix cache saves calls.
+    const int64_t at = static_cast<int64_t>(rng() % (*only ? 6 : static_cast<uint64_t>(calls * 2 / 3)));
     const bool for_good = rng() % 4 == 0;
     SCOPED_TRACE("round " + std::to_string(i) + ", call " + std::to_string(at) + " of " + (*only ? only : "all") +
                  (for_good ? " and all after it" : ""));

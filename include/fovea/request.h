@@ -46,7 +46,7 @@ enum class FinishReason : uint8_t { none, stop, length, aborted, failed };
 
 const char* finish_reason_name(FinishReason reason);
 
-// Counted, never estimated. "Sparse path": steps of question and answer rows that went through the decode method.
+// Counted, never estimated; but in layers with a sliding window, what a Selection holds before the window counts as read.
 struct RequestStats {
   int64_t prompt_tokens = 0;  // the parent's included
   int64_t cached_tokens = 0;  // of them found in the prefix cache or a parent
@@ -60,7 +60,7 @@ struct RequestStats {
   double offload_s = 0;        // spent waiting for them
   int64_t output_tokens = 0;
   int64_t preemptions = 0;
-  int64_t rows_by_method = 0;      // question and answer rows through the decode method
+  int64_t rows_by_method = 0;      // question and answer rows computed, by the decode method or densely
   int64_t kv_bytes_read = 0;       // selected K and V those rows read
   int64_t summary_bytes_read = 0;  // codes those rows scanned
   int64_t kv_bytes_dense = 0;      // K and V dense attention would have read for the same rows
@@ -68,10 +68,11 @@ struct RequestStats {
   // Counted where the host sees Selections (the CPU); else 0.
   int64_t prefill_pairs_read = 0;
   int64_t prefill_pairs_dense = 0;
-  int64_t context_tokens = 0;                                                                // prompt and output at the end
-  double queue_s = 0;                                                                        // submitted to first scheduled
-  double ttft_s = 0;                                                                         // submitted to first token
-  double decode_s = 0;                                                                       // first token to last
+  int64_t context_tokens = 0;  // prompt and output at the end
+  double queue_s = 0;          // submitted to first scheduled
+  double ttft_s = 0;           // submitted to first token
+  double decode_s = 0;         // first token to last
+
   int64_t computed_tokens() const { return prompt_tokens - cached_tokens - loaded_tokens; }  // of the prompt
   double kv_bytes_share() const {
     return kv_bytes_dense == 0 ? 1.0 : double(kv_bytes_read + summary_bytes_read) / double(kv_bytes_dense);

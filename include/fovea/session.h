@@ -37,7 +37,7 @@ class DocumentSession {
  public:
   using Progress = std::function<void(int64_t done, int64_t total)>;
   using Stream = std::function<void(size_t question, const Output&)>;
-  // Rows of the document (in open), or those of traced questions and their answers. While it is called it stands in the place of the
+  // Rows of the document (in open), or those of traced questions and their answers. For that time it stands in the place of the
   // engine's own trace callback, and afterwards there is none; null: the engine's stays.
   using PrefillTraceSink = std::function<void(const SelectionTrace&)>;
   using TraceSink = std::function<void(size_t question, const SelectionTrace&)>;

@@ -10,9 +10,9 @@
 
 namespace fovea {
 
-// What a GPU with these operations, which keeps one kind of hash codes, does not run of this model and these methods (held ones and the defaults), as a noun:
-// "xattention"; empty: it runs everything. Unknown methods are skipped here; making
-// them reports the error.
+// What a GPU with these operations, which keeps one kind of hash codes, does not run of this model and these methods (held ones
+// and the defaults), as a noun: "xattention"; empty: it runs everything. Unknown methods are skipped here; making them reports the
+// error.
 std::string lacks(OpSet ops, const ModelConfig& model, const EngineOptions& options);
 
 }  // namespace fovea

@@ -54,7 +54,6 @@ struct SelectInputs {
   LayerIdx layer;
   const StepRows* step = nullptr;
   const float* q = nullptr;              // [rows, H, d], post-rope
-  const float* hidden = nullptr;         // [rows, hidden], or null
   const float* index_q = nullptr;        // [rows, Hi, di], as index_write leaves them for the method's index_keys(); or null
   const float* index_weights = nullptr;  // [rows, Hi], likewise
   PageTableView block_table;             // BlockIds

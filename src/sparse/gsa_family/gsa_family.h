@@ -2,8 +2,8 @@
 // what `overlap` carries from step to step, and what later steps will want near. A method says how blocks are scored.
 //
 // Memory of a request: with `overlap` its lists, twice (a step may be taken back): 2 x layers x groups x (the power of two that holds
-// its largest k) entries of 4 bytes, in host memory. Taken when the request begins and as its context doubles, never by a step of a steady decode, and given back
-// when it finishes. A fork begins without any.
+// its largest k) entries of 4 bytes, in host memory. Taken when the request begins and as its context doubles, never by a step of a
+// steady decode, and given back when it finishes. A fork begins without any.
 #pragma once
 
 #include <fovea/options.h>

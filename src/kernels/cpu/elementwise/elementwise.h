@@ -1,6 +1,5 @@
-// Embedding, RMSNorm and SiLU with SIMD; rotary angles and rotation. A result depends on its own row alone: not on the threads, not on
-// the rows beside it, bit for bit. Small inputs stay on the calling thread: a barrier costs more than a
-// decode row.
+// Embedding, RMSNorm and SiLU with SIMD; rotary angles and rotation. A result depends on its own row alone: not on the threads,
+// not on the rows beside it, bit for bit. Small inputs stay on the calling thread: a barrier costs more than a decode row.
 #pragma once
 
 #include "base/thread_pool.h"
