@@ -19,6 +19,7 @@ EngineOptions options(const std::string& decode_method, int64_t max_model_len) {
   o.decode_method = decode_method;
   o.sparse_min_context = 64;
   o.max_model_len = max_model_len;
+  o.kv_tokens = max_model_len;
   o.max_num_seqs = 4;
   o.max_num_batched_tokens = 64;
   return o;

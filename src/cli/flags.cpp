@@ -66,7 +66,8 @@ void EngineFlags::add_to(CLI::App& app, bool methods) {
       ->transform(CLI::AsSizeValue(false))
       ->group(kv);
   app.add_option("--kv-tokens", options_.kv_tokens,
-                 "Most tokens of all contexts together where they are larger than the KV cache; 0: --max-model-len")
+                 "Most tokens of all contexts together where they are larger than the KV cache; 0: what it serves, up to "
+                 "--max-model-len")
       ->capture_default_str()
       ->group(kv);
   app.add_flag("!--no-prefix-caching", options_.enable_prefix_caching, "Do not reuse cached blocks when prompts begin alike")

@@ -143,9 +143,11 @@ Status EngineImpl::check_request(const Request& r) const {
     return Status::invalid_argument("prompt: " + std::to_string(r.prompt.size()) + " tokens do not fit --max-model-len " +
                                     std::to_string(options_.max_model_len));
   if (blocks_->blocks_for(length) > blocks_->num_blocks())
-    return Status::resource_exhausted("prompt: " + std::to_string(r.prompt.size()) + " tokens need " +
-                                      std::to_string(blocks_->blocks_for(length)) + " KV blocks, --kv-cache-memory holds " +
-                                      std::to_string(blocks_->num_blocks()));
+    return Status::resource_exhausted(
+        "prompt: " + std::to_string(r.prompt.size()) + " tokens need " + std::to_string(blocks_->blocks_for(length)) +
+        " KV blocks, " +
+        (blocks_->columns() ? "--kv-cache-memory and --kv-tokens serve contexts of " : "--kv-cache-memory holds ") +
+        std::to_string(blocks_->num_blocks()));
   FOVEA_TRY(check_method("decode method", r.decode_method, false));
   FOVEA_TRY(check_method("prefill method", r.prefill_method, true));
   if (r.trace_mass && !runner_->can_trace_mass())

@@ -37,6 +37,17 @@ Result<CachePlan> plan_whole(const CachePlanInputs& in) {
                    .column_bytes = column};
 }
 
+// Of the longest context that a pool of so many bytes serves: what is resident of it, one KV head of it in three quarters of the
+// pool, and beside that the columns that are needed at least.
+int64_t most_blocks(const CachePlanInputs& in, const BlockBytes& block, int64_t least_columns) {
+  const int64_t heads = int64_t{in.cache.num_layers} * in.cache.kv_heads, extent = block.column / heads;
+  const int64_t resident = block.resident + heads * ResidencyTables::kBytesPerBlock;
+  const int64_t columns = least_columns * (block.column + heads * ResidencyTables::kBytesPerColumn);
+  const int64_t by_staging = 3 * in.bytes / (4 * extent + 3 * resident) - 1;
+  const int64_t by_columns = (in.bytes - columns) / (extent + resident);
+  return std::max<int64_t>(1, std::min(by_staging, by_columns));
+}
+
 // One head after the other where the pool is small; else as many as a quarter of it holds twice over.
 int64_t staging_bytes(int64_t strip, int64_t pool, int32_t heads) {
   return strip * std::clamp<int64_t>(pool / 4 / (2 * strip), 1, heads);
@@ -46,8 +57,10 @@ Result<CachePlan> plan_columns(const CachePlanInputs& in) {
   const KvCacheConfig& c = in.cache;
   const BlockBytes bytes = block_bytes(c);
   const int64_t bs = c.block_size, heads = int64_t{c.num_layers} * c.kv_heads;
-  const int64_t context = std::min(in.max_model_len, in.kv_tokens ? in.kv_tokens : in.max_model_len);
-  const int64_t blocks = ((in.kv_tokens ? in.kv_tokens : in.max_model_len) + bs - 1) / bs;
+  const int64_t least = in.row_blocks + kColumnsBesideRow;
+  const int64_t wanted = ((in.kv_tokens ? in.kv_tokens : in.max_model_len) + bs - 1) / bs;
+  const int64_t blocks = in.kv_tokens ? wanted : std::min(wanted, most_blocks(in, bytes, least));
+  const int64_t context = std::min(in.max_model_len, blocks * bs);
   CachePlan plan;
   plan.own_columns = true;
   plan.column_bytes = bytes.column;
@@ -62,7 +75,6 @@ Result<CachePlan> plan_columns(const CachePlanInputs& in) {
         " bytes, in at most three quarters of it (a smaller --max-model-len or --kv-tokens needs less)");
   plan.staging_bytes = staging_bytes(strip, pool, c.kv_heads);
   const int64_t columns = std::min(blocks, (pool - plan.staging_bytes) / (bytes.column + heads * ResidencyTables::kBytesPerColumn));
-  const int64_t least = in.row_blocks + kColumnsBesideRow;
   if (columns < least)
     return Status::resource_exhausted(where + "beside " + text(plan.staging_bytes) + " bytes of staging they hold " +
                                       text(columns) + " blocks of K and V; a row reads up to " + text(in.row_blocks) + ", so " +
@@ -82,8 +94,9 @@ Result<CachePlan> plan_if_possible(const CachePlanInputs& in) {
   std::string note = in.unfit;
   if (note.empty()) {
     Result<CachePlan> plan = plan_columns(in);
-    if (plan.ok()) return plan;
-    note = plan.status().message();
+    const int64_t whole = in.bytes / column_bytes(in.cache);
+    if (plan.ok() && plan->num_blocks > whole) return plan;
+    note = plan.ok() ? "the pool is too small to serve longer contexts so" : plan.status().message();
   }
   FOVEA_ASSIGN(CachePlan plan, plan_whole(in));
   plan.note = "--kv-offload auto is off: " + note;

@@ -2,7 +2,8 @@
 //
 // Every block has its column where the pool holds the longest context, or where nothing lies below it. Else the pool is columns of
 // K and V and a staging area for prefill; beside it lie, for every block, the planes that are resident (codes) and the residency
-// tables. The chunk and the sequences of a step are lowered before a pool is refused.
+// tables. The chunk and the sequences of a step are lowered before a pool is refused; so is the longest context, where --kv-tokens
+// does not ask for one.
 #pragma once
 
 #include "kv/kv_cache.h"
@@ -19,7 +20,7 @@ struct CachePlanInputs {
   KvCacheConfig cache;        // all but num_blocks and num_slots
   int64_t bytes = 0;          // for everything: planes, staging, tables
   int64_t max_model_len = 0;  // tokens
-  int64_t kv_tokens = 0;      // most tokens of contexts that are larger than the pool; 0: max_model_len
+  int64_t kv_tokens = 0;      // most tokens of contexts that are larger than the pool; 0: what it serves
   int32_t max_num_seqs = 1;   // of a step
   int32_t max_num_batched_tokens = 1;
   int64_t row_blocks = 0;          // most blocks that a row of a method with a fixed budget reads; 0: there is none

@@ -14,6 +14,7 @@ CachePlanInputs inputs(int64_t bytes) {
   in.cache.extra_planes = {{"codes", 2, 256, Residency::resident}};
   in.bytes = bytes;
   in.max_model_len = 8192;
+  in.kv_tokens = 8192;
   in.max_num_seqs = 64;
   in.max_num_batched_tokens = 512;
   in.row_blocks = 8;
@@ -78,6 +79,24 @@ TEST(CachePlan, WhatAStepTakesGrowsWithThePool) {
   const CachePlan large = *plan_cache(in);
   EXPECT_EQ(large.max_num_batched_tokens, 512);
   EXPECT_EQ(large.staging_bytes, 2 * kStrip) << "both heads";
+}
+
+// Without --kv-tokens the longest context is what the pool serves, however long the model's may be.
+TEST(CachePlan, ContextsAreAsLongAsThePoolServes) {
+  for (const int64_t bytes : {int64_t{2} << 20, int64_t{5} << 20, int64_t{40} << 20}) {
+    CachePlanInputs in = inputs(bytes);
+    in.max_model_len = 131072, in.kv_tokens = 0;
+    const CachePlan plan = *plan_cache(in);
+    ASSERT_TRUE(plan.own_columns) << plan.note;
+    EXPECT_GT(plan.num_blocks, 2 * bytes / (kColumn + 6 * 2 * 256)) << bytes;
+    EXPECT_GE(plan.num_columns, 11);
+    EXPECT_EQ(plan.staging_bytes, int64_t{plan.num_blocks} * 4096) << "one head";
+    EXPECT_LE(plan.pool_bytes() + plan.num_blocks * (6 * 2 * 256 + 12 * 4) + plan.num_columns * kColumnTables, bytes);
+    EXPECT_LE(plan.staging_bytes, (bytes - plan.num_blocks * (6 * 2 * 256 + 12 * 4)) / 4 * 3);
+  }
+  CachePlanInputs in = inputs(10 * kColumn);
+  in.max_model_len = 131072, in.kv_tokens = 0;
+  EXPECT_FALSE(plan_cache(in)->own_columns) << "it holds as much as it would serve";
 }
 
 TEST(CachePlan, ABudgetThatGrowsTakesHalfOfTheColumnsAtMost) {
