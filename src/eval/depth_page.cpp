@@ -20,7 +20,7 @@ constexpr Rgb kInk{34, 36, 40}, kDim{112, 116, 124}, kGrid{232, 234, 238}, kFram
 constexpr Rgb kSeries[] = {{70, 74, 82}, {0, 104, 166}, {200, 80, 0}, {0, 132, 98}, {176, 76, 132}};
 constexpr Drawing::Shape kShapes[] = {Drawing::Shape::circle, Drawing::Shape::square, Drawing::Shape::triangle,
                                       Drawing::Shape::diamond, Drawing::Shape::cross};
-constexpr double kWidth = 1080, kLeft = 62, kGap = 76, kTop = 104, kHeight = 320, kPanel = (kWidth - kLeft - kGap - 20) / 2;
+constexpr double kWidth = 1080, kLeft = 62, kGap = 76, kTop = 122, kHeight = 320, kPanel = (kWidth - kLeft - kGap - 20) / 2;
 
 Status refuse(const std::string& where, const std::string& what) { return Status::invalid_argument(where + ": " + what); }
 
@@ -140,7 +140,7 @@ class Plot {
       low = std::min(low, std::max(1e-3, value(r)));
       high = std::max(high, value(r));
     }
-    if (!log_scale) low = 0;
+    low = log_scale ? std::min(low, high / 10) : 0;  // a decade at least
     const auto place = [&](double v) {
       const double share =
           log_scale ? (std::log(std::max(v, low)) - std::log(low) + 0.1) / (std::log(high / low) + 0.2) : v / (1.06 * high);
