@@ -1,6 +1,6 @@
 # make demo: read a 32K-token document and answer questions about it, dense and sparse side by side.
 # make test: everything that is tested, sanitizers and fuzzers included. make build: build/release/bin/fovea.
-.PHONY: demo test build deps check clean
+.PHONY: demo demo-offload test build deps check clean
 
 JOBS ?= $(shell nproc)
 
@@ -10,6 +10,10 @@ build: deps
 
 demo: build
 	tools/demo.sh
+
+# A log of 120K tokens with an eighth of its K and V in memory, killed and started again.
+demo-offload: build
+	tools/demo_offload.py
 
 test: deps
 	tools/test.sh $(JOBS)
