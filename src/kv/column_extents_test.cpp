@@ -81,7 +81,8 @@ TEST(ColumnExtents, ColumnsComeBackFromABuffer) {
       const PartSpec& part = extents.layout().parts[p];
       for (uint32_t u = 0; u < part.units; ++u) {
         for (int32_t i = 0; i < 5; ++i) {
-          extents.copy(source[static_cast<size_t>(i)], p, u, extent.data());
+          const BlockId block = source[static_cast<size_t>(i)];
+          extents.copy(block, extents.column_of(block), p, u, extent.data());
           EXPECT_EQ(std::memcmp(extent.data(), buffer.data() + where.offset(p, u, 1 + i), part.unit_bytes), 0) << p << " " << u;
         }
       }
