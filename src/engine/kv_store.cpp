@@ -80,6 +80,7 @@ StoredChain KvStore::find(BlockHasher& hasher, const BlockKey* parent, std::span
   chain.tokens = static_cast<int64_t>(chain.keys.size() * bs);
   if (alignment == 1) find_tail(hasher, full > 0 ? &chain.keys.back() : parent, tokens.subspan(full * bs), &chain);
   if (worth_loading(chain)) return chain;
+  if (chain.tokens >= kLeastTokens) load_bytes_per_s_ *= 1.1;  // what was slow once is tried again
   cut(&chain, 0);
   return {};
 }
