@@ -14,8 +14,12 @@ EngineOptions options(const std::string& decode_method, int64_t max_model_len) {
     MethodOptions m;
     m.name = m.label = name;
     m.gsa.budget_tokens = 96;
+    m.gsa.prefetch = m.name != "gsa";  // retrieval on demand
     o.methods.push_back(m);
   }
+  o.methods.push_back(o.methods.back());
+  o.methods.back().label = "overlap";
+  o.methods.back().gsa.overlap = o.methods.back().gsa.prefetch = true;
   o.decode_method = decode_method;
   o.sparse_min_context = 64;
   o.max_model_len = max_model_len;
@@ -83,9 +87,9 @@ void expect_same(const std::vector<Result1>& got, const std::vector<Result1>& wa
   }
 }
 
-class Offload : public ::testing::TestWithParam<const char*> {};
+class OffloadOf : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(Offload, AnswersOfASmallPoolAreTheResidentOnes) {
+TEST_P(OffloadOf, AnswersOfASmallPoolAreTheResidentOnes) {
   const EngineOptions o = options(GetParam(), 700);
   const int64_t least = least_memory(o);
   // A question and its answer keep their columns: in the smallest pool two. A document that ends inside a block keeps one.
@@ -96,10 +100,23 @@ TEST_P(Offload, AnswersOfASmallPoolAreTheResidentOnes) {
     expect_same(ask(*engine, tokens), ask(*resident, tokens));
     EXPECT_EQ(engine->blocks().check_consistency().message(), "");
     EXPECT_EQ(engine->kv().extents()->tables().check_consistency().message(), "");
+    const PrefetchStats p = engine->stats().prefetch;
+    const bool prefetches = std::string(GetParam()) == "gsa_on_device" || std::string(GetParam()) == "overlap";
+    EXPECT_EQ(p.hits + p.late + p.wasted + p.cancelled > 0, prefetches);
+    EXPECT_EQ(p.skipped, 0);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Methods, Offload, ::testing::Values("gsa_on_device", "gsa", "dense"));
+TEST(Offload, BestEffortAnswersWithWhatIsThere) {
+  EngineOptions o = options("gsa_on_device", 700);
+  o.methods[1].gsa.late_policy = LatePolicy::best_effort;
+  auto engine = make_offloaded(o, least_memory(o) + (300 << 10));
+  int64_t skipped = 0;
+  for (const Result1& r : ask(*engine, 600)) skipped += r.stats.prefetch.skipped;
+  EXPECT_EQ(skipped, engine->stats().prefetch.skipped);
+}
+
+INSTANTIATE_TEST_SUITE_P(Methods, OffloadOf, ::testing::Values("gsa_on_device", "gsa", "overlap", "dense"));
 
 // Documents are found in the store: their codes are read, and of K and V what attention asks for.
 TEST(OffloadRestart, ADocumentIsFoundAndReadAsItIsWanted) {

@@ -49,6 +49,7 @@ struct EngineStats {
   int64_t loaded_bytes = 0;
   double load_s = 0;          // of all loads, one after the other
   int64_t stored_blocks = 0;  // that were given to it, or that it had
+  PrefetchStats prefetch;
 };
 
 // What one row of one layer read. Called inside the step: copy what you keep.

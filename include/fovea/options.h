@@ -42,7 +42,7 @@ struct GsaOptions {
   bool overlap = false;                // the scores of one step select for the next
   bool prefetch = true;                // name blocks that later steps will want; false: retrieval on demand (ESA's way)
   int32_t prefetch_ahead = 2;          // steps for which a choice counts as a guess of the next ones
-  int32_t prefetch_workers = 4;        // threads
+  int32_t prefetch_workers = 4;        // threads that read a store where io_uring is refused
   int32_t max_pending_prefetch = 64;   // queued tasks
   int32_t prefetch_cache_size = 1000;  // blocks
   LatePolicy late_policy = LatePolicy::exact;

@@ -4,6 +4,7 @@
 #include <fovea/status.h>
 #include <fovea/types.h>
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -46,6 +47,22 @@ enum class FinishReason : uint8_t { none, stop, length, aborted, failed };
 
 const char* finish_reason_name(FinishReason reason);
 
+// What was read ahead of attention from a store (docs/offload.md), in extents: a block of one layer and KV head.
+struct PrefetchStats {
+  // Upper ends of the buckets of queue_time, in milliseconds; the last one has none.
+  static constexpr double kQueueMs[] = {0.1, 0.3, 1, 3, 10, 50, 200};
+
+  int64_t hits = 0;       // came before attention wanted them
+  int64_t late = 0;       // attention wanted them while they were queued or on their way
+  int64_t wasted = 0;     // came, and were dropped or evicted before anything read them
+  int64_t cancelled = 0;  // were dropped before they were read
+  int64_t left_out = 0;   // were wanted and not asked for, as a bound was reached; of an engine alone
+  int64_t skipped = 0;    // late_policy best_effort: blocks of rows' lists that attention did without
+  int64_t bytes = 0;      // that were read ahead
+  double queue_s = 0;     // reads waited for their turn, summed over the reads of a layer
+  std::array<int64_t, 8> queue_time{};  // such reads, by how long
+};
+
 // Counted, never estimated; but in layers with a sliding window, what a Selection holds before the window counts as read.
 struct RequestStats {
   int64_t prompt_tokens = 0;  // the parent's included
@@ -58,6 +75,7 @@ struct RequestStats {
   int64_t offload_misses = 0;  // was read for it, once for all rows that were read together
   int64_t offload_bytes = 0;   // that were read for rows, prefill's included
   double offload_s = 0;        // spent waiting for them
+  PrefetchStats prefetch;      // for this request's rows; where several want the same, for who asked first
   int64_t output_tokens = 0;
   int64_t preemptions = 0;
   int64_t rows_by_method = 0;      // question and answer rows computed, by the decode method or densely

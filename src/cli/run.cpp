@@ -48,6 +48,11 @@ struct Printed {
   Answer answer;
 };
 
+Json prefetch_json(const PrefetchStats& s) {
+  return {{"hits", s.hits},         {"late", s.late},   {"wasted", s.wasted}, {"cancelled", s.cancelled}, {"skipped", s.skipped},
+          {"bytes", s.bytes},       {"queue_s", s.queue_s}, {"queue_time", s.queue_time}};
+}
+
 Json stats_json(const Printed& p) {
   const RequestStats& s = p.answer.stats;
   return {{"question", p.question},
@@ -66,7 +71,8 @@ Json stats_json(const Printed& p) {
           {"offload_hits", s.offload_hits},
           {"offload_misses", s.offload_misses},
           {"offload_bytes", s.offload_bytes},
-          {"offload_s", s.offload_s}};
+          {"offload_s", s.offload_s},
+          {"prefetch", prefetch_json(s.prefetch)}};
 }
 
 // "9 computed, 331 from memory, 0 from the store"

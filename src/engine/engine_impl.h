@@ -28,11 +28,13 @@ Status check_options(const EngineOptions& options);
 // What an engine is made of beside its options; null: by the options.
 struct EngineParts : RunnerParts {
   std::shared_ptr<BlockStore> store;
+  const Clock* clock = nullptr;  // outlives the engine
 };
 
 class EngineImpl final : public Engine {
  public:
-  explicit EngineImpl(EngineOptions options, EngineParts parts = {}) : options_(std::move(options)), parts_(std::move(parts)) {}
+  explicit EngineImpl(EngineOptions options, EngineParts parts = {})
+      : options_(std::move(options)), parts_(std::move(parts)), clock_(parts_.clock ? *parts_.clock : own_clock_) {}
   ~EngineImpl() override;
   Status init();
 
@@ -124,13 +126,16 @@ class EngineImpl final : public Engine {
   EngineOptions options_;
   EngineParts parts_;  // until init()
   ModelInfo info_;
-  Clock clock_;
+  const Clock own_clock_;
+  const Clock& clock_;
   std::unique_ptr<LoadedModel> model_;
   std::unique_ptr<Runner> runner_;
   std::unique_ptr<BlockManager> blocks_;
   std::map<std::string, std::unique_ptr<BlockHasher>> hashers_;  // by lineage; none without prefix caching
   std::unique_ptr<KvStore> store_;                               // null: none
-  std::unique_ptr<ExtentSource> extent_source_;                  // of the runner's extents; null: every block has its column
+  // What the runner's extents are read through: one of them, or none where every block has its column.
+  std::unique_ptr<ExtentSource> extent_source_;
+  std::unique_ptr<Prefetcher> prefetcher_;
   std::unique_ptr<Scheduler> scheduler_;
 
   // Owned by the stepping thread.

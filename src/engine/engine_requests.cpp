@@ -195,6 +195,10 @@ void EngineImpl::finish(LiveAnswer& a, FinishReason reason, Status error, Output
     a.stats.ttft_s = a.first_token_s - a.submitted_s;
     a.stats.decode_s = a.last_token_s - a.first_token_s;
   }
+  if (prefetcher_) {
+    prefetcher_->cancel(a.id);
+    a.stats.prefetch = prefetcher_->take_stats(a.id);
+  }
   out->request = a.request;
   out->index = a.index;
   out->finished = true;
@@ -217,6 +221,7 @@ void EngineImpl::forget(SequenceId id) {
   const RequestId request = a.request;
   const int32_t method = a.method, prefill_method = a.prefill_method;
   answers_.take(id);
+  if (prefetcher_) prefetcher_->cancel(id);
   if (Method* m = method_of(method)) m->request_finish(id);
   if (Method* m = method_of(prefill_method); m && prefill_method != method) m->request_finish(id);
   const auto r = requests_.find(request);

@@ -213,6 +213,7 @@ void EngineImpl::fail_step(const Status& why, bool moves_failed, std::vector<Out
 void EngineImpl::report(const StepPlan& plan, std::vector<Output>* outputs) {
   for (const auto& [id, why] : plan.failed) end_answer(id, FinishReason::failed, why, outputs);
   for (SequenceId id : plan.preempted) {
+    if (prefetcher_) prefetcher_->cancel(id);
     if (LiveAnswer* a = find(id)) ++a->stats.preemptions;
   }
   for (const FoundPrompt& found : plan.complete) {

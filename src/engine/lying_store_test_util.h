@@ -9,6 +9,7 @@
 #include <cstring>
 #include <list>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <random>
 #include <utility>
@@ -74,6 +75,7 @@ class LyingStore final : public BlockStore {
     Channel(LyingStore& store, std::unique_ptr<StoreChannel> inner) : store_(store), inner_(std::move(inner)) {}
     ~Channel() override { EXPECT_TRUE(late_.empty()) << "a channel went while batches were under way"; }
     Status submit(ReadBatch& batch) override {
+      const std::lock_guard lock(store_.mutex_);
       if (store_.random_() % 100 < store_.late_reads) return Status::busy("too much is under way");
       for (const ExtentRead& r : batch.reads) EXPECT_TRUE(r.block.found());
       ReadBatch now;
@@ -87,6 +89,7 @@ class LyingStore final : public BlockStore {
       return {};
     }
     int poll() override {
+      const std::lock_guard lock(store_.mutex_);
       for (auto b = late_.begin(); b != late_.end();) {
         const bool ends = !store_.hold_reads && store_.random_() % 100 >= store_.late_reads;
         if (ends) (*b)->left.store(0, std::memory_order_release);
@@ -123,6 +126,7 @@ class LyingStore final : public BlockStore {
   }
 
   std::unique_ptr<BlockStore> inner_;
+  std::mutex mutex_;  // of channels: guards random_ and lies
   std::mt19937 random_;
   std::optional<ObjectLayout> layout_;
   uint32_t refused_ = 0;

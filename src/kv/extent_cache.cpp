@@ -58,7 +58,8 @@ ExtentCache::ExtentCache(KvCache& kv, const ExtentCacheConfig& config)
       identity_(static_cast<size_t>(config.max_blocks)),
       misses_(size_t(heads_) * columns_),
       num_misses_(static_cast<size_t>(heads_)),
-      scratch_(size_t(heads_) * columns_) {
+      scratch_(size_t(heads_) * columns_),
+      unused_(size_t(layers_) * heads_, 0) {
   for (size_t i = 0; i < identity_.size(); ++i) identity_[i] = static_cast<int32_t>(i);
   reads_.reserve(static_cast<size_t>(std::max(bounce_extents_, config.staging_bytes / extent_bytes_)));
 }
@@ -127,19 +128,20 @@ void ExtentCache::add_read(LayerIdx layer, int32_t head, BlockId block, std::byt
   reads_.push_back({.block = homes_->located[b], .key = homes_->keys[b], .part = 0, .unit = unit, .to = to});
 }
 
-// All of reads_; what fails is tried again. Errors: the first extent that could not be had.
-Status ExtentCache::read_all() {
+// All of reads_; what fails is tried again. Errors: the first extent that could not be had. What is late stays pending.
+Status ExtentCache::read_all(double deadline_s) {
   if (reads_.empty()) return {};
   FOVEA_CHECK(source_ != nullptr);
   const double begun = clock_.now_s();
   Status status;
   const auto try_to = [&](std::span<ExtentRead> reads) {
-    ReadBatch batch{.reads = reads, .priority = 0};
+    ReadBatch batch{.reads = reads, .priority = 0, .deadline_s = deadline_s};
     status = source_->read_now(batch);
   };
   try_to(reads_);
   for (ExtentRead& read : reads_) {
-    for (int i = 0; i < kTriesMore && status.ok() && read.result != IoResult::ok; ++i) {
+    const bool late = read.result == IoResult::pending && deadline_s < 1e30;
+    for (int i = 0; i < kTriesMore && status.ok() && !late && read.result != IoResult::ok; ++i) {
       read.result = IoResult::pending;
       try_to({&read, 1});
     }
@@ -149,7 +151,7 @@ Status ExtentCache::read_all() {
   for (const ExtentRead& read : reads_) {
     if (read.result == IoResult::ok) {
       counts_.bytes += extent_bytes_;
-    } else if (status.ok()) {
+    } else if (status.ok() && read.result != IoResult::pending) {
       status = Status::busy("KV store: block " + read.key.hex().substr(0, 16) + ", layer " + std::to_string(read.unit / heads_) +
                             ", head " + std::to_string(read.unit % heads_) + ": " + name_of(read.result));
     }
@@ -208,12 +210,48 @@ Status ExtentCache::resolve(LayerIdx layer, Wave* wave, Ops& ops, Stream& stream
                .scratch = scratch_.data()},
               stream);
   *table = {table_.as<int32_t>(), seq_stride, head_stride};
-  return read_misses(layer);
+  return read_misses(layer, *wave);
+}
+
+void ExtentCache::find_windows(const Wave& wave) {
+  windows_.clear();
+  for (int32_t row = wave.first; row < wave.end && wave.deadline_s < 1e30; ++row) {
+    const int32_t blocks = (wave.row_len[row] + kv_.config().block_size - 1) / kv_.config().block_size;
+    const int32_t* table = wave.blocks.slots + wave.row_seq[row] * wave.blocks.seq_stride;
+    for (int32_t unit = 0; unit < std::min(wave.init_units, blocks); ++unit) windows_.push_back(table[unit]);
+    for (int32_t unit = std::max(0, blocks - wave.local_units); unit < blocks; ++unit) windows_.push_back(table[unit]);
+  }
+  std::sort(windows_.begin(), windows_.end());
+}
+
+void ExtentCache::drop_late(LayerIdx layer, const Wave& wave, int32_t* units, int32_t* counts, int32_t* skipped) const {
+  const Selection& s = *wave.selection;
+  const int32_t heads_of_list = heads_ / s.groups;
+  for (int32_t row = wave.first; row < wave.end; ++row, ++skipped) {
+    *skipped = 0;
+    const int32_t* table = wave.blocks.slots + wave.row_seq[row] * wave.blocks.seq_stride;
+    for (int32_t g = 0; g < s.groups; ++g, units += s.capacity, ++counts) {
+      const int64_t list = int64_t{row} * s.groups + g;
+      *counts = 0;
+      for (int32_t i = 0; i < s.counts[list]; ++i) {
+        const int32_t unit = s.units[list * s.capacity + i];
+        const auto is_late = [&](const Late& l) {
+          return l.block.value == table[unit] && l.head >= g * heads_of_list && l.head < (g + 1) * heads_of_list;
+        };
+        if (std::none_of(late_.begin(), late_.end(), is_late))
+          units[(*counts)++] = unit;
+        else
+          ++*skipped;
+      }
+    }
+  }
 }
 
 // Of all heads together, as many at a time as there is room for. What cannot be had has no column any more.
-Status ExtentCache::read_misses(LayerIdx layer) {
+Status ExtentCache::read_misses(LayerIdx layer, const Wave& wave) {
   Status status;
+  find_windows(wave);
+  late_.clear();
   int32_t head = 0, next = 0;  // the next miss
   for (;;) {
     reads_.clear();
@@ -229,7 +267,8 @@ Status ExtentCache::read_misses(LayerIdx layer) {
       add_read(layer, head, BlockId{miss.block}, aligned(bounce_) + static_cast<int64_t>(reads_.size()) * extent_bytes_);
     }
     if (reads_.empty()) return status;
-    if (status.ok()) status = read_all();
+    if (status.ok()) status = read_all(wave.deadline_s);
+    if (status.ok()) status = read_late_windows();
     for (size_t i = 0; i < reads_.size(); ++i) {
       const auto& [of, miss] = filled_[i];
       if (reads_[i].result == IoResult::ok) {
@@ -237,9 +276,33 @@ Status ExtentCache::read_misses(LayerIdx layer) {
         ++counts_.misses;
       } else {
         tables_.lose(layer, of, BlockId{miss.block});
+        if (reads_[i].result == IoResult::pending && status.ok()) late_.push_back({of, BlockId{miss.block}});
       }
     }
   }
+}
+
+// Of reads_, those that are late and may not be left out.
+Status ExtentCache::read_late_windows() {
+  for (size_t i = 0; i < reads_.size() && !windows_.empty(); ++i) {
+    if (reads_[i].result != IoResult::pending) continue;
+    if (!std::binary_search(windows_.begin(), windows_.end(), filled_[i].miss.block)) continue;
+    ReadBatch batch{.reads = {&reads_[i], 1}, .priority = 0};
+    FOVEA_TRY(source_->read_now(batch));
+    if (reads_[i].result != IoResult::ok) return Status::busy("KV store: a block of a window cannot be read");
+  }
+  return {};
+}
+
+// ---- extents that come ahead of attention ----
+
+bool ExtentCache::adopt(LayerIdx layer, int32_t head, BlockId block, const std::byte* extent, SequenceId owner, bool guess) {
+  const int32_t column = tables_.adopt(layer, head, block);
+  if (column < 0) return false;
+  copy_in(layer, head, column, extent);
+  adopted_.push_back({layer, head, column, block, tables_.stamp_of(layer, head, column), owner, guess});
+  ++unused_[static_cast<size_t>(layer.value * heads_ + head)];
+  return true;
 }
 
 // ---- rows that read everything ----

@@ -64,10 +64,42 @@ class ExtentCache {
     const int32_t* row_len = nullptr;
     PageTableView blocks;  // BlockIds
     int32_t window = 0;
+    // Reads are waited for until then. Blocks that are late have no column: the rows must leave them out (drop_late), but for each
+    // row's first and last ones, which are waited for at any rate.
+    double deadline_s = 1e30;
+    int32_t init_units = 0, local_units = 0;
   };
   // Gives every block that the wave reads a column, and reads what is absent. The table is valid until the next call.
   // Errors: busy where an extent could not be read, though another try may; internal.
   Status resolve(LayerIdx layer, Wave* wave, Ops& ops, Stream& stream, PageTableView* table);
+
+  // What the last wave did without.
+  struct Late {
+    int32_t head;
+    BlockId block;
+  };
+  std::span<const Late> late() const { return late_; }
+  // Copies the lists of the wave's rows to units [rows, groups, capacity] and counts [rows, groups], without the blocks that have
+  // no column; skipped [rows]: how many each row does without.
+  void drop_late(LayerIdx layer, const Wave& wave, int32_t* units, int32_t* counts, int32_t* skipped) const;
+
+  // ---- extents that come ahead of attention ----
+  // Puts one where attention will look for it, in the column that is used least recently. False: the block has a column here, or
+  // all others are pinned or were just read. `owner`: whose it is; `guess`: both are told by settle().
+  bool adopt(LayerIdx layer, int32_t head, BlockId block, const std::byte* extent, SequenceId owner, bool guess);
+  // Of what was adopted, each extent once: whether a wave has read it, or it has lost its column before one did.
+  template <typename Told>  // (SequenceId owner, bool guess, bool used)
+  void settle(Told&& told) {
+    std::erase_if(adopted_, [&](const Adopted& a) {
+      const bool owned = tables_.owner_of(a.layer, a.head, a.column) == a.block;
+      if (owned && tables_.stamp_of(a.layer, a.head, a.column) == a.stamp) return false;
+      --unused_[static_cast<size_t>(a.layer.value * heads_ + a.head)];
+      told(a.owner, a.guess, owned);
+      return true;
+    });
+  }
+  // [layers, heads] adopted and neither, as of the last settle().
+  const int32_t* unused() const { return unused_.data(); }
 
   // ---- rows that read everything: strips ----
   // KV heads that are laid out at a time for a context of so many blocks; 0: not even one fits.
@@ -77,6 +109,8 @@ class ExtentCache {
   Status stage(LayerIdx layer, int32_t first, int32_t count, std::span<const int32_t> blocks, KvView* view);
 
   ExtentCounts take_counts() { return std::exchange(counts_, {}); }
+  int32_t layers() const { return layers_; }
+  int32_t heads() const { return heads_; }
   int64_t extent_bytes() const { return extent_bytes_; }
   int64_t bytes() const;  // tables, staging and scratch
   ResidencyTables& tables() { return tables_; }
@@ -88,8 +122,10 @@ class ExtentCache {
   void copy_out(LayerIdx layer, int32_t head, int32_t column, std::byte* extent) const;
   void poison(LayerIdx layer, int32_t head, int32_t column);
   void add_read(LayerIdx layer, int32_t head, BlockId block, std::byte* to);
-  Status read_all();
-  Status read_misses(LayerIdx layer);
+  Status read_all(double deadline_s = 1e30);
+  Status read_misses(LayerIdx layer, const Wave& wave);
+  void find_windows(const Wave& wave);
+  Status read_late_windows();
   void fit(Wave* wave);
   template <typename Visit>
   void for_each_head(Visit&& visit) {
@@ -115,7 +151,19 @@ class ExtentCache {
     int32_t head;
     BlockMiss miss;
   };
-  std::vector<Filled> filled_;  // beside reads_
+  std::vector<Filled> filled_;    // beside reads_
+  std::vector<int32_t> windows_;  // blocks of the wave that are never left out, ascending
+  std::vector<Late> late_;
+  struct Adopted {
+    LayerIdx layer;
+    int32_t head, column;
+    BlockId block;
+    uint32_t stamp;  // a wave that reads it has another
+    SequenceId owner;
+    bool guess;
+  };
+  std::vector<Adopted> adopted_;  // unused
+  std::vector<int32_t> unused_;
   Buffer bounce_, staging_;
   Buffer table_;  // int32 [max_seqs, heads, max_blocks]
   ExtentCounts counts_;

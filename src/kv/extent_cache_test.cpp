@@ -51,6 +51,22 @@ struct Faulty final : ExtentSource {
   int faults = 0;
 };
 
+// Leaves every second extent of a batch with a deadline for later.
+struct Tardy final : ExtentSource {
+  explicit Tardy(BlockStore& store) : inner(store) {}
+  Status read_now(ReadBatch& batch) override {
+    FOVEA_TRY(inner.read_now(batch));
+    for (size_t i = 1; i < batch.reads.size() && batch.deadline_s < 1e30; i += 2) {
+      batch.reads[i].result = IoResult::pending;
+      std::memset(batch.reads[i].to, 0x55, 64);
+    }
+    return {};
+  }
+  Status begin(ReadBatch& batch) override { return inner.begin(batch); }
+  Status finish(ReadBatch& batch) override { return inner.finish(batch); }
+  ChannelSource inner;
+};
+
 class ExtentCacheTest : public testing::Test {
  protected:
   ExtentCacheTest() : store_(int64_t{64} << 20), ops_(make_ref_ops()) {
@@ -256,6 +272,45 @@ TEST(ResidencyTables, WavesGoOnWhereTheirNumbersEnd) {
   EXPECT_LT(v.stamp[0], v.stamp[2]);
   EXPECT_LT(v.stamp[2], wave);
   EXPECT_EQ(t.check_consistency().message(), "");
+}
+
+// Row 0 has blocks 0 to 6, row 1 one more; the first and the last of each are windows.
+TEST_F(ExtentCacheTest, LateBlocksLeaveTheListsButWindowsAreWaitedFor) {
+  Tardy tardy(store_);
+  cache_->set_source(&tardy, &homes_);
+  const std::vector<int32_t> units = {0, 2, 6, 0, 3, 6, 0, 2, 7, 1, 3, 7}, row_seq = {0, 0},
+                             row_len = {7 * kBlockSize, 7 * kBlockSize + 1};
+  const std::vector<int32_t> all_counts(4, 3);
+  Selection s{.kind = Selection::Kind::list, .heads = HeadGroups::per_kv_head, .tokens_per_unit = kBlockSize};
+  s.rows = 2, s.groups = kHeads, s.capacity = 3, s.units = units.data(), s.counts = all_counts.data();
+  std::vector<int32_t> blocks(kBlocks);
+  for (int32_t b = 0; b < kBlocks; ++b) blocks[b] = b;
+  ExtentCache::Wave wave{.selection = &s,
+                         .first = 0,
+                         .end = 2,
+                         .row_seq = row_seq.data(),
+                         .row_len = row_len.data(),
+                         .blocks = {blocks.data(), kBlocks, 0},
+                         .deadline_s = 1,
+                         .init_units = 1,
+                         .local_units = 1};
+  PageTableView table;
+  ASSERT_TRUE(cache_->resolve(LayerIdx{0}, &wave, *ops_, stream_, &table).ok());
+  // Head 0 misses 0 2 6 7, head 1 misses 0 1 3 6 7: every second of the nine is late, 2 7 | 1 6 here, and 6 and 7 are windows.
+  std::vector<int32_t> left(12, -9), counts(4), skipped(2);
+  cache_->drop_late(LayerIdx{0}, wave, left.data(), counts.data(), skipped.data());
+  EXPECT_EQ(left, (std::vector<int32_t>{0, 6, -9, 0, 3, 6, 0, 7, -9, 3, 7, -9}));
+  EXPECT_EQ(counts, (std::vector<int32_t>{2, 3, 2, 2}));
+  EXPECT_EQ(skipped, (std::vector<int32_t>{1, 2}));
+  for (int32_t r = 0; r < 2; ++r) {
+    for (int32_t h = 0; h < kHeads; ++h) {
+      for (int32_t i = 0; i < counts[r * 2 + h]; ++i) {
+        const int32_t unit = left[(r * 2 + h) * 3 + i];
+        expect_content(0, h, table.slots[h * table.head_stride + unit], unit);
+      }
+    }
+  }
+  EXPECT_TRUE(cache_->tables().check_consistency().ok());
 }
 
 }  // namespace

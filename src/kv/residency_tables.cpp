@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 
+#include <algorithm>
 #include <string>
 
 namespace fovea {
@@ -56,6 +57,20 @@ void ResidencyTables::forget(BlockId block) {
     slot = -1;
   }
   pinned_ -= pinned;
+}
+
+int32_t ResidencyTables::adopt(LayerIdx layer, int32_t head, BlockId block) {
+  const ResidencyView t = this->layer(layer);
+  int32_t* slot_of = t.slot_of + int64_t{head} * blocks_;
+  int32_t* owner = t.owner + int64_t{head} * columns_;
+  uint32_t* stamp = t.stamp + int64_t{head} * columns_;
+  const auto oldest = static_cast<int32_t>(std::min_element(stamp, stamp + columns_) - stamp);
+  if (slot_of[block.value] >= 0 || stamp[oldest] >= wave_) return -1;
+  if (owner[oldest] >= 0) slot_of[owner[oldest]] = -1;
+  owner[oldest] = block.value;
+  slot_of[block.value] = oldest;
+  stamp[oldest] = wave_;
+  return oldest;
 }
 
 void ResidencyTables::lose(LayerIdx layer, int32_t head, BlockId block) {

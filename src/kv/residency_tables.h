@@ -26,6 +26,9 @@ class ResidencyTables {
   void unpin(int32_t column);
   // The BlockId has no content any more: whatever it owns is unused, and the first to be evicted.
   void forget(BlockId block);
+  // Gives a block that has no column here the one of the oldest stamp, ties to the lower column, as if the last wave had read it;
+  // but none that the last wave did read. -1: there is none, or the block has one.
+  int32_t adopt(LayerIdx layer, int32_t head, BlockId block);
   // What was to be read into the block's column is not there.
   void lose(LayerIdx layer, int32_t head, BlockId block);
 
@@ -33,6 +36,13 @@ class ResidencyTables {
   uint32_t next_wave();
   ResidencyView layer(LayerIdx layer);
   int32_t slot_of(LayerIdx layer, int32_t head, BlockId block) const { return slot_of_[row(layer, head, blocks_) + block.value]; }
+  int32_t num_blocks() const { return blocks_; }
+  int32_t num_columns() const { return columns_; }
+  const int32_t* slots() const { return slot_of_.data(); }  // [layers, heads, blocks]
+  BlockId owner_of(LayerIdx layer, int32_t head, int32_t column) const {
+    return BlockId{owner_[row(layer, head, columns_) + column]};
+  }
+  uint32_t stamp_of(LayerIdx layer, int32_t head, int32_t column) const { return stamp_[row(layer, head, columns_) + column]; }
   int32_t num_mobile() const { return columns_ - pinned_; }  // columns that are not pinned
   int64_t bytes() const;
 

@@ -70,6 +70,13 @@ Status Attention::next_wave(const RowGroup& g, LayerIdx layer, int32_t window, R
                          .row_len = g.step.row_len,
                          .blocks = g.table,
                          .window = window};
+  if (batch_.read_ahead) batch_.read_ahead->collect();
+  const Method::LateRule late = g.method->late_rule();
+  if (batch_.read_ahead && late.may_skip) {
+    wave.deadline_s = batch_.read_ahead->deadline_s();
+    wave.init_units = late.init_units;
+    wave.local_units = late.local_units;
+  }
   FOVEA_TRY(kv_.extents()->resolve(layer, &wave, ops_, stream_, &part->kv.table));
   part_indptr_.assign(1, 0);
   part_len_.clear();
@@ -83,6 +90,7 @@ Status Attention::next_wave(const RowGroup& g, LayerIdx layer, int32_t window, R
   part_selection_.rows = wave.end - wave.first;
   part_selection_.units += lists * chosen.capacity;
   part_selection_.counts += lists;
+  if (!kv_.extents()->late().empty()) leave_out_late(g, layer, wave);
   part->first_row = g.first_row + wave.first;
   part->rows = wave.end - wave.first;
   part->q_indptr = part_indptr_.data();
@@ -92,6 +100,22 @@ Status Attention::next_wave(const RowGroup& g, LayerIdx layer, int32_t window, R
   next_row_ = wave.end;
   *more = next_row_ < g.rows;
   return {};
+}
+
+// What is late leaves the lists of the wave.
+void Attention::leave_out_late(const RowGroup& g, LayerIdx layer, const ExtentCache::Wave& wave) {
+  const auto rows = static_cast<size_t>(wave.end - wave.first), lists = rows * static_cast<size_t>(part_selection_.groups);
+  part_units_.resize(lists * static_cast<size_t>(part_selection_.capacity));
+  part_counts_.resize(lists);
+  part_skipped_.resize(rows);
+  kv_.extents()->drop_late(layer, wave, part_units_.data(), part_counts_.data(), part_skipped_.data());
+  part_selection_.units = part_units_.data();
+  part_selection_.counts = part_counts_.data();
+  batch_.read_ahead->late(g, layer, kv_.extents()->late());
+  for (size_t i = 0; i < rows; ++i) {
+    if (part_skipped_[i] > 0)
+      batch_.read_ahead->skipped(g.step.row_sequence[wave.first + static_cast<int32_t>(i)], part_skipped_[i]);
+  }
 }
 
 // The next KV heads of a sequence, or the first ones of the next sequence.

@@ -61,6 +61,7 @@ class Attention {
                                                            : next_strips(group, layer, &reading, &more));
         read(group, reading);
       }
+      if (batch_.read_ahead && group.blocks == RowGroup::Blocks::mobile) batch_.read_ahead->tell(group, layer);
     }
     return {};
   }
@@ -84,6 +85,7 @@ class Attention {
   Status choose_for(size_t group, LayerIdx layer, const LayerQueries& queries);
   void begin_parts(const Reading& whole);
   Status next_wave(const RowGroup& group, LayerIdx layer, int32_t window, Reading* part, bool* more);
+  void leave_out_late(const RowGroup& group, LayerIdx layer, const ExtentCache::Wave& wave);
   Status next_strips(const RowGroup& group, LayerIdx layer, Reading* part, bool* more);
 
   const ForwardBatch& batch_;
@@ -95,7 +97,7 @@ class Attention {
   Reading whole_;
   int32_t next_row_ = 0, next_seq_ = 0, next_head_ = 0;
   Selection part_selection_;
-  std::vector<int32_t> part_indptr_, part_len_;
+  std::vector<int32_t> part_indptr_, part_len_, part_units_, part_counts_, part_skipped_;
 };
 
 }  // namespace fovea

@@ -62,6 +62,21 @@ class SelectionObserver {
   virtual void on_fetched(int32_t first_row, int32_t rows, const ExtentCounts& counts) {}
 };
 
+// Told of what sparse rows of mobile groups read, so that blocks are brought near before they are wanted.
+class ReadAhead {
+ public:
+  virtual ~ReadAhead() = default;
+  // Before a wave is resolved: what has come is put where it will look.
+  virtual void collect() = 0;
+  // How long a wave's rows that may do without what is late wait for it: seconds of Clock.
+  virtual double deadline_s() = 0;
+  // What a wave did without, and how many blocks a row of it.
+  virtual void late(const RowGroup& group, LayerIdx layer, std::span<const ExtentCache::Late> late) = 0;
+  virtual void skipped(SequenceId sequence, int32_t units) = 0;
+  // After the group's rows have read in a layer.
+  virtual void tell(const RowGroup& group, LayerIdx layer) = 0;
+};
+
 // Arrays are device memory.
 struct ForwardBatch {
   int32_t tokens = 0;                      // T
@@ -77,6 +92,7 @@ struct ForwardBatch {
   float* logits = nullptr;       // [num_logit_rows, vocab]
   int64_t* keys_read = nullptr;  // [T] or null: what attention of groups with a method read (ops.h)
   SelectionObserver* observer = nullptr;
+  ReadAhead* read_ahead = nullptr;  // null: nothing is prefetched
 };
 
 // What has to be kept up to date beside K and V whenever they are written.

@@ -29,10 +29,18 @@ Engine::Engine(BlockStore& store, const EngineOptions& options, const Clock& clo
       extent_stride_(aligned(options.extent_bytes)),
       landings_(allocate_landings(extent_stride_ * options.limits.landings)),
       demand_(store.open_channel()),
-      core_(options.limits),
-      thread_([this] { run(); }) {}
+      core_(options.limits) {
+  if (options.threaded)
+    thread_ = std::thread([this] { run(); });
+  else
+    background_ = store.open_channel();
+}
 
 Engine::~Engine() {
+  if (background_) {
+    end_all(*background_);
+    return;
+  }
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -54,9 +62,23 @@ Result<Ticket> Engine::submit(SequenceId owner, std::span<const Extent> extents,
 
 TicketState Engine::wait(Ticket ticket, double timeout_s) {
   std::unique_lock lock(mutex_);
-  const auto ended = [&] { return core_.state(ticket) != TicketState::late; };
-  arrived_.wait_for(lock, std::chrono::duration<double>(std::clamp(timeout_s, 0.0, 1e6)), ended);
+  wait_until(lock, clock_.now_s() + timeout_s, [&] { return core_.state(ticket) != TicketState::late; });
   return core_.state(ticket);
+}
+
+template <typename Done>
+void Engine::wait_until(std::unique_lock<std::mutex>& lock, double until_s, Done&& done) {
+  if (background_) {
+    while (!done() && clock_.now_s() < until_s) turn(*background_, lock);
+    return;
+  }
+  arrived_.wait_for(lock, std::chrono::duration<double>(std::clamp(until_s - clock_.now_s(), 0.0, 1e6)), done);
+}
+
+void Engine::pump() {
+  if (!background_) return;
+  std::unique_lock lock(mutex_);
+  turn(*background_, lock);
 }
 
 TicketState Engine::get(Ticket ticket, const Collect& collect) {
@@ -101,10 +123,10 @@ void Engine::cancel_owner(SequenceId owner) {
   wake_.notify_one();
 }
 
-void Engine::settle(int64_t used, int64_t wasted) {
+void Engine::settle(SequenceId owner, int64_t used, int64_t wasted) {
   {
     const std::lock_guard lock(mutex_);
-    core_.settle(used, wasted);
+    core_.settle(owner, used, wasted);
   }
   wake_.notify_one();
 }
@@ -119,6 +141,11 @@ int32_t Engine::tickets_room() const {
   return options_.limits.max_pending - core_.pending();
 }
 
+Counters Engine::take_counters(SequenceId owner) {
+  const std::lock_guard lock(mutex_);
+  return core_.take_counters(owner);
+}
+
 Counters Engine::counters() const {
   const std::lock_guard lock(mutex_);
   return core_.counters();
@@ -127,6 +154,7 @@ Counters Engine::counters() const {
 // ---- Demand
 
 Status Engine::read_now(ReadBatch& batch) {
+  if (batch.deadline_s < kForever) return read_until(batch, batch.deadline_s);
   claim(batch);
   Status status = read_claimed(batch);
   if (status.ok()) {
@@ -139,6 +167,46 @@ Status Engine::read_now(ReadBatch& batch) {
   }
   batch.left.store(0, std::memory_order_release);
   wake_.notify_one();
+  return status;
+}
+
+// Through the thread, as its most urgent tickets, so that what is late need not be waited for here. What does not fit its queue, or
+// could not be read, is read exactly.
+Status Engine::read_until(ReadBatch& batch, double deadline_s) {
+  constexpr SequenceId kDemand{~uint64_t{0}};
+  own_.clear();
+  const auto most = static_cast<size_t>(options_.limits.ticket_extents());
+  std::vector<Extent> extents;
+  for (const ExtentRead& read : batch.reads) extents.push_back({read.key, read.unit});
+  size_t asked = 0;
+  std::vector<Ticket> tickets;
+  std::unique_lock lock(mutex_);
+  for (; asked < extents.size(); asked += most) {
+    const auto some = std::span(extents).subspan(asked, std::min(most, extents.size() - asked));
+    const auto ticket = core_.submit(kDemand, some, Priority::urgent, deadline_s, clock_.now_s());
+    if (!ticket.ok()) break;
+    tickets.push_back(*ticket);
+  }
+  wake_.notify_one();
+  wait_until(lock, deadline_s, [&] {
+    return std::all_of(tickets.begin(), tickets.end(), [&](Ticket t) { return core_.state(t) != TicketState::late; });
+  });
+  for (size_t i = 0; i < batch.reads.size(); ++i) {
+    ExtentRead& read = batch.reads[i];
+    const EngineCore::Claimed claimed = i < asked ? core_.claim(extents[i]) : EngineCore::Claimed{};
+    if (claimed.claim == EngineCore::Claim::landed) {
+      std::memcpy(read.to, landing(claimed.landing), options_.extent_bytes);
+      read.result = IoResult::ok;
+    } else if (claimed.claim == EngineCore::Claim::absent) {
+      own_.push_back(i);
+    }
+    if (claimed.flight >= 0) core_.end_claim(claimed.flight);
+  }
+  core_.cancel_owner(kDemand);
+  lock.unlock();
+  wake_.notify_one();
+  const Status status = read_claimed(batch);
+  batch.left.store(0, std::memory_order_release);
   return status;
 }
 
@@ -167,7 +235,8 @@ Status Engine::read_claimed(ReadBatch& batch) {
   Status status;
   while ((status = demand_->submit(own)).code() == StatusCode::busy) demand_->poll();
   FOVEA_TRY(std::move(status));
-  FOVEA_TRY(demand_->wait(own, kForever));
+  while (demand_->wait(own, kForever).code() == StatusCode::busy) {
+  }
   for (size_t i = 0; i < own_.size(); ++i) batch.reads[own_[i]].result = own_reads_[i].result;
   own_.clear();
   return {};
@@ -177,7 +246,7 @@ Status Engine::read_claimed(ReadBatch& batch) {
 void Engine::take_joined(ReadBatch& batch) {
   std::unique_lock lock(mutex_);
   for (const auto& [at, claimed] : joined_) {
-    arrived_.wait(lock, [&] { return core_.landed(claimed.flight) != EngineCore::Landed::no; });
+    wait_until(lock, kForever, [&] { return core_.landed(claimed.flight) != EngineCore::Landed::no; });
     ExtentRead& read = batch.reads[at];
     if (core_.landed(claimed.flight) == EngineCore::Landed::yes) {
       std::memcpy(read.to, landing(claimed.landing), options_.extent_bytes);
@@ -204,7 +273,7 @@ Status Engine::begin(ReadBatch& batch) {
 
 Status Engine::finish(ReadBatch& batch) {
   std::unique_lock lock(mutex_);
-  arrived_.wait(lock, [&] { return !is_under_way(batch); });
+  wait_until(lock, kForever, [&] { return !is_under_way(batch); });
   return {};
 }
 
@@ -216,28 +285,41 @@ bool Engine::is_under_way(const ReadBatch& batch) const {
 // ---- The thread
 
 void Engine::run() {
-  auto channel = store_.open_channel();
-  std::unique_lock lock(mutex_);
-  while (!stop_) {
-    while (take_next()) {
+  const auto channel = store_.open_channel();
+  {
+    std::unique_lock lock(mutex_);
+    while (!stop_) {
+      if (!turn(*channel, lock)) wake_.wait(lock);
     }
-    const auto first = std::find_if(flying_.begin(), flying_.end(), [](const Flying& f) { return f.batch != nullptr; });
-    if (first == flying_.end()) {
-      wake_.wait(lock);
-      continue;
-    }
-    lock.unlock();
-    submit_taken(*channel);
-    if (first->submitted)
-      (void)channel->wait(*first->batch, clock_.now_s() + kSlice_s);  // busy: it still runs
-    else
-      channel->poll();
-    lock.lock();
-    if (end_what_has_come()) arrived_.notify_all();
   }
+  end_all(*channel);
+}
+
+// Begins what may begin, and ends what has come; waits a moment for it. False: there is nothing to do.
+bool Engine::turn(StoreChannel& channel, std::unique_lock<std::mutex>& lock) {
+  while (take_next()) {
+  }
+  const auto first = std::find_if(flying_.begin(), flying_.end(), [](const Flying& f) { return f.batch != nullptr; });
+  if (first == flying_.end()) return false;
   lock.unlock();
-  channel.reset();  // ends I/O under way
-  for (Flying& f : flying_) store_.unpin(f.pins);
+  submit_taken(channel);
+  if (first->submitted)
+    (void)channel.wait(*first->batch, clock_.now_s() + kSlice_s);  // busy: it still runs
+  else
+    channel.poll();
+  lock.lock();
+  if (end_what_has_come()) arrived_.notify_all();
+  return true;
+}
+
+void Engine::end_all(StoreChannel& channel) {
+  for (Flying& f : flying_) {
+    if (f.batch && f.submitted) channel.cancel(*f.batch);
+  }
+  for (Flying& f : flying_) {
+    while (f.batch && f.submitted && f.batch->left.load(std::memory_order_acquire) != 0) (void)channel.wait(*f.batch, kForever);
+    store_.unpin(f.pins);
+  }
 }
 
 // Staging first: attention waits for it soon. False: nothing may begin now.

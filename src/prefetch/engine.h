@@ -24,6 +24,7 @@ struct EngineOptions {
   CoreLimits limits;
   uint16_t part = 0;          // of the layout that is open: the one whose units tickets name
   uint32_t extent_bytes = 0;  // its unit_bytes
+  bool threaded = true;       // false: it reads while its caller waits, and in pump() (simulations: one thread, one order)
 };
 
 // An extent that came. `bytes` lie there during the call.
@@ -44,15 +45,19 @@ class Engine final : public ExtentSource {
   TicketState get(Ticket ticket, const Collect& collect);
   // get() of every ticket that has ended, the oldest first.
   void drain(const Collect& collect);
+  // Without a thread: one turn of what it would do.
+  void pump();
   void cancel(Ticket ticket);
   void cancel_owner(SequenceId owner);
-  void settle(int64_t used, int64_t wasted);  // EngineCore::settle
-  int64_t unused_room() const;                // extents
+  void settle(SequenceId owner, int64_t used, int64_t wasted);  // EngineCore::settle
+  int64_t unused_room() const;                                  // extents
   int32_t tickets_room() const;
   const CoreLimits& limits() const { return options_.limits; }
   Counters counters() const;
+  Counters take_counters(SequenceId owner);  // EngineCore::take_counters
 
-  // Waits, on a channel of the stepping thread: what is on its way is waited for, what is not is read at once.
+  // Waits, on a channel of the stepping thread: what is on its way is waited for, what is not is read at once. With a deadline it
+  // waits until then at most: reads that are late stay `pending`, though they go on, for whoever asks next.
   Status read_now(ReadBatch& batch) override;
   // Read by the engine's thread, before tickets, straight to `to`. Not joined with anything: strips of many blocks.
   Status begin(ReadBatch& batch) override;
@@ -74,12 +79,17 @@ class Engine final : public ExtentSource {
   };
 
   std::byte* landing(int32_t place) const { return landings_.get() + int64_t{place} * extent_stride_; }
+  template <typename Done>
+  void wait_until(std::unique_lock<std::mutex>& lock, double until_s, Done&& done);
   void run();
+  bool turn(StoreChannel& channel, std::unique_lock<std::mutex>& lock);
+  void end_all(StoreChannel& channel);
   bool take_next();
   void prepare(Flying& flying);
   void submit_taken(StoreChannel& channel);
   bool end_what_has_come();
   bool is_under_way(const ReadBatch& batch) const;
+  Status read_until(ReadBatch& batch, double deadline_s);
   void claim(ReadBatch& batch);
   Status read_claimed(ReadBatch& batch);
   void take_joined(ReadBatch& batch);
@@ -94,6 +104,7 @@ class Engine final : public ExtentSource {
   const int64_t extent_stride_;
   const std::unique_ptr<std::byte[], FreeAligned> landings_;  // each begins at a multiple of 4096
   std::unique_ptr<StoreChannel> demand_;                      // the stepping thread's
+  std::unique_ptr<StoreChannel> background_;                  // without a thread: what it would have
   // Of read_now(): what it reads itself, and what it waits for; indices into the caller's reads.
   struct Joined {
     size_t read;

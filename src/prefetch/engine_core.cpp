@@ -13,7 +13,10 @@ namespace fovea::prefetch {
 EngineCore::EngineCore(const CoreLimits& limits) : limits_(limits) {
   FOVEA_CHECK(limits.max_pending >= 1 && limits.max_unused >= 1 && limits.landings >= 1 && limits.aging_s > 0);
   tasks_.resize(limits.max_pending);
-  for (Task& task : tasks_) task.flights.reserve(limits.ticket_extents());
+  for (Task& task : tasks_) {
+    task.flights.reserve(limits.ticket_extents());
+    task.tags.reserve(limits.ticket_extents());
+  }
   flights_.resize(size_t(limits.max_pending) * limits.ticket_extents() + limits.landings);
   for (size_t i = flights_.size(); i-- > 0;) flights_[i].next = std::exchange(free_flight_, static_cast<int32_t>(i));
   buckets_.assign(std::bit_ceil(flights_.size()), -1);
@@ -33,7 +36,7 @@ Result<Ticket> EngineCore::submit(SequenceId owner, std::span<const Extent> exte
                                     std::to_string(limits_.ticket_extents()) + " are possible");
   const auto task = std::find_if(tasks_.begin(), tasks_.end(), [](const Task& t) { return t.ticket.value == 0; });
   if (task == tasks_.end()) {
-    ++counters_.busy;
+    count(owner, &Counters::busy);
     return Status::busy("prefetch: " + std::to_string(pending_) + " tickets are pending");
   }
   task->ticket = Ticket{next_ticket_++};
@@ -43,16 +46,18 @@ Result<Ticket> EngineCore::submit(SequenceId owner, std::span<const Extent> exte
   task->due_s = std::clamp(deadline_s, now_s, now_s + 2 * limits_.aging_s);
   task->begun = false;
   ++pending_;
-  counters_.submitted += static_cast<int64_t>(extents.size());
+  of_owner_.try_emplace(owner);
+  count(owner, &Counters::submitted, static_cast<int64_t>(extents.size()));
   for (const Extent& extent : extents) {
     int32_t flight = lookup(extent);
     if (flight >= 0 && std::find(task->flights.begin(), task->flights.end(), flight) != task->flights.end()) continue;
     if (flight >= 0)
-      ++counters_.joined;
+      count(owner, &Counters::joined);
     else
-      flight = insert(extent);
+      flight = insert(extent, owner);
     ++flights_[flight].holders;
     task->flights.push_back(flight);
+    task->tags.push_back(extent.tag);
   }
   return task->ticket;
 }
@@ -89,9 +94,11 @@ std::optional<Ticket> EngineCore::ended() const {
 std::span<const EngineCore::Start> EngineCore::collect(Ticket ticket) {
   Task* task = find(ticket);
   FOVEA_CHECK(collected_.empty() && task && state(*task) != TicketState::late);
-  for (int32_t f : task->flights) {
+  for (size_t i = 0; i < task->flights.size(); ++i) {
+    const int32_t f = task->flights[i];
     Flight& flight = flights_[f];
     if (flight.phase != Phase::landed) continue;
+    flight.extent.tag = task->tags[i];
     collected_.push_back({flight.extent, std::exchange(flight.landing, -1), f});
     unlink(f);
     flight.phase = Phase::taken;
@@ -105,11 +112,21 @@ void EngineCore::free_collected() {
   collected_.clear();
 }
 
-void EngineCore::settle(int64_t used, int64_t wasted) {
+void EngineCore::settle(SequenceId owner, int64_t used, int64_t wasted) {
   FOVEA_CHECK(used >= 0 && wasted >= 0 && used + wasted <= unused_);
   unused_ -= used + wasted;
-  counters_.hit += used;
-  counters_.wasted += wasted;
+  count(owner, &Counters::hit, used);
+  count(owner, &Counters::wasted, wasted);
+}
+
+void EngineCore::count(SequenceId owner, int64_t Counters::*what, int64_t n) {
+  counters_.*what += n;
+  if (const auto its = of_owner_.find(owner); its != of_owner_.end()) its->second.*what += n;
+}
+
+Counters EngineCore::take_counters(SequenceId owner) {
+  const auto its = of_owner_.extract(owner);
+  return its ? its.mapped() : Counters{};
 }
 
 void EngineCore::cancel(Ticket ticket) {
@@ -125,6 +142,7 @@ void EngineCore::cancel_owner(SequenceId owner) {
 void EngineCore::end(Task& task) {
   for (int32_t f : task.flights) release(f, task.begun);
   task.flights.clear();
+  task.tags.clear();
   task.ticket = Ticket{};
   --pending_;
 }
@@ -177,8 +195,12 @@ void EngineCore::begin(Task& task, double now_s) {
   task.begun = true;
   for (int32_t f : task.flights) ++flights_[f].begun;
   const auto& ends = Counters::kQueueMs;
-  const double ms = (now_s - task.submitted_s) * 1e3;
-  ++counters_.queue_time[std::upper_bound(ends.begin(), ends.end(), ms) - ends.begin()];
+  const double s = now_s - task.submitted_s;
+  const auto bucket = std::upper_bound(ends.begin(), ends.end(), s * 1e3) - ends.begin();
+  for (Counters* c : {&counters_, &of_owner_[task.owner]}) {
+    ++c->queue_time[bucket];
+    c->queue_s += s;
+  }
 }
 
 void EngineCore::complete(int32_t f, bool ok) {
@@ -186,7 +208,7 @@ void EngineCore::complete(int32_t f, bool ok) {
   FOVEA_CHECK(flight.phase == Phase::flying);
   Batch& batch = batches_[std::exchange(flight.batch, -1)];
   if (--batch.left == 0) low_batches_ -= batch.low;
-  ++(ok ? counters_.read : counters_.failed);
+  count(flight.owner, ok ? &Counters::read : &Counters::failed);
   flight.phase = Phase::landed;
   if (!ok) {
     discard_landing(flight);
@@ -203,12 +225,12 @@ EngineCore::Claimed EngineCore::claim(const Extent& extent) {
   if (f < 0) return {};
   Flight& flight = flights_[f];
   if (flight.phase == Phase::queued) {
-    ++counters_.late;
+    count(flight.owner, &Counters::late);
     unlink(f);
     flight.phase = Phase::taken;
     return {Claim::taken};
   }
-  ++(flight.phase == Phase::landed ? counters_.hit : counters_.late);
+  count(flight.owner, flight.phase == Phase::landed ? &Counters::hit : &Counters::late);
   ++flight.holders;
   ++flight.begun;
   return {flight.phase == Phase::landed ? Claim::landed : Claim::flying, f, flight.landing};
@@ -244,11 +266,11 @@ void EngineCore::settle_flight(int32_t f) {
   Flight& flight = flights_[f];
   if (flight.phase == Phase::flying) return;
   if (flight.phase == Phase::landed && flight.begun == 0) {
-    ++counters_.wasted;
+    count(flight.owner, &Counters::wasted);
     discard_landing(flight);
     flight.phase = Phase::queued;
   } else if (flight.phase == Phase::queued && flight.holders == 0) {
-    ++counters_.cancelled;
+    count(flight.owner, &Counters::cancelled);
   }
   if (flight.holders > 0) return;
   if (flight.phase == Phase::queued) unlink(f);
@@ -273,12 +295,13 @@ int32_t EngineCore::lookup(const Extent& extent) const {
   return f;
 }
 
-int32_t EngineCore::insert(const Extent& extent) {
+int32_t EngineCore::insert(const Extent& extent, SequenceId owner) {
   const int32_t f = free_flight_;
   FOVEA_CHECK(f >= 0);
   Flight& flight = flights_[f];
   free_flight_ = flight.next;
   flight.extent = extent;
+  flight.owner = owner;
   flight.phase = Phase::queued;
   flight.next = std::exchange(buckets_[bucket_of(extent)], f);
   return f;

@@ -13,7 +13,7 @@
 // room, and those behind it with it: none is overtaken because it is large. While attention waits for extents (demand), one batch
 // of LOW tickets is in flight at most.
 //
-// All memory is taken by the constructor. Times are seconds of one clock.
+// All memory is taken by the constructor, but for the counters of an owner. Times are seconds of one clock.
 #pragma once
 
 #include "prefetch/ticket.h"
@@ -24,6 +24,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -67,8 +68,9 @@ class EngineCore {
   // until settle().
   std::span<const Start> collect(Ticket ticket);
   void free_collected();
-  // Of collected extents: how many attention has used for the first time, and how many were dropped or evicted before it did.
-  void settle(int64_t used, int64_t wasted);
+  // Of an owner's collected extents: how many attention has used for the first time, and how many were dropped or evicted before
+  // it did.
+  void settle(SequenceId owner, int64_t used, int64_t wasted);
   // Drops a ticket, or all of a sequence: on abort, finish and preemption. What nobody else holds is not read; I/O under way
   // ends and is discarded. Unknown ones are fine.
   void cancel(Ticket ticket);
@@ -89,6 +91,8 @@ class EngineCore {
   void demand_end() { --demands_; }
 
   const Counters& counters() const { return counters_; }
+  // Those of one owner, who begins anew: what a flight comes to is counted for whoever asked for it first.
+  Counters take_counters(SequenceId owner);
   int32_t pending() const { return pending_; }
   int64_t unused() const { return unused_; }
   int64_t unused_room() const { return limits_.max_unused - unused_; }
@@ -101,6 +105,7 @@ class EngineCore {
   enum class Phase : uint8_t { free, queued, flying, landed, failed, taken };
   struct Flight {
     Extent extent;
+    SequenceId owner;  // who asked first
     Phase phase = Phase::free;
     int32_t holders = 0;   // tickets and claims
     int32_t begun = 0;     // of them claims, and tickets that have begun
@@ -115,12 +120,14 @@ class EngineCore {
     double submitted_s = 0, due_s = 0;
     bool begun = false;
     std::vector<int32_t> flights;  // no two alike
+    std::vector<int32_t> tags;     // [flights] this ticket's own
   };
   struct Batch {
     int32_t left = 0;  // flights that are not complete; 0: free
     bool low = false;
   };
 
+  void count(SequenceId owner, int64_t Counters::*what, int64_t n = 1);
   const Task* find(Ticket ticket) const;
   Task* find(Ticket ticket) { return const_cast<Task*>(std::as_const(*this).find(ticket)); }
   int32_t level(const Task& task, double now_s) const;
@@ -134,7 +141,7 @@ class EngineCore {
 
   size_t bucket_of(const Extent& extent) const;
   int32_t lookup(const Extent& extent) const;
-  int32_t insert(const Extent& extent);
+  int32_t insert(const Extent& extent, SequenceId owner);
   void unlink(int32_t flight);
 
   CoreLimits limits_;
@@ -152,6 +159,7 @@ class EngineCore {
   std::vector<Start> starts_;     // what poll() gives out
   std::vector<Start> collected_;  // what collect() gives out
   Counters counters_;
+  std::unordered_map<SequenceId, Counters> of_owner_;
 };
 
 }  // namespace fovea::prefetch

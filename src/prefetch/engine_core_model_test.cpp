@@ -75,7 +75,7 @@ class Machine {
   void finish() {
     end_claims();
     for (int32_t i = 0; i < 1000 && !tickets_.empty(); ++i) {
-      core_.settle(collected_, 0);
+      core_.settle(SequenceId{1}, collected_, 0);
       collected_ = 0;
       poll();
       while (!flying_.empty()) complete();
@@ -84,7 +84,7 @@ class Machine {
     }
     ASSERT_TRUE(tickets_.empty()) << "a ticket never ends";
     while (!flying_.empty()) complete();
-    core_.settle(collected_, 0);
+    core_.settle(SequenceId{1}, collected_, 0);
     ASSERT_EQ(core_.unused(), 0);
     ASSERT_EQ(core_.landings_free(), limits_.landings);
   }
@@ -274,7 +274,7 @@ class Machine {
   void settle() {
     const int64_t used = pick(static_cast<int32_t>(collected_ + 1));
     const int64_t wasted = pick(static_cast<int32_t>(collected_ - used + 1));
-    core_.settle(used, wasted);
+    core_.settle(SequenceId{1}, used, wasted);
     collected_ -= used + wasted;
   }
 

@@ -210,9 +210,9 @@ TEST_F(EngineCoreTest, UnusedExtentsAreBounded) {
   submit({3, 4});
   EXPECT_EQ(core.unused_room(), 1);
   EXPECT_EQ(poll(), Tags{});
-  core.settle(1, 0);
+  core.settle(SequenceId{1}, 1, 0);
   EXPECT_EQ(poll(), (Tags{3, 4}));
-  core.settle(0, 1);
+  core.settle(SequenceId{1}, 0, 1);
   EXPECT_EQ(core.counters().hit, 1);
   EXPECT_EQ(core.counters().wasted, 1);
 }
@@ -261,6 +261,25 @@ TEST_F(EngineCoreTest, DemandUsesWhatLanded) {
   EXPECT_EQ(core.counters().hit, 1);
   EXPECT_EQ(collect(t), Tags{});
   EXPECT_EQ(core.unused(), 0);
+}
+
+TEST_F(EngineCoreTest, CountersAreOfWhoAskedFirst) {
+  const Ticket a = submit({1, 2}, Priority::normal, kNever, 1);
+  submit({2, 3}, Priority::normal, kNever, 2);
+  poll();
+  complete();
+  collect(a);
+  core.settle(SequenceId{1}, 1, 1);
+  core.cancel_owner(SequenceId{2});
+  const Counters one = core.take_counters(SequenceId{1}), two = core.take_counters(SequenceId{2});
+  EXPECT_EQ(one.submitted, 2);
+  EXPECT_EQ(one.read, 2);
+  EXPECT_EQ(one.hit, 1);
+  EXPECT_EQ(one.wasted, 1);
+  EXPECT_EQ(two.joined, 1);
+  EXPECT_EQ(two.cancelled, 1);
+  EXPECT_EQ(core.take_counters(SequenceId{1}).submitted, 0) << "taken";
+  EXPECT_EQ(core.counters().submitted, 4);
 }
 
 TEST_F(EngineCoreTest, QueueTimesAreCounted) {

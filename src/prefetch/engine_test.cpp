@@ -62,7 +62,7 @@ TEST_F(PrefetchEngineTest, ATicketIsReadInTheBackground) {
   EXPECT_EQ(get(t), (Blocks{1, 2}));
   EXPECT_EQ(engine->wait(t, kLong_s), TicketState::unknown);
   EXPECT_EQ(engine->wait(Ticket{99}, kLong_s), TicketState::unknown);
-  engine->settle(1, 1);
+  engine->settle(SequenceId{1}, 1, 1);
   EXPECT_EQ(engine->counters().hit, 1);
   EXPECT_EQ(engine->unused_room(), 100);
   EXPECT_EQ(store.pins(), 0);
@@ -116,6 +116,34 @@ TEST_F(PrefetchEngineTest, DemandUsesWhatLandedAndRetriesWhatFailed) {
   EXPECT_EQ(store.reads(), 3);
   EXPECT_EQ(engine->counters().hit, 1);
   EXPECT_EQ(engine->counters().late, 0);
+}
+
+TEST_F(PrefetchEngineTest, ADeadlineLeavesOutWhatIsLate) {
+  const auto read_until = [&](std::vector<int32_t> blocks, double seconds) {
+    std::vector<ExtentRead> reads;
+    std::vector<std::array<std::byte, FakeStore::kBytes>> bytes(blocks.size());
+    for (size_t i = 0; i < blocks.size(); ++i) reads.push_back({Located{}, FakeStore::key(blocks[i]), 0, 0, bytes[i].data()});
+    ReadBatch batch{.reads = reads, .deadline_s = clock.now_s() + seconds};
+    EXPECT_TRUE(engine->read_now(batch).ok());
+    EXPECT_EQ(batch.left, 0);
+    std::vector<IoResult> results;
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      results.push_back(reads[i].result);
+      EXPECT_TRUE(reads[i].result != IoResult::ok || holds(bytes[i].data(), blocks[i]));
+    }
+    return results;
+  };
+  using enum IoResult;
+  EXPECT_EQ(read_until({1, 2}, kLong_s), (std::vector{ok, ok}));
+  const Ticket t = submit({extent(3)});
+  EXPECT_EQ(engine->wait(t, kLong_s), TicketState::ready);
+  store.set_open(false);
+  EXPECT_EQ(read_until({3, 4}, 0.001), (std::vector{ok, pending})) << "3 has landed";
+  const Ticket late = submit({extent(4)});  // joins what goes on
+  store.set_open(true);
+  EXPECT_EQ(engine->wait(late, kLong_s), TicketState::ready);
+  EXPECT_EQ(get(late), Blocks{4});
+  EXPECT_EQ(read_until({4}, kLong_s), std::vector{ok}) << "collected: it is read anew";
 }
 
 TEST_F(PrefetchEngineTest, ExtentsThatCannotBeReadAreResults) {
@@ -186,7 +214,7 @@ TEST_F(PrefetchEngineTest, RandomUse) {
       ++collected;
     });
     const int64_t used = pick(static_cast<int32_t>(collected + 1));
-    engine->settle(used, collected - used);
+    engine->settle(SequenceId{1}, used, collected - used);
     collected = 0;
   }
   for (uint64_t owner = 0; owner < 3; ++owner) engine->cancel_owner(SequenceId{owner});

@@ -55,6 +55,7 @@ struct Counters {
   int64_t wasted = 0;                                     // read, and dropped or evicted before anything used them
   int64_t cancelled = 0;                                  // dropped before they were read
   std::array<int64_t, kQueueMs.size() + 1> queue_time{};  // tickets, by how long they were queued
+  double queue_s = 0;                                     // of them together
 };
 
 }  // namespace fovea::prefetch

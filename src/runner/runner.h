@@ -18,6 +18,7 @@
 #include "runner/cache_plan.h"
 #include "runner/column_io.h"
 #include "runner/graph_cache.h"
+#include "runner/prefetcher.h"
 #include "runner/read_counter.h"
 #include "runner/sample_batch.h"
 #include "runner/step_plan.h"
@@ -37,6 +38,7 @@ struct RunnerParts {
   std::unique_ptr<Device> device;
   std::function<std::unique_ptr<Ops>(Device&)> make_ops;
   std::function<Result<std::unique_ptr<Method>>(const MethodOptions&)> make_method;
+  bool one_thread = false;      // prefetch reads while the stepping thread waits, and has no thread of its own
   bool poison_evicted = false;  // what the pool gives up becomes NaN
   bool tier = false;            // a store lies below the pool, whatever the options say
 };
@@ -64,6 +66,10 @@ class Runner {
   const KvCache& kv() const { return *kv_; }
   const CachePlan& cache_plan() const { return plan_; }
   ExtentCache* extents() { return extents_.get(); }  // null: every block has its column
+  // Threads that a store may read with where io_uring is refused: the most that a method asks for.
+  int read_threads() const;
+  // Reads ahead from a store for the methods that want it; null: none does. The caller's, and ends before the store.
+  std::unique_ptr<Prefetcher> make_prefetcher(BlockStore& store, const BlockHomes& homes, const Clock& clock);
   int32_t swap_slots() const { return swap_->num_slots(); }
   Device& device() { return *device_; }
   // For blocks that go to a store and come from it. On a GPU, pinned memory is the cache of its files.
@@ -134,6 +140,7 @@ class Runner {
   CachePlan plan_;
   std::unique_ptr<SwapArea> swap_;
   std::unique_ptr<ExtentCache> extents_;  // where columns are fewer than blocks
+  Prefetcher* prefetcher_ = nullptr;      // what make_prefetcher() made
 
   std::unique_ptr<Batch> batch_;
   std::unique_ptr<ReadCounter> counter_;

@@ -130,4 +130,27 @@ Status Runner::make_cache() {
   return {};
 }
 
+int Runner::read_threads() const {
+  int threads = 0;
+  for (const MethodEntry& e : methods_) {
+    if (e.method && e.method->prefetch_options()) threads = std::max<int>(threads, e.method->prefetch_options()->prefetch_workers);
+  }
+  return threads > 0 ? threads : GsaOptions().prefetch_workers;
+}
+
+std::unique_ptr<Prefetcher> Runner::make_prefetcher(BlockStore& store, const BlockHomes& homes, const Clock& clock) {
+  std::vector<const GsaOptions*> asked;
+  for (const MethodEntry& e : methods_) {
+    if (e.method && e.method->prefetch_options()) asked.push_back(e.method->prefetch_options());
+  }
+  const auto limits = prefetch_limits(asked, shape_.num_layers * shape_.kv_heads, plan_.num_columns);
+  if (!limits) return nullptr;
+  for (const MethodEntry& e : methods_) {
+    if (e.method) e.method->keep_wants();
+  }
+  auto prefetcher = std::make_unique<Prefetcher>(store, *extents_, homes, *limits, clock, !parts_.one_thread);
+  prefetcher_ = prefetcher.get();
+  return prefetcher;
+}
+
 }  // namespace fovea

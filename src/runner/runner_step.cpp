@@ -14,7 +14,9 @@ Launched Runner::launch(const StepInput& plan) {
   bool moved = false;
   groups_begun_ = 0;
   Status s = prepare(plan, &moved);
+  if (prefetcher_) prefetcher_->begin_step();
   if (s.ok()) s = run_step();
+  if (prefetcher_) prefetcher_->end_step();
   if (s.ok()) s = counter_->take_error();
   for (size_t i = 0; i < groups_begun_; ++i) {
     if (Method* method = batch_->forward().groups[i].method) method->step_finish(s.ok());
@@ -52,6 +54,7 @@ Status Runner::prepare(const StepInput& plan, bool* moved) {
   forward.logits = logits_.as<float>();
   forward.keys_read = keys_read_.as<int64_t>();
   counter_->begin_step();
+  forward.read_ahead = prefetcher_;
   forward.observer = counter_->wants_selections() ? counter_.get() : nullptr;
   return {};
 }

@@ -5,6 +5,7 @@
 // execute_finished -> step_finish; register_kv_caches -> planes; estimate_num_slots_sparsed -> estimate_blocks.
 #pragma once
 
+#include <fovea/options.h>
 #include <fovea/selection.h>
 #include <fovea/status.h>
 #include <fovea/types.h>
@@ -29,7 +30,6 @@ struct MethodLimits {
   int64_t max_len = 1;       // tokens of a sequence
   OpSet ops = OpSet::all();  // what the backend has
   bool host = true;          // device memory is the host's
-  bool wants = false;        // take_wants() is called after choices (the host alone): without it a method keeps nothing for it
 };
 
 // The rows of one step that one method serves. Host arrays, but for those named so; they live until step_finish. Rows that
@@ -149,7 +149,17 @@ class Method {
   virtual int64_t estimate_blocks(int64_t tokens, int32_t budget_tokens) const = 0;
   // Bytes of summaries that choosing for one row and one layer scans.
   virtual int64_t summary_bytes(int64_t row_len) const { return 0; }
-  // Of the layer that select() has just chosen for; once. Called with MethodLimits::wants alone.
+  // Whether rows may do without blocks that are late (counted), and how many of their first and last ones never.
+  struct LateRule {
+    bool may_skip = false;
+    int32_t init_units = 0, local_units = 0;
+  };
+  virtual LateRule late_rule() const { return {}; }
+  // What prefetch may do for its rows; null: it wants nothing.
+  virtual const GsaOptions* prefetch_options() const { return nullptr; }
+  // From now on take_wants() is called (the host alone): without it a method keeps nothing for it.
+  virtual void keep_wants() {}
+  // Of the layer that select() has just chosen for; once.
   virtual void take_wants(LayerIdx, std::vector<Want>*) {}
 };
 

@@ -118,8 +118,7 @@ TEST(MethodConfig, SectionsOfSeveralMethodsAsUcmNestsThem) {
   EXPECT_EQ(m->at(0).name, "gsa");
   EXPECT_EQ(m->at(1).name, "gsa_on_device");
   EXPECT_EQ(m->at(1).gsa.reuse_layers, (std::vector<int32_t>{2, 3}));
-  ASSERT_EQ(notes.size(), 4u) << "what waits for a store";
-  EXPECT_EQ(notes[0], "m.yaml: GSA.prefetch_workers has no effect: no block lies outside the pool");
+  EXPECT_TRUE(notes.empty()) << "every key of the seed has its effect";
 }
 
 TEST(MethodConfig, GsasDefaultsAreTheSeeds) {

@@ -66,8 +66,6 @@ bool set_transform(const YAML::Node& n, MethodOptions& o) {
   return set_enum(n, kNames, &o.dsa.transform);
 }
 
-constexpr const char* kNoStore = "no block lies outside the pool";
-
 // Both methods of the family have these.
 constexpr MethodKey kGsaFamilyKeys[] = {
     {"sparse_ratio", set<&GsaOptions::sparse_ratio>},
@@ -84,12 +82,12 @@ constexpr MethodKey kGsaFamilyKeys[] = {
     {"dense_layers", set<&GsaOptions::dense_layers>},
     {"reuse_layers", set<&GsaOptions::reuse_layers>},
     {"overlap", set<&GsaOptions::overlap>},
-    {"prefetch", set<&GsaOptions::prefetch>, "on or off", kNoStore},
-    {"prefetch_ahead", set<&GsaOptions::prefetch_ahead>, nullptr, kNoStore},
-    {"prefetch_workers", set<&GsaOptions::prefetch_workers>, nullptr, kNoStore},
-    {"max_pending_prefetch", set<&GsaOptions::max_pending_prefetch>, nullptr, kNoStore},
-    {"prefetch_cache_size", set<&GsaOptions::prefetch_cache_size>, nullptr, kNoStore},
-    {"late_policy", set_late_policy, "exact or best_effort", kNoStore},
+    {"prefetch", set<&GsaOptions::prefetch>, "on or off"},
+    {"prefetch_ahead", set<&GsaOptions::prefetch_ahead>},
+    {"prefetch_workers", set<&GsaOptions::prefetch_workers>},
+    {"max_pending_prefetch", set<&GsaOptions::max_pending_prefetch>},
+    {"prefetch_cache_size", set<&GsaOptions::prefetch_cache_size>},
+    {"late_policy", set_late_policy, "exact or best_effort"},
 };
 
 constexpr MethodKey kGsaKeys[] = {

@@ -66,9 +66,9 @@ TEST(MethodSpec, SettingsAreTheKeysOfTheYaml) {
 
 TEST(MethodSpec, AKeyWithoutEffectIsNoted) {
   std::vector<std::string> notes;
-  ASSERT_TRUE(parse_method_spec("gsa[hash_bits=64,prefetch_workers=8]", &notes).ok());
+  ASSERT_TRUE(parse_method_spec("gsa[hash_bits=64,hash_cache_size=8]", &notes).ok());
   ASSERT_EQ(notes.size(), 1u);
-  for (const char* part : {"gsa[hash_bits=64,prefetch_workers=8]", "GSA.prefetch_workers has no effect"})
+  for (const char* part : {"gsa[hash_bits=64,hash_cache_size=8]", "GSA.hash_cache_size has no effect"})
     EXPECT_NE(notes[0].find(part), std::string::npos) << notes[0];
 }
 

@@ -192,8 +192,8 @@ class FaultFs::Engine final : public IoEngine {
   std::vector<Done> done_;  // in the order they end
 };
 
-std::unique_ptr<IoEngine> FaultFs::make_engine(int depth) {
-  if (threads_) return make_pread_engine(*this, depth, 4);
+std::unique_ptr<IoEngine> FaultFs::make_engine(int depth, int threads) {
+  if (threads_) return make_pread_engine(*this, depth, threads);
   return std::make_unique<Engine>(*this, depth);
 }
 

@@ -48,7 +48,7 @@ class FaultFs final : public FileSystem {
   int unlink(const std::string& path) override;
   int mkdir(const std::string& path) override;
   int list(const std::string& path, std::vector<std::string>* names) override;
-  std::unique_ptr<IoEngine> make_engine(int depth) override;
+  std::unique_ptr<IoEngine> make_engine(int depth, int threads) override;
 
  private:
   class Engine;

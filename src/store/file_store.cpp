@@ -111,7 +111,7 @@ std::unique_ptr<StoreChannel> FileStore::open_channel() {
                    .slab_is_gone = gone,
                    .direct = direct_,
                    .verify = config_.verify_reads};
-  return std::make_unique<FileChannel>(std::move(host), fs_.make_engine(FileChannel::kDepth));
+  return std::make_unique<FileChannel>(std::move(host), fs_.make_engine(FileChannel::kDepth, config_.read_threads));
 }
 
 Status FileStore::put(PutRun run) {

@@ -16,6 +16,7 @@ namespace fovea {
 struct FileStoreConfig {
   StoreOptions options;
   bool prefer_direct = false;    // what StoreIo::automatic means: direct where the file system has it, else buffered
+  int read_threads = 4;          // of a channel, where io_uring is refused
   bool verify_reads = true;      // false: a switch for measurements alone
   double sync_interval_s = 5;    // of StoreSync::interval
   double usage_interval_s = 60;  // between writes of the file `usage`

@@ -13,7 +13,6 @@
 namespace fovea {
 namespace {
 
-constexpr int kPreadThreads = 4;
 
 template <typename Int>
 Int or_errno(Int result) {
@@ -54,9 +53,9 @@ class PosixFileSystem final : public FileSystem {
     std::ranges::sort(*names);
     return result;
   }
-  std::unique_ptr<IoEngine> make_engine(int depth) override {
+  std::unique_ptr<IoEngine> make_engine(int depth, int threads) override {
     if (auto ring = make_uring_engine(depth)) return ring;
-    return make_pread_engine(*this, depth, kPreadThreads);
+    return make_pread_engine(*this, depth, threads);
   }
 };
 

@@ -35,8 +35,8 @@ class FileSystem {
   virtual int mkdir(const std::string& path) = 0;  // with 0700
   // Names in a folder, without . and .., sorted.
   virtual int list(const std::string& path, std::vector<std::string>* names) = 0;
-  // What a thread reads through, `depth` I/Os at a time at most.
-  virtual std::unique_ptr<IoEngine> make_engine(int depth) = 0;
+  // What a thread reads through, `depth` I/Os at a time at most; `threads`: where io_uring is refused.
+  virtual std::unique_ptr<IoEngine> make_engine(int depth, int threads) = 0;
 };
 
 // The real one.

@@ -55,9 +55,10 @@ class World {
  public:
   explicit World(GsaOptions options, bool wants = true) : options_(options), method_(options) {
     EXPECT_TRUE(method_
-                    .attach(shape_, {.max_rows = 32, .max_len = int64_t{kBlocksMax} * shape_.block_size, .wants = wants}, *device_,
+                    .attach(shape_, {.max_rows = 32, .max_len = int64_t{kBlocksMax} * shape_.block_size}, *device_,
                             staging_)
                     .ok());
+    if (wants) method_.keep_wants();
     EXPECT_TRUE(staging_.commit().ok());
     tables_.resize(kSeqs * kBlocksMax);
     std::iota(tables_.begin(), tables_.end(), 0);

@@ -31,9 +31,6 @@ Status GsaFamily::attach_lists(const ModelShape& shape, const MethodLimits& limi
   FOVEA_ASSIGN(counts_, device.allocate(sizeof(int32_t) * limits.max_rows * groups_, std::string(name()) + " counts"));
   k_ = staging.take<int32_t>(limits.max_rows);
   row_lists_.resize(limits.max_rows);
-  if (guesses()) {
-    FOVEA_ASSIGN(next_counts_, device.allocate(counts_.bytes(), std::string(name()) + " counts"));
-  }
   FOVEA_TRY(reserve(&units_, int64_t{limits.max_rows} * groups_ * kUnitsAtFirst, " block lists"));
   units_version_ = 1;
   return {};
@@ -75,7 +72,10 @@ Status GsaFamily::begin_lists(const StepRows& step) {
   capacity_ = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(most)));
   const int64_t entries = int64_t{step.rows} * groups_ * capacity_;
   if (overlaps()) FOVEA_TRY(reserve(&scored_, entries, " block lists"));
-  if (guesses()) FOVEA_TRY(reserve(&next_units_, entries / 4, " next blocks"));
+  if (guesses()) {
+    FOVEA_TRY(reserve(&next_units_, entries / 4, " next blocks"));
+    FOVEA_TRY(reserve(&next_counts_, int64_t{limits_.max_rows} * groups_, " counts"));
+  }
   return reserve(&units_, entries, " block lists");
 }
 
@@ -177,7 +177,7 @@ void GsaFamily::step_finish(bool ok) {
 }
 
 void GsaFamily::take_wants(LayerIdx layer, std::vector<Want>* wants) {
-  if (!limits_.wants || !options_.prefetch || std::exchange(chosen_, LayerIdx{-1}) != layer) return;
+  if (!wanted_ || !options_.prefetch || std::exchange(chosen_, LayerIdx{-1}) != layer) return;
   int32_t queue_position = 0;
   for (int32_t r = 0; r < step_.rows; ++r) {
     if (!is_last_row(step_, r)) continue;

@@ -34,8 +34,13 @@ class GsaFamily : public Method {
   Status step_begin(const StepRows& step) override;
   void step_finish(bool ok) override;
   Status select(const SelectInputs& in, Ops& ops, Stream& stream, Selection* out) override;
+  LateRule late_rule() const override {
+    return {options_.late_policy == LatePolicy::best_effort, options_.init_window_sz, options_.local_window_sz};
+  }
   // Of each request's last row: with `overlap` what its next step reads, by its place in the queue; and, where blocks are scored by
   // codes and prefetch_ahead is not 0, the k / 4 blocks next in score behind those it keeps, LOW.
+  const GsaOptions* prefetch_options() const override { return &options_; }
+  void keep_wants() override { wanted_ = true; }
   void take_wants(LayerIdx layer, std::vector<Want>* wants) override;
 
  protected:
@@ -70,7 +75,7 @@ class GsaFamily : public Method {
 
  private:
   bool overlaps() const { return options_.overlap && chooses_by_scores(); }
-  bool guesses() const { return limits_.wants && options_.prefetch && options_.prefetch_ahead > 0; }
+  bool guesses() const { return wanted_ && options_.prefetch && options_.prefetch_ahead > 0; }
   Status begin_lists(const StepRows& step);
   Status reserve(Buffer* buffer, int64_t entries, const char* what);
   bool is_last_row(const StepRows& step, int32_t row) const;
@@ -84,6 +89,7 @@ class GsaFamily : public Method {
   std::vector<ChosenLists*> row_lists_;                                 // [rows] of this step; null: the row pads a batch
   LayerIdx chosen_{-1};                                                 // the layer of which take_wants() may tell
   bool has_next_ = false;                                               // next_units_ are of the last choice
+  bool wanted_ = false;                                                 // keep_wants() was called
 };
 
 }  // namespace fovea
