@@ -71,7 +71,9 @@ void EngineImpl::admit(Pending pending, std::vector<Output>* outputs) {
   r.sampling.max_tokens = static_cast<int32_t>(std::min<int64_t>(r.sampling.max_tokens, room));
   const int32_t prefill_method = spec.methods.prefill_route.method;
   spec.methods = methods_of(index_of(r.decode_method, options_.decode_method), prefill_method, r.budget_tokens);
-  if (Status s = check_columns(spec.methods, prompt_tokens + r.sampling.max_tokens); !s.ok()) return refuse(std::move(s));
+  if (r.sampling.max_tokens > 0) {  // else no row of it chooses
+    if (Status s = check_columns(spec.methods, prompt_tokens + r.sampling.max_tokens); !s.ok()) return refuse(std::move(s));
+  }
   spec.hasher = hasher_of(prefill_method);
   spec.queue_key = r.fairness_key;
   spec.prompt = std::move(r.prompt);
