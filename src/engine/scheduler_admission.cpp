@@ -52,7 +52,7 @@ void Scheduler::schedule_swap_ins() {
 // It comes back only with rows of its own in this step, and a prefill has no fewer than the rest of its tile.
 bool Scheduler::try_swap_in(Sequence& s, int64_t available) {
   const int64_t least = least_rows(s);
-  if (budget_left() < least || blocks_.swap_in_blocks(s.id, least) > available) return false;
+  if (budget_left() < least || !blocks_.can_swap_in(s.id, least, available)) return false;
   FOVEA_CHECK(blocks_.swap_in(s.id, &plan_.cache_ops).ok());
   std::erase(swapped_, &s);
   s.state = Sequence::State::running;

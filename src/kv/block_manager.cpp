@@ -383,6 +383,13 @@ int64_t BlockManager::swap_in_blocks(SequenceId seq, int64_t n) const {
   return returning + blocks_for(s.num_tokens + n) - s.table.size() + (copies ? 1 : 0);
 }
 
+bool BlockManager::can_swap_in(SequenceId seq, int64_t n, int64_t blocks) const {
+  const Blocks& s = find(seq);
+  const int64_t needed = swap_in_blocks(seq, n);
+  const bool returns = n > 0 && s.table.size() > 0 && s.table.places().back().is_in_pool() && needs_return(s);
+  return needed <= blocks && needed + returns <= free_columns();
+}
+
 Status BlockManager::swap_in(SequenceId seq, std::vector<CacheOp>* ops) {
   Blocks& s = find(seq);
   const int64_t needed = swap_in_blocks(seq, 0);

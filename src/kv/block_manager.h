@@ -98,6 +98,8 @@ class BlockManager {
   Status swap_in(SequenceId seq, std::vector<CacheOp>* ops);
   int64_t swap_in_blocks(SequenceId seq,
                          int64_t n) const;  // that swap_in and then append_slots(seq, n) would take
+  // Whether swap_in and then append_slots(seq, n) would be granted and take `blocks` at most: the columns for them are there too.
+  bool can_swap_in(SequenceId seq, int64_t n, int64_t blocks) const;
   // Moves out what has stayed in the pool only because of sequences that are gone now. Returns the blocks it
   // freed.
   int64_t swap_out_leftovers(std::vector<CacheOp>* ops);
