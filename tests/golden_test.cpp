@@ -40,12 +40,12 @@ TEST_P(LongPrompts, EqualTransformers) {
   ASSERT_TRUE(engine);
   const auto records = read_json(o.model_dir + "/golden-long.json");
   ASSERT_EQ(records.size(), 3u);
-  if (kLongestPrompt <= 2000) GTEST_SKIP() << "every record is longer than the longest prompt of a sanitized build";
   for (const auto& golden : records) {
     auto prompt = golden.at("prompt_ids").get<std::vector<TokenId>>();
     ASSERT_GT(prompt.size(), 2000u);
     SCOPED_TRACE(prompt.size());
     expect_golden(*engine, std::move(prompt), golden);
+    if (kSanitized) break;  // a token costs ten times as much there: one of them
   }
 }
 

@@ -1,4 +1,5 @@
-// Wants of a stub method against a real cache and a store in RAM: what is told comes before it is looked for, within the bounds.
+// A method whose wants a test sets, against a real cache and a store in RAM: what it wants comes before it is looked for, within
+// the bounds.
 #include "runner/prefetcher.h"
 
 #include "kernels/ref/ref_ops.h"

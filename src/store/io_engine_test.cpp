@@ -22,7 +22,7 @@ class IoEngines : public ::testing::TestWithParam<const char*> {
     file_ = std::move(*made);
     ASSERT_TRUE(file_.write(0, bytes_).ok());
     engine_ = GetParam() == std::string("io_uring") ? make_uring_engine(kDepth) : make_pread_engine(fs_, kDepth, 3);
-    if (!engine_) GTEST_SKIP() << "io_uring is refused here";
+    ASSERT_TRUE(engine_);
     EXPECT_STREQ(engine_->name(), GetParam());
   }
   std::vector<IoCompletion> reap_all(size_t n) {
@@ -81,7 +81,14 @@ TEST_P(IoEngines, NothingUnderWayIsNotWaitedFor) {
   EXPECT_EQ(engine_->reap(out, 1e9), 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, IoEngines, ::testing::Values("io_uring", "pread"), [](const auto& info) { return info.param; });
+// Those that this machine has: containers may refuse io_uring.
+std::vector<const char*> engines() {
+  std::vector<const char*> names = {"pread"};
+  if (make_uring_engine(kDepth)) names.push_back("io_uring");
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, IoEngines, ::testing::ValuesIn(engines()), [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace fovea

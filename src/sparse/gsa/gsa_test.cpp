@@ -5,6 +5,7 @@
 #include "kernels/ref/hash.h"
 #include "kernels/ref/ref_ops.h"
 #include "kernels/ref/summary.h"
+#include "sparse/step_rows_test_util.h"
 
 #include <gtest/gtest.h>
 
@@ -86,12 +87,7 @@ class World {
       ids_.push_back(SequenceId{static_cast<uint64_t>(r.seq + 1)});
     }
     q_ = randoms(static_cast<int64_t>(rows.size()) * shape_.num_heads * shape_.head_dim);
-    step_ = {};
-    step_.rows = static_cast<int32_t>(rows.size());
-    step_.row_seq = step_.device_row_seq = seqs_.data();
-    step_.row_len = step_.device_row_len = lens_.data();
-    step_.row_sequence = ids_.data();
-    step_.row_budget_tokens = budgets_.data();
+    step_ = testing::step_rows(seqs_, lens_, ids_, budgets_);
     EXPECT_TRUE(method_.step_begin(step_).ok());
   }
 

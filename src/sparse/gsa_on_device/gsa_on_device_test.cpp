@@ -5,6 +5,7 @@
 #include "device/stream.h"
 #include "kernels/ref/hash.h"
 #include "kernels/ref/ref_ops.h"
+#include "sparse/step_rows_test_util.h"
 
 #include <gtest/gtest.h>
 
@@ -69,14 +70,7 @@ class World {
       ids_.push_back(SequenceId{static_cast<uint64_t>(r.seq + 1)});
     }
     q_ = randoms(static_cast<int64_t>(rows.size()) * shape_.num_heads * shape_.head_dim);
-    step_ = {static_cast<int32_t>(rows.size()),
-             false,
-             seqs_.data(),
-             lens_.data(),
-             ids_.data(),
-             budgets_.data(),
-             seqs_.data(),
-             lens_.data()};
+    step_ = testing::step_rows(seqs_, lens_, ids_, budgets_);
     EXPECT_TRUE(method_.step_begin(step_).ok());
     std::byte* plane = reinterpret_cast<std::byte*>(codes_.data());
     SelectInputs in;

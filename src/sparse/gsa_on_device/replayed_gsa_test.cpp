@@ -3,6 +3,7 @@
 
 #include "device/stream.h"
 #include "kernels/ref/ref_ops.h"
+#include "sparse/step_rows_test_util.h"
 
 #include <gtest/gtest.h>
 
@@ -55,14 +56,7 @@ class World {
     seqs_.assign(lens_.size(), 0);
     budgets_.assign(lens_.size(), 8);
     ids_.assign(lens_.size(), SequenceId{1});
-    step_ = {static_cast<int32_t>(lens_.size()),
-             false,
-             seqs_.data(),
-             lens_.data(),
-             ids_.data(),
-             budgets_.data(),
-             seqs_.data(),
-             lens_.data()};
+    step_ = testing::step_rows(seqs_, lens_, ids_, budgets_);
     return method_.step_begin(step_);
   }
   // The lists of a layer's heads.
