@@ -65,7 +65,7 @@ TEST(RefMla, AbsorbedIsExpanded) {
     const std::vector<float> q = random_floats(rows * heads * qk, 2), w = random_floats(heads * (nope + v) * latent, 3, 0.15f);
     std::vector<uint8_t> kv_b(w.size() * 4);
     for (size_t i = 0; i < w.size(); ++i) store_f32(kv_b.data(), dtype, static_cast<int64_t>(i), w[i]);
-    const auto weight = [&](int64_t row, int64_t l) { return load_as_f32(kv_b.data(), dtype, row * latent + l); };
+    const auto weight = [&, latent = latent](int64_t row, int64_t l) { return load_as_f32(kv_b.data(), dtype, row * latent + l); };
     std::vector<float> x(rows * heads * latent), out(rows * heads * v);
     ref::mla_absorb({q.data(), weight_view(kv_b.data(), dtype, heads * (nope + v), latent), rows, heads, problem.shape().shape,
                      problem.q().data()});

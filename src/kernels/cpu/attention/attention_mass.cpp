@@ -8,11 +8,11 @@
 
 #include "base/check.h"
 
+#include "kernels/cpu/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention/attention_mass.cpp"
 #define HWY_WANT_AVX3_DL
 #include <hwy/foreach_target.h>
-#include "kernels/cpu/simd_targets.h"
 //
 #include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>

@@ -1,8 +1,9 @@
 #include "kernels/cpu/attention/decode_attention.h"
 
+#include "kernels/cpu/simd_targets.h"
+
 #include <gtest/gtest.h>
 #include <hwy/highway.h>
-#include "kernels/cpu/simd_targets.h"
 
 #include <cmath>
 #include <string>

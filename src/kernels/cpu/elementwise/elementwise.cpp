@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cpu/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/elementwise/elementwise.cpp"
 #define HWY_WANT_AVX3_DL
 #include <hwy/foreach_target.h>
-#include "kernels/cpu/simd_targets.h"
 //
 #include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cpu/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/kv_write/kv_write.cpp"
 #define HWY_WANT_AVX3_DL
 #include <hwy/foreach_target.h>
-#include "kernels/cpu/simd_targets.h"
 //
 #include <hwy/highway.h>
 #include "kernels/cpu/elementwise/elementwise_inl.h"

@@ -186,7 +186,7 @@ void mla_write(const MlaWriteParams& p, ThreadPool& pool) {
 }
 
 void mla_absorb(const MlaAbsorbParams& p, ThreadPool& pool) {
-  const auto [latent, rope, nope, v] = p.shape;
+  const int32_t latent = p.shape.latent, rope = p.shape.rope, nope = p.shape.nope, v = p.shape.v;
   FOVEA_CHECK(latent % 16 == 0);
   const int64_t heads = p.num_heads, q_stride = heads * (nope + rope), out_stride = heads * (latent + rope);
   const int32_t blocks = (p.rows + kAbsorbRows - 1) / kAbsorbRows;

@@ -4,11 +4,11 @@
 
 #include "base/check.h"
 
+#include "kernels/cpu/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/select/summary.cpp"
 #define HWY_WANT_AVX3_DL
 #include <hwy/foreach_target.h>
-#include "kernels/cpu/simd_targets.h"
 //
 #include <hwy/highway.h>
 #include "kernels/cpu/attention/key_row_inl.h"

@@ -2,11 +2,11 @@
 
 #include <limits>
 
+#include "kernels/cpu/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/select/summary_scan.cpp"
 #define HWY_WANT_AVX3_DL
 #include <hwy/foreach_target.h>
-#include "kernels/cpu/simd_targets.h"
 //
 #include <hwy/highway.h>
 #include "kernels/cpu/elementwise/elementwise_inl.h"
