@@ -12,7 +12,7 @@ namespace fovea::testing {
 namespace {
 
 constexpr float kTolerance = 1e-4f;
-const char* const kCheckpoint = "qwen3_llama3_8h2kv_d64";  // GQA 4, q/k norm, scaled rope
+constexpr const char* kCheckpoint = "qwen3_llama3_8h2kv_d64";  // GQA 4, q/k norm, scaled rope
 
 // One model of each kind of attention. Where a model chooses tokens and experts, a last bit can turn one choice, and a logit
 // moves by what one of many tokens weighs.

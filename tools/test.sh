@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds and runs what is tested: FUZZ_SECONDS (20) of each fuzzer, every test program under ASan and UBSan, thread pool, prefetch,
-# engine and soak under TSan, and all tests of the release build. Usage: tools/test.sh [JOBS]
+# engine and soak under TSan, kernels and whole engines in the release build (`make check` runs all of its tests).
+# Usage: tools/test.sh [JOBS]
 # CUDA_ARCHITECTURES: what CUDA code is compiled for (a list as CMake has it; all that are supported).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -46,6 +47,6 @@ sanitized tsan tsan tsan_tests
 
 step "release"
 cmake --preset release ${CUDA_ARCHITECTURES:+-DCMAKE_CUDA_ARCHITECTURES="$CUDA_ARCHITECTURES"}
-cmake --build --preset release -j "$jobs"
-ctest --preset release -j "$jobs"
+cmake --build --preset release -j "$jobs" --target fovea release_tests
+ctest --preset release -j "$jobs" -L "kernels|cross"
 echo "everything passed"

@@ -310,7 +310,7 @@ int32_t Scheduler::prefill_share() {
   }
   auto keys = static_cast<int32_t>(shares_.size());
   for (const auto& [key, queue] : waiting_) {
-    keys += std::none_of(shares_.begin(), shares_.end(), [&](const KeyShare& k) { return *k.key == key; });
+    keys += std::none_of(shares_.begin(), shares_.end(), [&key = key](const KeyShare& k) { return *k.key == key; });
   }
   return std::max(1, budget_left() / std::max(1, keys));
 }

@@ -94,7 +94,7 @@ class Loads : public ::testing::Test {
 
   const std::unique_ptr<Device> device_ = make_cpu_device();
   const std::unique_ptr<Stream> stream_ = device_->make_stream();
-  const Summaries summaries_;
+  const Summaries summaries_{};
   std::unique_ptr<Ops> ops_;
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<ColumnIo> io_;

@@ -107,7 +107,7 @@ void StoreWriter::take_ended() {
     stored_blocks_ += stored;
     given_up_blocks_ += static_cast<int64_t>(located.size()) - stored;
     unpin(&put->pinned);
-    std::erase_if(puts_, [&](const Put& p) { return &p == put; });
+    std::erase_if(puts_, [put = put](const Put& p) { return &p == put; });
   }
 }
 

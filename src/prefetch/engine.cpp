@@ -246,15 +246,16 @@ Status Engine::read_claimed(ReadBatch& batch) {
 void Engine::take_joined(ReadBatch& batch) {
   std::unique_lock lock(mutex_);
   for (const auto& [at, claimed] : joined_) {
-    wait_until(lock, kForever, [&] { return core_.landed(claimed.flight) != EngineCore::Landed::no; });
+    const int32_t flight = claimed.flight;
+    wait_until(lock, kForever, [&] { return core_.landed(flight) != EngineCore::Landed::no; });
     ExtentRead& read = batch.reads[at];
-    if (core_.landed(claimed.flight) == EngineCore::Landed::yes) {
+    if (core_.landed(flight) == EngineCore::Landed::yes) {
       std::memcpy(read.to, landing(claimed.landing), options_.extent_bytes);
       read.result = IoResult::ok;
     } else {
       own_.push_back(at);
     }
-    core_.end_claim(claimed.flight);
+    core_.end_claim(flight);
   }
 }
 
