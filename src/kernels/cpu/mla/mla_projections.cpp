@@ -204,7 +204,7 @@ void mla_absorb(const MlaAbsorbParams& p, ThreadPool& pool) {
 }
 
 void mla_unabsorb(const MlaUnabsorbParams& p, ThreadPool& pool) {
-  const auto [latent, rope, nope, v] = p.shape;
+  const int32_t latent = p.shape.latent, nope = p.shape.nope, v = p.shape.v;
   FOVEA_CHECK(latent <= 512);
   const int64_t heads = p.num_heads;
   const int32_t groups = (p.rows + kGemvMaxRows - 1) / kGemvMaxRows;
