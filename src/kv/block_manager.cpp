@@ -211,9 +211,10 @@ int64_t BlockManager::match_tail(Blocks& s, std::span<const int32_t> tokens) {
 
 bool BlockManager::needs_copy(const Blocks& s) const { return ends_partial(s) && pool_.ref_count(s.table.back()) > 1; }
 
-// The last block is partial, its own, and without a column.
-bool BlockManager::needs_return(const Blocks& s) const {
-  return columns_ && ends_partial(s) && !needs_copy(s) && columns_->column_of(s.table.back()) == ColumnPool::kMobile;
+int64_t BlockManager::columns_to_append(const Blocks& s) const {
+  if (!columns_) return num_free();
+  const bool owns = ends_partial(s) && s.table.places().back().is_in_pool() && !needs_copy(s);
+  return columns_->available(cached_private_, owns && columns_->is_stored(s.table.back()));
 }
 
 int64_t BlockManager::blocks_needed(SequenceId seq, int64_t n) const {
@@ -226,17 +227,16 @@ int64_t BlockManager::blocks_needed(SequenceId seq, int64_t n) const {
 int64_t BlockManager::max_append(SequenceId seq) const {
   const Blocks& s = find(seq);
   FOVEA_CHECK(!s.swapped);
-  int64_t blocks = std::min<int64_t>(num_free(), free_columns());
-  if ((needs_copy(s) || needs_return(s)) && --blocks < 0) return 0;
+  const int64_t blocks = std::min<int64_t>(num_free(), columns_to_append(s)) - needs_copy(s);
+  if (blocks < 0) return 0;
   return (s.table.size() + blocks) * config_.block_size - s.num_tokens;
 }
 
 Status BlockManager::append_slots(SequenceId seq, int64_t n, std::vector<CacheOp>* ops) {
-  const int64_t needed = blocks_needed(seq, n) + (n > 0 && needs_return(find(seq))),
-                free = std::min<int64_t>(num_free(), free_columns());
-  if (needed > free) {
+  const int64_t needed = blocks_needed(seq, n), free = std::min<int64_t>(num_free(), columns_to_append(find(seq)));
+  if (n > 0 && needed > free) {
     return Status::resource_exhausted("sequence " + std::to_string(seq.value) + " needs " + std::to_string(needed) +
-                                      " more KV blocks, " + std::to_string(free) + " are free");
+                                      " more KV blocks, " + std::to_string(std::max<int64_t>(0, free)) + " are free");
   }
   if (n == 0) return Status();
   Blocks& s = find(seq);
@@ -386,8 +386,7 @@ int64_t BlockManager::swap_in_blocks(SequenceId seq, int64_t n) const {
 bool BlockManager::can_swap_in(SequenceId seq, int64_t n, int64_t blocks) const {
   const Blocks& s = find(seq);
   const int64_t needed = swap_in_blocks(seq, n);
-  const bool returns = n > 0 && s.table.size() > 0 && s.table.places().back().is_in_pool() && needs_return(s);
-  return needed <= blocks && needed + returns <= free_columns();
+  return needed <= blocks && needed <= (n > 0 ? columns_to_append(s) : free_columns());
 }
 
 Status BlockManager::swap_in(SequenceId seq, std::vector<CacheOp>* ops) {

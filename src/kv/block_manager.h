@@ -170,7 +170,8 @@ class BlockManager {
   void release_slot(SwapSlot slot);
   bool ends_partial(const Blocks& s) const { return s.num_tokens % config_.block_size != 0; }
   bool needs_copy(const Blocks& s) const;  // the last block is partial and shared
-  bool needs_return(const Blocks& s) const;
+  // Columns for new blocks of a sequence that appends: its last block, where it is partial, is private first. -1: not even that.
+  int64_t columns_to_append(const Blocks& s) const;
   int64_t movable_blocks(const Blocks& s) const;
   bool is_movable(const Blocks& s, int32_t logical) const;
   int64_t move_out(Blocks& s, std::vector<CacheOp>* ops);

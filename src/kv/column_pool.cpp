@@ -41,10 +41,10 @@ void ColumnPool::flush(std::vector<CacheOp>* ops) {
   due_.clear();
 }
 
-int32_t ColumnPool::available(int32_t released) const {
-  const int32_t kept = pinned_ - pinned_stored_ - released;
+int32_t ColumnPool::available(int32_t released, int32_t owned) const {
+  const int32_t kept = pinned_ - pinned_stored_ - released + owned, least = owned > 0 ? -1 : 0;
   const int32_t unused = static_cast<int32_t>(unused_.size()) + released;
-  return std::max({0, num_columns() - kept - reserve_, mobile_ == 0 ? unused : 0});
+  return std::max({least, num_columns() - kept - reserve_, mobile_ == 0 ? unused : least});
 }
 
 bool ColumnPool::give_up_one() {

@@ -34,8 +34,9 @@ class ColumnPool {
 
   // Every list of operations of a step begins with those that are due.
   void begin_step(std::vector<CacheOp>* ops);
-  // Columns that take() would give, once so many private blocks were released.
-  int32_t available(int32_t released = 0) const;
+  // Columns that take() would give, once so many private blocks were released and so many stored ones made private: -1 where not
+  // even those could be.
+  int32_t available(int32_t released = 0, int32_t owned = 0) const;
   // Pins a column to a block that has none; one is available.
   SlotId take(BlockId block, std::vector<CacheOp>* ops);
   // The same of a block that is mobile: it is private now, and in this step an operation that follows reads its content back.
