@@ -373,8 +373,8 @@ struct HeadRange {
     if (p.lse) p.lse += head;
     if (p.alibi_slopes) p.alibi_slopes += head;
     kv.kv_heads = count;
-    kv.k = static_cast<std::byte*>(kv.k) + bytes;
-    kv.v = static_cast<std::byte*>(kv.v) + bytes;
+    if (kv.k) kv.k = static_cast<std::byte*>(kv.k) + bytes;  // an empty pool has none
+    if (kv.v) kv.v = static_cast<std::byte*>(kv.v) + bytes;
     if (kv.k_scale) kv.k_scale += first;
     if (kv.v_scale) kv.v_scale += first;
     kv.table.slots += first * kv.table.head_stride;

@@ -40,7 +40,8 @@ struct MlaPartial {
   float* l = nullptr;  // [lanes] sum of weights
 };
 inline constexpr int64_t mla_partial_floats(int64_t lanes, int64_t latent) { return (lanes * (latent + 2) + 15) / 16 * 16; }
-inline MlaPartial mla_partial_at(float* memory, int64_t lanes, int64_t latent) {
+inline MlaPartial mla_partial_at(float* memory, int64_t lanes, int64_t latent) {  // null: memory is only counted
+  if (!memory) return {};
   return {memory, memory + lanes * latent, memory + lanes * (latent + 1)};
 }
 
