@@ -150,7 +150,7 @@ Status EngineImpl::check_request(const Request& r) const {
     return Status::resource_exhausted(
         "prompt: " + std::to_string(r.prompt.size()) + " tokens need " + std::to_string(blocks_->blocks_for(length)) +
         " KV blocks, " +
-        (blocks_->columns() ? "--kv-cache-memory and --kv-tokens serve contexts of " : "--kv-cache-memory holds ") +
+        (blocks_->columns() ? "with --kv-cache-memory and --kv-tokens there are " : "--kv-cache-memory holds ") +
         std::to_string(blocks_->num_blocks()));
   FOVEA_TRY(check_method("decode method", r.decode_method, false));
   FOVEA_TRY(check_method("prefill method", r.prefill_method, true));

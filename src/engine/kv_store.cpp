@@ -80,7 +80,7 @@ StoredChain KvStore::find(BlockHasher& hasher, const BlockKey* parent, std::span
   chain.tokens = static_cast<int64_t>(chain.keys.size() * bs);
   if (alignment == 1) find_tail(hasher, full > 0 ? &chain.keys.back() : parent, tokens.subspan(full * bs), &chain);
   if (worth_loading(chain)) return chain;
-  if (chain.tokens >= kLeastTokens) load_bytes_per_s_ *= 1.1;  // what was slow once is tried again
+  if (chain.tokens >= kLeastTokens) load_tokens_per_s_ *= 1.1;  // what was slow once is tried again
   cut(&chain, 0);
   return {};
 }
@@ -88,10 +88,7 @@ StoredChain KvStore::find(BlockHasher& hasher, const BlockKey* parent, std::span
 // Where nothing was measured yet: loaded.
 bool KvStore::worth_loading(const StoredChain& chain) const {
   if (chain.tokens < kLeastTokens) return false;
-  if (load_bytes_per_s_ == 0 || prefill_tokens_per_s_ == 0) return true;
-  const double load_s =
-      static_cast<double>(chain.keys.size()) * static_cast<double>(io_->extents().block_bytes()) / load_bytes_per_s_;
-  return load_s < static_cast<double>(chain.tokens) / prefill_tokens_per_s_;
+  return load_tokens_per_s_ == 0 || prefill_tokens_per_s_ == 0 || load_tokens_per_s_ > prefill_tokens_per_s_;
 }
 
 void KvStore::note_prefill(int64_t tokens, double seconds) {
@@ -106,7 +103,7 @@ std::span<const EndedLoad> KvStore::poll() {
   writer_.poll();
   for (const EndedLoad& load : ended_) {
     if (load.tokens >= kLeastTokens && load.seconds > 0)
-      average(&load_bytes_per_s_, static_cast<double>(load.bytes) / load.seconds);
+      average(&load_tokens_per_s_, static_cast<double>(load.tokens) / load.seconds);
   }
   return ended_;
 }

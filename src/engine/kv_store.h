@@ -62,7 +62,7 @@ class KvStore final : public ChainSource {
   std::vector<PublishedRun> published_;
   std::vector<EndedLoad> ended_;
   // Measured, with a weight of 1/4 for the last one; 0: not yet.
-  double load_bytes_per_s_ = 0, prefill_tokens_per_s_ = 0;
+  double load_tokens_per_s_ = 0, prefill_tokens_per_s_ = 0;
 };
 
 }  // namespace fovea

@@ -35,7 +35,7 @@ Result<SparseRequestState> EngineImpl::request_state(RequestId id, int32_t index
     }
   }
   if (!live) return state;  // held: it has no rows any more
-  if (prefetcher_) state.prefetch = prefetcher_->state(answer);
+  if (prefetcher_ && !progress.loading) state.prefetch = prefetcher_->state(answer);
   state.selected_blocks = live->last_read.blocks();
   state.bytes_read = live->stats.kv_bytes_read + live->stats.summary_bytes_read;
   state.bytes_saved = live->stats.kv_bytes_dense - state.bytes_read;

@@ -14,13 +14,6 @@ namespace fovea::prefetch {
 // By the place of a request in the queue; low: a guess. A lower number goes first.
 enum class Priority : int32_t { urgent = 0, high = 1, normal = 2, low = 3 };
 
-constexpr Priority priority_at(int32_t queue_position) {
-  return queue_position <= 0    ? Priority::urgent
-         : queue_position <= 4  ? Priority::high
-         : queue_position <= 16 ? Priority::normal
-                                : Priority::low;
-}
-
 // One extent of a store: a unit of a block, of the part that the engine serves. Two of the same key and unit are the same bytes,
 // whoever asks.
 struct Extent {

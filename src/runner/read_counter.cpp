@@ -14,7 +14,7 @@ bool ReadCounter::wants_selections() const {
 }
 
 void ReadCounter::begin_step() {
-  if (device_.is_host()) counted_.assign(static_cast<size_t>(batch_.forward().tokens), {});
+  counted_.assign(static_cast<size_t>(batch_.forward().tokens), {});
 }
 
 void ReadCounter::keep_step() const {
@@ -29,6 +29,10 @@ void ReadCounter::keep_step() const {
     stats.summary_bytes_read += c.summary_bytes_read;
     stats.prefill_pairs_read += c.prefill_pairs_read;
     stats.prefill_pairs_dense += c.prefill_pairs_dense;
+    stats.offload_hits += c.offload_hits;
+    stats.offload_misses += c.offload_misses;
+    stats.offload_bytes += c.offload_bytes;
+    stats.offload_s += c.offload_s;
   }
 }
 
@@ -46,12 +50,11 @@ void ReadCounter::on_selection(const RowGroup& group, LayerIdx layer, const Sele
 void ReadCounter::on_fetched(int32_t first_row, int32_t rows, const ExtentCounts& counts) {
   for (int32_t r = 0; r < rows; ++r) {
     const auto share = [&](int64_t n) { return n * (r + 1) / rows - n * r / rows; };
-    RowOwner* owner = batch_.row_owner(first_row + r);
-    if (!owner) continue;
-    owner->stats.offload_hits += share(counts.lookups) - share(counts.misses);
-    owner->stats.offload_misses += share(counts.misses);
-    owner->stats.offload_bytes += share(counts.bytes);
-    owner->stats.offload_s += counts.seconds / rows;
+    Counted& c = counted_[static_cast<size_t>(first_row + r)];
+    c.offload_hits += share(counts.lookups) - share(counts.misses);
+    c.offload_misses += share(counts.misses);
+    c.offload_bytes += share(counts.bytes);
+    c.offload_s += counts.seconds / rows;
   }
 }
 

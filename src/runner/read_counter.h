@@ -55,6 +55,8 @@ class ReadCounter final : public SelectionObserver {
     int64_t rows_by_method = 0;
     int64_t kv_bytes_read = 0, kv_bytes_dense = 0, summary_bytes_read = 0;
     int64_t prefill_pairs_read = 0, prefill_pairs_dense = 0;
+    int64_t offload_hits = 0, offload_misses = 0, offload_bytes = 0;
+    double offload_s = 0;
   };
 
   void count(const RowGroup& group, LayerIdx layer, const Selection& selection, int32_t row, int32_t list);
@@ -70,7 +72,7 @@ class ReadCounter final : public SelectionObserver {
   MassSampler mass_;
   std::function<void(const SelectionTrace&)> trace_;
   Status error_;
-  std::vector<Counted> counted_;  // [rows of the step], where the host counts
+  std::vector<Counted> counted_;  // [rows of the step]
   Selection host_selection_;
   std::vector<int32_t> host_units_, host_counts_;
 };
