@@ -1,7 +1,7 @@
 # fovea_module(NAME [FAMILIES] [DEPS targets...] [TEST_DEPS targets...] [FLAGS flags...]): one target per folder; FAMILIES: with
 # the folders in it.
 # LABELS of tests: unit (beside the code), cross (tests/): tools/test.sh runs both under ASan and UBSan too; tsan (run under
-# ThreadSanitizer too); gpu.
+# ThreadSanitizer too: what has threads); gpu.
 #   *.cpp           -> static library fovea_NAME
 #   *_test.cpp      -> one test executable each, beside the code it tests
 #   *_fuzz.cpp      -> one libFuzzer target each (FOVEA_FUZZ=ON, clang)
@@ -96,7 +96,7 @@ function(fovea_module name)
     foreach(test ${test_sources})
       get_filename_component(stem ${test} NAME_WE)
       set(labels unit ${name})
-      if("${name}_${stem}" MATCHES "^(base|prefetch|engine)_|^store_store_(contract|kill)_")
+      if("${name}_${stem}" MATCHES "^(base|prefetch|engine)_|^store_store_(contract|kill)_" AND NOT stem MATCHES "^scheduler_")
         list(APPEND labels tsan)
       endif()
       fovea_add_test(${name}_${stem} ${test} DEPS ${test_deps} LABELS ${labels})

@@ -157,8 +157,8 @@ Run add_bench(CLI::App& app) {
       cmd->add_subcommand("page", "Draw runs of `fovea run --json` against depth: a table, depths.png and depths.html");
   page->add_option("--runs", f->runs, "JSON lines, a run each: {series, wanted, memory_bytes, run} (docs/cli.md)")->required();
   page->add_option("--out", f->out, "Folder for depths.html and depths.png, made if it is not there")->required();
-  page->add_option("--title", f->title, "Of picture and page");
-  page->add_option("--subtitle", f->subtitle, "Below it");
+  page->add_option("--title", f->title, "Title of the picture and the page");
+  page->add_option("--subtitle", f->subtitle, "The line below the title");
   return [f] {
     if (f->what->got_subcommand("locality") || f->what->got_subcommand("page")) {
       const Status s = f->what->got_subcommand("page") ? draw_runs(*f) : show_locality(*f);

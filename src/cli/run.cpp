@@ -149,7 +149,7 @@ Status answer_document(Engine& engine, const RunFlags& f, std::string document, 
   (*json)["document_computed_tokens"] = session.prefill_stats().computed_tokens();
   (*json)["document_loaded_tokens"] = session.prefill_stats().loaded_tokens;
   (*json)["prefill_s"] = read_s;
-  (*json)["prefill_share"] = share;
+  (*json)["prefill_share"] = session.prefill_stats().prefill_pairs_dense > 0 ? Json(share) : Json();
   std::string question;
   for (size_t i = 0; next_question(f, i, !f.json, &question); ++i) {
     FOVEA_ASSIGN(Answer answer, ask_one(engine, session, question, f));

@@ -113,7 +113,7 @@ class Plot {
     legend();
     panel(kLeft, "tokens per second", [](const DepthRun& r) { return r.tokens_per_s; });
     panel(
-        kLeft + kPanel + kGap, "seconds from the start to the first token (log scale)",
+        kLeft + kPanel + kGap, "seconds of reading to the first token (log scale)",
         [](const DepthRun& r) { return r.document_s + r.first_token_s; }, true);
     return std::move(d_);
   }

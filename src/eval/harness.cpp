@@ -99,7 +99,7 @@ class Harness {
     recorder.finish_prefill();
     const RequestStats& prefill = session->prefill_stats();
     for (size_t run : lineage.runs) {
-      scores_.add_prefill(d.approx_tokens, run, prefill.prefill_pairs_read, prefill.prefill_pairs_dense);
+      if (prefill.prefill_pairs_dense > 0) scores_.add_prefill(d.approx_tokens, run, prefill.prefill_pairs_read, prefill.prefill_pairs_dense);
       FOVEA_TRY(ask(engine, *session, d, run, trace_questions, traced.prefill));
     }
     return {};
