@@ -3,6 +3,13 @@
 #include "engine_test_util.h"
 
 #include "engine/lying_store_test_util.h"
+#include "store/fault_fs.h"
+#include "store/file_store.h"
+#include "store/store_test_util.h"
+
+#include <filesystem>
+#include <functional>
+#include <set>
 
 namespace fovea::testing {
 namespace {
@@ -56,7 +63,7 @@ int64_t least_memory(const EngineOptions& o) {
 }
 
 // A held document and questions about it, one after the other, each answered by its own fork.
-std::vector<Result1> ask(Engine& e, int64_t document_tokens, int questions = 2) {
+std::vector<Result1> ask(Engine& e, int64_t document_tokens, int questions = 2, const std::function<void(int)>& before = nullptr) {
   const auto vocab = e.model().vocab_size;
   Request document = greedy(random_prompt(7, document_tokens, vocab), 0);
   document.hold = true;
@@ -66,6 +73,7 @@ std::vector<Result1> ask(Engine& e, int64_t document_tokens, int questions = 2) 
   const Answers read = run_all(e);
   EXPECT_EQ(read.begin()->second.reason, FinishReason::length) << read.begin()->second.error.message();
   for (int i = 0; i < questions; ++i) {
+    if (before) before(i);
     Request question = greedy(random_prompt(100 + static_cast<uint64_t>(i), 21, vocab), 6);
     question.fork_of = *held;
     results.push_back(run_one(e, question));
@@ -132,7 +140,8 @@ TEST(OffloadRestart, ADocumentIsFoundAndReadAsItIsWanted) {
   EXPECT_LT(again->stats().loaded_bytes, 611 * 12 * 512 / 4) << "of K and V only the tail";
 }
 
-// Reads that fail are tried again; where they go on failing the request ends, and says what could not be read.
+// Reads that fail are tried again. A block that goes on failing is computed again, to the bit, and stored anew; only where nothing
+// that is stored can be read does a request end, and says what.
 TEST(OffloadFaults, ReadsThatFailChangeNoToken) {
   const EngineOptions o = options("gsa_on_device", 700);
   const int64_t memory = least_memory(o) + (300 << 10);
@@ -149,6 +158,79 @@ TEST(OffloadFaults, ReadsThatFailChangeNoToken) {
   EXPECT_NE(failed.error.message().find("KV store: block"), std::string::npos) << failed.error.message();
   store->bad_reads = 0;
   expect_same(ask(*engine, 592), want);
+  EXPECT_EQ(engine->blocks().check_consistency().message(), "");
+}
+
+class RepairOf : public ::testing::TestWithParam<const char*> {};
+
+// Places that give nothing any more: a few of them, a third of all, all that there ever were.
+TEST_P(RepairOf, WhatTheStoreLosesIsComputedAgain) {
+  const EngineOptions o = options(GetParam(), 700);
+  const int64_t least = least_memory(o);
+  const std::vector<Result1> want = ask(*make_engine(o), 600);
+  for (const auto& [memory, share] : {std::pair{least + (300 << 10), 40}, {2 * least, 3}, {2 * least, 1}}) {
+    if (kSanitized && share != 3) continue;
+    auto store = std::make_shared<LyingStore>(5);
+    auto engine = make_offloaded(o, memory, nullptr, store);
+    SCOPED_TRACE(engine->backend() + ", one of " + std::to_string(share));
+    std::set<StoreKey> once;  // what was computed again stays
+    store->loses = [&](const ExtentRead& read) { return read.key.bytes[5] % share == 0 && once.insert(read.key).second; };
+    expect_same(ask(*engine, 600), want);
+    EXPECT_GT(store->lost, 0);
+    EXPECT_GE(engine->stats().repaired_blocks, store->lost);
+    EXPECT_EQ(engine->blocks().check_consistency().message(), "");
+    EXPECT_EQ(engine->kv().extents()->tables().check_consistency().message(), "");
+    engine.reset();
+    store->loses = nullptr;
+    auto again = make_offloaded(o, memory, nullptr, store);  // codes that were stored anew are those that prefill made
+    expect_same(ask(*again, 600), want);
+    EXPECT_EQ(again->stats().loaded_tokens, 600);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Methods, RepairOf, ::testing::Values("gsa_on_device", "gsa", "overlap", "dense"));
+
+std::vector<std::filesystem::path> slabs(const std::string& dir) {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(dir + "/slabs")) {
+    if (entry.is_regular_file()) files.push_back(entry.path());
+  }
+  return files;
+}
+
+// One of every page, in place.
+bool flip_bits(const std::filesystem::path& path) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  for (uintmax_t at = 99, end = std::filesystem::file_size(path); at < end; at += 4096) {
+    file.seekg(static_cast<std::streamoff>(at));
+    const auto byte = static_cast<char>(file.get() ^ 4);
+    file.seekp(static_cast<std::streamoff>(at));
+    file.put(byte);
+  }
+  return file.good();
+}
+
+// Files that change and vanish while the engine works.
+TEST(OffloadFaults, DamagedFilesChangeNoToken) {
+  EngineOptions o = options("gsa_on_device", 700);
+  const int64_t memory = least_memory(o) + (300 << 10);
+  const std::vector<Result1> want = ask(*make_engine(o), 600, 4);
+  const TempDir dir;
+  FaultFs fs(posix_file_system());
+  auto store = FileStore::open({.options = {.dir = dir.path()}, .fs = &fs});
+  ASSERT_TRUE(store.ok()) << store.status().message();
+  auto engine = make_offloaded(o, memory, nullptr, std::move(store).value());
+  int64_t harmed = 0;
+  const auto harm = [&](int question) {
+    if (question == 1) fs.fail_reads(0.2, 3);
+    for (const std::filesystem::path& slab : slabs(dir.path())) {
+      if (question == 2) harmed += flip_bits(slab);
+      if (question == 3) harmed += std::filesystem::remove(slab);
+    }
+  };
+  expect_same(ask(*engine, 600, 4, harm), want);
+  EXPECT_GT(harmed, 0);
+  EXPECT_GT(engine->stats().repaired_blocks, 0);
   EXPECT_EQ(engine->blocks().check_consistency().message(), "");
 }
 

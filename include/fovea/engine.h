@@ -47,8 +47,9 @@ struct EngineStats {
   int64_t preemptions = 0;
   int64_t loaded_tokens = 0;  // of prompts, that a store had
   int64_t loaded_bytes = 0;
-  double load_s = 0;          // of all loads, one after the other
-  int64_t stored_blocks = 0;  // that were given to it, or that it had
+  double load_s = 0;            // of all loads, one after the other
+  int64_t stored_blocks = 0;    // that were given to it, or that it had
+  int64_t repaired_blocks = 0;  // that it lost, or gave back damaged, and that were computed again
   PrefetchStats prefetch;
 };
 

@@ -71,9 +71,9 @@ Status EngineImpl::open_store() {
     return Status::invalid_argument("--kv-host-memory: --kv-store lies below the pool already; on a CPU one of them does");
   if (!store && options_.kv_host_memory_bytes > 0) store = std::make_shared<MemoryStore>(options_.kv_host_memory_bytes);
   if (!store && !o.dir.empty()) {
-    FOVEA_ASSIGN(store, FileStore::open({.options = o,
-                                         .prefer_direct = runner_->reads_past_the_page_cache(),
-                                         .read_threads = runner_->read_threads()}));
+    FOVEA_ASSIGN(
+        store, FileStore::open(
+                   {.options = o, .prefer_direct = runner_->reads_past_the_page_cache(), .read_threads = runner_->read_threads()}));
   }
   if (!store) return {};
   FOVEA_ASSIGN(store_, KvStore::create(std::move(store), runner_->make_column_io(), *blocks_, o.readonly));
@@ -215,6 +215,7 @@ EngineStats EngineImpl::stats() const {
   s.loaded_bytes = loaded_bytes_;
   s.load_s = load_s_;
   s.stored_blocks = store_ ? store_->stored_blocks() : 0;
+  s.repaired_blocks = repaired_blocks_;
   if (prefetcher_) s.prefetch = prefetcher_->stats();
   return s;
 }

@@ -1,5 +1,6 @@
 // The engine's inside: requests, their text and their outputs. engine.cpp: making it, and what other threads may call;
-// engine_step.cpp: the step; engine_requests.cpp: how requests begin and end. What a device does is the runner's.
+// engine_step.cpp: the step; engine_repair.cpp: what a store lost; engine_requests.cpp: how requests begin and end. What a device
+// does is the runner's.
 #pragma once
 
 #include "base/check.h"
@@ -17,6 +18,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <unordered_map>
 #include <vector>
 
@@ -105,6 +108,19 @@ class EngineImpl final : public Engine {
   void finish_step(std::vector<Output>* outputs);
   void fail_step(const Status& why, bool moves_failed, std::vector<Output>* outputs);
   void add_reads(const StepResult& result);
+
+  // What a store lost: engine_repair.cpp.
+  struct LostBlocks {
+    SequenceId seq;
+    int64_t first;  // in its table
+    std::vector<BlockId> blocks;
+  };
+  void repair(const StepPlan& plan, const Status& why, std::vector<Output>* outputs);
+  std::optional<LostBlocks> first_lost(const StepPlan& plan, const std::set<int32_t>& lost) const;
+  Status compute_again(const LostBlocks& run);
+  Status store_again(const LostBlocks& run);
+  void fail_holders(const StepPlan& plan, BlockId block, const Status& why, std::vector<Output>* outputs);
+
   Status tap_logits(const StepResult& result);
 
   // Requests and their answers.
@@ -149,6 +165,8 @@ class EngineImpl final : public Engine {
   int64_t steps_ = 0;
   int64_t loaded_bytes_ = 0;
   double load_s_ = 0;
+  std::unordered_map<BlockId, int> repairs_;  // since a step succeeded
+  int64_t repaired_blocks_ = 0;
   std::function<void(RequestId, int32_t, std::span<const float>)> tap_;
 
   mutable std::mutex step_mutex_;  // held while a step runs: stats() sees what lies between two

@@ -26,6 +26,7 @@ Result<bool> EngineImpl::step(std::vector<Output>* outputs) {
     fail_step(launched.why, launched.moves_failed, outputs);
   } else if (launched.end == Launched::End::retry) {
     scheduler_->retry_step();
+    repair(plan, launched.why, outputs);
   } else if (may_run_ahead(plan)) {
     commit_unread(plan);
   } else if (!plan.empty()) {
@@ -184,6 +185,7 @@ Status EngineImpl::read_step_before(std::vector<Output>* outputs) {
 void EngineImpl::finish_step(std::vector<Output>* outputs) {
   const Result<StepResult> result = runner_->collect();
   if (!result.ok()) return fail_step(result.status(), true, outputs);
+  repairs_.clear();
   if (const Status tapped = tap_logits(*result); !tapped.ok()) return fail_step(tapped, true, outputs);
   add_reads(*result);
   sampled_.clear();

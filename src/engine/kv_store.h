@@ -38,6 +38,8 @@ class KvStore final : public ChainSource {
   std::span<const EndedLoad> poll();
   // Gives to the store what was published since the last call.
   void put_published();
+  // Gives it blocks that it lost, computed again.
+  void put_again(const PublishedRun& run) { writer_.put({&run, 1}); }
   // Until some I/O has ended, or for 10 ms.
   void wait();
   // Where the pool is short: gives up what only waits to be stored. False: there was nothing.

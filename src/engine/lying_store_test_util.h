@@ -7,11 +7,13 @@
 
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <random>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -23,12 +25,14 @@ class LyingStore final : public BlockStore {
       : inner_(std::move(inner)), random_(seed) {}
   ~LyingStore() override { EXPECT_EQ(pins.load(), 0); }
 
-  uint32_t bad_reads = 0;    // of 1000: absent, corrupt or not readable
+  uint32_t bad_reads = 0;  // of 1000: absent, corrupt or not readable
+  // Whether from this read on the place of its block gives nothing any more; the block leaves the index and may be put again.
+  std::function<bool(const ExtentRead&)> loses;
   uint32_t late_reads = 0;   // of 100 polls: those in which a batch does not end
   bool hold_reads = false;   // no batch ends
   bool refuse_puts = false;  // busy, unsupported, no room, in turn
   std::atomic<int64_t> pins{0};
-  int64_t lies = 0;
+  int64_t lies = 0, lost = 0;  // reads; places
 
   // An engine made later has the same layout: another process with the same options.
   Status open_layout(const ObjectLayout& layout) override {
@@ -82,7 +86,7 @@ class LyingStore final : public BlockStore {
       now.reads = batch.reads;
       FOVEA_TRY(inner_->submit(now));
       for (ExtentRead& r : batch.reads) {
-        if (store_.random_() % 1000 < store_.bad_reads) lie(r);
+        if (store_.is_lost(r) || store_.random_() % 1000 < store_.bad_reads) lie(r);
       }
       batch.left.store(static_cast<int32_t>(batch.reads.size()));
       late_.push_back(&batch);
@@ -125,8 +129,18 @@ class LyingStore final : public BlockStore {
     return n;
   }
 
+  bool is_lost(const ExtentRead& read) {
+    const std::pair place{read.block.slab, read.block.at};
+    if (lost_.contains(place)) return true;
+    if (!loses || !loses(read)) return false;
+    EXPECT_TRUE(inner_->erase({&read.key, 1}).ok());
+    lost_.insert(place);
+    return ++lost > 0;
+  }
+
   std::unique_ptr<BlockStore> inner_;
-  std::mutex mutex_;  // of channels: guards random_ and lies
+  std::mutex mutex_;  // of channels: guards random_, lies and lost places
+  std::set<std::pair<uint32_t, uint16_t>> lost_;
   std::mt19937 random_;
   std::optional<ObjectLayout> layout_;
   uint32_t refused_ = 0;

@@ -143,6 +143,13 @@ class Scheduler {
   std::span<const SequenceId> fail_step(bool moves_failed);
   // In place of commit(): only its cache_ops were carried out. No row is taken; the next schedule() plans the same ones again.
   void retry_step();
+  // Rows that compute blocks [first, first + count) of a running sequence again, as a dense prefill did: they are full, or the last
+  // it has. Not between schedule() and commit(), like what follows.
+  ScheduledRows rows_again(SequenceId seq, int64_t first, int64_t count) const;
+  // Keys of its first `end` blocks, which are full.
+  std::vector<BlockKey> keys_of(SequenceId seq, int64_t end) const;
+  // A running sequence cannot go on: its answers are gone, and named in the result (valid until the next call).
+  std::span<const SequenceId> fail(SequenceId seq);
   // Of a load: its first `tokens` lie in the pool now, verified: all of the chain, or whole blocks. What is missing is computed.
   // Not between schedule() and commit().
   void loaded(uint64_t load, int64_t tokens);

@@ -59,6 +59,29 @@ void Scheduler::retry_step() {
   leave_flight();
 }
 
+ScheduledRows Scheduler::rows_again(SequenceId seq, int64_t first, int64_t count) const {
+  const Sequence& s = get(seq);
+  FOVEA_CHECK(!in_flight_ && s.state == Sequence::State::running && s.methods.prefill == nullptr);
+  const int64_t bs = blocks_.block_size(), from = first * bs, to = std::min(from + count * bs, blocks_.num_tokens(seq));
+  return {seq, Phase::prefill, Route{}, from, static_cast<int32_t>(to - from), {}};
+}
+
+std::vector<BlockKey> Scheduler::keys_of(SequenceId seq, int64_t end) const {
+  const Sequence& s = get(seq);
+  const auto bs = static_cast<size_t>(blocks_.block_size());
+  std::vector<BlockKey> keys;
+  for (size_t i = 0; i < static_cast<size_t>(end); ++i)
+    keys.push_back(s.hasher->key(i > 0 ? &keys.back() : nullptr, std::span(s.tokens).subspan(i * bs, bs)));
+  return keys;
+}
+
+std::span<const SequenceId> Scheduler::fail(SequenceId seq) {
+  FOVEA_CHECK(!in_flight_);
+  finished_.clear();
+  fail_answers(*find(seq));
+  return finished_;
+}
+
 void Scheduler::resolve(SequenceId seq, int32_t token) {
   Sequence* s = find(seq);
   if (s == nullptr) return;

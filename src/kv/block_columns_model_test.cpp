@@ -21,7 +21,7 @@ class Machine : public NaiveSequences {
         swap_(8 * kBlockSize) {}
 
   void step() {
-    switch (pick(9)) {
+    switch (pick(10)) {
       case 0:
         return create();
       case 1:
@@ -35,6 +35,8 @@ class Machine : public NaiveSequences {
         return swap();
       case 6:
         return free();
+      case 7:
+        return repair();
       default:
         return store_some();
     }
@@ -47,7 +49,8 @@ class Machine : public NaiveSequences {
     ASSERT_EQ(tables_.check_consistency().message(), "");
     const ColumnPool& pool = *blocks_.columns();
     ASSERT_EQ(columns_ - tables_.num_mobile(), pool.num_pinned());
-    if (pool.num_mobile() > 0) ASSERT_GE(tables_.num_mobile(), reserve_);
+    if (pool.num_mobile() > 0 && !pool.is_short()) ASSERT_GE(tables_.num_mobile(), reserve_);
+    shorts += pool.is_short();
     mobile += pool.num_mobile();
     for (const auto& [id, naive] : model_) {
       for (size_t p = 0; p < naive.content.size() && !naive.swapped; ++p) {
@@ -64,7 +67,7 @@ class Machine : public NaiveSequences {
     EXPECT_EQ(blocks_.free_columns(), columns_ - (blocks_.columns()->num_mobile() > 0 ? reserve_ : 0));
   }
 
-  int64_t mobile = 0, returns = 0, swaps = 0;
+  int64_t mobile = 0, returns = 0, swaps = 0, repairs = 0, shorts = 0;
 
  private:
   std::vector<uint64_t>::iterator column(SlotId c) { return memory_.begin() + int64_t{c.value} * kBlockSize; }
@@ -132,6 +135,22 @@ class Machine : public NaiveSequences {
     carry_out();
   }
 
+  // The store has lost a mobile block: it is computed again in a column, or not.
+  void repair() {
+    uint64_t id = 0;
+    if (any(&id, false) == nullptr || blocks_.table(SequenceId{id}).empty()) return;
+    const PageTable& table = blocks_.table(SequenceId{id});
+    const BlockId block = table.block(static_cast<int32_t>(pick(static_cast<uint32_t>(table.size()))));
+    ColumnPool& pool = *blocks_.columns();
+    if (pool.column_of(block) != ColumnPool::kMobile || !blocks_.begin_repair(block, &ops_)) return;
+    carry_out();
+    ASSERT_NE(pool.column_of(block), ColumnPool::kMobile);
+    ++repairs;
+    if (pick(3) == 0) return pool.undo_repair(block);
+    const auto& content = stored_.at(pool.homes().located[static_cast<size_t>(block.value)].slab);
+    std::copy(content.begin(), content.end(), column(pool.column_of(block)));
+  }
+
   // Some published full block lies in the store now.
   void store_some() {
     uint64_t id = 0;
@@ -155,7 +174,7 @@ class Machine : public NaiveSequences {
 };
 
 TEST(BlockColumnsModel, EverySequenceFindsWhatItWrote) {
-  int64_t mobile = 0, refusals = 0, returns = 0, swaps = 0;
+  int64_t mobile = 0, refusals = 0, returns = 0, swaps = 0, repairs = 0, shorts = 0;
   for (uint32_t seed = 1; seed <= 6; ++seed) {
     for (const auto& [blocks, columns, reserve] : {std::array{40, 12, 4}, std::array{30, 8, 0}, std::array{30, 7, 4}}) {
       Machine machine(seed, blocks, columns, reserve);
@@ -166,12 +185,15 @@ TEST(BlockColumnsModel, EverySequenceFindsWhatItWrote) {
       }
       machine.finish();
       mobile += machine.mobile, refusals += machine.refusals, returns += machine.returns, swaps += machine.swaps;
+      repairs += machine.repairs, shorts += machine.shorts;
     }
   }
   EXPECT_GT(mobile, 1000);
   EXPECT_GT(refusals, 0);
   EXPECT_GT(returns, 0);
   EXPECT_GT(swaps, 0);
+  EXPECT_GT(repairs, 100);
+  EXPECT_GT(shorts, 0);
 }
 
 }  // namespace

@@ -152,9 +152,17 @@ void BlockManager::append_stored(SequenceId seq, std::span<const BlockKey> keys,
 
 bool BlockManager::set_stored(BlockId block, const BlockKey& key, const Located& located) {
   const BlockKey* now = index_.key_of(block);
-  if (now == nullptr || *now != key || !columns_->is_private(block)) return false;
+  if ((now != nullptr && *now != key) || !columns_->is_private(block)) return false;
   if (pool_.is_cached(block)) --cached_private_;
   columns_->set_stored(block, key, located);
+  return true;
+}
+
+bool BlockManager::begin_repair(BlockId block, std::vector<CacheOp>* ops) {
+  while (columns_->available() == 0 && drop_one_private()) {
+  }
+  if (columns_->num_private() == columns_->num_columns()) return false;
+  columns_->begin_repair(block, ops);
   return true;
 }
 
@@ -302,7 +310,7 @@ void BlockManager::note(const BlockKey* parent, int64_t index, const BlockKey& k
 }
 
 void BlockManager::pin(BlockId block) {
-  FOVEA_CHECK(index_.is_published(block));
+  FOVEA_CHECK(index_.is_published(block) || pool_.ref_count(block) > 0);
   ref_block(block);
   ++pins_[static_cast<size_t>(block.value)];
   ++num_pins_;

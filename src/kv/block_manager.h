@@ -86,9 +86,11 @@ class BlockManager {
   // From now on publish() notes here what others may want to store: what the pool holds under a key for the first time.
   // Whoever reads it pins the blocks before the next call of any other function. Null: nowhere.
   void note_published(std::vector<PublishedRun>* runs) { noted_ = runs; }
-  // One more, one fewer reference to a published block, by someone who reads its memory: it is neither written nor given away.
+  // One more, one fewer reference to a block that is published or in use, by someone who reads its memory: it is neither written
+  // nor given away.
   void pin(BlockId block);
   void unpin(BlockId block);
+  bool is_pinned(BlockId block) const { return pins_[static_cast<size_t>(block.value)] > 0; }
   int32_t num_pinned() const { return num_pins_; }  // pins, not blocks
 
   // ---- swapping ----
@@ -114,8 +116,10 @@ class BlockManager {
   // Full blocks for more tokens of seq, whose last block is full: K and V stay in the store, where they are pinned, so they take no
   // columns. num_free() has room for them.
   void append_stored(SequenceId seq, std::span<const BlockKey> keys, std::span<const Located> located);
-  // A published block lies in a store now, where it is pinned; false: it is not the block of that key any more.
+  // A block that was published, or loaded, lies in a store now, where it is pinned; false: it is not the block of that key any more.
   bool set_stored(BlockId block, const BlockKey& key, const Located& located);
+  // The store lost a mobile block: a column in which it will be computed again (column_pool.h). False: there is none.
+  bool begin_repair(BlockId block, std::vector<CacheOp>* ops);
 
   // ---- views ----
   const PageTable& table(SequenceId seq) const { return find(seq).table; }

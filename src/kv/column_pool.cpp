@@ -23,6 +23,8 @@ void ColumnPool::begin_step(std::vector<CacheOp>* ops) {
     if (!is_stored(block)) leave_store(block);
   }
   leaving_.clear();
+  while (mobile_ > 0 && num_columns() - pinned_ < reserve_ && give_up_one()) {  // after a repair
+  }
   flush(ops);
 }
 
@@ -42,7 +44,7 @@ void ColumnPool::flush(std::vector<CacheOp>* ops) {
 }
 
 int32_t ColumnPool::available(int32_t released, int32_t owned) const {
-  const int32_t kept = pinned_ - pinned_stored_ - released + owned, least = owned > 0 ? -1 : 0;
+  const int32_t kept = num_private() - released + owned, least = owned > 0 ? -1 : 0;
   const int32_t unused = static_cast<int32_t>(unused_.size()) + released;
   return std::max({least, num_columns() - kept - reserve_, mobile_ == 0 ? unused : least});
 }
@@ -63,10 +65,16 @@ bool ColumnPool::give_up_one() {
 }
 
 SlotId ColumnPool::take(BlockId block, std::vector<CacheOp>* ops) {
+  FOVEA_CHECK(available() > 0);
+  return pin(block, reserve_, ops);
+}
+
+// `keep`: columns that stay free of pins.
+SlotId ColumnPool::pin(BlockId block, int32_t keep, std::vector<CacheOp>* ops) {
   SlotId& column = column_[static_cast<size_t>(block.value)];
-  FOVEA_CHECK(column == kMobile && available() > 0);
+  FOVEA_CHECK(column == kMobile);
   if (mobile_ > 0 || unused_.empty()) {
-    while (num_columns() - pinned_ <= reserve_) FOVEA_CHECK(give_up_one());
+    while (num_columns() - pinned_ <= keep) FOVEA_CHECK(give_up_one());
   }
   if (!unused_.empty()) {
     column = unused_.back();
@@ -92,6 +100,25 @@ SlotId ColumnPool::take_back(BlockId block, std::vector<CacheOp>* ops) {
   return column;
 }
 
+// Its place in the store is kept until it has another, or is free.
+SlotId ColumnPool::begin_repair(BlockId block, std::vector<CacheOp>* ops) {
+  FOVEA_CHECK(is_stored(block));
+  const SlotId column = pin(block, 0, ops);
+  is_stored_[static_cast<size_t>(block.value)] = 0;
+  --mobile_;
+  return column;
+}
+
+void ColumnPool::undo_repair(BlockId block) {
+  FOVEA_CHECK(is_private(block) && homes_.located[static_cast<size_t>(block.value)].found());
+  SlotId& column = column_[static_cast<size_t>(block.value)];
+  block_in_[static_cast<size_t>(column.value)] = BlockId{-1};
+  unused_.push_back(std::exchange(column, kMobile));
+  due_.push_back(CacheOp::forget(block));
+  is_stored_[static_cast<size_t>(block.value)] = 1;
+  --pinned_, ++mobile_;
+}
+
 void ColumnPool::release(BlockId block) {
   SlotId& column = column_[static_cast<size_t>(block.value)];
   if (column == kMobile) {
@@ -104,7 +131,8 @@ void ColumnPool::release(BlockId block) {
     column = kMobile;
   }
   due_.push_back(CacheOp::forget(block));
-  if (std::exchange(is_stored_[static_cast<size_t>(block.value)], 0)) leaving_.push_back(block);
+  is_stored_[static_cast<size_t>(block.value)] = 0;
+  if (homes_.located[static_cast<size_t>(block.value)].found()) leaving_.push_back(block);
 }
 
 void ColumnPool::set_stored(BlockId block, const StoreKey& key, const Located& located) {

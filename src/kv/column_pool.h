@@ -5,6 +5,8 @@
 // what its column holds is then known to the residency tables alone. Nothing is given up while unused columns are left: a context
 // that fits costs nothing. Then the blocks that were stored first go first, and `reserve` columns stay free of pins, so that a row
 // always finds room for what it reads.
+//
+// What the store has lost is computed again: the block is given a column for that, and is private until it is stored anew.
 #pragma once
 
 #include "kv/cache_op.h"
@@ -41,6 +43,13 @@ class ColumnPool {
   SlotId take(BlockId block, std::vector<CacheOp>* ops);
   // The same of a block that is mobile: it is private now, and in this step an operation that follows reads its content back.
   SlotId take_back(BlockId block, std::vector<CacheOp>* ops);
+  // A mobile block gets a column in which it will be computed again, at need out of the reserve: no row that chooses runs meanwhile.
+  // There is one: num_private() < num_columns().
+  SlotId begin_repair(BlockId block, std::vector<CacheOp>* ops);
+  // It was not computed, or cannot be kept: it is mobile as before, and its column unused.
+  void undo_repair(BlockId block);
+  // Private blocks leave fewer columns than the reserve, which rows that choose may need.
+  bool is_short() const { return mobile_ > 0 && num_columns() - num_private() < reserve_; }
   // The block is free: its column is unused, its content gone.
   void release(BlockId block);
   // K and V of the block lie in a store. Its pin there is the pool's from now on.
@@ -57,6 +66,7 @@ class ColumnPool {
   const BlockHomes& homes() const { return homes_; }
   int32_t num_columns() const { return static_cast<int32_t>(block_in_.size()); }
   int32_t num_pinned() const { return pinned_; }
+  int32_t num_private() const { return pinned_ - pinned_stored_; }
   int32_t num_mobile() const { return mobile_; }  // blocks
   // Pins in the store that no one needs any more, each given back once.
   std::vector<Located> take_unneeded() { return std::exchange(unneeded_, {}); }
@@ -65,6 +75,7 @@ class ColumnPool {
 
  private:
   bool give_up_one();
+  SlotId pin(BlockId block, int32_t keep, std::vector<CacheOp>* ops);
   void flush(std::vector<CacheOp>* ops);
   void leave_store(BlockId block);
 

@@ -13,7 +13,7 @@ namespace fovea {
 namespace {
 
 constexpr int64_t kBounceBytes = int64_t{4} << 20;
-constexpr int kTriesMore = 2;    // of a read that failed, before the step is
+constexpr int kTriesMore = 2;    // of a read that failed, before its block is lost
 constexpr size_t kAlign = 4096;  // what stores read to without a copy
 
 std::byte* aligned(const Buffer& buffer) {
@@ -107,14 +107,19 @@ void ExtentCache::forget(BlockId block) {
   tables_.forget(block);
 }
 
-Status ExtentCache::load(BlockId block, SlotId column) {
+Status ExtentCache::load(BlockId block, BlockId to, SlotId column) {
   const int64_t extents = int64_t{layers_} * heads_;
+  const size_t lost = lost_.size();
   for (int64_t first = 0; first < extents; first += bounce_extents_) {
     const int64_t end = std::min(extents, first + bounce_extents_);
-    reads_.clear();
+    begin_reads();
     const auto place = [&](int64_t i) { return aligned(bounce_) + (i - first) * extent_bytes_; };
     for (int64_t i = first; i < end; ++i) add_read(LayerIdx{int32_t(i / heads_)}, int32_t(i % heads_), block, place(i));
-    FOVEA_TRY(read_all());
+    if (Status s = read_all(); !s.ok()) {
+      lost_.resize(lost);
+      lost_.push_back(to);
+      return s;
+    }
     for (int64_t i = first; i < end; ++i) copy_in(LayerIdx{int32_t(i / heads_)}, int32_t(i % heads_), column.value, place(i));
   }
   return {};
@@ -122,13 +127,19 @@ Status ExtentCache::load(BlockId block, SlotId column) {
 
 // ---- reading ----
 
+void ExtentCache::begin_reads() {
+  reads_.clear();
+  blocks_read_.clear();
+}
+
 void ExtentCache::add_read(LayerIdx layer, int32_t head, BlockId block, std::byte* to) {
   const auto b = static_cast<size_t>(block.value);
   const auto unit = static_cast<uint32_t>(layer.value * heads_ + head);
   reads_.push_back({.block = homes_->located[b], .key = homes_->keys[b], .part = 0, .unit = unit, .to = to});
+  blocks_read_.push_back(block);
 }
 
-// All of reads_; what fails is tried again. Errors: the first extent that could not be had. What is late stays pending.
+// All of reads_; what fails is tried again, and then lost. busy: the first extent that could not be had. What is late stays pending.
 Status ExtentCache::read_all(double deadline_s) {
   if (reads_.empty()) return {};
   FOVEA_CHECK(source_ != nullptr);
@@ -147,16 +158,21 @@ Status ExtentCache::read_all(double deadline_s) {
     }
   }
   counts_.seconds += clock_.now_s() - begun;
-  if (!status.ok()) return status.with_context("KV store");
-  for (const ExtentRead& read : reads_) {
-    if (read.result == IoResult::ok) {
-      counts_.bytes += extent_bytes_;
-    } else if (status.ok() && read.result != IoResult::pending) {
-      status = Status::busy("KV store: block " + read.key.hex().substr(0, 16) + ", layer " + std::to_string(read.unit / heads_) +
-                            ", head " + std::to_string(read.unit % heads_) + ": " + name_of(read.result));
-    }
+  const bool source_failed = !status.ok();
+  if (source_failed) status = Status::busy("KV store: " + status.message());
+  for (size_t i = 0; i < reads_.size(); ++i) {
+    const IoResult result = reads_[i].result;
+    if (result == IoResult::ok) counts_.bytes += extent_bytes_;
+    if (result == IoResult::ok || (result == IoResult::pending && !source_failed)) continue;
+    if (status.ok()) status = why_lost(reads_[i]);
+    lost_.push_back(blocks_read_[i]);
   }
   return status;
+}
+
+Status ExtentCache::why_lost(const ExtentRead& read) const {
+  return Status::busy("KV store: block " + read.key.hex().substr(0, 16) + ", layer " + std::to_string(read.unit / heads_) +
+                      ", head " + std::to_string(read.unit % heads_) + ": " + name_of(read.result));
 }
 
 // ---- rows that choose ----
@@ -254,7 +270,7 @@ Status ExtentCache::read_misses(LayerIdx layer, const Wave& wave) {
   late_.clear();
   int32_t head = 0, next = 0;  // the next miss
   for (;;) {
-    reads_.clear();
+    begin_reads();
     filled_.clear();
     for (; head < heads_ && static_cast<int64_t>(reads_.size()) < bounce_extents_;) {
       if (next == num_misses_[static_cast<size_t>(head)]) {
@@ -282,14 +298,16 @@ Status ExtentCache::read_misses(LayerIdx layer, const Wave& wave) {
   }
 }
 
-// Of reads_, those that are late and may not be left out.
+// Of reads_, those that are late and may not be left out. busy: as read_all().
 Status ExtentCache::read_late_windows() {
   for (size_t i = 0; i < reads_.size() && !windows_.empty(); ++i) {
     if (reads_[i].result != IoResult::pending) continue;
     if (!std::binary_search(windows_.begin(), windows_.end(), filled_[i].miss.block)) continue;
     ReadBatch batch{.reads = {&reads_[i], 1}, .priority = 0};
-    FOVEA_TRY(source_->read_now(batch));
-    if (reads_[i].result != IoResult::ok) return Status::busy("KV store: a block of a window cannot be read");
+    const Status read = source_->read_now(batch);
+    if (read.ok() && reads_[i].result == IoResult::ok) continue;
+    lost_.push_back(blocks_read_[i]);
+    return why_lost(reads_[i]);
   }
   return {};
 }
@@ -323,7 +341,7 @@ Status ExtentCache::stage(LayerIdx layer, int32_t first, int32_t count, std::spa
   view->block_stride = extent_bytes_ / element;
   view->head_stride = strip / element;
   view->table = {identity_.data(), 0, 0};
-  reads_.clear();
+  begin_reads();
   for (int32_t head = first; head < first + count; ++head) {
     for (int32_t block : blocks) {
       const int32_t column = tables_.slot_of(layer, head, BlockId{block});

@@ -52,8 +52,11 @@ class ExtentCache {
   void take(BlockId block, SlotId column);
   void unpin(SlotId column) { tables_.unpin(column.value); }
   void forget(BlockId block);
-  // K and V of all layers and heads, from the store into a pinned column.
-  Status load(BlockId block, SlotId column);
+  // K and V of all layers and heads of `block`, from the store into the column that is pinned to `to`. busy: `to` is lost.
+  Status load(BlockId block, BlockId to, SlotId column);
+  // Blocks without content, since it was last asked for: their extents could not be had from the store. Some may be named twice.
+  std::vector<BlockId> take_lost() { return std::exchange(lost_, {}); }
+  bool has_lost() const { return !lost_.empty(); }
 
   // ---- rows that choose: one wave ----
   // Rows [first, end) of a group whose wave this is to be; `end` may come back lower, for the rest are further waves.
@@ -70,7 +73,7 @@ class ExtentCache {
     int32_t init_units = 0, local_units = 0;
   };
   // Gives every block that the wave reads a column, and reads what is absent. The table is valid until the next call.
-  // Errors: busy where an extent could not be read, though another try may; internal.
+  // Errors: busy where an extent could not be read, and its block is lost; internal.
   Status resolve(LayerIdx layer, Wave* wave, Ops& ops, Stream& stream, PageTableView* table);
 
   // What the last wave did without.
@@ -121,8 +124,10 @@ class ExtentCache {
   void copy_in(LayerIdx layer, int32_t head, int32_t column, const std::byte* extent);
   void copy_out(LayerIdx layer, int32_t head, int32_t column, std::byte* extent) const;
   void poison(LayerIdx layer, int32_t head, int32_t column);
+  void begin_reads();
   void add_read(LayerIdx layer, int32_t head, BlockId block, std::byte* to);
   Status read_all(double deadline_s = 1e30);
+  Status why_lost(const ExtentRead& read) const;
   Status read_misses(LayerIdx layer, const Wave& wave);
   void find_windows(const Wave& wave);
   Status read_late_windows();
@@ -147,6 +152,8 @@ class ExtentCache {
   std::vector<int32_t> num_misses_;
   std::vector<uint64_t> scratch_;  // [heads, columns]
   std::vector<ExtentRead> reads_;
+  std::vector<BlockId> blocks_read_;  // [reads_]
+  std::vector<BlockId> lost_;
   struct Filled {
     int32_t head;
     BlockMiss miss;

@@ -251,9 +251,21 @@ TEST_F(ExtentCacheTest, StripsHoldTheWholeContextWhereverItLies) {
 
 TEST_F(ExtentCacheTest, ABlockComesBackWholeIntoAPinnedColumn) {
   cache_->take(BlockId{13}, SlotId{4});
-  ASSERT_TRUE(cache_->load(BlockId{13}, SlotId{4}).ok());
+  ASSERT_TRUE(cache_->load(BlockId{13}, BlockId{13}, SlotId{4}).ok());
   for (int32_t l = 0; l < kLayers; ++l)
     for (int32_t h = 0; h < kHeads; ++h) expect_content(l, h, 4, 13);
+}
+
+TEST_F(ExtentCacheTest, ABlockThatDoesNotComeBackIsLost) {
+  Faulty faulty(store_);
+  cache_->set_source(&faulty, &homes_);
+  faulty.faults = 1000;
+  for (const auto& [from, to, column] : {std::array{13, 13, 4}, {12, 15, 5}}) {
+    cache_->take(BlockId{to}, SlotId{column});
+    EXPECT_EQ(cache_->load(BlockId{from}, BlockId{to}, SlotId{column}).code(), StatusCode::busy);
+  }
+  EXPECT_EQ(cache_->take_lost(), (std::vector{BlockId{13}, BlockId{15}}));
+  EXPECT_FALSE(cache_->has_lost());
 }
 
 TEST(ResidencyTables, WavesGoOnWhereTheirNumbersEnd) {

@@ -131,19 +131,20 @@ Status KvCache::change_residency(const CacheOp& op) {
       extents_cache_->forget(op.block);
       return {};
     default:
-      return extents_cache_->load(op.block, op.to_column);
+      return extents_cache_->load(op.block, op.to, op.to_column);
   }
 }
 
 Status KvCache::apply(std::span<const CacheOp> ops, SwapArea* swap, Stream& stream) {
   constexpr CopyKind kKinds[] = {CopyKind::on_device, CopyKind::to_host, CopyKind::to_device};  // by CacheOp::Kind
   const auto moves_bytes = [](const CacheOp& op) { return op.kind <= CacheOp::Kind::swap_in; };
-  Status lost;  // the tables follow every op, or the next steps' would not fit them
+  Status lost;    // the tables follow every op, or the next steps' would not fit them
+  Status unread;  // of a store: the other moves are carried out
   extents_.clear();
   for (size_t i = 0; i < ops.size();) {
     const CacheOp& op = ops[i];
     if (!moves_bytes(op) || op.column.value < 0) {
-      if (Status s = change_residency(op); !s.ok()) lost = std::move(s);
+      if (Status s = change_residency(op); !s.ok()) unread = std::move(s);
     }
     if (!moves_bytes(op) || !lost.ok()) {
       ++i;
@@ -166,7 +167,7 @@ Status KvCache::apply(std::span<const CacheOp> ops, SwapArea* swap, Stream& stre
     lost = config_.device->transfer(extents_, kKinds[static_cast<size_t>(op.kind)], stream);
     extents_.clear();
   }
-  return lost;
+  return lost.ok() ? unread : lost;
 }
 
 int64_t KvCache::reserved_bytes() const {

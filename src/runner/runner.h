@@ -70,6 +70,8 @@ class Runner {
   int read_threads() const;
   // Reads ahead from a store for the methods that want it; null: none does. The caller's, and ends before the store.
   std::unique_ptr<Prefetcher> make_prefetcher(BlockStore& store, const BlockHomes& homes, const Clock& clock);
+  // Blocks without content, for a store below the pool lost them: why the last launch ended with `retry`. Some may be named twice.
+  std::vector<BlockId> take_lost() { return extents_ ? extents_->take_lost() : std::vector<BlockId>(); }
   int32_t swap_slots() const { return swap_->num_slots(); }
   Device& device() { return *device_; }
   // For blocks that go to a store and come from it. On a GPU, pinned memory is the cache of its files.
@@ -83,7 +85,7 @@ class Runner {
 
   static constexpr int32_t kAnswersMax = 256;  // that begin in one step, beside one for each sequence
   static constexpr size_t kGraphsMax = 64;
-  static constexpr int32_t kRetriesMax = 3;
+  static constexpr int32_t kRetriesMax = 3;  // of a step that is busy for no block that is lost
 
  private:
   // A step that was launched, until its tokens are read.

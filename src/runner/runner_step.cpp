@@ -13,6 +13,7 @@ Launched Runner::launch(const StepInput& plan) {
   FOVEA_CHECK(!flight.flying);
   bool moved = false;
   groups_begun_ = 0;
+  (void)take_lost();
   Status s = prepare(plan, &moved);
   if (prefetcher_) prefetcher_->begin_step();
   if (s.ok()) s = run_step();
@@ -31,14 +32,16 @@ Launched Runner::launch(const StepInput& plan) {
   const Status drained = stream_->synchronize();
   batch_->forget_tables();
   if (!drained.ok() && flights_[next_ ^ 1].flying) lost_ = drained;
-  const bool again = moved && drained.ok() && s.code() == StatusCode::busy && retries_ < kRetriesMax;
-  retries_ = again ? retries_ + 1 : 0;
+  const bool lost = extents_ && extents_->has_lost();
+  const bool again = moved && drained.ok() && s.code() == StatusCode::busy && (lost || retries_ < kRetriesMax);
+  retries_ = again && !lost ? retries_ + 1 : 0;
   return {again ? Launched::End::retry : Launched::End::failed, std::move(s), !moved || !drained.ok()};
 }
 
 Status Runner::prepare(const StepInput& plan, bool* moved) {
-  FOVEA_TRY(kv_->apply(plan.moves, swap_.get(), *stream_));
-  *moved = true;
+  const Status applied = kv_->apply(plan.moves, swap_.get(), *stream_);
+  *moved = applied.ok() || (extents_ && extents_->has_lost());
+  FOVEA_TRY(applied);
   FOVEA_TRY(batch_->build(plan, flights_[next_ ^ 1].targets));
   FOVEA_TRY(samples_->build(plan, *batch_));
   ForwardBatch& forward = batch_->forward();
