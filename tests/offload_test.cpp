@@ -140,6 +140,27 @@ TEST(OffloadRestart, ADocumentIsFoundAndReadAsItIsWanted) {
   EXPECT_LT(again->stats().loaded_bytes, 611 * 12 * 512 / 4) << "of K and V only the tail";
 }
 
+// One directory serves any codes. Those that are missing, or of another width, are made from keys of blocks that get no column.
+TEST(OffloadRestart, CodesOfAnotherWidthAreMadeFromTheKeys) {
+  const TempDir dir;
+  const auto answers = [&](int32_t bits, int64_t* loaded) {
+    EngineOptions o = options(bits > 0 ? "gsa_on_device" : "dense", 700);
+    for (MethodOptions& m : o.methods) m.gsa.hash_bits = bits;
+    if (bits == 0) o.methods.clear();
+    auto store = FileStore::open({.options = {.dir = dir.path()}});
+    EXPECT_TRUE(store.ok()) << store.status().message();
+    auto engine = make_offloaded(o, int64_t{2} << 20, nullptr, std::move(store).value());
+    SCOPED_TRACE(std::to_string(bits) + " bits, " + engine->backend());
+    expect_same(ask(*engine, 611), ask(*make_engine(o), 611));
+    *loaded = engine->stats().loaded_tokens;
+  };
+  int64_t loaded = 0;
+  for (const int32_t bits : {0, 64, 128}) {
+    answers(bits, &loaded);
+    EXPECT_EQ(loaded, bits > 0 ? 611 : 0) << bits;
+  }
+}
+
 // Reads that fail are tried again. A block that goes on failing is computed again, to the bit, and stored anew; only where nothing
 // that is stored can be read does a request end, and says what.
 TEST(OffloadFaults, ReadsThatFailChangeNoToken) {

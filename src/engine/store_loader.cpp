@@ -115,11 +115,14 @@ bool StoreLoader::fill(Window& w) {
   w.reads.clear();
   w.block_of.clear();
   const StoredChain& chain = load.plan.chain;
+  const uint32_t all = (1u << io_.layout().parts.size()) - 1;
   for (size_t p = 0; p < io_.layout().parts.size(); ++p) {
     for (uint32_t u = 0; u < io_.layout().parts[p].units; ++u) {
       for (int32_t i = 0; i < w.count; ++i) {
         const size_t b = w.first + static_cast<size_t>(i);
-        if (!chain.located[b].has_part(p) || (p == 0 && b < load.plan.mobile)) continue;
+        // Of blocks that get no column, K and V are read only to make other parts from them.
+        const bool whole = (all & ~uint32_t{chain.located[b].parts}) == 0;
+        if (!chain.located[b].has_part(p) || (p == 0 && b < load.plan.mobile && whole)) continue;
         w.reads.push_back({chain.located[b], chain.keys[b], static_cast<uint16_t>(p), u, w.extents + where_.offset(p, u, i)});
         w.block_of.push_back(static_cast<uint16_t>(i));
       }
@@ -137,11 +140,13 @@ void StoreLoader::take(Window& w) {
   if (load.stopped) return;
   parts_.assign(static_cast<size_t>(w.count), 0);
   failed_.assign(static_cast<size_t>(w.count), 0);
+  has_kv_.assign(static_cast<size_t>(w.count), 0);
   int64_t bytes = 0;
   for (size_t r = 0; r < w.reads.size(); ++r) {
     const ExtentRead& read = w.reads[r];
     const bool ok = read.result == IoResult::ok;
     if (ok && read.part > 0) parts_[w.block_of[r]] |= 1u << read.part;
+    if (read.part == 0) has_kv_[w.block_of[r]] = 1;
     if (!ok && read.part == 0) failed_[w.block_of[r]] = 1;
     bytes += ok ? io_.layout().parts[read.part].unit_bytes : 0;
   }
@@ -149,7 +154,8 @@ void StoreLoader::take(Window& w) {
   size_t good = 0;
   for (; good < parts_.size(); ++good) {
     parts_[good] |= 1;
-    if (failed_[good] || (all & ~parts_[good] & ~io_.rebuildable()) != 0) break;
+    const uint32_t rebuildable = has_kv_[good] ? io_.rebuildable() : 0;
+    if (failed_[good] || (all & ~parts_[good] & ~rebuildable) != 0) break;
   }
   for (size_t i = 0; i < good && w.first + i < load.plan.mobile; ++i) parts_[i] &= ~1u;
   const bool whole = good == parts_.size();

@@ -80,7 +80,7 @@ class StoreLoader {
   std::array<Window, 2> windows_;
   // Of take().
   std::vector<uint32_t> parts_;
-  std::vector<uint8_t> failed_;
+  std::vector<uint8_t> failed_, has_kv_;
 };
 
 }  // namespace fovea

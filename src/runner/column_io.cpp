@@ -66,7 +66,7 @@ ColumnIo::ColumnIo(const KvCache& cache, const Summaries& summaries, int32_t max
     : cache_(cache), summaries_(summaries), device_(device), stream_(stream), ops_(ops), extents_(cache), max_rows_(max_rows) {
   save_blocks_ = static_cast<int32_t>(std::clamp<int64_t>(kSaveBytes / extents_.block_bytes(), 1, 256));
   for (size_t p = 1; p < layout().parts.size(); ++p) {
-    if (cache.extents() == nullptr && summaries_.can_rebuild(extents_.plane_of(p), ops_)) rebuildable_ |= 1u << p;
+    if (summaries_.can_rebuild(extents_.plane_of(p), ops_)) rebuildable_ |= 1u << p;
   }
 }
 
@@ -97,42 +97,63 @@ Status ColumnIo::load(std::span<const BlockId> blocks, std::span<const uint32_t>
       if (has(i)) extents_.add_loads(p, blocks.subspan(i, n), buffer, where, static_cast<int32_t>(i), &copies_);
     }
   }
-  const Status copied = device_.transfer(copies_, CopyKind::to_device, stream_);
+  Status s = device_.transfer(copies_, CopyKind::to_device, stream_);
+  if (s.ok()) s = rebuild_missing(blocks, parts, last_tokens, buffer, where);
   done.record(stream_);
-  FOVEA_TRY(copied);
+  return s;
+}
+
+Status ColumnIo::rebuild_missing(std::span<const BlockId> blocks, std::span<const uint32_t> parts, int32_t last_tokens,
+                                 const std::byte* buffer, const ExtentBuffer& where) {
   const int64_t bs = cache_.config().block_size;
   for (size_t p = 1; p < layout().parts.size(); ++p) {
     slots_.clear();
+    code_slots_.clear();
     for (size_t i = 0; i < blocks.size(); ++i) {
       if ((parts[i] >> p & 1) != 0) continue;
       const int64_t tokens = i + 1 == blocks.size() ? last_tokens : bs;
-      for (int64_t t = 0; t < tokens; ++t) slots_.push_back(blocks[i].value * bs + t);
+      const auto at = cache_.extents() ? static_cast<int64_t>(i) : blocks[i].value;
+      for (int64_t t = 0; t < tokens; ++t) slots_.push_back(at * bs + t), code_slots_.push_back(blocks[i].value * bs + t);
     }
-    if (!slots_.empty()) FOVEA_TRY(rebuild(extents_.plane_of(p)));
+    if (!slots_.empty()) FOVEA_TRY(rebuild(extents_.plane_of(p), buffer, where));
   }
   return {};
 }
 
+// K and V of the blocks of a buffer, numbered as they lie there.
+KvView ColumnIo::kv_in(const std::byte* buffer, const ExtentBuffer& where, LayerIdx layer) const {
+  KvView view = cache_.kv_view(layer);
+  const auto element = static_cast<int64_t>(dtype_bytes(view.dtype));
+  const auto unit = static_cast<uint32_t>(layer.value * view.kv_heads);
+  view.k = const_cast<std::byte*>(buffer) + where.offset(0, unit, 0);
+  view.v = static_cast<std::byte*>(view.k) + cache_.plane(KvCache::kK).head_bytes();
+  view.block_stride = (where.offset(0, unit, 1) - where.offset(0, unit, 0)) / element;
+  view.head_stride = (where.offset(0, unit + 1, 0) - where.offset(0, unit, 0)) / element;
+  return view;
+}
+
 // Of slots_, as prefill would have written it: from K and V, in steps of at most max_rows_ tokens.
-Status ColumnIo::rebuild(PlaneIdx plane) {
+Status ColumnIo::rebuild(PlaneIdx plane, const std::byte* buffer, const ExtentBuffer& where) {
   const auto most = static_cast<size_t>(max_rows_);
   if (!pinned_slots_) {
-    FOVEA_ASSIGN(pinned_slots_, device_.allocate_pinned(sizeof(int64_t) * most, "slots of loaded blocks"));
-    FOVEA_ASSIGN(device_slots_, device_.allocate(sizeof(int64_t) * most, "slots of loaded blocks"));
+    FOVEA_ASSIGN(pinned_slots_, device_.allocate_pinned(2 * sizeof(int64_t) * most, "slots of loaded blocks"));
+    FOVEA_ASSIGN(device_slots_, device_.allocate(2 * sizeof(int64_t) * most, "slots of loaded blocks"));
     slots_read_ = device_.make_event();
   }
   for (size_t at = 0; at < slots_.size(); at += most) {
     const size_t n = std::min(most, slots_.size() - at);
     FOVEA_TRY(slots_read_->wait());
-    std::memcpy(pinned_slots_.data(), slots_.data() + at, sizeof(int64_t) * n);
-    device_.copy(device_slots_.data(), pinned_slots_.data(), sizeof(int64_t) * n, CopyKind::to_device, stream_);
+    std::copy_n(slots_.data() + at, n, pinned_slots_.as<int64_t>());
+    std::copy_n(code_slots_.data() + at, n, pinned_slots_.as<int64_t>() + most);
+    device_.copy(device_slots_.data(), pinned_slots_.data(), 2 * sizeof(int64_t) * most, CopyKind::to_device, stream_);
     slots_read_->record(stream_);
     for (int32_t l = 0; l < cache_.config().num_layers; ++l) {
       const LayerIdx layer{l};
       const KvWritten written = {.layer = layer,
                                  .tokens = static_cast<int32_t>(n),
                                  .slot_mapping = device_slots_.as<int64_t>(),
-                                 .kv = cache_.kv_view(layer)};
+                                 .code_mapping = device_slots_.as<int64_t>() + most,
+                                 .kv = cache_.extents() ? kv_in(buffer, where, layer) : cache_.kv_view(layer)};
       summaries_.rebuild(plane, written, cache_, ops_, stream_);
     }
   }

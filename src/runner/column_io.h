@@ -44,7 +44,8 @@ class ColumnIo {
   // Memory that loads come from, pinned on a GPU.
   Result<Buffer> load_buffer(int64_t bytes) { return device_.allocate_pinned(static_cast<size_t>(bytes), "blocks from a store"); }
   // Copies the first blocks of the buffer into the planes: of block i the parts whose bits are set in parts[i]; the
-  // others are made again. `last_tokens`: of the last block; the others are full. `done` is recorded behind it: until then the
+  // others are made again, from K and V in the planes; where blocks may be without a column (KvCache::extents()), in the buffer,
+  // where they then lie whatever the bits say. `last_tokens`: of the last block; the others are full. `done` is recorded behind it: until then the
   // buffer is read.
   Status load(std::span<const BlockId> blocks, std::span<const uint32_t> parts, int32_t last_tokens, std::byte* buffer,
               const ExtentBuffer& where, Event& done);
@@ -52,7 +53,10 @@ class ColumnIo {
 
  private:
   friend class CopiedColumns;
-  Status rebuild(PlaneIdx plane);
+  Status rebuild_missing(std::span<const BlockId> blocks, std::span<const uint32_t> parts, int32_t last_tokens,
+                         const std::byte* buffer, const ExtentBuffer& where);
+  KvView kv_in(const std::byte* buffer, const ExtentBuffer& where, LayerIdx layer) const;
+  Status rebuild(PlaneIdx plane, const std::byte* buffer, const ExtentBuffer& where);
 
   const KvCache& cache_;
   const Summaries& summaries_;
@@ -64,10 +68,10 @@ class ColumnIo {
   int32_t save_blocks_ = 1;
   uint32_t rebuildable_ = 0;
   std::vector<CopyExtent> copies_;
-  // Of rebuild().
-  std::vector<int64_t> slots_;          // of the tokens
-  Buffer pinned_slots_, device_slots_;  // [max_rows_] of them
-  std::unique_ptr<Event> slots_read_;   // behind the last upload
+  // Of rebuild_missing().
+  std::vector<int64_t> slots_, code_slots_;  // of the tokens: where K and V lie, where codes go
+  Buffer pinned_slots_, device_slots_;       // [2, max_rows_] of them
+  std::unique_ptr<Event> slots_read_;        // behind the last upload
   // Of save(), on a GPU: memory that was given back.
   int32_t save_buffers_ = 0;
   std::vector<Buffer> free_buffers_;

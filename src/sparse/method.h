@@ -66,6 +66,7 @@ struct KvWritten {
   LayerIdx layer;
   int32_t tokens = 0;
   const int64_t* slot_mapping = nullptr;  // [tokens] block * bs + offset; -1: the row wrote nothing
+  const int64_t* code_mapping = nullptr;  // likewise where its codes go; null: the same
   KvView kv;                              // kv.table is empty
   // This layer's array of each plane that planes() declared; null: the fused cache write, or an earlier method that shares the
   // plane, keeps it up to date.

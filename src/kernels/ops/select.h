@@ -66,6 +66,7 @@ struct BlockSummariesParams {
 struct EncodeCodesParams {
   int32_t tokens = 0;
   const int64_t* slot_mapping = nullptr;  // [tokens] block * bs + offset; -1: none; the others distinct
+  const int64_t* code_mapping = nullptr;  // [tokens] likewise where codes go; null: slot_mapping
   KvView kv;                              // as in BlockSummariesParams
   CodesView codes;
 };

@@ -135,10 +135,10 @@ void block_summaries(const BlockSummariesParams& p) {
 
 void encode_codes(const EncodeCodesParams& p) {
   for (int t = 0; t < p.tokens; ++t) {
-    const int64_t slot = p.slot_mapping[t];
-    if (slot < 0) continue;
+    const int64_t slot = p.slot_mapping[t], to = p.code_mapping ? p.code_mapping[t] : slot;
+    if (slot < 0 || to < 0) continue;
     for (int h = 0; h < p.kv.kv_heads; ++h) {
-      write_code(p.codes, p.kv.block_size, slot, h, load_key(p.kv, slot, h).data());
+      write_code(p.codes, p.kv.block_size, to, h, load_key(p.kv, slot, h).data());
     }
   }
 }

@@ -134,6 +134,11 @@ TEST(EncodeCodes, WritesWhatTheFusedWriteWould) {
   ref::hash_encode(rotation.codec(), c.k.data() + 3 * c.kv.block_stride + c.kv.head_stride + 6 * Cache::kD, &want);
   EXPECT_EQ(codes[(3 * Cache::kHeads + 1) * Cache::kBs + 6], want);
   EXPECT_EQ(std::count(codes.begin(), codes.end(), 77u), static_cast<int64_t>(codes.size()) - 2);
+  const std::vector<int64_t> elsewhere = {-1, 1 * Cache::kBs + 2};
+  p.code_mapping = elsewhere.data();
+  ref::encode_codes(p);
+  EXPECT_EQ(codes[(1 * Cache::kHeads + 1) * Cache::kBs + 2], want);
+  EXPECT_EQ(std::count(codes.begin(), codes.end(), 77u), static_cast<int64_t>(codes.size()) - 4);
 }
 
 // One KV head of two query heads, d 8, blocks in physical order 2, 0, 1, 3.

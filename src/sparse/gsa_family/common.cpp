@@ -60,6 +60,7 @@ void encode_written(const KvWritten& written, const HashCodec& codec, const Mode
   EncodeCodesParams p;
   p.tokens = written.tokens;
   p.slot_mapping = written.slot_mapping;
+  p.code_mapping = written.code_mapping;
   p.kv = written.kv;
   p.codes = codes_in(written.planes[0], codec, shape);
   ops.encode_codes(p, stream);

@@ -69,7 +69,7 @@ struct Case {
 
   struct Out {
     std::vector<float> mean, minmax;
-    std::vector<uint64_t> mean_codes, codes;
+    std::vector<uint64_t> mean_codes, codes, moved_codes;  // moved: codes go elsewhere than where their keys lie
     bool operator==(const Out&) const = default;
   };
   template <typename Summaries, typename Codes>
@@ -91,6 +91,11 @@ struct Case {
     e.slot_mapping = p.slot_mapping;
     e.kv = kv;
     e.codes = {out.codes.data(), kv.kv_heads * words * kv.block_size, words * kv.block_size, rotation.codec()};
+    encode(e);
+    const std::vector<int64_t> elsewhere(slots.rbegin(), slots.rend());
+    out.moved_codes.assign(out.codes.size(), 5);
+    e.code_mapping = elsewhere.data();
+    e.codes.codes = out.moved_codes.data();
     encode(e);
     return out;
   }

@@ -189,8 +189,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) encode(const __grid_constant__ 
   const unsigned index = blockIdx.x * kWarps + threadIdx.x / kWarp;
   const int token = static_cast<int>(index / kv.kv_heads), head = static_cast<int>(index % kv.kv_heads);
   if (token >= p.tokens) return;
-  const int64_t slot = p.slot_mapping[token];
-  if (slot < 0) return;
+  const int64_t slot = p.slot_mapping[token], code_slot = p.code_mapping == nullptr ? slot : p.code_mapping[token];
+  if (slot < 0 || code_slot < 0) return;
   const int64_t base = block_of(slot, kv.block_size) * kv.block_stride + head * kv.head_stride;
   const int in_block = offset_in_block(slot, kv.block_size);
   Vector<kRegs> key;
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) encode(const __grid_constant__ 
     const int e = Vector<kRegs>::element(r);
     key.x[r] = e < kv.head_dim ? read(kv.k, kv.dtype, base + key_offset(kv, in_block, e)) : 0.0f;
   }
-  write_codes(p.codes, kv.block_size, slot, head, key);
+  write_codes(p.codes, kv.block_size, code_slot, head, key);
 }
 
 // The codec's n decides how many elements a lane holds; where it is less than head_dim asks for, there are no

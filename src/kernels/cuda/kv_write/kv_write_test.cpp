@@ -223,7 +223,7 @@ TEST_P(KvWriteOnGpu, EqualsTheReference) {
 }
 
 TEST_P(KvWriteOnGpu, CodesAreMadeAgainFromTheCache) {
-  if (GetParam().bits == 0 || GetParam().own_code_blocks) return;
+  if (GetParam().bits == 0) return;
   Problem problem(GetParam());
   OnDevice written(problem);
   cuda::kv_write(written.p, handle());
@@ -231,7 +231,11 @@ TEST_P(KvWriteOnGpu, CodesAreMadeAgainFromTheCache) {
   const std::vector<uint64_t> want = written.read(problem.code_words);
   problem.k_cache = written.read(problem.k_cache);
   OnDevice loaded(problem);  // its codes are untouched
-  cuda::encode_codes({.tokens = loaded.p.tokens, .slot_mapping = loaded.p.slot_mapping, .kv = loaded.p.kv, .codes = *loaded.p.codes},
+  cuda::encode_codes({.tokens = loaded.p.tokens,
+                      .slot_mapping = loaded.p.slot_mapping,
+                      .code_mapping = loaded.p.code_mapping,
+                      .kv = loaded.p.kv,
+                      .codes = *loaded.p.codes},
                      handle());
   ASSERT_TRUE(device_ok());
   EXPECT_EQ(loaded.read(problem.code_words), want);
