@@ -121,6 +121,16 @@ class Cli(unittest.TestCase):
         self.refused(*run, "--kv-store", store, names=[str(store), "FORMAT"])
         self.refused(*run, "--kv-store", store, "--no-prefix-caching", names=["--kv-store", "--no-prefix-caching"])
 
+    def test_what_a_store_does_not_take_is_told(self):
+        store = self.tmp / "store-small"
+        r = fovea("run", "--model", MODEL, "--file", self.tmp / "log.txt", "--question", "Q?", "--max-tokens", "2", "--json",
+                  "--kv-store", store, "--kv-store-size", "1M")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        told = json.loads(r.stdout)["store"]
+        self.assertGreater(told["unstored_blocks"], 0)
+        self.assertIn("no room", told["error"])
+        self.assertIn(f"--kv-store {store}: {told['unstored_blocks']} blocks of 16 tokens were not stored", r.stderr)
+
     def test_sparse_answers_as_dense_does(self):
         r = fovea("eval", "--model", MODEL, "--set", self.tmp / "set.jsonl", "--decode-method", "dense,gsa_on_device",
                   "--budget-tokens", "512", "--json", "-")

@@ -2,6 +2,7 @@
 #include "engine_test_util.h"
 
 #include "engine/lying_store_test_util.h"
+#include "store/fault_fs.h"
 #include "store/store_test_util.h"
 
 #include <cstring>
@@ -208,6 +209,59 @@ TEST(KvStore, AStoreThatTakesNothingIsNoFault) {
   expect_equal(read_and_ask(*engine), want);
   EXPECT_EQ(engine->stats().stored_blocks, 0);
   EXPECT_EQ(store->stats().blocks, 0);
+}
+
+// What a store does not take is counted, and told.
+TEST(KvStore, WhatIsNotStoredIsTold) {
+  const TempDir dir;
+  FaultFs fs(posix_file_system());
+  auto store = FileStore::open({.options = {.dir = dir.path()}, .fs = &fs});
+  ASSERT_TRUE(store.ok()) << store.status().message();
+  const auto engine = engine_on(options(), std::move(store).value());
+  fs.fail_call(0, FaultFs::Kind::error, ENOSPC, /*for_good=*/true);
+  read_and_ask(*engine);
+  engine->flush_store();
+  const EngineStats s = engine->stats();
+  EXPECT_EQ(s.stored_blocks, 0);
+  EXPECT_EQ(s.unstored_blocks, 22);  // and what a dense question filled
+  EXPECT_NE(s.store_error.find(dir.path()), std::string::npos) << s.store_error;
+  EXPECT_NE(s.store_error.find("No space left"), std::string::npos) << s.store_error;
+}
+
+// Each call of the store's writer in turn never returns. Nobody waits for it longer than for a disk that is slow: not a step, not
+// the engine's end; what is written later is whole.
+TEST(KvStore, AWriteThatHangsHoldsUpNoAnswer) {
+  const Read want = read_and_ask(*engine_on(options(), nullptr));
+  int hung = 0;
+  bool hangs = true;
+  for (int64_t k = 0; hangs; k += kSanitized ? 7 : 2) {
+    SCOPED_TRACE("call " + std::to_string(k));
+    const TempDir dir(memory_folder());
+    FaultFs fs(posix_file_system());
+    auto opened = FileStore::open({.options = {.dir = dir.path(), .sync = StoreSync::slab}, .fs = &fs});
+    ASSERT_TRUE(opened.ok()) << opened.status().message();
+    EngineParts parts;
+    parts.store = std::move(opened).value();
+    parts.store_patience_s = 0.1;
+    const std::weak_ptr<BlockStore> store = parts.store;
+    auto engine = std::make_unique<EngineImpl>(options(), std::move(parts));
+    ASSERT_TRUE(engine->init().ok());
+    fs.hang_call(k);
+    expect_equal(read_and_ask(*engine), want);
+    engine->flush_store();
+    EXPECT_TRUE(!fs.is_hanging() || engine->stats().stored_blocks < 22);
+    engine.reset();
+    hangs = fs.is_hanging();
+    hung += hangs;
+    fs.heal();
+    const auto left = store.lock();  // such a store stays for good
+    EXPECT_TRUE(left || !hangs);
+    if (left) EXPECT_TRUE(left->close(1e30));
+    const auto again = FileStore::open({.options = {.dir = dir.path(), .readonly = true}});
+    ASSERT_TRUE(again.ok());
+    EXPECT_TRUE((*again)->verify(nullptr).ok());
+  }
+  EXPECT_GT(hung, 4);
 }
 
 // Its buffers are written until the store says otherwise; then everything is given back, and others go on.

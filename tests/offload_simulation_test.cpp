@@ -1,7 +1,7 @@
 // A seeded life of engines whose pool is smaller than their contexts: documents, questions, answers and aborts at random; a store
-// that is late, busy, gives what cannot be used, and loses blocks for good; prefetch, which guesses. One thread and a clock that moves when it is read, so
-// a seed repeats. Tokens are those of an engine that holds everything (batches differ, so logits may in their last bits); the tables
-// agree both ways; nothing is left over.
+// that is late, busy, gives what cannot be used, and loses blocks for good; prefetch, which guesses. One thread and a clock that
+// moves when it is read, so a seed repeats. Tokens are those of an engine that holds everything (batches differ, so logits may in
+// their last bits); the tables agree both ways; nothing is left over.
 //
 // FOVEA_SIMULATION_SEEDS: how many (10,000; fewer where sanitized).
 // FOVEA_OFFLOAD_FAULTS: extent loads that the campaign behind it makes fail (3,000; fewer where sanitized; 100,000 take minutes).

@@ -49,6 +49,8 @@ struct EngineStats {
   int64_t loaded_bytes = 0;
   double load_s = 0;            // of all loads, one after the other
   int64_t stored_blocks = 0;    // that were given to it, or that it had
+  int64_t unstored_blocks = 0;  // that it did not take: nobody finds them later
+  std::string store_error;      // why the last of them was not taken
   int64_t repaired_blocks = 0;  // that it lost, or gave back damaged, and that were computed again
   PrefetchStats prefetch;
 };
@@ -100,6 +102,9 @@ class Engine {
 
   // From any thread, but not from a callback: it waits for the step that runs.
   virtual EngineStats stats() const = 0;
+  // Waits until a store below the pool has taken what was computed, or not (EngineStats tells), but for no disk that hangs. From
+  // the thread that calls step; the destructor does the same.
+  virtual void flush_store() = 0;
   // Prompt tokens prefilled so far of a request that is being prefilled, for progress bars; 0 if unknown.
   virtual int64_t computed_tokens(RequestId id) const = 0;
   // Where a live or held request stands. From the thread that calls step. not_found: unknown, not taken over by a step yet, or

@@ -2,9 +2,11 @@
 #include "cli/commands.h"
 #include "cli/flags.h"
 #include "cli/progress.h"
+#include "cli/tell.h"
 
 #include <fovea/method_specs.h>
 
+#include "base/clock.h"
 #include "eval/eval_page.h"
 #include "eval/eval_plot.h"
 #include "eval/eval_table.h"
@@ -154,6 +156,13 @@ Status execute(EvalFlags& f) {
   std::unique_ptr<Progress> bar;
   size_t shown = 0;
   f.options.progress = [&](const EvalProgress& p) { show_progress(p, &shown, &bar); };
+  double loading_s = Clock().now_s();
+  f.options.engine_begins = [&](const Engine& e) { tell_loaded(e, Clock().now_s() - loading_s); };
+  f.options.engine_ends = [&](Engine& e) {
+    bar.reset();
+    tell_store(e);
+    loading_s = Clock().now_s();
+  };
   if (f.verbose) {
     f.options.reply = [&](const RetrievalDocument& d, const RetrievalQuestion& q, const EvalRun& run, const std::string& reply,
                           bool right) {

@@ -2,6 +2,7 @@
 #include "cli/commands.h"
 #include "cli/flags.h"
 #include "cli/progress.h"
+#include "cli/tell.h"
 
 #include <fovea/session.h>
 
@@ -49,8 +50,8 @@ struct Printed {
 };
 
 Json prefetch_json(const PrefetchStats& s) {
-  return {{"hits", s.hits},         {"late", s.late},   {"wasted", s.wasted}, {"cancelled", s.cancelled}, {"skipped", s.skipped},
-          {"bytes", s.bytes},       {"queue_s", s.queue_s}, {"queue_time", s.queue_time}};
+  return {{"hits", s.hits},       {"late", s.late},   {"wasted", s.wasted},   {"cancelled", s.cancelled},
+          {"skipped", s.skipped}, {"bytes", s.bytes}, {"queue_s", s.queue_s}, {"queue_time", s.queue_time}};
 }
 
 Json stats_json(const Printed& p) {
@@ -91,6 +92,13 @@ void print_closing(const RequestStats& s, const std::string& method) {
   std::fprintf(stderr, "   of what it read %.1f %% lay in the KV pool; %s came from below it in %s\n",
                100.0 * static_cast<double>(s.offload_hits) / static_cast<double>(wanted),
                bytes_text(static_cast<double>(s.offload_bytes)).c_str(), duration_text(s.offload_s).c_str());
+}
+
+Json store_json(const EngineStats& s) {
+  return {{"stored_blocks", s.stored_blocks},
+          {"unstored_blocks", s.unstored_blocks},
+          {"repaired_blocks", s.repaired_blocks},
+          {"error", s.store_error}};
 }
 
 // One question on an open document, streamed to stdout unless JSON was asked for.
@@ -205,11 +213,7 @@ Status execute(RunFlags f) {
   FOVEA_ASSIGN(const std::unique_ptr<Engine> engine, Engine::create(std::move(options)));
   const ModelInfo& m = engine->model();
   f.sampling = with_defaults(f, m.sampling);
-  if (!f.json) {
-    std::fprintf(stderr, "%s, %.1f M parameters, loaded in %s (%s)\n", m.architecture.c_str(),
-                 static_cast<double>(m.parameters) / 1e6, duration_text(Clock().now_s() - start).c_str(),
-                 engine->backend().c_str());
-  }
+  if (!f.json) tell_loaded(*engine, Clock().now_s() - start);
   if (m.max_model_len > m.max_position_embeddings)
     std::fprintf(stderr,
                  "fovea: warning: --max-model-len %lld exceeds the model's max_position_embeddings %lld: answers may degrade\n",
@@ -221,6 +225,8 @@ Status execute(RunFlags f) {
                {"backend", engine->backend()}};
   json["answers"] = Json::array();
   FOVEA_TRY(f.file.empty() ? answer_prompt(*engine, f, &json) : answer_document(*engine, f, std::move(document), &json));
+  tell_store(*engine);
+  json["store"] = store_json(engine->stats());
   if (f.json) std::cout << json.dump(2) << "\n";
   return {};
 }

@@ -76,7 +76,7 @@ Status EngineImpl::open_store() {
                    {.options = o, .prefer_direct = runner_->reads_past_the_page_cache(), .read_threads = runner_->read_threads()}));
   }
   if (!store) return {};
-  FOVEA_ASSIGN(store_, KvStore::create(std::move(store), runner_->make_column_io(), *blocks_, o.readonly));
+  FOVEA_ASSIGN(store_, KvStore::create(std::move(store), runner_->make_column_io(), *blocks_, o.readonly, parts_.store_patience_s));
   if (ExtentCache* extents = runner_->extents()) {
     const BlockHomes& homes = blocks_->columns()->homes();
     prefetcher_ = runner_->make_prefetcher(store_->store(), homes, clock_);
@@ -216,6 +216,8 @@ EngineStats EngineImpl::stats() const {
   s.load_s = load_s_;
   s.stored_blocks = store_ ? store_->stored_blocks() : 0;
   s.repaired_blocks = repaired_blocks_;
+  s.unstored_blocks = store_ ? store_->unstored_blocks() : 0;
+  s.store_error = store_ ? store_->last_error().message() : "";
   if (prefetcher_) s.prefetch = prefetcher_->stats();
   return s;
 }

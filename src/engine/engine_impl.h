@@ -32,6 +32,7 @@ Status check_options(const EngineOptions& options);
 struct EngineParts : RunnerParts {
   std::shared_ptr<BlockStore> store;
   const Clock* clock = nullptr;  // outlives the engine
+  double store_patience_s = KvStore::kPatienceS;
 };
 
 class EngineImpl final : public Engine {
@@ -52,6 +53,7 @@ class EngineImpl final : public Engine {
   void release(RequestId id) override;
   Result<bool> step(std::vector<Output>* outputs) override;
   EngineStats stats() const override;
+  void flush_store() override;
   int64_t computed_tokens(RequestId id) const override;
   Result<SparseRequestState> request_state(RequestId id, int32_t index) const override;
   void set_trace(std::function<void(const SelectionTrace&)> callback) override { runner_->set_trace(std::move(callback)); }

@@ -15,7 +15,9 @@ Result<bool> EngineImpl::step(std::vector<Output>* outputs) {
   const double begun_s = clock_.now_s();
   take_inbox(outputs);
   if (store_) end_loads();
-  const StepPlan& plan = scheduler_->schedule();
+  const bool hangs = store_ && store_->hangs();
+  if (hangs) store_->give_up_waiting();
+  const StepPlan& plan = scheduler_->schedule(/*may_wait=*/!hangs);
   report(plan, outputs);
   const Launched launched = launch(plan);
   const Status before = read_step_before(outputs);
@@ -119,6 +121,14 @@ void EngineImpl::end_loads() {
 void EngineImpl::wait_for_io() {
   if (!blocks_->columns() && store_->loads().empty() && store_->give_up_waiting()) return;  // what it pinned is free
   store_->wait();
+}
+
+void EngineImpl::flush_store() {
+  std::lock_guard<std::mutex> stepping(step_mutex_);
+  while (store_ && store_->is_storing()) {
+    end_loads();
+    store_->wait();
+  }
 }
 
 // A step of prompts alone tells what computing costs.

@@ -3,6 +3,7 @@
 #include "base/check.h"
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
 namespace fovea {
@@ -16,11 +17,19 @@ void average(double* mean, double value) { *mean = *mean == 0 ? value : 0.75 * *
 }  // namespace
 
 Result<std::unique_ptr<KvStore>> KvStore::create(std::shared_ptr<BlockStore> store, std::unique_ptr<ColumnIo> io,
-                                                 BlockManager& blocks, bool readonly) {
+                                                 BlockManager& blocks, bool readonly, double patience_s) {
   FOVEA_TRY(store->open_layout(io->layout()));
-  std::unique_ptr<KvStore> kv(new KvStore(std::move(store), std::move(io), blocks));
+  std::unique_ptr<KvStore> kv(new KvStore(std::move(store), std::move(io), blocks, patience_s));
   if (!readonly) blocks.note_published(&kv->published_);
   return kv;
+}
+
+KvStore::Closer::~Closer() {
+  if (store_.use_count() > 1 || store_->close(patience_s_)) return;
+  static auto& hanging = *new std::vector<std::shared_ptr<BlockStore>>;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  hanging.push_back(store_);
 }
 
 // ---- what lies in the store ----

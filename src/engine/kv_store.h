@@ -22,10 +22,13 @@ class KvStore final : public ChainSource {
   // A shorter chain is not worth a load.
   static constexpr int64_t kLeastTokens = 256;
 
+  // Of one call of the store's disk; what goes on longer hangs, and is not waited for.
+  static constexpr double kPatienceS = 30;
+
   // `readonly`: nothing is put. Errors: the store's, of opening the layout.
   static Result<std::unique_ptr<KvStore>> create(std::shared_ptr<BlockStore> store, std::unique_ptr<ColumnIo> io,
-                                                 BlockManager& blocks, bool readonly);
-  ~KvStore() override = default;  // loads end; what was published is stored
+                                                 BlockManager& blocks, bool readonly, double patience_s = kPatienceS);
+  ~KvStore() override { writer_.finish(patience_s_); }  // loads end; what was published is stored, unless the disk hangs
 
   StoredChain find(BlockHasher& hasher, const BlockKey* parent, std::span<const int32_t> tokens, int64_t alignment) override;
   // What prefill computes, for find() to compare with: tokens, and the seconds they took.
@@ -47,17 +50,38 @@ class KvStore final : public ChainSource {
 
   BlockStore& store() { return *store_; }
   int64_t stored_blocks() const { return writer_.stored_blocks(); }
+  int64_t unstored_blocks() const { return writer_.given_up_blocks(); }
+  const Status& last_error() const { return writer_.last_error(); }
+  bool hangs() const { return store_->stalled_s() > patience_s_; }
+  bool is_storing() const { return !writer_.idle() && !hangs(); }
 
  private:
-  KvStore(std::shared_ptr<BlockStore> store, std::unique_ptr<ColumnIo> io, BlockManager& blocks)
-      : store_(std::move(store)), io_(std::move(io)), loader_(*store_, *io_), writer_(*store_, *io_, blocks) {}
+  // Ends the store if nobody else has it. Where its disk hangs it stays as long as the process, and keeps the directory's lock.
+  class Closer {
+   public:
+    Closer(std::shared_ptr<BlockStore>& store, double patience_s) : store_(store), patience_s_(patience_s) {}
+    ~Closer();
+
+   private:
+    std::shared_ptr<BlockStore>& store_;
+    const double patience_s_;
+  };
+
+  KvStore(std::shared_ptr<BlockStore> store, std::unique_ptr<ColumnIo> io, BlockManager& blocks, double patience_s)
+      : patience_s_(patience_s),
+        store_(std::move(store)),
+        io_(std::move(io)),
+        loader_(*store_, *io_),
+        writer_(*store_, *io_, blocks) {}
   size_t find_blocks(BlockHasher& hasher, const BlockKey* parent, std::span<const int32_t> tokens, StoredChain* chain);
   void find_tail(BlockHasher& hasher, const BlockKey* parent, std::span<const int32_t> tokens, StoredChain* chain);
   bool usable(const Located& block, size_t tokens) const;
   bool worth_loading(const StoredChain& chain) const;
   void cut(StoredChain* chain, size_t blocks);
 
+  const double patience_s_;
   std::shared_ptr<BlockStore> store_;
+  const Closer closer_{store_, patience_s_};  // behind whoever uses it
   std::unique_ptr<ColumnIo> io_;
   StoreLoader loader_;
   StoreWriter writer_;

@@ -67,6 +67,8 @@ class LyingStore final : public BlockStore {
     return inner_->put(std::move(run));
   }
   void flush() override { inner_->flush(); }
+  double stalled_s() const override { return inner_->stalled_s(); }
+  bool close(double patience_s) override { return inner_->close(patience_s); }
   Status erase(std::span<const StoreKey> keys) override { return inner_->erase(keys); }
   StoreStats stats() const override { return inner_->stats(); }
   Status verify(VerifySink* sink) override { return inner_->verify(sink); }

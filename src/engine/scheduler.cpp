@@ -225,15 +225,17 @@ void Scheduler::fail(Sequence& s) {
                                    : "";
   const std::string why = " cannot go on: its " + text(s.size()) + " tokens need " + text(blocks_.blocks_for(s.size())) +
                           " KV blocks, " + text(blocks_.num_free()) + " of " + text(blocks_.num_blocks()) + " are free" + columns +
-                          ", and nothing can give way (swap space for " + text(blocks_.num_swap_free()) + " blocks is free)";
+                          ", and nothing can give way (swap space for " + text(blocks_.num_swap_free()) + " blocks is free" +
+                          (may_wait_ ? ")" : "; the store's disk hangs)");
   for (SequenceId id : s.answers) plan_.failed.emplace_back(id, Status::resource_exhausted(name_of(id) + why));
   drop(s);
 }
 
 // ---- schedule ----
 
-const StepPlan& Scheduler::schedule() {
+const StepPlan& Scheduler::schedule(bool may_wait) {
   FOVEA_CHECK(!in_flight_);
+  may_wait_ = may_wait;
   plan_.rows.clear();
   runs_.clear();
   plan_.cache_ops.clear();
@@ -251,7 +253,7 @@ const StepPlan& Scheduler::schedule() {
     schedule_pass();
     if (!runs_.empty()) break;
     if (plan_.complete.size() > complete) continue;
-    plan_.waits_for_io = !loading_.empty() || blocks_.num_pinned() > 0;
+    plan_.waits_for_io = !loading_.empty() || (may_wait_ && blocks_.num_pinned() > 0);
     if (plan_.waits_for_io) break;
     fail_one();
   }
@@ -366,7 +368,8 @@ bool Scheduler::oldest_prefill_waits() const {
 // Blocks for so many tokens of s, from sequences that came later and have no rows in this step.
 bool Scheduler::make_room(Sequence& s, int64_t tokens) {
   while (blocks_.max_append(s.id) < tokens) {
-    if (blocks_.columns() && blocks_.num_pinned() > 0) return false;  // what is being stored may give up its columns soon
+    if (blocks_.columns() && may_wait_ && blocks_.num_pinned() > 0)
+      return false;  // what is being stored may give up its columns soon
     if (!swapped_.empty() && blocks_.swap_out_leftovers(&plan_.cache_ops) > 0) continue;
     bool gave_way = false;
     for (size_t i = running_.size(); i-- > 0 && running_[i]->arrival > s.arrival && !gave_way;) {

@@ -131,8 +131,9 @@ class Scheduler {
   void release(SequenceId seq);
 
   // The next step; valid until the next call. A plan without rows is not committed. It leaves the scheduler idle, whatever
-  // there was is over, and its cache_ops can be ignored; or it waits_for_io, and they are carried out.
-  const StepPlan& schedule();
+  // there was is over, and its cache_ops can be ignored; or it waits_for_io, and they are carried out. `may_wait`: blocks that are
+  // being stored may soon be free; else they are as if they never were, and requests that need them fail.
+  const StepPlan& schedule(bool may_wait = true);
   // Takes over what the step computed. `sampled`: one entry for each id of every row's sample_for, in any
   // order; an answer that was aborted meanwhile may be left out. Returns the sequences that finished, valid
   // until the next call.
@@ -256,6 +257,7 @@ class Scheduler {
   uint64_t next_arrival_ = 0;
   uint64_t decode_turn_ = 0;  // of a capped step: the least arrival whose turn has not come in this round
   uint64_t turn_before_ = 0;  // what it was before the step in flight
+  bool may_wait_ = true;      // in this step, for blocks that are being stored
   bool in_flight_ = false;    // between schedule() and commit()
   std::vector<SequenceId> pending_aborts_;
   std::vector<SequenceId> pending_releases_;

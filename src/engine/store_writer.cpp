@@ -12,9 +12,45 @@ constexpr size_t kPutsMax = 8;  // saved, and not ended
 
 }  // namespace
 
-StoreWriter::~StoreWriter() {
-  for (poll(); !idle(); poll()) wait(0.01);
+class StoreWriter::Lent final : public BlockBytes {
+ public:
+  explicit Lent(std::unique_ptr<SavedColumns> bytes) : bytes_(std::move(bytes)) {}
+  void copy(uint32_t block, uint16_t part, uint32_t unit, std::byte* to) const override {
+    const std::lock_guard lock(mutex_);
+    if (bytes_) bytes_->copy(block, part, unit, to);
+  }
+  bool still_there() const override {
+    const std::lock_guard lock(mutex_);
+    return bytes_ != nullptr;
+  }
+  void take_back() {
+    const std::lock_guard lock(mutex_);
+    bytes_.reset();
+  }
+  SavedColumns& saved() { return *bytes_; }  // for whoever takes it back
+
+ private:
+  mutable std::mutex mutex_;
+  std::unique_ptr<SavedColumns> bytes_;
+};
+
+void StoreWriter::finish(double patience_s) {
+  for (poll(); !idle() && store_.stalled_s() <= patience_s; poll()) wait(0.01);
+  const Status hangs = Status::io_error("the store's disk hangs: a call has not returned");
+  for (Put& put : puts_) {
+    put.bytes->take_back();
+    give_up(&put.pinned, put.run.keys.size(), hangs);
+  }
+  for (PublishedRun& run : waiting_) give_up(&run.blocks, run.keys.size(), hangs);
+  puts_.clear();
+  waiting_.clear();
   if (blocks_.columns()) store_.unpin(blocks_.columns()->leave_store());
+}
+
+void StoreWriter::give_up(std::vector<BlockId>* pinned, size_t blocks, const Status& why) {
+  given_up_blocks_ += static_cast<int64_t>(blocks);
+  error_ = why;
+  unpin(pinned);
 }
 
 void StoreWriter::put(std::span<const PublishedRun> runs) {
@@ -49,7 +85,7 @@ bool StoreWriter::save_next() {
   put.pinned = put.blocks;
   const bool all = n == run.blocks.size();
   if (bytes.ok()) {
-    put.bytes = std::move(bytes).value();
+    put.bytes = std::make_shared<Lent>(std::move(bytes).value());
     put.run = {.parent = run.parent,
                .first_block = static_cast<uint64_t>(run.first_block),
                .keys = {},
@@ -60,8 +96,7 @@ bool StoreWriter::save_next() {
     put.run.last_tokens = all ? static_cast<uint32_t>(run.last_tokens) : io_.layout().block_tokens;
     puts_.push_back(std::move(put));
   } else {
-    given_up_blocks_ += static_cast<int64_t>(n);
-    unpin(&put.pinned);
+    give_up(&put.pinned, n, bytes.status());
   }
   if (all) {
     waiting_.pop_front();
@@ -76,38 +111,41 @@ bool StoreWriter::save_next() {
 
 // False: not yet. True with put.given false: the store refused it.
 bool StoreWriter::give(Put& put) {
-  if (!put.bytes->ready()) return false;
-  if (!put.bytes->borrows()) unpin(&put.pinned);
+  if (!put.bytes->saved().ready()) return false;
+  if (!put.bytes->saved().borrows()) unpin(&put.pinned);
   PutRun run = put.run;
   run.bytes = put.bytes.get();
-  run.done = [this, &put](Status, std::span<const Located> located) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    ended_.emplace_back(&put, std::vector<Located>(located.begin(), located.end()));
-    ended_one_.notify_one();
+  run.done = [ended = ended_, bytes = put.bytes, put = &put](Status status, std::span<const Located> located) {
+    const std::lock_guard lock(ended->mutex);
+    ended->puts.push_back({put, std::move(status), {located.begin(), located.end()}});
+    ended->one_more.notify_one();
   };
   const Status s = store_.put(std::move(run));
   if (s.code() == StatusCode::busy) return false;
   put.given = s.ok();
   if (s.ok()) return true;
-  given_up_blocks_ += static_cast<int64_t>(put.run.keys.size());
-  unpin(&put.pinned);
+  give_up(&put.pinned, put.run.keys.size(), s);
   return true;
 }
 
 void StoreWriter::take_ended() {
-  std::vector<std::pair<Put*, std::vector<Located>>> ended;
+  std::vector<Ended::One> ended;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
-    ended.swap(ended_);
+    const std::lock_guard lock(ended_->mutex);
+    ended.swap(ended_->puts);
   }
-  for (auto& [put, located] : ended) {
-    const auto stored = std::count_if(located.begin(), located.end(), [](const Located& l) { return l.found(); });
-    keep_stored(*put, &located);
-    store_.unpin(located);
+  for (Ended::One& one : ended) {
+    const auto put = std::find_if(puts_.begin(), puts_.end(), [&](const Put& p) { return &p == one.put; });
+    put->bytes->take_back();
+    const auto stored = std::count_if(one.located.begin(), one.located.end(), [](const Located& l) { return l.found(); });
+    keep_stored(*put, &one.located);
+    store_.unpin(one.located);
     stored_blocks_ += stored;
-    given_up_blocks_ += static_cast<int64_t>(located.size()) - stored;
-    unpin(&put->pinned);
-    std::erase_if(puts_, [put = put](const Put& p) { return &p == put; });
+    if (one.status.ok())
+      unpin(&put->pinned);
+    else
+      give_up(&put->pinned, one.located.size() - static_cast<size_t>(stored), one.status);
+    puts_.erase(put);
   }
 }
 
@@ -128,16 +166,15 @@ void StoreWriter::unpin(std::vector<BlockId>* blocks) {
 bool StoreWriter::give_up_waiting() {
   if (waiting_.empty()) return false;
   for (PublishedRun& run : waiting_) {
-    given_up_blocks_ += static_cast<int64_t>(run.blocks.size());
-    unpin(&run.blocks);
+    give_up(&run.blocks, run.keys.size(), Status::resource_exhausted("the KV pool needed the blocks before the store took them"));
   }
   waiting_.clear();
   return true;
 }
 
 void StoreWriter::wait(double seconds) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  ended_one_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return !ended_.empty(); });
+  std::unique_lock lock(ended_->mutex);
+  ended_->one_more.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return !ended_->puts.empty(); });
 }
 
 }  // namespace fovea

@@ -1,5 +1,6 @@
 // StoreWriter: gives a store what prefill published, run by run. The blocks stay pinned until their bytes need them no more. Where
-// the store is slower than prefill, runs wait, pinned; if the pool runs short they are given up.
+// the store is slower than prefill, runs wait, pinned; if the pool runs short they are given up. What the store has not taken when
+// a disk hangs is taken back.
 #pragma once
 
 #include "kv/block_manager.h"
@@ -23,7 +24,10 @@ class StoreWriter {
  public:
   // All outlive it.
   StoreWriter(BlockStore& store, ColumnIo& io, BlockManager& blocks) : store_(store), io_(io), blocks_(blocks) {}
-  ~StoreWriter();  // everything that it was given is stored, or refused
+  ~StoreWriter() { finish(1e30); }
+
+  // Everything that it was given is stored, or refused; or, where the store has stalled for so long, taken back.
+  void finish(double patience_s);
 
   // Published just now.
   void put(std::span<const PublishedRun> runs);
@@ -37,11 +41,25 @@ class StoreWriter {
 
   int64_t stored_blocks() const { return stored_blocks_; }
   int64_t given_up_blocks() const { return given_up_blocks_; }
+  const Status& last_error() const { return error_; }  // why some were
 
  private:
+  // Bytes that the store's writer thread copies until they are taken back.
+  class Lent;
+  // What its writer thread tells; outlives whoever is told.
+  struct Ended {
+    std::mutex mutex;
+    std::condition_variable one_more;
+    struct One {
+      const void* put;
+      Status status;
+      std::vector<Located> located;
+    };
+    std::vector<One> puts;
+  };
   struct Put {
     PutRun run;
-    std::unique_ptr<SavedColumns> bytes;
+    std::shared_ptr<Lent> bytes;
     std::vector<BlockId> blocks;  // [run.keys]
     std::vector<BlockId> pinned;  // of them
     bool given = false;           // to the store
@@ -52,6 +70,7 @@ class StoreWriter {
   void keep_stored(const Put& put, std::vector<Located>* located);
   void unpin(std::vector<BlockId>* blocks);
   void take_ended();
+  void give_up(std::vector<BlockId>* pinned, size_t blocks, const Status& why);
 
   BlockStore& store_;
   ColumnIo& io_;
@@ -59,10 +78,8 @@ class StoreWriter {
   std::deque<PublishedRun> waiting_;  // pinned
   std::list<Put> puts_;               // in order
   int64_t stored_blocks_ = 0, given_up_blocks_ = 0;
-
-  std::mutex mutex_;  // guards what follows: the store's writer thread ends puts
-  std::condition_variable ended_one_;
-  std::vector<std::pair<Put*, std::vector<Located>>> ended_;
+  Status error_;
+  const std::shared_ptr<Ended> ended_ = std::make_shared<Ended>();
 };
 
 }  // namespace fovea

@@ -70,6 +70,7 @@ class Harness {
     FOVEA_ASSIGN(const std::unique_ptr<Engine> engine, Engine::create(std::move(o)));
     result_.model = model_text(engine->model());
     result_.backend = engine->backend();
+    if (options_.engine_begins) options_.engine_begins(*engine);
     std::vector<int64_t> lengths;  // seen so far
     for (const RetrievalDocument& d : set_) {
       const bool first = std::find(lengths.begin(), lengths.end(), d.approx_tokens) == lengths.end();
@@ -80,6 +81,7 @@ class Harness {
         ++progress_.step;
       }
     }
+    if (options_.engine_ends) options_.engine_ends(*engine);
     return {};
   }
 
@@ -99,7 +101,8 @@ class Harness {
     recorder.finish_prefill();
     const RequestStats& prefill = session->prefill_stats();
     for (size_t run : lineage.runs) {
-      if (prefill.prefill_pairs_dense > 0) scores_.add_prefill(d.approx_tokens, run, prefill.prefill_pairs_read, prefill.prefill_pairs_dense);
+      if (prefill.prefill_pairs_dense > 0)
+        scores_.add_prefill(d.approx_tokens, run, prefill.prefill_pairs_read, prefill.prefill_pairs_dense);
       FOVEA_TRY(ask(engine, *session, d, run, trace_questions, traced.prefill));
     }
     return {};

@@ -27,6 +27,8 @@ struct EvalOptions {
   int32_t max_tokens = 48;      // of an answer: longer than any right one
   int32_t trace_questions = 0;  // of the first document of each length, traced in every run that is not all dense; CPU only
   std::function<void(const EvalProgress&)> progress;  // null: no one watches
+  // Told of the engine of each block size, once it is loaded and before it goes (may be null).
+  std::function<void(Engine&)> engine_begins, engine_ends;
   // Told of every reply (may be null).
   std::function<void(const RetrievalDocument&, const RetrievalQuestion&, const EvalRun&, const std::string& reply, bool right)>
       reply;

@@ -116,7 +116,7 @@ class BlockManager {
   // Full blocks for more tokens of seq, whose last block is full: K and V stay in the store, where they are pinned, so they take no
   // columns. num_free() has room for them.
   void append_stored(SequenceId seq, std::span<const BlockKey> keys, std::span<const Located> located);
-  // A block that was published, or loaded, lies in a store now, where it is pinned; false: it is not the block of that key any more.
+  // A block that was published, or loaded, lies in a store now, where it is pinned; false: it is not the block of that key now.
   bool set_stored(BlockId block, const BlockKey& key, const Located& located);
   // The store lost a mobile block: a column in which it will be computed again (column_pool.h). False: there is none.
   bool begin_repair(BlockId block, std::vector<CacheOp>* ops);

@@ -43,8 +43,8 @@ class ColumnPool {
   SlotId take(BlockId block, std::vector<CacheOp>* ops);
   // The same of a block that is mobile: it is private now, and in this step an operation that follows reads its content back.
   SlotId take_back(BlockId block, std::vector<CacheOp>* ops);
-  // A mobile block gets a column in which it will be computed again, at need out of the reserve: no row that chooses runs meanwhile.
-  // There is one: num_private() < num_columns().
+  // A mobile block gets a column in which it will be computed again, at need out of the reserve: no row that chooses runs
+  // meanwhile. There is one: num_private() < num_columns().
   SlotId begin_repair(BlockId block, std::vector<CacheOp>* ops);
   // It was not computed, or cannot be kept: it is mobile as before, and its column unused.
   void undo_repair(BlockId block);

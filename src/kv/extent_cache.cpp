@@ -139,7 +139,7 @@ void ExtentCache::add_read(LayerIdx layer, int32_t head, BlockId block, std::byt
   blocks_read_.push_back(block);
 }
 
-// All of reads_; what fails is tried again, and then lost. busy: the first extent that could not be had. What is late stays pending.
+// All of reads_; what fails is tried again, and then lost. busy: the first that could not be had. What is late stays pending.
 Status ExtentCache::read_all(double deadline_s) {
   if (reads_.empty()) return {};
   FOVEA_CHECK(source_ != nullptr);

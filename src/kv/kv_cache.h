@@ -60,8 +60,8 @@ class KvCache {
 
   // Enqueues the moves of a step in their order: batches of extents, neighbouring columns together; nothing waits. `swap` may
   // be null where there are no swaps. After an error (no memory for the swap area, a copy that the device refuses) the columns
-  // that were to be written are undefined: sequences that use them must fail. busy: all was carried out, but blocks that a store was to
-  // fill have no content (ExtentCache::take_lost).
+  // that were to be written are undefined: sequences that use them must fail. busy: all was carried out, but blocks that a
+  // store was to fill have no content (ExtentCache::take_lost).
   Status apply(std::span<const CacheOp> ops, SwapArea* swap, Stream& stream);
 
   // Where the pool has fewer slots than there are blocks: who knows what is in them. It outlives the cache's use.

@@ -83,6 +83,8 @@ class BlockBytes {
   virtual ~BlockBytes() = default;
   // Copies part `part`, unit `unit` of the run's block `block` (index into PutRun::keys) to `to`: all its unit_bytes.
   virtual void copy(uint32_t block, uint16_t part, uint32_t unit, std::byte* to) const = 0;
+  // Asked behind the last copy of a slab. False: they were taken back meanwhile, and what was copied is worth nothing.
+  virtual bool still_there() const { return true; }
 };
 
 // Consecutive blocks of one sequence, to be written.
@@ -146,6 +148,11 @@ class BlockStore {
   virtual void flush() = 0;
   // Blocks leave the index; a slab that has no other goes as well, once it is not pinned. A slab of which a part is left comes
   // back whole at the next opening: slabs are immutable.
+  // How long the writer has been in one call of the operating system: a disk that hangs never returns. 0: in none.
+  virtual double stalled_s() const { return 0; }
+  // Waits as flush() does, and for what follows of it (syncs, removals), and ends the writer: the last call. False: it has stalled
+  // for `patience_s`; then the store must not be destroyed, for its writer may still return.
+  virtual bool close(double patience_s) { return true; }
   virtual Status erase(std::span<const StoreKey> keys) = 0;
   virtual StoreStats stats() const = 0;
   // Reads and checks everything there is. ok: clean; corrupt: damage, which the sink (may be null) was told slab by slab.

@@ -51,16 +51,28 @@ void FaultFs::throttle(double latency_s, double iops) {
   iops_ = iops;
 }
 
+void FaultFs::hang_call(int64_t k) {
+  const std::lock_guard lock(mutex_);
+  hang_at_ = k;
+  told_by_ = std::this_thread::get_id();
+}
+
 void FaultFs::heal() {
   const std::lock_guard lock(mutex_);
-  fail_at_ = -1;
+  fail_at_ = hang_at_ = -1;
+  hanging_ = false;
+  healed_.notify_all();
   fault_ = {};
   share_ = 0;
 }
 
 FaultFs::Fault FaultFs::next_call(bool is_read) {
   const int64_t k = calls_.fetch_add(1);
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  if (hang_at_ >= 0 && told_by_ != std::this_thread::get_id() && hang_at_-- == 0) {
+    hanging_ = true;
+    healed_.wait(lock, [&] { return !hanging_; });
+  }
   if (fail_at_ >= 0 && (k == fail_at_ || (for_good_ && k > fail_at_))) return fault_;
   if (is_read && share_ > 0 && std::uniform_real_distribution(0.0, 1.0)(random_) < share_) {
     return {.fails = true, .kind = static_cast<Kind>(random_() % 6), .error = EIO};

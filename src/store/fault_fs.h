@@ -5,8 +5,10 @@
 #include "store/file_system.h"
 
 #include <atomic>
+#include <condition_variable>
 #include <mutex>
 #include <random>
+#include <thread>
 
 namespace fovea {
 
@@ -33,6 +35,9 @@ class FaultFs final : public FileSystem {
   void read_by_threads() { threads_ = true; }
   // Reads through an engine do not end while it is on.
   void hang(bool on) { hangs_ = on; }
+  // The k-th call from now on that another thread makes does not return before heal().
+  void hang_call(int64_t k);
+  bool is_hanging() const { return hanging_; }
   void heal();
   int64_t calls() const { return calls_; }  // since fail_call()
 
@@ -64,8 +69,11 @@ class FaultFs final : public FileSystem {
 
   FileSystem& below_;
   std::atomic<int64_t> calls_{0};
-  std::atomic<bool> hangs_{false}, threads_{false};
+  std::atomic<bool> hangs_{false}, threads_{false}, hanging_{false};
   std::mutex mutex_;  // guards all below
+  std::condition_variable healed_;
+  int64_t hang_at_ = -1;  // calls of other threads until one hangs; -1: none does
+  std::thread::id told_by_;
   int64_t fail_at_ = -1;
   bool for_good_ = false;
   Fault fault_;

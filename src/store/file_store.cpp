@@ -65,14 +65,24 @@ FileStore::FileStore(const FileStoreConfig& config, StoreDirectory directory, bo
   synced_s_ = usage_written_s_ = Clock().now_s();
 }
 
-FileStore::~FileStore() {
-  if (!writer_.joinable()) return;
-  {
-    const std::lock_guard lock(queue_mutex_);
-    stop_ = true;
-  }
+FileStore::~FileStore() { close(1e30); }
+
+bool FileStore::close(double patience_s) {
+  if (!writer_.joinable()) return true;
+  std::unique_lock lock(queue_mutex_);
+  stop_ = true;
   work_.notify_all();
+  while (!idle_.wait_for(lock, std::chrono::milliseconds(20), [&] { return ended_; })) {
+    if (stalled_s() > patience_s) return false;
+  }
+  lock.unlock();
   writer_.join();
+  return true;
+}
+
+double FileStore::stalled_s() const {
+  const double alive_s = alive_s_;
+  return alive_s == 0 ? 0 : Clock().now_s() - alive_s;
 }
 
 Status FileStore::read_fronts() {
@@ -144,7 +154,9 @@ void FileStore::write_loop() {
   bool sync_is_due = false;
   std::unique_lock lock(queue_mutex_);
   for (;;) {
+    alive_s_ = 0;
     work_.wait_for(lock, std::chrono::seconds(sync_is_due ? 0 : 1), [&] { return stop_ || dead_ || !queue_.empty(); });
+    alive();
     const bool dead = std::exchange(dead_, false), last = stop_ && queue_.empty();
     PutRun run;
     if (!queue_.empty()) {
@@ -162,7 +174,10 @@ void FileStore::write_loop() {
     sync_is_due = sync_written(last);
     write_usage(last);
     lock.lock();
-    if (last) return;
+    if (!last) continue;
+    alive_s_ = 0;
+    ended_ = true;
+    return idle_.notify_all();
   }
 }
 
@@ -173,6 +188,7 @@ bool FileStore::sync_written(bool all) {
   if (!all && now_s - synced_s_ < config_.sync_interval_s) return false;
   while (!unsynced_.empty()) {
     // What fails here is found by its digest after a power failure; a running process has lost nothing.
+    alive();
     const Status status = sync_slab(unsynced_.front());
     if (!status.ok() && status.code() != StatusCode::not_found) note_error(status);  // not found: removed meanwhile
     unsynced_.pop_front();
@@ -191,6 +207,7 @@ Status FileStore::sync_slab(uint64_t number) {
 void FileStore::write_usage(bool now) {
   const double now_s = Clock().now_s();
   if (!now && now_s - usage_written_s_ < config_.usage_interval_s) return;
+  alive();
   StoreDirectory::Usage usage;
   for (const SlabIndex::Usage& u : index_.usage()) usage[u.number] = u.used_s;
   if (const Status status = directory_.write_usage(usage); !status.ok()) note_error(status);
@@ -212,10 +229,15 @@ Status FileStore::write_file(const PutRun& run, uint32_t first, SlabFront* front
   const bool sync = config_.options.sync == StoreSync::slab;
   {
     FOVEA_ASSIGN(const File file, open_file(fs_, tmp, O_WRONLY | O_CREAT | O_EXCL));
-    const WriteAt write = [&](uint64_t offset, std::span<const std::byte> bytes) { return file.write(offset, bytes); };
+    const WriteAt write = [&](uint64_t offset, std::span<const std::byte> bytes) {
+      alive();
+      return file.write(offset, bytes);
+    };
     FOVEA_TRY(write_slab(run, first, write, buffer_, front));
+    alive();
     if (sync) FOVEA_TRY(file.sync(true));
   }
+  alive();
   FOVEA_TRY(directory_.make_slab_folder(front->number));
   FOVEA_TRY(os_status(uninterrupted([&] { return fs_.rename(tmp, path); }), path));
   if (sync) return directory_.sync_slab_folder(front->number);
@@ -224,6 +246,7 @@ Status FileStore::write_file(const PutRun& run, uint32_t first, SlabFront* front
 }
 
 void FileStore::remove_one(const SlabFront& front) {
+  alive();
   files_.forget(front.number);
   const std::string path = directory_.slab_path(front.number);
   const int result = uninterrupted([&] { return fs_.unlink(path); });

@@ -1,12 +1,14 @@
 // FileStore: a BlockStore in a directory (docs/store.md). One writing process, any number of reading ones.
 #pragma once
 
+#include "base/clock.h"
 #include "store/file_channel.h"
 #include "store/slab_store.h"
 #include "store/store_directory.h"
 
 #include <fovea/store.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <thread>
@@ -35,6 +37,8 @@ class FileStore final : public SlabStore {
   std::unique_ptr<StoreChannel> open_channel() override;
   Status put(PutRun run) override;
   void flush() override;
+  double stalled_s() const override;
+  bool close(double patience_s) override;
   Status verify(VerifySink* sink) override;
 
   const StoreDirectory& directory() const { return directory_; }
@@ -60,6 +64,9 @@ class FileStore final : public SlabStore {
   Status sync_slab(uint64_t number);
   void write_usage(bool now);
 
+  // The writer goes on to another call of the operating system.
+  void alive() { alive_s_ = Clock().now_s(); }
+
   const FileStoreConfig config_;
   FileSystem& fs_;
   const StoreDirectory directory_;
@@ -69,11 +76,12 @@ class FileStore final : public SlabStore {
   AlignedBuffer buffer_;                       // guarded by writing_
   std::deque<uint64_t> unsynced_;              // slabs; the writer thread's
   double synced_s_ = 0, usage_written_s_ = 0;  // likewise
+  std::atomic<double> alive_s_{0};             // when the writer last went on; 0: it waits for work
 
   std::mutex queue_mutex_;  // guards all below
   std::condition_variable work_, idle_;
   std::deque<PutRun> queue_;
-  bool running_ = false, dead_ = false, stop_ = false;
+  bool running_ = false, dead_ = false, stop_ = false, ended_ = false;
   std::thread writer_;  // the last member: it ends before the others go
 };
 

@@ -119,6 +119,7 @@ Status write_slab(const PutRun& run, uint32_t first, const WriteAt& write, Align
     FOVEA_TRY(body.pad_to(body_end(*front, p)));
     front->parts[p].table_digest = plain_digest(std::span(tables[p]).first(front->table_bytes(p)));
   }
+  if (!run.bytes->still_there()) return Status::busy("store: the blocks were taken back before they were written");
   for (size_t p = 0; p < front->parts.size(); ++p) FOVEA_TRY(write(front->parts[p].table_offset, tables[p]));
   return write(0, encode_front(*front));
 }
