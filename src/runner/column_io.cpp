@@ -1,6 +1,7 @@
 #include "runner/column_io.h"
 
 #include "base/check.h"
+#include "store/slab.h"
 
 #include <algorithm>
 #include <cstring>
@@ -9,7 +10,6 @@
 namespace fovea {
 namespace {
 
-constexpr int64_t kSaveBytes = int64_t{64} << 20;  // of one save: a slab
 constexpr int32_t kSaveBuffersMax = 4;             // on a GPU
 
 // Planes that the host reads itself.
@@ -64,7 +64,7 @@ class CopiedColumns final : public SavedColumns {
 
 ColumnIo::ColumnIo(const KvCache& cache, const Summaries& summaries, int32_t max_rows, Device& device, Stream& stream, Ops& ops)
     : cache_(cache), summaries_(summaries), device_(device), stream_(stream), ops_(ops), extents_(cache), max_rows_(max_rows) {
-  save_blocks_ = static_cast<int32_t>(std::clamp<int64_t>(kSaveBytes / extents_.block_bytes(), 1, 256));
+  save_blocks_ = static_cast<int32_t>(blocks_per_slab(layout()));
   for (size_t p = 1; p < layout().parts.size(); ++p) {
     if (summaries_.can_rebuild(extents_.plane_of(p), ops_)) rebuildable_ |= 1u << p;
   }

@@ -36,7 +36,7 @@ class ColumnIo {
   // Parts that are made again where a store has them not; bit p is part p. "kv" is never one.
   uint32_t rebuildable() const { return rebuildable_; }
 
-  // Most blocks of one save(): 64 MiB of them.
+  // Most blocks of one save(): those of a slab.
   int32_t save_blocks_max() const { return save_blocks_; }
   // busy: as much as there is memory for is being saved. resource_exhausted, device errors.
   Result<std::unique_ptr<SavedColumns>> save(std::span<const BlockId> blocks);

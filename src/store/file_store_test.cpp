@@ -42,13 +42,17 @@ Status open_status(const FileStoreConfig& config) {
 TEST(FileStore, ARestartFindsEverything) {
   TempDir dir;
   const std::vector<StoreKey> keys = chain(1, 300);
+  ptrdiff_t first = 0;  // a hundred blocks by each policy
   for (const StoreSync sync : {StoreSync::none, StoreSync::interval, StoreSync::slab}) {
     FileStoreConfig config = config_of(dir.path());
     config.options.sync = sync;
     config.sync_interval_s = 0;
     const auto store = open_or_fail(config);
-    ASSERT_TRUE(put(*store, test_layout(), keys, 9).status.ok());
+    const std::vector<StoreKey> part(keys.begin() + first, keys.begin() + first + 100);
+    const StoreKey parent = first > 0 ? keys[static_cast<size_t>(first) - 1] : StoreKey{};
+    ASSERT_TRUE(put(*store, test_layout(), part, first == 200 ? 9 : 16, parent, static_cast<uint64_t>(first)).status.ok());
     EXPECT_EQ(store->stats().last_error, "");
+    first += 100;
   }
   const auto store = open_or_fail(config_of(dir.path()));
   const std::vector<Located> where = locate(*store, keys);

@@ -171,6 +171,13 @@ int64_t SlabIndex::bytes() const {
   return bytes_;
 }
 
+int64_t SlabIndex::pinned_bytes() const {
+  const std::lock_guard lock(mutex_);
+  int64_t bytes = 0;
+  for (const auto& [number, slab] : slabs_) bytes += slab.pins > 0 ? static_cast<int64_t>(slab.front->file_bytes) : 0;
+  return bytes;
+}
+
 int64_t SlabIndex::slabs() const {
   const std::lock_guard lock(mutex_);
   return static_cast<int64_t>(slabs_.size());

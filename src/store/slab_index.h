@@ -54,6 +54,7 @@ class SlabIndex {
   std::vector<Usage> usage() const;
   std::vector<Front> fronts() const;  // by number
   int64_t bytes() const;
+  int64_t pinned_bytes() const;  // of slabs that cannot be taken
   int64_t slabs() const;
   int64_t blocks() const;
   std::optional<ObjectLayout> layout() const;

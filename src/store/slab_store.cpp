@@ -82,8 +82,8 @@ void SlabStore::remove_dead() {
 
 // A twentieth more than is needed goes at once, so that a full store does not collect before every slab.
 Status SlabStore::make_room(int64_t bytes) {
-  if (index_.bytes() + bytes > limit_bytes_)
-    collect_to(std::max<int64_t>(0, std::min(limit_bytes_ / 20 * 19, limit_bytes_ - bytes)));
+  const bool fits = index_.pinned_bytes() + bytes <= limit_bytes_;  // else nothing is removed in vain
+  if (fits && index_.bytes() + bytes > limit_bytes_) collect_to(std::min(limit_bytes_ / 20 * 19, limit_bytes_ - bytes));
   if (index_.bytes() + bytes > limit_bytes_) {
     return Status::resource_exhausted("store: no room for " + std::to_string(bytes) + " bytes: " + std::to_string(index_.bytes()) +
                                       " of " + std::to_string(limit_bytes_) + " are in use");

@@ -104,11 +104,11 @@ Status StoreDirectory::take_lock() {
 }
 
 Status StoreDirectory::prepare(bool is_new) {
+  for (const char* name : {"/slabs", "/tmp"}) FOVEA_TRY(make_folders(*fs_, dir_ + name));
   if (is_new) {
     FOVEA_TRY(replace_file(*fs_, dir_ + "/FORMAT", dir_ + "/FORMAT.new", kFormat, /*sync=*/true));
     FOVEA_TRY(sync_folder(*fs_, dir_));
   }
-  for (const char* name : {"/slabs", "/tmp"}) FOVEA_TRY(make_folders(*fs_, dir_ + name));
   FOVEA_ASSIGN(const std::vector<std::string> left, unfinished());
   for (const std::string& name : left) {
     const std::string path = dir_ + "/tmp/" + name;
