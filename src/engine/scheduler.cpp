@@ -6,12 +6,9 @@
 #include "engine/scheduler_sequence.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace fovea {
 namespace {
-
-constexpr int32_t kNoLimit = std::numeric_limits<int32_t>::max();
 
 std::string name_of(SequenceId seq) { return "sequence " + std::to_string(seq.value); }
 

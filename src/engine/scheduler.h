@@ -28,6 +28,7 @@
 #include <fovea/types.h>
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -182,6 +183,7 @@ class Scheduler {
   const SchedulerStats& stats() const { return stats_; }
 
  private:
+  static constexpr int32_t kNoLimit = std::numeric_limits<int32_t>::max();
   struct Sequence;
   using Queue = std::map<uint64_t, Sequence*>;  // by arrival
   struct KeyShare {

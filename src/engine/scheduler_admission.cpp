@@ -5,14 +5,8 @@
 #include "engine/scheduler_sequence.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace fovea {
-namespace {
-
-constexpr int32_t kNoLimit = std::numeric_limits<int32_t>::max();
-
-}  // namespace
 
 // Blocks that nobody at work will soon want: what prompts in progress still need is theirs, and each running
 // sequence may open a block.

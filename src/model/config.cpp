@@ -15,8 +15,6 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kLayersMax = 4096;
-constexpr int64_t kWidthMax = 1 << 20;  // hidden and intermediate size: products of two stay far within 63 bits
-constexpr int64_t kHeadsMax = 4096;
 constexpr int64_t kVocabMax = 1 << 24;
 constexpr int64_t kPositionsMax = 1 << 30;
 constexpr int32_t kHeadDimMin = 64, kHeadDimMax = 256,

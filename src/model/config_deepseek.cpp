@@ -13,13 +13,11 @@ using nlohmann::json;
 constexpr int64_t kLatentMax = 512;
 constexpr int64_t kRopeDimMax = 128;
 constexpr int64_t kIndexDimMax = 256;
-constexpr int64_t kHeadDimMax = 1024;
-constexpr int64_t kHeadsMax = 4096;
+constexpr int64_t kPartDimMax = 1024;  // of a head: qk_nope_head_dim, v_head_dim
 constexpr int64_t kExpertsMax = 4096;
 constexpr int64_t kExpertsOfAllLayersMax = 1 << 17;  // eight times any published model's; weights.h lists each
 constexpr int64_t kExpertGroupsMax = 64;
 constexpr int64_t kIndexTopkMax = 1 << 20;
-constexpr int64_t kWidthMax = 1 << 20;
 
 // Where transformers has a default that differs between the two.
 struct Defaults {
@@ -46,9 +44,9 @@ Result<int32_t> width(const ConfigFields& f, const char* field, int64_t most) {
 Status read_latents(const ConfigFields& f, const ModelConfig& c, DeepseekConfig* d) {
   FOVEA_ASSIGN(const int64_t q_rank, f.required_integer("q_lora_rank", 1, kWidthMax));
   FOVEA_ASSIGN(d->kv_lora_rank, width(f, "kv_lora_rank", kLatentMax));
-  FOVEA_ASSIGN(d->nope_dim, width(f, "qk_nope_head_dim", kHeadDimMax));
+  FOVEA_ASSIGN(d->nope_dim, width(f, "qk_nope_head_dim", kPartDimMax));
   FOVEA_ASSIGN(d->rope_dim, width(f, "qk_rope_head_dim", kRopeDimMax));
-  FOVEA_ASSIGN(d->v_dim, width(f, "v_head_dim", kHeadDimMax));
+  FOVEA_ASSIGN(d->v_dim, width(f, "v_head_dim", kPartDimMax));
   FOVEA_ASSIGN(const auto kv_heads, f.integer("num_key_value_heads", 1, kHeadsMax));
   FOVEA_ASSIGN(const auto interleave, f.boolean("rope_interleave"));
   if (kv_heads && *kv_heads != c.num_heads) {

@@ -11,6 +11,10 @@
 
 namespace fovea {
 
+// Most that is taken from a file.
+inline constexpr int64_t kWidthMax = 1 << 20;  // hidden and intermediate size: products of two stay far within 63 bits
+inline constexpr int64_t kHeadsMax = 4096;
+
 class ConfigFields {
  public:
   // `where` leads every error: the file, and the path of a nested object. `object` outlives this.

@@ -13,11 +13,11 @@ constexpr int64_t kColumnsBesideRow = 3;
 std::string text(int64_t v) { return std::to_string(v); }
 
 // Bytes of one block: of its column, and of what is resident of it.
-struct BlockBytes {
+struct BytesOfBlock {
   int64_t column = 0, resident = 0;
 };
 
-BlockBytes block_bytes(const KvCacheConfig& c) {
+BytesOfBlock block_bytes(const KvCacheConfig& c) {
   KvCacheConfig pooled = c;
   pooled.extra_planes.clear();
   const int64_t column = column_bytes(pooled);
@@ -39,7 +39,7 @@ Result<CachePlan> plan_whole(const CachePlanInputs& in) {
 
 // Of the longest context that a pool of so many bytes serves: what is resident of it, one KV head of it in three quarters of the
 // pool, and beside that the columns that are needed at least.
-int64_t most_blocks(const CachePlanInputs& in, const BlockBytes& block, int64_t least_columns) {
+int64_t most_blocks(const CachePlanInputs& in, const BytesOfBlock& block, int64_t least_columns) {
   const int64_t heads = int64_t{in.cache.num_layers} * in.cache.kv_heads, extent = block.column / heads;
   const int64_t resident = block.resident + heads * ResidencyTables::kBytesPerBlock;
   const int64_t columns = least_columns * (block.column + heads * ResidencyTables::kBytesPerColumn);
@@ -55,7 +55,7 @@ int64_t staging_bytes(int64_t strip, int64_t pool, int32_t heads) {
 
 Result<CachePlan> plan_columns(const CachePlanInputs& in) {
   const KvCacheConfig& c = in.cache;
-  const BlockBytes bytes = block_bytes(c);
+  const BytesOfBlock bytes = block_bytes(c);
   const int64_t bs = c.block_size, heads = int64_t{c.num_layers} * c.kv_heads;
   const int64_t least = in.row_blocks + kColumnsBesideRow;
   const int64_t wanted = ((in.kv_tokens ? in.kv_tokens : in.max_model_len) + bs - 1) / bs;
