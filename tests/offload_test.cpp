@@ -195,7 +195,9 @@ TEST_P(RepairOf, WhatTheStoreLosesIsComputedAgain) {
     auto engine = make_offloaded(o, memory, nullptr, store);
     SCOPED_TRACE(engine->backend() + ", one of " + std::to_string(share));
     std::set<StoreKey> once;  // what was computed again stays
-    store->loses = [&](const ExtentRead& read) { return read.key.bytes[5] % share == 0 && once.insert(read.key).second; };
+    store->loses = [&, share = share](const ExtentRead& read) {
+      return read.key.bytes[5] % share == 0 && once.insert(read.key).second;
+    };
     expect_same(ask(*engine, 600), want);
     EXPECT_GT(store->lost, 0);
     EXPECT_GE(engine->stats().repaired_blocks, store->lost);
