@@ -41,6 +41,8 @@ struct EngineStats {
   int64_t blocks_free = 0;      // never used or evictable
   int64_t blocks_in_use = 0;    // referenced by a sequence
   int64_t block_bytes = 0;      // one block, all planes and layers
+  int64_t pool_blocks = 0;      // that the pool holds K and V of; fewer than blocks_total: the others lie below it
+  int64_t staging_blocks = 0;   // of them, lent while a prompt is read
   int64_t slots_allocated = 0;  // token slots of blocks in use
   int64_t slots_used = 0;       // of them written: the rest is internal fragmentation
   int64_t swapped_bytes = 0;

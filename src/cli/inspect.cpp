@@ -64,6 +64,8 @@ Status execute(const InspectFlags& f) {
                                         {"summary_bytes_per_token", all_token - kv_token},
                                         {"kv_blocks", s.blocks_total},
                                         {"kv_tokens", fits},
+                                        {"kv_pool_blocks", s.pool_blocks},
+                                        {"kv_staging_blocks", s.staging_blocks},
                                         {"backend", engine->backend()}}
                      .dump(2)
               << "\n";
@@ -84,6 +86,9 @@ Status execute(const InspectFlags& f) {
               static_cast<long long>(s.blocks_total), static_cast<long long>(block_tokens),
               bytes_text(static_cast<double>(s.block_bytes) * static_cast<double>(s.blocks_total)).c_str(),
               static_cast<long long>(m.max_model_len));
+  if (s.pool_blocks < s.blocks_total)
+    std::printf("pool       K and V of %lld blocks, %lld of them staging while a prompt is read\n",
+                static_cast<long long>(s.pool_blocks), static_cast<long long>(s.staging_blocks));
   std::printf("backend    %s\n", engine->backend().c_str());
   return {};
 }

@@ -206,6 +206,8 @@ EngineStats EngineImpl::stats() const {
   s.blocks_free = blocks_->num_free();
   s.blocks_in_use = s.blocks_total - s.blocks_free;
   s.block_bytes = runner_->kv().bytes_per_block();
+  s.pool_blocks = runner_->kv().config().num_slots;
+  s.staging_blocks = runner_->cache_plan().staging_columns;
   const auto usage = blocks_->usage();
   s.slots_allocated = usage.allocated_slots;
   s.slots_used = usage.used_slots;

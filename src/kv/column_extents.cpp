@@ -19,7 +19,7 @@ ColumnExtents::ColumnExtents(const KvCache& cache) : cache_(cache) {
   const KvCacheConfig& c = cache.config();
   FOVEA_CHECK(c.layout == KvLayout::hnd);
   layout_.block_tokens = static_cast<uint32_t>(c.block_size);
-  pieces_ = c.latent ? std::vector{KvCache::kLatent} : std::vector{KvCache::kK, KvCache::kV};
+  pieces_ = c.latent || c.joined ? std::vector{PlaneIdx{0}} : std::vector{KvCache::kK, KvCache::kV};
   int64_t bytes = 0;
   for (PlaneIdx p : pieces_) bytes += cache.plane(p).head_bytes();
   layout_.parts.push_back({"kv", static_cast<uint32_t>(c.num_layers * c.kv_heads), static_cast<uint32_t>(bytes), false});

@@ -12,14 +12,8 @@
 namespace fovea {
 namespace {
 
-constexpr int64_t kBounceBytes = int64_t{4} << 20;
-constexpr int kTriesMore = 2;    // of a read that failed, before its block is lost
-constexpr size_t kAlign = 4096;  // what stores read to without a copy
-
-std::byte* aligned(const Buffer& buffer) {
-  const auto at = reinterpret_cast<uintptr_t>(buffer.data());
-  return reinterpret_cast<std::byte*>((at + kAlign - 1) / kAlign * kAlign);
-}
+constexpr size_t kReadsAtOnce = 1024;  // extents
+constexpr int kTriesMore = 2;          // of a read that failed, before its block is lost
 
 const char* name_of(IoResult result) {
   constexpr const char* kNames[] = {"not read", "read", "gone from the store", "corrupt", "unreadable", "cancelled"};
@@ -31,15 +25,13 @@ const char* name_of(IoResult result) {
 Result<std::unique_ptr<ExtentCache>> ExtentCache::create(KvCache& kv, const ExtentCacheConfig& config) {
   const KvCacheConfig& c = kv.config();
   if (c.latent) return Status::unsupported("kv offload: the cache holds latents, not K and V of each head");
-  for (int32_t p = 2; p < kv.num_planes(); ++p) {
+  for (int32_t p = 1; p < kv.num_planes(); ++p) {
     const PlaneSpec& spec = kv.plane(PlaneIdx{p}).spec();
     if (spec.residency == Residency::pooled) return Status::unsupported("kv offload: plane " + spec.name + " is not resident");
   }
+  if (!c.joined) return Status::invalid_argument("kv offload: K and V lie in planes of their own");
   std::unique_ptr<ExtentCache> cache(new ExtentCache(kv, config));
   const std::unique_ptr<Device> host = make_cpu_device();
-  FOVEA_ASSIGN(cache->staging_, host->allocate(static_cast<size_t>(config.staging_bytes) + kAlign, "staging of KV"));
-  FOVEA_ASSIGN(cache->bounce_,
-               host->allocate(static_cast<size_t>(cache->bounce_extents_ * cache->extent_bytes_) + kAlign, "reads of KV"));
   const int64_t table = int64_t{config.max_seqs} * cache->heads_ * config.max_blocks;
   FOVEA_ASSIGN(cache->table_, host->allocate(static_cast<size_t>(table) * sizeof(int32_t), "page tables of a wave"));
   return cache;
@@ -51,46 +43,28 @@ ExtentCache::ExtentCache(KvCache& kv, const ExtentCacheConfig& config)
       layers_(kv.config().num_layers),
       heads_(kv.config().kv_heads),
       columns_(kv.config().num_slots),
-      piece_bytes_(kv.plane(KvCache::kK).head_bytes()),
-      extent_bytes_(2 * piece_bytes_),
-      bounce_extents_(std::clamp<int64_t>(kBounceBytes / extent_bytes_, 1, int64_t{heads_} * columns_)),
+      extent_bytes_(kv.plane(KvCache::kJoined).head_bytes()),
+      extents_per_layer_(kv.plane(KvCache::kJoined).layer_stride() / extent_bytes_),
       tables_(layers_, heads_, kv.config().num_blocks, columns_),
-      identity_(static_cast<size_t>(config.max_blocks)),
+      strips_(size_t(heads_) * static_cast<size_t>(config.max_blocks)),
       misses_(size_t(heads_) * columns_),
       num_misses_(static_cast<size_t>(heads_)),
       scratch_(size_t(heads_) * columns_),
       unused_(size_t(layers_) * heads_, 0) {
-  for (size_t i = 0; i < identity_.size(); ++i) identity_[i] = static_cast<int32_t>(i);
-  reads_.reserve(static_cast<size_t>(std::max(bounce_extents_, config.staging_bytes / extent_bytes_)));
+  FOVEA_CHECK(config.staging_columns < columns_);
+  reads_.reserve(std::max<size_t>(kReadsAtOnce, size_t(layers_) * heads_ * static_cast<size_t>(config.staging_columns)));
 }
 
 int64_t ExtentCache::bytes() const {
-  return tables_.bytes() + static_cast<int64_t>(staging_.bytes() + bounce_.bytes() + table_.bytes());
+  return tables_.bytes() + static_cast<int64_t>(strips_.size() * sizeof(int32_t) + table_.bytes());
 }
 
-// ---- pieces of columns ----
-
-std::byte* ExtentCache::piece(PlaneIdx plane, LayerIdx layer, int32_t head, int32_t column) const {
-  return kv_.plane(plane).block(layer, BlockId{column}) + head * piece_bytes_;
-}
-
-void ExtentCache::copy_in(LayerIdx layer, int32_t head, int32_t column, const std::byte* extent) {
-  const auto bytes = static_cast<size_t>(piece_bytes_);
-  std::memcpy(piece(KvCache::kK, layer, head, column), extent, bytes);
-  std::memcpy(piece(KvCache::kV, layer, head, column), extent + bytes, bytes);
-}
-
-void ExtentCache::copy_out(LayerIdx layer, int32_t head, int32_t column, std::byte* extent) const {
-  const auto bytes = static_cast<size_t>(piece_bytes_);
-  std::memcpy(extent, piece(KvCache::kK, layer, head, column), bytes);
-  std::memcpy(extent + bytes, piece(KvCache::kV, layer, head, column), bytes);
-}
+std::byte* ExtentCache::extent(int64_t number) const { return kv_.plane(KvCache::kJoined, LayerIdx{0}) + number * extent_bytes_; }
 
 // All bits set: NaN in every type of the cache.
 void ExtentCache::poison(LayerIdx layer, int32_t head, int32_t column) {
   if (!config_.poison_evicted) return;
-  std::memset(piece(KvCache::kK, layer, head, column), 0xFF, static_cast<size_t>(piece_bytes_));
-  std::memset(piece(KvCache::kV, layer, head, column), 0xFF, static_cast<size_t>(piece_bytes_));
+  std::memset(extent(number_of(layer, head, column)), 0xFF, static_cast<size_t>(extent_bytes_));
 }
 
 // ---- moves of a step ----
@@ -108,21 +82,14 @@ void ExtentCache::forget(BlockId block) {
 }
 
 Status ExtentCache::load(BlockId block, BlockId to, SlotId column) {
-  const int64_t extents = int64_t{layers_} * heads_;
   const size_t lost = lost_.size();
-  for (int64_t first = 0; first < extents; first += bounce_extents_) {
-    const int64_t end = std::min(extents, first + bounce_extents_);
-    begin_reads();
-    const auto place = [&](int64_t i) { return aligned(bounce_) + (i - first) * extent_bytes_; };
-    for (int64_t i = first; i < end; ++i) add_read(LayerIdx{int32_t(i / heads_)}, int32_t(i % heads_), block, place(i));
-    if (Status s = read_all(); !s.ok()) {
-      lost_.resize(lost);
-      lost_.push_back(to);
-      return s;
-    }
-    for (int64_t i = first; i < end; ++i) copy_in(LayerIdx{int32_t(i / heads_)}, int32_t(i % heads_), column.value, place(i));
-  }
-  return {};
+  begin_reads();
+  for_each_head([&](LayerIdx layer, int32_t head) { add_read(layer, head, block, extent(number_of(layer, head, column.value))); });
+  Status s = read_all();
+  if (s.ok()) return s;
+  lost_.resize(lost);
+  lost_.push_back(to);
+  return s;
 }
 
 // ---- reading ----
@@ -263,7 +230,7 @@ void ExtentCache::drop_late(LayerIdx layer, const Wave& wave, int32_t* units, in
   }
 }
 
-// Of all heads together, as many at a time as there is room for. What cannot be had has no column any more.
+// Of all heads together, so many at a time, straight into their columns. What cannot be had has no column any more.
 Status ExtentCache::read_misses(LayerIdx layer, const Wave& wave) {
   Status status;
   find_windows(wave);
@@ -272,7 +239,7 @@ Status ExtentCache::read_misses(LayerIdx layer, const Wave& wave) {
   for (;;) {
     begin_reads();
     filled_.clear();
-    for (; head < heads_ && static_cast<int64_t>(reads_.size()) < bounce_extents_;) {
+    for (; head < heads_ && reads_.size() < kReadsAtOnce;) {
       if (next == num_misses_[static_cast<size_t>(head)]) {
         ++head, next = 0;
         continue;
@@ -280,7 +247,7 @@ Status ExtentCache::read_misses(LayerIdx layer, const Wave& wave) {
       const BlockMiss& miss = misses_[static_cast<size_t>(int64_t{head} * columns_ + next++)];
       poison(layer, head, miss.column);
       filled_.push_back({head, miss});
-      add_read(layer, head, BlockId{miss.block}, aligned(bounce_) + static_cast<int64_t>(reads_.size()) * extent_bytes_);
+      add_read(layer, head, BlockId{miss.block}, extent(number_of(layer, head, miss.column)));
     }
     if (reads_.empty()) return status;
     if (status.ok()) status = read_all(wave.deadline_s);
@@ -288,7 +255,6 @@ Status ExtentCache::read_misses(LayerIdx layer, const Wave& wave) {
     for (size_t i = 0; i < reads_.size(); ++i) {
       const auto& [of, miss] = filled_[i];
       if (reads_[i].result == IoResult::ok) {
-        copy_in(layer, of, miss.column, reads_[i].to);
         ++counts_.misses;
       } else {
         tables_.lose(layer, of, BlockId{miss.block});
@@ -314,10 +280,10 @@ Status ExtentCache::read_late_windows() {
 
 // ---- extents that come ahead of attention ----
 
-bool ExtentCache::adopt(LayerIdx layer, int32_t head, BlockId block, const std::byte* extent, SequenceId owner, bool guess) {
+bool ExtentCache::adopt(LayerIdx layer, int32_t head, BlockId block, const std::byte* bytes, SequenceId owner, bool guess) {
   const int32_t column = tables_.adopt(layer, head, block);
   if (column < 0) return false;
-  copy_in(layer, head, column, extent);
+  std::memcpy(extent(number_of(layer, head, column)), bytes, static_cast<size_t>(extent_bytes_));
   adopted_.push_back({layer, head, column, block, tables_.stamp_of(layer, head, column), owner, guess});
   ++unused_[static_cast<size_t>(layer.value * heads_ + head)];
   return true;
@@ -325,30 +291,36 @@ bool ExtentCache::adopt(LayerIdx layer, int32_t head, BlockId block, const std::
 
 // ---- rows that read everything ----
 
+void ExtentCache::set_staging(bool on) {
+  if (on == staging_) return;
+  staging_ = on;
+  on ? tables_.withhold(first_lent()) : tables_.give_back(first_lent());
+  for_each_head([&](LayerIdx layer, int32_t head) {
+    for (int32_t column = first_lent(); column < columns_; ++column) poison(layer, head, column);
+  });
+}
+
 int32_t ExtentCache::heads_at_a_time(int64_t blocks) const {
-  return static_cast<int32_t>(std::min<int64_t>(heads_, config_.staging_bytes / (blocks * extent_bytes_)));
+  return static_cast<int32_t>(std::min<int64_t>(heads_, int64_t{layers_} * heads_ * config_.staging_columns / blocks));
 }
 
 Status ExtentCache::stage(LayerIdx layer, int32_t first, int32_t count, std::span<const int32_t> blocks, KvView* view) {
-  const int64_t strip = static_cast<int64_t>(blocks.size()) * extent_bytes_;
-  FOVEA_CHECK(count > 0 && count * strip <= config_.staging_bytes);
-  std::byte* to = aligned(staging_);
-  const int64_t element = static_cast<int64_t>(dtype_bytes(kv_.config().dtype));
-  *view = kv_.kv_view(layer);
-  view->k = to;
-  view->v = to + piece_bytes_;
-  view->kv_heads = count;
-  view->block_stride = extent_bytes_ / element;
-  view->head_stride = strip / element;
-  view->table = {identity_.data(), 0, 0};
+  FOVEA_CHECK(staging_ && count > 0 && count <= heads_at_a_time(static_cast<int64_t>(blocks.size())));
   begin_reads();
   for (int32_t head = first; head < first + count; ++head) {
+    int32_t* strip = &strips_[static_cast<size_t>((head - first) * config_.max_blocks)];
     for (int32_t block : blocks) {
       const int32_t column = tables_.slot_of(layer, head, BlockId{block});
-      column >= 0 ? copy_out(layer, head, column, to) : add_read(layer, head, BlockId{block}, to);
-      to += extent_bytes_;
+      const int64_t number = column >= 0 ? number_of(layer, head, column) : lent_number(static_cast<int64_t>(reads_.size()));
+      if (column < 0) add_read(layer, head, BlockId{block}, extent(number));
+      *strip++ = static_cast<int32_t>(number);
     }
   }
+  *view = kv_.kv_view(LayerIdx{0});
+  view->kv_heads = count;
+  view->block_stride = view->head_stride;  // an extent
+  view->head_stride = 0;
+  view->table = {strips_.data(), 0, config_.max_blocks};
   counts_.staged += static_cast<int64_t>(reads_.size());
   return read_all();
 }

@@ -1,6 +1,8 @@
 // ExtentCache: what the pool holds of contexts that are larger than it. It keeps the residency tables of all layers, reads what
-// attention misses from a store into the pool's columns, and lays whole contexts out, a few KV heads at a time, for prefill.
+// attention misses from a store into the pool's columns, and finds whole contexts places, a few KV heads at a time, for prefill.
 //
+// The pool is one joined plane (KvCacheConfig::joined), so an extent has a place as a whole. The last columns are lent to staging
+// while a step has rows that read everything: no block is pinned there, and what they hold can be read again.
 // Host memory; the stepping thread alone. An extent is K, then V, of one (block, layer, KV head), as the store has it: part 0, unit
 // layer * heads + head.
 #pragma once
@@ -26,7 +28,7 @@ namespace fovea {
 class KvCache;
 
 struct ExtentCacheConfig {
-  int64_t staging_bytes = 0;    // for strips: all extents of a context, of one layer and KV head
+  int32_t staging_columns = 0;  // the last ones, lent to staging
   int32_t max_seqs = 1;         // of a step
   int64_t max_blocks = 1;       // of a sequence
   bool poison_evicted = false;  // tests: what is evicted becomes NaN
@@ -89,7 +91,7 @@ class ExtentCache {
   // ---- extents that come ahead of attention ----
   // Puts one where attention will look for it, in the column that is used least recently. False: the block has a column here, or
   // all others are pinned or were just read. `owner`: whose it is; `guess`: both are told by settle().
-  bool adopt(LayerIdx layer, int32_t head, BlockId block, const std::byte* extent, SequenceId owner, bool guess);
+  bool adopt(LayerIdx layer, int32_t head, BlockId block, const std::byte* bytes, SequenceId owner, bool guess);
   // Of what was adopted, each extent once: whether a wave has read it, or it has lost its column before one did.
   template <typename Told>  // (SequenceId owner, bool guess, bool used)
   void settle(Told&& told) {
@@ -104,25 +106,34 @@ class ExtentCache {
   // [layers, heads] adopted and neither, as of the last settle().
   const int32_t* unused() const { return unused_.data(); }
 
-  // ---- rows that read everything: strips ----
+  // ---- rows that read everything: strips, all extents of a context, of one layer and KV head ----
+  // Whether the step has such rows. Off: the lent columns serve as all others.
+  void set_staging(bool on);
   // KV heads that are laid out at a time for a context of so many blocks; 0: not even one fits.
   int32_t heads_at_a_time(int64_t blocks) const;
-  // Lays out heads [first, first + count) of a layer; `blocks`: BlockIds of the context, in order. The view holds until the next
-  // call. Errors: as resolve().
+  // Heads [first, first + count) of a layer; `blocks`: BlockIds of the context, in order. What the pool holds is read where it is,
+  // what is absent goes to the lent columns. The view holds until the next call. Errors: as resolve().
   Status stage(LayerIdx layer, int32_t first, int32_t count, std::span<const int32_t> blocks, KvView* view);
 
   ExtentCounts take_counts() { return std::exchange(counts_, {}); }
   int32_t layers() const { return layers_; }
   int32_t heads() const { return heads_; }
   int64_t extent_bytes() const { return extent_bytes_; }
-  int64_t bytes() const;  // tables, staging and scratch
+  int64_t bytes() const;  // tables and scratch
   ResidencyTables& tables() { return tables_; }
 
  private:
   ExtentCache(KvCache& kv, const ExtentCacheConfig& config);
-  std::byte* piece(PlaneIdx plane, LayerIdx layer, int32_t head, int32_t column) const;
-  void copy_in(LayerIdx layer, int32_t head, int32_t column, const std::byte* extent);
-  void copy_out(LayerIdx layer, int32_t head, int32_t column, std::byte* extent) const;
+  std::byte* extent(int64_t number) const;
+  // Numbers of extents, from the pool's first on: of a slot, and the lent one number `lent`.
+  int64_t number_of(LayerIdx layer, int32_t head, int32_t column) const {
+    return layer.value * extents_per_layer_ + int64_t{column} * heads_ + head;
+  }
+  int64_t lent_number(int64_t lent) const {
+    const int64_t of_layer = int64_t{config_.staging_columns} * heads_;
+    return number_of(LayerIdx{static_cast<int32_t>(lent / of_layer)}, 0, first_lent()) + lent % of_layer;
+  }
+  int32_t first_lent() const { return columns_ - config_.staging_columns; }
   void poison(LayerIdx layer, int32_t head, int32_t column);
   void begin_reads();
   void add_read(LayerIdx layer, int32_t head, BlockId block, std::byte* to);
@@ -143,11 +154,12 @@ class ExtentCache {
   const ExtentCacheConfig config_;
   const Clock clock_;
   const int32_t layers_, heads_, columns_;
-  const int64_t piece_bytes_, extent_bytes_, bounce_extents_;
+  const int64_t extent_bytes_, extents_per_layer_;  // the latter: in memory, from a layer to the next
   ResidencyTables tables_;
   ExtentSource* source_ = nullptr;
   const BlockHomes* homes_ = nullptr;
-  std::vector<int32_t> identity_;  // [max_blocks]
+  bool staging_ = false;
+  std::vector<int32_t> strips_;    // [heads, max_blocks] numbers of extents
   std::vector<BlockMiss> misses_;  // [heads, columns]
   std::vector<int32_t> num_misses_;
   std::vector<uint64_t> scratch_;  // [heads, columns]
@@ -171,7 +183,6 @@ class ExtentCache {
   };
   std::vector<Adopted> adopted_;  // unused
   std::vector<int32_t> unused_;
-  Buffer bounce_, staging_;
   Buffer table_;  // int32 [max_seqs, heads, max_blocks]
   ExtentCounts counts_;
 };

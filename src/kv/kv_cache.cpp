@@ -25,7 +25,7 @@ Status field_error(const char* field, int64_t value, const char* need) {
 Status validate(const KvCacheConfig& c) {
   if (c.num_layers <= 0) return field_error("num_layers", c.num_layers, "positive");
   if (c.num_blocks <= 0) return field_error("num_blocks", c.num_blocks, "positive");
-  if (c.num_slots < 0 || c.num_slots > c.num_blocks) return field_error("num_slots", c.num_slots, "0 to num_blocks");
+  if (c.num_slots < 0) return field_error("num_slots", c.num_slots, "0 or more");
   if (c.kv_heads <= 0) return field_error("kv_heads", c.kv_heads, "positive");
   if (c.block_size < 8 || c.block_size > 256 || !std::has_single_bit(static_cast<uint32_t>(c.block_size))) {
     return field_error("block_size", c.block_size, "a power of two in [8, 256]");
@@ -58,8 +58,13 @@ Result<std::unique_ptr<KvCache>> KvCache::create(const KvCacheConfig& config) {
   if (c.num_slots == 0) c.num_slots = c.num_blocks;
   if (!c.device) c.device = (cache->host_ = make_cpu_device()).get();
   std::vector<PlaneSpec> specs;
-  const std::vector<const char*> names = config.latent ? std::vector{"latent"} : std::vector{"k", "v"};
-  for (const char* name : names) specs.push_back({name, config.kv_heads, kv_bytes_per_block(config), Residency::pooled});
+  const int64_t bytes = kv_bytes_per_block(config);
+  if (config.joined) {
+    specs.push_back({"kv", config.kv_heads, 2 * bytes, Residency::pooled});
+  } else {
+    const std::vector<const char*> names = config.latent ? std::vector{"latent"} : std::vector{"k", "v"};
+    for (const char* name : names) specs.push_back({name, config.kv_heads, bytes, Residency::pooled});
+  }
   specs.insert(specs.end(), config.extra_planes.begin(), config.extra_planes.end());
   for (PlaneSpec& spec : specs) {
     if (cache->find_plane(spec.name).has_value()) {
@@ -84,7 +89,7 @@ KvView KvCache::kv_view(LayerIdx layer) const {
   const int64_t element = static_cast<int64_t>(dtype_bytes(config_.dtype));
   KvView view;
   view.k = plane(kK, layer);
-  view.v = config_.latent ? nullptr : plane(kV, layer);
+  view.v = config_.latent ? nullptr : config_.joined ? plane(kJoined, layer) + kv_bytes_per_block(config_) : plane(kV, layer);
   view.dtype = config_.dtype;
   view.layout = config_.layout;
   view.block_size = config_.block_size;

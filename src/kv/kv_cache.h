@@ -21,12 +21,14 @@ namespace fovea {
 struct KvCacheConfig {
   int32_t num_layers = 0;
   int32_t num_blocks = 0;   // resident planes have room for so many blocks
-  int32_t num_slots = 0;    // pooled planes for so many, at most num_blocks; 0: as many, and a block's slot is its own number
+  int32_t num_slots = 0;    // pooled planes for so many; 0: num_blocks, and a block's slot is its own number
   int32_t block_size = 16;  // tokens, a power of two in [8, 256]
   int32_t kv_heads = 0;
   int32_t head_dim = 0;  // a multiple of 8
   // MLA: instead of k and v one plane `latent`, what all heads share of a token: kv_heads is 1, head_dim its width.
   bool latent = false;
+  // Instead of k and v one plane `kv`, K and then V of a head side by side, as an extent of a store has them.
+  bool joined = false;
   DType dtype = DType::bf16;  // bf16, f16, f32, or fp8_e4m3 on a GPU
   KvLayout layout = KvLayout::hnd;
   std::vector<PlaneSpec> extra_planes;  // methods' summaries, after k and v
@@ -43,8 +45,9 @@ class SwapArea;
 class KvCache {
  public:
   static constexpr PlaneIdx kK{0};
-  static constexpr PlaneIdx kLatent{0};
-  static constexpr PlaneIdx kV{1};  // not of a latent cache
+  static constexpr PlaneIdx kV{1};
+  static constexpr PlaneIdx kLatent{0};  // of a latent cache, which has no kV
+  static constexpr PlaneIdx kJoined{0};  // of a joined one, likewise
 
   // Reserves address space only. Errors: invalid_argument naming the field and value, resource_exhausted.
   static Result<std::unique_ptr<KvCache>> create(const KvCacheConfig& config);

@@ -237,7 +237,7 @@ TEST(KvCache, NamesTheFieldItRefuses) {
   refuse([](auto& c) { c.kv_heads = 0; }, "kv_heads is 0");
   refuse([](auto& c) { c.num_layers = 0; }, "num_layers is 0");
   refuse([](auto& c) { c.num_blocks = -3; }, "num_blocks is -3");
-  refuse([](auto& c) { c.num_slots = 7; }, "num_slots is 7");
+  refuse([](auto& c) { c.num_slots = -1; }, "num_slots is -1");
   refuse([](auto& c) { c.dtype = DType::u8; }, "dtype is u8");
   refuse([](auto& c) { c.extra_planes[0].name = "v"; }, "two planes are named v");
   refuse([](auto& c) { c.extra_planes[0].bytes_per_block = 0; }, "codes: bytes_per_block is 0");

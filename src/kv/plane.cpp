@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -34,15 +35,17 @@ Result<Plane> Plane::create(PlaneSpec spec, int32_t num_layers, int32_t num_bloc
   const int64_t page = sysconf(_SC_PAGESIZE);
   int64_t layer_bytes = 0;
   int64_t total = 0;
+  int64_t unit = 0;
   if (__builtin_mul_overflow(spec.bytes_per_block, int64_t{spec.heads}, &layer_bytes) ||
       __builtin_mul_overflow(layer_bytes, int64_t{num_blocks}, &layer_bytes) ||
-      __builtin_add_overflow(layer_bytes, page - 1, &layer_bytes) ||
-      __builtin_mul_overflow(layer_bytes / page * page, int64_t{num_layers}, &total)) {
+      __builtin_mul_overflow(page / std::gcd(page, spec.bytes_per_block), spec.bytes_per_block, &unit) ||
+      __builtin_add_overflow(layer_bytes, unit - 1, &layer_bytes) ||
+      __builtin_mul_overflow(layer_bytes / unit * unit, int64_t{num_layers}, &total)) {
     return bad_size(spec, "num_blocks", num_blocks);
   }
 
   Plane plane;
-  plane.layer_stride_ = layer_bytes / page * page;
+  plane.layer_stride_ = layer_bytes / unit * unit;
   plane.num_layers_ = num_layers;
   plane.num_blocks_ = num_blocks;
   plane.spec_ = std::move(spec);

@@ -19,7 +19,8 @@ namespace fovea {
 
 class Plane {
  public:
-  // Reserves [num_layers][num_blocks, heads, bytes_per_block]; each layer starts on a page boundary. `device`: null: memory of
+  // Reserves [num_layers][num_blocks, heads, bytes_per_block]; each layer starts on a page boundary, a multiple of
+  // bytes_per_block behind the one before. `device`: null: memory of
   // the host, taken page by page; else the device's, taken at once.
   // Errors: invalid_argument (a size that is not positive or overflows), resource_exhausted (no address
   // space, no device memory).
@@ -53,7 +54,7 @@ class Plane {
 
   std::byte* base_ = nullptr;
   Buffer device_memory_;      // where base_ lies, if not in the host's
-  int64_t layer_stride_ = 0;  // bytes, a multiple of the page size
+  int64_t layer_stride_ = 0;  // bytes, a multiple of the page size and of spec_.bytes_per_block
   int32_t num_layers_ = 0;
   int32_t num_blocks_ = 0;
 };

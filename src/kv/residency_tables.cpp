@@ -73,6 +73,29 @@ int32_t ResidencyTables::adopt(LayerIdx layer, int32_t head, BlockId block) {
   return oldest;
 }
 
+void ResidencyTables::withhold(int32_t first) {
+  for (size_t lh = 0; lh < static_cast<size_t>(layers_) * heads_; ++lh) {
+    int32_t* owner = &owner_[lh * columns_];
+    for (int32_t c = first; c < columns_; ++c) {
+      FOVEA_CHECK(stamp_[lh * columns_ + c] != kPinnedStamp);
+      if (owner[c] >= 0) slot_of_[lh * blocks_ + owner[c]] = -1;
+      owner[c] = -1;
+      stamp_[lh * columns_ + c] = kPinnedStamp;
+    }
+  }
+  pinned_ += columns_ - first;
+}
+
+void ResidencyTables::give_back(int32_t first) {
+  for (size_t lh = 0; lh < static_cast<size_t>(layers_) * heads_; ++lh) {
+    for (int32_t c = first; c < columns_; ++c) {
+      FOVEA_CHECK(stamp_[lh * columns_ + c] == kPinnedStamp && owner_[lh * columns_ + c] < 0);
+      stamp_[lh * columns_ + c] = 0;
+    }
+  }
+  pinned_ -= columns_ - first;
+}
+
 void ResidencyTables::lose(LayerIdx layer, int32_t head, BlockId block) {
   int32_t& slot = slot_of_[row(layer, head, blocks_) + block.value];
   const size_t at = row(layer, head, columns_) + slot;

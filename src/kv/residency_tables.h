@@ -29,6 +29,9 @@ class ResidencyTables {
   // Gives a block that has no column here the one of the oldest stamp, ties to the lower column, as if the last wave had read it;
   // but none that the last wave did read. -1: there is none, or the block has one.
   int32_t adopt(LayerIdx layer, int32_t head, BlockId block);
+  // Columns from `first` on are nobody's until they are given back: what they hold is evicted. None of them is pinned.
+  void withhold(int32_t first);
+  void give_back(int32_t first);
   // What was to be read into the block's column is not there.
   void lose(LayerIdx layer, int32_t head, BlockId block);
 
@@ -43,7 +46,7 @@ class ResidencyTables {
     return BlockId{owner_[row(layer, head, columns_) + column]};
   }
   uint32_t stamp_of(LayerIdx layer, int32_t head, int32_t column) const { return stamp_[row(layer, head, columns_) + column]; }
-  int32_t num_mobile() const { return columns_ - pinned_; }  // columns that are not pinned
+  int32_t num_mobile() const { return columns_ - pinned_; }  // columns that are neither pinned nor withheld
   int64_t bytes() const;
 
   // For tests: slots and owners agree both ways, pins are the same everywhere. Else internal with what is wrong.
@@ -56,7 +59,7 @@ class ResidencyTables {
   }
 
   const int32_t layers_, heads_, blocks_, columns_;
-  int32_t pinned_ = 0;
+  int32_t pinned_ = 0;            // those that are withheld included: pinned, without an owner
   uint32_t wave_ = 0;             // the last one
   std::vector<int32_t> slot_of_;  // [layers, heads, blocks]
   std::vector<int32_t> owner_;    // [layers, heads, columns]

@@ -37,21 +37,30 @@ Result<CachePlan> plan_whole(const CachePlanInputs& in) {
                    .column_bytes = column};
 }
 
+constexpr int64_t kPage = 4096;  // an extent that is read ahead begins at one
+
+int64_t landing_bytes(int64_t extent) { return (extent + kPage - 1) / kPage * kPage; }
+
+// A 33rd of the memory: a 32nd of the pool.
+int64_t read_ahead(const CachePlanInputs& in, int64_t extent) {
+  constexpr int64_t kShare = 33, kLeast = 4, kMost = 1024;
+  return in.reads_ahead ? std::clamp(in.bytes / kShare / landing_bytes(extent), kLeast, kMost) : 0;
+}
+
 // Of the longest context that a pool of so many bytes serves: what is resident of it, one KV head of it in three quarters of the
 // pool, and beside that the columns that are needed at least.
-int64_t most_blocks(const CachePlanInputs& in, const BytesOfBlock& block, int64_t least_columns) {
+int64_t most_blocks(const CachePlanInputs& in, int64_t all, const BytesOfBlock& block, int64_t least_columns) {
   const int64_t heads = int64_t{in.cache.num_layers} * in.cache.kv_heads, extent = block.column / heads;
   const int64_t resident = block.resident + heads * ResidencyTables::kBytesPerBlock;
-  const int64_t columns = least_columns * (block.column + heads * ResidencyTables::kBytesPerColumn);
-  const int64_t by_staging = 3 * in.bytes / (4 * extent + 3 * resident) - 1;
-  const int64_t by_columns = (in.bytes - columns) / (extent + resident);
+  const int64_t tables = heads * ResidencyTables::kBytesPerColumn;
+  const int64_t columns = (least_columns + 1) * (block.column + tables);  // staging ends inside one
+  const int64_t by_staging = 3 * all / (4 * extent + 3 * resident) - 1;
+  const int64_t by_columns = (all - columns) / (extent + tables / heads + resident);
   return std::max<int64_t>(1, std::min(by_staging, by_columns));
 }
 
 // One head after the other where the pool is small; else as many as a quarter of it holds twice over.
-int64_t staging_bytes(int64_t strip, int64_t pool, int32_t heads) {
-  return strip * std::clamp<int64_t>(pool / 4 / (2 * strip), 1, heads);
-}
+int64_t staged_heads(int64_t strip, int64_t pool, int32_t heads) { return std::clamp<int64_t>(pool / 4 / (2 * strip), 1, heads); }
 
 Result<CachePlan> plan_columns(const CachePlanInputs& in) {
   const KvCacheConfig& c = in.cache;
@@ -59,27 +68,30 @@ Result<CachePlan> plan_columns(const CachePlanInputs& in) {
   const int64_t bs = c.block_size, heads = int64_t{c.num_layers} * c.kv_heads;
   const int64_t least = in.row_blocks + kColumnsBesideRow;
   const int64_t wanted = ((in.kv_tokens ? in.kv_tokens : in.max_model_len) + bs - 1) / bs;
-  const int64_t blocks = in.kv_tokens ? wanted : std::min(wanted, most_blocks(in, bytes, least));
+  const int64_t extent = bytes.column / heads, ahead = read_ahead(in, extent), all = in.bytes - ahead * landing_bytes(extent);
+  const int64_t blocks = in.kv_tokens ? wanted : std::min(wanted, most_blocks(in, all, bytes, least));
   const int64_t context = std::min(in.max_model_len, blocks * bs);
   CachePlan plan;
   plan.own_columns = true;
   plan.column_bytes = bytes.column;
   plan.num_blocks = static_cast<int32_t>(std::min<int64_t>(blocks, INT32_MAX / 2));
-  const int64_t pool = in.bytes - blocks * (bytes.resident + heads * ResidencyTables::kBytesPerBlock);
-  const int64_t strip = (context + bs - 1) / bs * (bytes.column / heads);
+  plan.read_ahead = static_cast<int32_t>(ahead);
+  const int64_t pool = all - blocks * (bytes.resident + heads * ResidencyTables::kBytesPerBlock);
+  const int64_t context_blocks = (context + bs - 1) / bs, strip = context_blocks * extent;
   const std::string where = "--kv-cache-memory " + text(in.bytes) + ", of which " + text(std::max<int64_t>(pool, 0)) +
                             " bytes are left beside what is resident of " + text(blocks) + " blocks: ";
   if (strip > pool / 4 * 3)
     return Status::resource_exhausted(
         where + "prefill lays out a KV head of " + text(context) + " tokens, " + text(strip) +
         " bytes, in at most three quarters of it (a smaller --max-model-len or --kv-tokens needs less)");
-  plan.staging_bytes = staging_bytes(strip, pool, c.kv_heads);
-  const int64_t columns = std::min(blocks, (pool - plan.staging_bytes) / (bytes.column + heads * ResidencyTables::kBytesPerColumn));
+  const int64_t staging = (context_blocks * staged_heads(strip, pool, c.kv_heads) + heads - 1) / heads;
+  const int64_t columns = std::min(blocks, pool / (bytes.column + heads * ResidencyTables::kBytesPerColumn) - staging);
   if (columns < least)
-    return Status::resource_exhausted(where + "beside " + text(plan.staging_bytes) + " bytes of staging they hold " +
-                                      text(columns) + " blocks of K and V; a row reads up to " + text(in.row_blocks) + ", so " +
-                                      text(least) + " are needed (a method's budget_tokens bounds what a row reads)");
+    return Status::resource_exhausted(where + "beside the staging of a prompt they hold " + text(std::max<int64_t>(0, columns)) +
+                                      " blocks of K and V; a row reads up to " + text(in.row_blocks) + ", so " + text(least) +
+                                      " are needed (a method's budget_tokens bounds what a row reads)");
   plan.num_columns = static_cast<int32_t>(std::min<int64_t>(columns, INT32_MAX / 2));
+  plan.staging_columns = static_cast<int32_t>(staging);
   const int64_t growing = std::min({in.growing_row_blocks, columns / 2, columns - kColumnsBesideRow});
   plan.reserve_columns = static_cast<int32_t>(std::max(in.row_blocks, growing));
   const int64_t free = plan.num_columns - plan.reserve_columns;

@@ -1,9 +1,9 @@
 // CachePlan: how the memory of a KV cache is divided. Pure.
 //
 // Every block has its column where the pool holds the longest context, or where nothing lies below it. Else the pool is columns of
-// K and V and a staging area for prefill; beside it lie, for every block, the planes that are resident (codes) and the residency
-// tables. The chunk and the sequences of a step are lowered before a pool is refused; so is the longest context, where --kv-tokens
-// does not ask for one.
+// K and V, of which the last ones are staging while prompts are read; beside it lie, for every block, the planes that are resident
+// (codes) and the residency tables, and what is read ahead. The chunk and the sequences of a step are lowered before a pool is
+// refused; so is the longest context, where --kv-tokens does not ask for one.
 #pragma once
 
 #include "kv/kv_cache.h"
@@ -18,7 +18,7 @@ namespace fovea {
 
 struct CachePlanInputs {
   KvCacheConfig cache;        // all but num_blocks and num_slots
-  int64_t bytes = 0;          // for everything: planes, staging, tables
+  int64_t bytes = 0;          // for everything: planes, tables, reads ahead
   int64_t max_model_len = 0;  // tokens
   int64_t kv_tokens = 0;      // most tokens of contexts that are larger than the pool; 0: what it serves
   int32_t max_num_seqs = 1;   // of a step
@@ -26,6 +26,7 @@ struct CachePlanInputs {
   int64_t row_blocks = 0;          // most blocks that a row of a method with a fixed budget reads; 0: there is none
   int64_t growing_row_blocks = 0;  // likewise where the budget grows with the context; requests may ask for less
   bool tier = false;               // a store lies below the pool
+  bool reads_ahead = false;        // a method prefetches
   OffloadChoice offload = OffloadChoice::automatic;
   std::string unfit;  // what keeps this engine from a pool that is smaller than its contexts; empty: nothing
 };
@@ -33,12 +34,13 @@ struct CachePlanInputs {
 struct CachePlan {
   int32_t num_blocks = 0;
   bool own_columns = false;  // a block's column is not its number; the fields below hold
-  int32_t num_columns = 0;
-  int32_t reserve_columns = 0;  // free of pins: what a row chooses
-  int64_t staging_bytes = 0;
+  int32_t num_columns = 0;   // that blocks are written in and pinned to
+  int32_t reserve_columns = 0;  // of them, free of pins: what a row chooses
+  int32_t staging_columns = 0;  // beside num_columns: they cache what is read while no prompt is
+  int32_t read_ahead = 0;       // extents, beside the pool: on their way, or not taken over
   int32_t max_num_seqs = 1;
   int32_t max_num_batched_tokens = 1;
-  int64_t pool_bytes() const { return column_bytes * num_columns + staging_bytes; }
+  int32_t pool_columns() const { return num_columns + staging_columns; }
   int64_t column_bytes = 0;
   std::string note;  // why contexts that do not fit are refused though something lies below the pool
 };

@@ -24,6 +24,7 @@ CachePlanInputs inputs(int64_t bytes) {
 
 constexpr int64_t kColumn = 12 * 4096, kResident = 512 * (6 * 2 * 256 + 12 * 4), kStrip = 512 * 4096;
 constexpr int64_t kColumnTables = 12 * 8;
+constexpr int64_t kStaging = 43;  // columns for a strip of 512 extents, 12 to a column
 
 TEST(CachePlan, AutomaticDividesOnlyWhereAContextDoesNotFitAndSomethingLiesBelow) {
   EXPECT_FALSE(plan_cache(inputs(int64_t{64} << 20))->own_columns);
@@ -47,15 +48,14 @@ TEST(CachePlan, AutomaticDividesOnlyWhereAContextDoesNotFitAndSomethingLiesBelow
 }
 
 TEST(CachePlan, TheSmallestPoolIsOneSequenceAndAChunkOfOneBlock) {
-  // Staging is at most three quarters of the pool: here it alone asks for more than the columns do.
   CachePlanInputs in = inputs(0);
   in.row_blocks = 20;
-  const int64_t least = kResident + kStrip + 23 * (kColumn + kColumnTables);
+  const int64_t least = kResident + (kStaging + 23) * (kColumn + kColumnTables);
   in.bytes = least;
   const CachePlan plan = *plan_cache(in);
   EXPECT_EQ(plan.num_columns, 23);
   EXPECT_EQ(plan.reserve_columns, 20);
-  EXPECT_EQ(plan.staging_bytes, kStrip);
+  EXPECT_EQ(plan.staging_columns, kStaging);
   EXPECT_EQ(plan.max_num_seqs, 1);
   EXPECT_EQ(plan.max_num_batched_tokens, 16);
   in.bytes = least - 1;
@@ -68,7 +68,7 @@ TEST(CachePlan, TheSmallestPoolIsOneSequenceAndAChunkOfOneBlock) {
 }
 
 TEST(CachePlan, WhatAStepTakesGrowsWithThePool) {
-  CachePlanInputs in = inputs(kResident + kStrip + 24 * (kColumn + kColumnTables));
+  CachePlanInputs in = inputs(kResident + (kStaging + 24) * (kColumn + kColumnTables));
   const CachePlan small = *plan_cache(in);
   EXPECT_EQ(small.num_columns, 24);
   EXPECT_EQ(small.max_num_seqs, 4);
@@ -78,21 +78,23 @@ TEST(CachePlan, WhatAStepTakesGrowsWithThePool) {
   in.offload = OffloadChoice::on;
   const CachePlan large = *plan_cache(in);
   EXPECT_EQ(large.max_num_batched_tokens, 512);
-  EXPECT_EQ(large.staging_bytes, 2 * kStrip) << "both heads";
+  EXPECT_EQ(large.staging_columns, 2 * kStaging) << "both heads, which fill the last column to the half";
 }
 
 // Without --kv-tokens the longest context is what the pool serves, however long the model's may be.
 TEST(CachePlan, ContextsAreAsLongAsThePoolServes) {
   for (const int64_t bytes : {int64_t{2} << 20, int64_t{5} << 20, int64_t{40} << 20}) {
     CachePlanInputs in = inputs(bytes);
-    in.max_model_len = 131072, in.kv_tokens = 0;
+    in.max_model_len = 131072, in.kv_tokens = 0, in.reads_ahead = true;
     const CachePlan plan = *plan_cache(in);
     ASSERT_TRUE(plan.own_columns) << plan.note;
     EXPECT_GT(plan.num_blocks, 2 * bytes / (kColumn + 6 * 2 * 256)) << bytes;
     EXPECT_GE(plan.num_columns, 11);
-    EXPECT_EQ(plan.staging_bytes, int64_t{plan.num_blocks} * 4096) << "one head";
-    EXPECT_LE(plan.pool_bytes() + plan.num_blocks * (6 * 2 * 256 + 12 * 4) + plan.num_columns * kColumnTables, bytes);
-    EXPECT_LE(plan.staging_bytes, (bytes - plan.num_blocks * (6 * 2 * 256 + 12 * 4)) / 4 * 3);
+    EXPECT_EQ(plan.staging_columns, (plan.num_blocks + 11) / 12) << "one head";
+    EXPECT_EQ(plan.read_ahead, bytes / 33 / 4096);
+    const int64_t resident = plan.num_blocks * (6 * 2 * 256 + 12 * 4);
+    EXPECT_LE(plan.pool_columns() * (kColumn + kColumnTables) + resident + plan.read_ahead * 4096, bytes);
+    EXPECT_LE(plan.staging_columns * kColumn, (bytes - resident) / 4 * 3 + kColumn);
   }
   CachePlanInputs in = inputs(10 * kColumn);
   in.max_model_len = 131072, in.kv_tokens = 0;
@@ -100,7 +102,7 @@ TEST(CachePlan, ContextsAreAsLongAsThePoolServes) {
 }
 
 TEST(CachePlan, ABudgetThatGrowsTakesHalfOfTheColumnsAtMost) {
-  CachePlanInputs in = inputs(kResident + kStrip + 24 * (kColumn + kColumnTables));
+  CachePlanInputs in = inputs(kResident + (kStaging + 24) * (kColumn + kColumnTables));
   in.row_blocks = 0, in.growing_row_blocks = 150;
   EXPECT_EQ(plan_cache(in)->reserve_columns, 12);
 }

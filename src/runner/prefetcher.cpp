@@ -11,18 +11,14 @@ constexpr double kNewStep = 0.2;     // weight of the last step in how long step
 constexpr double kLateShare = 0.25;  // of a step: what is late is waited for in all, where rows may do without it
 constexpr int64_t kGuessesRemembered = 512;
 constexpr int32_t kUnusedShare = 4;  // of a head's columns, what is prefetched and unused may take one in so many
-// Extents that lie outside the columns, on their way or not collected: a 32nd of the pool.
-constexpr int64_t kLandingShare = 32, kLandingsMin = 64, kLandingsMax = 1024;
 
 }  // namespace
 
-std::optional<prefetch::CoreLimits> prefetch_limits(std::span<const GsaOptions* const> methods, int32_t units_per_block,
-                                                    int32_t columns) {
-  const int64_t landings = std::clamp(int64_t{columns} * units_per_block / kLandingShare, kLandingsMin, kLandingsMax);
+std::optional<prefetch::CoreLimits> prefetch_limits(std::span<const GsaOptions* const> methods, int32_t units_per_block) {
   std::optional<prefetch::CoreLimits> limits;
   for (const GsaOptions* o : methods) {
     if (!o->prefetch && o->late_policy == LatePolicy::exact) continue;
-    if (!limits) limits = prefetch::CoreLimits{.max_pending = 0, .max_unused = 0, .landings = static_cast<int32_t>(landings)};
+    if (!limits) limits = prefetch::CoreLimits{.max_pending = 0, .max_unused = 0};
     limits->max_pending = std::max(limits->max_pending, o->max_pending_prefetch);
     limits->max_unused = std::max(limits->max_unused, int64_t{o->prefetch_cache_size} * units_per_block);
   }

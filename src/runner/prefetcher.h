@@ -22,9 +22,8 @@
 
 namespace fovea {
 
-// How far prefetch may go: the largest of what methods that prefetch are told; nullopt: none does.
-std::optional<prefetch::CoreLimits> prefetch_limits(std::span<const GsaOptions* const> methods, int32_t units_per_block,
-                                                    int32_t columns);
+// How far prefetch may go, without its landings: the largest of what methods that prefetch are told; nullopt: none does.
+std::optional<prefetch::CoreLimits> prefetch_limits(std::span<const GsaOptions* const> methods, int32_t units_per_block);
 
 class Prefetcher final : public ReadAhead {
  public:

@@ -45,10 +45,10 @@ class PrefetcherTest : public testing::Test {
   PrefetcherTest() : store_(int64_t{64} << 20), ops_(make_ref_ops()), policy_(LayerPolicy::make(kLayers, {}, {1}).value()) {
     KvCacheConfig c;
     c.num_layers = kLayers, c.num_blocks = kBlocks, c.num_slots = kColumns;
-    c.block_size = kBlockSize, c.kv_heads = kHeads, c.head_dim = kDim;
+    c.block_size = kBlockSize, c.kv_heads = kHeads, c.head_dim = kDim, c.joined = true;
     kv_ = KvCache::create(c).value();
-    const auto bytes = static_cast<uint32_t>(2 * kv_->plane(KvCache::kK).head_bytes());
-    cache_ = ExtentCache::create(*kv_, {.staging_bytes = 0, .max_seqs = 1, .max_blocks = kBlocks, .poison_evicted = true}).value();
+    const auto bytes = static_cast<uint32_t>(kv_->plane(KvCache::kJoined).head_bytes());
+    cache_ = ExtentCache::create(*kv_, {.max_seqs = 1, .max_blocks = kBlocks, .poison_evicted = true}).value();
     EXPECT_TRUE(store_.open_layout({kBlockSize, {{"kv", kLayers * kHeads, bytes, false}}}).ok());
     homes_.located.resize(kBlocks), homes_.keys.resize(kBlocks);
     Marks marks(bytes);
@@ -101,7 +101,7 @@ class PrefetcherTest : public testing::Test {
       for (int32_t unit : logical) {
         const int32_t column = table.slots[h * table.head_stride + unit];
         const std::byte* k =
-            kv_->plane(KvCache::kK).block(LayerIdx{layer}, BlockId{column}) + h * kv_->plane(KvCache::kK).head_bytes();
+            kv_->plane(KvCache::kJoined).block(LayerIdx{layer}, BlockId{column}) + h * kv_->plane(KvCache::kJoined).head_bytes();
         EXPECT_EQ(*k, mark(static_cast<uint32_t>(blocks_[unit]), static_cast<uint32_t>(layer * kHeads + h)));
       }
     }
@@ -220,12 +220,11 @@ TEST(PrefetchLimits, AreTheLargestOfMethodsThatPrefetch) {
   a.max_pending_prefetch = 5, a.prefetch_cache_size = 10;
   b.max_pending_prefetch = 3, b.prefetch_cache_size = 20;
   off.prefetch = false, off.max_pending_prefetch = 99;
-  const auto limits = prefetch_limits(std::vector<const GsaOptions*>{&a, &b, &off}, 12, 16);
+  const auto limits = prefetch_limits(std::vector<const GsaOptions*>{&a, &b, &off}, 12);
   ASSERT_TRUE(limits);
   EXPECT_EQ(limits->max_pending, 5);
   EXPECT_EQ(limits->max_unused, 240);
-  EXPECT_EQ(limits->landings, 64);
-  EXPECT_FALSE(prefetch_limits(std::vector<const GsaOptions*>{&off}, 12, 16));
+  EXPECT_FALSE(prefetch_limits(std::vector<const GsaOptions*>{&off}, 12));
 }
 
 }  // namespace

@@ -244,8 +244,8 @@ std::string Runner::description() const {
   if (!device_->is_host()) return name + ", " + device_->description();
   std::string offload = plan_.note.empty() ? "" : " (" + plan_.note + ")";
   if (plan_.own_columns) {
-    offload = ", KV pool of " + std::to_string(plan_.num_columns) + " blocks and " + std::to_string(plan_.staging_bytes >> 10) +
-              " KiB of staging: chunks of " + std::to_string(plan_.max_num_batched_tokens) + " tokens, " +
+    offload = ", KV pool of " + std::to_string(plan_.pool_columns()) + " blocks (" + std::to_string(plan_.staging_columns) +
+              " of them staging while a prompt is read): chunks of " + std::to_string(plan_.max_num_batched_tokens) + " tokens, " +
               std::to_string(plan_.max_num_seqs) + " sequences at a time";
   }
   return name + ", " + std::to_string(options_.threads) + (options_.threads == 1 ? " thread" : " threads") + offload + device_note_;

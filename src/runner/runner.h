@@ -112,6 +112,7 @@ class Runner {
   Status make_step_buffers();
   Result<KvCacheConfig> cache_config() const;
   std::string unfit_for_columns() const;
+  std::vector<const GsaOptions*> prefetch_options() const;
   Status plan_memory();
   Status make_cache();
   int32_t max_rows() const;    // of a step, padding included

@@ -93,6 +93,7 @@ Status Runner::plan_memory() {
     int64_t& most = e.method->estimate_blocks(2 * len, 0) > blocks ? in.growing_row_blocks : in.row_blocks;
     most = std::max(most, blocks);
   }
+  in.reads_ahead = prefetch_limits(prefetch_options(), 0).has_value();
   in.tier = parts_.tier || options_.kv_host_memory_bytes > 0;
   in.offload = options_.kv_offload;
   in.unfit = unfit_for_columns();
@@ -109,13 +110,14 @@ Status Runner::make_cache() {
   }
   FOVEA_ASSIGN(KvCacheConfig k, cache_config());
   k.num_blocks = plan_.num_blocks;
-  k.num_slots = plan_.num_columns;
+  k.num_slots = plan_.pool_columns();
+  k.joined = plan_.own_columns;
   // Large pages for large caches only: memory is then taken 2 MiB at a time per plane and layer.
   k.huge_pages = !plan_.own_columns && plan_.num_blocks * plan_.column_bytes >= (int64_t{1} << 30);
   FOVEA_ASSIGN(kv_, KvCache::create(k));
   FOVEA_ASSIGN(swap_, SwapArea::create(*kv_, options_.swap_space_bytes));
   if (plan_.own_columns) {
-    FOVEA_ASSIGN(extents_, ExtentCache::create(*kv_, {.staging_bytes = plan_.staging_bytes,
+    FOVEA_ASSIGN(extents_, ExtentCache::create(*kv_, {.staging_columns = plan_.staging_columns,
                                                       .max_seqs = 2 * options_.max_num_seqs,
                                                       .max_blocks = (options_.max_model_len + k.block_size - 1) / k.block_size,
                                                       .poison_evicted = parts_.poison_evicted}));
@@ -130,21 +132,24 @@ Status Runner::make_cache() {
   return {};
 }
 
-int Runner::read_threads() const {
-  int threads = 0;
-  for (const MethodEntry& e : methods_) {
-    if (e.method && e.method->prefetch_options()) threads = std::max<int>(threads, e.method->prefetch_options()->prefetch_workers);
-  }
-  return threads > 0 ? threads : GsaOptions().prefetch_workers;
-}
-
-std::unique_ptr<Prefetcher> Runner::make_prefetcher(BlockStore& store, const BlockHomes& homes, const Clock& clock) {
+std::vector<const GsaOptions*> Runner::prefetch_options() const {
   std::vector<const GsaOptions*> asked;
   for (const MethodEntry& e : methods_) {
     if (e.method && e.method->prefetch_options()) asked.push_back(e.method->prefetch_options());
   }
-  const auto limits = prefetch_limits(asked, shape_.num_layers * shape_.kv_heads, plan_.num_columns);
+  return asked;
+}
+
+int Runner::read_threads() const {
+  int threads = 0;
+  for (const GsaOptions* o : prefetch_options()) threads = std::max<int>(threads, o->prefetch_workers);
+  return threads > 0 ? threads : GsaOptions().prefetch_workers;
+}
+
+std::unique_ptr<Prefetcher> Runner::make_prefetcher(BlockStore& store, const BlockHomes& homes, const Clock& clock) {
+  auto limits = prefetch_limits(prefetch_options(), shape_.num_layers * shape_.kv_heads);
   if (!limits) return nullptr;
+  limits->landings = plan_.read_ahead;
   for (const MethodEntry& e : methods_) {
     if (e.method) e.method->keep_wants();
   }

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "runner/simulated_context.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace fovea {
@@ -45,6 +46,8 @@ Status Runner::prepare(const StepInput& plan, bool* moved) {
   FOVEA_TRY(batch_->build(plan, flights_[next_ ^ 1].targets));
   FOVEA_TRY(samples_->build(plan, *batch_));
   ForwardBatch& forward = batch_->forward();
+  const auto streams = [](const RowGroup& g) { return g.blocks == RowGroup::Blocks::streamed; };
+  if (extents_) extents_->set_staging(std::any_of(forward.groups.begin(), forward.groups.end(), streams));
   for (const RowGroup& g : forward.groups) {
     if (g.method) FOVEA_TRY(g.method->step_begin(g.step));
     ++groups_begun_;
