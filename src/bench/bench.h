@@ -52,6 +52,10 @@ struct DecodeBenchOptions {
 // what costs, not what they say. Also prefill tokens/s, and peak memory against weights and KV.
 Result<Report> bench_decode(const DecodeBenchOptions& options);
 
+// The same where --kv-offload is on: sparse decode of an engine whose pool holds a part of the context, beside one that holds all of
+// it, step for step in turn. Both read lists that find so many of their blocks in the pool (100, 95, 85 and 61 %), or `replay`.
+Result<Report> bench_offloaded_decode(const DecodeBenchOptions& options);
+
 struct StoreBenchOptions {
   std::string dir;  // where the file that is read lies while it is measured
   uint64_t file_bytes = uint64_t{1} << 30;

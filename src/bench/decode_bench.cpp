@@ -1,6 +1,5 @@
-#include "base/clock.h"
 #include "bench/bench.h"
-#include "engine/engine_impl.h"
+#include "bench/decode_run.h"
 #include "sparse/gsa_on_device/replayed_gsa.h"
 #include "sparse/registry.h"
 
@@ -11,16 +10,6 @@
 
 namespace fovea {
 namespace {
-
-std::vector<TokenId> some_tokens(int64_t count, int32_t vocab) {
-  std::vector<TokenId> ids(static_cast<size_t>(count));
-  uint64_t x = 1;
-  for (TokenId& id : ids) {
-    x = x * 6364136223846793005ull + 1442695040888963407ull;
-    id = static_cast<TokenId>((x >> 33) % static_cast<uint64_t>(vocab));
-  }
-  return ids;
-}
 
 int64_t peak_rss_bytes() {
   std::ifstream in("/proc/self/status");
@@ -34,82 +23,6 @@ int64_t peak_rss_bytes() {
   }
   return 0;
 }
-
-class DecodeBench {
- public:
-  DecodeBench(EngineImpl& engine, const DecodeBenchOptions& o) : engine_(engine), o_(o) {}
-
-  // A held context of this depth with random keys and values.
-  Status hold(int64_t depth) {
-    engine_.simulate_prefill(true);
-    Request r;
-    r.prompt = some_tokens(depth, engine_.model().vocab_size);
-    r.sampling.max_tokens = 0;
-    r.hold = true;
-    FOVEA_ASSIGN(const RequestId id, engine_.submit(std::move(r)));
-    FOVEA_TRY(drain(id, nullptr, nullptr));
-    engine_.simulate_prefill(false);
-    contexts_[depth] = id;
-    return {};
-  }
-
-  // Decodes on top of a context; keeps the time of a step, in seconds, and what was read: the fastest one on a CPU, where a
-  // step is over when it returns. On a GPU, where steps overlap with reading their tokens, and of replayed steps, which differ, the
-  // mean after the first few.
-  Status decode(int64_t depth, const std::string& method, double* best_s, RequestStats* stats) {
-    Request r;
-    r.prompt = some_tokens(1, engine_.model().vocab_size);
-    r.fork_of = contexts_.at(depth);
-    r.sampling.max_tokens = o_.steps;
-    r.sampling.ignore_eos = true;
-    r.decode_method = method;
-    r.budget_tokens = method == "dense" ? 0 : o_.budget_tokens;
-    FOVEA_ASSIGN(const RequestId id, engine_.submit(std::move(r)));
-    return drain(id, best_s, stats);
-  }
-
-  Result<double> prefill_s(int64_t tokens) {
-    Request r;
-    r.prompt = some_tokens(tokens, engine_.model().vocab_size);
-    r.sampling.max_tokens = 0;
-    const double start = clock_.now_s();
-    FOVEA_ASSIGN(const RequestId id, engine_.submit(std::move(r)));
-    FOVEA_TRY(drain(id, nullptr, nullptr));
-    return clock_.now_s() - start;
-  }
-
- private:
-  Status drain(RequestId id, double* best_s, RequestStats* stats) {
-    std::vector<Output> outputs;
-    std::vector<double> at;  // when each token came
-    for (bool more = true, done = false; !done;) {
-      outputs.clear();
-      const double start = clock_.now_s();
-      FOVEA_ASSIGN(more, engine_.step(&outputs));
-      const double took = clock_.now_s() - start;
-      for (const Output& out : outputs) {
-        if (!(out.request == id)) continue;
-        FOVEA_TRY(out.error);
-        if (best_s && alike_) *best_s = std::min(*best_s, took);
-        at.push_back(clock_.now_s());
-        if (!out.finished) continue;
-        if (best_s && at.size() > kWarmTokens + 1)
-          *best_s = std::min(*best_s, (at.back() - at[kWarmTokens]) / static_cast<double>(at.size() - 1 - kWarmTokens));
-        if (stats) *stats = out.stats;
-        done = true;
-      }
-      if (!more && !done) return Status::internal("the engine stopped before the request was done");
-    }
-    return {};
-  }
-
-  static constexpr size_t kWarmTokens = 4;  // the first replays of a graph
-  EngineImpl& engine_;
-  const DecodeBenchOptions& o_;
-  const bool alike_ = engine_.device().kind() == "cpu" && o_.replay.empty();  // steps, each over when its call returns
-  const Clock clock_;
-  std::map<int64_t, RequestId> contexts_;
-};
 
 void report_memory(EngineImpl& engine, int64_t tokens, Report* report) {
   const double kv = static_cast<double>(engine.stats().block_bytes) * static_cast<double>(tokens) / engine.options().block_size;
@@ -157,6 +70,7 @@ Result<Report> bench_decode(const DecodeBenchOptions& options) {
   FOVEA_TRY(check_replay(&o));
   if (o.depths.empty()) return Status::invalid_argument("--depths: none given");
   if (o.steps < 2) return Status::invalid_argument("--steps " + std::to_string(o.steps) + ": at least 2");
+  if (o.engine.kv_offload == OffloadChoice::on) return bench_offloaded_decode(o);
   int64_t deepest = o.prefill_tokens, sum = o.prefill_tokens + 1024;
   for (int64_t d : o.depths) {
     if (d < 16) return Status::invalid_argument("--depths " + std::to_string(d) + ": at least 16 tokens");
@@ -170,7 +84,8 @@ Result<Report> bench_decode(const DecodeBenchOptions& options) {
   o.engine.methods = {sparse};
   FOVEA_ASSIGN(const std::unique_ptr<EngineImpl> made, make_engine(o));
   EngineImpl& engine = *made;
-  DecodeBench bench(engine, o);
+  DecodeRun bench(
+      engine, {.steps = o.steps, .budget_tokens = o.budget_tokens, .alike = engine.device().kind() == "cpu" && o.replay.empty()});
   Report report;
   report.note(engine.model().architecture + ", " + std::to_string(engine.model().parameters / 1000000) + " M parameters, " +
               engine.backend());

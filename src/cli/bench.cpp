@@ -112,8 +112,13 @@ Run add_bench(CLI::App& app) {
       ->capture_default_str();
   add_json(prefill);
 
-  CLI::App* decode = cmd->add_subcommand("decode", "Whole decode steps at depths, dense and sparse, and peak memory");
+  CLI::App* decode =
+      cmd->add_subcommand("decode",
+                          "Whole decode steps at depths, dense and sparse, and peak memory; with --kv-offload on sparse ones whose "
+                          "pool holds an eighth of "
+                          "the context's K and V (or --kv-cache-memory), beside one that holds all, at several rates of hits");
   f->engine.add_to(*decode, false);
+  f->engine.add_store_to(*decode);
   decode->add_option("--depths", f->decode.depths, "Tokens of context, comma-separated")->delimiter(',')->capture_default_str();
   decode->add_option("--steps", f->decode.steps, "Tokens decoded at each depth and round")->capture_default_str();
   auto* budget =

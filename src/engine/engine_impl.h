@@ -63,10 +63,10 @@ class EngineImpl final : public Engine {
   const BlockManager& blocks() const { return *blocks_; }
   KvCache& kv() { return runner_->kv(); }
   Device& device() { return runner_->device(); }
-  // Steps of prefill rows alone write random keys and values and compute nothing. Only without prefix caching: such blocks
-  // must never be published.
+  // Steps of prefill rows alone write random keys and values and compute nothing. Only where no other engine finds such blocks:
+  // without prefix caching, or with a salt of its own.
   void simulate_prefill(bool on) {
-    FOVEA_CHECK(!on || !options_.enable_prefix_caching);
+    FOVEA_CHECK(!on || !options_.enable_prefix_caching || !options_.tenant_salt.empty());
     runner_->simulate_prefill(on);
   }
 

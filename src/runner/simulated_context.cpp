@@ -46,6 +46,7 @@ Status write_random_kv(const Batch& rows, const ModelShape& shape, KvCache& kv, 
     p.k = k;
     p.v = v;
     p.slot_mapping = batch.slot_mapping;
+    p.code_mapping = batch.block_mapping;
     p.kv = kv.kv_view(LayerIdx{layer});
     p.codes = with_codes ? &codes : nullptr;
     ops.kv_write(p, stream);

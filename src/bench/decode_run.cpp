@@ -1,0 +1,79 @@
+#include "bench/decode_run.h"
+
+#include <algorithm>
+
+namespace fovea {
+namespace {
+
+std::vector<TokenId> some_tokens(int64_t count, int32_t vocab) {
+  std::vector<TokenId> ids(static_cast<size_t>(count));
+  uint64_t x = 1;
+  for (TokenId& id : ids) {
+    x = x * 6364136223846793005ull + 1442695040888963407ull;
+    id = static_cast<TokenId>((x >> 33) % static_cast<uint64_t>(vocab));
+  }
+  return ids;
+}
+
+}  // namespace
+
+Status DecodeRun::hold(int64_t depth) {
+  engine_.simulate_prefill(true);
+  Request r;
+  r.prompt = some_tokens(depth, engine_.model().vocab_size);
+  r.sampling.max_tokens = 0;
+  r.hold = true;
+  FOVEA_ASSIGN(const RequestId id, engine_.submit(std::move(r)));
+  FOVEA_TRY(drain(id, nullptr, nullptr));
+  engine_.simulate_prefill(false);
+  contexts_[depth] = id;
+  return {};
+}
+
+Status DecodeRun::decode(int64_t depth, const std::string& method, double* best_s, RequestStats* stats) {
+  Request r;
+  r.prompt = some_tokens(1, engine_.model().vocab_size);
+  r.fork_of = contexts_.at(depth);
+  r.sampling.max_tokens = o_.steps;
+  r.sampling.ignore_eos = true;
+  r.decode_method = method;
+  r.budget_tokens = method == "dense" ? 0 : o_.budget_tokens;
+  FOVEA_ASSIGN(const RequestId id, engine_.submit(std::move(r)));
+  return drain(id, best_s, stats);
+}
+
+Result<double> DecodeRun::prefill_s(int64_t tokens) {
+  Request r;
+  r.prompt = some_tokens(tokens, engine_.model().vocab_size);
+  r.sampling.max_tokens = 0;
+  const double start = clock_.now_s();
+  FOVEA_ASSIGN(const RequestId id, engine_.submit(std::move(r)));
+  FOVEA_TRY(drain(id, nullptr, nullptr));
+  return clock_.now_s() - start;
+}
+
+Status DecodeRun::drain(RequestId id, double* best_s, RequestStats* stats) {
+  std::vector<Output> outputs;
+  std::vector<double> at;  // when each token came
+  for (bool more = true, done = false; !done;) {
+    outputs.clear();
+    const double start = clock_.now_s();
+    FOVEA_ASSIGN(more, engine_.step(&outputs));
+    const double took = clock_.now_s() - start;
+    for (const Output& out : outputs) {
+      if (!(out.request == id)) continue;
+      FOVEA_TRY(out.error);
+      if (best_s && o_.alike) *best_s = std::min(*best_s, took);
+      at.push_back(clock_.now_s());
+      if (!out.finished) continue;
+      if (best_s && at.size() > kWarmTokens + 1)
+        *best_s = std::min(*best_s, (at.back() - at[kWarmTokens]) / static_cast<double>(at.size() - 1 - kWarmTokens));
+      if (stats) *stats = out.stats;
+      done = true;
+    }
+    if (!more && !done) return Status::internal("the engine stopped before the request was done");
+  }
+  return {};
+}
+
+}  // namespace fovea
