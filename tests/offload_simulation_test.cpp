@@ -9,6 +9,7 @@
 
 #include "engine/lying_store_test_util.h"
 #include "kv/extent_cache.h"
+#include "store/tiered_store.h"
 
 #include <cstdio>
 #include <filesystem>
@@ -116,7 +117,9 @@ class World {
     EngineParts parts;
     if (faults) {
       std::mt19937 random(seed);
-      store_ = std::make_shared<LyingStore>(seed);
+      std::unique_ptr<BlockStore> below = std::make_unique<MemoryStore>(int64_t{1} << 30);
+      if (random() % 2 == 0) below = std::make_unique<TieredStore>(std::move(below), int64_t{64} << 10);
+      store_ = std::make_shared<LyingStore>(seed, std::move(below));
       store_->bad_reads = faults->bad_reads;
       store_->late_reads = random() % 60;
       if (faults->lost > 0) {
@@ -128,7 +131,7 @@ class World {
       parts.clock = &clock_;
       o.kv_offload = OffloadChoice::on;
       o.kv_tokens = 4 * kMaxLen;
-      o.kv_cache_memory_bytes = (int64_t{600} + random() % 300) << 10;
+      o.kv_cache_memory_bytes = (int64_t{640} + random() % 300) << 10;
     }
     engine_ = std::make_unique<EngineImpl>(std::move(o), std::move(parts));
     const Status made = engine_->init();

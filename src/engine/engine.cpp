@@ -5,6 +5,7 @@
 #include "model/cache_key.h"
 #include "store/file_store.h"
 #include "store/memory_store.h"
+#include "store/tiered_store.h"
 
 #include <ctime>
 #include <utility>
@@ -67,14 +68,15 @@ Status EngineImpl::init() {
 Status EngineImpl::open_store() {
   const StoreOptions& o = options_.kv_store;
   std::shared_ptr<BlockStore> store = std::move(parts_.store);
-  if (!o.dir.empty() && options_.kv_host_memory_bytes > 0)
-    return Status::invalid_argument("--kv-host-memory: --kv-store lies below the pool already; on a CPU one of them does");
-  if (!store && options_.kv_host_memory_bytes > 0) store = std::make_shared<MemoryStore>(options_.kv_host_memory_bytes);
+  const int64_t memory = options_.kv_host_memory_bytes;
   if (!store && !o.dir.empty()) {
-    FOVEA_ASSIGN(
-        store, FileStore::open(
-                   {.options = o, .prefer_direct = runner_->reads_past_the_page_cache(), .read_threads = runner_->read_threads()}));
+    FOVEA_ASSIGN(std::unique_ptr<BlockStore> files,
+                 FileStore::open({.options = o,
+                                  .prefer_direct = runner_->reads_past_the_page_cache() || memory > 0,
+                                  .read_threads = runner_->read_threads()}));
+    store = memory > 0 ? std::make_shared<TieredStore>(std::move(files), memory) : std::shared_ptr<BlockStore>(std::move(files));
   }
+  if (!store && memory > 0) store = std::make_shared<MemoryStore>(memory);
   if (!store) return {};
   FOVEA_ASSIGN(store_, KvStore::create(std::move(store), runner_->make_column_io(), *blocks_, o.readonly, parts_.store_patience_s));
   if (ExtentCache* extents = runner_->extents()) {

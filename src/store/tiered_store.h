@@ -1,0 +1,84 @@
+// TieredStore: memory above another store. It keeps extents of the first part ("kv") that were read or put lately; the store below
+// has all blocks, and is the one that finds, pins and collects them. What comes from below was verified there.
+#pragma once
+
+#include "store/block_store.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+namespace fovea {
+
+// Extents of equal size, least recently used first out. All calls from any thread.
+class ExtentMemory {
+ public:
+  // Room for floor(limit_bytes / extent_bytes) extents, taken as they come. Errors: resource_exhausted.
+  static Result<std::unique_ptr<ExtentMemory>> create(int64_t limit_bytes, uint32_t extent_bytes);
+
+  bool get(const StoreKey& key, uint32_t unit, std::byte* to);  // false: it is not there
+  void put(const StoreKey& key, uint32_t unit, const std::byte* bytes);
+  void erase(const StoreKey& key, uint32_t unit);
+  int64_t hits() const;
+
+ private:
+  struct Id {
+    StoreKey key;
+    uint32_t unit;
+    bool operator==(const Id&) const = default;
+  };
+  struct Hash {
+    size_t operator()(const Id& id) const { return std::hash<StoreKey>()(id.key) ^ id.unit * 0x9E3779B97F4A7C15; }
+  };
+  struct Entry {
+    Id id;
+    int64_t place;
+  };
+
+  ExtentMemory(int64_t places, uint32_t extent_bytes, std::byte* bytes)
+      : places_(places), extent_bytes_(extent_bytes), bytes_(bytes) {}
+  std::byte* at(int64_t place) const { return bytes_.get() + place * extent_bytes_; }
+
+  const int64_t places_;
+  const uint32_t extent_bytes_;
+  const std::unique_ptr<std::byte[]> bytes_;
+  mutable std::mutex mutex_;  // guards all below, and bytes_
+  std::list<Entry> entries_;  // most recently used first
+  std::list<Entry> free_;     // places of which the extent was erased
+  std::unordered_map<Id, std::list<Entry>::iterator, Hash> found_;
+  int64_t hits_ = 0;
+};
+
+class TieredStore final : public BlockStore {
+ public:
+  TieredStore(std::unique_ptr<BlockStore> below, int64_t memory_bytes) : below_(std::move(below)), memory_bytes_(memory_bytes) {}
+
+  Status open_layout(const ObjectLayout& layout) override;
+  void locate(std::span<const StoreKey> keys, std::span<Located> out) override { below_->locate(keys, out); }
+  void unpin(std::span<const Located> blocks) override { below_->unpin(blocks); }
+  std::unique_ptr<StoreChannel> open_channel() override;
+  Status put(PutRun run) override;
+  void flush() override { below_->flush(); }
+  double stalled_s() const override { return below_->stalled_s(); }
+  bool close(double patience_s) override { return below_->close(patience_s); }
+  Status erase(std::span<const StoreKey> keys) override;
+  StoreStats stats() const override { return below_->stats(); }
+  Status verify(VerifySink* sink) override { return below_->verify(sink); }
+  int64_t collect(int64_t bytes) override { return below_->collect(bytes); }
+
+  int64_t memory_hits() const { return memory_->hits(); }  // extents
+
+ private:
+  class Channel;
+  class Tee;
+
+  std::unique_ptr<ExtentMemory> memory_;  // outlives below_, whose writer fills it
+  const std::unique_ptr<BlockStore> below_;
+  const int64_t memory_bytes_;
+  uint32_t units_ = 0;  // of a block's first part
+};
+
+}  // namespace fovea
