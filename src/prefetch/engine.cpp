@@ -338,6 +338,7 @@ bool Engine::take_next() {
   const auto starts = core_.poll(clock_.now_s());
   if (starts.empty()) return false;
   place->starts.assign(starts.begin(), starts.end());
+  place->own.priority = core_.started_level();
   place->batch = &place->own;
   return true;
 }

@@ -169,7 +169,8 @@ std::span<const EngineCore::Start> EngineCore::poll(double now_s) {
   while (Task* task = first(now_s)) {
     const auto waits = [&](int32_t f) { return flights_[f].phase == Phase::queued; };
     const auto reads = std::count_if(task->flights.begin(), task->flights.end(), waits);
-    const bool low = level(*task, now_s) == static_cast<int32_t>(Priority::low);
+    started_level_ = level(*task, now_s);
+    const bool low = started_level_ == static_cast<int32_t>(Priority::low);
     if (reads > 0 && (reads > landings_free() || reads > unused_room() || (low && demands_ > 0 && low_batches_ > 0))) break;
     begin(*task, now_s);
     if (reads == 0) continue;  // others read all of it

@@ -58,6 +58,7 @@ class EngineCore {
   // The next batch to begin: the first ticket's extents that nobody reads yet. Empty: nothing may begin now. Each flight must be
   // completed, whatever becomes of its tickets.
   std::span<const Start> poll(double now_s);
+  int32_t started_level() const { return started_level_; }  // of the ticket that poll() began last, aged
   void complete(int32_t flight, bool ok);
 
   TicketState state(Ticket ticket) const;
@@ -150,6 +151,7 @@ class EngineCore {
   int64_t unused_ = 0;
   int32_t demands_ = 0;
   int32_t low_batches_ = 0;
+  int32_t started_level_ = 0;
   std::vector<Task> tasks_;       // [max_pending]
   std::vector<Flight> flights_;   // [max_pending * ticket_extents() + landings]: those of tickets, and orphans that still fly
   std::vector<int32_t> buckets_;  // first flight, -1: empty

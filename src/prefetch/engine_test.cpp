@@ -68,6 +68,16 @@ TEST_F(PrefetchEngineTest, ATicketIsReadInTheBackground) {
   EXPECT_EQ(store.pins(), 0);
 }
 
+TEST_F(PrefetchEngineTest, TheStoreIsToldHowUrgentATicketIs) {
+  store.set_open(false);
+  submit({extent(1)}, 1, Priority::low);
+  store.wait_for_reads(1);
+  submit({extent(2)}, 1, Priority::urgent);
+  store.wait_for_reads(2);
+  EXPECT_EQ(store.priorities(), (std::vector<int32_t>{3, 0}));
+  store.set_open(true);
+}
+
 TEST_F(PrefetchEngineTest, WhatIsLateIsSaidToBe) {
   store.set_open(false);
   const Ticket t = submit({extent(1)});

@@ -53,6 +53,10 @@ class FakeStore final : public BlockStore {
     const std::lock_guard lock(mutex_);
     return pins_;
   }
+  std::vector<int32_t> priorities() const {  // of the batches, in the order they were submitted
+    const std::lock_guard lock(mutex_);
+    return priorities_;
+  }
   // Waits until so many reads were submitted.
   void wait_for_reads(int64_t reads) {
     std::unique_lock lock(mutex_);
@@ -92,6 +96,7 @@ class FakeStore final : public BlockStore {
       batches_.push_back(&batch);
       const std::lock_guard lock(store_.mutex_);
       store_.reads_ += static_cast<int64_t>(batch.reads.size());
+      store_.priorities_.push_back(batch.priority);
       store_.submitted_.notify_all();
       return {};
     }
@@ -133,6 +138,7 @@ class FakeStore final : public BlockStore {
   };
 
   const std::thread::id tester_ = std::this_thread::get_id();
+  std::vector<int32_t> priorities_;
   mutable std::mutex mutex_;
   std::condition_variable opened_, submitted_;
   bool open_ = true;
