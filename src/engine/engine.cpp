@@ -50,11 +50,13 @@ Status EngineImpl::init() {
   parts_.tier = parts_.store || !options_.kv_store.dir.empty();
   FOVEA_ASSIGN(runner_, Runner::create(options_, model_->config, info_.shape, model_->weights, std::move(parts_)));
   const CachePlan& plan = runner_->cache_plan();
-  blocks_ = std::make_unique<BlockManager>(BlockManagerConfig{.num_blocks = plan.num_blocks,
-                                                              .block_size = options_.block_size,
-                                                              .swap_slots = runner_->swap_slots(),
-                                                              .num_columns = plan.num_columns,
-                                                              .reserve_columns = plan.reserve_columns});
+  blocks_ = std::make_unique<BlockManager>(
+      BlockManagerConfig{.num_blocks = plan.num_blocks,
+                         .block_size = options_.block_size,
+                         .swap_slots = runner_->swap_slots(),
+                         .num_columns = plan.num_columns,
+                         .reserve_columns = plan.reserve_columns,
+                         .reserve_swap = [this](SwapSlot slot) { return runner_->reserve_swap(slot); }});
   SchedulerConfig s;
   s.max_num_batched_tokens = options_.max_num_batched_tokens;
   s.max_num_seqs = options_.max_num_seqs;
@@ -151,8 +153,7 @@ Status EngineImpl::check_request(const Request& r) const {
   if (blocks_->blocks_for(length) > blocks_->num_blocks())
     return Status::resource_exhausted(
         "prompt: " + std::to_string(r.prompt.size()) + " tokens need " + std::to_string(blocks_->blocks_for(length)) +
-        " KV blocks, " +
-        (blocks_->columns() ? "with --kv-cache-memory and --kv-tokens there are " : "--kv-cache-memory holds ") +
+        " KV blocks, " + (blocks_->columns() ? "with --kv-cache-memory and --kv-tokens there are " : "--kv-cache-memory holds ") +
         std::to_string(blocks_->num_blocks()));
   FOVEA_TRY(check_method("decode method", r.decode_method, false));
   FOVEA_TRY(check_method("prefill method", r.prefill_method, true));

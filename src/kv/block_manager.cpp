@@ -344,9 +344,10 @@ int64_t BlockManager::movable_blocks(const Blocks& s) const {
 int64_t BlockManager::move_out(Blocks& s, std::vector<CacheOp>* ops) {
   int64_t moved = 0;
   for (int32_t i = 0; i < s.table.size() && !free_slots_.empty(); ++i) {
-    if (!is_movable(s, i)) continue;
-    const BlockId block = s.table.block(i);
     const SwapSlot slot{free_slots_.back()};
+    if (!is_movable(s, i)) continue;
+    if (!reserve(slot).ok()) break;
+    const BlockId block = s.table.block(i);
     free_slots_.pop_back();
     ops->push_back(CacheOp::swap_out(block, column_of(block), slot));
     for (Blocks* w : swapped_) {
@@ -364,11 +365,14 @@ Status BlockManager::swap_out(SequenceId seq, std::vector<CacheOp>* ops) {
   Blocks& s = find(seq);
   FOVEA_CHECK(!s.swapped);
   swapped_.push_back(&s);
-  const int64_t needed = movable_blocks(s);
-  if (needed > num_swap_free()) {
+  const int64_t needed = movable_blocks(s), free = num_swap_free();
+  Status room;
+  for (int64_t i = 0; i < std::min(needed, free) && room.ok(); ++i) room = reserve(SwapSlot{free_slots_[size_t(free - 1 - i)]});
+  if (needed > free || !room.ok()) {
     swapped_.pop_back();
     return Status::resource_exhausted("sequence " + std::to_string(seq.value) + " needs " + std::to_string(needed) +
-                                      " blocks of swap space, " + std::to_string(num_swap_free()) + " are free");
+                                      " blocks of swap space, " + std::to_string(free) + " are free" +
+                                      (room.ok() ? std::string() : ": " + room.message()));
   }
   s.swapped = true;
   FOVEA_CHECK(move_out(s, ops) == needed);
@@ -467,8 +471,7 @@ Status BlockManager::check_consistency() const {
     }
   });
   FOVEA_TRY(wrong);
-  int32_t published = 0;
-  int32_t used = 0;
+  int32_t published = 0, used = 0;
   for (int32_t b = 0; b < config_.num_blocks; ++b) {
     const BlockId block{b};
     const std::string name = "block " + std::to_string(b);

@@ -26,6 +26,7 @@
 #include <fovea/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -38,6 +39,7 @@ struct BlockManagerConfig {
   int32_t swap_slots = 0;       // columns that fit in the swap area
   int32_t num_columns = 0;      // of the pool where it holds fewer than num_blocks (column_pool.h); 0: every block has its own
   int32_t reserve_columns = 0;  // of them: always free of pins
+  std::function<Status(SwapSlot)> reserve_swap;  // takes the memory of a slot, perhaps again; null: it is there
 };
 
 // Consecutive blocks of a sequence that were published together.
@@ -94,7 +96,7 @@ class BlockManager {
   int32_t num_pinned() const { return num_pins_; }  // pins, not blocks
 
   // ---- swapping ----
-  // resource_exhausted (nothing changed) where the swap area has not enough slots.
+  // Errors: resource_exhausted (nothing changed) where the swap area has not enough slots, or no memory for them.
   Status swap_out(SequenceId seq, std::vector<CacheOp>* ops);
   // resource_exhausted (nothing changed) where the pool has not enough blocks.
   Status swap_in(SequenceId seq, std::vector<CacheOp>* ops);
@@ -172,6 +174,7 @@ class BlockManager {
   void own_again(BlockId block, std::vector<CacheOp>* ops);
   void release_block(BlockId block);  // cached where it is published, else free
   void release_slot(SwapSlot slot);
+  Status reserve(SwapSlot slot) const { return config_.reserve_swap ? config_.reserve_swap(slot) : Status(); }
   bool ends_partial(const Blocks& s) const { return s.num_tokens % config_.block_size != 0; }
   bool needs_copy(const Blocks& s) const;  // the last block is partial and shared
   // Columns for new blocks of a sequence that appends: its last block, where it is partial, is private first. -1: not even that.

@@ -306,6 +306,26 @@ TEST_F(BlockManagerTest, SwappedForksShareTheirColumnsInTheSwapAreaToo) {
   EXPECT_EQ(blocks_.num_swap_free(), 3);
 }
 
+TEST_F(BlockManagerTest, SwapNeedsMemoryForItsSlots) {
+  bool full = true;
+  BlockManager blocks({.num_blocks = 8, .block_size = 4, .swap_slots = 4, .reserve_swap = [&](SwapSlot slot) {
+                         return full && slot.value > 0 ? Status::resource_exhausted("the device is full") : Status();
+                       }});
+  for (SequenceId seq : {kA, kB}) {
+    blocks.create_sequence(seq, nullptr);
+    ASSERT_TRUE(blocks.append_slots(seq, seq == kA ? 8 : 4, &ops_).ok());
+  }
+  const Status s = blocks.swap_out(kA, &ops_);
+  EXPECT_NE(s.message().find("the device is full"), std::string::npos) << s.message();
+  EXPECT_FALSE(blocks.is_swapped(kA));
+  EXPECT_TRUE(ops_.empty());
+  EXPECT_TRUE(blocks.swap_out(kB, &ops_).ok()) << "the first slot has its memory";
+  full = false;
+  EXPECT_TRUE(blocks.swap_out(kA, &ops_).ok());
+  EXPECT_EQ(ops_.size(), 3u);
+  EXPECT_TRUE(blocks.check_consistency().ok());
+}
+
 TEST_F(BlockManagerTest, SwapNeedsRoomOnBothSides) {
   prefill(kA, text(32));
   Status s = blocks_.swap_out(kA, &ops_);

@@ -126,7 +126,7 @@ KvView ColumnIo::kv_in(const std::byte* buffer, const ExtentBuffer& where, Layer
   const auto element = static_cast<int64_t>(dtype_bytes(view.dtype));
   const auto unit = static_cast<uint32_t>(layer.value * view.kv_heads);
   view.k = const_cast<std::byte*>(buffer) + where.offset(0, unit, 0);
-  view.v = static_cast<std::byte*>(view.k) + cache_.plane(KvCache::kK).head_bytes();
+  view.v = static_cast<std::byte*>(view.k) + layout().parts[0].unit_bytes / 2;
   view.block_stride = (where.offset(0, unit, 1) - where.offset(0, unit, 0)) / element;
   view.head_stride = (where.offset(0, unit + 1, 0) - where.offset(0, unit, 0)) / element;
   return view;

@@ -73,6 +73,7 @@ class Runner {
   // Blocks without content, for a store below the pool lost them: why the last launch ended with `retry`. Some may be named twice.
   std::vector<BlockId> take_lost() { return extents_ ? extents_->take_lost() : std::vector<BlockId>(); }
   int32_t swap_slots() const { return swap_->num_slots(); }
+  Status reserve_swap(SwapSlot slot) { return swap_->reserve(slot); }  // its memory, where it is not taken yet
   Device& device() { return *device_; }
   // For blocks that go to a store and come from it. On a GPU, pinned memory is the cache of its files.
   bool reads_past_the_page_cache() const { return !device_->is_host(); }
