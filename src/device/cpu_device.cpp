@@ -17,6 +17,7 @@ constexpr size_t kAlign = 64;  // a cache line, and the widest vector
 class CpuEvent final : public Event {
  public:
   void record(Stream&) override {}
+  void hold(Stream&) override {}
   bool done() override { return true; }
   Status wait() override { return {}; }
 };

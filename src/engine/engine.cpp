@@ -71,6 +71,13 @@ Status EngineImpl::open_store() {
   const StoreOptions& o = options_.kv_store;
   std::shared_ptr<BlockStore> store = std::move(parts_.store);
   const int64_t memory = options_.kv_host_memory_bytes;
+  if (runner_->device_extents()) {
+    if (store || !o.dir.empty())
+      return Status::unsupported(
+          "--kv-store: a GPU whose KV pool is smaller than its contexts has --kv-host-memory alone below it");
+    spiller_ = std::make_unique<ColumnSpiller>(*blocks_, *runner_);
+    return {};
+  }
   if (!store && !o.dir.empty()) {
     FOVEA_ASSIGN(std::unique_ptr<BlockStore> files,
                  FileStore::open({.options = o,

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/id_table.h"
+#include "engine/column_spiller.h"
 #include "engine/kv_store.h"
 #include "engine/live_answer.h"
 #include "engine/loaded_model.h"
@@ -154,6 +155,7 @@ class EngineImpl final : public Engine {
   // What the runner's extents are read through: one of them, or none where every block has its column.
   std::unique_ptr<ExtentSource> extent_source_;
   std::unique_ptr<Prefetcher> prefetcher_;
+  std::unique_ptr<ColumnSpiller> spiller_;  // of a device's pool that holds a part of contexts
   std::unique_ptr<Scheduler> scheduler_;
 
   // Owned by the stepping thread.

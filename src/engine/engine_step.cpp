@@ -15,6 +15,7 @@ Result<bool> EngineImpl::step(std::vector<Output>* outputs) {
   const double begun_s = clock_.now_s();
   take_inbox(outputs);
   if (store_) end_loads();
+  if (spiller_) spiller_->poll();
   const bool hangs = store_ && store_->hangs();
   if (hangs) store_->give_up_waiting();
   const StepPlan& plan = scheduler_->schedule(/*may_wait=*/!hangs);
@@ -36,6 +37,7 @@ Result<bool> EngineImpl::step(std::vector<Output>* outputs) {
     if (store_) note_prefill(plan, clock_.now_s() - begun_s);
   }
   if (store_) store_->put_published();
+  if (spiller_) spiller_->put_published();
   if (plan.waits_for_io && outputs->empty()) wait_for_io();
   steps_ += !plan.empty();
   return !plan.empty() || !scheduler_->idle() || !outputs->empty();
@@ -119,6 +121,7 @@ void EngineImpl::end_loads() {
 
 // Nothing can run until something was read or written.
 void EngineImpl::wait_for_io() {
+  if (spiller_) return spiller_->wait();
   if (!blocks_->columns() && store_->loads().empty() && store_->give_up_waiting()) return;  // what it pinned is free
   store_->wait();
 }
@@ -245,6 +248,9 @@ void EngineImpl::add_reads(const StepResult& result) {
     a->stats.kv_bytes_dense += r.kv_bytes_dense;
     a->stats.summary_bytes_read += r.summary_bytes;
     ++a->stats.rows_by_method;
+    a->stats.offload_hits += r.looked_up - r.missed;
+    a->stats.offload_misses += r.missed;
+    if (const DeviceExtentCache* extents = runner_->device_extents()) a->stats.offload_bytes += r.missed * extents->extent_bytes();
   }
 }
 

@@ -23,6 +23,7 @@ struct ResidencyCase {
   HeadGroups groups = HeadGroups::per_kv_head;
   int32_t group_size = 1;  // query heads of a KV head
   int32_t window = 0;
+  bool slots_by_row = false;
 };
 
 inline std::vector<ResidencyCase> residency_cases() {
@@ -33,6 +34,7 @@ inline std::vector<ResidencyCase> residency_cases() {
           {.name = "all_heads_share", .heads = 3, .groups = all},
           {.name = "list_per_query_head", .columns = 40, .groups = per_query_head, .group_size = 2},
           {.name = "window", .window = 75},
+          {.name = "slots_by_row", .columns = 30, .rows = 5, .slots_by_row = true},
           {.name = "many_columns", .heads = 4, .columns = 500, .blocks = 900, .seqs = 2, .len = 800, .k = 40, .rows = 8}};
 }
 
@@ -46,7 +48,7 @@ class ResidencyWorld {
     misses.resize(owner.size());
     num_misses.resize(c.heads);
     scratch_.resize(owner.size());
-    table.assign(size_t(c.seqs) * c.heads * c.len, kUnwritten);
+    table.assign(size_t(c.slots_by_row ? c.rows : c.seqs) * c.heads * c.len, kUnwritten);
     std::vector<int32_t> ids(c.blocks);
     for (int32_t b = 0; b < c.blocks; ++b) ids[b] = b;
     for (int32_t s = 0; s < c.seqs; ++s) {  // sequences share blocks, as forks do
@@ -98,6 +100,7 @@ class ResidencyWorld {
     p.row_seq = row_seq_.data(), p.row_len = row_len_.data();
     p.blocks = {blocks_.data(), c_.len, 0};
     p.slots = table.data();
+    p.slots_by_row = c_.slots_by_row;
     p.seq_stride = int64_t{c_.heads} * c_.len, p.head_stride = c_.len;
     p.misses = misses.data(), p.num_misses = num_misses.data(), p.scratch = scratch_.data();
     return p;
@@ -119,6 +122,7 @@ class ResidencyWorld {
     }
     return "";
   }
+  const std::vector<int32_t>& blocks() const { return blocks_; }  // [seqs, len]
   int32_t block_at(int32_t seq, int32_t unit) const { return blocks_[seq * c_.len + unit]; }
 
   static constexpr int32_t kBlock = 16, kUnwritten = -7;

@@ -1,6 +1,7 @@
 #include "kv/column_extents.h"
 
 #include "base/check.h"
+#include "kv/device_extent_cache.h"
 #include "kv/extent_cache.h"
 
 #include <cstring>
@@ -33,7 +34,8 @@ ColumnExtents::ColumnExtents(const KvCache& cache) : cache_(cache) {
 }
 
 SlotId ColumnExtents::column_of(BlockId block) const {
-  if (cache_.extents() == nullptr) return SlotId{block.value};
+  if (!cache_.has_columns()) return SlotId{block.value};
+  if (cache_.device_extents()) return cache_.device_extents()->column_of(block);
   const int32_t column = cache_.extents()->tables().slot_of(LayerIdx{0}, 0, block);
   FOVEA_CHECK(column >= 0);
   return SlotId{column};

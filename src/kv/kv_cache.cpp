@@ -1,6 +1,7 @@
 #include "kv/kv_cache.h"
 
 #include "base/check.h"
+#include "kv/device_extent_cache.h"
 #include "kv/extent_cache.h"
 
 #include <algorithm>
@@ -122,22 +123,27 @@ void KvCache::add_extents(const CacheOp& op, int32_t columns, SwapArea* swap) {
   }
 }
 
-// What an op says of columns, and K and V that come from a store.
-Status KvCache::change_residency(const CacheOp& op) {
-  FOVEA_CHECK(extents_cache_ != nullptr);
+// What an op says of columns, and K and V that come from below. On a device (`stream`) memory follows there.
+template <typename Extents, typename... Where>
+Status KvCache::change_residency(Extents& extents, const CacheOp& op, Where&... stream) {
   switch (op.kind) {
     case CacheOp::Kind::take:
-      extents_cache_->take(op.block, op.column);
+      extents.take(op.block, op.column, stream...);
       return {};
     case CacheOp::Kind::unpin:
-      extents_cache_->unpin(op.column);
+      extents.unpin(op.column);
       return {};
     case CacheOp::Kind::forget:
-      extents_cache_->forget(op.block);
+      extents.forget(op.block);
       return {};
     default:
-      return extents_cache_->load(op.block, op.to, op.to_column);
+      return extents.load(op.block, op.to, op.to_column, stream...);
   }
+}
+
+Status KvCache::change_residency(const CacheOp& op, Stream& stream) {
+  FOVEA_CHECK(extents_cache_ != nullptr || device_extents_ != nullptr);
+  return device_extents_ ? change_residency(*device_extents_, op, stream) : change_residency(*extents_cache_, op);
 }
 
 Status KvCache::apply(std::span<const CacheOp> ops, SwapArea* swap, Stream& stream) {
@@ -149,7 +155,7 @@ Status KvCache::apply(std::span<const CacheOp> ops, SwapArea* swap, Stream& stre
   for (size_t i = 0; i < ops.size();) {
     const CacheOp& op = ops[i];
     if (!moves_bytes(op) || op.column.value < 0) {
-      if (Status s = change_residency(op); !s.ok()) unread = std::move(s);
+      if (Status s = change_residency(op, stream); !s.ok()) unread = std::move(s);
     }
     if (!moves_bytes(op) || !lost.ok()) {
       ++i;
@@ -172,7 +178,9 @@ Status KvCache::apply(std::span<const CacheOp> ops, SwapArea* swap, Stream& stre
     lost = config_.device->transfer(extents_, kKinds[static_cast<size_t>(op.kind)], stream);
     extents_.clear();
   }
-  return lost.ok() ? unread : lost;
+  if (!device_extents_) return lost.ok() ? unread : lost;
+  Status tables = device_extents_->flush(stream);
+  return !lost.ok() ? lost : !tables.ok() ? tables : unread;
 }
 
 int64_t KvCache::reserved_bytes() const {

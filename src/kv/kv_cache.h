@@ -39,6 +39,7 @@ struct KvCacheConfig {
 // Bytes of one column: a block in all planes and layers.
 int64_t column_bytes(const KvCacheConfig& config);
 
+class DeviceExtentCache;
 class ExtentCache;
 class SwapArea;
 
@@ -67,9 +68,13 @@ class KvCache {
   // store was to fill have no content (ExtentCache::take_lost).
   Status apply(std::span<const CacheOp> ops, SwapArea* swap, Stream& stream);
 
-  // Where the pool has fewer slots than there are blocks: who knows what is in them. It outlives the cache's use.
+  // Where the pool has fewer slots than there are blocks: who knows what is in them, on the host or on a device. It outlives the
+  // cache's use.
   void attach_extents(ExtentCache* extents) { extents_cache_ = extents; }
+  void attach_extents(DeviceExtentCache* extents) { device_extents_ = extents; }
   ExtentCache* extents() const { return extents_cache_; }
+  DeviceExtentCache* device_extents() const { return device_extents_; }
+  bool has_columns() const { return extents_cache_ || device_extents_; }  // a block's slot is not its number
 
   int64_t bytes_per_block() const { return bytes_per_block_; }  // a column: all planes, all layers
   int64_t reserved_bytes() const;                               // address space
@@ -78,13 +83,16 @@ class KvCache {
  private:
   KvCache() = default;
   void add_extents(const CacheOp& op, int32_t columns, SwapArea* swap);
-  Status change_residency(const CacheOp& op);
+  Status change_residency(const CacheOp& op, Stream& stream);
+  template <typename Extents, typename... Where>
+  static Status change_residency(Extents& extents, const CacheOp& op, Where&... stream);
 
   KvCacheConfig config_;
   std::unique_ptr<Device> host_;  // where the config names no device
   std::vector<Plane> planes_;
   std::vector<CopyExtent> extents_;
   ExtentCache* extents_cache_ = nullptr;
+  DeviceExtentCache* device_extents_ = nullptr;
   int64_t bytes_per_block_ = 0;
 };
 

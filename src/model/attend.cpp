@@ -1,6 +1,7 @@
 #include "model/attend.h"
 
 #include "base/check.h"
+#include "kv/device_extent_cache.h"
 #include "kv/extent_cache.h"
 
 #include <algorithm>
@@ -24,6 +25,7 @@ Status Attention::prepare(size_t group, LayerIdx layer, const LayerQueries& quer
   out->num_seqs = g.num_seqs;
   out->q_indptr = g.q_indptr;
   out->seq_len = g.seq_len;
+  out->prefill = g.kind == RowGroup::Kind::prefill;
   out->kv = kv_.kv_view(layer);
   out->kv.table = g.columns.slots ? g.columns : g.table;
   if (batch_.observer) {
@@ -52,7 +54,41 @@ Status Attention::choose_for(size_t group, LayerIdx layer, const LayerQueries& q
   return {};
 }
 
-// ---- groups of which not every block lies in the pool: on the host ----
+// ---- groups of which not every block lies in the pool ----
+
+Status Attention::next_part(const RowGroup& g, LayerIdx layer, int32_t window, Reading* part, bool* more) {
+  if (g.blocks == RowGroup::Blocks::streamed) return next_strips(g, layer, part, more);
+  return kv_.device_extents() ? next_wave_on_device(g, layer, window, part, more) : next_wave(g, layer, window, part, more);
+}
+
+// All that depends on arrays is the device's own: what is launched follows from plain numbers, as graphs need it.
+Status Attention::next_wave_on_device(const RowGroup& g, LayerIdx layer, int32_t window, Reading* part, bool* more) {
+  const Selection& chosen = *whole_.selection;
+  FOVEA_CHECK(chosen.kind == Selection::Kind::list && chosen.row_indptr == nullptr);
+  part_selection_ = chosen;
+  part_selection_.rows = std::min(g.wave_rows, g.rows - next_row_);
+  const int64_t lists = int64_t{next_row_} * chosen.groups;
+  part_selection_.units += lists * chosen.capacity;
+  part_selection_.counts += lists;
+  part->first_row = g.first_row + next_row_;
+  part->rows = part->num_seqs = part_selection_.rows;
+  part->q_indptr = kv_.device_extents()->identity();
+  part->seq_len = g.step.device_row_len + next_row_;
+  part->selection = &part_selection_;
+  kv_.device_extents()->resolve(layer,
+                                {.selection = &part_selection_,
+                                 .number = ++waves_,
+                                 .rows = part->rows,
+                                 .row_seq = g.step.device_row_seq + next_row_,
+                                 .row_len = part->seq_len,
+                                 .counts = batch_.fetched ? batch_.fetched + 2 * part->first_row : nullptr,
+                                 .blocks = g.table,
+                                 .window = window},
+                                stream_, &part->kv.table);
+  next_row_ += part->rows;
+  *more = next_row_ < g.rows;
+  return {};
+}
 
 void Attention::begin_parts(const Reading& whole) {
   whole_ = whole;
@@ -123,19 +159,24 @@ Status Attention::next_strips(const RowGroup& g, LayerIdx layer, Reading* part, 
   FOVEA_CHECK(whole_.selection->kind == Selection::Kind::all);
   const int32_t s = next_seq_, bs = whole_.kv.block_size, heads = whole_.kv.kv_heads;
   const int32_t* blocks = g.table.slots + s * g.table.seq_stride;
-  const auto count = static_cast<size_t>((g.seq_len[s] + bs - 1) / bs);
-  const int32_t most = kv_.extents()->heads_at_a_time(static_cast<int64_t>(count));
+  const int32_t count = (g.host_seq_len[s] + bs - 1) / bs;
+  DeviceExtentCache* device = kv_.device_extents();
+  const int32_t most = device ? device->heads_at_a_time(count) : kv_.extents()->heads_at_a_time(count);
   if (most == 0) return Status::internal("kv offload: " + std::to_string(count) + " blocks of one KV head exceed the staging area");
   const int32_t some = std::min(most, heads - next_head_);
-  FOVEA_TRY(kv_.extents()->stage(layer, next_head_, some, {blocks, count}, &part->kv));
-  part_indptr_ = {0, g.q_indptr[s + 1] - g.q_indptr[s]};
-  part->first_row = g.first_row + g.q_indptr[s];
-  part->rows = part_indptr_[1];
+  if (device) {
+    device->stage(layer, next_head_, some, blocks, count, stream_, &part->kv);
+    part->prefill = true;
+  } else {
+    FOVEA_TRY(kv_.extents()->stage(layer, next_head_, some, {blocks, static_cast<size_t>(count)}, &part->kv));
+  }
+  part->first_row = g.first_row + g.host_q_indptr[s];
+  part->rows = g.host_q_indptr[s + 1] - g.host_q_indptr[s];
   part->num_seqs = 1;
-  part->q_indptr = part_indptr_.data();
+  part->q_indptr = g.rows_of_seq + 2 * s;
   part->seq_len = g.seq_len + s;
   part->first_kv_head = next_head_;
-  if (batch_.observer) batch_.observer->on_fetched(part->first_row, part->rows, kv_.extents()->take_counts());
+  if (batch_.observer && !device) batch_.observer->on_fetched(part->first_row, part->rows, kv_.extents()->take_counts());
   next_head_ += some;
   if (next_head_ == heads) ++next_seq_, next_head_ = 0;
   *more = next_seq_ < g.num_seqs;

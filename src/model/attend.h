@@ -35,6 +35,7 @@ struct Reading {
   const int32_t* q_indptr = nullptr;  // [num_seqs + 1], relative to first_row
   const int32_t* seq_len = nullptr;   // [num_seqs]
   int32_t first_kv_head = 0;          // kv has kv.kv_heads of them
+  bool prefill = false;               // by the operation for prompts: its rows are, or only that one takes a part of the heads here
   const Selection* selection = nullptr;
   KvView kv;  // of the layer, with the page table
 };
@@ -46,6 +47,7 @@ class Attention {
   // For each group in order: queries(group) -> LayerQueries, then read(group, reading).
   template <typename Queries, typename Read>
   Status attend(LayerIdx layer, Queries&& queries, Read&& read) {
+    waves_ = 0;
     for (size_t i = 0; i < batch_.groups.size(); ++i) {
       const RowGroup& group = batch_.groups[i];
       const LayerQueries asked = queries(group);
@@ -57,8 +59,7 @@ class Attention {
       }
       begin_parts(reading);
       for (bool more = true; more;) {
-        FOVEA_TRY(group.blocks == RowGroup::Blocks::mobile ? next_wave(group, layer, asked.window, &reading, &more)
-                                                           : next_strips(group, layer, &reading, &more));
+        FOVEA_TRY(next_part(group, layer, asked.window, &reading, &more));
         read(group, reading);
       }
       if (batch_.read_ahead && group.blocks == RowGroup::Blocks::mobile) batch_.read_ahead->tell(group, layer);
@@ -84,6 +85,8 @@ class Attention {
   Status prepare(size_t group, LayerIdx layer, const LayerQueries& queries, Reading* out);
   Status choose_for(size_t group, LayerIdx layer, const LayerQueries& queries);
   void begin_parts(const Reading& whole);
+  Status next_part(const RowGroup& group, LayerIdx layer, int32_t window, Reading* part, bool* more);
+  Status next_wave_on_device(const RowGroup& group, LayerIdx layer, int32_t window, Reading* part, bool* more);
   Status next_wave(const RowGroup& group, LayerIdx layer, int32_t window, Reading* part, bool* more);
   void leave_out_late(const RowGroup& group, LayerIdx layer, const ExtentCache::Wave& wave);
   Status next_strips(const RowGroup& group, LayerIdx layer, Reading* part, bool* more);
@@ -96,6 +99,7 @@ class Attention {
   // Of a group that is read in parts.
   Reading whole_;
   int32_t next_row_ = 0, next_seq_ = 0, next_head_ = 0;
+  int32_t waves_ = 0;  // of the layer so far, on a device
   Selection part_selection_;
   std::vector<int32_t> part_indptr_, part_len_, part_units_, part_counts_, part_skipped_;
 };

@@ -37,6 +37,11 @@ struct RowGroup {
   const int32_t* seq_len = nullptr;   // [num_seqs]
   PageTableView table;                // BlockIds; its row 0 is the group's first sequence
   PageTableView columns;              // where K and V lie, of a group in_pool; null: the same
+  // Of a group that is streamed: the first two in host memory, and for each sequence {0, its rows}, in the device's.
+  const int32_t* host_q_indptr = nullptr;
+  const int32_t* host_seq_len = nullptr;
+  const int32_t* rows_of_seq = nullptr;  // [num_seqs, 2]
+  int32_t wave_rows = 0;                 // of a mobile group on a device: rows that find columns together
   // Sparse groups only. Decode: every row chooses for itself.
   Method* method = nullptr;
   const LayerPolicy* policy = nullptr;
@@ -91,6 +96,7 @@ struct ForwardBatch {
   int32_t num_logit_rows = 0;
   float* logits = nullptr;       // [num_logit_rows, vocab]
   int64_t* keys_read = nullptr;  // [T] or null: what attention of groups with a method read (ops.h)
+  int64_t* fetched = nullptr;    // [T, 2] or null: ResolveParams::counts, where the host does not see it
   SelectionObserver* observer = nullptr;
   ReadAhead* read_ahead = nullptr;  // null: nothing is prefetched
 };

@@ -157,7 +157,7 @@ class Llama final : public Transformer {
                                  .window = window,
                                  .selection = reading.selection,
                                  .keys_read = g.method && b.keys_read ? b.keys_read + reading.first_row : nullptr};
-      if (g.kind == RowGroup::Kind::prefill) {
+      if (reading.prefill) {
         ops.paged_prefill(p, stream);
       } else {
         ops.paged_decode(p, stream);

@@ -17,7 +17,10 @@ Batch::Batch(const BatchLimits& limits, std::vector<MethodEntry>& methods, Devic
   groups_.reserve(pieces_.size());
   for (auto* a : {&ids_, &positions_, &row_seq_, &row_len_}) *a = staging.take<int32_t>(rows);
   slots_ = staging.take<int64_t>(rows);
-  if (limits.own_columns) block_slots_ = staging.take<int64_t>(rows);
+  if (limits.own_columns) {
+    block_slots_ = staging.take<int64_t>(rows);
+    rows_of_seq_ = staging.take<int32_t>(2 * tables_capacity_);
+  }
   q_indptr_ = staging.take<int32_t>(tables_capacity_ + static_cast<int64_t>(pieces_.size()));
   seq_len_ = staging.take<int32_t>(tables_capacity_);
   logit_rows_ = staging.take<int32_t>(tables_capacity_);
@@ -33,8 +36,7 @@ Batch::Batch(const BatchLimits& limits, std::vector<MethodEntry>& methods, Devic
 Status Batch::init() {
   const size_t bytes = sizeof(int32_t) * tables_capacity_ * limits_.max_blocks;
   FOVEA_ASSIGN(device_tables_, device_.allocate(bytes, "page tables"));
-  if (limits_.own_columns) {
-    FOVEA_CHECK(device_.is_host());
+  if (limits_.own_columns && device_.is_host()) {
     FOVEA_ASSIGN(column_tables_, device_.allocate(bytes, "page tables"));
   }
   if (device_.is_host()) return {};
@@ -101,17 +103,30 @@ Status Batch::emit_group(int32_t group, const StepInput& plan) {
   g.seq_len = seq_len_.device() + first_table;
   g.table = {device_tables_.as<int32_t>() + int64_t{first_table} * limits_.max_blocks, limits_.max_blocks, 0};
   FOVEA_CHECK(tables_used_ + g.num_seqs <= tables_capacity_);
-  const bool pooled = std::all_of(pieces.begin(), pieces.end(), [&](size_t piece) { return in_pool(plan.rows[piece]); });
+  // On a device the host does not know what columns hold beside the pinned ones, and every layer finds out for itself: for what it
+  // reads, or for all.
+  const bool may_be_pooled = !limits_.own_columns || device_.is_host();
+  const bool pooled =
+      may_be_pooled && std::all_of(pieces.begin(), pieces.end(), [&](size_t piece) { return in_pool(plan.rows[piece]); });
   if (!pooled) g.blocks = group >= 2 ? RowGroup::Blocks::mobile : RowGroup::Blocks::streamed;
   if (pooled && limits_.own_columns) {
     g.columns = {column_tables_.as<int32_t>() + int64_t{first_table} * limits_.max_blocks, limits_.max_blocks, 0};
   }
   for (int32_t s = 0; s < g.num_seqs; ++s) FOVEA_TRY(emit_rows(plan.rows[pieces[s]], s, pieces[s]));
-  if (pure_decode_) pad_group(&g);
+  if (pure_decode_ && g.blocks != RowGroup::Blocks::streamed) pad_group(&g);
   g.rows = forward_.tokens - g.first_row;
   int32_t* indptr = q_indptr_.host() + indptr_at;
   indptr[0] = 0;
   for (int32_t row = 0; row < g.rows; ++row) indptr[row_seq_.host()[g.first_row + row] + 1] = row + 1;
+  if (g.blocks == RowGroup::Blocks::streamed) {
+    g.host_q_indptr = indptr;
+    g.host_seq_len = seq_len_.host() + first_table;
+    g.rows_of_seq = rows_of_seq_.device() + 2 * first_table;
+    for (int32_t s = 0; s < g.num_seqs; ++s) {
+      rows_of_seq_.host()[2 * (first_table + s)] = 0;
+      rows_of_seq_.host()[2 * (first_table + s) + 1] = indptr[s + 1] - indptr[s];
+    }
+  }
   if (group >= 2) {
     MethodEntry& entry = methods_[(group - 2) % methods];
     g.method = entry.method.get();
@@ -187,6 +202,7 @@ void Batch::pad_group(RowGroup* g) {
     ids_.host()[row] = 0;
     positions_.host()[row] = 0;
     slots_.host()[row] = -1;
+    if (limits_.own_columns) block_slots_.host()[row] = -1;
     row_seq_.host()[row] = g->num_seqs;
     row_len_.host()[row] = 0;
     row_budget_[row] = 0;

@@ -45,6 +45,7 @@ class Batch {
 
   const ForwardBatch& forward() const { return forward_; }
   ForwardBatch& forward() { return forward_; }
+  std::span<RowGroup> groups() { return groups_; }
   Status upload_tables(Stream& stream);
   // After a step that failed: nobody knows what the device holds of the page tables, so all of them go up again.
   void forget_tables();
@@ -81,6 +82,7 @@ class Batch {
   std::vector<std::vector<size_t>> pieces_;  // [groups] rows of the plan: as Batch's head says; 0 dense prefill, 1 dense decode
   std::vector<RowGroup> groups_;
   Staged<int32_t> ids_, positions_, q_indptr_, seq_len_, row_seq_, row_len_, logit_rows_;
+  Staged<int32_t> rows_of_seq_;  // [table rows, 2]
   Staged<int64_t> slots_, block_slots_;
   std::vector<int32_t> row_budget_, row_plan_, logit_index_;
   std::vector<SequenceId> row_ids_;
@@ -93,7 +95,7 @@ class Batch {
   bool pure_decode_ = false;
   // [pieces, max_blocks]. On a GPU `host_tables_` is pinned and mirrors `tables_`; on the CPU they are one.
   Buffer host_tables_, device_tables_;
-  Buffer column_tables_;  // likewise, where a block's column is not its number: of groups that lie in the pool
+  Buffer column_tables_;  // likewise on the host, where a block's column is not its number: of groups that lie in the pool
   std::vector<TableRow> table_rows_;
   std::unique_ptr<Event> tables_copied_;
   bool copy_pending_ = false;

@@ -56,7 +56,8 @@ int64_t most_blocks(const CachePlanInputs& in, int64_t all, const BytesOfBlock& 
   const int64_t columns = (least_columns + 1) * (block.column + tables);  // staging ends inside one
   const int64_t by_staging = 3 * all / (4 * extent + 3 * resident) - 1;
   const int64_t by_columns = (all - columns) / (extent + tables / heads + resident);
-  return std::max<int64_t>(1, std::min(by_staging, by_columns));
+  const int64_t by_host = in.host_bytes > 0 ? in.host_bytes / block.column : by_columns;
+  return std::max<int64_t>(1, std::min({by_staging, by_columns, by_host}));
 }
 
 // One head after the other where the pool is small; else as many as a quarter of it holds twice over.
@@ -71,6 +72,10 @@ Result<CachePlan> plan_columns(const CachePlanInputs& in) {
   const int64_t extent = bytes.column / heads, ahead = read_ahead(in, extent), all = in.bytes - ahead * landing_bytes(extent);
   const int64_t blocks = in.kv_tokens ? wanted : std::min(wanted, most_blocks(in, all, bytes, least));
   const int64_t context = std::min(in.max_model_len, blocks * bs);
+  if (in.host_bytes > 0 && blocks * bytes.column > in.host_bytes)
+    return Status::resource_exhausted("--kv-host-memory " + text(in.host_bytes) + ": K and V of " + text(blocks * bs) +
+                                      " tokens take " + text(blocks * bytes.column) +
+                                      " bytes (a smaller --kv-tokens or --max-model-len needs less)");
   CachePlan plan;
   plan.own_columns = true;
   plan.column_bytes = bytes.column;

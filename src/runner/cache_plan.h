@@ -27,6 +27,7 @@ struct CachePlanInputs {
   int64_t growing_row_blocks = 0;  // likewise where the budget grows with the context; requests may ask for less
   bool tier = false;               // a store lies below the pool
   bool reads_ahead = false;        // a method prefetches
+  int64_t host_bytes = 0;          // of host memory below a device's pool, for K and V of all blocks; 0: the pool is the host's
   OffloadChoice offload = OffloadChoice::automatic;
   std::string unfit;  // what keeps this engine from a pool that is smaller than its contexts; empty: nothing
 };

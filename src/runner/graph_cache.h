@@ -15,9 +15,9 @@ namespace fovea {
 // What a decode step bakes into its graph.
 class GraphKey {
  public:
-  void add_group(const void* method, int32_t rows, uint64_t method_key) {
+  void add_group(const void* method, int32_t rows, uint64_t method_key, int32_t wave_rows = 0) {
     words_.at(size_++) = reinterpret_cast<uintptr_t>(method);
-    words_.at(size_++) = static_cast<uint64_t>(rows);
+    words_.at(size_++) = static_cast<uint64_t>(wave_rows) << 32 | static_cast<uint32_t>(rows);
     words_.at(size_++) = method_key;
   }
   bool operator==(const GraphKey& o) const {

@@ -133,10 +133,12 @@ void ReadCounter::note_step(std::vector<Row>* rows) const {
   }
 }
 
-void ReadCounter::count_step(std::span<const Row> rows, const int64_t* keys_read, std::vector<RowRead>* out) const {
+void ReadCounter::count_step(std::span<const Row> rows, const int64_t* keys_read, const int64_t* fetched,
+                             std::vector<RowRead>* out) const {
   for (const Row& r : rows) {
     const int64_t dense = r.len * shape_.kv_heads * shape_.num_layers, bytes = shape_.kv_bytes_per_token_head;
     out->push_back({r.sequence, (r.counted ? keys_read[r.row] : dense) * bytes, dense * bytes, r.summary_bytes});
+    if (fetched) out->back().looked_up = fetched[2 * r.row], out->back().missed = fetched[2 * r.row + 1];
   }
 }
 

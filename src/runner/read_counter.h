@@ -46,8 +46,8 @@ class ReadCounter final : public SelectionObserver {
     int64_t summary_bytes = 0;
   };
   void note_step(std::vector<Row>* rows) const;  // after the batch was built; no rows where the host counts
-  // Appends what each row read; keys_read: [rows of the step].
-  void count_step(std::span<const Row> rows, const int64_t* keys_read, std::vector<RowRead>* out) const;
+  // Appends what each row read; keys_read: [rows of the step]; fetched: [rows of the step, 2] as ForwardBatch has it, or null.
+  void count_step(std::span<const Row> rows, const int64_t* keys_read, const int64_t* fetched, std::vector<RowRead>* out) const;
 
  private:
   // What one row has read in this step, by the fields of RequestStats.

@@ -39,7 +39,9 @@ Status Runner::init(ModelWeights& weights) {
   FOVEA_TRY(make_transformer());
   staging_ = std::make_unique<StepMemory>(*device_);
   FOVEA_TRY(make_methods());
-  if (device_->is_host()) FOVEA_TRY(plan_memory());  // it may lower what a step takes
+  // It may lower what a step takes: so where contexts may be larger than the pool, before the arrays of a step are made.
+  const bool may_offload = options_.kv_host_memory_bytes > 0 || options_.kv_offload == OffloadChoice::on;
+  if (device_->is_host() || may_offload) FOVEA_TRY(plan_memory());
   FOVEA_TRY(prepare_ops(weights));
   FOVEA_TRY(make_step_buffers());
   return make_cache();  // last: it takes what the others leave
@@ -214,6 +216,7 @@ Status Runner::make_step_buffers() {
                                    methods_, *device_, *staging_);
   const int32_t max_samples = max_logits() + kAnswersMax;  // the answers of one prompt begin in one step
   samples_ = std::make_unique<SampleBatch>(max_samples, static_cast<int32_t>(vocab), *device_, *staging_);
+  if (plan_.own_columns && !device_->is_host()) wave_base_ = staging_->take<uint32_t>(1);
   FOVEA_TRY(staging_->commit());
   FOVEA_TRY(batch_->init());
   FOVEA_TRY(samples_->init());
@@ -226,11 +229,17 @@ Status Runner::make_step_buffers() {
   }
   FOVEA_ASSIGN(arena_memory_, device_->allocate(workspace, "activations"));
   arena_ = std::make_unique<Arena>(arena_memory_.data(), workspace);
-  FOVEA_ASSIGN(keys_read_, device_->allocate(sizeof(int64_t) * static_cast<size_t>(max_rows()), "read counts"));
+  const size_t counts = sizeof(int64_t) * static_cast<size_t>(max_rows());
+  FOVEA_ASSIGN(keys_read_, device_->allocate(counts, "read counts"));
+  if (plan_.own_columns) {
+    FOVEA_ASSIGN(fetched_, device_->allocate(2 * counts, "read counts"));
+  }
   for (Flight& f : flights_) {
     FOVEA_ASSIGN(f.tokens, device_->allocate_pinned(sizeof(int32_t) * static_cast<size_t>(max_samples), "sampled tokens"));
-    FOVEA_ASSIGN(f.keys_read, device_->allocate_pinned(sizeof(int64_t) * static_cast<size_t>(max_rows()), "read counts"));
+    FOVEA_ASSIGN(f.keys_read, device_->allocate_pinned(counts, "read counts"));
     f.done = device_->make_event();
+    if (!plan_.own_columns) continue;
+    FOVEA_ASSIGN(f.fetched, device_->allocate_pinned(2 * counts, "read counts"));
   }
   return {};
 }
@@ -241,13 +250,13 @@ std::unique_ptr<ColumnIo> Runner::make_column_io() {
 
 std::string Runner::description() const {
   const std::string name = std::string(ops_->name()) + (ops_->numerics() == Numerics::bf16 ? " bf16" : " f32");
-  if (!device_->is_host()) return name + ", " + device_->description();
   std::string offload = plan_.note.empty() ? "" : " (" + plan_.note + ")";
   if (plan_.own_columns) {
     offload = ", KV pool of " + std::to_string(plan_.pool_columns()) + " blocks (" + std::to_string(plan_.staging_columns) +
               " of them staging while a prompt is read): chunks of " + std::to_string(plan_.max_num_batched_tokens) + " tokens, " +
               std::to_string(plan_.max_num_seqs) + " sequences at a time";
   }
+  if (!device_->is_host()) return name + ", " + device_->description() + offload;
   return name + ", " + std::to_string(options_.threads) + (options_.threads == 1 ? " thread" : " threads") + offload + device_note_;
 }
 

@@ -11,6 +11,7 @@
 #include "device/device.h"
 #include "device/step_memory.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kv/device_extent_cache.h"
 #include "kv/extent_cache.h"
 #include "kv/kv_cache.h"
 #include "model/forward.h"
@@ -65,7 +66,12 @@ class Runner {
   KvCache& kv() { return *kv_; }
   const KvCache& kv() const { return *kv_; }
   const CachePlan& cache_plan() const { return plan_; }
-  ExtentCache* extents() { return extents_.get(); }  // null: every block has its column
+  ExtentCache* extents() { return extents_.get(); }  // null: every block has its column, or the device knows
+  DeviceExtentCache* device_extents() { return device_extents_.get(); }
+  // Copies blocks that were filled below a device's pool; `done` tells when they lie there.
+  Status spill(std::span<const BlockId> blocks, std::unique_ptr<Event>* done) {
+    return device_extents_->spill(blocks, *stream_, done);
+  }
   // Threads that a store may read with where io_uring is refused: the most that a method asks for.
   int read_threads() const;
   // Reads ahead from a store for the methods that want it; null: none does. The caller's, and ends before the store.
@@ -96,6 +102,7 @@ class Runner {
     std::vector<ReadCounter::Row> reads;
     Buffer tokens;     // pinned: int32 [sampled rows]
     Buffer keys_read;  // pinned: int64 [rows]
+    Buffer fetched;    // pinned: int64 [rows, 2]
     std::unique_ptr<Event> done;
     bool flying = false;
   };
@@ -120,7 +127,10 @@ class Runner {
   int32_t max_logits() const;  // rows of logits, likewise
   Numerics wanted_numerics() const;
 
+  Status make_extents();
   Status prepare(const StepInput& plan, bool* moved);
+  void prepare_waves();
+  void lose_tables();
   Status run_step();
   Status enqueue_step();
   void start_flight(Flight* flight);
@@ -143,8 +153,11 @@ class Runner {
   std::unique_ptr<KvCache> kv_;
   CachePlan plan_;
   std::unique_ptr<SwapArea> swap_;
-  std::unique_ptr<ExtentCache> extents_;  // where columns are fewer than blocks
-  Prefetcher* prefetcher_ = nullptr;      // what make_prefetcher() made
+  // One of them where columns are fewer than blocks.
+  std::unique_ptr<ExtentCache> extents_;
+  std::unique_ptr<DeviceExtentCache> device_extents_;
+  Staged<uint32_t> wave_base_;        // [1]
+  Prefetcher* prefetcher_ = nullptr;  // what make_prefetcher() made
 
   std::unique_ptr<Batch> batch_;
   std::unique_ptr<ReadCounter> counter_;
@@ -153,6 +166,7 @@ class Runner {
   std::unique_ptr<Arena> arena_;
   Buffer logits_;     // float [max_logits(), vocab]
   Buffer keys_read_;  // int64 [max_rows()]: what attention of the step counted; null on the CPU, where the host sees it
+  Buffer fetched_;    // int64 [max_rows(), 2]: likewise ForwardBatch::fetched, of a pool on a device that holds a part of contexts
   GraphCache graphs_{kGraphsMax};
   std::array<Flight, 2> flights_;
   size_t next_ = 0;          // of flights_: the next launch's

@@ -63,7 +63,7 @@ Result<KvCacheConfig> Runner::cache_config() const {
 
 // What keeps contexts from being larger than the pool; empty: nothing.
 std::string Runner::unfit_for_columns() const {
-  if (!device_->is_host()) return "the pool of a GPU holds whole contexts";
+  if (!device_->is_host() && options_.kv_host_memory_bytes == 0) return "the pool of a GPU needs --kv-host-memory below it";
   if (shape_.kv_lora_rank > 0) return config_.architecture + " caches latents, not K and V of each head";
   if (!options_.enable_prefix_caching) return "without prefix caching blocks have no names to be found by";
   if (Status s = check_codecs(methods_); !s.ok()) return s.message();
@@ -79,10 +79,12 @@ std::string Runner::unfit_for_columns() const {
 Status Runner::plan_memory() {
   CachePlanInputs in;
   FOVEA_ASSIGN(in.cache, cache_config());
-  // On a GPU memory is taken at once, and nothing but this cache is still to come: nine tenths of what is left.
+  // On a GPU memory is taken at once, and nothing but this cache is still to come: nine tenths of what is left; or, before the
+  // arrays of a step are made, eight.
   in.bytes = options_.kv_cache_memory_bytes ? options_.kv_cache_memory_bytes
              : device_->is_host()           ? available_memory() * 6 / 10
-                                            : device_->free_bytes() / 10 * 9;
+                                            : device_->free_bytes() / 10 * (logits_ ? 9 : 8);
+  if (!device_->is_host()) in.host_bytes = options_.kv_host_memory_bytes;
   in.max_model_len = options_.max_model_len;
   in.kv_tokens = options_.kv_tokens;
   in.max_num_seqs = options_.max_num_seqs;
@@ -93,9 +95,10 @@ Status Runner::plan_memory() {
     int64_t& most = e.method->estimate_blocks(2 * len, 0) > blocks ? in.growing_row_blocks : in.row_blocks;
     most = std::max(most, blocks);
   }
-  in.reads_ahead = prefetch_limits(prefetch_options(), 0).has_value();
+  in.reads_ahead = device_->is_host() && prefetch_limits(prefetch_options(), 0).has_value();
   in.tier = parts_.tier || options_.kv_host_memory_bytes > 0;
-  in.offload = options_.kv_offload;
+  // Once the arrays of a step are made it is too late for columns.
+  in.offload = logits_ && !plan_.own_columns ? OffloadChoice::off : options_.kv_offload;
   in.unfit = unfit_for_columns();
   FOVEA_ASSIGN(plan_, plan_cache(in));
   options_.max_num_seqs = plan_.max_num_seqs;
@@ -104,31 +107,45 @@ Status Runner::plan_memory() {
 }
 
 Status Runner::make_cache() {
-  if (!device_->is_host()) {
-    FOVEA_TRY(check_codecs(methods_));
+  if (!device_->is_host()) FOVEA_TRY(check_codecs(methods_));
+  if (!device_->is_host() && !plan_.own_columns) {
+    const std::string note = plan_.note;
     FOVEA_TRY(plan_memory());
+    plan_.note = note;
   }
   FOVEA_ASSIGN(KvCacheConfig k, cache_config());
   k.num_blocks = plan_.num_blocks;
-  k.num_slots = plan_.pool_columns();
-  k.joined = plan_.own_columns;
+  k.num_slots = device_->is_host() ? plan_.pool_columns() : plan_.num_columns;  // a device's staging is memory of its own
+  k.joined = plan_.own_columns && device_->is_host();
   // Large pages for large caches only: memory is then taken 2 MiB at a time per plane and layer.
   k.huge_pages = !plan_.own_columns && plan_.num_blocks * plan_.column_bytes >= (int64_t{1} << 30);
   FOVEA_ASSIGN(kv_, KvCache::create(k));
   FOVEA_ASSIGN(swap_, SwapArea::create(*kv_, options_.swap_space_bytes));
-  if (plan_.own_columns) {
-    FOVEA_ASSIGN(extents_, ExtentCache::create(*kv_, {.staging_columns = plan_.staging_columns,
-                                                      .max_seqs = 2 * options_.max_num_seqs,
-                                                      .max_blocks = (options_.max_model_len + k.block_size - 1) / k.block_size,
-                                                      .poison_evicted = parts_.poison_evicted}));
-    kv_->attach_extents(extents_.get());
-  }
+  if (plan_.own_columns) FOVEA_TRY(make_extents());
 
   for (MethodEntry& e : methods_) {
     if (!e.method) continue;
     for (const PlaneSpec& p : e.method->planes()) e.planes.push_back(*kv_->find_plane(p.name));
     summaries_.add(e.method.get(), e.planes);
   }
+  return {};
+}
+
+Status Runner::make_extents() {
+  const int64_t max_blocks = (options_.max_model_len + options_.block_size - 1) / options_.block_size;
+  if (device_->is_host()) {
+    FOVEA_ASSIGN(extents_, ExtentCache::create(*kv_, {.staging_columns = plan_.staging_columns,
+                                                      .max_seqs = 2 * options_.max_num_seqs,
+                                                      .max_blocks = max_blocks,
+                                                      .poison_evicted = parts_.poison_evicted}));
+    kv_->attach_extents(extents_.get());
+    return {};
+  }
+  const DeviceExtentCacheConfig config = {
+      .staging_bytes = plan_.column_bytes * plan_.staging_columns, .max_blocks = max_blocks, .poison_evicted = parts_.poison_evicted};
+  FOVEA_ASSIGN(device_extents_, DeviceExtentCache::create(*kv_, config, *device_, *ops_));
+  device_extents_->set_wave_base(wave_base_.device());
+  kv_->attach_extents(device_extents_.get());
   return {};
 }
 

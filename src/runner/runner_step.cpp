@@ -31,7 +31,7 @@ Launched Runner::launch(const StepInput& plan) {
   }
   // What was enqueued of it is over before its blocks are given away.
   const Status drained = stream_->synchronize();
-  batch_->forget_tables();
+  lose_tables();
   if (!drained.ok() && flights_[next_ ^ 1].flying) lost_ = drained;
   const bool lost = extents_ && extents_->has_lost();
   const bool again = moved && drained.ok() && s.code() == StatusCode::busy && (lost || retries_ < kRetriesMax);
@@ -52,6 +52,7 @@ Status Runner::prepare(const StepInput& plan, bool* moved) {
     if (g.method) FOVEA_TRY(g.method->step_begin(g.step));
     ++groups_begun_;
   }
+  if (device_extents_) prepare_waves();
   FOVEA_TRY(staging_->upload(*stream_));
   FOVEA_TRY(batch_->upload_tables(*stream_));
   samples_->upload_history(*stream_);
@@ -65,13 +66,34 @@ Status Runner::prepare(const StepInput& plan, bool* moved) {
   return {};
 }
 
+// After a step that failed: nobody knows what the device holds.
+void Runner::lose_tables() {
+  batch_->forget_tables();
+  if (device_extents_) device_extents_->lose_tables();
+}
+
+void Runner::prepare_waves() {
+  ForwardBatch& forward = batch_->forward();
+  *wave_base_.host() = device_extents_->begin_step(forward.tokens);
+  forward.fetched = fetched_.as<int64_t>();
+  for (RowGroup& g : batch_->groups()) {
+    int64_t most = 1;  // blocks that a row of it reads
+    for (int32_t r = 0; g.method && r < g.rows; ++r)
+      most = std::max(most, g.method->estimate_blocks(g.step.row_len[r], g.step.row_budget_tokens[r]));
+    g.wave_rows = std::min(g.rows, device_extents_->rows_of_wave(most));
+  }
+}
+
 // A step of decode rows alone is one captured graph for each shape of batch: the first such step runs eagerly (and warms up
 // what is made on first use), the second is captured, later ones replay.
 Status Runner::run_step() {
   const ForwardBatch& forward = batch_->forward();
   if (!batch_->is_pure_decode() || forward.observer || samples_->has_penalties() || !options_.cuda_graphs) return enqueue_step();
   GraphKey key;
-  for (const RowGroup& g : forward.groups) key.add_group(g.method, g.rows, g.method ? g.method->graph_key() : 0);
+  for (const RowGroup& g : forward.groups) {
+    if (g.blocks == RowGroup::Blocks::streamed) return enqueue_step();  // what is launched depends on how long contexts are
+    key.add_group(g.method, g.rows, g.method ? g.method->graph_key() : 0, g.wave_rows);
+  }
   std::unique_ptr<Graph>* graph = graphs_.find(key);
   if (!graph) return enqueue_step();
   if (!*graph) {
@@ -83,7 +105,9 @@ Status Runner::run_step() {
 Status Runner::enqueue_step() {
   const ForwardBatch& forward = batch_->forward();
   arena_->reset();
-  if (keys_read_) device_->fill(keys_read_.data(), 0, sizeof(int64_t) * static_cast<size_t>(forward.tokens), *stream_);
+  const size_t counts = sizeof(int64_t) * static_cast<size_t>(forward.tokens);
+  if (keys_read_) device_->fill(keys_read_.data(), 0, counts, *stream_);
+  if (fetched_) device_->fill(fetched_.data(), 0, 2 * counts, *stream_);
   if (simulate_prefill_ && forward.groups.size() == 1 && forward.groups[0].kind == RowGroup::Kind::prefill) {
     FOVEA_TRY(write_random_kv(*batch_, shape_, *kv_, summaries_, *device_, *ops_, *stream_, *arena_));
     device_->fill(logits_.data(), 0, sizeof(float) * static_cast<size_t>(int64_t{forward.num_logit_rows} * config_.vocab_size),
@@ -106,6 +130,7 @@ void Runner::start_flight(Flight* flight) {
   const auto rows = static_cast<size_t>(batch_->forward().tokens);
   device_->copy(flight->tokens.data(), samples_->tokens(), sizeof(int32_t) * flight->targets.size(), CopyKind::to_host, *stream_);
   device_->copy(flight->keys_read.data(), keys_read_.data(), sizeof(int64_t) * rows, CopyKind::to_host, *stream_);
+  if (fetched_) device_->copy(flight->fetched.data(), fetched_.data(), 2 * sizeof(int64_t) * rows, CopyKind::to_host, *stream_);
   flight->done->record(*stream_);
 }
 
@@ -116,7 +141,7 @@ Result<StepResult> Runner::collect() {
   if (done.ok() && flight.done) done = flight.done->wait();
   if (!done.ok()) {
     (void)stream_->synchronize().ok();  // whatever it says: nothing of it counts
-    batch_->forget_tables();
+    lose_tables();
     for (Flight& f : flights_) f.flying = false;
     return done;
   }
@@ -130,7 +155,7 @@ Result<StepResult> Runner::collect() {
     tokens_.push_back({flight.targets[i].sequence, sampled[i]});
     token_rows_.push_back(flight.logit_rows[i]);
   }
-  counter_->count_step(flight.reads, flight.keys_read.as<int64_t>(), &row_reads_);
+  counter_->count_step(flight.reads, flight.keys_read.as<int64_t>(), flight.fetched.as<int64_t>(), &row_reads_);
   return StepResult{tokens_, row_reads_};
 }
 

@@ -48,6 +48,7 @@ Status write_random_kv(const Batch& rows, const ModelShape& shape, KvCache& kv, 
     p.slot_mapping = batch.slot_mapping;
     p.code_mapping = batch.block_mapping;
     p.kv = kv.kv_view(LayerIdx{layer});
+    p.code_mapping = batch.block_mapping;
     p.codes = with_codes ? &codes : nullptr;
     ops.kv_write(p, stream);
     summaries.update(p, kv, LayerIdx{layer}, ops, stream);

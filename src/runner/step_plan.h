@@ -81,6 +81,7 @@ struct SampledToken {
 struct RowRead {
   SequenceId sequence;
   int64_t kv_bytes = 0, kv_bytes_dense = 0, summary_bytes = 0;
+  int64_t looked_up = 0, missed = 0;  // (layer, KV head, block), where not every block lies in the pool
 };
 
 // Valid until the next launch().

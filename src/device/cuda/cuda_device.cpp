@@ -34,6 +34,10 @@ class CudaEvent final : public Event {
     stream_ = &static_cast<CudaStream&>(stream);
     stream_->note("cudaEventRecord", cudaEventRecord(handle_, stream_->handle()));
   }
+  void hold(Stream& stream) override {
+    auto& s = static_cast<CudaStream&>(stream);
+    s.note("cudaStreamWaitEvent", cudaStreamWaitEvent(s.handle(), handle_));
+  }
   // A failure is done too: wait() reports it.
   bool done() override {
     const cudaError_t state = cudaEventQuery(handle_);

@@ -150,6 +150,11 @@ class FakeEvent final : public Event {
     if (core_->strikes("record")) return s.note(core_->fault());
     at_ = s.enqueued_;
   }
+  void hold(Stream& stream) override {
+    auto& s = static_cast<FakeStream&>(stream);
+    FOVEA_CHECK(!s.recording_);
+    if (stream_) s.push([from = stream_, at = at_] { from->run_until(at); });
+  }
   bool done() override {
     if (!stream_) return true;
     if (core_->chance(2)) stream_->run_some();

@@ -9,6 +9,13 @@
 
 namespace fovea {
 
+inline uint32_t wave_of(const ResolveParams& p) { return p.wave + (p.wave_base ? *p.wave_base : 0); }
+
+// Where the row's entry for the unit lies in p.slots.
+inline int64_t slot_at(const ResolveParams& p, int32_t head, int32_t row, int32_t unit) {
+  return int64_t{p.slots_by_row ? row : p.row_seq[row]} * p.seq_stride + head * p.head_stride + unit;
+}
+
 // visit(row, unit) for each unit of each row that KV head `head` reads, in order. Of lists by query head: those of its group.
 template <typename Visit>
 void for_each_wave_unit(const ResolveParams& p, int32_t head, Visit&& visit) {

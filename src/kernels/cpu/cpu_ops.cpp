@@ -33,7 +33,10 @@ class CpuOpsImpl final : public CpuOps {
 
   std::string_view name() const override { return "cpu"; }
   Numerics numerics() const override { return numerics_; }
-  OpSet supported() const override { return OpSet::all(); }
+  OpSet supported() const override {
+    using enum OpKind;
+    return OpSet::all().without({fetch_extents, stage_extents, move_columns});
+  }
 
   Status prepare(const OpsLimits& limits) override {
     FOVEA_TRY(linear_.prepare(limits, pool_.size(), numerics_));

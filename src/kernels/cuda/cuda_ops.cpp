@@ -11,6 +11,7 @@
 #include "kernels/cuda/linear/linear.h"
 #include "kernels/cuda/norm/rms_norm.h"
 #include "kernels/cuda/prefill/prefill.h"
+#include "kernels/cuda/residency/residency.h"
 #include "kernels/cuda/sample/sample.h"
 
 namespace fovea {
@@ -42,6 +43,10 @@ class CudaOps final : public Ops {
   void kv_write(const KvWriteParams& p, Stream& s) override { cuda::kv_write(p, on(s)); }
   void encode_codes(const EncodeCodesParams& p, Stream& s) override { cuda::encode_codes(p, on(s)); }
   void hash_select(const HashSelectParams& p, Stream& s) override { select_.run(p, on(s)); }
+  void resolve(const ResolveParams& p, Stream& s) override { cuda::resolve(p, queue(s)); }
+  void fetch_extents(const FetchParams& p, Stream& s) override { cuda::fetch_extents(p, queue(s)); }
+  void stage_extents(const StageParams& p, Stream& s) override { cuda::stage_extents(p, queue(s)); }
+  void move_columns(const MoveColumnsParams& p, Stream& s) override { cuda::move_columns(p, queue(s)); }
   void paged_decode(const AttentionParams& p, Stream& s) override { decode_.run(p, on(s)); }
   void paged_prefill(const AttentionParams& p, Stream& s) override { prefill_.run(p, on(s)); }
   void sample(const SampleParams& p, Stream& s) override { sample_.run(p, queue(s)); }

@@ -46,6 +46,17 @@ void FakeOps::kv_write(const KvWriteParams& p, Stream& stream) {
       true);
 }
 
+void FakeOps::resolve(const ResolveParams& p, Stream& stream) {
+  static_cast<FakeStream&>(stream).enqueue(
+      "resolve",
+      [this, p, selection = *p.selection] {
+        ResolveParams now = p;
+        now.selection = &selection;
+        inner_->resolve(now, host_);
+      },
+      true);
+}
+
 void FakeOps::attend(const char* name, Op<AttentionParams> op, const AttentionParams& p, Stream& stream) {
   const Selection selection = p.selection ? *p.selection : Selection();
   static_cast<FakeStream&>(stream).enqueue(

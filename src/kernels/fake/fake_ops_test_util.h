@@ -19,8 +19,8 @@ class FakeOps final : public Ops {
   Numerics numerics() const override { return inner_->numerics(); }
   OpSet supported() const override {
     using enum OpKind;
-    return {embed,        rms_norm,    linear,       silu_mul,      rope_angles, kv_write,
-            encode_codes, hash_select, paged_decode, paged_prefill, sample};
+    return {embed,   rms_norm,      linear,        silu_mul,     rope_angles,  kv_write,      encode_codes, hash_select,
+            resolve, fetch_extents, stage_extents, move_columns, paged_decode, paged_prefill, sample};
   }
   Status prepare(const OpsLimits& limits) override { return inner_->prepare(limits); }
 
@@ -32,6 +32,10 @@ class FakeOps final : public Ops {
   void kv_write(const KvWriteParams& p, Stream& stream) override;
   void encode_codes(const EncodeCodesParams& p, Stream& stream) override { later("encode_codes", &Ops::encode_codes, p, stream); }
   void hash_select(const HashSelectParams& p, Stream& stream) override { later("hash_select", &Ops::hash_select, p, stream); }
+  void resolve(const ResolveParams& p, Stream& stream) override;
+  void fetch_extents(const FetchParams& p, Stream& stream) override { later("fetch_extents", &Ops::fetch_extents, p, stream); }
+  void stage_extents(const StageParams& p, Stream& stream) override { later("stage_extents", &Ops::stage_extents, p, stream); }
+  void move_columns(const MoveColumnsParams& p, Stream& stream) override { later("move_columns", &Ops::move_columns, p, stream); }
   void paged_decode(const AttentionParams& p, Stream& stream) override { attend("paged_decode", &Ops::paged_decode, p, stream); }
   void paged_prefill(const AttentionParams& p, Stream& stream) override { attend("paged_prefill", &Ops::paged_prefill, p, stream); }
   void sample(const SampleParams& p, Stream& stream) override { later("sample", &Ops::sample, p, stream); }

@@ -34,7 +34,7 @@ struct LinearParams {
   // Float32 activations whatever the numerics, and bits that depend on the row alone: for products of few outputs that
   // decide something (an indexer's weights, an expert router).
   bool full_precision = false;
-  // f32 on the CPU: bits of 17 rows and more, though these may be fewer. For steps with rows of prompts or questions, so that
+  // f32: bits of 17 rows and more, though these may be fewer. For steps with rows of prompts or questions, so that
   // what is computed does not depend on how they were cut.
   bool as_many = false;
 };

@@ -24,6 +24,9 @@ namespace fovea {
   X(attention_mass, AttentionMassParams)   \
   X(block_topk, BlockTopkParams)           \
   X(resolve, ResolveParams)                \
+  X(fetch_extents, FetchParams)            \
+  X(stage_extents, StageParams)            \
+  X(move_columns, MoveColumnsParams)       \
   X(xattention_select, XAttentionParams)   \
   X(mla_write, MlaWriteParams)             \
   X(mla_absorb, MlaAbsorbParams)           \
@@ -62,6 +65,11 @@ class OpSet {
   static constexpr OpSet all() {
     OpSet set;
     set.bits_ = ~uint64_t{0};
+    return set;
+  }
+  constexpr OpSet without(OpSet ops) const {
+    OpSet set;
+    set.bits_ = bits_ & ~ops.bits_;
     return set;
   }
   constexpr bool has(OpKind op) const { return bits_ >> static_cast<int>(op) & 1; }

@@ -5,6 +5,7 @@
 // whatever each of them read last, and is evicted least recently used first.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/ops/attention.h"
@@ -37,6 +38,7 @@ struct BlockMiss {
 struct ResolveParams {
   ResidencyView tables;
   uint32_t wave = 1;                     // above every stamp but kPinnedStamp
+  const uint32_t* wave_base = nullptr;   // [1] added to it, so that a captured launch replays with later waves; null: 0
   const Selection* selection = nullptr;  // Kind::list, a list for each row, units of a block
   int32_t rows = 0;
   int32_t block_size = 16;
@@ -45,11 +47,64 @@ struct ResolveParams {
   const int32_t* row_len = nullptr;  // [rows] keys visible; 0 pads a batch: reads nothing
   PageTableView blocks;              // BlockIds
   // Out: the page table that attention reads through, as PageTableView has it. Only entries of the wave's units are written.
-  int32_t* slots = nullptr;  // [seqs, heads, max_blocks]
+  int32_t* slots = nullptr;  // [seqs, heads, max_blocks]; with slots_by_row [rows, heads, max_blocks]
+  bool slots_by_row = false;
   int64_t seq_stride = 0, head_stride = 0;
   BlockMiss* misses = nullptr;    // out [heads, columns] in order of blocks
   int32_t* num_misses = nullptr;  // out [heads]
   uint64_t* scratch = nullptr;    // [heads, columns]
+  // Counts: adds for each row the units that it named, of all heads, and those of them whose block it was the first to miss. Which
+  // of the rows that name a block is the first is the backend's choice. Null: not counted.
+  int64_t* counts = nullptr;  // [rows, 2]
+};
+
+// What lies below the pool, in host memory that the device can read: K, then V, of every (KV head, block) of a layer, an extent
+// each.
+struct ExtentsBelow {
+  const std::byte* data = nullptr;  // of the layer: [heads, blocks, extent]
+  int64_t head_stride = 0;          // bytes
+};
+
+// Copies what resolve listed: for each head K and V of its first num_misses[head] misses into their columns.
+struct FetchParams {
+  KvView kv;  // of the layer, hnd; heads lie dense: head_stride is block_size * head_dim
+  const BlockMiss* misses = nullptr;    // [heads, columns]
+  const int32_t* num_misses = nullptr;  // [heads]
+  int32_t columns = 0;
+  ExtentsBelow below;
+};
+
+// Lays out contexts of a few KV heads for prefill, outside the columns: for head first_head + h and i in [first, count) the extent
+// of block blocks[i], from its column where it has one there, else from below.
+struct StageParams {
+  KvView kv;  // of the layer, as FetchParams has it
+  const int32_t* slot_of = nullptr;  // [kv.kv_heads, slot_blocks] as ResidencyView has it
+  int32_t slot_blocks = 0;
+  int32_t first_head = 0, heads = 0;
+  const int32_t* blocks = nullptr;  // [count] BlockIds
+  int32_t first = 0, count = 0;
+  ExtentsBelow below;
+  std::byte* out = nullptr;  // [heads, count, extent]
+};
+
+// What the bookkeeping says of columns, in order.
+struct ColumnMove {
+  enum Kind : int32_t {
+    take,    // pinned to the block in every (layer, head): whoever owned it has none any more, nor has the block another
+    unpin,   // its owners stay, as if wave `stamp` had read them
+    forget,  // of the block: whatever it owns is unused, and the first to be evicted
+    lower,   // all stamps that are not pinned, by `stamp`; what is older than that is equally old
+  };
+  int32_t kind = take;
+  int32_t block = 0;
+  int32_t column = 0;
+  uint32_t stamp = 0;
+};
+
+struct MoveColumnsParams {
+  ResidencyView tables;  // of all layers: its heads are [layers, KV heads]
+  const ColumnMove* moves = nullptr;
+  int32_t count = 0;
 };
 
 }  // namespace fovea

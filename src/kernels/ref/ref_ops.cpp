@@ -52,6 +52,9 @@ class RefOps final : public Ops {
   void attention_mass(const AttentionMassParams& p, Stream&) override { ref::attention_mass(p); }
   void block_topk(const BlockTopkParams& p, Stream&) override { ref::block_topk(p); }
   void resolve(const ResolveParams& p, Stream&) override { ref::resolve(p); }
+  void fetch_extents(const FetchParams& p, Stream&) override { ref::fetch_extents(p); }
+  void stage_extents(const StageParams& p, Stream&) override { ref::stage_extents(p); }
+  void move_columns(const MoveColumnsParams& p, Stream&) override { ref::move_columns(p); }
   void xattention_select(const XAttentionParams& p, Stream&) override { ref::xattention_select(p); }
 };
 

@@ -6,5 +6,8 @@
 namespace fovea::ref {
 
 void resolve(const ResolveParams& p);
+void fetch_extents(const FetchParams& p);
+void stage_extents(const StageParams& p);
+void move_columns(const MoveColumnsParams& p);
 
 }  // namespace fovea::ref

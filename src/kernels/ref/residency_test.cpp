@@ -19,12 +19,17 @@ TEST_P(RefResidency, TablesAgreeBothWaysAndHoldWhatTheWaveReads) {
     for (int wave = 0; wave < 40; ++wave) {
       world.move_pins();
       const std::vector<int32_t> before = world.owner;
-      const ResolveParams p = world.next_wave();
+      ResolveParams p = world.next_wave();
+      std::vector<int64_t> counts(2 * static_cast<size_t>(p.rows), 0);
+      p.counts = counts.data();
       ref::resolve(p);
       ASSERT_EQ(world.contradiction(), "");
+      int64_t named = 0, missed = 0;
       for (int32_t h = 0; h < p.tables.heads; ++h) {
         for_each_wave_unit(p, h, [&](int32_t row, int32_t unit) {
-          const int32_t column = p.slots[p.row_seq[row] * p.seq_stride + h * p.head_stride + unit];
+          const int64_t seq = p.slots_by_row ? row : p.row_seq[row];
+          const int32_t column = p.slots[seq * p.seq_stride + h * p.head_stride + unit];
+          ++named;
           ASSERT_GE(column, 0);
           ASSERT_EQ(world.owner[h * p.tables.columns + column], world.block_at(p.row_seq[row], unit));
         });
@@ -34,7 +39,11 @@ TEST_P(RefResidency, TablesAgreeBothWaysAndHoldWhatTheWaveReads) {
           changed += before[h * p.tables.columns + c] != world.owner[h * p.tables.columns + c];
         }
         ASSERT_EQ(changed, p.num_misses[h]);
+        missed += changed;
       }
+      for (int32_t r = 0; r < p.rows; ++r) named -= counts[2 * r], missed -= counts[2 * r + 1];
+      ASSERT_EQ(named, 0);
+      ASSERT_EQ(missed, 0);
     }
   }
 }
@@ -59,6 +68,7 @@ class ByHand : public ::testing::Test {
     ResolveParams p;
     p.tables = {slot_of, owner, stamp, 1, 8, 5};
     p.wave = wave;
+    p.wave_base = wave_base;
     p.selection = &s;
     p.rows = s.rows;
     p.row_seq = row_seq.data(), p.row_len = row_len.data();
@@ -71,6 +81,7 @@ class ByHand : public ::testing::Test {
 
   int32_t slot_of[8] = {-1, -1, -1, -1, -1, -1, -1, -1}, owner[5] = {-1, -1, -1, -1, -1}, slots[8] = {}, count = 0;
   uint32_t stamp[5] = {};
+  const uint32_t* wave_base = nullptr;
   BlockMiss misses[5];
 };
 
@@ -100,6 +111,73 @@ TEST_F(ByHand, AWaveNeverEvictsItself) {
   read(2, {{0, 5, 6}});  // 0 is the oldest column, but wanted
   EXPECT_EQ(missed(), (std::vector<BlockMiss>{{5, 1}, {6, 2}}));
   EXPECT_EQ(slots[0], 0);
+}
+
+// The same lists under another first wave: what lies in memory is added.
+TEST_F(ByHand, WavesCountFromABaseInMemory) {
+  read(1, {{0, 1}});
+  const uint32_t base = 6;
+  wave_base = &base;
+  read(1, {{1, 2}});
+  EXPECT_EQ(stamp[0], 1u);
+  EXPECT_EQ(stamp[1], 7u);
+  EXPECT_EQ(stamp[2], 7u);
+}
+
+TEST_F(ByHand, MovesOfColumns) {
+  read(3, {{0, 1, 2}});
+  const auto move = [&](ColumnMove m) { ref::move_columns({{slot_of, owner, stamp, 1, 8, 5}, &m, 1}); };
+  move({ColumnMove::take, 1, 2});  // evicts block 2; 1 leaves column 1
+  EXPECT_EQ(owner[2], 1);
+  EXPECT_EQ(slot_of[1], 2);
+  EXPECT_EQ(stamp[2], kPinnedStamp);
+  EXPECT_EQ(slot_of[2], -1);
+  EXPECT_EQ(owner[1], -1);
+  EXPECT_EQ(stamp[1], 0u);
+  move({ColumnMove::unpin, 0, 2, 9});
+  EXPECT_EQ(owner[2], 1);
+  EXPECT_EQ(stamp[2], 9u);
+  move({.kind = ColumnMove::lower, .stamp = 4});
+  EXPECT_EQ(stamp[0], 0u);
+  EXPECT_EQ(stamp[2], 5u);
+  move({ColumnMove::forget, 1});
+  EXPECT_EQ(slot_of[1], -1);
+  EXPECT_EQ(owner[2], -1);
+  EXPECT_EQ(stamp[2], 0u);
+}
+
+// Two heads, blocks of 8 x 2 bytes a piece: from columns where there is one, else from below; and back.
+TEST(RefExtents, ComeFromColumnsOrFromBelow) {
+  constexpr int32_t kHeads = 2, kBlocks = 3, kColumns = 2, kPiece = 8 * 8 * 2;
+  std::vector<uint8_t> k(kColumns * kHeads * kPiece), v(k.size()), below(kHeads * kBlocks * 2 * kPiece);
+  for (size_t i = 0; i < below.size(); ++i) below[i] = static_cast<uint8_t>(1 + i / kPiece);
+  KvView kv{
+      .k = k.data(), .v = v.data(), .block_size = 8, .kv_heads = kHeads, .head_dim = 8, .block_stride = 128, .head_stride = 64};
+  const ExtentsBelow from{reinterpret_cast<const std::byte*>(below.data()), kBlocks * 2 * kPiece};
+  const BlockMiss misses[] = {{2, 1}, {}, {0, 0}, {1, 1}};
+  const int32_t counts[] = {1, 2};
+  ref::fetch_extents({.kv = kv, .misses = misses, .num_misses = counts, .columns = kColumns, .below = from});
+  const auto at = [&](const std::vector<uint8_t>& plane, int column, int head) { return plane[(column * kHeads + head) * kPiece]; };
+  EXPECT_EQ(at(k, 1, 0), 5);
+  EXPECT_EQ(at(v, 1, 0), 6);
+  EXPECT_EQ(at(k, 0, 1), 7);
+  EXPECT_EQ(at(v, 1, 1), 10);
+  EXPECT_EQ(at(k, 0, 0), 0);
+  const int32_t slot_of[] = {-1, -1, 1, 0, 1, -1}, blocks[] = {2, 1, 0};
+  std::fill(k.begin(), k.end(), 99);  // what is there now, in columns
+  std::vector<uint8_t> out(2 * 3 * 2 * kPiece, 0);
+  ref::stage_extents({.kv = kv,
+                      .slot_of = slot_of,
+                      .slot_blocks = kBlocks,
+                      .first_head = 0,
+                      .heads = 2,
+                      .blocks = blocks,
+                      .first = 1,
+                      .count = 3,
+                      .below = from,
+                      .out = reinterpret_cast<std::byte*>(out.data())});
+  const std::vector<int> want = {0, 0, 3, 4, 1, 2, 0, 0, 99, 10, 99, 8};
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(out[i * kPiece], want[i]) << i;
 }
 
 }  // namespace

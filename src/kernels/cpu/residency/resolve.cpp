@@ -18,11 +18,12 @@ struct HeadTables {
 // Stamps what has a column and lists what has none, each once. How many.
 int32_t look_up(const ResolveParams& p, int32_t head, const HeadTables& t, BlockMiss* misses) {
   int32_t count = 0;
+  const uint32_t wave = wave_of(p);
   for_each_wave_unit(p, head, [&](int32_t row, int32_t unit) {
     const int32_t block = p.blocks.slots[p.row_seq[row] * p.blocks.seq_stride + head * p.blocks.head_stride + unit];
     const int32_t column = t.slot_of[block];
     if (column >= 0) {
-      if (t.stamp[column] != kPinnedStamp) t.stamp[column] = p.wave;
+      if (t.stamp[column] != kPinnedStamp) t.stamp[column] = wave;
     } else if (column != kClaimed) {
       FOVEA_CHECK(count < p.tables.columns);
       t.slot_of[block] = kClaimed;
@@ -35,8 +36,9 @@ int32_t look_up(const ResolveParams& p, int32_t head, const HeadTables& t, Block
 // The `count` columns that are given up, ascending: the first of `order`.
 void find_victims(const ResolveParams& p, const HeadTables& t, int32_t count, uint64_t* order) {
   uint64_t* end = order;
+  const uint32_t wave = wave_of(p);
   for (int32_t c = 0; c < p.tables.columns; ++c) {  // stamp, then column: one number that sorts
-    if (t.stamp[c] < p.wave) *end++ = uint64_t{t.stamp[c]} << 32 | static_cast<uint32_t>(c);
+    if (t.stamp[c] < wave) *end++ = uint64_t{t.stamp[c]} << 32 | static_cast<uint32_t>(c);
   }
   FOVEA_CHECK(count <= end - order);
   std::nth_element(order, order + count - 1, end);
@@ -61,19 +63,19 @@ void resolve_head(const ResolveParams& p, int32_t head) {
       misses[i].column = column;
       t.owner[column] = misses[i].block;
       t.slot_of[misses[i].block] = column;
-      t.stamp[column] = p.wave;
+      t.stamp[column] = wave_of(p);
     }
   }
   for_each_wave_unit(p, head, [&](int32_t row, int32_t unit) {
-    const int64_t seq = p.row_seq[row];
-    const int32_t block = p.blocks.slots[seq * p.blocks.seq_stride + head * p.blocks.head_stride + unit];
-    p.slots[seq * p.seq_stride + head * p.head_stride + unit] = t.slot_of[block];
+    const int32_t block = p.blocks.slots[p.row_seq[row] * p.blocks.seq_stride + head * p.blocks.head_stride + unit];
+    p.slots[slot_at(p, head, row, unit)] = t.slot_of[block];
   });
 }
 
 }  // namespace
 
 void resolve(const ResolveParams& p, ThreadPool& pool) {
+  FOVEA_CHECK(p.counts == nullptr);  // the host sees the lists themselves
   pool.parallel_for(p.tables.heads, [&](int64_t head, int) { resolve_head(p, static_cast<int32_t>(head)); });
 }
 

@@ -18,7 +18,8 @@ bool takes_skinny(const LinearShape& s) {
 }  // namespace
 
 LinearShape describe(const LinearParams& p, Numerics numerics) {
-  LinearShape s{.numerics = numerics, .full_precision = p.full_precision, .rows = p.rows, .k = p.k};
+  const bool by_row_alone = p.full_precision || (p.as_many && numerics == Numerics::f32);
+  LinearShape s{.numerics = numerics, .full_precision = by_row_alone, .rows = p.rows, .k = p.k};
   s.on_vectors = aligned16(p.x) && p.k % 4 == 0;
   for (int32_t i = 0; i < p.count; ++i) {
     const LinearWeight& w = p.weights[i];

@@ -47,6 +47,11 @@ TEST(LinearConfig, AGroupIsDescribedByItsWorstMember) {
   weights[1] = weights[0];
   weights[1].w.type = WeightType::f16;
   EXPECT_FALSE(describe(p, Numerics::bf16).all_bf16);
+  p.as_many = true;  // with 5 rows the bits of many
+  EXPECT_EQ(choose(describe(p, Numerics::f32)), LinearPath::tiled);
+  EXPECT_EQ(choose(describe(p, Numerics::bf16)), LinearPath::gemv);
+  p.as_many = false;
+  EXPECT_EQ(choose(describe(p, Numerics::f32)), LinearPath::gemv);
   p.full_precision = true;
   EXPECT_EQ(choose(describe(p, Numerics::bf16)), LinearPath::tiled);
 }

@@ -1,0 +1,291 @@
+#include "kv/device_extent_cache.h"
+
+#include "base/check.h"
+#include "kv/kv_cache.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+namespace fovea {
+namespace {
+
+constexpr uint32_t kWaveMax = uint32_t{1} << 30;  // above it all stamps are lowered by a half of it
+constexpr size_t kMovesAtOnce = 4096;
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceExtentCache>> DeviceExtentCache::create(KvCache& kv, const DeviceExtentCacheConfig& config,
+                                                                     Device& device, Ops& ops) {
+  using enum OpKind;
+  if (!ops.supported().has_all({OpKind::resolve, fetch_extents, stage_extents, move_columns}))
+    return Status::unsupported("kv offload: " + std::string(ops.name()) + " cannot fetch blocks from host memory");
+  if (kv.config().latent) return Status::unsupported("kv offload: the cache holds latents, not K and V of each head");
+  for (int32_t p = 2; p < kv.num_planes(); ++p) {
+    const PlaneSpec& spec = kv.plane(PlaneIdx{p}).spec();
+    if (spec.residency == Residency::pooled) return Status::unsupported("kv offload: plane " + spec.name + " is not resident");
+  }
+  std::unique_ptr<DeviceExtentCache> cache(new DeviceExtentCache(kv, config, device, ops));
+  FOVEA_TRY(cache->allocate());
+  return cache;
+}
+
+DeviceExtentCache::DeviceExtentCache(KvCache& kv, const DeviceExtentCacheConfig& config, Device& device, Ops& ops)
+    : kv_(kv),
+      config_(config),
+      device_(device),
+      ops_(ops),
+      layers_(kv.config().num_layers),
+      heads_(kv.config().kv_heads),
+      blocks_(kv.config().num_blocks),
+      columns_(kv.config().num_slots),
+      piece_bytes_(kv.plane(KvCache::kK).head_bytes()),
+      column_of_(static_cast<size_t>(blocks_), SlotId{-1}),
+      block_in_(static_cast<size_t>(columns_), BlockId{-1}),
+      lost_(true),
+      spilling_(device.make_stream()) {}
+
+Status DeviceExtentCache::allocate() {
+  const auto take = [&](Buffer* buffer, int64_t bytes, const char* what) -> Status {
+    FOVEA_ASSIGN(*buffer, device_.allocate(static_cast<size_t>(bytes), what));
+    return {};
+  };
+  const int64_t all = int64_t{layers_} * heads_, cells = int64_t{heads_} * columns_, word = sizeof(int32_t);
+  FOVEA_TRY(take(&slot_of_, all * blocks_ * word, "residency tables"));
+  FOVEA_TRY(take(&owner_, all * columns_ * word, "residency tables"));
+  FOVEA_TRY(take(&stamp_, all * columns_ * word, "residency tables"));
+  FOVEA_TRY(take(&misses_, cells * static_cast<int64_t>(sizeof(BlockMiss)), "misses of a wave"));
+  FOVEA_TRY(take(&num_misses_, heads_ * word, "misses of a wave"));
+  FOVEA_TRY(take(&scratch_, cells * static_cast<int64_t>(sizeof(uint64_t)), "misses of a wave"));
+  FOVEA_TRY(take(&table_, kWaveRowsMax * heads_ * config_.max_blocks * word, "page tables of a wave"));
+  FOVEA_TRY(take(&staging_, config_.staging_bytes, "staging of KV"));
+  FOVEA_TRY(take(&moves_, static_cast<int64_t>(kMovesAtOnce * sizeof(ColumnMove)), "moves of columns"));
+  for (Upload& u : uploads_) {
+    FOVEA_ASSIGN(u.pinned, device_.allocate_pinned(kMovesAtOnce * sizeof(ColumnMove), "moves of columns"));
+    u.done = device_.make_event();
+  }
+  const int64_t identity = std::max<int64_t>(config_.max_blocks, kWaveRowsMax + 1);
+  FOVEA_TRY(take(&identity_, identity * word, "page table of strips"));
+  FOVEA_ASSIGN(below_, device_.allocate_pinned(static_cast<size_t>(all * blocks_ * extent_bytes()), "--kv-host-memory"));
+  std::vector<int32_t> numbers(static_cast<size_t>(identity));
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<int32_t>(i);
+  device_.copy(identity_.data(), numbers.data(), numbers.size() * sizeof(int32_t), CopyKind::to_device, *spilling_);
+  return spilling_->synchronize();
+}
+
+ResidencyView DeviceExtentCache::tables(int32_t first, int32_t heads) const {
+  return {slot_of_.as<int32_t>() + int64_t{first} * blocks_,
+          owner_.as<int32_t>() + int64_t{first} * columns_,
+          stamp_.as<uint32_t>() + int64_t{first} * columns_,
+          heads,
+          blocks_,
+          columns_};
+}
+
+std::byte* DeviceExtentCache::below(int32_t layer_head, BlockId block) const {
+  return below_.as<std::byte>() + (int64_t{layer_head} * blocks_ + block.value) * extent_bytes();
+}
+
+ExtentsBelow DeviceExtentCache::below(LayerIdx layer) const {
+  return {below(layer.value * heads_, BlockId{0}), blocks_ * extent_bytes()};
+}
+
+// ---- moves ----
+
+void DeviceExtentCache::take(BlockId block, SlotId column, Stream& stream) {
+  BlockId& owner = block_in_[static_cast<size_t>(column.value)];
+  FOVEA_CHECK(owner.value < 0 && column_of(block).value < 0);
+  owner = block;
+  column_of_[static_cast<size_t>(block.value)] = column;
+  ++pinned_;
+  due_.push_back({ColumnMove::take, block.value, column.value});
+  if (!config_.poison_evicted) return;
+  for (const PlaneIdx plane : {KvCache::kK, KvCache::kV}) {  // all bits set: NaN in every type of the cache
+    for (int32_t l = 0; l < layers_; ++l) {
+      device_.fill(kv_.plane(plane).block(LayerIdx{l}, BlockId{column.value}), 0xFF, static_cast<size_t>(heads_ * piece_bytes_),
+                   stream);
+    }
+  }
+}
+
+void DeviceExtentCache::unpin(SlotId column) {
+  BlockId& block = block_in_[static_cast<size_t>(column.value)];
+  FOVEA_CHECK(block.value >= 0);
+  due_.push_back({ColumnMove::unpin, 0, column.value, wave_});
+  column_of_[static_cast<size_t>(block.value)] = SlotId{-1};
+  block = BlockId{-1};
+  --pinned_;
+}
+
+void DeviceExtentCache::forget(BlockId block) {
+  due_.push_back({ColumnMove::forget, block.value});
+  SlotId& column = column_of_[static_cast<size_t>(block.value)];
+  if (column.value < 0) return;
+  block_in_[static_cast<size_t>(column.value)] = BlockId{-1};
+  column = SlotId{-1};
+  --pinned_;
+}
+
+void DeviceExtentCache::add_copies(BlockId block, SlotId column, int32_t count, bool spill) {
+  for (int32_t lh = 0; lh < layers_ * heads_; ++lh) {
+    std::byte* extent = below(lh, block);
+    for (const PlaneIdx p : {KvCache::kK, KvCache::kV}) {
+      const Plane& plane = kv_.plane(p);
+      std::byte* piece = plane.block(LayerIdx{lh / heads_}, BlockId{column.value}) + lh % heads_ * piece_bytes_;
+      CopyExtent e{.bytes = static_cast<size_t>(piece_bytes_), .rows = static_cast<size_t>(count)};
+      e.to = spill ? extent : piece, e.from = spill ? piece : extent;
+      e.to_stride = e.from_stride = static_cast<size_t>(extent_bytes());
+      (spill ? e.from_stride : e.to_stride) = static_cast<size_t>(plane.block_bytes());
+      copies_.push_back(e);
+      extent += piece_bytes_;
+    }
+  }
+}
+
+Status DeviceExtentCache::load(BlockId block, BlockId to, SlotId column, Stream& stream) {
+  FOVEA_CHECK(column_of(to) == column);
+  copies_.clear();
+  add_copies(block, column, 1, /*spill=*/false);
+  return device_.transfer(copies_, CopyKind::to_device, stream);
+}
+
+// Tables that hold the pins alone: the first of all flushes, and after a failure.
+void DeviceExtentCache::begin_tables(Stream& stream) {
+  device_.fill(slot_of_.data(), 0xFF, slot_of_.bytes(), stream);
+  device_.fill(owner_.data(), 0xFF, owner_.bytes(), stream);
+  device_.fill(stamp_.data(), 0, stamp_.bytes(), stream);
+  due_.clear();
+  for (int32_t c = 0; c < columns_; ++c) {
+    const BlockId block = block_in_[static_cast<size_t>(c)];
+    if (block.value >= 0) due_.push_back({ColumnMove::take, block.value, c});
+  }
+  lost_ = false;
+}
+
+Status DeviceExtentCache::flush(Stream& stream) {
+  stream_ = &stream;
+  if (lost_) begin_tables(stream);
+  if (wave_ >= kWaveMax) {
+    due_.push_back({.kind = ColumnMove::lower, .stamp = kWaveMax / 2});
+    wave_ -= kWaveMax / 2;
+  }
+  for (size_t first = 0; first < due_.size(); first += kMovesAtOnce) {
+    const size_t count = std::min(kMovesAtOnce, due_.size() - first), bytes = count * sizeof(ColumnMove);
+    Upload& u = uploads_[next_upload_];
+    next_upload_ = (next_upload_ + 1) % kUploads;
+    FOVEA_TRY(u.done->done() ? Status() : u.done->wait());  // three uploads back: finished long ago
+    std::memcpy(u.pinned.data(), due_.data() + first, bytes);
+    device_.copy(moves_.data(), u.pinned.data(), bytes, CopyKind::to_device, stream);
+    u.done->record(stream);
+    ops_.move_columns(
+        {.tables = tables(0, layers_ * heads_), .moves = moves_.as<ColumnMove>(), .count = static_cast<int32_t>(count)}, stream);
+  }
+  due_.clear();
+  return {};
+}
+
+// ---- spill ----
+
+Status DeviceExtentCache::spill(std::span<const BlockId> blocks, Stream& stream, std::unique_ptr<Event>* done) {
+  if (!spilling_->error().ok()) (void)spilling_->synchronize().ok();  // runs that it concerned were told
+  copies_.clear();
+  for (size_t i = 0, run = 0; i < blocks.size(); i += run) {
+    const SlotId column = column_of(blocks[i]);
+    FOVEA_CHECK(column.value >= 0);
+    const auto follows = [&](size_t n) {
+      const auto by = static_cast<int32_t>(n);
+      return blocks[i + n].value == blocks[i].value + by && column_of(blocks[i + n]).value == column.value + by;
+    };
+    for (run = 1; i + run < blocks.size() && follows(run);) ++run;
+    add_copies(blocks[i], column, static_cast<int32_t>(run), /*spill=*/true);
+  }
+  *done = device_.make_event();
+  (*done)->record(stream);
+  (*done)->hold(*spilling_);
+  FOVEA_TRY(device_.transfer(copies_, CopyKind::to_host, *spilling_));
+  (*done)->record(*spilling_);
+  return spilling_->error();
+}
+
+// ---- rows that choose ----
+
+uint32_t DeviceExtentCache::begin_step(int32_t rows) { return std::exchange(wave_, wave_ + static_cast<uint32_t>(rows)); }
+
+int32_t DeviceExtentCache::rows_of_wave(int64_t blocks) const {
+  return static_cast<int32_t>(std::clamp<int64_t>((columns_ - pinned_) / std::max<int64_t>(blocks, 1), 1, kWaveRowsMax));
+}
+
+void DeviceExtentCache::resolve(LayerIdx layer, const Wave& wave, Stream& stream, PageTableView* table) {
+  FOVEA_CHECK(wave.rows <= kWaveRowsMax && wave_base_ != nullptr);
+  *table = {table_.as<int32_t>(), heads_ * config_.max_blocks, config_.max_blocks};
+  ops_.resolve({.tables = tables(layer.value * heads_, heads_),
+                .wave = static_cast<uint32_t>(wave.number),
+                .wave_base = wave_base_,
+                .selection = wave.selection,
+                .rows = wave.rows,
+                .block_size = kv_.config().block_size,
+                .window = wave.window,
+                .row_seq = wave.row_seq,
+                .row_len = wave.row_len,
+                .blocks = wave.blocks,
+                .slots = table_.as<int32_t>(),
+                .slots_by_row = true,
+                .seq_stride = table->seq_stride,
+                .head_stride = table->head_stride,
+                .misses = misses_.as<BlockMiss>(),
+                .num_misses = num_misses_.as<int32_t>(),
+                .scratch = scratch_.as<uint64_t>(),
+                .counts = wave.counts},
+               stream);
+  ops_.fetch_extents({.kv = kv_.kv_view(layer),
+                      .misses = misses_.as<BlockMiss>(),
+                      .num_misses = num_misses_.as<int32_t>(),
+                      .columns = columns_,
+                      .below = below(layer)},
+                     stream);
+}
+
+// ---- rows that read everything ----
+
+int32_t DeviceExtentCache::heads_at_a_time(int64_t blocks) const {
+  return static_cast<int32_t>(std::min<int64_t>(heads_, config_.staging_bytes / (blocks * extent_bytes())));
+}
+
+void DeviceExtentCache::stage(LayerIdx layer, int32_t first, int32_t count, const int32_t* blocks, int32_t num_blocks,
+                              Stream& stream, KvView* view) {
+  const int64_t strip = num_blocks * extent_bytes();
+  FOVEA_CHECK(count > 0 && count * strip <= config_.staging_bytes);
+  ops_.stage_extents({.kv = kv_.kv_view(layer),
+                      .slot_of = tables(layer.value * heads_, heads_).slot_of,
+                      .slot_blocks = blocks_,
+                      .first_head = first,
+                      .heads = count,
+                      .blocks = blocks,
+                      .count = num_blocks,
+                      .below = below(layer),
+                      .out = staging_.as<std::byte>()},
+                     stream);
+  const int64_t element = static_cast<int64_t>(dtype_bytes(kv_.config().dtype));
+  *view = kv_.kv_view(layer);
+  view->k = staging_.data();
+  view->v = staging_.as<std::byte>() + piece_bytes_;
+  view->kv_heads = count;
+  view->block_stride = extent_bytes() / element;
+  view->head_stride = strip / element;
+  view->table = {identity(), 0, 0};
+}
+
+Result<DeviceExtentCache::Tables> DeviceExtentCache::read_tables() const {
+  Tables t;
+  t.slot_of.resize(slot_of_.bytes() / sizeof(int32_t));
+  t.owner.resize(owner_.bytes() / sizeof(int32_t));
+  t.stamp.resize(stamp_.bytes() / sizeof(uint32_t));
+  device_.copy(t.slot_of.data(), slot_of_.data(), slot_of_.bytes(), CopyKind::to_host, *stream_);
+  device_.copy(t.owner.data(), owner_.data(), owner_.bytes(), CopyKind::to_host, *stream_);
+  device_.copy(t.stamp.data(), stamp_.data(), stamp_.bytes(), CopyKind::to_host, *stream_);
+  FOVEA_TRY(stream_->synchronize());
+  return t;
+}
+
+}  // namespace fovea

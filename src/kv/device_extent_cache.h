@@ -1,0 +1,139 @@
+// DeviceExtentCache: what ExtentCache is on the host, for a pool on a device. K and V of all contexts that are larger than the pool
+// lie in pinned host memory, each block in the place of its BlockId; a step's own kernels find, place and fetch from there what
+// attention misses. The residency tables lie on the device and are written by its kernels alone, in the order of the step's stream:
+// the host waits for nothing, takes no memory, and knows only which blocks have a column that is pinned to them.
+//
+// An extent is K, then V, of one (block, layer, KV head). Below: [layers, KV heads, blocks, extent].
+#pragma once
+
+#include "device/device.h"
+#include "kernels/ops/ops.h"
+
+#include <fovea/status.h>
+#include <fovea/types.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace fovea {
+
+class KvCache;
+
+struct DeviceExtentCacheConfig {
+  int64_t staging_bytes = 0;    // for strips: all extents of a context, of one layer and KV head
+  int64_t max_blocks = 1;       // of a sequence
+  bool poison_evicted = false;  // tests: what a column held becomes NaN when it is pinned to another block
+};
+
+class DeviceExtentCache {
+ public:
+  static constexpr int32_t kWaveRowsMax = 64;
+
+  // All outlive it. Errors: invalid_argument (a plane that cannot be offloaded), unsupported (operations that are missing),
+  // resource_exhausted.
+  static Result<std::unique_ptr<DeviceExtentCache>> create(KvCache& kv, const DeviceExtentCacheConfig& config, Device& device,
+                                                           Ops& ops);
+
+  // ---- moves of a step, in order; the tables follow with flush() ----
+  void take(BlockId block, SlotId column, Stream& stream);
+  void unpin(SlotId column);
+  void forget(BlockId block);
+  // K and V of all layers and heads, from below into the column that is pinned to `to`.
+  Status load(BlockId block, BlockId to, SlotId column, Stream& stream);
+  Status flush(Stream& stream);
+  // A step failed, and nobody knows which moves the device made: the next flush() begins with tables that hold the pins alone.
+  void lose_tables() { lost_ = true; }
+  // The column that is pinned to the block, -1: none.
+  SlotId column_of(BlockId block) const { return column_of_[static_cast<size_t>(block.value)]; }
+
+  // ---- what prefill filled goes below ----
+  // Enqueues the copies of pinned blocks behind what `stream` has, beside what follows there. `done` tells when they lie below:
+  // until then they stay pinned.
+  Status spill(std::span<const BlockId> blocks, Stream& stream, std::unique_ptr<Event>* done);
+
+  // ---- rows that choose ----
+  // Before each step of so many rows: what ResolveParams::wave_base says in it. Where it will lie: device memory.
+  uint32_t begin_step(int32_t rows);
+  void set_wave_base(const uint32_t* at) { wave_base_ = at; }
+  // Rows that surely find columns together where each reads so many blocks at most.
+  int32_t rows_of_wave(int64_t blocks) const;
+  struct Wave {
+    const Selection* selection = nullptr;  // list; of these rows
+    int32_t number = 1;                    // within the step, from 1; those of a layer ascend
+    int32_t rows = 0;                      // at most rows_of_wave()
+    // Device memory, of these rows.
+    const int32_t* row_seq = nullptr;
+    const int32_t* row_len = nullptr;
+    int64_t* counts = nullptr;  // as ResolveParams has it
+    PageTableView blocks;       // BlockIds
+    int32_t window = 0;
+  };
+  // Gives every block that the wave reads a column and fetches what is absent. The table has a row for each row, and is valid until
+  // the next call.
+  void resolve(LayerIdx layer, const Wave& wave, Stream& stream, PageTableView* table);
+  const int32_t* identity() const { return identity_.as<int32_t>(); }  // 0, 1, 2, ...: q_indptr where every row is a sequence
+
+  // ---- rows that read everything ----
+  // KV heads that are laid out at a time for a context of so many blocks; 0: not even one fits.
+  int32_t heads_at_a_time(int64_t blocks) const;
+  // Lays out heads [first, first + count) of a layer; blocks [num_blocks]: device memory, BlockIds of the context in order. The
+  // view holds until the next call.
+  void stage(LayerIdx layer, int32_t first, int32_t count, const int32_t* blocks, int32_t num_blocks, Stream& stream, KvView* view);
+
+  int64_t extent_bytes() const { return 2 * piece_bytes_; }
+  int64_t host_bytes() const { return static_cast<int64_t>(below_.bytes()); }
+
+  // For tests: the tables as the device holds them, once all that was enqueued has run.
+  struct Tables {
+    std::vector<int32_t> slot_of, owner;
+    std::vector<uint32_t> stamp;
+  };
+  Result<Tables> read_tables() const;
+  void set_wave(uint32_t wave) { wave_ = wave; }
+
+ private:
+  DeviceExtentCache(KvCache& kv, const DeviceExtentCacheConfig& config, Device& device, Ops& ops);
+  Status allocate();
+  ResidencyView tables(int32_t first, int32_t heads) const;
+  ExtentsBelow below(LayerIdx layer) const;
+  std::byte* below(int32_t layer_head, BlockId block) const;
+  // Appends the copies of a run of blocks and columns, both ascending by one: of all layers and heads.
+  void add_copies(BlockId block, SlotId column, int32_t count, bool spill);
+  void begin_tables(Stream& stream);
+
+  KvCache& kv_;
+  const DeviceExtentCacheConfig config_;
+  Device& device_;
+  Ops& ops_;
+  const int32_t layers_, heads_, blocks_, columns_;
+  const int64_t piece_bytes_;
+  std::vector<SlotId> column_of_;  // [blocks]
+  std::vector<BlockId> block_in_;  // [columns] that it is pinned to, or -1
+  int32_t pinned_ = 0;
+  uint32_t wave_ = 0;         // above all of the steps so far
+  Stream* stream_ = nullptr;  // of the last flush()
+  const uint32_t* wave_base_ = nullptr;
+  bool lost_ = false;
+  std::vector<ColumnMove> due_;
+  std::vector<CopyExtent> copies_;
+  std::unique_ptr<Stream> spilling_;
+
+  Buffer slot_of_, owner_, stamp_;  // [layers, heads, blocks], [layers, heads, columns] twice
+  Buffer misses_, num_misses_, scratch_, table_, identity_, staging_;
+  Buffer below_;  // pinned
+  // Moves on their way to the device.
+  static constexpr size_t kUploads = 3;
+  struct Upload {
+    Buffer pinned;
+    std::unique_ptr<Event> done;
+  };
+  std::array<Upload, kUploads> uploads_;
+  size_t next_upload_ = 0;
+  Buffer moves_;
+};
+
+}  // namespace fovea

@@ -1,0 +1,236 @@
+// Contexts larger than the pool of a device, with host memory below it: what an engine answers does not depend on how much of it the
+// pool holds. Float32, what a column held becomes NaN when it is pinned anew. On the fake device, or FOVEA_TEST_DEVICE=cuda.
+#include "engine_test_util.h"
+
+namespace fovea::testing {
+namespace {
+
+EngineOptions options(const std::string& decode_method, int64_t max_model_len = 700) {
+  EngineOptions o = exact_options(tiny_checkpoint("qwen3_llama3_8h2kv_d64"));
+  MethodOptions m;
+  m.name = "gsa_on_device";
+  m.gsa.budget_tokens = 96;
+  o.methods = {m};
+  o.decode_method = decode_method;
+  o.sparse_min_context = 64;
+  o.max_model_len = max_model_len;
+  o.max_num_seqs = 4;
+  o.max_num_batched_tokens = 64;
+  return o;
+}
+
+std::unique_ptr<EngineImpl> make_on_device(EngineOptions o, uint64_t seed = 1, std::string* refused = nullptr) {
+  EngineParts parts;
+  parts.poison_evicted = true;
+  if (test_device() != "cuda") {
+    parts.device = std::make_unique<FakeDevice>(seed);
+    parts.make_ops = [](Device& device) { return std::make_unique<FakeOps>(static_cast<FakeDevice&>(device), make_ref_ops()); };
+    o.device = "cpu";  // not used
+  }
+  auto engine = std::make_unique<EngineImpl>(std::move(o), std::move(parts));
+  const Status made = engine->init();
+  if (refused) *refused = made.message();
+  if (!refused) EXPECT_TRUE(made.ok()) << made.message();
+  return made.ok() ? std::move(engine) : nullptr;
+}
+
+// A pool for so many blocks, beside what is resident of all of them.
+EngineOptions offloaded(EngineOptions o, int64_t memory) {
+  o.kv_offload = OffloadChoice::on;
+  o.kv_cache_memory_bytes = memory;
+  o.kv_host_memory_bytes = int64_t{64} << 20;
+  o.kv_tokens = o.max_model_len;
+  return o;
+}
+
+int64_t least_memory(const EngineOptions& o) {
+  int64_t no = 0, yes = int64_t{64} << 20;
+  while (yes - no > 16384) {
+    const int64_t middle = (no + yes) / 2;
+    std::string why;
+    (make_on_device(offloaded(o, middle), 1, &why) ? yes : no) = middle;
+    EXPECT_TRUE(why.empty() || why.find("--kv-cache-memory") != std::string::npos) << why;
+  }
+  return yes;
+}
+
+std::vector<Result1> ask(Engine& e, int64_t document_tokens, int questions = 2) {
+  const auto vocab = e.model().vocab_size;
+  Request document = greedy(random_prompt(7, document_tokens, vocab), 0);
+  document.hold = true;
+  const auto held = e.submit(document);
+  EXPECT_TRUE(held.ok()) << held.status().message();
+  std::vector<Result1> results;
+  const Answers read = run_all(e);
+  EXPECT_EQ(read.begin()->second.reason, FinishReason::length) << read.begin()->second.error.message();
+  for (int i = 0; i < questions; ++i) {
+    Request question = greedy(random_prompt(100 + static_cast<uint64_t>(i), 21, vocab), 6);
+    question.fork_of = *held;
+    results.push_back(run_one(e, question));
+    EXPECT_EQ(results.back().reason, FinishReason::length) << results.back().error.message();
+  }
+  e.release(*held);
+  run_all(e);
+  return results;
+}
+
+void expect_same(const std::vector<Result1>& got, const std::vector<Result1>& want, float tolerance) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_EQ(got[i].tokens, want[i].tokens) << "question " << i;
+    ASSERT_EQ(got[i].logits.size(), want[i].logits.size()) << "question " << i;
+    for (size_t t = 0; t < want[i].logits.size(); ++t)
+      ASSERT_LE(max_difference(got[i].logits[t], want[i].logits[t]), tolerance) << "question " << i << " token " << t;
+  }
+}
+
+// The device's tables agree with each other both ways, and with what the host has pinned.
+void expect_consistent(EngineImpl& engine) {
+  EXPECT_EQ(engine.blocks().check_consistency().message(), "");
+  const KvCache& kv = engine.kv();
+  const DeviceExtentCache& extents = *kv.device_extents();
+  const auto tables = extents.read_tables();
+  ASSERT_TRUE(tables.ok());
+  const int32_t blocks = kv.config().num_blocks, columns = kv.config().num_slots;
+  for (int32_t lh = 0; lh < kv.config().num_layers * kv.config().kv_heads; ++lh) {
+    for (int32_t b = 0; b < blocks; ++b) {
+      const int32_t column = tables->slot_of[static_cast<size_t>(lh * blocks + b)];
+      ASSERT_TRUE(column == -1 || tables->owner[static_cast<size_t>(lh * columns + column)] == b) << "block " << b;
+      const SlotId pinned = extents.column_of(BlockId{b});
+      ASSERT_TRUE(pinned.value < 0 || pinned.value == column) << "block " << b;
+    }
+    for (int32_t c = 0; c < columns; ++c) {
+      const int32_t block = tables->owner[static_cast<size_t>(lh * columns + c)];
+      ASSERT_TRUE(block == -1 || tables->slot_of[static_cast<size_t>(lh * blocks + block)] == c) << "column " << c;
+      const bool pinned = tables->stamp[static_cast<size_t>(lh * columns + c)] == kPinnedStamp;
+      ASSERT_EQ(pinned, block >= 0 && extents.column_of(BlockId{block}).value == c) << "column " << c;
+    }
+  }
+}
+
+class DeviceOffloadOf : public ::testing::TestWithParam<const char*> {};
+
+// Chosen blocks are read by the same kernel as ever: the same bits. Dense rows are read as prompts are, which sums in another order.
+TEST_P(DeviceOffloadOf, AnswersOfASmallPoolAreTheResidentOnes) {
+  const std::string method = GetParam();
+  const EngineOptions o = options(method);
+  const int64_t least = least_memory(o);
+  for (const auto& [memory, tokens] : {std::pair{least, 592}, {least + (300 << 10), 600}, {2 * least, 611}}) {
+    if (kSanitized && memory != least) break;
+    auto resident = make_on_device(o), engine = make_on_device(offloaded(o, memory), 3);
+    ASSERT_TRUE(resident && engine);
+    SCOPED_TRACE(engine->backend());
+    const std::vector<Result1> got = ask(*engine, tokens);
+    expect_same(got, ask(*resident, tokens), method == "dense" ? 1e-4f : 0.0f);
+    expect_consistent(*engine);
+    if (method == "dense") continue;
+    EXPECT_GT(got[0].stats.offload_misses, 0);
+    EXPECT_EQ(got[1].stats.offload_bytes, got[1].stats.offload_misses * engine->kv().device_extents()->extent_bytes());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Methods, DeviceOffloadOf, ::testing::Values("gsa_on_device", "dense"));
+
+// Forks of a document that answer side by side, and documents beside it: more than the pool takes at a time.
+TEST(DeviceOffload, ManySequencesShareASmallPool) {
+  const EngineOptions o = options("gsa_on_device");
+  const auto answers = [&](EngineImpl& e) {
+    const auto vocab = e.model().vocab_size;
+    Request document = greedy(random_prompt(7, 601, vocab), 0);
+    document.hold = true;
+    const auto held = e.submit(document);
+    run_all(e);
+    for (uint64_t i = 0; i < 5; ++i) {
+      Request question = greedy(random_prompt(200 + i, 5 + 4 * static_cast<int64_t>(i), vocab), 9);
+      question.fork_of = *held;
+      EXPECT_TRUE(e.submit(question).ok());
+    }
+    std::map<uint64_t, std::vector<TokenId>> tokens;
+    for (const auto& [id, answer] : run_all(e)) {
+      EXPECT_EQ(answer.reason, FinishReason::length) << answer.error.message();
+      tokens[id.first] = answer.tokens;
+    }
+    e.release(*held);
+    run_all(e);
+    return tokens;
+  };
+  auto resident = make_on_device(o), engine = make_on_device(offloaded(o, least_memory(o) + (1 << 20)), 5);
+  ASSERT_TRUE(resident && engine);
+  ASSERT_GT(engine->options().max_num_seqs, 1) << engine->backend();
+  EXPECT_EQ(answers(*engine), answers(*resident));
+  expect_consistent(*engine);
+}
+
+// What a step misses it finds and fetches by itself: a captured graph, and the host neither waits nor takes memory.
+TEST(DeviceOffload, DecodeStepsThatMissWaitForNothingAndTakeNoMemory) {
+  const EngineOptions o = options("gsa_on_device", 1000);
+  auto engine = make_on_device(offloaded(o, least_memory(o) + (300 << 10)));
+  ASSERT_TRUE(engine);
+  Request r = greedy(random_prompt(3, 640, engine->model().vocab_size), 120);
+  ASSERT_TRUE(engine->submit(r).ok());
+  std::vector<Output> outputs;
+  const auto step = [&] {
+    outputs.clear();
+    ASSERT_TRUE(engine->step(&outputs).ok());
+  };
+  for (int i = 0; i < 100 && outputs.empty(); ++i) step();
+  for (int i = 0; i < 20; ++i) step();
+  const DeviceCounters before = engine->device().counters();
+  for (int i = 0; i < 60; ++i) {
+    step();
+    ASSERT_EQ(outputs.size(), 1u);
+  }
+  const DeviceCounters after = engine->device().counters();
+  EXPECT_EQ(after.synchronizations, before.synchronizations);
+  EXPECT_EQ(after.allocations, before.allocations);
+  EXPECT_EQ(after.graph_captures, before.graph_captures);
+  EXPECT_EQ(after.graph_launches, before.graph_launches + 60);
+  EXPECT_GT(run_all(*engine).begin()->second.stats.offload_misses, 500);
+  expect_consistent(*engine);
+}
+
+TEST(DeviceOffload, StampsAreLoweredBeforeTheyOverflow) {
+  const EngineOptions o = options("gsa_on_device");
+  const int64_t memory = least_memory(o) + (300 << 10);
+  auto resident = make_on_device(o), engine = make_on_device(offloaded(o, memory));
+  ASSERT_TRUE(resident && engine);
+  engine->kv().device_extents()->set_wave((uint32_t{1} << 30) - 700);
+  expect_same(ask(*engine, 600), ask(*resident, 600), 0.0f);
+  expect_consistent(*engine);
+}
+
+// A step that fails takes its requests along; what the tables held beside the pins is fetched again by those that follow.
+TEST(DeviceOffload, StepsThatFailLeaveTheTablesSound) {
+  if (test_device() == "cuda") GTEST_SKIP() << "the fake device fails on request";
+  const EngineOptions o = options("gsa_on_device");
+  const int64_t memory = least_memory(o) + (300 << 10);
+  const std::vector<Result1> want = ask(*make_on_device(o), 600);
+  for (const char* call : {"move_columns", "resolve", "fetch_extents", "stage_extents", "copy", "launch", "record"}) {
+    SCOPED_TRACE(call);
+    auto engine = make_on_device(offloaded(o, memory), 9);
+    auto& device = static_cast<FakeDevice&>(engine->device());
+    expect_same(ask(*engine, 600), want, 0.0f);
+    for (int64_t at : {3, 40}) {
+      device.fail_call(at, false, call);
+      ASSERT_TRUE(engine->submit(greedy(random_prompt(40 + static_cast<uint64_t>(at), 500, 64), 20)).ok());
+      run_all(*engine);
+      device.recover();
+      expect_same(ask(*engine, 600), want, 0.0f);
+      expect_consistent(*engine);
+    }
+  }
+}
+
+TEST(DeviceOffloadRefusals, NameWhatIsMissing) {
+  std::string why;
+  EngineOptions o = offloaded(options("gsa_on_device"), int64_t{8} << 20);
+  o.kv_host_memory_bytes = 0;
+  EXPECT_FALSE(make_on_device(o, 1, &why));
+  EXPECT_NE(why.find("--kv-host-memory"), std::string::npos) << why;
+  o.kv_host_memory_bytes = 1 << 20;
+  EXPECT_FALSE(make_on_device(o, 1, &why));
+  EXPECT_NE(why.find("--kv-host-memory 1048576"), std::string::npos) << why;
+}
+
+}  // namespace
+}  // namespace fovea::testing
