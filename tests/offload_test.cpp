@@ -288,6 +288,27 @@ TEST(OffloadBatches, ManySequencesShareASmallPool) {
   EXPECT_EQ(engine->blocks().check_consistency().message(), "");
 }
 
+// The second one's blocks are equal to the first one's while both compute them: neither is in the other's way.
+TEST(OffloadBatches, OnePromptOfTwoUsersAtOnce) {
+  EngineOptions o = options("gsa_on_device", 700);
+  o.kv_tokens = 1400;
+  auto engine = make_offloaded(o, least_memory(o) + (1 << 20));
+  ASSERT_GT(engine->options().max_num_seqs, 1) << engine->backend();
+  for (const char* user : {"first", "second"}) {
+    Request r = greedy(random_prompt(7, 600, engine->model().vocab_size), 6);
+    r.fairness_key = user;
+    ASSERT_TRUE(engine->submit(r).ok());
+  }
+  const Answers answers = run_all(*engine);
+  ASSERT_EQ(answers.size(), 2u);
+  auto resident = make_engine(o);
+  const Result1 want = run_one(*resident, greedy(random_prompt(7, 600, resident->model().vocab_size), 6));
+  for (const auto& [of, got] : answers) {
+    EXPECT_EQ(got.reason, FinishReason::length) << got.error.message();
+    EXPECT_EQ(got.tokens, want.tokens);
+  }
+}
+
 TEST(OffloadRefusals, NameWhatKeepsAPoolFromBeingSmaller) {
   const auto refusal = [](const char* name, GsaOptions gsa = {}, bool tier = true) {
     EngineOptions o = exact_options(tiny_gqa());

@@ -173,7 +173,11 @@ class World {
     std::vector<int64_t> slots(static_cast<size_t>(kSeqs) * kBlocksMax * shape_.block_size);
     std::iota(slots.begin(), slots.end(), 0);
     std::byte* plane = plane_.empty() ? nullptr : reinterpret_cast<std::byte*>(plane_.data());
-    KvWritten written{LayerIdx{0}, static_cast<int32_t>(slots.size()), slots.data(), kv(), &plane};
+    const KvWritten written = {.layer = LayerIdx{0},
+                               .tokens = static_cast<int32_t>(slots.size()),
+                               .slot_mapping = slots.data(),
+                               .kv = kv(),
+                               .planes = &plane};
     method_.on_kv_written(written, *ops_, stream_);
   }
 
