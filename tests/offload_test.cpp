@@ -309,6 +309,53 @@ TEST(OffloadBatches, OnePromptOfTwoUsersAtOnce) {
   }
 }
 
+// An answer that is longer than the pool has columns for goes to the store as well, and is gone from it with its request.
+TEST(OffloadLongAnswers, DoNotFailForWantOfColumns) {
+  const EngineOptions o = options("gsa_on_device", 900);
+  const int64_t least = least_memory(o);
+  const auto answer = [&](Engine& e) {
+    Request r = greedy(random_prompt(7, 600, e.model().vocab_size), kSanitized ? 60 : 240);
+    return run_one(e, r);
+  };
+  const Result1 want = answer(*make_engine(o));
+  auto store = std::make_shared<LyingStore>();
+  auto engine = make_offloaded(o, least, nullptr, store);
+  EXPECT_LT(int64_t{engine->blocks().columns()->num_columns()} * 16, 240) << "columns that the answer alone would need";
+  const Result1 got = answer(*engine);
+  EXPECT_EQ(got.reason, FinishReason::length) << got.error.message();
+  expect_same({got}, {want});
+  EXPECT_EQ(engine->blocks().check_consistency().message(), "");
+  engine.reset();
+  EXPECT_EQ(store->stats().blocks, 600 / 16) << "the prompt's";
+  if (kSanitized) return;  // so short an answer needs no store
+  // What prefill would not write cannot be computed again: its request ends, and says why.
+  auto lossy = std::make_shared<LyingStore>();
+  lossy->loses = [first = std::map<std::vector<uint8_t>, uint8_t>()](const ExtentRead& read) mutable {
+    const auto& key = read.key.bytes;  // those of answers' blocks differ in their first bytes alone
+    return first.try_emplace({key.begin() + 8, key.end()}, key[0]).first->second != key[0];
+  };
+  engine = make_offloaded(o, least, nullptr, lossy);
+  const Result1 lost = answer(*engine);
+  EXPECT_EQ(lost.reason, FinishReason::failed);
+  EXPECT_NE(lost.error.message().find("an answer's own block"), std::string::npos) << lost.error.message();
+  EXPECT_EQ(engine->blocks().check_consistency().message(), "");
+  // Where the store takes nothing more the request ends, and says why.
+  auto full = std::make_shared<LyingStore>();
+  engine = make_offloaded(o, least, nullptr, full);
+  Request r = greedy(random_prompt(7, 600, engine->model().vocab_size), 240);
+  ASSERT_TRUE(engine->submit(r).ok());
+  std::vector<Output> outputs;
+  Output last;
+  for (int step = 0; step < 5000 && *engine->step(&outputs); ++step) {
+    if (outputs.empty()) continue;
+    last = outputs.back();
+    outputs.clear();
+    full->refuse_puts = true;
+  }
+  EXPECT_EQ(last.reason, FinishReason::failed);
+  EXPECT_NE(last.error.message().find("places for K and V"), std::string::npos) << last.error.message();
+}
+
 TEST(OffloadRefusals, NameWhatKeepsAPoolFromBeingSmaller) {
   const auto refusal = [](const char* name, GsaOptions gsa = {}, bool tier = true) {
     EngineOptions o = exact_options(tiny_gqa());

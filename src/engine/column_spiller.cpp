@@ -36,7 +36,8 @@ void ColumnSpiller::begin(const PublishedRun& published) {
 
 void ColumnSpiller::poll() {
   while (!runs_.empty() && runs_.front().done->done()) end_first(runs_.front().done->wait().ok());
-  (void)blocks_.columns()->take_unneeded();  // pins in a store, of which there is none
+  (void)blocks_.columns()->take_unneeded();   // pins in a store, of which there is none
+  (void)blocks_.columns()->take_worthless();  // nor anything to erase
 }
 
 void ColumnSpiller::wait() {

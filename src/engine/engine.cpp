@@ -8,12 +8,20 @@
 #include "store/tiered_store.h"
 
 #include <ctime>
+#include <random>
 #include <utility>
 
 namespace fovea {
 namespace {
 
 constexpr size_t kRequestsMax = 16384;  // submitted and not over, held ones included
+
+BlockKey random_key() {
+  std::random_device random;
+  BlockKey key;
+  for (uint8_t& byte : key.bytes) byte = static_cast<uint8_t>(random());
+  return key;
+}
 
 }  // namespace
 
@@ -56,7 +64,8 @@ Status EngineImpl::init() {
                          .swap_slots = runner_->swap_slots(),
                          .num_columns = plan.num_columns,
                          .reserve_columns = plan.reserve_columns,
-                         .reserve_swap = [this](SwapSlot slot) { return runner_->reserve_swap(slot); }});
+                         .reserve_swap = [this](SwapSlot slot) { return runner_->reserve_swap(slot); },
+                         .private_key = random_key()});
   SchedulerConfig s;
   s.max_num_batched_tokens = options_.max_num_batched_tokens;
   s.max_num_seqs = options_.max_num_seqs;

@@ -23,6 +23,11 @@ void EngineImpl::repair(const StepPlan& plan, const Status& why, std::vector<Out
   add_lost();
   while (const std::optional<LostBlocks> run = first_lost(plan, lost)) {
     const BlockId first = run->blocks.front();
+    if (blocks_->columns()->is_sole(first)) {
+      lost.erase(first.value);
+      fail_holders(plan, first, why.with_context("an answer's own block, which prefill would not write, is lost"), outputs);
+      continue;
+    }
     Status s = repairs_[first] < kRepairsMax ? compute_again(*run) : Status::corrupt("it was lost again each time");
     if (s.ok()) {
       for (BlockId b : run->blocks) lost.erase(b.value), ++repairs_[b];
@@ -52,7 +57,7 @@ std::optional<EngineImpl::LostBlocks> EngineImpl::first_lost(const StepPlan& pla
     LostBlocks run{rows.seq, at - table.begin(), {}};
     do {
       run.blocks.push_back(at->block());
-    } while (std::ssize(run.blocks) < most && ++at != table.end() && is_lost(*at));
+    } while (std::ssize(run.blocks) < most && ++at != table.end() && is_lost(*at) && !blocks_->columns()->is_sole(at->block()));
     return run;
   }
   return std::nullopt;

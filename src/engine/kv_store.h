@@ -39,7 +39,7 @@ class KvStore final : public ChainSource {
   void cancel(uint64_t load) { loader_.cancel(load); }
   // Without waiting. The loads that are over, until the next call.
   std::span<const EndedLoad> poll();
-  // Gives to the store what was published since the last call.
+  // Gives to the store what was published since the last call, and what BlockManager::spill() noted.
   void put_published();
   // Gives it blocks that it lost, computed again.
   void put_again(const PublishedRun& run) { writer_.put({&run, 1}); }

@@ -218,7 +218,7 @@ void Scheduler::fail(Sequence& s) {
   const auto text = [](int64_t v) { return std::to_string(v); };
   const ColumnPool* pool = blocks_.columns();
   const std::string columns = pool ? " and " + text(blocks_.free_columns()) + " of " + text(pool->num_columns()) +
-                                         " places for K and V, which questions and answers keep"
+                                         " places for K and V, and the store took no more of the others"
                                    : "";
   const std::string why = " cannot go on: its " + text(s.size()) + " tokens need " + text(blocks_.blocks_for(s.size())) +
                           " KV blocks, " + text(blocks_.num_free()) + " of " + text(blocks_.num_blocks()) + " are free" + columns +
@@ -250,7 +250,7 @@ const StepPlan& Scheduler::schedule(bool may_wait) {
     schedule_pass();
     if (!runs_.empty()) break;
     if (plan_.complete.size() > complete) continue;
-    plan_.waits_for_io = !loading_.empty() || (may_wait_ && blocks_.num_pinned() > 0);
+    plan_.waits_for_io = !loading_.empty() || (may_wait_ && (blocks_.num_pinned() > 0 || blocks_.spill()));
     if (plan_.waits_for_io) break;
     fail_one();
   }

@@ -44,7 +44,17 @@ void StoreWriter::finish(double patience_s) {
   for (PublishedRun& run : waiting_) give_up(&run.blocks, run.keys.size(), hangs);
   puts_.clear();
   waiting_.clear();
-  if (blocks_.columns()) store_.unpin(blocks_.columns()->leave_store());
+  if (!blocks_.columns()) return;
+  store_.unpin(blocks_.columns()->leave_store());
+  forget_unneeded();
+}
+
+// Of what columns need no more, pins; and the blocks that no one else could find.
+void StoreWriter::forget_unneeded() {
+  ColumnPool& columns = *blocks_.columns();
+  store_.unpin(columns.take_unneeded());
+  const std::vector<StoreKey> worthless = columns.take_worthless();
+  if (!worthless.empty()) (void)store_.erase(worthless).ok();  // else collected some day
 }
 
 void StoreWriter::give_up(std::vector<BlockId>* pinned, size_t blocks, const Status& why) {
@@ -62,7 +72,7 @@ void StoreWriter::put(std::span<const PublishedRun> runs) {
 }
 
 void StoreWriter::poll() {
-  if (blocks_.columns()) store_.unpin(blocks_.columns()->take_unneeded());
+  if (blocks_.columns()) forget_unneeded();
   if (idle()) return;
   take_ended();
   while (save_next()) {

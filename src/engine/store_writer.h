@@ -67,6 +67,7 @@ class StoreWriter {
 
   bool save_next();
   bool give(Put& put);
+  void forget_unneeded();
   void keep_stored(const Put& put, std::vector<Located>* located);
   void unpin(std::vector<BlockId>* blocks);
   void take_ended();

@@ -16,8 +16,10 @@ BlockManager::BlockManager(const BlockManagerConfig& config)
       slot_refs_(static_cast<size_t>(config.swap_slots), 0),
       pins_(static_cast<size_t>(config.num_blocks), 0) {
   FOVEA_CHECK(config.block_size > 0);
-  if (config.num_columns > 0)
+  if (config.num_columns > 0) {
     columns_ = std::make_unique<ColumnPool>(config.num_blocks, config.num_columns, config.reserve_columns);
+    refusals_.resize(static_cast<size_t>(config.num_blocks));
+  }
   free_slots_.reserve(static_cast<size_t>(config.swap_slots));
   for (int32_t slot = config.swap_slots - 1; slot >= 0; --slot) free_slots_.push_back(slot);  // lowest first
 }
@@ -85,6 +87,7 @@ void BlockManager::rename(SequenceId from, SequenceId to) { sequences_.insert(to
 BlockId BlockManager::allocate_number() {
   const auto a = pool_.allocate();
   FOVEA_CHECK(a.has_value());
+  if (columns_) refusals_[static_cast<size_t>(a->block.value)] = 0;
   if (a->evicted) {
     index_.erase(a->block);
     if (columns_) {
@@ -119,51 +122,6 @@ void BlockManager::release_block(BlockId block) {
   } else {
     columns_->release(block);
   }
-}
-
-// The least recently used cached block that no store has gives up its column, and with it its content.
-bool BlockManager::drop_one_private() {
-  const auto block = pool_.evict_first([this](BlockId b) { return columns_->is_private(b); });
-  if (!block) return false;
-  index_.erase(*block);
-  --cached_private_;
-  columns_->release(*block);
-  return true;
-}
-
-// ---- columns ----
-
-int64_t BlockManager::free_columns() const { return columns_ ? columns_->available(cached_private_) : num_free(); }
-
-void BlockManager::begin_step(std::vector<CacheOp>* ops) {
-  if (columns_) columns_->begin_step(ops);
-}
-
-void BlockManager::append_stored(SequenceId seq, std::span<const BlockKey> keys, std::span<const Located> located) {
-  Blocks& s = find(seq);
-  FOVEA_CHECK(!s.swapped && !ends_partial(s));
-  for (size_t i = 0; i < keys.size(); ++i) {
-    const BlockId block = allocate_number();
-    columns_->adopt(block, keys[i], located[i]);
-    s.table.push_back(block);
-    s.num_tokens += config_.block_size;
-  }
-}
-
-bool BlockManager::set_stored(BlockId block, const BlockKey& key, const Located& located) {
-  const BlockKey* now = index_.key_of(block);
-  if ((now != nullptr && *now != key) || !columns_->is_private(block)) return false;
-  if (pool_.is_cached(block)) --cached_private_;
-  columns_->set_stored(block, key, located);
-  return true;
-}
-
-bool BlockManager::begin_repair(BlockId block, std::vector<CacheOp>* ops) {
-  while (columns_->available() == 0 && drop_one_private()) {
-  }
-  if (columns_->num_private() == columns_->num_columns()) return false;
-  columns_->begin_repair(block, ops);
-  return true;
 }
 
 void BlockManager::release_slot(SwapSlot slot) {
@@ -264,14 +222,6 @@ Status BlockManager::append_slots(SequenceId seq, int64_t n, std::vector<CacheOp
   return Status();
 }
 
-// The block is about to be written on: it needs a column with its content, and what the store has is not it any more.
-void BlockManager::own_again(BlockId block, std::vector<CacheOp>* ops) {
-  if (columns_->column_of(block) != ColumnPool::kMobile) return columns_->set_private(block);
-  while (columns_->available() == 0) FOVEA_CHECK(drop_one_private());
-  const SlotId column = columns_->take_back(block, ops);
-  ops->push_back(CacheOp::copy(block, ColumnPool::kMobile, block, column));
-}
-
 void BlockManager::truncate(SequenceId seq, int64_t n) {
   Blocks& s = find(seq);
   FOVEA_CHECK(!s.swapped && n <= s.num_tokens && int64_t{s.keyed_blocks} * config_.block_size <= n);
@@ -320,6 +270,7 @@ void BlockManager::unpin(BlockId block) {
   FOVEA_CHECK(pins_[static_cast<size_t>(block.value)] > 0);
   --pins_[static_cast<size_t>(block.value)];
   --num_pins_;
+  if (columns_ && columns_->is_private(block)) not_stored(block);
   release_block(block);
 }
 

@@ -29,6 +29,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 namespace fovea {
@@ -40,6 +41,7 @@ struct BlockManagerConfig {
   int32_t num_columns = 0;      // of the pool where it holds fewer than num_blocks (column_pool.h); 0: every block has its own
   int32_t reserve_columns = 0;  // of them: always free of pins
   std::function<Status(SwapSlot)> reserve_swap;  // takes the memory of a slot, perhaps again; null: it is there
+  BlockKey private_key;         // what stores know blocks by that have no name begins with it: no other process has it
 };
 
 // Consecutive blocks of a sequence that were published together.
@@ -118,6 +120,9 @@ class BlockManager {
   // Full blocks for more tokens of seq, whose last block is full: K and V stay in the store, where they are pinned, so they take no
   // columns. num_free() has room for them.
   void append_stored(SequenceId seq, std::span<const BlockKey> keys, std::span<const Located> located);
+  // Notes, where publish() does, full blocks that the pool alone holds: what questions and answers wrote, under keys that no content
+  // has, and what a store has refused once. False: there is none. Stored, they are the block's alone, and gone with it.
+  bool spill();
   // A block that was published, or loaded, lies in a store now, where it is pinned; false: it is not the block of that key now.
   bool set_stored(BlockId block, const BlockKey& key, const Located& located);
   // The store lost a mobile block: a column in which it will be computed again (column_pool.h). False: there is none.
@@ -171,6 +176,9 @@ class BlockManager {
   SlotId column_of(BlockId block) const { return columns_ ? columns_->column_of(block) : SlotId{block.value}; }
   void ref_block(BlockId block);
   bool drop_one_private();
+  bool spill_one(const Blocks& s, int32_t index);
+  BlockKey stored_name(BlockId block) const;
+  void not_stored(BlockId block);
   void own_again(BlockId block, std::vector<CacheOp>* ops);
   void release_block(BlockId block);  // cached where it is published, else free
   void release_slot(SwapSlot slot);
@@ -187,6 +195,13 @@ class BlockManager {
   BlockPool pool_;
   PrefixIndex index_;
   std::unique_ptr<ColumnPool> columns_;
+  struct Spilled {
+    BlockKey key;
+    bool sole;  // the block's alone
+  };
+  std::unordered_map<int32_t, Spilled> spilled_;  // blocks on their way to a store by spill()
+  std::vector<uint8_t> refusals_;                 // [num_blocks] how often it was pinned to be stored, and was not
+  uint64_t spills_ = 0;
   int32_t cached_private_ = 0;  // cached blocks whose columns can be had for their content alone
   IdTable<SequenceId, std::unique_ptr<Blocks>> sequences_;
   std::vector<Blocks*> swapped_;     // the swapped ones

@@ -11,7 +11,8 @@ ColumnPool::ColumnPool(int32_t blocks, int32_t columns, int32_t reserve)
     : reserve_(reserve),
       column_(static_cast<size_t>(blocks), kMobile),
       block_in_(static_cast<size_t>(columns), BlockId{-1}),
-      is_stored_(static_cast<size_t>(blocks), 0) {
+      is_stored_(static_cast<size_t>(blocks), 0),
+      is_sole_(static_cast<size_t>(blocks), 0) {
   FOVEA_CHECK(columns > reserve);
   homes_.located.resize(static_cast<size_t>(blocks));
   homes_.keys.resize(static_cast<size_t>(blocks));
@@ -30,7 +31,10 @@ void ColumnPool::begin_step(std::vector<CacheOp>* ops) {
 
 void ColumnPool::leave_store(BlockId block) {
   Located& located = homes_.located[static_cast<size_t>(block.value)];
-  if (located.found()) unneeded_.push_back(std::exchange(located, Located()));
+  if (!located.found()) return;
+  unneeded_.push_back(std::exchange(located, Located()));
+  if (std::exchange(is_sole_[static_cast<size_t>(block.value)], 0))
+    worthless_.push_back(homes_.keys[static_cast<size_t>(block.value)]);
 }
 
 std::vector<Located> ColumnPool::leave_store() {
@@ -135,12 +139,13 @@ void ColumnPool::release(BlockId block) {
   if (homes_.located[static_cast<size_t>(block.value)].found()) leaving_.push_back(block);
 }
 
-void ColumnPool::set_stored(BlockId block, const StoreKey& key, const Located& located) {
+void ColumnPool::set_stored(BlockId block, const StoreKey& key, const Located& located, bool sole) {
   FOVEA_CHECK(is_private(block) && located.found());
   leave_store(block);
   homes_.located[static_cast<size_t>(block.value)] = located;
   homes_.keys[static_cast<size_t>(block.value)] = key;
   is_stored_[static_cast<size_t>(block.value)] = 1;
+  is_sole_[static_cast<size_t>(block.value)] = sole;
   ++pinned_stored_;
   stored_.push_back(block);
 }

@@ -52,8 +52,8 @@ class ColumnPool {
   bool is_short() const { return mobile_ > 0 && num_columns() - num_private() < reserve_; }
   // The block is free: its column is unused, its content gone.
   void release(BlockId block);
-  // K and V of the block lie in a store. Its pin there is the pool's from now on.
-  void set_stored(BlockId block, const StoreKey& key, const Located& located);
+  // K and V of the block lie in a store. Its pin there is the pool's from now on. `sole`: under a key that is the block's alone.
+  void set_stored(BlockId block, const StoreKey& key, const Located& located, bool sole = false);
   // A new block whose K and V lie in a store and nowhere else. Its pin there is the pool's from now on.
   void adopt(BlockId block, const StoreKey& key, const Located& located);
   // What a block with a column will hold is not what was stored.
@@ -62,6 +62,7 @@ class ColumnPool {
   SlotId column_of(BlockId block) const { return column_[static_cast<size_t>(block.value)]; }
   std::span<const SlotId> columns() const { return column_; }  // [blocks]
   bool is_stored(BlockId block) const { return is_stored_[static_cast<size_t>(block.value)] != 0; }
+  bool is_sole(BlockId block) const { return is_sole_[static_cast<size_t>(block.value)] != 0; }  // set_stored()
   bool is_private(BlockId block) const { return column_of(block) != kMobile && !is_stored(block); }
   const BlockHomes& homes() const { return homes_; }
   int32_t num_columns() const { return static_cast<int32_t>(block_in_.size()); }
@@ -70,6 +71,8 @@ class ColumnPool {
   int32_t num_mobile() const { return mobile_; }  // blocks
   // Pins in the store that no one needs any more, each given back once.
   std::vector<Located> take_unneeded() { return std::exchange(unneeded_, {}); }
+  // Keys of blocks that were the pool's alone, and of which nobody has a use any more.
+  std::vector<StoreKey> take_worthless() { return std::exchange(worthless_, {}); }
   // At the end: all pins. Nothing is read back any more.
   std::vector<Located> leave_store();
 
@@ -87,8 +90,10 @@ class ColumnPool {
   std::vector<uint8_t> is_stored_;  // [blocks] the store holds what the block does
   std::vector<BlockId> leaving_;    // the store, with the next step: operations of this one may read them back
   BlockHomes homes_;
+  std::vector<uint8_t> is_sole_;  // [blocks] of homes_
   std::vector<CacheOp> due_;
   std::vector<Located> unneeded_;
+  std::vector<StoreKey> worthless_;
   int32_t pinned_ = 0, pinned_stored_ = 0, mobile_ = 0;
   int32_t hand_ = 0;  // the next column to be taken from mobile blocks
 };
