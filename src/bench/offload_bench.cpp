@@ -14,7 +14,7 @@ namespace fovea {
 namespace {
 
 constexpr int kRounds = 4;  // the first one warms the pool up
-constexpr int64_t kRoom = 2048;
+constexpr int64_t kRoom = 256;  // tokens beside a context and what is decoded on it
 
 struct Lists {
   std::string label;
@@ -88,7 +88,8 @@ struct Pair {
 // Two engines with a context of this depth. The pool of one is an eighth of its K and V, if the options do not say otherwise.
 Result<Pair> make_pair_at(const DecodeBenchOptions& o, int64_t depth, const ModelShape& shape, const std::vector<Lists>& all) {
   EngineOptions both = o.engine;
-  both.max_model_len = depth + kRoom;
+  const int64_t tokens = depth + o.steps + kRoom;
+  both.max_model_len = tokens;
   both.kv_tokens = 0;
   Pair pair;
   EngineOptions resident = both;
@@ -100,10 +101,10 @@ Result<Pair> make_pair_at(const DecodeBenchOptions& o, int64_t depth, const Mode
   FOVEA_ASSIGN(pair.resident, make_engine(std::move(resident), all));
   EngineOptions small = both;
   small.tenant_salt = "bench " + std::to_string(std::random_device()());  // random K and V must never be found by others
-  small.kv_tokens = depth + kRoom;
+  small.kv_tokens = tokens;
   if (small.kv_cache_memory_bytes == 0) {
     const int64_t codes = 16 * int64_t{o.engine.block_size}, table = 4;  // bytes of a block, of each layer and head
-    const int64_t blocks = (depth + kRoom) / o.engine.block_size;
+    const int64_t blocks = tokens / o.engine.block_size + 1;
     small.kv_cache_memory_bytes = kv_bytes(shape, depth) / 8 + blocks * shape.num_layers * shape.kv_heads * (codes + table);
   }
   FOVEA_ASSIGN(pair.offloaded, make_engine(std::move(small), all));
