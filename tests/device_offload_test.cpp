@@ -1,7 +1,5 @@
-// Contexts larger than the pool of a device, with host memory below it: what an engine answers does not depend on how much of it the
-// pool holds. Float32, what a column held becomes NaN when it is pinned anew. On the fake device, or FOVEA_TEST_DEVICE=cuda.
-#include "engine_test_util.h"
-
+// Contexts larger than the pool of a device, with host memory below it: what an engine answers does not depend on how much of it
+// the pool holds. Float32, what a column held becomes NaN when it is pinned anew. On the fake device, or FOVEA_TEST_DEVICE=cuda.
 namespace fovea::testing {
 namespace {
 
@@ -110,7 +108,7 @@ void expect_consistent(EngineImpl& engine) {
 
 class DeviceOffloadOf : public ::testing::TestWithParam<const char*> {};
 
-// Chosen blocks are read by the same kernel as ever: the same bits. Dense rows are read as prompts are, which sums in another order.
+// Chosen blocks are read by the same kernel as ever: the same bits. Dense rows are read as prompts are: sums of another order.
 TEST_P(DeviceOffloadOf, AnswersOfASmallPoolAreTheResidentOnes) {
   const std::string method = GetParam();
   const EngineOptions o = options(method);
@@ -205,7 +203,7 @@ TEST(DeviceOffload, StepsThatFailLeaveTheTablesSound) {
   const EngineOptions o = options("gsa_on_device");
   const int64_t memory = least_memory(o) + (300 << 10);
   const std::vector<Result1> want = ask(*make_on_device(o), 600);
-  for (const char* call : {"move_columns", "resolve", "fetch_extents", "stage_extents", "copy", "launch", "record"}) {
+  for (const char* call : {"move_columns", "resolve", "fetch_extents", "stage_extents", "copy", "transfer", "launch", "record"}) {
     SCOPED_TRACE(call);
     auto engine = make_on_device(offloaded(o, memory), 9);
     auto& device = static_cast<FakeDevice&>(engine->device());

@@ -5,9 +5,9 @@
 namespace fovea {
 namespace {
 
-std::vector<TokenId> some_tokens(int64_t count, int32_t vocab) {
+std::vector<TokenId> some_tokens(int64_t count, int32_t vocab, uint64_t seed = 1) {
   std::vector<TokenId> ids(static_cast<size_t>(count));
-  uint64_t x = 1;
+  uint64_t x = seed;
   for (TokenId& id : ids) {
     x = x * 6364136223846793005ull + 1442695040888963407ull;
     id = static_cast<TokenId>((x >> 33) % static_cast<uint64_t>(vocab));
@@ -44,7 +44,7 @@ Status DecodeRun::decode(int64_t depth, const std::string& method, double* best_
 
 Result<double> DecodeRun::prefill_s(int64_t tokens) {
   Request r;
-  r.prompt = some_tokens(tokens, engine_.model().vocab_size);
+  r.prompt = some_tokens(tokens, engine_.model().vocab_size, ++prefills_ + 1);  // others than before: cached blocks are not found
   r.sampling.max_tokens = 0;
   const double start = clock_.now_s();
   FOVEA_ASSIGN(const RequestId id, engine_.submit(std::move(r)));

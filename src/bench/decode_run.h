@@ -34,6 +34,7 @@ class DecodeRun {
   EngineImpl& engine_;
   const DecodeRunOptions o_;
   const Clock clock_;
+  uint64_t prefills_ = 0;
   std::map<int64_t, RequestId> contexts_;
 };
 

@@ -54,7 +54,7 @@ Launched EngineImpl::launch(const StepPlan& plan) {
   }
   note_scheduled(plan);
   input_.moves = plan.cache_ops;
-  if (const ColumnPool* columns = blocks_->columns()) input_.columns = columns->columns();
+  if (const ColumnPool* columns = blocks_->columns()) input_.columns = columns->columns(), input_.stored = columns->stored();
   input_.rows.clear();
   input_.samples.clear();
   input_.num_tokens = plan.num_tokens;

@@ -60,7 +60,8 @@ class ColumnPool {
   void set_private(BlockId block);
 
   SlotId column_of(BlockId block) const { return column_[static_cast<size_t>(block.value)]; }
-  std::span<const SlotId> columns() const { return column_; }  // [blocks]
+  std::span<const SlotId> columns() const { return column_; }     // [blocks]
+  std::span<const uint8_t> stored() const { return is_stored_; }  // [blocks]
   bool is_stored(BlockId block) const { return is_stored_[static_cast<size_t>(block.value)] != 0; }
   bool is_sole(BlockId block) const { return is_sole_[static_cast<size_t>(block.value)] != 0; }  // set_stored()
   bool is_private(BlockId block) const { return column_of(block) != kMobile && !is_stored(block); }

@@ -44,7 +44,8 @@ DeviceExtentCache::DeviceExtentCache(KvCache& kv, const DeviceExtentCacheConfig&
       column_of_(static_cast<size_t>(blocks_), SlotId{-1}),
       block_in_(static_cast<size_t>(columns_), BlockId{-1}),
       lost_(true),
-      spilling_(device.make_stream()) {}
+      spilling_(device.make_stream()),
+      filling_(device.make_stream()) {}
 
 Status DeviceExtentCache::allocate() {
   const auto take = [&](Buffer* buffer, int64_t bytes, const char* what) -> Status {
@@ -60,6 +61,12 @@ Status DeviceExtentCache::allocate() {
   FOVEA_TRY(take(&scratch_, cells * static_cast<int64_t>(sizeof(uint64_t)), "misses of a wave"));
   FOVEA_TRY(take(&table_, kWaveRowsMax * heads_ * config_.max_blocks * word, "page tables of a wave"));
   FOVEA_TRY(take(&staging_, config_.staging_bytes, "staging of KV"));
+  num_buffers_ = config_.staging_bytes >= 2 * config_.max_blocks * extent_bytes() ? 2 : 1;
+  for (size_t i = 0; i < num_buffers_; ++i) {
+    buffers_[i].data = staging_.as<std::byte>() + static_cast<int64_t>(i) * (config_.staging_bytes / 2 / 256 * 256);
+    buffers_[i].filled = device_.make_event();
+    buffers_[i].read = device_.make_event();
+  }
   FOVEA_TRY(take(&moves_, static_cast<int64_t>(kMovesAtOnce * sizeof(ColumnMove)), "moves of columns"));
   for (Upload& u : uploads_) {
     FOVEA_ASSIGN(u.pinned, device_.allocate_pinned(kMovesAtOnce * sizeof(ColumnMove), "moves of columns"));
@@ -210,7 +217,10 @@ Status DeviceExtentCache::spill(std::span<const BlockId> blocks, Stream& stream,
 
 // ---- rows that choose ----
 
-uint32_t DeviceExtentCache::begin_step(int32_t rows) { return std::exchange(wave_, wave_ + static_cast<uint32_t>(rows)); }
+uint32_t DeviceExtentCache::begin_step(int32_t rows) {
+  for (StageBuffer& b : buffers_) b.begun = false;  // of a step that failed
+  return std::exchange(wave_, wave_ + static_cast<uint32_t>(rows));
+}
 
 int32_t DeviceExtentCache::rows_of_wave(int64_t blocks) const {
   return static_cast<int32_t>(std::clamp<int64_t>((columns_ - pinned_) / std::max<int64_t>(blocks, 1), 1, kWaveRowsMax));
@@ -249,32 +259,70 @@ void DeviceExtentCache::resolve(LayerIdx layer, const Wave& wave, Stream& stream
 // ---- rows that read everything ----
 
 int32_t DeviceExtentCache::heads_at_a_time(int64_t blocks) const {
-  return static_cast<int32_t>(std::min<int64_t>(heads_, config_.staging_bytes / (blocks * extent_bytes())));
+  const int64_t buffer = num_buffers_ == 1 ? config_.staging_bytes : config_.staging_bytes / 2 / 256 * 256;
+  return static_cast<int32_t>(std::min<int64_t>(heads_, buffer / (blocks * extent_bytes())));
 }
 
-void DeviceExtentCache::stage(LayerIdx layer, int32_t first, int32_t count, const int32_t* blocks, int32_t num_blocks,
-                              Stream& stream, KvView* view) {
-  const int64_t strip = num_blocks * extent_bytes();
-  FOVEA_CHECK(count > 0 && count * strip <= config_.staging_bytes);
-  ops_.stage_extents({.kv = kv_.kv_view(layer),
-                      .slot_of = tables(layer.value * heads_, heads_).slot_of,
+// The leading blocks that lie below, all heads of a run of BlockIds in one copy; those behind them are still in columns.
+Status DeviceExtentCache::begin(StageBuffer& b, const Strips& s) {
+  FOVEA_CHECK(s.count > 0 && s.count <= heads_at_a_time(s.num_blocks));
+  b.strips = s;
+  b.begun = true;
+  copies_.clear();
+  const auto lies_below = [&](int32_t i) { return stored_[static_cast<size_t>(s.host_blocks[i])] != 0; };
+  int32_t at = 0;
+  for (int32_t run = 0; at < s.num_blocks && lies_below(at); at += run) {
+    for (run = 1; at + run < s.num_blocks && s.host_blocks[at + run] == s.host_blocks[at] + run && lies_below(at + run);) ++run;
+    copies_.push_back({.to = b.data + at * extent_bytes(),
+                       .from = below(s.layer.value * heads_ + s.first, BlockId{s.host_blocks[at]}),
+                       .bytes = static_cast<size_t>(run * extent_bytes()),
+                       .rows = static_cast<size_t>(s.count),
+                       .to_stride = static_cast<size_t>(s.num_blocks * extent_bytes()),
+                       .from_stride = static_cast<size_t>(blocks_ * extent_bytes())});
+  }
+  b.below = at;
+  b.read->hold(*filling_);
+  const Status copied = device_.transfer(copies_, CopyKind::to_device, *filling_);
+  b.filled->record(*filling_);
+  return copied;
+}
+
+Status DeviceExtentCache::stage_ahead(const Strips& strips) {
+  if (num_buffers_ == 1 || heads_at_a_time(strips.num_blocks) == 0) return {};
+  return begin(buffers_[buffer_], strips);
+}
+
+Status DeviceExtentCache::stage(const Strips& s, Stream& stream, KvView* view) {
+  if (reading_) reading_->read->record(stream);
+  StageBuffer& b = buffers_[buffer_];
+  buffer_ = (buffer_ + 1) % num_buffers_;
+  reading_ = &b;
+  if (!b.begun || !(b.strips == s)) FOVEA_TRY(begin(b, s));
+  b.begun = false;
+  b.filled->hold(stream);
+  ops_.stage_extents({.kv = kv_.kv_view(s.layer),
+                      .slot_of = tables(s.layer.value * heads_, heads_).slot_of,
                       .slot_blocks = blocks_,
-                      .first_head = first,
-                      .heads = count,
-                      .blocks = blocks,
-                      .count = num_blocks,
-                      .below = below(layer),
-                      .out = staging_.as<std::byte>()},
+                      .first_head = s.first,
+                      .heads = s.count,
+                      .blocks = s.blocks,
+                      .first = b.below,
+                      .count = s.num_blocks,
+                      .below = below(s.layer),
+                      .out = b.data},
                      stream);
   const int64_t element = static_cast<int64_t>(dtype_bytes(kv_.config().dtype));
-  *view = kv_.kv_view(layer);
-  view->k = staging_.data();
-  view->v = staging_.as<std::byte>() + piece_bytes_;
-  view->kv_heads = count;
+  *view = kv_.kv_view(s.layer);
+  view->k = b.data;
+  view->v = b.data + piece_bytes_;
+  view->kv_heads = s.count;
   view->block_stride = extent_bytes() / element;
-  view->head_stride = strip / element;
+  view->head_stride = s.num_blocks * extent_bytes() / element;
   view->table = {identity(), 0, 0};
+  return {};
 }
+
+Status DeviceExtentCache::take_error() { return filling_->error().ok() ? Status() : filling_->synchronize(); }
 
 Result<DeviceExtentCache::Tables> DeviceExtentCache::read_tables() const {
   Tables t;

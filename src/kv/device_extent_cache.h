@@ -77,12 +77,26 @@ class DeviceExtentCache {
   void resolve(LayerIdx layer, const Wave& wave, Stream& stream, PageTableView* table);
   const int32_t* identity() const { return identity_.as<int32_t>(); }  // 0, 1, 2, ...: q_indptr where every row is a sequence
 
-  // ---- rows that read everything ----
+  // ---- rows that read everything: strips ----
+  // Some KV heads of a layer, of one context.
+  struct Strips {
+    LayerIdx layer;
+    int32_t first = 0, count = 0;          // heads
+    const int32_t* blocks = nullptr;       // [num_blocks] BlockIds of the context in order, in device memory,
+    const int32_t* host_blocks = nullptr;  // and in the host's
+    int32_t num_blocks = 0;
+    bool operator==(const Strips&) const = default;
+  };
+  // [blocks] whether what the block holds lies below too: as long as a step is launched.
+  void set_stored(std::span<const uint8_t> stored) { stored_ = stored; }
   // KV heads that are laid out at a time for a context of so many blocks; 0: not even one fits.
   int32_t heads_at_a_time(int64_t blocks) const;
-  // Lays out heads [first, first + count) of a layer; blocks [num_blocks]: device memory, BlockIds of the context in order. The
-  // view holds until the next call.
-  void stage(LayerIdx layer, int32_t first, int32_t count, const int32_t* blocks, int32_t num_blocks, Stream& stream, KvView* view);
+  // Lays them out: what lies below is copied beside the stream. The view holds until the next call.
+  Status stage(const Strips& strips, Stream& stream, KvView* view);
+  // The next call of stage() will ask for these: on their way from now on, where there is room for two at a time.
+  Status stage_ahead(const Strips& strips);
+  // What failed beside the stream since the last call.
+  Status take_error();
 
   int64_t extent_bytes() const { return 2 * piece_bytes_; }
   int64_t host_bytes() const { return static_cast<int64_t>(below_.bytes()); }
@@ -123,7 +137,23 @@ class DeviceExtentCache {
   std::unique_ptr<Stream> spilling_;
 
   Buffer slot_of_, owner_, stamp_;  // [layers, heads, blocks], [layers, heads, columns] twice
-  Buffer misses_, num_misses_, scratch_, table_, identity_, staging_;
+  Buffer misses_, num_misses_, scratch_, table_, identity_;
+  // Strips, in one or two buffers in turn.
+  struct StageBuffer {
+    std::byte* data = nullptr;
+    Strips strips;
+    bool begun = false;             // strips are on their way and nobody has asked for them
+    int32_t below = 0;              // leading blocks that come from there
+    std::unique_ptr<Event> filled;  // of them
+    std::unique_ptr<Event> read;    // attention has read the strips
+  };
+  Status begin(StageBuffer& buffer, const Strips& strips);
+  Buffer staging_;
+  std::array<StageBuffer, 2> buffers_;
+  size_t buffer_ = 0, num_buffers_ = 1;  // the next one
+  StageBuffer* reading_ = nullptr;       // what the last stage() has filled
+  std::span<const uint8_t> stored_;
+  std::unique_ptr<Stream> filling_;
   Buffer below_;  // pinned
   // Moves on their way to the device.
   static constexpr size_t kUploads = 3;

@@ -154,6 +154,31 @@ void Attention::leave_out_late(const RowGroup& g, LayerIdx layer, const ExtentCa
   }
 }
 
+// On a device: KV heads of a sequence from `head` on, as many as are laid out at a time.
+DeviceExtentCache::Strips Attention::strips_at(const RowGroup& g, LayerIdx layer, int32_t seq, int32_t head) const {
+  const int32_t bs = kv_.config().block_size, blocks = (g.host_seq_len[seq] + bs - 1) / bs;
+  return {.layer = layer,
+          .first = head,
+          .count = std::min(kv_.device_extents()->heads_at_a_time(blocks), kv_.config().kv_heads - head),
+          .blocks = g.table.slots + seq * g.table.seq_stride,
+          .host_blocks = g.host_table.slots + seq * g.host_table.seq_stride,
+          .num_blocks = blocks};
+}
+
+// The strips that are next, and those behind them ahead: of these rows, of other groups, of the next layer.
+Status Attention::stage_on_device(const RowGroup& g, LayerIdx layer, KvView* view) {
+  const DeviceExtentCache::Strips strips = strips_at(g, layer, next_seq_, next_head_);
+  FOVEA_TRY(kv_.device_extents()->stage(strips, stream_, view));
+  if (next_head_ + strips.count < kv_.config().kv_heads)
+    return kv_.device_extents()->stage_ahead(strips_at(g, layer, next_seq_, next_head_ + strips.count));
+  if (next_seq_ + 1 < g.num_seqs) return kv_.device_extents()->stage_ahead(strips_at(g, layer, next_seq_ + 1, 0));
+  const auto is_streamed = [](const RowGroup& other) { return other.blocks == RowGroup::Blocks::streamed; };
+  const auto all = batch_.groups.begin(), end = batch_.groups.end();
+  auto next = std::find_if(all + (&g - batch_.groups.data()) + 1, end, is_streamed);
+  if (next == end) next = std::find_if(all, end, is_streamed), layer = LayerIdx{layer.value + 1};
+  return layer.value < kv_.config().num_layers ? kv_.device_extents()->stage_ahead(strips_at(*next, layer, 0, 0)) : Status();
+}
+
 // The next KV heads of a sequence, or the first ones of the next sequence.
 Status Attention::next_strips(const RowGroup& g, LayerIdx layer, Reading* part, bool* more) {
   FOVEA_CHECK(whole_.selection->kind == Selection::Kind::all);
@@ -165,7 +190,7 @@ Status Attention::next_strips(const RowGroup& g, LayerIdx layer, Reading* part, 
   if (most == 0) return Status::internal("kv offload: " + std::to_string(count) + " blocks of one KV head exceed the staging area");
   const int32_t some = std::min(most, heads - next_head_);
   if (device) {
-    device->stage(layer, next_head_, some, blocks, count, stream_, &part->kv);
+    FOVEA_TRY(stage_on_device(g, layer, &part->kv));
     part->prefill = true;
   } else {
     FOVEA_TRY(kv_.extents()->stage(layer, next_head_, some, {blocks, static_cast<size_t>(count)}, &part->kv));

@@ -10,6 +10,7 @@
 // at a time, from a copy of the context outside the columns. Neither changes a bit.
 #pragma once
 
+#include "kv/device_extent_cache.h"
 #include "model/forward.h"
 
 #include <array>
@@ -89,6 +90,8 @@ class Attention {
   Status next_wave_on_device(const RowGroup& group, LayerIdx layer, int32_t window, Reading* part, bool* more);
   Status next_wave(const RowGroup& group, LayerIdx layer, int32_t window, Reading* part, bool* more);
   void leave_out_late(const RowGroup& group, LayerIdx layer, const ExtentCache::Wave& wave);
+  DeviceExtentCache::Strips strips_at(const RowGroup& group, LayerIdx layer, int32_t seq, int32_t head) const;
+  Status stage_on_device(const RowGroup& group, LayerIdx layer, KvView* view);
   Status next_strips(const RowGroup& group, LayerIdx layer, Reading* part, bool* more);
 
   const ForwardBatch& batch_;

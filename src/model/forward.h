@@ -37,9 +37,10 @@ struct RowGroup {
   const int32_t* seq_len = nullptr;   // [num_seqs]
   PageTableView table;                // BlockIds; its row 0 is the group's first sequence
   PageTableView columns;              // where K and V lie, of a group in_pool; null: the same
-  // Of a group that is streamed: the first two in host memory, and for each sequence {0, its rows}, in the device's.
+  // Of a group that is streamed: the first three in host memory, and for each sequence {0, its rows}, in the device's.
   const int32_t* host_q_indptr = nullptr;
   const int32_t* host_seq_len = nullptr;
+  PageTableView host_table;  // as `table`
   const int32_t* rows_of_seq = nullptr;  // [num_seqs, 2]
   int32_t wave_rows = 0;                 // of a mobile group on a device: rows that find columns together
   // Sparse groups only. Decode: every row chooses for itself.

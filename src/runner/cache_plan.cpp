@@ -89,7 +89,11 @@ Result<CachePlan> plan_columns(const CachePlanInputs& in) {
     return Status::resource_exhausted(
         where + "prefill lays out a KV head of " + text(context) + " tokens, " + text(strip) +
         " bytes, in at most three quarters of it (a smaller --max-model-len or --kv-tokens needs less)");
-  const int64_t staging = (context_blocks * staged_heads(strip, pool, c.kv_heads) + heads - 1) / heads;
+  // A device fills one while it reads another, both in a seventh of the pool: it has no use for what they hold but prefill.
+  const bool device = in.host_bytes > 0;
+  const int64_t staged = staged_heads(strip, device ? pool / 7 * 4 : pool, c.kv_heads);
+  const int64_t buffers = device && 2 * staged * strip <= pool / 4 ? 2 : 1;
+  const int64_t staging = (context_blocks * staged * buffers + heads - 1) / heads;
   const int64_t columns = std::min(blocks, pool / (bytes.column + heads * ResidencyTables::kBytesPerColumn) - staging);
   if (columns < least)
     return Status::resource_exhausted(where + "beside the staging of a prompt they hold " + text(std::max<int64_t>(0, columns)) +

@@ -52,7 +52,10 @@ Status Runner::prepare(const StepInput& plan, bool* moved) {
     if (g.method) FOVEA_TRY(g.method->step_begin(g.step));
     ++groups_begun_;
   }
-  if (device_extents_) prepare_waves();
+  if (device_extents_) {
+    device_extents_->set_stored(plan.stored);
+    prepare_waves();
+  }
   FOVEA_TRY(staging_->upload(*stream_));
   FOVEA_TRY(batch_->upload_tables(*stream_));
   samples_->upload_history(*stream_);
@@ -139,6 +142,7 @@ Result<StepResult> Runner::collect() {
   FOVEA_CHECK(flight.flying);
   Status done = std::exchange(lost_, Status());
   if (done.ok() && flight.done) done = flight.done->wait();
+  if (done.ok() && device_extents_) done = device_extents_->take_error();
   if (!done.ok()) {
     (void)stream_->synchronize().ok();  // whatever it says: nothing of it counts
     lose_tables();

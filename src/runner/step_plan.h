@@ -55,6 +55,7 @@ struct StepInput {
   std::span<const CacheOp> moves;  // carried out first, in order
   // Where the pool has fewer columns than there are blocks: [blocks] the column of each, or -1. Empty: its own number.
   std::span<const SlotId> columns;
+  std::span<const uint8_t> stored;  // [blocks] likewise: what it holds lies below too
   std::vector<PlannedRows> rows;
   std::vector<PlannedSample> samples;
   int32_t num_tokens = 0;  // rows in all
