@@ -1,5 +1,7 @@
 // Contexts larger than the pool of a device, with host memory below it: what an engine answers does not depend on how much of it
 // the pool holds. Float32, what a column held becomes NaN when it is pinned anew. On the fake device, or FOVEA_TEST_DEVICE=cuda.
+#include "engine_test_util.h"
+
 namespace fovea::testing {
 namespace {
 
