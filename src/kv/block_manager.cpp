@@ -243,11 +243,24 @@ void BlockManager::publish(SequenceId seq, std::span<const int32_t> tokens, int6
     if (first && noted_ != nullptr && !stored) note(parent, i, key, block, static_cast<int32_t>(n));
     return key;
   };
-  for (; s.keyed_blocks < full; ++s.keyed_blocks) s.last_key = insert(s.keyed_blocks, block_size);
+  for (; s.keyed_blocks < full; ++s.keyed_blocks) {
+    s.last_key = insert(s.keyed_blocks, block_size);
+    if (columns_) share(s, s.keyed_blocks);
+  }
   const auto rest = static_cast<size_t>(prefilled) - static_cast<size_t>(full) * block_size;
   if (!tail || rest == 0) return;
   FOVEA_CHECK(prefilled == s.num_tokens);
   insert(full, rest);
+}
+
+// A block whose key is another's already gives way to it: never published it would never be stored, and keep its column for good.
+void BlockManager::share(Blocks& s, int32_t logical) {
+  const BlockId own = s.table.block(logical);
+  const std::optional<BlockId> other = index_.find(s.last_key);
+  if (!other || *other == own || pool_.ref_count(own) > 1) return;
+  ref_block(*other);
+  s.table.set(logical, BlockPlace::in_pool(*other));
+  release_block(own);
 }
 
 void BlockManager::note(const BlockKey* parent, int64_t index, const BlockKey& key, BlockId block, int32_t tokens) {

@@ -85,7 +85,7 @@ class BlockManager {
   // Publishes the full blocks among the first `prefilled` tokens, all of which were computed in prefill of
   // the hasher's lineage (never by decode or a sparse extension). `tokens` are the sequence's, at least
   // `prefilled` of them. `tail`: these are all that the sequence has, and its partial last block is published too.
-  // `stored`: they were loaded, and are not noted.
+  // `stored`: they were loaded, and are not noted. In a pool of columns, a block equal to a published one gives way to it.
   void publish(SequenceId seq, std::span<const int32_t> tokens, int64_t prefilled, bool tail = false, bool stored = false);
   // From now on publish() notes here what others may want to store: what the pool holds under a key for the first time.
   // Whoever reads it pins the blocks before the next call of any other function. Null: nowhere.
@@ -169,6 +169,7 @@ class BlockManager {
 
   Blocks& find(SequenceId seq) const;
   int64_t match_tail(Blocks& s, std::span<const int32_t> tokens);
+  void share(Blocks& s, int32_t logical);
   void note(const BlockKey* parent, int64_t index, const BlockKey& key, BlockId block, int32_t tokens);
   // One must be allocatable, and a column free.
   BlockId allocate_block(std::vector<CacheOp>* ops);
