@@ -213,6 +213,41 @@ TEST_P(RepairOf, WhatTheStoreLosesIsComputedAgain) {
 
 INSTANTIATE_TEST_SUITE_P(Methods, RepairOf, ::testing::Values("gsa_on_device", "gsa", "overlap", "dense"));
 
+// A store that has lost all it had and takes nothing more: what fits the pool is computed again; what does not ends by name.
+TEST(OffloadFaults, WhatIsLostAndNotTakenAgainEndsByName) {
+  const EngineOptions o = options("gsa_on_device", 700);
+  const int64_t least = least_memory(o);
+  const std::vector<Result1> want = ask(*make_engine(o), 592, 3);
+  int failed = 0;
+  for (const int64_t memory : {least, least + (300 << 10), 2 * least}) {
+    auto store = std::make_shared<LyingStore>(5);
+    auto engine = make_offloaded(o, memory, nullptr, store);
+    SCOPED_TRACE(engine->backend());
+    Request document = greedy(random_prompt(7, 592, engine->model().vocab_size), 0);
+    document.hold = true;
+    const RequestId held = engine->submit(document).value();
+    run_all(*engine);
+    std::set<StoreKey> once;
+    store->loses = [&](const ExtentRead& read) { return once.insert(read.key).second; };
+    for (size_t i = 0; i < want.size(); ++i) {
+      store->refuse_puts = i < 2;
+      Request question = greedy(random_prompt(100 + i, 21, engine->model().vocab_size), 6);
+      question.fork_of = held;
+      const Result1 got = run_one(*engine, question);
+      if (got.reason == FinishReason::failed && i < 2) {
+        ++failed;
+        EXPECT_NE(got.error.message().find("KV store: block"), std::string::npos) << got.error.message();
+        continue;
+      }
+      EXPECT_EQ(got.reason, FinishReason::length) << i << got.error.message();
+      expect_same({got}, {want[i]});
+    }
+    EXPECT_EQ(engine->blocks().check_consistency().message(), "");
+    EXPECT_EQ(engine->kv().extents()->tables().check_consistency().message(), "");
+  }
+  EXPECT_GT(failed, 0);
+}
+
 std::vector<std::filesystem::path> slabs(const std::string& dir) {
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(dir + "/slabs")) {

@@ -122,6 +122,7 @@ class EngineImpl final : public Engine {
   std::optional<LostBlocks> first_lost(const StepPlan& plan, const std::set<int32_t>& lost) const;
   Status compute_again(const LostBlocks& run);
   Status store_again(const LostBlocks& run);
+  void give_up_unstored();
   void fail_holders(const StepPlan& plan, BlockId block, const Status& why, std::vector<Output>* outputs);
 
   Status tap_logits(const StepResult& result);
@@ -170,6 +171,7 @@ class EngineImpl final : public Engine {
   int64_t loaded_bytes_ = 0;
   double load_s_ = 0;
   std::unordered_map<BlockId, int> repairs_;  // since a step succeeded
+  std::vector<BlockId> stored_again_;         // given to the store, which may refuse them
   int64_t repaired_blocks_ = 0;
   std::function<void(RequestId, int32_t, std::span<const float>)> tap_;
 

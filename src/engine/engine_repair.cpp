@@ -108,6 +108,8 @@ Status EngineImpl::store_again(const LostBlocks& run) {
     FOVEA_CHECK(again.keys[static_cast<size_t>(i)] ==
                 columns.homes().keys[static_cast<size_t>(run.blocks[static_cast<size_t>(i)].value)]);
   store_->put_again(again);
+  std::erase_if(stored_again_, [&](BlockId b) { return !columns.is_private(b); });
+  stored_again_.insert(stored_again_.end(), again.blocks.begin(), again.blocks.end());
   const auto waits = [&](BlockId b) { return blocks_->is_pinned(b); };
   const double until_s = clock_.now_s() + kStoreWaitS;
   while (columns.is_short() && std::any_of(again.blocks.begin(), again.blocks.end(), waits) && clock_.now_s() < until_s) {
@@ -121,6 +123,21 @@ Status EngineImpl::store_again(const LostBlocks& run) {
   const std::string error = store_->store().stats().last_error;
   return Status::resource_exhausted("the store does not take it, and the KV pool has no column for it" +
                                     (error.empty() ? "" : ": " + error));
+}
+
+// Where no column is left: what was computed again, and the store has refused, is as lost as before. Else nobody could go on as long
+// as its document is held.
+void EngineImpl::give_up_unstored() {
+  if (stored_again_.empty() || blocks_->free_columns() > 0) return;
+  ColumnPool& columns = *blocks_->columns();
+  for (BlockId b : stored_again_) {
+    const auto at = static_cast<size_t>(b.value);
+    const BlockKey* key = blocks_->key_of(b);  // another one: the number was given to another block
+    const bool same = key && *key == columns.homes().keys[at] && columns.homes().located[at].found();
+    const bool held = blocks_->pool().ref_count(b) > 0;  // else its column is free for the asking
+    if (same && held && columns.is_private(b) && !blocks_->is_pinned(b)) columns.undo_repair(b);
+  }
+  std::erase_if(stored_again_, [&](BlockId b) { return !blocks_->is_pinned(b); });
 }
 
 void EngineImpl::fail_holders(const StepPlan& plan, BlockId block, const Status& why, std::vector<Output>* outputs) {

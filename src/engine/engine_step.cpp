@@ -16,6 +16,7 @@ Result<bool> EngineImpl::step(std::vector<Output>* outputs) {
   take_inbox(outputs);
   if (store_) end_loads();
   if (spiller_) spiller_->poll();
+  give_up_unstored();
   const bool hangs = store_ && store_->hangs();
   if (hangs) store_->give_up_waiting();
   const StepPlan& plan = scheduler_->schedule(/*may_wait=*/!hangs);
