@@ -28,11 +28,11 @@ class Demo:
     def __init__(self, args):
         self.args, self.out = args, args.out
         self.store = self.out / "store"
-        # An eighth of the log's K and V, beside what is resident of it.
-        tokens = args.tokens + 4096
-        self.pool = tokens * KV_BYTES // 8
+        # An eighth of the log's K and V (a little less: it comes out longer), beside what is resident of it.
+        tokens = args.max_model_len
+        self.pool = args.tokens * KV_BYTES // 8
         self.small = ["--max-model-len", tokens, "--kv-offload", "on",
-                      "--kv-cache-memory", self.pool + tokens * RESIDENT_BYTES + tokens // 8 * COLUMN_TABLE_BYTES]
+                      "--kv-cache-memory", self.pool + tokens * RESIDENT_BYTES + args.tokens // 8 * COLUMN_TABLE_BYTES]
 
     def make_log(self):
         """The log, and questions about facts that even its shortest beginning has."""
@@ -114,10 +114,10 @@ class Demo:
         for method, series in ((SPARSE, "sparse, all in memory"), ("dense", "dense, all in memory")):
             for depth in depths + [self.args.tokens]:
                 log = whole if depth == self.args.tokens else self.out / f"log-{depth}.txt"
-                self.record(series, log, self.decode(method) + ["--max-model-len", self.args.tokens + 4096, "--kv-offload", "off"])
+                self.record(series, log, self.decode(method) + ["--max-model-len", self.args.max_model_len, "--kv-offload", "off"])
         for depth in depths:  # all of it was computed before the kill
             self.record("dense, computed again", self.out / f"log-{depth}.txt",
-                        self.decode("dense") + ["--max-model-len", self.args.tokens + 4096], store=False)
+                        self.decode("dense") + ["--max-model-len", self.args.max_model_len], store=False)
         return restart
 
     def beginning(self, depth):
@@ -139,6 +139,7 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "demo/offload", help="emptied first")
     parser.add_argument("--io", default="buffered", choices=["buffered", "direct"], help="of the store's files")
     args = parser.parse_args()
+    args.max_model_len = args.tokens * 21 // 20 + 4096  # the log is made by words: a few per cent longer, and its questions
     demo = Demo(args)
     restart = demo.run()
     print(flush=True)

@@ -368,8 +368,8 @@ struct HeadRange {
     const int64_t head = int64_t{first} * group, bytes = first * kv.head_stride * static_cast<int64_t>(dtype_bytes(kv.dtype));
     p.q_heads = whole.num_heads;
     p.num_heads = count * group;
-    p.q += head * kv.head_dim;
-    p.out += head * kv.head_dim;
+    if (p.q) p.q += head * kv.head_dim;  // no rows: no memory
+    if (p.out) p.out += head * kv.head_dim;
     if (p.lse) p.lse += head;
     if (p.alibi_slopes) p.alibi_slopes += head;
     kv.kv_heads = count;

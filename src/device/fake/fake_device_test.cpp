@@ -79,6 +79,7 @@ TEST_P(FakeDeviceTest, ACopyOfPageableMemoryWaitsAndCounts) {
 }
 
 TEST_P(FakeDeviceTest, AnEventWaitsForWhatLiesBeforeItAlone) {
+  bool later = false;  // outlives the buffers, which end what is queued
   Buffer host = counted(100), back = pinned(100), a = on_device(100);
   const std::unique_ptr<Event> event = device_.make_event();
   EXPECT_TRUE(event->done());
@@ -86,7 +87,6 @@ TEST_P(FakeDeviceTest, AnEventWaitsForWhatLiesBeforeItAlone) {
   copy(a, host, CopyKind::to_device);
   copy(back, a, CopyKind::to_host);
   event->record(*stream_);
-  bool later = false;
   static_cast<FakeStream&>(*stream_).enqueue("test", [&] { later = true; });
   const bool ran = later;
   ASSERT_TRUE(event->wait().ok());
