@@ -30,7 +30,7 @@ std::unique_ptr<EngineImpl> make_on_device(EngineOptions o, uint64_t seed = 1, s
   auto engine = std::make_unique<EngineImpl>(std::move(o), std::move(parts));
   const Status made = engine->init();
   if (refused) *refused = made.message();
-  if (!refused) EXPECT_TRUE(made.ok()) << made.message();
+  if (!refused) { EXPECT_TRUE(made.ok()) << made.message(); }
   return made.ok() ? std::move(engine) : nullptr;
 }
 

@@ -246,7 +246,7 @@ class Round {
     if (!o.finished) return;
     EXPECT_EQ(o.error.ok(), o.reason != FinishReason::failed);
     if (o.reason == FinishReason::failed) expect_reason(l, o);
-    if (o.reason == FinishReason::length) EXPECT_EQ(said, want.size());
+    if (o.reason == FinishReason::length) { EXPECT_EQ(said, want.size()); }
     if (--l.open > 0) return;
     if (l.asked.hold && o.reason == FinishReason::length) held_.emplace_back(o.request, l.asked.prompt);
     live_.erase(it);
@@ -325,7 +325,7 @@ int64_t ask_twice(EngineImpl& engine, Oracle& oracle, const std::vector<Asked>& 
     auto want = oracle.tokens(asked[i]);
     if (r.reason == FinishReason::failed) want.resize(std::min(want.size(), r.tokens.size()));
     EXPECT_EQ(r.tokens, want);
-    if (at < 0) EXPECT_EQ(r.reason, FinishReason::length);
+    if (at < 0) { EXPECT_EQ(r.reason, FinishReason::length); }
   }
   device.recover();
   EXPECT_EQ(engine.stats().blocks_in_use, 0);
@@ -357,7 +357,7 @@ TEST_P(FaultInjection, EachMove) {
     auto engine = make(seed);
     const int64_t moves = ask_twice(*engine, oracle, asked, -1, false, "transfer");
     EXPECT_GT(engine->stats().preemptions, 0);
-    if (GetParam()) EXPECT_GT(moves, 2);
+    if (GetParam()) { EXPECT_GT(moves, 2); }
     for (int64_t at = 0; at < moves && !HasFailure(); ++at) {
       SCOPED_TRACE("seed " + std::to_string(seed) + ", move " + std::to_string(at));
       (void)ask_twice(*make(seed), oracle, asked, at, false, "transfer");

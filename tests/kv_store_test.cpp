@@ -256,7 +256,7 @@ TEST(KvStore, AWriteThatHangsHoldsUpNoAnswer) {
     fs.heal();
     const auto left = store.lock();  // such a store stays for good
     EXPECT_TRUE(left || !hangs);
-    if (left) EXPECT_TRUE(left->close(1e30));
+    if (left) { EXPECT_TRUE(left->close(1e30)); }
     const auto again = FileStore::open({.options = {.dir = dir.path(), .readonly = true}});
     ASSERT_TRUE(again.ok());
     EXPECT_TRUE((*again)->verify(nullptr).ok());

@@ -46,7 +46,7 @@ std::unique_ptr<EngineImpl> make_offloaded(EngineOptions o, int64_t memory, std:
   auto engine = std::make_unique<EngineImpl>(std::move(o), std::move(parts));
   const Status made = engine->init();
   if (refused != nullptr) *refused = made.message();
-  if (refused == nullptr) EXPECT_TRUE(made.ok()) << made.message();
+  if (refused == nullptr) { EXPECT_TRUE(made.ok()) << made.message(); }
   return made.ok() ? std::move(engine) : nullptr;
 }
 

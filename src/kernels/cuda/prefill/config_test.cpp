@@ -42,7 +42,7 @@ TEST(PrefillConfig, TheRowsDoNotChooseTheArithmetic) {
         EXPECT_EQ(a.math, b.math);
         EXPECT_EQ(a.padded_dim, b.padded_dim);
         EXPECT_EQ(a.box_keys, b.box_keys);
-        if (!hopper) EXPECT_EQ(a.lanes, b.lanes);
+        if (!hopper) { EXPECT_EQ(a.lanes, b.lanes); }
       }
     }
   }
