@@ -129,6 +129,15 @@ int64_t FaultFs::preadv(int fd, std::span<const iovec> to, uint64_t offset) {
   return n;
 }
 
+bool FaultFs::is_slow() {
+  const std::lock_guard lock(mutex_);
+  return hangs_ || latency_s_ > 0 || iops_ > 0;
+}
+
+int64_t FaultFs::preadv_cached(int fd, std::span<const iovec> to, uint64_t offset) {
+  return is_slow() ? -EAGAIN : preadv(fd, to, offset);
+}
+
 int64_t FaultFs::pwrite(int fd, std::span<const std::byte> from, uint64_t offset) {
   const Fault f = next_call(false);
   if (!f.fails) return below_.pwrite(fd, from, offset);

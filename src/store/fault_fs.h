@@ -44,6 +44,8 @@ class FaultFs final : public FileSystem {
   int open(const std::string& path, int flags) override;
   int close(int fd) override { return below_.close(fd); }
   int64_t preadv(int fd, std::span<const iovec> to, uint64_t offset) override;
+  int64_t preadv_cached(int fd, std::span<const iovec> to,
+                        uint64_t offset) override;  // all of it, but where reads are slow or hang
   int64_t pwrite(int fd, std::span<const std::byte> from, uint64_t offset) override;
   int64_t size(int fd) override;
   int fsync(int fd, bool data_only) override;  // may fail; nothing reaches the disk by it: no power fails here
@@ -65,6 +67,7 @@ class FaultFs final : public FileSystem {
   Fault next_call(bool is_read);
   template <typename Call>
   auto plain(Call&& call);
+  bool is_slow();
   double due_s(double now_s);  // when a read that begins now ends
 
   FileSystem& below_;

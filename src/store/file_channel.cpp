@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
 
 namespace fovea {
@@ -16,15 +17,16 @@ bool aligned(const std::byte* p) { return aligned(reinterpret_cast<uintptr_t>(p)
 }  // namespace
 
 FileChannel::FileChannel(ChannelHost host, std::unique_ptr<IoEngine> engine)
-    : host_(std::move(host)), engine_(std::move(engine)), ios_(kDepth) {
-  for (uint32_t i = 0; i < kDepth; ++i) free_ios_.push_back(i);
+    : host_(std::move(host)), engine_(std::move(engine)), ios_(kIos) {
+  for (uint32_t i = kIos; i-- > 0;) free_ios_.push_back(i);
 }
 
 FileChannel::~FileChannel() {
   while (!active_.empty()) {
     for (size_t i = active_.size(); i-- > 0;) cancel(*active_[i]->batch);
-    if (!active_.empty()) reap(1.0);
+    if (!active_.empty() && !advance(true)) wait_for_some(1.0);
   }
+  host_.helpers->dismiss(*this);
 }
 
 Status FileChannel::submit(ReadBatch& batch) {
@@ -73,7 +75,7 @@ Status FileChannel::submit(ReadBatch& batch) {
 }
 
 int FileChannel::poll() {
-  while (reap(0) > 0) {
+  while (advance(false)) {
   }
   return std::exchange(ended_, 0);
 }
@@ -83,7 +85,7 @@ Status FileChannel::wait(ReadBatch& batch, double until_s) {
   while (batch.left.load(std::memory_order_acquire) > 0) {
     const double left_s = until_s - clock.now_s();
     if (left_s <= 0) return Status::busy("store: reads are still under way");
-    reap(left_s);
+    if (!advance(true)) wait_for_some(left_s);
   }
   return {};
 }
@@ -97,30 +99,73 @@ void FileChannel::cancel(ReadBatch& batch) {
   for (size_t i = first; i < end_of_plan; ++i) end(active, active.plan[i], IoResult::cancelled, false);
 }
 
-// Completions of one round, then what can begin, and only then the digests: the disk works meanwhile.
-int FileChannel::reap(double timeout_s) {
-  std::array<IoCompletion, 16> done;
+// ---- what is under way ----
+
+// What can be done now: completions, then what can begin, and only then the work on what has come, so that the disk is never short
+// of reads. `alone`: this thread works too; else only where there is too little for others. False: there was nothing to do.
+bool FileChannel::advance(bool alone) {
+  bool any = take_completions();
+  any |= take_back();
   pump();
-  const size_t n = engine_->reap(done, timeout_s);
-  for (size_t i = 0; i < n; ++i) {
-    if (i == n / 2) pump();
-    Io& io = ios_[done[i].tag];
-    complete(io, done[i].result);
-    io.active = nullptr;
-    io.file.reset();
-    free_ios_.push_back(static_cast<uint32_t>(done[i].tag));
+  {
+    const std::lock_guard lock(mutex_);
+    const size_t helpers = work_bytes_ / kAloneBytes;
+    if (helpers > 0 && host_.helpers->threads() > 0) {
+      host_.helpers->invite(*this, helpers);
+      if (!alone) return any;
+    }
   }
-  pump();
-  return static_cast<int>(n);
+  return work_some() || any;
 }
 
-FileChannel::Active* FileChannel::next_active() {
-  Active* best = nullptr;
-  for (const auto& a : active_) {
-    if (a->next == a->plan.size()) continue;
-    if (!best || std::pair(a->batch->priority, a->order) < std::pair(best->batch->priority, best->order)) best = a.get();
+// Only where advance() had nothing to do. Work that others do is over soon; the disk is looked at in between.
+void FileChannel::wait_for_some(double timeout_s) {
+  {
+    std::unique_lock lock(mutex_);
+    if (working_ > 0 || !back_.empty()) {
+      const double bounded_s = std::min(timeout_s, on_disk_ > 0 ? 0.001 : 1.0);
+      came_back_.wait_for(lock, std::chrono::duration<double>(bounded_s), [&] { return !back_.empty(); });
+      return;
+    }
   }
-  return best;
+  IoCompletion first;
+  if (engine_->reap({&first, 1}, timeout_s) > 0) arrive(first);
+}
+
+bool FileChannel::take_completions() {
+  std::array<IoCompletion, kDepth> done;
+  const size_t n = on_disk_ > 0 ? engine_->reap(done, 0) : 0;
+  for (size_t i = 0; i < n; ++i) arrive(done[i]);
+  return n > 0;
+}
+
+void FileChannel::arrive(const IoCompletion& done) {
+  Io& io = ios_[done.tag];
+  io.arrived = true;
+  io.result = done.result;
+  --on_disk_;
+  add_work(static_cast<uint32_t>(done.tag));
+}
+
+// What has been worked on ends, or goes to the disk.
+bool FileChannel::take_back() {
+  std::vector<uint32_t>& slots = taken_;
+  {
+    const std::lock_guard lock(mutex_);
+    slots.swap(back_);
+  }
+  const bool any = !slots.empty();
+  for (const uint32_t slot : slots) {
+    Io& io = ios_[slot];
+    if (!io.arrived) {
+      to_disk_.push_back(slot);
+      continue;
+    }
+    finish(io);
+    free_ios_.push_back(slot);
+  }
+  slots.clear();
+  return any;
 }
 
 void FileChannel::pump() {
@@ -132,10 +177,75 @@ void FileChannel::pump() {
     start(io, *active);
     if (!io.active) continue;  // it failed before it began
     free_ios_.pop_back();
-    FOVEA_CHECK(engine_->push({.fd = io.file->file().fd(), .offset = io.offset, .to = io.pieces, .tag = slot}));
+    if (host_.direct) {
+      to_disk_.push_back(slot);
+    } else {
+      add_work(slot);
+    }
+  }
+  for (; !to_disk_.empty(); to_disk_.pop_front(), ++on_disk_) {
+    const Io& io = ios_[to_disk_.front()];
+    if (!engine_->push({.fd = io.file->file().fd(), .offset = io.offset, .to = io.pieces, .tag = to_disk_.front()})) break;
     ++host_.counters->ios;
   }
   engine_->submit();
+}
+
+// ---- work that any thread may do ----
+
+void FileChannel::add_work(uint32_t slot) {
+  const std::lock_guard lock(mutex_);
+  work_.push_back(slot);
+  work_bytes_ += ios_[slot].bytes;
+}
+
+// Some I/Os at a time, for they may be small. False: there is none.
+bool FileChannel::work_some() {
+  std::array<uint32_t, 16> slots;
+  size_t n = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    for (size_t bytes = 0; n < slots.size() && !work_.empty() && bytes < kMaxBounceBytes; ++n) {
+      slots[n] = work_.front();
+      work_.pop_front();
+      bytes += ios_[slots[n]].bytes;
+      work_bytes_ -= ios_[slots[n]].bytes;
+    }
+    working_ += static_cast<int>(n);
+  }
+  if (n == 0) return false;
+  for (size_t i = 0; i < n; ++i) work(ios_[slots[i]]);
+  const std::lock_guard lock(mutex_);
+  working_ -= static_cast<int>(n);
+  back_.insert(back_.end(), slots.begin(), slots.begin() + static_cast<std::ptrdiff_t>(n));
+  came_back_.notify_one();
+  return true;
+}
+
+void FileChannel::help() {
+  while (work_some()) {
+  }
+}
+
+void FileChannel::work(Io& io) {
+  if (!io.arrived) {
+    io.result = host_.fs->preadv_cached(io.file->file().fd(), io.pieces, io.offset);
+    io.arrived = io.result == static_cast<int64_t>(io.bytes);
+    if (!io.arrived) return;
+    ++host_.counters->ios;
+  }
+  check(io);
+}
+
+// ---- beginning ----
+
+FileChannel::Active* FileChannel::next_active() {
+  Active* best = nullptr;
+  for (const auto& a : active_) {
+    if (a->next == a->plan.size()) continue;
+    if (!best || std::pair(a->batch->priority, a->order) < std::pair(best->batch->priority, best->order)) best = a.get();
+  }
+  return best;
 }
 
 // Whether it can be read straight into the caller's memory.
@@ -184,6 +294,7 @@ void FileChannel::start(Io& io, Active& active) {
       io.count = count;
       io.file = std::move(*file);
       io.table = *table;
+      io.arrived = false;
       set_pieces(io);
       return;
     }
@@ -197,6 +308,7 @@ void FileChannel::set_pieces(Io& io) {
   const PartSpec& spec = plan[io.first].front->parts[static_cast<size_t>(plan[io.first].part)].spec;
   io.pieces.clear();
   io.offset = plan[io.first].offset;
+  io.bytes = io.count * spec.unit_bytes;
   if (!io.bounced) {
     for (size_t i = 0; i < io.count; ++i) {
       const Planned& p = plan[io.first + i];
@@ -206,9 +318,9 @@ void FileChannel::set_pieces(Io& io) {
   }
   const uint64_t end = plan[io.first + io.count - 1].offset + spec.unit_bytes;
   io.offset = io.offset / kSlabPage * kSlabPage;
-  const size_t bytes = round_up(end, kSlabPage) - io.offset;
-  if (io.bounce.size() < bytes) io.bounce = AlignedBuffer(std::max(bytes, kMaxBounceBytes));
-  io.pieces.push_back({io.bounce.data(), bytes});
+  io.bytes = round_up(end, kSlabPage) - io.offset;
+  if (io.bounce.size() < io.bytes) io.bounce = AlignedBuffer(std::max(io.bytes, kMaxBounceBytes));
+  io.pieces.push_back({io.bounce.data(), io.bytes});
 }
 
 bool FileChannel::verified(const Io& io, const Planned& p, const std::byte* bytes) const {
@@ -219,22 +331,32 @@ bool FileChannel::verified(const Io& io, const Planned& p, const std::byte* byte
   return digest == io.table[size_t{read.unit} * p.front->blocks() + read.block.at];
 }
 
-void FileChannel::complete(Io& io, int64_t result) {
-  Active& active = *io.active;
-  const uint64_t arrived = io.offset + static_cast<uint64_t>(std::max<int64_t>(result, 0));  // end of what was read
+// On any thread.
+void FileChannel::check(Io& io) {
+  const Active& active = *io.active;
+  const uint64_t arrived = io.offset + static_cast<uint64_t>(std::max<int64_t>(io.result, 0));  // end of what was read
+  io.outcomes.assign(io.count, IoResult::ok);
   for (size_t i = 0; i < io.count; ++i) {
-    const Planned p = active.plan[io.first + i];
+    const Planned& p = active.plan[io.first + i];
     const PartSpec& spec = p.front->parts[static_cast<size_t>(p.part)].spec;
     std::byte* to = active.batch->reads[p.read].to;
     const std::byte* bytes = io.bounced ? io.bounce.data() + (p.offset - io.offset) : to;
-    IoResult outcome = IoResult::ok;
     if (p.offset + spec.unit_bytes > arrived || !verified(io, p, bytes)) {
-      outcome = read_again(io, p);
+      io.outcomes[i] = read_again(io, p);
     } else if (io.bounced) {
       std::memcpy(to, bytes, spec.unit_bytes);
     }
-    end(active, p, outcome, outcome != IoResult::ok);  // the last one gives `active` back
   }
+}
+
+void FileChannel::finish(Io& io) {
+  Active& active = *io.active;
+  for (size_t i = 0; i < io.count; ++i) {
+    const Planned p = std::move(active.plan[io.first + i]);
+    end(active, p, io.outcomes[i], io.outcomes[i] != IoResult::ok);  // the last one gives `active` back
+  }
+  io.active = nullptr;
+  io.file.reset();
 }
 
 // A short read, an error or a wrong digest: this one extent, once more and alone. What fails twice is lost.

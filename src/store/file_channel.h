@@ -1,10 +1,14 @@
 // FileChannel: one thread's reads of slabs. Batches are sorted by place and cut into I/Os; what arrives is digested while the rest
-// is under way.
+// is under way. Copying out of the page cache and digests are shared with the store's helpers where there is much of it: the
+// thread of the channel submits, takes back what is done, and does its part while it waits.
 #pragma once
 
+#include "store/read_helpers.h"
 #include "store/slab_file.h"
 #include "store/slab_store.h"
 
+#include <condition_variable>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -16,19 +20,23 @@ struct ChannelHost {
   const SlabIndex* index = nullptr;
   SlabFiles* files = nullptr;
   StoreCounters* counters = nullptr;
+  FileSystem* fs = nullptr;
+  ReadHelpers* helpers = nullptr;
   std::function<void(const Located&)> lost;          // its bytes are bad
   std::function<void(const Located&)> slab_is_gone;  // its file is
   bool direct = false;
   bool verify = true;  // false: a switch for measurements alone
 };
 
-class FileChannel final : public StoreChannel {
+class FileChannel final : public StoreChannel, private ReadHelpers::Work {
  public:
-  static constexpr int kDepth = 64;                     // I/Os under way
+  static constexpr int kDepth = 64;                     // reads of the disk under way
+  static constexpr uint32_t kIos = 2 * kDepth;          // begun: the others are digested meanwhile
   static constexpr size_t kMaxBatches = 64;             // that wait or run
-  static constexpr size_t kMaxIoBytes = 1u << 20;       // straight into the caller's memory
+  static constexpr size_t kMaxIoBytes = 256u << 10;     // straight into the caller's memory; still in the CPU's cache when digested
   static constexpr size_t kMaxBounceBytes = 64u << 10;  // through ours, which is kDepth times that: 4 MiB
   static constexpr size_t kMaxPieces = 256;             // extents of an I/O
+  static constexpr size_t kAloneBytes = 256u << 10;     // less work than that is not worth waking a helper
 
   FileChannel(ChannelHost host, std::unique_ptr<IoEngine> engine);
   ~FileChannel() override;
@@ -60,19 +68,32 @@ class FileChannel final : public StoreChannel {
     std::shared_ptr<SlabFile> file;
     const Digest128* table = nullptr;
     bool bounced = false;
-    uint64_t offset = 0;  // of what is read
+    bool arrived = false;  // else the page cache is asked for it
+    uint64_t offset = 0;   // of what is read
+    size_t bytes = 0;
+    int64_t result = 0;  // of reading
     std::vector<iovec> pieces;
     AlignedBuffer bounce;
+    std::vector<IoResult> outcomes;  // [count] of what has arrived
   };
 
-  int reap(double timeout_s);
+  bool advance(bool alone);
+  void wait_for_some(double timeout_s);
   void pump();
+  bool take_completions();
+  void arrive(const IoCompletion& done);
+  bool take_back();
+  void add_work(uint32_t slot);
+  bool work_some();
+  void help() override;
+  void work(Io& io);
   Active* next_active();
   void start(Io& io, Active& active);
   bool can_scatter(const Active& active, const Planned& p) const;
   size_t run_length(const Active& active, size_t first, bool* bounced) const;
   void set_pieces(Io& io);
-  void complete(Io& io, int64_t result);
+  void check(Io& io);
+  void finish(Io& io);
   void fail(Active& active, size_t first, size_t count, const Status& status);
   bool verified(const Io& io, const Planned& p, const std::byte* bytes) const;
   IoResult read_again(const Io& io, const Planned& p);
@@ -84,9 +105,19 @@ class FileChannel final : public StoreChannel {
   std::unique_ptr<IoEngine> engine_;
   std::vector<Io> ios_;
   std::vector<uint32_t> free_ios_;
+  std::deque<uint32_t> to_disk_;  // I/Os that the engine has not taken yet
+  int on_disk_ = 0;               // I/Os that it has
+  std::vector<uint32_t> taken_;   // scratch of take_back()
   std::vector<std::unique_ptr<Active>> active_, spare_;
   uint64_t next_order_ = 0;
   int ended_ = 0;  // since the last poll()
+
+  std::mutex mutex_;  // guards all below
+  std::condition_variable came_back_;
+  std::deque<uint32_t> work_;   // I/Os to be copied or digested, by any thread that helps
+  size_t work_bytes_ = 0;       // of them
+  int working_ = 0;             // I/Os that some thread has taken of them
+  std::vector<uint32_t> back_;  // that are done
 };
 
 }  // namespace fovea

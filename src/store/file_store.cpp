@@ -61,7 +61,8 @@ FileStore::FileStore(const FileStoreConfig& config, StoreDirectory directory, bo
       fs_(config.fs ? *config.fs : posix_file_system()),
       directory_(std::move(directory)),
       direct_(direct),
-      files_(directory_, direct) {
+      files_(directory_, direct),
+      helpers_(config.read_threads) {
   synced_s_ = usage_written_s_ = Clock().now_s();
 }
 
@@ -117,11 +118,13 @@ std::unique_ptr<StoreChannel> FileStore::open_channel() {
   ChannelHost host{.index = &index_,
                    .files = &files_,
                    .counters = &counters_,
+                   .fs = &fs_,
+                   .helpers = &helpers_,
                    .lost = [this](const Located& block) { lost(block); },
                    .slab_is_gone = gone,
                    .direct = direct_,
                    .verify = config_.verify_reads};
-  return std::make_unique<FileChannel>(std::move(host), fs_.make_engine(FileChannel::kDepth, config_.read_threads));
+  return std::make_unique<FileChannel>(std::move(host), fs_.make_engine(FileChannel::kDepth, std::max(config_.read_threads, 1)));
 }
 
 Status FileStore::put(PutRun run) {

@@ -17,8 +17,11 @@ namespace fovea {
 
 struct FileStoreConfig {
   StoreOptions options;
-  bool prefer_direct = false;    // what StoreIo::automatic means: direct where the file system has it, else buffered
-  int read_threads = 4;          // of a channel, where io_uring is refused
+  bool prefer_direct = false;  // what StoreIo::automatic means: direct where the file system has it, else buffered
+  // Helpers: threads of the store, shared by its channels. They copy out of the page cache and digest, beside each channel's own
+  // thread, into the memory of batches that have not ended; 0: that does it alone. And where io_uring is refused, threads of each
+  // channel that read (at least one).
+  int read_threads = 4;
   bool verify_reads = true;      // false: a switch for measurements alone
   double sync_interval_s = 5;    // of StoreSync::interval
   double usage_interval_s = 60;  // between writes of the file `usage`
@@ -72,6 +75,7 @@ class FileStore final : public SlabStore {
   const StoreDirectory directory_;
   const bool direct_;
   SlabFiles files_;
+  ReadHelpers helpers_;
   int64_t bad_fronts_ = 0;
   AlignedBuffer buffer_;                       // guarded by writing_
   std::deque<uint64_t> unsynced_;              // slabs; the writer thread's

@@ -26,6 +26,10 @@ class PosixFileSystem final : public FileSystem {
   int64_t preadv(int fd, std::span<const iovec> to, uint64_t offset) override {
     return or_errno<int64_t>(::preadv(fd, to.data(), static_cast<int>(to.size()), static_cast<off_t>(offset)));
   }
+  int64_t preadv_cached(int fd, std::span<const iovec> to, uint64_t offset) override {
+    const int count = static_cast<int>(to.size());
+    return or_errno<int64_t>(::preadv2(fd, to.data(), count, static_cast<off_t>(offset), RWF_NOWAIT));
+  }
   int64_t pwrite(int fd, std::span<const std::byte> from, uint64_t offset) override {
     return or_errno<int64_t>(::pwrite(fd, from.data(), from.size(), static_cast<off_t>(offset)));
   }

@@ -25,6 +25,8 @@ class FileSystem {
   virtual int open(const std::string& path, int flags) = 0;  // creates with 0600
   virtual int close(int fd) = 0;
   virtual int64_t preadv(int fd, std::span<const iovec> to, uint64_t offset) = 0;
+  // What lies in memory and needs no waiting for a disk: less than was asked, or -errno, where that is not all of it.
+  virtual int64_t preadv_cached(int fd, std::span<const iovec> to, uint64_t offset) = 0;
   virtual int64_t pwrite(int fd, std::span<const std::byte> from, uint64_t offset) = 0;
   virtual int64_t size(int fd) = 0;
   virtual int fsync(int fd, bool data_only) = 0;
