@@ -71,12 +71,14 @@ Status FileChannel::submit(ReadBatch& batch) {
     if (left == 0) return {};
   }
   pump();
+  flush(true);
   return {};
 }
 
 int FileChannel::poll() {
   while (advance(false)) {
   }
+  flush(true);
   return std::exchange(ended_, 0);
 }
 
@@ -107,6 +109,7 @@ bool FileChannel::advance(bool alone) {
   bool any = take_completions();
   any |= take_back();
   pump();
+  flush(false);
   {
     const std::lock_guard lock(mutex_);
     const size_t helpers = work_bytes_ / kAloneBytes;
@@ -118,15 +121,16 @@ bool FileChannel::advance(bool alone) {
   return work_some() || any;
 }
 
-// Only where advance() had nothing to do. Work that others do is over soon; the disk is looked at in between.
+// Only where advance() had nothing to do. Work that others do is over soon, so the disk is waited for in short turns meanwhile.
 void FileChannel::wait_for_some(double timeout_s) {
-  {
-    std::unique_lock lock(mutex_);
-    if (working_ > 0 || !back_.empty()) {
-      const double bounded_s = std::min(timeout_s, on_disk_ > 0 ? 0.001 : 1.0);
-      came_back_.wait_for(lock, std::chrono::duration<double>(bounded_s), [&] { return !back_.empty(); });
+  constexpr double kTurnS = 2e-4;
+  flush(true);
+  if (std::unique_lock lock(mutex_); working_ > 0 || !back_.empty()) {
+    if (on_disk_ == 0) {
+      came_back_.wait_for(lock, std::chrono::duration<double>(std::min(timeout_s, 1.0)), [&] { return !back_.empty(); });
       return;
     }
+    timeout_s = back_.empty() ? std::min(timeout_s, kTurnS) : 0;
   }
   IoCompletion first;
   if (engine_->reap({&first, 1}, timeout_s) > 0) arrive(first);
@@ -183,6 +187,12 @@ void FileChannel::pump() {
       add_work(slot);
     }
   }
+}
+
+// A call of the system takes several I/Os where the disk has enough to do until they have come together.
+void FileChannel::flush(bool all) {
+  constexpr size_t kTogether = 16;
+  if (to_disk_.empty() || (!all && to_disk_.size() < kTogether && on_disk_ > kDepth / 2)) return;
   for (; !to_disk_.empty(); to_disk_.pop_front(), ++on_disk_) {
     const Io& io = ios_[to_disk_.front()];
     if (!engine_->push({.fd = io.file->file().fd(), .offset = io.offset, .to = io.pieces, .tag = to_disk_.front()})) break;

@@ -31,12 +31,12 @@ struct ChannelHost {
 class FileChannel final : public StoreChannel, private ReadHelpers::Work {
  public:
   static constexpr int kDepth = 64;                     // reads of the disk under way
-  static constexpr uint32_t kIos = 2 * kDepth;          // begun: the others are digested meanwhile
+  static constexpr uint32_t kIos = 4 * kDepth;          // begun: the others are digested meanwhile
   static constexpr size_t kMaxBatches = 64;             // that wait or run
   static constexpr size_t kMaxIoBytes = 256u << 10;     // straight into the caller's memory; still in the CPU's cache when digested
   static constexpr size_t kMaxBounceBytes = 64u << 10;  // through ours, which is kDepth times that: 4 MiB
   static constexpr size_t kMaxPieces = 256;             // extents of an I/O
-  static constexpr size_t kAloneBytes = 256u << 10;     // less work than that is not worth waking a helper
+  static constexpr size_t kAloneBytes = 1u << 20;       // less work than that is not worth waking a helper
 
   FileChannel(ChannelHost host, std::unique_ptr<IoEngine> engine);
   ~FileChannel() override;
@@ -80,6 +80,7 @@ class FileChannel final : public StoreChannel, private ReadHelpers::Work {
   bool advance(bool alone);
   void wait_for_some(double timeout_s);
   void pump();
+  void flush(bool all);
   bool take_completions();
   void arrive(const IoCompletion& done);
   bool take_back();
