@@ -1,6 +1,6 @@
 // Contexts larger than the pool of a device, with host memory below it: what an engine answers does not depend on how much of it
 // the pool holds. Float32, what a column held becomes NaN when it is pinned anew. On the fake device, or FOVEA_TEST_DEVICE=cuda.
-#include "engine_test_util.h"
+#include "offload_test_util.h"
 
 namespace fovea::testing {
 namespace {
@@ -19,10 +19,11 @@ EngineOptions options(const std::string& decode_method, int64_t max_model_len = 
   return o;
 }
 
-std::unique_ptr<EngineImpl> make_on_device(EngineOptions o, uint64_t seed = 1, std::string* refused = nullptr) {
+std::unique_ptr<EngineImpl> make_on_device(EngineOptions o, uint64_t seed = 1, std::string* refused = nullptr,
+                                           bool fake = test_device() != "cuda") {
   EngineParts parts;
   parts.poison_evicted = true;
-  if (test_device() != "cuda") {
+  if (fake) {
     parts.device = std::make_unique<FakeDevice>(seed);
     parts.make_ops = [](Device& device) { return std::make_unique<FakeOps>(static_cast<FakeDevice&>(device), make_ref_ops()); };
     o.device = "cpu";  // not used
@@ -52,36 +53,6 @@ int64_t least_memory(const EngineOptions& o) {
     EXPECT_TRUE(why.empty() || why.find("--kv-cache-memory") != std::string::npos) << why;
   }
   return yes;
-}
-
-std::vector<Result1> ask(Engine& e, int64_t document_tokens, int questions = 2) {
-  const auto vocab = e.model().vocab_size;
-  Request document = greedy(random_prompt(7, document_tokens, vocab), 0);
-  document.hold = true;
-  const auto held = e.submit(document);
-  EXPECT_TRUE(held.ok()) << held.status().message();
-  std::vector<Result1> results;
-  const Answers read = run_all(e);
-  EXPECT_EQ(read.begin()->second.reason, FinishReason::length) << read.begin()->second.error.message();
-  for (int i = 0; i < questions; ++i) {
-    Request question = greedy(random_prompt(100 + static_cast<uint64_t>(i), 21, vocab), 6);
-    question.fork_of = *held;
-    results.push_back(run_one(e, question));
-    EXPECT_EQ(results.back().reason, FinishReason::length) << results.back().error.message();
-  }
-  e.release(*held);
-  run_all(e);
-  return results;
-}
-
-void expect_same(const std::vector<Result1>& got, const std::vector<Result1>& want, float tolerance) {
-  ASSERT_EQ(got.size(), want.size());
-  for (size_t i = 0; i < want.size(); ++i) {
-    EXPECT_EQ(got[i].tokens, want[i].tokens) << "question " << i;
-    ASSERT_EQ(got[i].logits.size(), want[i].logits.size()) << "question " << i;
-    for (size_t t = 0; t < want[i].logits.size(); ++t)
-      ASSERT_LE(max_difference(got[i].logits[t], want[i].logits[t]), tolerance) << "question " << i << " token " << t;
-  }
 }
 
 // The device's tables agree with each other both ways, and with what the host has pinned.
@@ -134,30 +105,10 @@ INSTANTIATE_TEST_SUITE_P(Methods, DeviceOffloadOf, ::testing::Values("gsa_on_dev
 // Forks of a document that answer side by side, and documents beside it: more than the pool takes at a time.
 TEST(DeviceOffload, ManySequencesShareASmallPool) {
   const EngineOptions o = options("gsa_on_device");
-  const auto answers = [&](EngineImpl& e) {
-    const auto vocab = e.model().vocab_size;
-    Request document = greedy(random_prompt(7, 601, vocab), 0);
-    document.hold = true;
-    const auto held = e.submit(document);
-    run_all(e);
-    for (uint64_t i = 0; i < 5; ++i) {
-      Request question = greedy(random_prompt(200 + i, 5 + 4 * static_cast<int64_t>(i), vocab), 9);
-      question.fork_of = *held;
-      EXPECT_TRUE(e.submit(question).ok());
-    }
-    std::map<uint64_t, std::vector<TokenId>> tokens;
-    for (const auto& [id, answer] : run_all(e)) {
-      EXPECT_EQ(answer.reason, FinishReason::length) << answer.error.message();
-      tokens[id.first] = answer.tokens;
-    }
-    e.release(*held);
-    run_all(e);
-    return tokens;
-  };
   auto resident = make_on_device(o), engine = make_on_device(offloaded(o, least_memory(o) + (1 << 20)), 5);
   ASSERT_TRUE(resident && engine);
   ASSERT_GT(engine->options().max_num_seqs, 1) << engine->backend();
-  EXPECT_EQ(answers(*engine), answers(*resident));
+  EXPECT_EQ(answers_of_forks(*engine), answers_of_forks(*resident));
   expect_consistent(*engine);
 }
 
@@ -195,28 +146,28 @@ TEST(DeviceOffload, StampsAreLoweredBeforeTheyOverflow) {
   auto resident = make_on_device(o), engine = make_on_device(offloaded(o, memory));
   ASSERT_TRUE(resident && engine);
   engine->kv().device_extents()->set_wave((uint32_t{1} << 30) - 700);
-  expect_same(ask(*engine, 600), ask(*resident, 600), 0.0f);
+  expect_same(ask(*engine, 600), ask(*resident, 600));
   expect_consistent(*engine);
 }
 
-// A step that fails takes its requests along; what the tables held beside the pins is fetched again by those that follow.
+// On the fake device, which fails on request. A step that fails takes its requests along; what the tables held beside the pins is
+// fetched again by those that follow.
 TEST(DeviceOffload, StepsThatFailLeaveTheTablesSound) {
-  if (test_device() == "cuda") GTEST_SKIP() << "the fake device fails on request";
   const EngineOptions o = options("gsa_on_device");
   const int64_t memory = least_memory(o) + (300 << 10);
-  const std::vector<Result1> want = ask(*make_on_device(o), 600);
+  const std::vector<Result1> want = ask(*make_on_device(o, 1, nullptr, /*fake=*/true), 600);
   for (const std::string call : {"move_columns", "resolve", "fetch_extents", "stage_extents", "copy", "transfer", "launch", "record"}) {
     if (kSanitized && call != "resolve") continue;  // each takes a minute there
     SCOPED_TRACE(call);
-    auto engine = make_on_device(offloaded(o, memory), 9);
+    auto engine = make_on_device(offloaded(o, memory), 9, nullptr, /*fake=*/true);
     auto& device = static_cast<FakeDevice&>(engine->device());
-    expect_same(ask(*engine, 600), want, 0.0f);
+    expect_same(ask(*engine, 600), want);
     for (int64_t at : {3, 40}) {
       device.fail_call(at, false, call);
       ASSERT_TRUE(engine->submit(greedy(random_prompt(40 + static_cast<uint64_t>(at), 500, 64), 20)).ok());
       run_all(*engine);
       device.recover();
-      expect_same(ask(*engine, 600), want, 0.0f);
+      expect_same(ask(*engine, 600), want);
       expect_consistent(*engine);
       if (kSanitized) break;
     }

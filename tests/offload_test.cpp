@@ -1,6 +1,6 @@
 // Contexts larger than the KV pool: what an engine answers does not depend on how much of it the pool holds. Float32, logits bit for
 // bit, what the pool gives up poisoned with NaN.
-#include "engine_test_util.h"
+#include "offload_test_util.h"
 
 #include "engine/lying_store_test_util.h"
 #include "store/fault_fs.h"
@@ -60,39 +60,6 @@ int64_t least_memory(const EngineOptions& o) {
     EXPECT_TRUE(why.empty() || why.find("--kv-cache-memory") != std::string::npos) << why;
   }
   return yes;
-}
-
-// A held document and questions about it, one after the other, each answered by its own fork.
-std::vector<Result1> ask(Engine& e, int64_t document_tokens, int questions = 2, const std::function<void(int)>& before = nullptr) {
-  const auto vocab = e.model().vocab_size;
-  Request document = greedy(random_prompt(7, document_tokens, vocab), 0);
-  document.hold = true;
-  const auto held = e.submit(document);
-  EXPECT_TRUE(held.ok()) << held.status().message();
-  std::vector<Result1> results;
-  const Answers read = run_all(e);
-  EXPECT_EQ(read.begin()->second.reason, FinishReason::length) << read.begin()->second.error.message();
-  for (int i = 0; i < questions; ++i) {
-    if (before) before(i);
-    Request question = greedy(random_prompt(100 + static_cast<uint64_t>(i), 21, vocab), 6);
-    question.fork_of = *held;
-    results.push_back(run_one(e, question));
-    EXPECT_EQ(results.back().reason, FinishReason::length) << results.back().error.message();
-  }
-  e.release(*held);
-  run_all(e);
-  return results;
-}
-
-void expect_same(const std::vector<Result1>& got, const std::vector<Result1>& want) {
-  ASSERT_EQ(got.size(), want.size());
-  for (size_t i = 0; i < want.size(); ++i) {
-    EXPECT_EQ(got[i].tokens, want[i].tokens) << "question " << i;
-    ASSERT_EQ(got[i].logits.size(), want[i].logits.size()) << "question " << i;
-    for (size_t t = 0; t < want[i].logits.size(); ++t)
-      ASSERT_TRUE(got[i].logits[t] == want[i].logits[t])
-          << "question " << i << " token " << t << ", by up to " << max_difference(got[i].logits[t], want[i].logits[t]);
-  }
 }
 
 class OffloadOf : public ::testing::TestWithParam<const char*> {};
@@ -298,30 +265,10 @@ TEST(OffloadFaults, DamagedFilesChangeNoToken) {
 // tokens are compared.
 TEST(OffloadBatches, ManySequencesShareASmallPool) {
   const EngineOptions o = options("gsa_on_device", 700);
-  const auto answers = [&](Engine& e) {
-    const auto vocab = e.model().vocab_size;
-    Request document = greedy(random_prompt(7, 601, vocab), 0);
-    document.hold = true;
-    const auto held = e.submit(document);
-    run_all(e);
-    for (uint64_t i = 0; i < 5; ++i) {
-      Request question = greedy(random_prompt(200 + i, 5 + 4 * static_cast<int64_t>(i), vocab), 9);
-      question.fork_of = *held;
-      EXPECT_TRUE(e.submit(question).ok());
-    }
-    std::map<uint64_t, std::vector<TokenId>> tokens;
-    for (const auto& [id, answer] : run_all(e)) {
-      EXPECT_EQ(answer.reason, FinishReason::length) << answer.error.message();
-      tokens[id.first] = answer.tokens;
-    }
-    e.release(*held);
-    run_all(e);
-    return tokens;
-  };
   auto resident = make_engine(o);
   auto engine = make_offloaded(o, least_memory(o) + (1 << 20));
   ASSERT_GT(engine->options().max_num_seqs, 1) << engine->backend();
-  EXPECT_EQ(answers(*engine), answers(*resident));
+  EXPECT_EQ(answers_of_forks(*engine), answers_of_forks(*resident));
   EXPECT_EQ(engine->blocks().check_consistency().message(), "");
 }
 

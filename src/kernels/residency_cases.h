@@ -122,6 +122,20 @@ class ResidencyWorld {
     }
     return "";
   }
+  // The first thing in which it differs from what it should be, after a wave; else empty.
+  std::string difference(const ResidencyWorld& want) const {
+    if (num_misses != want.num_misses) return "num_misses";
+    for (int32_t h = 0; h < c_.heads; ++h) {
+      const auto first = misses.begin() + int64_t{h} * c_.columns;
+      if (!std::equal(first, first + num_misses[h], want.misses.begin() + int64_t{h} * c_.columns))
+        return "misses of head " + std::to_string(h);
+    }
+    return slot_of != want.slot_of ? "slot_of"
+           : owner != want.owner   ? "owner"
+           : stamp != want.stamp   ? "stamp"
+           : table != want.table   ? "table"
+                                   : "";
+  }
   const std::vector<int32_t>& blocks() const { return blocks_; }  // [seqs, len]
   int32_t block_at(int32_t seq, int32_t unit) const { return blocks_[seq * c_.len + unit]; }
 
