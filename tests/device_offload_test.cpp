@@ -5,7 +5,7 @@
 namespace fovea::testing {
 namespace {
 
-EngineOptions options(const std::string& decode_method, int64_t max_model_len = 700) {
+EngineOptions options(const std::string& decode_method, int64_t max_model_len = kDocument + 100) {
   EngineOptions o = exact_options(tiny_checkpoint("qwen3_llama3_8h2kv_d64"));
   MethodOptions m;
   m.name = "gsa_on_device";
@@ -86,7 +86,8 @@ TEST_P(DeviceOffloadOf, AnswersOfASmallPoolAreTheResidentOnes) {
   const std::string method = GetParam();
   const EngineOptions o = options(method);
   const int64_t least = least_memory(o);
-  for (const auto& [memory, tokens] : {std::pair{least, 592}, {least + (300 << 10), 600}, {2 * least, 611}}) {
+  const std::pair<int64_t, int64_t> cases[] = {{least, kDocument - 8}, {least + (300 << 10), kDocument}, {2 * least, kDocument + 11}};
+  for (const auto& [memory, tokens] : cases) {
     if (kSanitized && memory != least) break;
     auto resident = make_on_device(o), engine = make_on_device(offloaded(o, memory), 3);
     ASSERT_TRUE(resident && engine);
@@ -146,7 +147,7 @@ TEST(DeviceOffload, StampsAreLoweredBeforeTheyOverflow) {
   auto resident = make_on_device(o), engine = make_on_device(offloaded(o, memory));
   ASSERT_TRUE(resident && engine);
   engine->kv().device_extents()->set_wave((uint32_t{1} << 30) - 700);
-  expect_same(ask(*engine, 600), ask(*resident, 600));
+  expect_same(ask(*engine, kDocument), ask(*resident, kDocument));
   expect_consistent(*engine);
 }
 
@@ -155,19 +156,19 @@ TEST(DeviceOffload, StampsAreLoweredBeforeTheyOverflow) {
 TEST(DeviceOffload, StepsThatFailLeaveTheTablesSound) {
   const EngineOptions o = options("gsa_on_device");
   const int64_t memory = least_memory(o) + (300 << 10);
-  const std::vector<Result1> want = ask(*make_on_device(o, 1, nullptr, /*fake=*/true), 600);
+  const std::vector<Result1> want = ask(*make_on_device(o, 1, nullptr, /*fake=*/true), kDocument);
   for (const std::string call : {"move_columns", "resolve", "fetch_extents", "stage_extents", "copy", "transfer", "launch", "record"}) {
     if (kSanitized && call != "resolve") continue;  // each takes a minute there
     SCOPED_TRACE(call);
     auto engine = make_on_device(offloaded(o, memory), 9, nullptr, /*fake=*/true);
     auto& device = static_cast<FakeDevice&>(engine->device());
-    expect_same(ask(*engine, 600), want);
+    expect_same(ask(*engine, kDocument), want);
     for (int64_t at : {3, 40}) {
       device.fail_call(at, false, call);
-      ASSERT_TRUE(engine->submit(greedy(random_prompt(40 + static_cast<uint64_t>(at), 500, 64), 20)).ok());
+      ASSERT_TRUE(engine->submit(greedy(random_prompt(40 + static_cast<uint64_t>(at), kDocument - 100, 64), 20)).ok());
       run_all(*engine);
       device.recover();
-      expect_same(ask(*engine, 600), want);
+      expect_same(ask(*engine, kDocument), want);
       expect_consistent(*engine);
       if (kSanitized) break;
     }
@@ -180,9 +181,9 @@ TEST(DeviceOffloadRefusals, NameWhatIsMissing) {
   o.kv_host_memory_bytes = 0;
   EXPECT_FALSE(make_on_device(o, 1, &why));
   EXPECT_NE(why.find("--kv-host-memory"), std::string::npos) << why;
-  o.kv_host_memory_bytes = 1 << 20;
+  o.kv_host_memory_bytes = 1 << 19;
   EXPECT_FALSE(make_on_device(o, 1, &why));
-  EXPECT_NE(why.find("--kv-host-memory 1048576"), std::string::npos) << why;
+  EXPECT_NE(why.find("--kv-host-memory 524288"), std::string::npos) << why;
 }
 
 }  // namespace

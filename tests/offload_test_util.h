@@ -9,6 +9,9 @@
 
 namespace fovea::testing {
 
+// Tokens of a document that ends in the middle of a block of 16, several times the budget; 8 before it and after it a block ends.
+constexpr int64_t kDocument = kSanitized ? 312 : 600;
+
 // A held document and questions about it, one after the other, each answered by its own fork.
 inline std::vector<Result1> ask(Engine& e, int64_t document_tokens, int questions = 2,
                                 const std::function<void(int)>& before = nullptr) {
@@ -35,7 +38,7 @@ inline std::vector<Result1> ask(Engine& e, int64_t document_tokens, int question
 // Five forks of a held document that answer side by side: tokens by request.
 inline std::map<uint64_t, std::vector<TokenId>> answers_of_forks(Engine& e) {
   const auto vocab = e.model().vocab_size;
-  Request document = greedy(random_prompt(7, 601, vocab), 0);
+  Request document = greedy(random_prompt(7, kDocument + 1, vocab), 0);
   document.hold = true;
   const auto held = e.submit(document);
   run_all(e);

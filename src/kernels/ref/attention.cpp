@@ -65,24 +65,25 @@ void attend(const AttentionParams& p, const RowHead& rh) {
   const std::vector<int64_t> keys = visible_keys(p, rh);
   const int64_t at = rh.row * p.heads_per_row() + rh.head;
   const int32_t* slots = kv.table.slots + rh.seq * kv.table.seq_stride + rh.kv_head * kv.table.head_stride;
-  const auto base = [&](int64_t pos) {
+  std::vector<int64_t> blocks;  // of each key: where its block begins
+  for (const int64_t pos : keys) {
     const int64_t slot = slots[pos / kv.block_size];
     FOVEA_CHECK(slot >= 0);
-    return slot * kv.block_stride + rh.kv_head * kv.head_stride;
-  };
+    blocks.push_back(slot * kv.block_stride + rh.kv_head * kv.head_stride);
+  }
   const auto score = [&](int64_t j) {
-    const int64_t pos = keys[j];
-    const auto key = [&](int32_t i) { return load_as_f32(kv.k, kv.dtype, base(pos) + key_offset(kv, pos % kv.block_size, i)); };
+    const int64_t block = blocks[j], token = keys[j] % kv.block_size;
+    const auto key = [&](int32_t i) { return load_as_f32(kv.k, kv.dtype, block + key_offset(kv, token, i)); };
     double x = dot(p.q + at * kv.head_dim, kv.head_dim, key);
     if (kv.k_scale != nullptr) x *= kv.k_scale[rh.kv_head];
     x *= p.scale;
     if (p.soft_cap > 0) x = p.soft_cap * std::tanh(x / p.soft_cap);
-    if (p.alibi_slopes != nullptr) x += p.alibi_slopes[rh.head] * static_cast<double>(pos - rh.pos);
+    if (p.alibi_slopes != nullptr) x += p.alibi_slopes[rh.head] * static_cast<double>(keys[j] - rh.pos);
     return x;
   };
   const double v_scale = kv.v_scale != nullptr ? kv.v_scale[rh.kv_head] : 1.0;
   const auto value = [&](int64_t j, int32_t i) {
-    return v_scale * load_as_f32(kv.v, kv.dtype, base(keys[j]) + value_offset(kv, keys[j] % kv.block_size, i));
+    return v_scale * load_as_f32(kv.v, kv.dtype, blocks[j] + value_offset(kv, keys[j] % kv.block_size, i));
   };
   softmax_sum(static_cast<int64_t>(keys.size()), kv.head_dim, score, value, p.out + at * kv.head_dim,
               p.lse != nullptr ? p.lse + at : nullptr);
