@@ -1,5 +1,5 @@
-# fovea_module(NAME [FAMILIES] [DEPS targets...] [TEST_DEPS targets...] [FLAGS flags...]): one target per folder; FAMILIES: with
-# the folders in it.
+# fovea_module(NAME [FAMILIES] [DEPS targets...] [TEST_DEPS targets...] [FLAGS flags...] [APART files...]): one target per folder;
+# FAMILIES: with the folders in it; APART: not in one group with others (FOVEA_FROM_SCRATCH).
 # LABELS of tests: unit (beside the code), cross (tests/): tools/test.sh runs both under ASan and UBSan too; tsan (run under
 # ThreadSanitizer too: what has threads); gpu.
 #   *.cpp           -> static library fovea_NAME
@@ -8,7 +8,7 @@
 #   *_test_util.cpp -> one library, linked into every test of the folder
 set(FOVEA_WARNINGS -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers)
 
-# Tests are built more often than they are waited for; so is what does not compute, where it is instrumented.
+# Tests are built more often than they are waited for; so is what neither computes nor is fuzzed, where it is instrumented.
 set(FOVEA_TEST_OPTIMIZE -O1)
 if(FOVEA_SANITIZE)
   set(FOVEA_TEST_OPTIMIZE -O0)
@@ -21,10 +21,6 @@ function(fovea_common target)
     target_compile_definitions(${target} PUBLIC FOVEA_SANITIZED)
     target_compile_options(${target} PRIVATE -fsanitize=${FOVEA_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
     target_link_options(${target} PUBLIC -fsanitize=${FOVEA_SANITIZE})
-  endif()
-  if(FOVEA_FUZZ)
-    target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link,address,undefined -fno-omit-frame-pointer -fno-sanitize-recover=all)
-    target_link_options(${target} PUBLIC -fsanitize=address,undefined)
   endif()
 endfunction()
 
@@ -58,17 +54,8 @@ function(fovea_add_test name sources)
   endif()
 endfunction()
 
-function(fovea_add_fuzzer name sources)
-  cmake_parse_arguments(Z "" "" "DEPS" ${ARGN})
-  add_executable(${name} ${sources})
-  fovea_common(${name})
-  target_link_libraries(${name} PRIVATE ${Z_DEPS})
-  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
-  add_dependencies(fuzzers ${name})
-endfunction()
-
 function(fovea_module name)
-  cmake_parse_arguments(M "FAMILIES" "" "DEPS;TEST_DEPS;FLAGS" ${ARGN})
+  cmake_parse_arguments(M "FAMILIES" "" "DEPS;TEST_DEPS;FLAGS;APART" ${ARGN})
   set(globs *.cpp)
   if(M_FAMILIES)
     list(APPEND globs */*.cpp)
@@ -84,16 +71,22 @@ function(fovea_module name)
     add_library(${lib} STATIC ${sources})
     fovea_common(${lib})
     target_compile_options(${lib} PRIVATE ${M_FLAGS})
-    if(FOVEA_SANITIZE AND NOT "${name}" MATCHES "^(kernels_|tokenizer$|jinja$)")
+    if(FOVEA_FUZZ AND fuzz_sources)
+      target_compile_options(${lib} PRIVATE -fsanitize=fuzzer-no-link)
+    elseif(FOVEA_SANITIZE AND NOT "${name}" MATCHES "^kernels_")
       target_compile_options(${lib} PRIVATE -O0)
     endif()
     if(FOVEA_SANITIZE AND "${name}" MATCHES "^kernels_")
       # Built for AVX2, the compiler would fuse products and sums of scalar code, here and not there; a release does not.
       target_compile_options(${lib} PRIVATE -ffp-contract=off)
     endif()
-    # Not files that compile themselves once an instruction set, and not tables and pages, which name their parts alike.
-    if(FOVEA_FROM_SCRATCH AND NOT "${name}" MATCHES "^(kernels_(cpu|cuda)|bench|eval)$")
+    if(FOVEA_SANITIZE AND name STREQUAL "kernels_ref")
+      target_compile_options(${lib} PRIVATE -O2)  # what most tests spend their time in
+    endif()
+    # Not files that compile themselves once an instruction set; those of M_APART name their parts as others do.
+    if(FOVEA_FROM_SCRATCH AND NOT "${name}" MATCHES "^kernels_(cpu|cuda)$")
       set_target_properties(${lib} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+      set_source_files_properties(${M_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
     endif()
     target_link_libraries(${lib} PUBLIC ${M_DEPS} Threads::Threads)
   else()
@@ -122,7 +115,12 @@ function(fovea_module name)
   if(FOVEA_FUZZ)
     foreach(fuzz ${fuzz_sources})
       get_filename_component(stem ${fuzz} NAME_WE)
-      fovea_add_fuzzer(${stem} ${fuzz} DEPS ${lib})
+      add_executable(${stem} ${fuzz})
+      fovea_common(${stem})
+      target_compile_options(${stem} PRIVATE -fsanitize=fuzzer-no-link)
+      target_link_libraries(${stem} PRIVATE ${lib})
+      target_link_options(${stem} PRIVATE -fsanitize=fuzzer)
+      add_dependencies(fuzzers ${stem})
     endforeach()
   endif()
 endfunction()

@@ -21,8 +21,8 @@ sanitized() {
 }
 
 step "fuzzers, $fuzz_seconds s each"
-cmake --preset fuzz
-cmake --build --preset fuzz -j "$jobs" --target fuzzers
+cmake --preset asan-ubsan
+cmake --build --preset asan-ubsan -j "$jobs" --target fuzzers
 # fuzz PROGRAM: what it prints comes in one piece, as several run at a time.
 fuzz() {
   local name found out
@@ -38,7 +38,7 @@ fuzz() {
   rm -rf "$found"
 }
 export -f fuzz
-printf '%s\n' build/fuzz/bin/*_fuzz | xargs -P "$jobs" -I{} bash -c 'fuzz "$1" "$2"' fuzz {} "$fuzz_seconds"
+printf '%s\n' build/asan-ubsan/bin/*_fuzz | xargs -P "$jobs" -I{} bash -c 'fuzz "$1" "$2"' fuzz {} "$fuzz_seconds"
 
 step "address and undefined-behaviour sanitizers"
 sanitized asan-ubsan "unit|cross" asan_tests

@@ -7,16 +7,6 @@
 #include "base/check.h"
 #include "sparse/registry.h"
 
-namespace fovea {
-
-// The registry makes methods, which bring the kernels along. The parsers ask it for names alone.
-std::vector<std::string> method_names() { return {"dense", "dsa", "gsa", "gsa_on_device", "xattention"}; }
-Result<std::unique_ptr<Method>> make_method(const MethodOptions& options) {
-  return Status::invalid_argument("method \"" + options.name + "\" is unknown");
-}
-
-}  // namespace fovea
-
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   if (size > 4096) return 0;  // yaml-cpp takes the square of the size for some of them
   const std::string text(reinterpret_cast<const char*>(bytes), size);
