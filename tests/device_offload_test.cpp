@@ -2,6 +2,9 @@
 // the pool holds. Float32, what a column held becomes NaN when it is pinned anew. On the fake device, or FOVEA_TEST_DEVICE=cuda.
 #include "offload_test_util.h"
 
+#include "engine/lying_store_test_util.h"
+#include "store/store_test_util.h"
+
 namespace fovea::testing {
 namespace {
 
@@ -20,8 +23,9 @@ EngineOptions options(const std::string& decode_method, int64_t max_model_len = 
 }
 
 std::unique_ptr<EngineImpl> make_on_device(EngineOptions o, uint64_t seed = 1, std::string* refused = nullptr,
-                                           bool fake = test_device() != "cuda") {
+                                           bool fake = test_device() != "cuda", std::shared_ptr<BlockStore> store = nullptr) {
   EngineParts parts;
+  parts.store = std::move(store);
   parts.poison_evicted = true;
   if (fake) {
     parts.device = std::make_unique<FakeDevice>(seed);
@@ -31,8 +35,14 @@ std::unique_ptr<EngineImpl> make_on_device(EngineOptions o, uint64_t seed = 1, s
   auto engine = std::make_unique<EngineImpl>(std::move(o), std::move(parts));
   const Status made = engine->init();
   if (refused) *refused = made.message();
-  if (!refused) { EXPECT_TRUE(made.ok()) << made.message(); }
+  if (!refused) {
+    EXPECT_TRUE(made.ok()) << made.message();
+  }
   return made.ok() ? std::move(engine) : nullptr;
+}
+
+std::unique_ptr<EngineImpl> make_above(std::shared_ptr<BlockStore> store, EngineOptions o) {
+  return make_on_device(std::move(o), 5, nullptr, test_device() != "cuda", std::move(store));
 }
 
 // A pool for so many blocks, beside what is resident of all of them.
@@ -86,7 +96,8 @@ TEST_P(DeviceOffloadOf, AnswersOfASmallPoolAreTheResidentOnes) {
   const std::string method = GetParam();
   const EngineOptions o = options(method);
   const int64_t least = least_memory(o);
-  const std::pair<int64_t, int64_t> cases[] = {{least, kDocument - 8}, {least + (300 << 10), kDocument}, {2 * least, kDocument + 11}};
+  const std::pair<int64_t, int64_t> cases[] = {
+      {least, kDocument - 8}, {least + (300 << 10), kDocument}, {2 * least, kDocument + 11}};
   for (const auto& [memory, tokens] : cases) {
     if (kSanitized && memory != least) break;
     auto resident = make_on_device(o), engine = make_on_device(offloaded(o, memory), 3);
@@ -157,7 +168,8 @@ TEST(DeviceOffload, StepsThatFailLeaveTheTablesSound) {
   const EngineOptions o = options("gsa_on_device");
   const int64_t memory = least_memory(o) + (300 << 10);
   const std::vector<Result1> want = ask(*make_on_device(o, 1, nullptr, /*fake=*/true), kDocument);
-  for (const std::string call : {"move_columns", "resolve", "fetch_extents", "stage_extents", "copy", "transfer", "launch", "record"}) {
+  for (const std::string call :
+       {"move_columns", "resolve", "fetch_extents", "stage_extents", "copy", "transfer", "launch", "record"}) {
     if (kSanitized && call != "resolve") continue;  // each takes a minute there
     SCOPED_TRACE(call);
     auto engine = make_on_device(offloaded(o, memory), 9, nullptr, /*fake=*/true);
@@ -173,6 +185,90 @@ TEST(DeviceOffload, StepsThatFailLeaveTheTablesSound) {
       if (kSanitized) break;
     }
   }
+}
+
+// ---- a store below the host memory ----
+
+constexpr int64_t kStored = kDocument + 1, kStoredBlocks = (kStored + 15) / 16;  // the last is a tail
+
+EngineOptions small_pool(const std::string& method) {
+  const EngineOptions o = options(method);
+  return offloaded(o, least_memory(o) + (300 << 10));
+}
+
+// What prefill wrote lies in the store as well; another engine finds all of it there.
+TEST_P(DeviceOffloadOf, ADocumentOutlivesItsEngine) {
+  const EngineOptions o = small_pool(GetParam());
+  const std::vector<Result1> want = ask(*make_on_device(o), kStored);
+  const auto store = std::make_shared<LyingStore>();
+  {
+    auto engine = make_above(store, o);
+    expect_same(ask(*engine, kStored), want);
+    EXPECT_EQ(engine->stats().loaded_tokens, 0);
+  }
+  EXPECT_GE(store->stats().blocks, kStoredBlocks);
+  auto engine = make_above(store, o);
+  expect_same(ask(*engine, kStored), want);
+  EXPECT_EQ(engine->stats().loaded_tokens, kStored);
+  EXPECT_EQ(engine->stats().loaded_bytes, kStoredBlocks * engine->kv().bytes_per_block());
+  expect_consistent(*engine);
+  EXPECT_EQ(engine->stats().blocks_in_use, 0);
+}
+
+// Codes that are not there are made from K, while K and V go to host memory.
+TEST(DeviceOffload, CodesOfAnotherWidthAreMadeFromTheKeys) {
+  EngineOptions o = small_pool("gsa_on_device"), other = o;
+  other.methods[0].gsa.hash_bits = 64;
+  const std::vector<Result1> want = ask(*make_on_device(o), kStored);
+  const TempDir dir;
+  o.kv_store.dir = other.kv_store.dir = dir.path();
+  ask(*make_on_device(other), kStored, 0);
+  auto engine = make_on_device(o);
+  expect_same(ask(*engine, kStored), want);
+  EXPECT_EQ(engine->stats().loaded_tokens, kStored);
+}
+
+// What cannot be read, or is not what was written, is computed, and what stands before it loaded.
+TEST(DeviceOffload, ALyingStoreNeverChangesAToken) {
+  const EngineOptions o = small_pool("gsa_on_device");
+  const std::vector<Result1> want = ask(*make_on_device(o), kStored, 1);
+  const auto store = std::make_shared<LyingStore>(7);
+  ask(*make_above(store, o), kStored, 1);
+  int64_t loaded = 0;
+  for (const uint32_t bad : {3, 8, 30, 200}) {
+    SCOPED_TRACE(bad);
+    store->bad_reads = bad;
+    store->late_reads = bad % 3 * 20;
+    auto engine = make_above(store, o);
+    expect_same(ask(*engine, kStored, 1), want);
+    EXPECT_TRUE(engine->blocks().check_consistency().ok());
+    loaded += engine->stats().loaded_tokens;
+  }
+  EXPECT_GT(store->lies, 0);
+  EXPECT_GT(loaded, 0);
+}
+
+// Its threads write into the places of blocks until they say otherwise; then all is given back.
+TEST(DeviceOffload, ARequestMayBeAbortedWhileItIsLoaded) {
+  const EngineOptions o = small_pool("gsa_on_device");
+  const auto store = std::make_shared<LyingStore>();
+  const std::vector<Result1> want = ask(*make_above(store, o), kStored);
+  auto engine = make_above(store, o);
+  const Request document = greedy(random_prompt(7, kStored, engine->model().vocab_size), 0);
+  std::vector<Output> outputs;
+  for (int steps : {1, 2, 4}) {
+    const RequestId id = engine->submit(document).value();
+    for (int i = 0; i < steps; ++i) ASSERT_TRUE(engine->step(&outputs).ok());
+    engine->abort(id);
+    run_all(*engine);
+    EXPECT_EQ(engine->stats().blocks_in_use, 0);
+  }
+  expect_same(ask(*engine, kStored), want);
+  expect_consistent(*engine);
+  store->hold_reads = true;
+  const auto last = make_above(store, o);  // an engine may go with a load under way
+  last->submit(document).value();
+  last->step(&outputs).value();
 }
 
 TEST(DeviceOffloadRefusals, NameWhatIsMissing) {

@@ -1,7 +1,8 @@
 // ColumnSpiller: what prefill filled goes from a device's pool to the host memory below it, run by run, beside the steps that
-// follow. Until it lies there its columns stay pinned; then they may be given up.
+// follow. Until it lies there its columns stay pinned; then they may be given up, and a store is given it from there.
 #pragma once
 
+#include "engine/kv_store.h"
 #include "kv/block_manager.h"
 #include "runner/runner.h"
 
@@ -14,8 +15,10 @@ namespace fovea {
 // For the stepping thread.
 class ColumnSpiller {
  public:
-  // Both outlive it.
-  ColumnSpiller(BlockManager& blocks, Runner& runner) : blocks_(blocks), runner_(runner) { blocks.note_published(&published_); }
+  // All outlive it. `store`: takes what has a name; null: none does.
+  ColumnSpiller(BlockManager& blocks, Runner& runner, KvStore* store) : blocks_(blocks), runner_(runner), store_(store) {
+    blocks.note_published(&published_);
+  }
   ~ColumnSpiller();
 
   // Begins to copy what was published since the last call. What cannot be copied keeps its columns.
@@ -24,18 +27,20 @@ class ColumnSpiller {
   void poll();
   // Until the oldest run does.
   void wait();
+  bool idle() const { return runs_.empty(); }
 
  private:
   struct Run {
-    std::vector<BlockKey> keys;
-    std::vector<BlockId> blocks;  // [keys] pinned
+    PublishedRun published;  // its blocks are pinned
     std::unique_ptr<Event> done;
   };
-  void begin(const PublishedRun& published);
+  void begin(PublishedRun published);
+  void put_in_store(PublishedRun run);
   void end_first(bool lies_below);
 
   BlockManager& blocks_;
   Runner& runner_;
+  KvStore* const store_;
   std::vector<PublishedRun> published_;
   std::deque<Run> runs_;  // in order
 };

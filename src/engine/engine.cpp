@@ -14,6 +14,7 @@
 namespace fovea {
 namespace {
 
+constexpr int kFillThreadsMax = 16;     // that bring K and V to host memory
 constexpr size_t kRequestsMax = 16384;  // submitted and not over, held ones included
 
 BlockKey random_key() {
@@ -64,6 +65,7 @@ Status EngineImpl::init() {
                          .swap_slots = runner_->swap_slots(),
                          .num_columns = plan.num_columns,
                          .reserve_columns = plan.reserve_columns,
+                         .host_below = runner_->device_extents() != nullptr,
                          .reserve_swap = [this](SwapSlot slot) { return runner_->reserve_swap(slot); },
                          .private_key = random_key()});
   SchedulerConfig s;
@@ -79,14 +81,8 @@ Status EngineImpl::init() {
 Status EngineImpl::open_store() {
   const StoreOptions& o = options_.kv_store;
   std::shared_ptr<BlockStore> store = std::move(parts_.store);
-  const int64_t memory = options_.kv_host_memory_bytes;
-  if (runner_->device_extents()) {
-    if (store || !o.dir.empty())
-      return Status::unsupported(
-          "--kv-store: a GPU whose KV pool is smaller than its contexts has --kv-host-memory alone below it");
-    spiller_ = std::make_unique<ColumnSpiller>(*blocks_, *runner_);
-    return {};
-  }
+  DeviceExtentCache* below = runner_->device_extents();  // host memory is below its pool, and a store below that
+  const int64_t memory = below ? 0 : options_.kv_host_memory_bytes;
   if (!store && !o.dir.empty()) {
     FOVEA_ASSIGN(std::unique_ptr<BlockStore> files,
                  FileStore::open({.options = o,
@@ -95,9 +91,13 @@ Status EngineImpl::open_store() {
     store = memory > 0 ? std::make_shared<TieredStore>(std::move(files), memory) : std::shared_ptr<BlockStore>(std::move(files));
   }
   if (!store && memory > 0) store = std::make_shared<MemoryStore>(memory);
-  if (!store) return {};
-  FOVEA_ASSIGN(store_, KvStore::create(std::move(store), runner_->make_column_io(), *blocks_, o.readonly, parts_.store_patience_s));
-  if (ExtentCache* extents = runner_->extents()) {
+  if (store) {
+    const auto host = below ? std::optional(below->host_blocks()) : std::nullopt;
+    FOVEA_ASSIGN(store_, KvStore::create(std::move(store), runner_->make_column_io(), *blocks_, !o.readonly && !below,
+                                         parts_.store_patience_s, host, std::min(options_.threads, kFillThreadsMax)));
+  }
+  if (below) spiller_ = std::make_unique<ColumnSpiller>(*blocks_, *runner_, o.readonly ? nullptr : store_.get());
+  if (ExtentCache* extents = runner_->extents(); extents && store_) {
     const BlockHomes& homes = blocks_->columns()->homes();
     prefetcher_ = runner_->make_prefetcher(store_->store(), homes, clock_);
     if (!prefetcher_) extent_source_ = std::make_unique<ChannelSource>(store_->store());

@@ -107,7 +107,7 @@ Status EngineImpl::store_again(const LostBlocks& run) {
   for (int64_t i = 0; i < full; ++i)  // these tokens are its content, or it would not be found by them
     FOVEA_CHECK(again.keys[static_cast<size_t>(i)] ==
                 columns.homes().keys[static_cast<size_t>(run.blocks[static_cast<size_t>(i)].value)]);
-  store_->put_again(again);
+  store_->put(again);
   std::erase_if(stored_again_, [&](BlockId b) { return !columns.is_private(b); });
   stored_again_.insert(stored_again_.end(), again.blocks.begin(), again.blocks.end());
   const auto waits = [&](BlockId b) { return blocks_->is_pinned(b); };

@@ -122,13 +122,14 @@ void EngineImpl::end_loads() {
 
 // Nothing can run until something was read or written.
 void EngineImpl::wait_for_io() {
-  if (spiller_) return spiller_->wait();
+  if (spiller_ && !spiller_->idle()) return spiller_->wait();
   if (!blocks_->columns() && store_->loads().empty() && store_->give_up_waiting()) return;  // what it pinned is free
   store_->wait();
 }
 
 void EngineImpl::flush_store() {
   std::lock_guard<std::mutex> stepping(step_mutex_);
+  for (; store_ && spiller_ && !spiller_->idle(); spiller_->poll()) spiller_->wait();
   while (store_ && store_->is_storing()) {
     end_loads();
     store_->wait();

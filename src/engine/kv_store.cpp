@@ -17,11 +17,19 @@ void average(double* mean, double value) { *mean = *mean == 0 ? value : 0.75 * *
 }  // namespace
 
 Result<std::unique_ptr<KvStore>> KvStore::create(std::shared_ptr<BlockStore> store, std::unique_ptr<ColumnIo> io,
-                                                 BlockManager& blocks, bool readonly, double patience_s) {
+                                                 BlockManager& blocks, bool puts_published, double patience_s,
+                                                 std::optional<HostBlocks> host, int threads) {
   FOVEA_TRY(store->open_layout(io->layout()));
   std::unique_ptr<KvStore> kv(new KvStore(std::move(store), std::move(io), blocks, patience_s));
-  if (!readonly) blocks.note_published(&kv->published_);
+  if (puts_published) blocks.note_published(&kv->published_);
+  if (host) kv->fill_ = std::make_unique<HostFill>(*kv->store_, *host, threads);
   return kv;
+}
+
+KvStore::~KvStore() {
+  writer_.finish(patience_s_);
+  for (const uint64_t load : loads()) cancel(load);
+  for (poll(); !loads().empty(); poll()) wait();
 }
 
 KvStore::Closer::~Closer() {
@@ -106,9 +114,54 @@ void KvStore::note_prefill(int64_t tokens, double seconds) {
 
 // ---- I/O ----
 
+void KvStore::begin(PlannedLoad load) {
+  if (fill_ && load.mobile > 0) {
+    const auto first = [&](const auto& all) { return std::vector(all.begin(), all.begin() + static_cast<int64_t>(load.mobile)); };
+    filling_[load.id] = {first(load.chain.located), clock_.now_s(), {}, {}};
+    fill_->begin({load.id, first(load.chain.keys), first(load.chain.located), first(load.blocks)});
+  }
+  loader_.begin(std::move(load));
+}
+
+std::vector<uint64_t> KvStore::loads() const {
+  std::vector<uint64_t> all = loader_.loads();
+  for (const auto& [id, filling] : filling_) {
+    if (filling.load) all.push_back(id);  // else the loader has named it
+  }
+  return all;
+}
+
+void KvStore::cancel(uint64_t load) {
+  loader_.cancel(load);
+  if (filling_.contains(load)) fill_->cancel(load);
+}
+
+// A load is over when both parts of it are, and as long as the shorter one.
+void KvStore::join_fills() {
+  if (filling_.empty()) return;
+  std::erase_if(ended_, [&](const EndedLoad& load) {
+    const auto filling = filling_.find(load.id);
+    if (filling != filling_.end()) filling->second.load = load;
+    return filling != filling_.end();
+  });
+  for (const HostFill::Ended& fill : fill_->poll()) filling_.at(fill.id).fill = fill;
+  std::erase_if(filling_, [&](const auto& entry) {
+    const Filling& f = entry.second;
+    if (!f.load || !f.fill) return false;
+    EndedLoad& load = ended_.emplace_back(*f.load);
+    if (f.fill->good < f.located.size())
+      load.tokens = std::min(load.tokens, static_cast<int64_t>(f.fill->good) * io_->layout().block_tokens);
+    load.bytes += f.fill->bytes;
+    load.seconds = clock_.now_s() - f.begun_s;
+    store_->unpin(f.located);
+    return true;
+  });
+}
+
 std::span<const EndedLoad> KvStore::poll() {
   ended_.clear();
   loader_.poll(&ended_);
+  join_fills();
   writer_.poll();
   for (const EndedLoad& load : ended_) {
     if (load.tokens >= kLeastTokens && load.seconds > 0)
@@ -125,6 +178,7 @@ void KvStore::put_published() {
 
 void KvStore::wait() {
   if (!loader_.idle()) return loader_.wait(kWaitS);
+  if (!filling_.empty()) return fill_->wait(kWaitS);
   writer_.wait(kWaitS);
 }
 

@@ -6,11 +6,14 @@
 #include "engine/chain_source.h"
 #include "engine/store_loader.h"
 #include "engine/store_writer.h"
+#include "kv/host_fill.h"
 
 #include <fovea/status.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -25,24 +28,26 @@ class KvStore final : public ChainSource {
   // Of one call of the store's disk; what goes on longer hangs, and is not waited for.
   static constexpr double kPatienceS = 30;
 
-  // `readonly`: nothing is put. Errors: the store's, of opening the layout.
+  // `puts_published`: what prefill publishes goes to the store by itself. `host`, with so many threads: where K and V of blocks
+  // without columns are brought. Errors: the store's, of opening the layout.
   static Result<std::unique_ptr<KvStore>> create(std::shared_ptr<BlockStore> store, std::unique_ptr<ColumnIo> io,
-                                                 BlockManager& blocks, bool readonly, double patience_s = kPatienceS);
-  ~KvStore() override { writer_.finish(patience_s_); }  // loads end; what was published is stored, unless the disk hangs
+                                                 BlockManager& blocks, bool puts_published, double patience_s = kPatienceS,
+                                                 std::optional<HostBlocks> host = std::nullopt, int threads = 1);
+  ~KvStore() override;  // loads end; what was published is stored, unless the disk hangs
 
   StoredChain find(BlockHasher& hasher, const BlockKey* parent, std::span<const int32_t> tokens, int64_t alignment) override;
   // What prefill computes, for find() to compare with: tokens, and the seconds they took.
   void note_prefill(int64_t tokens, double seconds);
 
-  void begin(PlannedLoad load) { loader_.begin(std::move(load)); }
-  std::vector<uint64_t> loads() const { return loader_.loads(); }
-  void cancel(uint64_t load) { loader_.cancel(load); }
+  void begin(PlannedLoad load);
+  std::vector<uint64_t> loads() const;
+  void cancel(uint64_t load);
   // Without waiting. The loads that are over, until the next call.
   std::span<const EndedLoad> poll();
   // Gives to the store what was published since the last call, and what BlockManager::spill() noted.
   void put_published();
-  // Gives it blocks that it lost, computed again.
-  void put_again(const PublishedRun& run) { writer_.put({&run, 1}); }
+  // Gives it blocks that lie below a device now, or that it lost, computed again.
+  void put(const PublishedRun& run) { writer_.put({&run, 1}); }
   // Until some I/O has ended, or for 10 ms.
   void wait();
   // Where the pool is short: gives up what only waits to be stored. False: there was nothing.
@@ -78,6 +83,7 @@ class KvStore final : public ChainSource {
   bool usable(const Located& block, size_t tokens) const;
   bool worth_loading(const StoredChain& chain) const;
   void cut(StoredChain* chain, size_t blocks);
+  void join_fills();
 
   const double patience_s_;
   std::shared_ptr<BlockStore> store_;
@@ -85,6 +91,16 @@ class KvStore final : public ChainSource {
   std::unique_ptr<ColumnIo> io_;
   StoreLoader loader_;
   StoreWriter writer_;
+  // K and V of loads on their way to host memory, beside the loader's part of them.
+  struct Filling {
+    std::vector<Located> located;  // pinned
+    double begun_s;
+    std::optional<EndedLoad> load;
+    std::optional<HostFill::Ended> fill;
+  };
+  std::map<uint64_t, Filling> filling_;
+  std::unique_ptr<HostFill> fill_;  // null: blocks without columns stay in the store
+  Clock clock_;
   std::vector<PublishedRun> published_;
   std::vector<EndedLoad> ended_;
   // Measured, with a weight of 1/4 for the last one; 0: not yet.

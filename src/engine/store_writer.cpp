@@ -44,16 +44,15 @@ void StoreWriter::finish(double patience_s) {
   for (PublishedRun& run : waiting_) give_up(&run.blocks, run.keys.size(), hangs);
   puts_.clear();
   waiting_.clear();
-  if (!blocks_.columns()) return;
-  store_.unpin(blocks_.columns()->leave_store());
+  if (!columns_) return;
+  store_.unpin(columns_->leave_store());
   forget_unneeded();
 }
 
 // Of what columns need no more, pins; and the blocks that no one else could find.
 void StoreWriter::forget_unneeded() {
-  ColumnPool& columns = *blocks_.columns();
-  store_.unpin(columns.take_unneeded());
-  const std::vector<StoreKey> worthless = columns.take_worthless();
+  store_.unpin(columns_->take_unneeded());
+  const std::vector<StoreKey> worthless = columns_->take_worthless();
   if (!worthless.empty()) (void)store_.erase(worthless).ok();  // else collected some day
 }
 
@@ -72,7 +71,7 @@ void StoreWriter::put(std::span<const PublishedRun> runs) {
 }
 
 void StoreWriter::poll() {
-  if (blocks_.columns()) forget_unneeded();
+  if (columns_) forget_unneeded();
   if (idle()) return;
   take_ended();
   while (save_next()) {
@@ -161,7 +160,7 @@ void StoreWriter::take_ended() {
 
 // What lies in the store may give up its column: the pins there are the pool's then.
 void StoreWriter::keep_stored(const Put& put, std::vector<Located>* located) {
-  for (size_t i = 0; blocks_.columns() && i < located->size(); ++i) {
+  for (size_t i = 0; columns_ && i < located->size(); ++i) {
     Located& l = (*located)[i];
     const bool whole = l.found() && l.tokens == static_cast<uint32_t>(blocks_.block_size());
     if (whole && blocks_.set_stored(put.blocks[i], put.run.keys[i], l)) l = Located();

@@ -23,7 +23,8 @@ namespace fovea {
 class StoreWriter {
  public:
   // All outlive it.
-  StoreWriter(BlockStore& store, ColumnIo& io, BlockManager& blocks) : store_(store), io_(io), blocks_(blocks) {}
+  StoreWriter(BlockStore& store, ColumnIo& io, BlockManager& blocks)
+      : store_(store), io_(io), blocks_(blocks), columns_(blocks.host_below() ? nullptr : blocks.columns()) {}
   ~StoreWriter() { finish(1e30); }
 
   // Everything that it was given is stored, or refused; or, where the store has stalled for so long, taken back.
@@ -76,6 +77,7 @@ class StoreWriter {
   BlockStore& store_;
   ColumnIo& io_;
   BlockManager& blocks_;
+  ColumnPool* const columns_;         // whose blocks lie in the store once they give up their columns; null: none do
   std::deque<PublishedRun> waiting_;  // pinned
   std::list<Put> puts_;               // in order
   int64_t stored_blocks_ = 0, given_up_blocks_ = 0;

@@ -40,8 +40,9 @@ struct BlockManagerConfig {
   int32_t swap_slots = 0;       // columns that fit in the swap area
   int32_t num_columns = 0;      // of the pool where it holds fewer than num_blocks (column_pool.h); 0: every block has its own
   int32_t reserve_columns = 0;  // of them: always free of pins
+  bool host_below = false;      // what gives up its column lies in host memory (kInHostMemory), not in a store
   std::function<Status(SwapSlot)> reserve_swap;  // takes the memory of a slot, perhaps again; null: it is there
-  BlockKey private_key;         // what stores know blocks by that have no name begins with it: no other process has it
+  BlockKey private_key;  // what stores know blocks by that have no name begins with it: no other process has it
 };
 
 // Consecutive blocks of a sequence that were published together.
@@ -114,11 +115,12 @@ class BlockManager {
   // ---- columns: null where every block has its own ----
   ColumnPool* columns() { return columns_.get(); }
   const ColumnPool* columns() const { return columns_.get(); }
+  bool host_below() const { return config_.host_below; }
   int64_t free_columns() const;  // that new blocks can have in one step
   // Every list of operations of a step begins with what is due.
   void begin_step(std::vector<CacheOp>* ops);
-  // Full blocks for more tokens of seq, whose last block is full: K and V stay in the store, where they are pinned, so they take no
-  // columns. num_free() has room for them.
+  // Full blocks for more tokens of seq, whose last block is full: K and V stay in the store, where they are pinned, or come from
+  // there to the host memory below, so they take no columns. num_free() has room for them.
   void append_stored(SequenceId seq, std::span<const BlockKey> keys, std::span<const Located> located);
   // Notes, where publish() does, full blocks that the pool alone holds: what questions and answers wrote, under keys that no content
   // has, and what a store has refused once. False: there is none. Stored, they are the block's alone, and gone with it.

@@ -33,7 +33,7 @@ void BlockManager::append_stored(SequenceId seq, std::span<const BlockKey> keys,
   FOVEA_CHECK(!s.swapped && !ends_partial(s));
   for (size_t i = 0; i < keys.size(); ++i) {
     const BlockId block = allocate_number();
-    columns_->adopt(block, keys[i], located[i]);
+    columns_->adopt(block, keys[i], config_.host_below ? kInHostMemory : located[i]);
     s.table.push_back(block);
     s.num_tokens += config_.block_size;
   }

@@ -8,11 +8,11 @@
 
 namespace fovea {
 
-ExtentBuffer::ExtentBuffer(const ObjectLayout& layout, int32_t blocks) : blocks_(blocks) {
+ExtentBuffer::ExtentBuffer(const ObjectLayout& layout, int32_t blocks, size_t first_part) : blocks_(blocks) {
   for (const PartSpec& part : layout.parts) {
     starts_.push_back(bytes_);
     strides_.push_back(unit_stride(part));
-    bytes_ += (int64_t{part.units} * blocks * strides_.back() + 4095) / 4096 * 4096;
+    if (starts_.size() > first_part) bytes_ += (int64_t{part.units} * blocks * strides_.back() + 4095) / 4096 * 4096;
   }
 }
 

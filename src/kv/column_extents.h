@@ -18,10 +18,10 @@
 namespace fovea {
 
 // How extents of up to `blocks` blocks lie in a buffer: [part][unit][blocks], each a unit_stride(part) behind the one before, as
-// unit-major parts lie in a slab.
+// unit-major parts lie in a slab. It begins with `first_part`.
 class ExtentBuffer {
  public:
-  ExtentBuffer(const ObjectLayout& layout, int32_t blocks);
+  ExtentBuffer(const ObjectLayout& layout, int32_t blocks, size_t first_part = 0);
   int64_t bytes() const { return bytes_; }
   int64_t offset(size_t part, uint32_t unit, int32_t block) const {
     return starts_[part] + (int64_t{unit} * blocks_ + block) * strides_[part];

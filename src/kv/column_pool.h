@@ -28,6 +28,9 @@ struct BlockHomes {
   std::vector<StoreKey> keys;    // [blocks] valid where located
 };
 
+// Not in a store, but in host memory below a device's pool, in the place of its number.
+inline constexpr Located kInHostMemory{.slab = 0};
+
 class ColumnPool {
  public:
   static constexpr SlotId kMobile{-1};  // no column of its own

@@ -90,12 +90,8 @@ ResidencyView DeviceExtentCache::tables(int32_t first, int32_t heads) const {
           columns_};
 }
 
-std::byte* DeviceExtentCache::below(int32_t layer_head, BlockId block) const {
-  return below_.as<std::byte>() + (int64_t{layer_head} * blocks_ + block.value) * extent_bytes();
-}
-
 ExtentsBelow DeviceExtentCache::below(LayerIdx layer) const {
-  return {below(layer.value * heads_, BlockId{0}), blocks_ * extent_bytes()};
+  return {host_blocks().extent(layer.value * heads_, BlockId{0}), blocks_ * extent_bytes()};
 }
 
 // ---- moves ----
@@ -136,7 +132,7 @@ void DeviceExtentCache::forget(BlockId block) {
 
 void DeviceExtentCache::add_copies(BlockId block, SlotId column, int32_t count, bool spill) {
   for (int32_t lh = 0; lh < layers_ * heads_; ++lh) {
-    std::byte* extent = below(lh, block);
+    std::byte* extent = host_blocks().extent(lh, block);
     for (const PlaneIdx p : {KvCache::kK, KvCache::kV}) {
       const Plane& plane = kv_.plane(p);
       std::byte* piece = plane.block(LayerIdx{lh / heads_}, BlockId{column.value}) + lh % heads_ * piece_bytes_;
@@ -274,7 +270,7 @@ Status DeviceExtentCache::begin(StageBuffer& b, const Strips& s) {
   for (int32_t run = 0; at < s.num_blocks && lies_below(at); at += run) {
     for (run = 1; at + run < s.num_blocks && s.host_blocks[at + run] == s.host_blocks[at] + run && lies_below(at + run);) ++run;
     copies_.push_back({.to = b.data + at * extent_bytes(),
-                       .from = below(s.layer.value * heads_ + s.first, BlockId{s.host_blocks[at]}),
+                       .from = host_blocks().extent(s.layer.value * heads_ + s.first, BlockId{s.host_blocks[at]}),
                        .bytes = static_cast<size_t>(run * extent_bytes()),
                        .rows = static_cast<size_t>(s.count),
                        .to_stride = static_cast<size_t>(s.num_blocks * extent_bytes()),

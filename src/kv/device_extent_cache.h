@@ -8,6 +8,7 @@
 
 #include "device/device.h"
 #include "kernels/ops/ops.h"
+#include "kv/host_fill.h"
 
 #include <fovea/status.h>
 #include <fovea/types.h>
@@ -100,6 +101,7 @@ class DeviceExtentCache {
 
   int64_t extent_bytes() const { return 2 * piece_bytes_; }
   int64_t host_bytes() const { return static_cast<int64_t>(below_.bytes()); }
+  HostBlocks host_blocks() const { return {below_.as<std::byte>(), layers_ * heads_, blocks_, extent_bytes()}; }
 
   // For tests: the tables as the device holds them, once all that was enqueued has run.
   struct Tables {
@@ -114,7 +116,6 @@ class DeviceExtentCache {
   Status allocate();
   ResidencyView tables(int32_t first, int32_t heads) const;
   ExtentsBelow below(LayerIdx layer) const;
-  std::byte* below(int32_t layer_head, BlockId block) const;
   // Appends the copies of a run of blocks and columns, both ascending by one: of all layers and heads.
   void add_copies(BlockId block, SlotId column, int32_t count, bool spill);
   void begin_tables(Stream& stream);

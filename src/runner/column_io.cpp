@@ -1,6 +1,7 @@
 #include "runner/column_io.h"
 
 #include "base/check.h"
+#include "kv/device_extent_cache.h"
 #include "store/slab.h"
 
 #include <algorithm>
@@ -10,7 +11,7 @@
 namespace fovea {
 namespace {
 
-constexpr int32_t kSaveBuffersMax = 4;             // on a GPU
+constexpr int32_t kSaveBuffersMax = 4;  // on a GPU
 
 // Planes that the host reads itself.
 class BorrowedColumns final : public SavedColumns {
@@ -33,14 +34,15 @@ class BorrowedColumns final : public SavedColumns {
 
 }  // namespace
 
-// A copy in pinned memory, which goes back to its ColumnIo.
+// A copy in pinned memory, which goes back to its ColumnIo; but for K and V where they lie in host memory.
 class CopiedColumns final : public SavedColumns {
  public:
-  CopiedColumns(ColumnIo& io, Buffer buffer) : io_(io), buffer_(std::move(buffer)), where_(io.layout(), io.save_blocks_) {}
+  CopiedColumns(ColumnIo& io, Buffer buffer, std::span<const BlockId> blocks)
+      : io_(io), buffer_(std::move(buffer)), where_(io.save_buffer()), blocks_(blocks.begin(), blocks.end()) {}
   ~CopiedColumns() override { io_.free_buffers_.push_back(std::move(buffer_)); }
   Status begin(std::span<const BlockId> blocks) {
     io_.copies_.clear();
-    for (size_t p = 0; p < io_.layout().parts.size(); ++p) {
+    for (size_t p = io_.host_ ? 1 : 0; p < io_.layout().parts.size(); ++p) {
       io_.extents_.add_saves(p, blocks, buffer_.as<std::byte>(), where_, 0, &io_.copies_);
     }
     saved_ = io_.device_.make_event();
@@ -49,22 +51,26 @@ class CopiedColumns final : public SavedColumns {
     return s;
   }
   bool ready() override { return saved_->done(); }
-  bool borrows() const override { return false; }
+  bool borrows() const override { return io_.host_.has_value(); }
   void copy(uint32_t block, uint16_t part, uint32_t unit, std::byte* to) const override {
-    std::memcpy(to, buffer_.as<std::byte>() + where_.offset(part, unit, static_cast<int32_t>(block)),
-                io_.layout().parts[part].unit_bytes);
+    const std::byte* from = io_.host_ && part == 0
+                                ? io_.host_->extent(static_cast<int32_t>(unit), blocks_[block])
+                                : buffer_.as<std::byte>() + where_.offset(part, unit, static_cast<int32_t>(block));
+    std::memcpy(to, from, io_.layout().parts[part].unit_bytes);
   }
 
  private:
   ColumnIo& io_;
   Buffer buffer_;
   const ExtentBuffer where_;
+  const std::vector<BlockId> blocks_;
   std::unique_ptr<Event> saved_;
 };
 
 ColumnIo::ColumnIo(const KvCache& cache, const Summaries& summaries, int32_t max_rows, Device& device, Stream& stream, Ops& ops)
     : cache_(cache), summaries_(summaries), device_(device), stream_(stream), ops_(ops), extents_(cache), max_rows_(max_rows) {
   save_blocks_ = static_cast<int32_t>(blocks_per_slab(layout()));
+  if (cache.device_extents()) host_ = cache.device_extents()->host_blocks();
   for (size_t p = 1; p < layout().parts.size(); ++p) {
     if (summaries_.can_rebuild(extents_.plane_of(p), ops_)) rebuildable_ |= 1u << p;
   }
@@ -75,14 +81,14 @@ Result<std::unique_ptr<SavedColumns>> ColumnIo::save(std::span<const BlockId> bl
   if (device_.is_host()) return std::unique_ptr<SavedColumns>(std::make_unique<BorrowedColumns>(extents_, blocks));
   if (free_buffers_.empty() && save_buffers_ == kSaveBuffersMax) return Status::busy("all buffers for blocks to store are in use");
   if (free_buffers_.empty()) {
-    const int64_t bytes = ExtentBuffer(layout(), save_blocks_).bytes();
+    const int64_t bytes = std::max<int64_t>(save_buffer().bytes(), 1);
     FOVEA_ASSIGN(Buffer buffer, device_.allocate_pinned(static_cast<size_t>(bytes), "blocks to store"));
     ++save_buffers_;
     free_buffers_.push_back(std::move(buffer));
   }
   Buffer buffer = std::move(free_buffers_.back());
   free_buffers_.pop_back();
-  auto saved = std::make_unique<CopiedColumns>(*this, std::move(buffer));
+  auto saved = std::make_unique<CopiedColumns>(*this, std::move(buffer), blocks);
   FOVEA_TRY(saved->begin(blocks));
   return std::unique_ptr<SavedColumns>(std::move(saved));
 }
@@ -112,7 +118,7 @@ Status ColumnIo::rebuild_missing(std::span<const BlockId> blocks, std::span<cons
     for (size_t i = 0; i < blocks.size(); ++i) {
       if ((parts[i] >> p & 1) != 0) continue;
       const int64_t tokens = i + 1 == blocks.size() ? last_tokens : bs;
-      const auto at = cache_.extents() ? static_cast<int64_t>(i) : blocks[i].value;
+      const auto at = cache_.has_columns() ? static_cast<int64_t>(i) : blocks[i].value;
       for (int64_t t = 0; t < tokens; ++t) slots_.push_back(at * bs + t), code_slots_.push_back(blocks[i].value * bs + t);
     }
     if (!slots_.empty()) FOVEA_TRY(rebuild(extents_.plane_of(p), buffer, where));
@@ -153,7 +159,7 @@ Status ColumnIo::rebuild(PlaneIdx plane, const std::byte* buffer, const ExtentBu
                                  .tokens = static_cast<int32_t>(n),
                                  .slot_mapping = device_slots_.as<int64_t>(),
                                  .code_mapping = device_slots_.as<int64_t>() + most,
-                                 .kv = cache_.extents() ? kv_in(buffer, where, layer) : cache_.kv_view(layer)};
+                                 .kv = cache_.has_columns() ? kv_in(buffer, where, layer) : cache_.kv_view(layer)};
       summaries_.rebuild(plane, written, cache_, ops_, stream_);
     }
   }

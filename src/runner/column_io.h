@@ -7,11 +7,13 @@
 #include "device/device.h"
 #include "kernels/ops/ops.h"
 #include "kv/column_extents.h"
+#include "kv/host_fill.h"
 #include "model/forward.h"
 #include "store/block_store.h"
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -38,13 +40,14 @@ class ColumnIo {
 
   // Most blocks of one save(): those of a slab.
   int32_t save_blocks_max() const { return save_blocks_; }
-  // busy: as much as there is memory for is being saved. resource_exhausted, device errors.
+  // In a device's pool that holds a part of contexts they lie in the host memory below it too. busy: as much as there is memory for
+  // is being saved. resource_exhausted, device errors.
   Result<std::unique_ptr<SavedColumns>> save(std::span<const BlockId> blocks);
 
   // Memory that loads come from, pinned on a GPU.
   Result<Buffer> load_buffer(int64_t bytes) { return device_.allocate_pinned(static_cast<size_t>(bytes), "blocks from a store"); }
   // Copies the first blocks of the buffer into the planes: of block i the parts whose bits are set in parts[i]; the
-  // others are made again, from K and V in the planes; where blocks may be without a column (KvCache::extents()), in the buffer,
+  // others are made again, from K and V in the planes; where blocks may be without a column (KvCache::has_columns()), in the buffer,
   // where they then lie whatever the bits say. `last_tokens`: of the last block; the others are full. `done` is recorded behind it:
   // until then the buffer is read.
   Status load(std::span<const BlockId> blocks, std::span<const uint32_t> parts, int32_t last_tokens, std::byte* buffer,
@@ -57,6 +60,7 @@ class ColumnIo {
                          const std::byte* buffer, const ExtentBuffer& where);
   KvView kv_in(const std::byte* buffer, const ExtentBuffer& where, LayerIdx layer) const;
   Status rebuild(PlaneIdx plane, const std::byte* buffer, const ExtentBuffer& where);
+  ExtentBuffer save_buffer() const { return ExtentBuffer(layout(), save_blocks_, host_ ? 1 : 0); }
 
   const KvCache& cache_;
   const Summaries& summaries_;
@@ -67,6 +71,7 @@ class ColumnIo {
   const int32_t max_rows_;
   int32_t save_blocks_ = 1;
   uint32_t rebuildable_ = 0;
+  std::optional<HostBlocks> host_;  // below a device's pool
   std::vector<CopyExtent> copies_;
   // Of rebuild_missing().
   std::vector<int64_t> slots_, code_slots_;  // of the tokens: where K and V lie, where codes go

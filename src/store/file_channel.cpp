@@ -7,6 +7,7 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 namespace fovea {
 namespace {
@@ -44,10 +45,14 @@ Status FileChannel::submit(ReadBatch& batch) {
   batch.left.store(active.left, std::memory_order_relaxed);
   Planned absent{};
   size_t missing = 0;
+  SlabIndex::Found found;  // of the read before: mostly the same slab's, and found without its lock
   for (uint32_t i = 0; i < batch.reads.size(); ++i) {
     ExtentRead& read = batch.reads[i];
     read.result = IoResult::pending;
-    SlabIndex::Found found = host_.index->find(read.block, read.key, read.part);
+    const bool same = i > 0 && found.front && read.block.slab == batch.reads[i - 1].block.slab &&
+                      read.part == batch.reads[i - 1].part && read.block.at < found.front->blocks() &&
+                      found.front->keys[read.block.at] == read.key;
+    if (!same) found = host_.index->find(read.block, read.key, read.part);
     if (!found.front || found.part < 0) {
       read.result = IoResult::absent;
       ++missing;
@@ -55,7 +60,7 @@ Status FileChannel::submit(ReadBatch& batch) {
     }
     FOVEA_CHECK(read.unit < found.front->parts[static_cast<size_t>(found.part)].spec.units);
     const uint64_t offset = found.front->extent(static_cast<size_t>(found.part), read.unit, read.block.at);
-    active.plan.push_back({i, found.part, found.front->number, offset, std::move(found.front)});
+    active.plan.push_back({i, found.part, found.front->number, offset, found.front});
   }
   std::ranges::sort(active.plan, [](const Planned& a, const Planned& b) {
     return a.slab_number != b.slab_number ? a.slab_number < b.slab_number : a.offset < b.offset;
@@ -394,8 +399,8 @@ void FileChannel::end(Active& active, const Planned& p, IoResult result, bool is
   ExtentRead& read = active.batch->reads[p.read];
   StoreCounters& c = *host_.counters;
   if (result == IoResult::ok) {
-    ++c.read_extents;
-    c.read_bytes += p.front->parts[static_cast<size_t>(p.part)].spec.unit_bytes;
+    ++good_extents_;
+    good_bytes_ += p.front->parts[static_cast<size_t>(p.part)].spec.unit_bytes;
   } else if (result == IoResult::absent) {
     ++c.absent;
   } else if (result == IoResult::corrupt || result == IoResult::io_error) {
@@ -406,8 +411,17 @@ void FileChannel::end(Active& active, const Planned& p, IoResult result, bool is
   ++ended_;
   ReadBatch& batch = *active.batch;
   const int32_t left = --active.left;
-  if (left == 0) release(active);
+  if (left == 0) {
+    count_good();
+    release(active);
+  }
   batch.left.store(left, std::memory_order_release);  // from here on a batch without reads left is its owner's
+}
+
+// Many channels count in one place: not each extent by itself.
+void FileChannel::count_good() {
+  host_.counters->read_extents += std::exchange(good_extents_, 0);
+  host_.counters->read_bytes += std::exchange(good_bytes_, 0);
 }
 
 void FileChannel::release(Active& active) {

@@ -100,6 +100,7 @@ class FileChannel final : public StoreChannel, private ReadHelpers::Work {
   IoResult read_again(const Io& io, const Planned& p);
   // is_lost: its bytes are bad, so that nothing should find it again.
   void end(Active& active, const Planned& p, IoResult result, bool is_lost);
+  void count_good();
   void release(Active& active);
 
   ChannelHost host_;
@@ -111,7 +112,8 @@ class FileChannel final : public StoreChannel, private ReadHelpers::Work {
   std::vector<uint32_t> taken_;   // scratch of take_back()
   std::vector<std::unique_ptr<Active>> active_, spare_;
   uint64_t next_order_ = 0;
-  int ended_ = 0;  // since the last poll()
+  int ended_ = 0;                              // since the last poll()
+  int64_t good_extents_ = 0, good_bytes_ = 0;  // not counted yet
 
   std::mutex mutex_;  // guards all below
   std::condition_variable came_back_;
