@@ -196,6 +196,12 @@ EngineOptions small_pool(const std::string& method) {
   return offloaded(o, least_memory(o) + (300 << 10));
 }
 
+// Until nothing of what was released is on its way any more.
+void finish_loads(EngineImpl& engine) {
+  std::vector<Output> outputs;
+  while (engine.stats().blocks_in_use > 0) ASSERT_TRUE(engine.step(&outputs).ok());
+}
+
 // What prefill wrote lies in the store as well; another engine finds all of it there.
 TEST_P(DeviceOffloadOf, ADocumentOutlivesItsEngine) {
   const EngineOptions o = small_pool(GetParam());
@@ -212,7 +218,7 @@ TEST_P(DeviceOffloadOf, ADocumentOutlivesItsEngine) {
   EXPECT_EQ(engine->stats().loaded_tokens, kStored);
   EXPECT_EQ(engine->stats().loaded_bytes, kStoredBlocks * engine->kv().bytes_per_block());
   expect_consistent(*engine);
-  EXPECT_EQ(engine->stats().blocks_in_use, 0);
+  finish_loads(*engine);
 }
 
 // Codes that are not there are made from K, while K and V go to host memory.
@@ -261,7 +267,7 @@ TEST(DeviceOffload, ARequestMayBeAbortedWhileItIsLoaded) {
     for (int i = 0; i < steps; ++i) ASSERT_TRUE(engine->step(&outputs).ok());
     engine->abort(id);
     run_all(*engine);
-    EXPECT_EQ(engine->stats().blocks_in_use, 0);
+    finish_loads(*engine);
   }
   expect_same(ask(*engine, kStored), want);
   expect_consistent(*engine);
@@ -269,6 +275,93 @@ TEST(DeviceOffload, ARequestMayBeAbortedWhileItIsLoaded) {
   const auto last = make_above(store, o);  // an engine may go with a load under way
   last->submit(document).value();
   last->step(&outputs).value();
+}
+
+// K and V of full blocks are held back until a step waits for them. True: one did.
+std::atomic<bool>* hold_until_waited_for(LyingStore& store, EngineImpl& engine) {
+  static std::atomic<bool> waited;
+  waited = false;
+  store.holds = [&extents = *engine.kv().device_extents()](const ExtentRead& read) {
+    if (read.part > 0 || read.block.tokens < 16) return false;
+    waited = waited || extents.waits();
+    return !waited;
+  };
+  return &waited;
+}
+
+// Answers begin while K and V of a restarted document are still on their way: each layer waits for what it misses. When all has
+// come, steps are graphs again.
+TEST_P(DeviceOffloadOf, AnswersBeginBeforeAllKeysHaveCome) {
+  const EngineOptions o = small_pool(GetParam());
+  const auto store = std::make_shared<LyingStore>();
+  const std::vector<Result1> want = ask(*make_above(store, o), kStored);
+  auto engine = make_above(store, o);
+  const std::atomic<bool>* waited = hold_until_waited_for(*store, *engine);
+  expect_same(ask(*engine, kStored), want);
+  EXPECT_TRUE(*waited);
+  EXPECT_EQ(engine->stats().loaded_tokens, kStored);
+  EXPECT_EQ(engine->stats().loaded_bytes, kStoredBlocks * engine->kv().bytes_per_block());
+  finish_loads(*engine);
+  expect_consistent(*engine);
+  const int64_t graphs = engine->device().counters().graph_launches;
+  expect_same(ask(*engine, kStored), want);
+  EXPECT_FALSE(engine->kv().device_extents()->waits());
+  EXPECT_EQ(engine->device().counters().graph_launches > graphs, std::string(GetParam()) != "dense");
+}
+
+// What turns out to be lost when an answer needs it is computed again, and stored anew.
+TEST_P(DeviceOffloadOf, WhatIsLostWhileAnswersWaitIsComputedAgain) {
+  const EngineOptions o = small_pool(GetParam());
+  const auto store = std::make_shared<LyingStore>();
+  const std::vector<Result1> want = ask(*make_above(store, o), kStored);
+  store->loses = [](const ExtentRead& read) {
+    return read.part == 0 && read.unit == 1 && read.block.tokens == 16 && (read.block.slab == 1 || read.block.slab == 4) &&
+           read.block.at == 2;
+  };
+  {
+    auto engine = make_above(store, o);
+    const std::atomic<bool>* waited = hold_until_waited_for(*store, *engine);
+    expect_same(ask(*engine, kStored), want);
+    EXPECT_TRUE(*waited);
+    EXPECT_EQ(engine->stats().loaded_tokens, kStored);
+    if (std::string(GetParam()) == "dense") {
+      EXPECT_EQ(engine->stats().repaired_blocks, 2);
+    }
+    finish_loads(*engine);
+    expect_consistent(*engine);
+    expect_same(ask(*engine, kStored), want);
+    store->holds = nullptr;
+  }
+  auto engine = make_above(store, o);
+  expect_same(ask(*engine, kStored), want);
+  if (std::string(GetParam()) == "dense") {
+    EXPECT_EQ(engine->stats().loaded_tokens, kStored);
+  }
+}
+
+// A document may be given up, and an engine end, while its K and V are on their way.
+TEST(DeviceOffload, AnEngineMayEndBeforeAllKeysHaveCome) {
+  const EngineOptions o = small_pool("gsa_on_device");
+  const auto store = std::make_shared<LyingStore>();
+  const std::vector<Result1> want = ask(*make_above(store, o), kStored, 1);
+  for (const bool released : {false, true}) {
+    std::atomic<bool> held_back = true;
+    auto engine = make_above(store, o);
+    store->holds = [&](const ExtentRead& read) { return held_back && read.part == 0 && read.block.tokens == 16; };
+    Request document = greedy(random_prompt(7, kStored, engine->model().vocab_size), 0);
+    document.hold = true;
+    const RequestId held = engine->submit(document).value();
+    EXPECT_EQ(run_all(*engine).begin()->second.reason, FinishReason::length);
+    if (!released) continue;
+    engine->release(held);
+    std::vector<Output> outputs;
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(engine->step(&outputs).ok());
+    held_back = false;
+    finish_loads(*engine);
+    expect_same(ask(*engine, kStored, 1), want);  // found in the pool
+    EXPECT_EQ(engine->stats().loaded_tokens, kStored);
+    expect_consistent(*engine);
+  }
 }
 
 TEST(DeviceOffloadRefusals, NameWhatIsMissing) {

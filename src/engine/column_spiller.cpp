@@ -45,7 +45,10 @@ void ColumnSpiller::end_first(bool lies_below) {
   runs_.pop_front();
   const PublishedRun& p = run.published;
   const bool tail = p.last_tokens < blocks_.block_size();
-  for (size_t i = 0; lies_below && i + tail < p.blocks.size(); ++i) blocks_.set_stored(p.blocks[i], p.keys[i], kInHostMemory);
+  for (size_t i = 0; lies_below && i + tail < p.blocks.size(); ++i) {
+    runner_.device_extents()->note_below(p.blocks[i]);
+    blocks_.set_stored(p.blocks[i], p.keys[i], kInHostMemory);
+  }
   if (lies_below && store_) put_in_store(p);
   for (BlockId b : p.blocks) blocks_.unpin(b);
 }

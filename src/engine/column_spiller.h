@@ -8,6 +8,7 @@
 
 #include <deque>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace fovea {
@@ -23,6 +24,8 @@ class ColumnSpiller {
 
   // Begins to copy what was published since the last call. What cannot be copied keeps its columns.
   void put_published();
+  // The same of blocks that were lost there, and computed again.
+  void put(PublishedRun run) { begin(std::move(run)); }
   // Takes over what has come to lie below; does not wait.
   void poll();
   // Until the oldest run does.

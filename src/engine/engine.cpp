@@ -7,6 +7,7 @@
 #include "store/memory_store.h"
 #include "store/tiered_store.h"
 
+#include <algorithm>
 #include <ctime>
 #include <random>
 #include <utility>
@@ -94,7 +95,8 @@ Status EngineImpl::open_store() {
   if (store) {
     const auto host = below ? std::optional(below->host_blocks()) : std::nullopt;
     FOVEA_ASSIGN(store_, KvStore::create(std::move(store), runner_->make_column_io(), *blocks_, !o.readonly && !below,
-                                         parts_.store_patience_s, host, std::min(options_.threads, kFillThreadsMax)));
+                                         parts_.store_patience_s, host, std::clamp(options_.threads - 1, 1, kFillThreadsMax)));
+    if (below) FOVEA_TRY(below->set_fill(store_->fill()));
   }
   if (below) spiller_ = std::make_unique<ColumnSpiller>(*blocks_, *runner_, o.readonly ? nullptr : store_.get());
   if (ExtentCache* extents = runner_->extents(); extents && store_) {

@@ -34,7 +34,7 @@ void EngineImpl::repair(const StepPlan& plan, const Status& why, std::vector<Out
       repaired_blocks_ += std::ssize(run->blocks);
       s = store_again(*run);
       if (s.ok()) continue;
-    } else if (runner_->extents()->has_lost()) {
+    } else if (runner_->has_lost()) {
       add_lost();  // of its history, which comes first
       continue;
     } else if (repairs_[first] < kRepairsMax && ++repairs_[first] < kRepairsMax) {
@@ -82,6 +82,7 @@ Status EngineImpl::compute_again(const LostBlocks& run) {
     input_ = {};
     input_.moves = moves;
     input_.columns = columns.columns();
+    input_.stored = columns.stored();
     add_to_input(scheduler_->rows_again(run.seq, run.first, std::ssize(run.blocks)));
     input_.num_tokens = static_cast<int32_t>(input_.rows[0].tokens.size());
     s = runner_->launch(input_).why;
@@ -107,13 +108,17 @@ Status EngineImpl::store_again(const LostBlocks& run) {
   for (int64_t i = 0; i < full; ++i)  // these tokens are its content, or it would not be found by them
     FOVEA_CHECK(again.keys[static_cast<size_t>(i)] ==
                 columns.homes().keys[static_cast<size_t>(run.blocks[static_cast<size_t>(i)].value)]);
-  store_->put(again);
+  if (spiller_)
+    spiller_->put(again);
+  else
+    store_->put(again);
   std::erase_if(stored_again_, [&](BlockId b) { return !columns.is_private(b); });
   stored_again_.insert(stored_again_.end(), again.blocks.begin(), again.blocks.end());
   const auto waits = [&](BlockId b) { return blocks_->is_pinned(b); };
   const double until_s = clock_.now_s() + kStoreWaitS;
   while (columns.is_short() && std::any_of(again.blocks.begin(), again.blocks.end(), waits) && clock_.now_s() < until_s) {
-    store_->wait();
+    wait_for_io();
+    if (spiller_) spiller_->poll();
     end_loads();
   }
   if (!columns.is_short()) return {};

@@ -28,8 +28,9 @@ Result<std::unique_ptr<KvStore>> KvStore::create(std::shared_ptr<BlockStore> sto
 
 KvStore::~KvStore() {
   writer_.finish(patience_s_);
-  for (const uint64_t load : loads()) cancel(load);
-  for (poll(); !loads().empty(); poll()) wait();
+  for (const uint64_t load : loader_.loads()) loader_.cancel(load);
+  for (const auto& [id, filling] : filling_) fill_->cancel(id);
+  for (poll(); !loader_.idle() || !filling_.empty(); poll()) wait();
 }
 
 KvStore::Closer::~Closer() {
@@ -117,8 +118,12 @@ void KvStore::note_prefill(int64_t tokens, double seconds) {
 void KvStore::begin(PlannedLoad load) {
   if (fill_ && load.mobile > 0) {
     const auto first = [&](const auto& all) { return std::vector(all.begin(), all.begin() + static_cast<int64_t>(load.mobile)); };
-    filling_[load.id] = {first(load.chain.located), clock_.now_s(), {}, {}};
-    fill_->begin({load.id, first(load.chain.keys), first(load.chain.located), first(load.blocks)});
+    Filling& f = filling_[load.id];
+    f.plan = load;
+    f.plan.chain.located = first(load.chain.located);
+    f.plan.blocks = first(load.blocks);
+    f.begun_s = clock_.now_s();
+    fill_->begin({load.id, first(load.chain.keys), f.plan.chain.located, f.plan.blocks});
   }
   loader_.begin(std::move(load));
 }
@@ -126,7 +131,7 @@ void KvStore::begin(PlannedLoad load) {
 std::vector<uint64_t> KvStore::loads() const {
   std::vector<uint64_t> all = loader_.loads();
   for (const auto& [id, filling] : filling_) {
-    if (filling.load) all.push_back(id);  // else the loader has named it
+    if (filling.load && !filling.told) all.push_back(id);  // else the loader has named it
   }
   return all;
 }
@@ -136,8 +141,7 @@ void KvStore::cancel(uint64_t load) {
   if (filling_.contains(load)) fill_->cancel(load);
 }
 
-// A load is over when both parts of it are, and as long as the shorter one.
-void KvStore::join_fills() {
+void KvStore::end_fills() {
   if (filling_.empty()) return;
   std::erase_if(ended_, [&](const EndedLoad& load) {
     const auto filling = filling_.find(load.id);
@@ -145,23 +149,34 @@ void KvStore::join_fills() {
     return filling != filling_.end();
   });
   for (const HostFill::Ended& fill : fill_->poll()) filling_.at(fill.id).fill = fill;
-  std::erase_if(filling_, [&](const auto& entry) {
-    const Filling& f = entry.second;
-    if (!f.load || !f.fill) return false;
+  for (auto f = filling_.begin(); f != filling_.end();) f = end_fill(f->second) ? filling_.erase(f) : std::next(f);
+}
+
+// The scheduler goes on as soon as codes and tail are there, if nothing has failed so far: what attention misses in host memory then
+// it asks for. Else it goes on with what both parts of the load have. True: all is over.
+bool KvStore::end_fill(Filling& f) {
+  if (!f.load) return false;
+  const size_t blocks = f.plan.blocks.size(), good = f.fill ? f.fill->good : fill_->good(f.plan.id);
+  if (!f.told && (f.fill || (good == blocks && f.load->tokens == f.plan.chain.tokens))) {
+    const PartSpec& kv = io_->layout().parts[0];
     EndedLoad& load = ended_.emplace_back(*f.load);
-    if (f.fill->good < f.located.size())
-      load.tokens = std::min(load.tokens, static_cast<int64_t>(f.fill->good) * io_->layout().block_tokens);
-    load.bytes += f.fill->bytes;
+    if (good < blocks) load.tokens = std::min(load.tokens, static_cast<int64_t>(good) * io_->layout().block_tokens);
+    load.bytes += f.fill ? f.fill->bytes : static_cast<int64_t>(blocks) * kv.units * kv.unit_bytes;
     load.seconds = clock_.now_s() - f.begun_s;
-    store_->unpin(f.located);
-    return true;
-  });
+    f.told = true;
+    f.pinned = !f.fill;
+    for (size_t i = 0; i < blocks && f.pinned; ++i) blocks_.pin(f.plan.blocks[i]);
+  }
+  if (!f.fill) return false;
+  for (size_t i = 0; i < blocks && f.pinned; ++i) blocks_.unpin(f.plan.blocks[i]);
+  store_->unpin(f.plan.chain.located);
+  return true;
 }
 
 std::span<const EndedLoad> KvStore::poll() {
   ended_.clear();
   loader_.poll(&ended_);
-  join_fills();
+  end_fills();
   writer_.poll();
   for (const EndedLoad& load : ended_) {
     if (load.tokens >= kLeastTokens && load.seconds > 0)

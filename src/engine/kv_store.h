@@ -42,7 +42,8 @@ class KvStore final : public ChainSource {
   void begin(PlannedLoad load);
   std::vector<uint64_t> loads() const;
   void cancel(uint64_t load);
-  // Without waiting. The loads that are over, until the next call.
+  // Without waiting. The loads that are over, until the next call: of a device with host memory below it, also those of which K and V
+  // are still on their way there (HostFill::need). Their bytes count as if they had come.
   std::span<const EndedLoad> poll();
   // Gives to the store what was published since the last call, and what BlockManager::spill() noted.
   void put_published();
@@ -58,6 +59,8 @@ class KvStore final : public ChainSource {
   int64_t unstored_blocks() const { return writer_.given_up_blocks(); }
   const Status& last_error() const { return writer_.last_error(); }
   bool hangs() const { return store_->stalled_s() > patience_s_; }
+  // Null: blocks without columns stay in the store.
+  HostFill* fill() { return fill_.get(); }
   bool is_storing() const { return !writer_.idle() && !hangs(); }
 
  private:
@@ -72,10 +75,21 @@ class KvStore final : public ChainSource {
     const double patience_s_;
   };
 
+  // K and V of a load on their way to host memory, beside the loader's part of it.
+  struct Filling {
+    PlannedLoad plan;  // its first blocks, which are pinned in the store
+    double begun_s = 0;
+    std::optional<EndedLoad> load;        // what the loader says at its end
+    std::optional<HostFill::Ended> fill;  // likewise
+    bool told = false;                    // it is over for the scheduler
+    bool pinned = false;                  // its blocks, in the pool: they are still on their way
+  };
+
   KvStore(std::shared_ptr<BlockStore> store, std::unique_ptr<ColumnIo> io, BlockManager& blocks, double patience_s)
       : patience_s_(patience_s),
         store_(std::move(store)),
         io_(std::move(io)),
+        blocks_(blocks),
         loader_(*store_, *io_),
         writer_(*store_, *io_, blocks) {}
   size_t find_blocks(BlockHasher& hasher, const BlockKey* parent, std::span<const int32_t> tokens, StoredChain* chain);
@@ -83,23 +97,18 @@ class KvStore final : public ChainSource {
   bool usable(const Located& block, size_t tokens) const;
   bool worth_loading(const StoredChain& chain) const;
   void cut(StoredChain* chain, size_t blocks);
-  void join_fills();
+  void end_fills();
+  bool end_fill(Filling& filling);
 
   const double patience_s_;
   std::shared_ptr<BlockStore> store_;
   const Closer closer_{store_, patience_s_};  // behind whoever uses it
   std::unique_ptr<ColumnIo> io_;
+  BlockManager& blocks_;
   StoreLoader loader_;
   StoreWriter writer_;
-  // K and V of loads on their way to host memory, beside the loader's part of them.
-  struct Filling {
-    std::vector<Located> located;  // pinned
-    double begun_s;
-    std::optional<EndedLoad> load;
-    std::optional<HostFill::Ended> fill;
-  };
   std::map<uint64_t, Filling> filling_;
-  std::unique_ptr<HostFill> fill_;  // null: blocks without columns stay in the store
+  std::unique_ptr<HostFill> fill_;
   Clock clock_;
   std::vector<PublishedRun> published_;
   std::vector<EndedLoad> ended_;

@@ -30,6 +30,7 @@ class LyingStore final : public BlockStore {
   std::function<bool(const ExtentRead&)> loses;
   uint32_t late_reads = 0;   // of 100 polls: those in which a batch does not end
   bool hold_reads = false;   // no batch ends
+  std::function<bool(const ExtentRead&)> holds;  // a batch that begins with this one does not end now
   bool refuse_puts = false;  // busy, unsupported, no room, in turn
   std::atomic<int64_t> pins{0};
   int64_t lies = 0, lost = 0;  // reads; places
@@ -97,7 +98,8 @@ class LyingStore final : public BlockStore {
     int poll() override {
       const std::lock_guard lock(store_.mutex_);
       for (auto b = late_.begin(); b != late_.end();) {
-        const bool ends = !store_.hold_reads && store_.random_() % 100 >= store_.late_reads;
+        const bool held = store_.hold_reads || (store_.holds && store_.holds((*b)->reads[0]));
+        const bool ends = !held && store_.random_() % 100 >= store_.late_reads;
         if (ends) (*b)->left.store(0, std::memory_order_release);
         b = ends ? late_.erase(b) : std::next(b);
       }

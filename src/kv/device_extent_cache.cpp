@@ -122,6 +122,7 @@ void DeviceExtentCache::unpin(SlotId column) {
 }
 
 void DeviceExtentCache::forget(BlockId block) {
+  if (fill_) fill_->forget(block);
   due_.push_back({ColumnMove::forget, block.value});
   SlotId& column = column_of_[static_cast<size_t>(block.value)];
   if (column.value < 0) return;
@@ -148,6 +149,16 @@ void DeviceExtentCache::add_copies(BlockId block, SlotId column, int32_t count, 
 
 Status DeviceExtentCache::load(BlockId block, BlockId to, SlotId column, Stream& stream) {
   FOVEA_CHECK(column_of(to) == column);
+  if (fill_ && fill_->is_missing_some()) {
+    needed_.clear();
+    for (int32_t unit = 0; unit < layers_ * heads_; ++unit) needed_.push_back({unit, block});
+    const size_t lost = lost_blocks_.size();
+    if (Status s = need(needed_); !s.ok()) {
+      lost_blocks_.resize(lost);
+      lost_blocks_.push_back(to);  // its column has no content
+      return s;
+    }
+  }
   copies_.clear();
   add_copies(block, column, 1, /*spill=*/false);
   return device_.transfer(copies_, CopyKind::to_device, stream);
@@ -215,6 +226,7 @@ Status DeviceExtentCache::spill(std::span<const BlockId> blocks, Stream& stream,
 
 uint32_t DeviceExtentCache::begin_step(int32_t rows) {
   for (StageBuffer& b : buffers_) b.begun = false;  // of a step that failed
+  waits_ = fill_ && fill_->is_missing_some();
   return std::exchange(wave_, wave_ + static_cast<uint32_t>(rows));
 }
 
@@ -222,7 +234,7 @@ int32_t DeviceExtentCache::rows_of_wave(int64_t blocks) const {
   return static_cast<int32_t>(std::clamp<int64_t>((columns_ - pinned_) / std::max<int64_t>(blocks, 1), 1, kWaveRowsMax));
 }
 
-void DeviceExtentCache::resolve(LayerIdx layer, const Wave& wave, Stream& stream, PageTableView* table) {
+Status DeviceExtentCache::resolve(LayerIdx layer, const Wave& wave, Stream& stream, PageTableView* table) {
   FOVEA_CHECK(wave.rows <= kWaveRowsMax && wave_base_ != nullptr);
   *table = {table_.as<int32_t>(), heads_ * config_.max_blocks, config_.max_blocks};
   ops_.resolve({.tables = tables(layer.value * heads_, heads_),
@@ -244,12 +256,46 @@ void DeviceExtentCache::resolve(LayerIdx layer, const Wave& wave, Stream& stream
                 .scratch = scratch_.as<uint64_t>(),
                 .counts = wave.counts},
                stream);
+  if (waits_) FOVEA_TRY(need_missed(layer, stream));
   ops_.fetch_extents({.kv = kv_.kv_view(layer),
                       .misses = misses_.as<BlockMiss>(),
                       .num_misses = num_misses_.as<int32_t>(),
                       .columns = columns_,
                       .below = below(layer)},
                      stream);
+  return {};
+}
+
+// ---- host memory that a store is still filling ----
+
+Status DeviceExtentCache::set_fill(HostFill* fill) {
+  fill_ = fill;
+  FOVEA_ASSIGN(missed_, device_.allocate_pinned(misses_.bytes() + num_misses_.bytes(), "misses of a wave"));
+  return {};
+}
+
+// busy: what is lost.
+Status DeviceExtentCache::need(std::span<const HostFill::Extent> extents) {
+  const std::vector<BlockId> failed = fill_->need(extents);
+  if (failed.empty()) return {};
+  lost_blocks_.insert(lost_blocks_.end(), failed.begin(), failed.end());
+  return Status::busy("KV store: K or V of " + std::to_string(failed.size()) + " of " + std::to_string(extents.size()) +
+                      " extents cannot be read");
+}
+
+// What the last wave of a layer misses: the host waits for the device to say, and for what is not there yet.
+Status DeviceExtentCache::need_missed(LayerIdx layer, Stream& stream) {
+  auto* misses = missed_.as<BlockMiss>();
+  auto* counts = reinterpret_cast<int32_t*>(missed_.as<std::byte>() + misses_.bytes());
+  device_.copy(misses, misses_.data(), misses_.bytes(), CopyKind::to_host, stream);
+  device_.copy(counts, num_misses_.data(), num_misses_.bytes(), CopyKind::to_host, stream);
+  FOVEA_TRY(stream.synchronize());
+  needed_.clear();
+  for (int32_t h = 0; h < heads_; ++h) {
+    for (int32_t i = 0; i < counts[h]; ++i)
+      needed_.push_back({layer.value * heads_ + h, BlockId{misses[int64_t{h} * columns_ + i].block}});
+  }
+  return need(needed_);
 }
 
 // ---- rows that read everything ----
@@ -266,6 +312,12 @@ Status DeviceExtentCache::begin(StageBuffer& b, const Strips& s) {
   b.begun = true;
   copies_.clear();
   const auto lies_below = [&](int32_t i) { return stored_[static_cast<size_t>(s.host_blocks[i])] != 0; };
+  needed_.clear();
+  for (int32_t i = 0; waits_ && i < s.num_blocks; ++i) {
+    for (int32_t h = s.first; h < s.first + s.count && lies_below(i); ++h)
+      needed_.push_back({s.layer.value * heads_ + h, BlockId{s.host_blocks[i]}});
+  }
+  if (waits_) FOVEA_TRY(need(needed_));
   int32_t at = 0;
   for (int32_t run = 0; at < s.num_blocks && lies_below(at); at += run) {
     for (run = 1; at + run < s.num_blocks && s.host_blocks[at + run] == s.host_blocks[at] + run && lies_below(at + run);) ++run;

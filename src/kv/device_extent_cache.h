@@ -14,10 +14,12 @@
 #include <fovea/types.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace fovea {
@@ -74,8 +76,8 @@ class DeviceExtentCache {
     int32_t window = 0;
   };
   // Gives every block that the wave reads a column and fetches what is absent. The table has a row for each row, and is valid until
-  // the next call.
-  void resolve(LayerIdx layer, const Wave& wave, Stream& stream, PageTableView* table);
+  // the next call. busy: what is lost (has_lost).
+  Status resolve(LayerIdx layer, const Wave& wave, Stream& stream, PageTableView* table);
   const int32_t* identity() const { return identity_.as<int32_t>(); }  // 0, 1, 2, ...: q_indptr where every row is a sequence
 
   // ---- rows that read everything: strips ----
@@ -101,6 +103,18 @@ class DeviceExtentCache {
 
   int64_t extent_bytes() const { return 2 * piece_bytes_; }
   int64_t host_bytes() const { return static_cast<int64_t>(below_.bytes()); }
+  // ---- host memory that a store is still filling ----
+  // Who fills it: outlives the steps that follow.
+  Status set_fill(HostFill* fill);
+  // Whether steps from begin_step() on wait for what is to come: then they are no graphs. Any thread.
+  bool waits() const { return waits_; }
+  // What failed for good, since the last call; some may be named twice.
+  bool has_lost() const { return !lost_blocks_.empty(); }
+  std::vector<BlockId> take_lost() { return std::exchange(lost_blocks_, {}); }
+  // All of the block was copied there.
+  void note_below(BlockId block) {
+    if (fill_) fill_->note_here(block);
+  }
   HostBlocks host_blocks() const { return {below_.as<std::byte>(), layers_ * heads_, blocks_, extent_bytes()}; }
 
   // For tests: the tables as the device holds them, once all that was enqueued has run.
@@ -119,6 +133,8 @@ class DeviceExtentCache {
   // Appends the copies of a run of blocks and columns, both ascending by one: of all layers and heads.
   void add_copies(BlockId block, SlotId column, int32_t count, bool spill);
   void begin_tables(Stream& stream);
+  Status need(std::span<const HostFill::Extent> extents);
+  Status need_missed(LayerIdx layer, Stream& stream);
 
   KvCache& kv_;
   const DeviceExtentCacheConfig config_;
@@ -133,6 +149,11 @@ class DeviceExtentCache {
   Stream* stream_ = nullptr;  // of the last flush()
   const uint32_t* wave_base_ = nullptr;
   bool lost_ = false;
+  HostFill* fill_ = nullptr;
+  std::atomic<bool> waits_ = false;
+  Buffer missed_;  // pinned: misses_ and num_misses_ of a layer
+  std::vector<HostFill::Extent> needed_;
+  std::vector<BlockId> lost_blocks_;
   std::vector<ColumnMove> due_;
   std::vector<CopyExtent> copies_;
   std::unique_ptr<Stream> spilling_;

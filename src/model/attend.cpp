@@ -75,16 +75,16 @@ Status Attention::next_wave_on_device(const RowGroup& g, LayerIdx layer, int32_t
   part->q_indptr = kv_.device_extents()->identity();
   part->seq_len = g.step.device_row_len + next_row_;
   part->selection = &part_selection_;
-  kv_.device_extents()->resolve(layer,
-                                {.selection = &part_selection_,
-                                 .number = ++waves_,
-                                 .rows = part->rows,
-                                 .row_seq = g.step.device_row_seq + next_row_,
-                                 .row_len = part->seq_len,
-                                 .counts = batch_.fetched ? batch_.fetched + 2 * part->first_row : nullptr,
-                                 .blocks = g.table,
-                                 .window = window},
-                                stream_, &part->kv.table);
+  FOVEA_TRY(kv_.device_extents()->resolve(layer,
+                                          {.selection = &part_selection_,
+                                           .number = ++waves_,
+                                           .rows = part->rows,
+                                           .row_seq = g.step.device_row_seq + next_row_,
+                                           .row_len = part->seq_len,
+                                           .counts = batch_.fetched ? batch_.fetched + 2 * part->first_row : nullptr,
+                                           .blocks = g.table,
+                                           .window = window},
+                                          stream_, &part->kv.table));
   next_row_ += part->rows;
   *more = next_row_ < g.rows;
   return {};

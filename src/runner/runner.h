@@ -57,7 +57,7 @@ class Runner {
   // Float32 logits that token i of the last collected step was drawn from, [vocab]. Only before the next launch.
   Result<std::span<const float>> logits(size_t i);
   // Whether another step may be launched before the last launched one is collected.
-  bool runs_ahead() const { return !device_->is_host() && batch_->is_pure_decode(); }
+  bool runs_ahead() const { return !device_->is_host() && batch_->is_pure_decode() && !waits_for_host(); }
   bool can_trace_mass() const { return device_->is_host() && shape_.kv_lora_rank == 0; }
   std::string description() const;
   Numerics numerics() const { return ops_->numerics(); }
@@ -77,7 +77,8 @@ class Runner {
   // Reads ahead from a store for the methods that want it; null: none does. The caller's, and ends before the store.
   std::unique_ptr<Prefetcher> make_prefetcher(BlockStore& store, const BlockHomes& homes, const Clock& clock);
   // Blocks without content, for a store below the pool lost them: why the last launch ended with `retry`. Some may be named twice.
-  std::vector<BlockId> take_lost() { return extents_ ? extents_->take_lost() : std::vector<BlockId>(); }
+  std::vector<BlockId> take_lost();
+  bool has_lost() const { return (extents_ && extents_->has_lost()) || (device_extents_ && device_extents_->has_lost()); }
   int32_t swap_slots() const { return swap_->num_slots(); }
   Status reserve_swap(SwapSlot slot) { return swap_->reserve(slot); }  // its memory, where it is not taken yet
   Device& device() { return *device_; }
@@ -131,6 +132,8 @@ class Runner {
   Status prepare(const StepInput& plan, bool* moved);
   void prepare_waves();
   void lose_tables();
+  // The last step was launched while host memory below the pool was being filled.
+  bool waits_for_host() const { return device_extents_ && device_extents_->waits(); }
   Status run_step();
   Status enqueue_step();
   void start_flight(Flight* flight);

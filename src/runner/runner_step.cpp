@@ -33,7 +33,7 @@ Launched Runner::launch(const StepInput& plan) {
   const Status drained = stream_->synchronize();
   lose_tables();
   if (!drained.ok() && flights_[next_ ^ 1].flying) lost_ = drained;
-  const bool lost = extents_ && extents_->has_lost();
+  const bool lost = has_lost();
   const bool again = moved && drained.ok() && s.code() == StatusCode::busy && (lost || retries_ < kRetriesMax);
   retries_ = again && !lost ? retries_ + 1 : 0;
   return {again ? Launched::End::retry : Launched::End::failed, std::move(s), !moved || !drained.ok()};
@@ -41,7 +41,7 @@ Launched Runner::launch(const StepInput& plan) {
 
 Status Runner::prepare(const StepInput& plan, bool* moved) {
   const Status applied = kv_->apply(plan.moves, swap_.get(), *stream_);
-  *moved = applied.ok() || (extents_ && extents_->has_lost());
+  *moved = applied.ok() || has_lost();
   FOVEA_TRY(applied);
   FOVEA_TRY(batch_->build(plan, flights_[next_ ^ 1].targets));
   FOVEA_TRY(samples_->build(plan, *batch_));
@@ -69,6 +69,10 @@ Status Runner::prepare(const StepInput& plan, bool* moved) {
   return {};
 }
 
+std::vector<BlockId> Runner::take_lost() {
+  return extents_ ? extents_->take_lost() : device_extents_ ? device_extents_->take_lost() : std::vector<BlockId>();
+}
+
 // After a step that failed: nobody knows what the device holds.
 void Runner::lose_tables() {
   batch_->forget_tables();
@@ -91,7 +95,8 @@ void Runner::prepare_waves() {
 // what is made on first use), the second is captured, later ones replay.
 Status Runner::run_step() {
   const ForwardBatch& forward = batch_->forward();
-  if (!batch_->is_pure_decode() || forward.observer || samples_->has_penalties() || !options_.cuda_graphs) return enqueue_step();
+  if (!batch_->is_pure_decode() || forward.observer || samples_->has_penalties() || !options_.cuda_graphs || waits_for_host())
+    return enqueue_step();
   GraphKey key;
   for (const RowGroup& g : forward.groups) {
     if (g.blocks == RowGroup::Blocks::streamed) return enqueue_step();  // what is launched depends on how long contexts are
