@@ -282,6 +282,15 @@ class Cli(unittest.TestCase):
         self.assertIn("One run", (out / "depths.html").read_text())
         self.refused("bench", "page", "--runs", self.tmp / "log.txt", "--out", out, names=["log.txt:1"])
 
+    def test_a_restart_is_measured(self):
+        store = ["--kv-store", self.tmp / "restart"]
+        r = fovea("bench", "restart", "--model", MODEL, *store, "--depths", 300, "--steps", 2, "--json")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertIn("first token after a restart, 300 tokens", r.stdout)
+        self.assertIn("the same answer", r.stdout)
+        self.refused("bench", "restart", "--model", MODEL, names=["--kv-store"])
+        self.refused("bench", "restart", "--model", MODEL, *store, "--depths", 255, names=["--depths 255", "256"])
+
     def test_a_disk_is_measured_and_left_as_it_was(self):
         folder = self.tmp / "disk"
         folder.mkdir()

@@ -56,6 +56,18 @@ Result<Report> bench_decode(const DecodeBenchOptions& options);
 // it, step for step in turn. Both read lists that find so many of their blocks in the pool (100, 95, 85 and 61 %), or `replay`.
 Result<Report> bench_offloaded_decode(const DecodeBenchOptions& options);
 
+struct RestartBenchOptions {
+  EngineOptions engine;  // with a store
+  std::vector<int64_t> depths = {32768};
+  int32_t question_tokens = 32;
+  int32_t steps = 16;         // tokens of the answer
+  int32_t budget_tokens = 0;  // 0: the method's own
+};
+
+// A document of random tokens is read and a question asked, by an engine that has to compute all of it and then by another one that
+// finds it in the store: the time to the first token of each, from an idle engine on.
+Result<Report> bench_restart(const RestartBenchOptions& options);
+
 struct StoreBenchOptions {
   std::string dir;  // where the file that is read lies while it is measured
   uint64_t file_bytes = uint64_t{1} << 30;

@@ -3,9 +3,8 @@
 #include <algorithm>
 
 namespace fovea {
-namespace {
 
-std::vector<TokenId> some_tokens(int64_t count, int32_t vocab, uint64_t seed = 1) {
+std::vector<TokenId> some_tokens(int64_t count, int32_t vocab, uint64_t seed) {
   std::vector<TokenId> ids(static_cast<size_t>(count));
   uint64_t x = seed;
   for (TokenId& id : ids) {
@@ -14,8 +13,6 @@ std::vector<TokenId> some_tokens(int64_t count, int32_t vocab, uint64_t seed = 1
   }
   return ids;
 }
-
-}  // namespace
 
 Status DecodeRun::hold(int64_t depth) {
   engine_.simulate_prefill(true);

@@ -7,8 +7,12 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace fovea {
+
+// Random ones; the same for the same seed.
+std::vector<TokenId> some_tokens(int64_t count, int32_t vocab, uint64_t seed = 1);
 
 struct DecodeRunOptions {
   int32_t steps = 16;  // tokens of a decode()

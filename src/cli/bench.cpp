@@ -20,6 +20,7 @@ struct BenchFlags {
   OpsBenchOptions ops;
   PrefillBenchOptions prefill;
   DecodeBenchOptions decode;
+  RestartBenchOptions restart;
   StoreBenchOptions store;
   EngineFlags engine;
   std::string numerics = "auto";
@@ -40,6 +41,11 @@ Result<Report> measure(BenchFlags& f) {
     return bench_prefill(f.prefill);
   }
   if (what == "store") return bench_store(f.store);
+  if (what == "restart") {
+    FOVEA_ASSIGN(f.restart.engine, f.engine.options());
+    f.restart.budget_tokens = f.engine.budget_tokens;
+    return bench_restart(f.restart);
+  }
   FOVEA_ASSIGN(f.decode.engine, f.engine.options());
   for (const std::string& path : f.replay) {
     FOVEA_ASSIGN(RecordedLists lists, load_lists(path));
@@ -75,6 +81,23 @@ Status draw_runs(const BenchFlags& f) {
   FOVEA_TRY(write_drawing_png(depth_plot(runs, f.title, f.subtitle), f.out + "/depths.png"));
   std::cout << depth_text(runs);
   return {};
+}
+
+CLI::App* add_restart(CLI::App& bench, BenchFlags& f) {
+  CLI::App* restart = bench.add_subcommand(
+      "restart",
+      "Time to the first token about a document that an engine before it left in --kv-store, beside that of computing it; what is "
+      "written there stays");
+  f.engine.add_to(*restart);
+  f.engine.add_store_to(*restart);
+  restart->add_option("--depths", f.restart.depths, "Tokens of the document, comma-separated")
+      ->delimiter(',')
+      ->capture_default_str();
+  restart->add_option("--question-tokens", f.restart.question_tokens, "Tokens of the question")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  restart->add_option("--steps", f.restart.steps, "Tokens of the answer")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  return restart;
 }
 
 }  // namespace
@@ -131,6 +154,8 @@ Run add_bench(CLI::App& app) {
       ->excludes(budget);
   decode->add_option("--prefill", f->decode.prefill_tokens, "Also prefill this many tokens for real");
   add_json(decode);
+
+  add_json(add_restart(*cmd, *f));
 
   CLI::App* store = cmd->add_subcommand(
       "store", "Reads of a file at random by size, depth of queue and way, then extents loaded through a store, against raw reads");
