@@ -27,7 +27,7 @@ std::vector<float> wave(int64_t count, int64_t a, int64_t b, int64_t m, float sc
 
 class Golden {
  public:
-  Golden(const nlohmann::json& json, IndexPrecision precision) : json_(json), precision_(precision) {
+  Golden(const nlohmann::json& json, IndexPrecision precision) : json_(json) {
     const int32_t rope = json.at("rope_dim");
     q_ = wave(int64_t{tokens_} * heads_ * dim_, 37, 11, 101, 1.0f / 32);
     k_ = wave(int64_t{tokens_} * dim_, 53, 7, 97, 1.0f / 16);
@@ -109,7 +109,6 @@ class Golden {
 
  private:
   const nlohmann::json& json_;
-  const IndexPrecision precision_;
   const int32_t tokens_ = json_.at("tokens"), heads_ = json_.at("heads"), dim_ = json_.at("dim");
   std::vector<float> q_, k_, weights_, norm_, bias_, cos_, sin_, scale_;
   std::vector<int32_t> table_;

@@ -34,7 +34,7 @@ EngineOptions soak_options(bool sparse, const std::string& checkpoint) {
 
 class Soak {
  public:
-  Soak(bool sparse, uint32_t seed, const std::string& checkpoint = kDenseModel) : sparse_(sparse), rng_(seed) {
+  Soak(bool sparse, uint32_t seed, const std::string& checkpoint = kDenseModel) : rng_(seed) {
     alone_ = make_engine(soak_options(sparse, checkpoint));
     for (int i = 0; i < kPrompts; ++i) prompts_.push_back(random_prompt(500 + i, 5 + rng_() % 200, alone_->model().vocab_size));
     for (int i = 0; i < kSuffixes; ++i) suffixes_.push_back(random_prompt(900 + i, 1 + rng_() % 20, alone_->model().vocab_size));
@@ -177,7 +177,6 @@ class Soak {
     ASSERT_TRUE(s.ok()) << s.message();
   }
 
-  const bool sparse_;
   std::mt19937 rng_;
   std::unique_ptr<Engine> alone_, engine_;
   std::vector<std::vector<TokenId>> prompts_, suffixes_;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "kernels/common/convert.h"
+#include "kernels/noise_cases.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/limits.h"
 #include "kernels/row_cases.h"
@@ -112,7 +113,7 @@ class AttentionProblem {
   int32_t num_groups() const {
     return c_.groups == HeadGroups::all ? 1 : c_.groups == HeadGroups::per_kv_head ? c_.kv_heads : c_.heads;
   }
-  float normal() { return std::normal_distribution<float>()(rng_); }
+  float normal() { return noise(rng_); }
 
   void build_queries() {
     const size_t size = static_cast<size_t>(rows()) * c_.heads;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kernels/common/convert.h"
+#include "kernels/noise_cases.h"
 #include "kernels/ops/dsa.h"
 
 namespace fovea::testing {
@@ -152,7 +153,7 @@ class DsaProblem {
   float key_value(int32_t position) {
     switch (c_.data) {
       case IndexData::normal:
-        return normal_(rng_);
+        return noise(rng_);
       case IndexData::integers:
         return static_cast<float>(static_cast<int32_t>(rng_() % 5) - 2);
       case IndexData::constant:
@@ -190,13 +191,12 @@ class DsaProblem {
     q_.resize(int64_t{rows()} * c_.heads * c_.dim);
     weights_.resize(int64_t{rows()} * c_.heads);
     const bool equal = c_.data == IndexData::constant || c_.data == IndexData::zeros;
-    for (float& x : q_) x = equal ? 1.0f : c_.data == IndexData::integers ? key_value(0) : normal_(rng_);
-    for (float& x : weights_) x = equal ? 0.5f : c_.data == IndexData::integers ? key_value(0) : normal_(rng_);
+    for (float& x : q_) x = equal ? 1.0f : c_.data == IndexData::integers ? key_value(0) : noise(rng_);
+    for (float& x : weights_) x = equal ? 0.5f : c_.data == IndexData::integers ? key_value(0) : noise(rng_);
   }
 
   const DsaCase c_;
   std::mt19937_64 rng_, pages_rng_;
-  std::normal_distribution<float> normal_;
   std::vector<int32_t> row_seq_, row_len_, ragged_start_, table_;
   int32_t max_len_ = 0, blocks_ = 0;
   std::vector<std::byte> memory_;

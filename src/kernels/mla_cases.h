@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/common/convert.h"
+#include "kernels/noise_cases.h"
 #include "kernels/ops/limits.h"
 #include "kernels/ops/mla.h"
 #include "kernels/row_cases.h"
@@ -71,7 +72,7 @@ class MlaProblem {
   }
 
  private:
-  float normal() { return std::normal_distribution<float>()(rng_); }
+  float normal() { return noise(rng_); }
 
   void build_queries() {
     const size_t size = static_cast<size_t>(rows()) * c_.heads;

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/noise_cases.h"
 #include "kernels/ops/attention.h"
 
 namespace fovea::testing {
@@ -36,7 +37,6 @@ class RaggedProblem {
       }
     }
     std::mt19937_64 rng(seed);
-    std::normal_distribution<float> normal;
     const int32_t dim = c.k_dim + c.shared_dim, each = c.k_dim + c.v_dim;
     q_stride_ = c.heads * dim + 5;
     q_.assign(rows() * q_stride_, kNan);
@@ -68,13 +68,13 @@ class RaggedProblem {
                .lse = lse_.data(),
                .lse_stride = c.heads + 1};
     for (int32_t row = 0; row < rows(); ++row) {
-      for (int32_t i = 0; i < c.heads * dim; ++i) q_[row * q_stride_ + i] = normal(rng);
+      for (int32_t i = 0; i < c.heads * dim; ++i) q_[row * q_stride_ + i] = noise(rng);
     }
     for (int32_t s = 0; s < params_.num_seqs; ++s) {
       if (c.seqs[s].first == 0) continue;  // nobody reads its keys
       for (int32_t j = kv_indptr_[s]; j < kv_indptr_[s + 1]; ++j) {
-        for (int32_t i = 0; i < c.heads * each; ++i) kv_[j * params_.k_stride + i] = normal(rng);
-        for (int32_t i = 0; i < c.shared_dim; ++i) shared_[j * c.shared_dim + i] = normal(rng);
+        for (int32_t i = 0; i < c.heads * each; ++i) kv_[j * params_.k_stride + i] = noise(rng);
+        for (int32_t i = 0; i < c.shared_dim; ++i) shared_[j * c.shared_dim + i] = noise(rng);
       }
     }
   }

@@ -35,8 +35,9 @@ void expect_naive(AttentionProblem& problem) {
         x *= p.scale;
         if (c.soft_cap > 0) x = c.soft_cap * std::tanh(x / c.soft_cap);
         x -= static_cast<double>(problem.slope(h)) * static_cast<double>(problem.row_pos(row) - pos);
-        denominator += std::exp(x);
-        for (int64_t i = 0; i < d; ++i) numerator[i] += std::exp(x) * v[i];
+        const double weight = std::exp(x);
+        denominator += weight;
+        for (int64_t i = 0; i < d; ++i) numerator[i] += weight * v[i];
       }
       const int64_t at = static_cast<int64_t>(row) * c.heads + h;
       const float lse = problem.lse()[at];
