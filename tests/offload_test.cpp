@@ -41,7 +41,7 @@ std::unique_ptr<EngineImpl> make_offloaded(EngineOptions o, int64_t memory, std:
   o.kv_offload = OffloadChoice::on;
   o.kv_cache_memory_bytes = memory;
   EngineParts parts;
-  parts.store = store ? std::move(store) : std::make_shared<LyingStore>();
+  if (o.kv_host_memory_bytes == 0) parts.store = store ? std::move(store) : std::make_shared<LyingStore>();
   parts.poison_evicted = true;
   auto engine = std::make_unique<EngineImpl>(std::move(o), std::move(parts));
   const Status made = engine->init();
@@ -82,6 +82,25 @@ TEST_P(OffloadOf, AnswersOfASmallPoolAreTheResidentOnes) {
     const PrefetchStats p = engine->stats().prefetch;
     EXPECT_EQ(p.hits + p.late + p.wasted + p.cancelled > 0, prefetches(GetParam()));
     EXPECT_EQ(p.skipped, 0);
+  }
+}
+
+// Prompts and dense answers read host memory where it is: a pool without staging.
+TEST_P(OffloadOf, HostMemoryBelowGivesTheSameAnswers) {
+  EngineOptions o = options(GetParam(), 700);
+  const std::vector<Result1> want = ask(*make_engine(o), 600);
+  const int64_t with_staging = least_memory(o);
+  o.kv_host_memory_bytes = int64_t{64} << 20;
+  const int64_t least = least_memory(o);
+  EXPECT_LT(least, with_staging);
+  for (const int64_t memory : {least, with_staging}) {
+    if (kSanitized && memory != least) break;
+    auto engine = make_offloaded(o, memory + (100 << 10));
+    SCOPED_TRACE(engine->backend());
+    EXPECT_EQ(engine->stats().staging_blocks, 0);
+    expect_same(ask(*engine, 600), want);
+    EXPECT_EQ(engine->blocks().check_consistency().message(), "");
+    EXPECT_EQ(engine->kv().extents()->tables().check_consistency().message(), "");
   }
 }
 

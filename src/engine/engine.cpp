@@ -58,6 +58,7 @@ Status EngineImpl::init() {
   if (options_.max_model_len == 0) options_.max_model_len = model_->config.max_position_embeddings;
   info_ = describe(*model_, options_);
   parts_.tier = parts_.store || !options_.kv_store.dir.empty();
+  parts_.tier_in_place = parts_.store ? parts_.store->is_memory() : !parts_.tier && options_.kv_host_memory_bytes > 0;
   FOVEA_ASSIGN(runner_, Runner::create(options_, model_->config, info_.shape, model_->weights, std::move(parts_)));
   const CachePlan& plan = runner_->cache_plan();
   blocks_ = std::make_unique<BlockManager>(
@@ -103,7 +104,8 @@ Status EngineImpl::open_store() {
     const BlockHomes& homes = blocks_->columns()->homes();
     prefetcher_ = runner_->make_prefetcher(store_->store(), homes, clock_);
     if (!prefetcher_) extent_source_ = std::make_unique<ChannelSource>(store_->store());
-    extents->set_source(prefetcher_ ? &prefetcher_->engine() : extent_source_.get(), &homes);
+    BlockStore& below = store_->store();
+    extents->set_source(prefetcher_ ? &prefetcher_->engine() : extent_source_.get(), &homes, below.is_memory() ? &below : nullptr);
   }
   return {};
 }

@@ -4,6 +4,7 @@
 #include "kv/kv_cache.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <numeric>
 #include <string>
@@ -14,6 +15,10 @@ namespace {
 
 constexpr size_t kReadsAtOnce = 1024;  // extents
 constexpr int kTriesMore = 2;          // of a read that failed, before its block is lost
+
+// An extent lies at a multiple of its size from the pool's beginning, or, in a store in memory, of 4096 bytes.
+constexpr int32_t kStepsBefore = 1 << 30;
+int step_shift(int64_t extent_bytes) { return std::min(12, std::countr_zero(static_cast<uint64_t>(extent_bytes))); }
 
 const char* name_of(IoResult result) {
   constexpr const char* kNames[] = {"not read", "read", "gone from the store", "corrupt", "unreadable", "cancelled"};
@@ -46,6 +51,7 @@ ExtentCache::ExtentCache(KvCache& kv, const ExtentCacheConfig& config)
       extent_bytes_(kv.plane(KvCache::kJoined).head_bytes()),
       extents_per_layer_(kv.plane(KvCache::kJoined).layer_stride() / extent_bytes_),
       tables_(layers_, heads_, kv.config().num_blocks, columns_),
+      step_shift_(step_shift(extent_bytes_)),
       strips_(size_t(heads_) * static_cast<size_t>(config.max_blocks)),
       misses_(size_t(heads_) * columns_),
       num_misses_(static_cast<size_t>(heads_)),
@@ -53,6 +59,11 @@ ExtentCache::ExtentCache(KvCache& kv, const ExtentCacheConfig& config)
       unused_(size_t(layers_) * heads_, 0) {
   FOVEA_CHECK(config.staging_columns < columns_);
   reads_.reserve(std::max<size_t>(kReadsAtOnce, size_t(layers_) * heads_ * static_cast<size_t>(config.staging_columns)));
+}
+
+void ExtentCache::set_source(ExtentSource* source, const BlockHomes* homes, BlockStore* memory) {
+  source_ = source, homes_ = homes, memory_ = memory;
+  if (memory) remembered_.resize(static_cast<size_t>(kv_.config().num_blocks));
 }
 
 int64_t ExtentCache::bytes() const {
@@ -301,6 +312,7 @@ void ExtentCache::set_staging(bool on) {
 }
 
 int32_t ExtentCache::heads_at_a_time(int64_t blocks) const {
+  if (memory_) return heads_;
   return static_cast<int32_t>(std::min<int64_t>(heads_, int64_t{layers_} * heads_ * config_.staging_columns / blocks));
 }
 
@@ -309,20 +321,45 @@ Status ExtentCache::stage(LayerIdx layer, int32_t first, int32_t count, std::spa
   begin_reads();
   for (int32_t head = first; head < first + count; ++head) {
     int32_t* strip = &strips_[static_cast<size_t>((head - first) * config_.max_blocks)];
-    for (int32_t block : blocks) {
-      const int32_t column = tables_.slot_of(layer, head, BlockId{block});
-      const int64_t number = column >= 0 ? number_of(layer, head, column) : lent_number(static_cast<int64_t>(reads_.size()));
-      if (column < 0) add_read(layer, head, BlockId{block}, extent(number));
-      *strip++ = static_cast<int32_t>(number);
-    }
+    for (int32_t block : blocks) FOVEA_TRY(add_to_strip(layer, head, BlockId{block}, strip++));
   }
   *view = kv_.kv_view(LayerIdx{0});
+  const int64_t before = int64_t{kStepsBefore} << step_shift_;
+  view->k = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(view->k) - static_cast<uintptr_t>(before));
+  view->v = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(view->v) - static_cast<uintptr_t>(before));
   view->kv_heads = count;
-  view->block_stride = view->head_stride;  // an extent
+  view->block_stride = (int64_t{1} << step_shift_) / static_cast<int64_t>(dtype_bytes(view->dtype));
   view->head_stride = 0;
   view->table = {strips_.data(), 0, config_.max_blocks};
   counts_.staged += static_cast<int64_t>(reads_.size());
   return read_all();
+}
+
+// Where attention finds the extent; what is absent is to be read.
+Status ExtentCache::add_to_strip(LayerIdx layer, int32_t head, BlockId block, int32_t* entry) {
+  const int32_t column = tables_.slot_of(layer, head, block);
+  if (column < 0 && memory_) return find_in_memory(layer, head, block, entry);
+  const int64_t number = column >= 0 ? number_of(layer, head, column) : lent_number(static_cast<int64_t>(reads_.size()));
+  if (column < 0) add_read(layer, head, block, extent(number));
+  *entry = kStepsBefore + static_cast<int32_t>(number * (extent_bytes_ >> step_shift_));
+  return {};
+}
+
+Status ExtentCache::find_in_memory(LayerIdx layer, int32_t head, BlockId block, int32_t* entry) {
+  const auto b = static_cast<size_t>(block.value);
+  const Located& home = homes_->located[b];
+  Remembered& r = remembered_[b];
+  if (r.slab != home.slab || r.at != home.at) r = {home.slab, home.at, memory_->in_memory(home, homes_->keys[b], 0)};
+  if (!r.where.first) {
+    lost_.push_back(block);
+    return Status::busy("KV store: block " + homes_->keys[b].hex().substr(0, 16) + ": " + name_of(IoResult::absent));
+  }
+  const std::byte* at = r.where.first + (layer.value * heads_ + head) * r.where.stride;
+  const int64_t steps = (reinterpret_cast<intptr_t>(at) - reinterpret_cast<intptr_t>(extent(0))) >> step_shift_;
+  if (steps < -int64_t{kStepsBefore} || steps >= int64_t{INT32_MAX} - kStepsBefore)
+    return Status::internal("kv offload: the store's memory lies too far from the pool");
+  *entry = kStepsBefore + static_cast<int32_t>(steps);
+  return {};
 }
 
 }  // namespace fovea

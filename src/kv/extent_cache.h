@@ -47,8 +47,9 @@ class ExtentCache {
  public:
   // `kv` outlives it. Errors: invalid_argument (a plane that cannot be offloaded), resource_exhausted.
   static Result<std::unique_ptr<ExtentCache>> create(KvCache& kv, const ExtentCacheConfig& config);
-  // Where reads go, and where blocks lie there; both outlive it. Without them nothing is ever mobile.
-  void set_source(ExtentSource* source, const BlockHomes* homes) { source_ = source, homes_ = homes; }
+  // Where reads go, and where blocks lie there; all outlive its use. Without them nothing is ever mobile. `memory`: the store,
+  // where all of it can be read in place (BlockStore::is_memory): strips then need no room in the pool.
+  void set_source(ExtentSource* source, const BlockHomes* homes, BlockStore* memory = nullptr);
 
   // ---- moves of a step, in order ----
   void take(BlockId block, SlotId column);
@@ -111,8 +112,8 @@ class ExtentCache {
   void set_staging(bool on);
   // KV heads that are laid out at a time for a context of so many blocks; 0: not even one fits.
   int32_t heads_at_a_time(int64_t blocks) const;
-  // Heads [first, first + count) of a layer; `blocks`: BlockIds of the context, in order. What the pool holds is read where it is,
-  // what is absent goes to the lent columns. The view holds until the next call. Errors: as resolve().
+  // Heads [first, first + count) of a layer; `blocks`: BlockIds of the context, in order. What the pool or a store in memory holds
+  // is read where it is, what is absent goes to the lent columns. The view holds until the next call. Errors: as resolve().
   Status stage(LayerIdx layer, int32_t first, int32_t count, std::span<const int32_t> blocks, KvView* view);
 
   ExtentCounts take_counts() { return std::exchange(counts_, {}); }
@@ -134,6 +135,8 @@ class ExtentCache {
     return number_of(LayerIdx{static_cast<int32_t>(lent / of_layer)}, 0, first_lent()) + lent % of_layer;
   }
   int32_t first_lent() const { return columns_ - config_.staging_columns; }
+  Status add_to_strip(LayerIdx layer, int32_t head, BlockId block, int32_t* entry);
+  Status find_in_memory(LayerIdx layer, int32_t head, BlockId block, int32_t* entry);
   void poison(LayerIdx layer, int32_t head, int32_t column);
   void begin_reads();
   void add_read(LayerIdx layer, int32_t head, BlockId block, std::byte* to);
@@ -158,8 +161,17 @@ class ExtentCache {
   ResidencyTables tables_;
   ExtentSource* source_ = nullptr;
   const BlockHomes* homes_ = nullptr;
+  BlockStore* memory_ = nullptr;
+  // What memory_ said of a block, for as long as it lies in the same place of the same slab: a slab's number is never another's.
+  struct Remembered {
+    uint32_t slab = Located::kNone;
+    uint16_t at = 0;
+    InMemory where;
+  };
+  std::vector<Remembered> remembered_;  // [blocks]
   bool staging_ = false;
-  std::vector<int32_t> strips_;    // [heads, max_blocks] numbers of extents
+  const int step_shift_;           // strips tell addresses in steps of 1 << step_shift_ bytes,
+  std::vector<int32_t> strips_;    // [heads, max_blocks] counted from kStepsBefore steps before the pool
   std::vector<BlockMiss> misses_;  // [heads, columns]
   std::vector<int32_t> num_misses_;
   std::vector<uint64_t> scratch_;  // [heads, columns]

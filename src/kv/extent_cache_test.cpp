@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
 #include <random>
@@ -261,6 +262,33 @@ TEST_F(ExtentCacheTest, StripsHoldTheWholeContextWhereverItLies) {
   const int64_t staged = cache_->take_counts().staged;
   EXPECT_TRUE(staged >= read_again && staged <= read_again + 3) << staged << ": what lay in lent columns is gone";
   stage(0, 1, 1, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15});
+}
+
+// Strips that lie in a store in memory take no room: all heads at a time, whatever the context. What was stored anew is read there.
+TEST_F(ExtentCacheTest, AStoreInMemoryIsReadInPlace) {
+  cache_->set_source(source_.get(), &homes_, &store_);
+  compute(7, 2);
+  ASSERT_TRUE(read(1, {{{0, 3}, {5}}}).ok());
+  source_->faults = 1000;  // nothing is read
+  EXPECT_EQ(cache_->heads_at_a_time(int64_t{1} << 20), kHeads);
+  cache_->set_staging(true);
+  (void)cache_->take_counts();
+  std::vector<int32_t> context(kBlocks);
+  for (int32_t b = 0; b < kBlocks; ++b) context[b] = (b * 7) % kBlocks;
+  for (int32_t layer : {1, 0, 1}) stage(layer, 0, kHeads, context);
+  std::swap(homes_.located[3], homes_.located[4]);
+  std::swap(homes_.keys[3], homes_.keys[4]);
+  KvView view;
+  ASSERT_TRUE(cache_->stage(LayerIdx{0}, 0, 1, std::array{3, 4}, &view).ok());
+  const auto first_byte = [&](int i) {
+    return static_cast<std::byte*>(view.k)[view.table.slots[i] * view.block_stride * static_cast<int64_t>(dtype_bytes(view.dtype))];
+  };
+  EXPECT_EQ(first_byte(0), mark(4, 0, false));
+  EXPECT_EQ(first_byte(1), mark(3, 0, false));
+  EXPECT_EQ(cache_->take_counts().staged, 0);
+  homes_.located[3] = {};
+  EXPECT_EQ(cache_->stage(LayerIdx{0}, 0, 1, std::array{3, 4}, &view).code(), StatusCode::busy);
+  EXPECT_EQ(cache_->take_lost(), (std::vector{BlockId{3}}));
 }
 
 // Columns that are lent hold nothing of before, and go back empty.

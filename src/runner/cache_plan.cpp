@@ -47,15 +47,22 @@ int64_t read_ahead(const CachePlanInputs& in, int64_t extent) {
   return in.reads_ahead ? std::clamp(in.bytes / kShare / landing_bytes(extent), kLeast, kMost) : 0;
 }
 
+// Columns that come before longer contexts: for whole chunks and four rows where half of the memory holds so many.
+int64_t kind_columns(const CachePlanInputs& in, int64_t all, int64_t column, int64_t least) {
+  const int64_t wanted = 4 * in.row_blocks + 2 * (in.max_num_batched_tokens / in.cache.block_size) + kColumnsBesideRow;
+  return std::max(least, std::min(wanted, all / 2 / column));
+}
+
 // Of the longest context that a pool of so many bytes serves: what is resident of it, one KV head of it in three quarters of the
-// pool, and beside that the columns that are needed at least.
-int64_t most_blocks(const CachePlanInputs& in, int64_t all, const BytesOfBlock& block, int64_t least_columns) {
+// pool where it is staged, and beside that some columns.
+int64_t most_blocks(const CachePlanInputs& in, int64_t all, const BytesOfBlock& block, int64_t some_columns) {
   const int64_t heads = int64_t{in.cache.num_layers} * in.cache.kv_heads, extent = block.column / heads;
   const int64_t resident = block.resident + heads * ResidencyTables::kBytesPerBlock;
   const int64_t tables = heads * ResidencyTables::kBytesPerColumn;
-  const int64_t columns = (least_columns + 1) * (block.column + tables);  // staging ends inside one
-  const int64_t by_staging = 3 * all / (4 * extent + 3 * resident) - 1;
-  const int64_t by_columns = (all - columns) / (extent + tables / heads + resident);
+  const int64_t columns = (some_columns + 1) * (block.column + tables);  // staging ends inside one
+  const int64_t staged = in.tier_in_place ? 0 : extent + tables / heads;
+  const int64_t by_staging = in.tier_in_place ? INT64_MAX : 3 * all / (4 * extent + 3 * resident) - 1;
+  const int64_t by_columns = (all - columns) / (staged + resident);
   const int64_t by_host = in.host_bytes > 0 ? in.host_bytes / block.column : by_columns;
   return std::max<int64_t>(1, std::min({by_staging, by_columns, by_host}));
 }
@@ -70,7 +77,7 @@ Result<CachePlan> plan_columns(const CachePlanInputs& in) {
   const int64_t least = in.row_blocks + kColumnsBesideRow;
   const int64_t wanted = ((in.kv_tokens ? in.kv_tokens : in.max_model_len) + bs - 1) / bs;
   const int64_t extent = bytes.column / heads, ahead = read_ahead(in, extent), all = in.bytes - ahead * landing_bytes(extent);
-  const int64_t blocks = in.kv_tokens ? wanted : std::min(wanted, most_blocks(in, all, bytes, least));
+  const int64_t blocks = in.kv_tokens ? wanted : std::min(wanted, most_blocks(in, all, bytes, kind_columns(in, all, bytes.column, least)));
   const int64_t context = std::min(in.max_model_len, blocks * bs);
   if (in.host_bytes > 0 && blocks * bytes.column > in.host_bytes)
     return Status::resource_exhausted("--kv-host-memory " + text(in.host_bytes) + ": K and V of " + text(blocks * bs) +
@@ -85,7 +92,7 @@ Result<CachePlan> plan_columns(const CachePlanInputs& in) {
   const int64_t context_blocks = (context + bs - 1) / bs, strip = context_blocks * extent;
   const std::string where = "--kv-cache-memory " + text(in.bytes) + ", of which " + text(std::max<int64_t>(pool, 0)) +
                             " bytes are left beside what is resident of " + text(blocks) + " blocks: ";
-  if (strip > pool / 4 * 3)
+  if (strip > pool / 4 * 3 && !in.tier_in_place)
     return Status::resource_exhausted(
         where + "prefill lays out a KV head of " + text(context) + " tokens, " + text(strip) +
         " bytes, in at most three quarters of it (a smaller --max-model-len or --kv-tokens needs less)");
@@ -93,7 +100,7 @@ Result<CachePlan> plan_columns(const CachePlanInputs& in) {
   const bool device = in.host_bytes > 0;
   const int64_t staged = staged_heads(strip, device ? pool / 7 * 4 : pool, c.kv_heads);
   const int64_t buffers = device && 2 * staged * strip <= pool / 4 ? 2 : 1;
-  const int64_t staging = (context_blocks * staged * buffers + heads - 1) / heads;
+  const int64_t staging = in.tier_in_place ? 0 : (context_blocks * staged * buffers + heads - 1) / heads;
   const int64_t columns = std::min(blocks, pool / (bytes.column + heads * ResidencyTables::kBytesPerColumn) - staging);
   if (columns < least)
     return Status::resource_exhausted(where + "beside the staging of a prompt they hold " + text(std::max<int64_t>(0, columns)) +
@@ -117,7 +124,7 @@ Result<CachePlan> plan_if_possible(const CachePlanInputs& in) {
     Result<CachePlan> plan = plan_columns(in);
     const int64_t whole = in.bytes / column_bytes(in.cache);
     if (plan.ok() && plan->num_blocks > whole) return plan;
-    note = plan.ok() ? "the pool is too small to serve longer contexts so" : plan.status().message();
+    note = plan.ok() ? "in this pool contexts could be no longer than without it" : plan.status().message();
   }
   FOVEA_ASSIGN(CachePlan plan, plan_whole(in));
   plan.note = "--kv-offload auto is off: " + note;

@@ -26,6 +26,7 @@ struct CachePlanInputs {
   int64_t row_blocks = 0;          // most blocks that a row of a method with a fixed budget reads; 0: there is none
   int64_t growing_row_blocks = 0;  // likewise where the budget grows with the context; requests may ask for less
   bool tier = false;               // a store lies below the pool
+  bool tier_in_place = false;      // all of it can be read in place: a prompt needs no staging
   bool reads_ahead = false;        // a method prefetches
   int64_t host_bytes = 0;          // of host memory below a device's pool, for K and V of all blocks; 0: the pool is the host's
   OffloadChoice offload = OffloadChoice::automatic;

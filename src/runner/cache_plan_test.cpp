@@ -67,6 +67,20 @@ TEST(CachePlan, TheSmallestPoolIsOneSequenceAndAChunkOfOneBlock) {
   EXPECT_NE(plan_cache(in).status().message().find("three quarters"), std::string::npos);
 }
 
+TEST(CachePlan, WhatIsReadInPlaceNeedsNoStaging) {
+  CachePlanInputs in = inputs(kResident + 23 * (kColumn + kColumnTables));
+  in.row_blocks = 20, in.tier_in_place = true;
+  const CachePlan plan = *plan_cache(in);
+  EXPECT_EQ(plan.num_columns, 23);
+  EXPECT_EQ(plan.staging_columns, 0);
+  CachePlanInputs longest = in, staged = in;
+  longest.max_model_len = staged.max_model_len = 131072, longest.kv_tokens = staged.kv_tokens = 0;
+  staged.tier_in_place = false;
+  EXPECT_GT(plan_cache(longest)->num_blocks, plan_cache(staged)->num_blocks);
+  in.bytes = kResident + 23 * (kColumn + kColumnTables) - 1, in.offload = OffloadChoice::on;
+  EXPECT_NE(plan_cache(in).status().message().find("23 are needed"), std::string::npos);
+}
+
 TEST(CachePlan, WhatAStepTakesGrowsWithThePool) {
   CachePlanInputs in = inputs(kResident + (kStaging + 24) * (kColumn + kColumnTables));
   const CachePlan small = *plan_cache(in);
@@ -81,7 +95,8 @@ TEST(CachePlan, WhatAStepTakesGrowsWithThePool) {
   EXPECT_EQ(large.staging_columns, 2 * kStaging) << "both heads, which fill the last column to the half";
 }
 
-// Without --kv-tokens the longest context is what the pool serves, however long the model's may be.
+// Without --kv-tokens the longest context is what the pool serves, however long the model's may be; but half of it is columns, as
+// long as whole chunks and four rows could use them.
 TEST(CachePlan, ContextsAreAsLongAsThePoolServes) {
   for (const int64_t bytes : {int64_t{2} << 20, int64_t{5} << 20, int64_t{40} << 20}) {
     CachePlanInputs in = inputs(bytes);
@@ -89,7 +104,7 @@ TEST(CachePlan, ContextsAreAsLongAsThePoolServes) {
     const CachePlan plan = *plan_cache(in);
     ASSERT_TRUE(plan.own_columns) << plan.note;
     EXPECT_GT(plan.num_blocks, 2 * bytes / (kColumn + 6 * 2 * 256)) << bytes;
-    EXPECT_GE(plan.num_columns, 11);
+    EXPECT_GE(plan.num_columns, std::min<int64_t>(4 * 8 + 2 * 32 + 3, bytes * 32 / 33 / 2 / kColumn)) << bytes;
     EXPECT_EQ(plan.staging_columns, (plan.num_blocks + 11) / 12) << "one head";
     EXPECT_EQ(plan.read_ahead, bytes / 33 / 4096);
     const int64_t resident = plan.num_blocks * (6 * 2 * 256 + 12 * 4);

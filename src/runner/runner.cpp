@@ -252,9 +252,11 @@ std::string Runner::description() const {
   const std::string name = std::string(ops_->name()) + (ops_->numerics() == Numerics::bf16 ? " bf16" : " f32");
   std::string offload = plan_.note.empty() ? "" : " (" + plan_.note + ")";
   if (plan_.own_columns) {
-    offload = ", KV pool of " + std::to_string(plan_.pool_columns()) + " blocks (" + std::to_string(plan_.staging_columns) +
-              " of them staging while a prompt is read): chunks of " + std::to_string(plan_.max_num_batched_tokens) + " tokens, " +
-              std::to_string(plan_.max_num_seqs) + " sequences at a time";
+    const std::string staging = std::to_string(plan_.staging_columns) + " of them staging while a prompt is read";
+    offload = ", KV pool of " + std::to_string(plan_.pool_columns()) + " blocks" +
+              (plan_.staging_columns > 0 ? " (" + staging + ")" : "") + ": chunks of " +
+              std::to_string(plan_.max_num_batched_tokens) + " tokens, " + std::to_string(plan_.max_num_seqs) +
+              " sequences at a time";
   }
   if (!device_->is_host()) return name + ", " + device_->description() + offload;
   return name + ", " + std::to_string(options_.threads) + (options_.threads == 1 ? " thread" : " threads") + offload + device_note_;

@@ -42,6 +42,7 @@ struct RunnerParts {
   bool one_thread = false;      // prefetch reads while the stepping thread waits, and has no thread of its own
   bool poison_evicted = false;  // what the pool gives up becomes NaN
   bool tier = false;            // a store lies below the pool, whatever the options say
+  bool tier_in_place = false;   // and all of it can be read in place
 };
 
 class Runner {

@@ -97,6 +97,7 @@ Status Runner::plan_memory() {
   }
   in.reads_ahead = device_->is_host() && prefetch_limits(prefetch_options(), 0).has_value();
   in.tier = parts_.tier || options_.kv_host_memory_bytes > 0;
+  in.tier_in_place = parts_.tier_in_place && device_->is_host();
   // Once the arrays of a step are made it is too late for columns.
   in.offload = logits_ && !plan_.own_columns ? OffloadChoice::off : options_.kv_offload;
   in.unfit = unfit_for_columns();

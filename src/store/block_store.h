@@ -42,6 +42,12 @@ enum class IoResult : uint8_t {
   cancelled,  // by cancel(), before its I/O began
 };
 
+// Where the extents of a block lie in memory: unit u of a part at first + u * stride bytes.
+struct InMemory {
+  const std::byte* first = nullptr;  // null: nowhere
+  int64_t stride = 0;                // a multiple of 4096, as the address is
+};
+
 // One extent to be read.
 struct ExtentRead {
   Located block;                        // pinned by the caller until the batch has ended
@@ -140,6 +146,10 @@ class BlockStore {
   // Takes back one pin of each that is found; kNone is skipped.
   virtual void unpin(std::span<const Located> blocks) = 0;
   virtual std::unique_ptr<StoreChannel> open_channel() = 0;
+  // Whether in_memory() finds all that the store has.
+  virtual bool is_memory() const { return false; }
+  // Where a unit-major part of a block can be read in place for as long as the block is pinned.
+  virtual InMemory in_memory(const Located& block, const StoreKey& key, uint16_t part) { return {}; }
   // Writes a run, later: keys that are there already are left as they are, the others become visible when they are complete.
   // An error means that nothing was taken and done() is not called: busy (too many runs are waiting), unsupported (read-only).
   // No room, or an error of the disk, comes through done(): no key of what failed is visible.

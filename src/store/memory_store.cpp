@@ -56,8 +56,18 @@ void MemoryStore::read(ExtentRead& read) {
   counters_.read_bytes += spec.unit_bytes;
 }
 
+InMemory MemoryStore::in_memory(const Located& block, const StoreKey& key, uint16_t part) {
+  const SlabIndex::Found found = index_.find(block, key, part);
+  const std::byte* bytes = found.front && found.part >= 0 ? image(found.front->number) : nullptr;
+  if (!bytes) return {};
+  const auto p = static_cast<size_t>(found.part);
+  const PartSpec& spec = found.front->parts[p].spec;
+  FOVEA_CHECK(!spec.block_major);
+  return {bytes + found.front->extent(p, 0, block.at), int64_t{unit_stride(spec)} * found.front->blocks()};
+}
+
 Status MemoryStore::write_one(const PutRun& run, uint32_t first, SlabFront* front) {
-  AlignedBuffer image(front->file_bytes);
+  MappedBuffer image(front->file_bytes);
   const WriteAt write = [&](uint64_t offset, std::span<const std::byte> bytes) -> Status {
     std::memcpy(image.data() + offset, bytes.data(), bytes.size());
     return {};

@@ -1,8 +1,9 @@
 // MemoryStore: a BlockStore in RAM. Reads end inside submit(), puts inside put(). Bytes are digested as they come in and checked
-// by verify(), not at each read.
+// by verify(), not at each read: so they can be read in place.
 #pragma once
 
 #include "store/aligned_buffer.h"
+#include "store/mapped_buffer.h"
 #include "store/slab_store.h"
 
 #include <unordered_map>
@@ -14,6 +15,8 @@ class MemoryStore final : public SlabStore {
   explicit MemoryStore(int64_t limit_bytes) : SlabStore(limit_bytes) {}
 
   std::unique_ptr<StoreChannel> open_channel() override;
+  bool is_memory() const override { return true; }
+  InMemory in_memory(const Located& block, const StoreKey& key, uint16_t part) override;
   Status put(PutRun run) override;
   void flush() override {}
   Status verify(VerifySink* sink) override;
@@ -26,9 +29,9 @@ class MemoryStore final : public SlabStore {
   void read(ExtentRead& read);
   const std::byte* image(uint64_t number) const;  // null: gone
 
-  mutable std::mutex images_mutex_;                     // guards images_
-  std::unordered_map<uint64_t, AlignedBuffer> images_;  // a slab's file, by number
-  AlignedBuffer buffer_;                                // guarded by writing_
+  mutable std::mutex images_mutex_;                    // guards images_
+  std::unordered_map<uint64_t, MappedBuffer> images_;  // a slab's file, by number
+  AlignedBuffer buffer_;                               // guarded by writing_
 };
 
 }  // namespace fovea

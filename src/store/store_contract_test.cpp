@@ -85,6 +85,24 @@ TEST_P(StoreContract, WhatWasPutIsReadBackWhole) {
   EXPECT_TRUE(store.verify(nullptr).ok());
 }
 
+TEST_P(StoreContract, OnlyMemoryIsReadInPlace) {
+  BlockStore& store = make();
+  const std::vector<StoreKey> keys = chain(9, 37), others = chain(10, 1);
+  ASSERT_TRUE(put(store, layout_, keys, 5).status.ok());
+  const std::vector<Located> where = locate(store, keys);
+  ASSERT_EQ(store.is_memory(), GetParam().name == std::string("memory"));
+  EXPECT_EQ(store.in_memory(where[0], others[0], 0).first, nullptr);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const InMemory here = store.in_memory(where[i], keys[i], 0);
+    ASSERT_EQ(here.first != nullptr, store.is_memory());
+    for (uint32_t unit = 0; here.first && unit < layout_.parts[0].units; ++unit) {
+      const std::byte* at = here.first + unit * here.stride;
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(at) % 4096, 0u);
+      EXPECT_TRUE(std::ranges::equal(bytes_of(keys[i], layout_.parts[0], unit), std::span(at, layout_.parts[0].unit_bytes)));
+    }
+  }
+}
+
 TEST_P(StoreContract, AnExtentMayBeReadTwiceInABatch) {
   BlockStore& store = make();
   const std::vector<StoreKey> keys = chain(2, 3);

@@ -1,0 +1,33 @@
+// Memory of a mapping of its own: zero until it is written, the system's again when it ends, and near the other mappings of the
+// process (page tables of attention reach a few TiB).
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <new>
+#include <utility>
+
+namespace fovea {
+
+class MappedBuffer {
+ public:
+  // Throws std::bad_alloc.
+  explicit MappedBuffer(size_t bytes) : size_(bytes) {
+    void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) throw std::bad_alloc();
+    data_ = static_cast<std::byte*>(at);
+  }
+  MappedBuffer(MappedBuffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(other.size_) {}
+  MappedBuffer& operator=(MappedBuffer&&) = delete;
+  ~MappedBuffer() {
+    if (data_) munmap(data_, size_);
+  }
+  std::byte* data() const { return data_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  size_t size_;
+};
+
+}  // namespace fovea
