@@ -52,6 +52,7 @@ class Cli(unittest.TestCase):
         self.assertEqual(r.returncode, 0, r.stderr)
         answer = json.loads(r.stdout)["answers"][0]
         self.assertEqual(answer["answer"], q["answer"])
+        self.assertGreater(json.loads(r.stdout)["kv_memory_bytes"]["pool"], 2048 * 3072 // 2)
         self.assertEqual(answer["finish_reason"], "stop")
         self.assertLess(answer["kv_bytes_share"], 0.4)
 

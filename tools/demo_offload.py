@@ -17,11 +17,11 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MODEL = ROOT / "models/tiny-gqa"
-BUDGET = 512          # tokens a row reads
+BUDGET = 512           # tokens a row reads
 SPARSE = f"gsa_on_device[budget_tokens={BUDGET}]"
-KV_BYTES = 3072       # of a token: 6 layers, 2 KV heads of 64, K and V, bf16
-RESIDENT_BYTES = 192 + 3  # of a token: codes of 128 bits in each layer and KV head; residency tables
-COLUMN_TABLE_BYTES = 16   # of a token of the pool
+KV_BYTES = 3072        # of a token: 6 layers, 2 KV heads of 64, K and V, bf16
+RESIDENT_BYTES = 192 + 22  # of a token: codes of 128 bits in each layer and KV head; tables
+COLUMN_TABLE_BYTES = 8     # of a token of the pool
 
 
 class Demo:
@@ -31,7 +31,7 @@ class Demo:
         # An eighth of the log's K and V (a little less: it comes out longer), beside what is resident of it.
         tokens = args.max_model_len
         self.pool = args.tokens * KV_BYTES // 8
-        self.small = ["--max-model-len", tokens, "--kv-offload", "on",
+        self.small = ["--max-model-len", tokens, "--kv-tokens", tokens, "--kv-offload", "on",
                       "--kv-cache-memory", self.pool + tokens * RESIDENT_BYTES + args.tokens // 8 * COLUMN_TABLE_BYTES]
 
     def make_log(self):
@@ -71,7 +71,11 @@ class Demo:
         if process.returncode != 0:
             raise SystemExit(f"{series}: fovea run failed")
         run = json.loads(text)
-        memory = {"process": usage.ru_maxrss * 1024}
+        kinds = run["kv_memory_bytes"]
+        memory = {"process": usage.ru_maxrss * 1024, "pool": kinds["pool"], "codes": kinds["summaries"],
+                  "tables and reads ahead": kinds["tables"] + kinds["read_ahead"]}
+        if kinds["host"] > 0:
+            memory["host memory below"] = kinds["host"]
         if store and (cached := self.cached_bytes()) is not None:
             memory["page cache"] = cached
         line = {"series": series, "wanted": [q["answer"] for q in self.questions], "memory_bytes": memory, "run": run}

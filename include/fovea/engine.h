@@ -57,6 +57,15 @@ struct EngineStats {
   PrefetchStats prefetch;
 };
 
+// Memory that the KV cache has really taken, in bytes.
+struct KvMemory {
+  int64_t pool = 0;        // K and V, on a GPU its own memory
+  int64_t summaries = 0;   // of all blocks: hash codes and the like, likewise
+  int64_t tables = 0;      // which block lies where, on a CPU
+  int64_t read_ahead = 0;  // for K and V that come ahead of attention
+  int64_t host = 0;        // K and V below the pool (--kv-host-memory), pinned for a GPU
+};
+
 // What one row of one layer read. Called inside the step: copy what you keep.
 struct SelectionTrace {
   RequestId request;
@@ -104,6 +113,7 @@ class Engine {
 
   // From any thread, but not from a callback: it waits for the step that runs.
   virtual EngineStats stats() const = 0;
+  virtual KvMemory kv_memory() const = 0;  // not from within a step
   // Waits until a store below the pool has taken what was computed, or not (EngineStats tells), but for no disk that hangs. From
   // the thread that calls step; the destructor does the same.
   virtual void flush_store() = 0;

@@ -1,6 +1,6 @@
 #include "bench/bench.h"
 #include "bench/decode_run.h"
-#include "kv/kv_cache.h"
+#include "kv/extent_cache.h"
 #include "sparse/gsa_on_device/replayed_gsa.h"
 #include "sparse/registry.h"
 
@@ -105,9 +105,10 @@ Result<Pair> make_pair_at(const DecodeBenchOptions& o, int64_t depth, const Mode
   small.tenant_salt = "bench " + std::to_string(std::random_device()());  // random K and V must never be found by others
   small.kv_tokens = tokens;
   if (small.kv_cache_memory_bytes == 0) {
-    const int64_t codes = 16 * int64_t{o.engine.block_size}, table = 4;  // bytes of a block, of each layer and head
-    const int64_t blocks = tokens / o.engine.block_size + 1;
-    small.kv_cache_memory_bytes = kv_bytes(shape, depth) / 8 + blocks * shape.num_layers * shape.kv_heads * (codes + table);
+    const int64_t codes = 16 * int64_t{o.engine.block_size} * shape.num_layers * shape.kv_heads;  // of a block
+    const int64_t tables = ExtentCache::bytes_per_block(shape.num_layers, shape.kv_heads, kTablesPerSequence);
+    small.kv_cache_memory_bytes = kv_bytes(shape, depth) / 8 + (tokens / o.engine.block_size + 1) * (codes + tables);
+    small.max_num_seqs = 1;
   }
   FOVEA_ASSIGN(pair.offloaded, make_engine(std::move(small), all));
   return pair;

@@ -101,6 +101,10 @@ Json store_json(const EngineStats& s) {
           {"error", s.store_error}};
 }
 
+Json memory_json(const KvMemory& m) {
+  return {{"pool", m.pool}, {"summaries", m.summaries}, {"tables", m.tables}, {"read_ahead", m.read_ahead}, {"host", m.host}};
+}
+
 // One question on an open document, streamed to stdout unless JSON was asked for.
 Result<Answer> ask_one(const Engine& engine, DocumentSession& session, const std::string& text, const RunFlags& f) {
   Question q;
@@ -227,6 +231,7 @@ Status execute(RunFlags f) {
   FOVEA_TRY(f.file.empty() ? answer_prompt(*engine, f, &json) : answer_document(*engine, f, std::move(document), &json));
   tell_store(*engine);
   json["store"] = store_json(engine->stats());
+  json["kv_memory_bytes"] = memory_json(engine->kv_memory());
   if (f.json) std::cout << json.dump(2) << "\n";
   return {};
 }

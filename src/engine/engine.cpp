@@ -247,4 +247,18 @@ EngineStats EngineImpl::stats() const {
   return s;
 }
 
+KvMemory EngineImpl::kv_memory() const {
+  std::lock_guard<std::mutex> between_steps(step_mutex_);
+  KvMemory m;
+  for (int32_t p = 0; p < runner_->kv().num_planes(); ++p) {
+    const Plane& plane = runner_->kv().plane(PlaneIdx{p});
+    (plane.spec().residency == Residency::pooled ? m.pool : m.summaries) += plane.resident_bytes();
+  }
+  if (const ExtentCache* extents = runner_->extents()) m.tables = extents->bytes();
+  if (prefetcher_) m.read_ahead = prefetcher_->engine().landing_bytes();
+  if (store_) m.host = store_->store().stats().memory_bytes;
+  if (const DeviceExtentCache* extents = runner_->device_extents()) m.host = extents->host_bytes();
+  return m;
+}
+
 }  // namespace fovea

@@ -54,6 +54,7 @@ class EngineImpl final : public Engine {
   void release(RequestId id) override;
   Result<bool> step(std::vector<Output>* outputs) override;
   EngineStats stats() const override;
+  KvMemory kv_memory() const override;
   void flush_store() override;
   int64_t computed_tokens(RequestId id) const override;
   Result<SparseRequestState> request_state(RequestId id, int32_t index) const override;

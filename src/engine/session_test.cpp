@@ -48,6 +48,7 @@ class FakeEngine : public Engine {
   }
   EngineStats stats() const override { return {}; }
   int64_t computed_tokens(RequestId) const override { return 0; }
+  KvMemory kv_memory() const override { return {}; }
   void flush_store() override {}
   Result<SparseRequestState> request_state(RequestId, int32_t) const override { return Status::not_found("none"); }
   void set_trace(std::function<void(const SelectionTrace&)> callback) override { trace_ = std::move(callback); }

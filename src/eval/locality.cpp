@@ -171,7 +171,7 @@ int32_t columns_after_staging(int32_t pool_columns, int32_t context_blocks, int3
   const int64_t all = int64_t{layers} * kv_heads;
   const auto staging = [&](int64_t strips) { return (strips * context_blocks + all - 1) / all; };
   int64_t taken = staging(1);
-  for (int64_t heads = 1; heads <= kv_heads && 4 * staging(2 * heads) <= pool_columns; ++heads) taken = staging(2 * heads);
+  for (int64_t heads = 1; heads <= kv_heads && 4 * staging(2 * heads) <= pool_columns; ++heads) taken = staging(heads);
   return 4 * taken > 3 * int64_t{pool_columns} ? 0 : static_cast<int32_t>(pool_columns - taken);
 }
 

@@ -65,8 +65,8 @@ RunnersUp simulate_runners_up(const RecordedLists& lists, const RecordedLists& w
 double repeated_share(const RecordedLists& lists);
 
 // Columns that are left of a pool for decoding while prefill's staging area of such a context is set aside; 0: there is no room for
-// both. A strip is one layer's and head's blocks of the context; staging holds two buffers of as many heads' strips as fit a quarter
-// of the pool, at least one strip.
+// both. As the engine does it on a CPU with files below the pool: a strip is one layer's and head's blocks of the context; staging
+// holds as many as would fit a quarter of the pool twice over, at least one.
 int32_t columns_after_staging(int32_t pool_columns, int32_t context_blocks, int32_t layers, int32_t kv_heads);
 
 struct LocalityTable {

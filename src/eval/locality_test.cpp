@@ -137,8 +137,8 @@ TEST(Locality, WhatTheRowBeforeReadToo) {
 
 TEST(Locality, StagingTakesItsShareOfThePool) {
   EXPECT_EQ(columns_after_staging(1024, 8192, 6, 2), 341) << "one strip is two thirds of the pool";
-  EXPECT_EQ(columns_after_staging(1024, 8192, 16, 8), 768);
-  EXPECT_EQ(columns_after_staging(1024, 8192, 32, 8), 768);
+  EXPECT_EQ(columns_after_staging(1024, 8192, 16, 8), 896);
+  EXPECT_EQ(columns_after_staging(1024, 8192, 32, 8), 896);
   EXPECT_EQ(columns_after_staging(1024, 8192, 2, 2), 0) << "a strip is twice the pool";
 }
 

@@ -67,7 +67,18 @@ void ExtentCache::set_source(ExtentSource* source, const BlockHomes* homes, Bloc
 }
 
 int64_t ExtentCache::bytes() const {
-  return tables_.bytes() + static_cast<int64_t>(strips_.size() * sizeof(int32_t) + table_.bytes());
+  const size_t scratch = strips_.size() * sizeof(int32_t) + misses_.size() * sizeof(BlockMiss) + scratch_.size() * sizeof(uint64_t);
+  return tables_.bytes() + static_cast<int64_t>(scratch + table_.bytes() + remembered_.size() * sizeof(Remembered));
+}
+
+int64_t ExtentCache::bytes_per_block(int32_t layers, int32_t heads, int32_t max_seqs) {
+  const int64_t of_head = (int64_t{max_seqs} + 1) * static_cast<int64_t>(sizeof(int32_t));  // table_, strips_
+  return int64_t{layers} * heads * ResidencyTables::kBytesPerBlock + heads * of_head + static_cast<int64_t>(sizeof(Remembered));
+}
+
+int64_t ExtentCache::bytes_per_column(int32_t layers, int32_t heads) {
+  const auto of_head = static_cast<int64_t>(sizeof(BlockMiss) + sizeof(uint64_t));  // misses_, scratch_
+  return int64_t{layers} * heads * ResidencyTables::kBytesPerColumn + heads * of_head;
 }
 
 std::byte* ExtentCache::extent(int64_t number) const { return kv_.plane(KvCache::kJoined, LayerIdx{0}) + number * extent_bytes_; }

@@ -30,7 +30,7 @@ class KvCache;
 struct ExtentCacheConfig {
   int32_t staging_columns = 0;  // the last ones, lent to staging
   int32_t max_seqs = 1;         // of a step
-  int64_t max_blocks = 1;       // of a sequence
+  int64_t max_blocks = 1;       // of a sequence, at most those of the cache
   bool poison_evicted = false;  // tests: what is evicted becomes NaN
 };
 
@@ -121,6 +121,9 @@ class ExtentCache {
   int32_t heads() const { return heads_; }
   int64_t extent_bytes() const { return extent_bytes_; }
   int64_t bytes() const;  // tables and scratch
+  // At most, of them: for each block, and for each column of the pool.
+  static int64_t bytes_per_block(int32_t layers, int32_t heads, int32_t max_seqs);
+  static int64_t bytes_per_column(int32_t layers, int32_t heads);
   ResidencyTables& tables() { return tables_; }
 
  private:

@@ -14,7 +14,7 @@ namespace fovea {
 
 class ResidencyTables {
  public:
-  // Of one (layer, head), what an ExtentCache keeps beside the tables included.
+  // Of one (layer, head).
   static constexpr int64_t kBytesPerBlock = sizeof(int32_t);
   static constexpr int64_t kBytesPerColumn = sizeof(int32_t) + sizeof(uint32_t);
 

@@ -53,6 +53,7 @@ class Engine final : public ExtentSource {
   int64_t unused_room() const;                                  // extents
   int32_t tickets_room() const;
   const CoreLimits& limits() const { return options_.limits; }
+  int64_t landing_bytes() const { return extent_stride_ * options_.limits.landings; }
   Counters counters() const;
   Counters take_counters(SequenceId owner);  // EngineCore::take_counters
 

@@ -1,6 +1,6 @@
 #include "runner/cache_plan.h"
 
-#include "kv/residency_tables.h"
+#include "kv/extent_cache.h"
 
 #include <algorithm>
 
@@ -12,16 +12,23 @@ constexpr int64_t kColumnsBesideRow = 3;
 
 std::string text(int64_t v) { return std::to_string(v); }
 
-// Bytes of one block: of its column, and of what is resident of it.
-struct BytesOfBlock {
-  int64_t column = 0, resident = 0;
+// Bytes for each column and each block.
+struct Bytes {
+  int64_t column = 0, column_tables = 0;
+  int64_t resident = 0;  // tables included
 };
 
-BytesOfBlock block_bytes(const KvCacheConfig& c) {
-  KvCacheConfig pooled = c;
+Bytes bytes_of(const CachePlanInputs& in) {
+  const int32_t layers = in.cache.num_layers, heads = in.cache.kv_heads;
+  KvCacheConfig pooled = in.cache;
   pooled.extra_planes.clear();
-  const int64_t column = column_bytes(pooled);
-  return {column, column_bytes(c) - column};
+  const int64_t column = column_bytes(pooled), planes = column_bytes(in.cache) - column;
+  if (in.host_bytes > 0) {
+    const int64_t units = int64_t{layers} * heads;
+    return {column, units * ResidencyTables::kBytesPerColumn, planes + units * ResidencyTables::kBytesPerBlock};
+  }
+  return {column, ExtentCache::bytes_per_column(layers, heads),
+          planes + ExtentCache::bytes_per_block(layers, heads, kTablesPerSequence * in.max_num_seqs)};
 }
 
 Result<CachePlan> plan_whole(const CachePlanInputs& in) {
@@ -55,29 +62,29 @@ int64_t kind_columns(const CachePlanInputs& in, int64_t all, int64_t column, int
 
 // Of the longest context that a pool of so many bytes serves: what is resident of it, one KV head of it in three quarters of the
 // pool where it is staged, and beside that some columns.
-int64_t most_blocks(const CachePlanInputs& in, int64_t all, const BytesOfBlock& block, int64_t some_columns) {
-  const int64_t heads = int64_t{in.cache.num_layers} * in.cache.kv_heads, extent = block.column / heads;
-  const int64_t resident = block.resident + heads * ResidencyTables::kBytesPerBlock;
-  const int64_t tables = heads * ResidencyTables::kBytesPerColumn;
-  const int64_t columns = (some_columns + 1) * (block.column + tables);  // staging ends inside one
-  const int64_t staged = in.tier_in_place ? 0 : extent + tables / heads;
-  const int64_t by_staging = in.tier_in_place ? INT64_MAX : 3 * all / (4 * extent + 3 * resident) - 1;
-  const int64_t by_columns = (all - columns) / (staged + resident);
-  const int64_t by_host = in.host_bytes > 0 ? in.host_bytes / block.column : by_columns;
+int64_t most_blocks(const CachePlanInputs& in, int64_t all, const Bytes& bytes, int64_t some_columns) {
+  const int64_t heads = int64_t{in.cache.num_layers} * in.cache.kv_heads, extent = bytes.column / heads;
+  const int64_t columns = (some_columns + 1) * (bytes.column + bytes.column_tables);  // staging ends inside one
+  const int64_t staged = in.tier_in_place ? 0 : extent + bytes.column_tables / heads;
+  const int64_t by_staging = in.tier_in_place ? INT64_MAX : 3 * all / (4 * extent + 3 * bytes.resident) - 1;
+  const int64_t by_columns = (all - columns) / (staged + bytes.resident);
+  const int64_t by_host = in.host_bytes > 0 ? in.host_bytes / bytes.column : by_columns;
   return std::max<int64_t>(1, std::min({by_staging, by_columns, by_host}));
 }
 
 // One head after the other where the pool is small; else as many as a quarter of it holds twice over.
 int64_t staged_heads(int64_t strip, int64_t pool, int32_t heads) { return std::clamp<int64_t>(pool / 4 / (2 * strip), 1, heads); }
 
-Result<CachePlan> plan_columns(const CachePlanInputs& in) {
+// With tables for in.max_num_seqs sequences.
+Result<CachePlan> plan_with_tables(const CachePlanInputs& in) {
   const KvCacheConfig& c = in.cache;
-  const BytesOfBlock bytes = block_bytes(c);
+  const Bytes bytes = bytes_of(in);
   const int64_t bs = c.block_size, heads = int64_t{c.num_layers} * c.kv_heads;
   const int64_t least = in.row_blocks + kColumnsBesideRow;
   const int64_t wanted = ((in.kv_tokens ? in.kv_tokens : in.max_model_len) + bs - 1) / bs;
   const int64_t extent = bytes.column / heads, ahead = read_ahead(in, extent), all = in.bytes - ahead * landing_bytes(extent);
-  const int64_t blocks = in.kv_tokens ? wanted : std::min(wanted, most_blocks(in, all, bytes, kind_columns(in, all, bytes.column, least)));
+  const int64_t longest = most_blocks(in, all, bytes, kind_columns(in, all, bytes.column, least));
+  const int64_t blocks = in.kv_tokens ? wanted : std::min(wanted, longest);
   const int64_t context = std::min(in.max_model_len, blocks * bs);
   if (in.host_bytes > 0 && blocks * bytes.column > in.host_bytes)
     return Status::resource_exhausted("--kv-host-memory " + text(in.host_bytes) + ": K and V of " + text(blocks * bs) +
@@ -88,7 +95,7 @@ Result<CachePlan> plan_columns(const CachePlanInputs& in) {
   plan.column_bytes = bytes.column;
   plan.num_blocks = static_cast<int32_t>(std::min<int64_t>(blocks, INT32_MAX / 2));
   plan.read_ahead = static_cast<int32_t>(ahead);
-  const int64_t pool = all - blocks * (bytes.resident + heads * ResidencyTables::kBytesPerBlock);
+  const int64_t pool = all - blocks * bytes.resident;
   const int64_t context_blocks = (context + bs - 1) / bs, strip = context_blocks * extent;
   const std::string where = "--kv-cache-memory " + text(in.bytes) + ", of which " + text(std::max<int64_t>(pool, 0)) +
                             " bytes are left beside what is resident of " + text(blocks) + " blocks: ";
@@ -101,7 +108,7 @@ Result<CachePlan> plan_columns(const CachePlanInputs& in) {
   const int64_t staged = staged_heads(strip, device ? pool / 7 * 4 : pool, c.kv_heads);
   const int64_t buffers = device && 2 * staged * strip <= pool / 4 ? 2 : 1;
   const int64_t staging = in.tier_in_place ? 0 : (context_blocks * staged * buffers + heads - 1) / heads;
-  const int64_t columns = std::min(blocks, pool / (bytes.column + heads * ResidencyTables::kBytesPerColumn) - staging);
+  const int64_t columns = std::min(blocks, pool / (bytes.column + bytes.column_tables) - staging);
   if (columns < least)
     return Status::resource_exhausted(where + "beside the staging of a prompt they hold " + text(std::max<int64_t>(0, columns)) +
                                       " blocks of K and V; a row reads up to " + text(in.row_blocks) + ", so " + text(least) +
@@ -116,6 +123,27 @@ Result<CachePlan> plan_columns(const CachePlanInputs& in) {
   plan.max_num_batched_tokens = static_cast<int32_t>(std::min<int64_t>(chunk, in.max_num_batched_tokens));
   plan.max_num_seqs = std::min(plan.max_num_seqs, plan.max_num_batched_tokens);
   return plan;
+}
+
+// As many sequences as the pool serves beside their tables, which take a 32nd of the memory at most.
+Result<CachePlan> plan_columns(CachePlanInputs in) {
+  const int32_t layers = in.cache.num_layers, heads = in.cache.kv_heads;
+  const auto with_tables_for = [&](int32_t sequences) {
+    in.max_num_seqs = sequences;
+    return plan_with_tables(in);
+  };
+  const auto serves = [&](int32_t sequences) {
+    const Result<CachePlan> plan = with_tables_for(sequences);
+    if (!plan.ok() || plan->max_num_seqs < sequences) return false;
+    const int64_t of_block = ExtentCache::bytes_per_block(layers, heads, kTablesPerSequence * sequences);
+    return in.host_bytes > 0 || plan->num_blocks * (of_block - ExtentCache::bytes_per_block(layers, heads, 0)) <= in.bytes / 32;
+  };
+  int32_t yes = 1, no = in.max_num_seqs + 1;
+  while (no - yes > 1) {
+    const int32_t middle = yes + (no - yes) / 2;
+    (serves(middle) ? yes : no) = middle;
+  }
+  return with_tables_for(yes);
 }
 
 Result<CachePlan> plan_if_possible(const CachePlanInputs& in) {

@@ -16,6 +16,9 @@
 
 namespace fovea {
 
+// Of a host's ExtentCache: a sequence of a step may be two rows of tables, of its prompt and of its answers.
+constexpr int32_t kTablesPerSequence = 2;
+
 struct CachePlanInputs {
   KvCacheConfig cache;        // all but num_blocks and num_slots
   int64_t bytes = 0;          // for everything: planes, tables, reads ahead
@@ -35,8 +38,8 @@ struct CachePlanInputs {
 
 struct CachePlan {
   int32_t num_blocks = 0;
-  bool own_columns = false;  // a block's column is not its number; the fields below hold
-  int32_t num_columns = 0;   // that blocks are written in and pinned to
+  bool own_columns = false;     // a block's column is not its number; the fields below hold
+  int32_t num_columns = 0;      // that blocks are written in and pinned to
   int32_t reserve_columns = 0;  // of them, free of pins: what a row chooses
   int32_t staging_columns = 0;  // beside num_columns: they cache what is read while no prompt is
   int32_t read_ahead = 0;       // extents, beside the pool: on their way, or not taken over

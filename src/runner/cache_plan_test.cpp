@@ -1,5 +1,7 @@
 #include "runner/cache_plan.h"
 
+#include "kv/extent_cache.h"
+
 #include <gtest/gtest.h>
 
 namespace fovea {
@@ -22,8 +24,11 @@ CachePlanInputs inputs(int64_t bytes) {
   return in;
 }
 
-constexpr int64_t kColumn = 12 * 4096, kResident = 512 * (6 * 2 * 256 + 12 * 4), kStrip = 512 * 4096;
-constexpr int64_t kColumnTables = 12 * 8;
+// Of a block.
+int64_t resident(int32_t seqs) { return 6 * 2 * 256 + ExtentCache::bytes_per_block(6, 2, kTablesPerSequence * seqs); }
+
+constexpr int64_t kColumn = 12 * 4096, kStrip = 512 * 4096;
+const int64_t kResident = 512 * resident(1), kColumnTables = ExtentCache::bytes_per_column(6, 2);
 constexpr int64_t kStaging = 43;  // columns for a strip of 512 extents, 12 to a column
 
 TEST(CachePlan, AutomaticDividesOnlyWhereAContextDoesNotFitAndSomethingLiesBelow) {
@@ -82,7 +87,7 @@ TEST(CachePlan, WhatIsReadInPlaceNeedsNoStaging) {
 }
 
 TEST(CachePlan, WhatAStepTakesGrowsWithThePool) {
-  CachePlanInputs in = inputs(kResident + (kStaging + 24) * (kColumn + kColumnTables));
+  CachePlanInputs in = inputs(512 * resident(4) + (kStaging + 24) * (kColumn + kColumnTables));
   const CachePlan small = *plan_cache(in);
   EXPECT_EQ(small.num_columns, 24);
   EXPECT_EQ(small.max_num_seqs, 4);
@@ -107,9 +112,9 @@ TEST(CachePlan, ContextsAreAsLongAsThePoolServes) {
     EXPECT_GE(plan.num_columns, std::min<int64_t>(4 * 8 + 2 * 32 + 3, bytes * 32 / 33 / 2 / kColumn)) << bytes;
     EXPECT_EQ(plan.staging_columns, (plan.num_blocks + 11) / 12) << "one head";
     EXPECT_EQ(plan.read_ahead, bytes / 33 / 4096);
-    const int64_t resident = plan.num_blocks * (6 * 2 * 256 + 12 * 4);
-    EXPECT_LE(plan.pool_columns() * (kColumn + kColumnTables) + resident + plan.read_ahead * 4096, bytes);
-    EXPECT_LE(plan.staging_columns * kColumn, (bytes - resident) / 4 * 3 + kColumn);
+    const int64_t beside = plan.num_blocks * resident(plan.max_num_seqs);
+    EXPECT_LE(plan.pool_columns() * (kColumn + kColumnTables) + beside + plan.read_ahead * 4096, bytes);
+    EXPECT_LE(plan.staging_columns * kColumn, (bytes - beside) / 4 * 3 + kColumn);
   }
   CachePlanInputs in = inputs(10 * kColumn);
   in.max_model_len = 131072, in.kv_tokens = 0;
@@ -117,7 +122,7 @@ TEST(CachePlan, ContextsAreAsLongAsThePoolServes) {
 }
 
 TEST(CachePlan, ABudgetThatGrowsTakesHalfOfTheColumnsAtMost) {
-  CachePlanInputs in = inputs(kResident + (kStaging + 24) * (kColumn + kColumnTables));
+  CachePlanInputs in = inputs(512 * resident(4) + (kStaging + 24) * (kColumn + kColumnTables));
   in.row_blocks = 0, in.growing_row_blocks = 150;
   EXPECT_EQ(plan_cache(in)->reserve_columns, 12);
 }

@@ -110,6 +110,7 @@ struct StoreStats {
   int64_t blocks = 0, slabs = 0;                      // that can be found now
   int64_t bytes = 0;                                  // that slabs take, fronts and padding included
   int64_t limit_bytes = 0;                            // quota
+  int64_t memory_bytes = 0;                           // of this process, that blocks lie in
   int64_t puts = 0, failed_puts = 0;                  // runs
   int64_t written_bytes = 0, collected_slabs = 0;     // since it was opened
   int64_t read_extents = 0, read_bytes = 0, ios = 0;  // that ended ok; I/Os of all

@@ -56,6 +56,12 @@ void MemoryStore::read(ExtentRead& read) {
   counters_.read_bytes += spec.unit_bytes;
 }
 
+StoreStats MemoryStore::stats() const {
+  StoreStats s = SlabStore::stats();
+  s.memory_bytes = s.bytes;
+  return s;
+}
+
 InMemory MemoryStore::in_memory(const Located& block, const StoreKey& key, uint16_t part) {
   const SlabIndex::Found found = index_.find(block, key, part);
   const std::byte* bytes = found.front && found.part >= 0 ? image(found.front->number) : nullptr;

@@ -16,6 +16,7 @@ class MemoryStore final : public SlabStore {
 
   std::unique_ptr<StoreChannel> open_channel() override;
   bool is_memory() const override { return true; }
+  StoreStats stats() const override;
   InMemory in_memory(const Located& block, const StoreKey& key, uint16_t part) override;
   Status put(PutRun run) override;
   void flush() override {}

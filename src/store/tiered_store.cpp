@@ -59,6 +59,11 @@ int64_t ExtentMemory::hits() const {
   return hits_;
 }
 
+int64_t ExtentMemory::bytes() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<int64_t>(entries_.size() + free_.size()) * extent_bytes_;
+}
+
 // ---- reads: from memory at once, the others from below ----
 
 class TieredStore::Channel final : public StoreChannel {
@@ -177,6 +182,12 @@ Status TieredStore::open_layout(const ObjectLayout& layout) {
   units_ = layout.parts[0].units;
   FOVEA_ASSIGN(memory_, ExtentMemory::create(memory_bytes_, layout.parts[0].unit_bytes));
   return {};
+}
+
+StoreStats TieredStore::stats() const {
+  StoreStats s = below_->stats();
+  if (memory_) s.memory_bytes = memory_->bytes();
+  return s;
 }
 
 std::unique_ptr<StoreChannel> TieredStore::open_channel() { return std::make_unique<Channel>(*memory_, below_->open_channel()); }

@@ -23,6 +23,7 @@ class ExtentMemory {
   void put(const StoreKey& key, uint32_t unit, const std::byte* bytes);
   void erase(const StoreKey& key, uint32_t unit);
   int64_t hits() const;
+  int64_t bytes() const;  // that were taken
 
  private:
   struct Id {
@@ -65,7 +66,7 @@ class TieredStore final : public BlockStore {
   double stalled_s() const override { return below_->stalled_s(); }
   bool close(double patience_s) override { return below_->close(patience_s); }
   Status erase(std::span<const StoreKey> keys) override;
-  StoreStats stats() const override { return below_->stats(); }
+  StoreStats stats() const override;
   Status verify(VerifySink* sink) override { return below_->verify(sink); }
   int64_t collect(int64_t bytes) override { return below_->collect(bytes); }
 
