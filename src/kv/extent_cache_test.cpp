@@ -46,8 +46,6 @@ struct Faulty final : ExtentSource {
     }
     return {};
   }
-  Status begin(ReadBatch& batch) override { return inner.begin(batch); }
-  Status finish(ReadBatch& batch) override { return inner.finish(batch); }
   ChannelSource inner;
   int faults = 0;
 };
@@ -63,8 +61,6 @@ struct Tardy final : ExtentSource {
     }
     return {};
   }
-  Status begin(ReadBatch& batch) override { return inner.begin(batch); }
-  Status finish(ReadBatch& batch) override { return inner.finish(batch); }
   ChannelSource inner;
 };
 

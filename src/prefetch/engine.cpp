@@ -96,17 +96,6 @@ TicketState Engine::get(Ticket ticket, const Collect& collect) {
   return state;
 }
 
-void Engine::drain(const Collect& collect) {
-  for (;;) {
-    const auto ticket = [&] {
-      const std::lock_guard lock(mutex_);
-      return core_.ended();
-    }();
-    if (!ticket) return;
-    get(*ticket, collect);
-  }
-}
-
 void Engine::cancel(Ticket ticket) {
   {
     const std::lock_guard lock(mutex_);
@@ -259,30 +248,6 @@ void Engine::take_joined(ReadBatch& batch) {
   }
 }
 
-// ---- Staging
-
-Status Engine::begin(ReadBatch& batch) {
-  batch.left.store(static_cast<int32_t>(batch.reads.size()), std::memory_order_relaxed);
-  {
-    const std::lock_guard lock(mutex_);
-    if (staging_.size() == kMaxStaging) return Status::busy("prefetch: too many batches of staging");
-    if (!batch.reads.empty()) staging_.push_back(&batch);
-  }
-  wake_.notify_one();
-  return {};
-}
-
-Status Engine::finish(ReadBatch& batch) {
-  std::unique_lock lock(mutex_);
-  wait_until(lock, kForever, [&] { return !is_under_way(batch); });
-  return {};
-}
-
-bool Engine::is_under_way(const ReadBatch& batch) const {
-  return std::find(staging_.begin(), staging_.end(), &batch) != staging_.end() ||
-         std::any_of(flying_.begin(), flying_.end(), [&](const Flying& f) { return f.batch == &batch; });
-}
-
 // ---- The thread
 
 void Engine::run() {
@@ -300,12 +265,12 @@ void Engine::run() {
 bool Engine::turn(StoreChannel& channel, std::unique_lock<std::mutex>& lock) {
   while (take_next()) {
   }
-  const auto first = std::find_if(flying_.begin(), flying_.end(), [](const Flying& f) { return f.batch != nullptr; });
+  const auto first = std::find_if(flying_.begin(), flying_.end(), [](const Flying& f) { return !f.starts.empty(); });
   if (first == flying_.end()) return false;
   lock.unlock();
   submit_taken(channel);
   if (first->submitted)
-    (void)channel.wait(*first->batch, clock_.now_s() + kSlice_s);  // busy: it still runs
+    (void)channel.wait(first->batch, clock_.now_s() + kSlice_s);  // busy: it still runs
   else
     channel.poll();
   lock.lock();
@@ -315,31 +280,25 @@ bool Engine::turn(StoreChannel& channel, std::unique_lock<std::mutex>& lock) {
 
 void Engine::end_all(StoreChannel& channel) {
   for (Flying& f : flying_) {
-    if (f.batch && f.submitted) channel.cancel(*f.batch);
+    if (!f.starts.empty() && f.submitted) channel.cancel(f.batch);
   }
   for (Flying& f : flying_) {
-    while (f.batch && f.submitted && f.batch->left.load(std::memory_order_acquire) != 0) (void)channel.wait(*f.batch, kForever);
+    const bool waits = !f.starts.empty() && f.submitted;
+    while (waits && f.batch.left.load(std::memory_order_acquire) != 0) (void)channel.wait(f.batch, kForever);
     store_.unpin(f.pins);
   }
 }
 
-// Staging first: attention waits for it soon. False: nothing may begin now.
+// False: nothing may begin now.
 bool Engine::take_next() {
-  const auto place = std::find_if(flying_.begin(), flying_.end(), [](const Flying& f) { return f.batch == nullptr; });
+  const auto place = std::find_if(flying_.begin(), flying_.end(), [](const Flying& f) { return f.starts.empty(); });
   if (place == flying_.end()) return false;
-  place->submitted = false;
-  place->starts.clear();
-  place->pins.clear();
-  if (!staging_.empty()) {
-    place->batch = staging_.front();
-    staging_.pop_front();
-    return true;
-  }
   const auto starts = core_.poll(clock_.now_s());
   if (starts.empty()) return false;
   place->starts.assign(starts.begin(), starts.end());
-  place->own.priority = core_.started_level();
-  place->batch = &place->own;
+  place->pins.clear();
+  place->submitted = false;
+  place->batch.priority = core_.started_level();
   return true;
 }
 
@@ -355,28 +314,28 @@ void Engine::prepare(Flying& flying) {
     if (!flying.pins[i].found()) continue;
     flying.reads.push_back({flying.pins[i], start.extent.key, options_.part, start.extent.unit, landing(start.landing)});
   }
-  flying.own.reads = flying.reads;
-  flying.own.left.store(0, std::memory_order_relaxed);
+  flying.batch.reads = flying.reads;
+  flying.batch.left.store(0, std::memory_order_relaxed);
 }
 
 void Engine::submit_taken(StoreChannel& channel) {
   for (Flying& f : flying_) {
-    if (!f.batch || f.submitted) continue;
-    if (!f.starts.empty() && f.pins.empty()) prepare(f);
-    f.submitted = f.batch->reads.empty() || channel.submit(*f.batch).code() != StatusCode::busy;
+    if (f.starts.empty() || f.submitted) continue;
+    if (f.pins.empty()) prepare(f);
+    f.submitted = f.batch.reads.empty() || channel.submit(f.batch).code() != StatusCode::busy;
   }
 }
 
 bool Engine::end_what_has_come() {
   bool any = false;
   for (Flying& f : flying_) {
-    if (!f.batch || !f.submitted || f.batch->left.load(std::memory_order_acquire) != 0) continue;
+    if (f.starts.empty() || !f.submitted || f.batch.left.load(std::memory_order_acquire) != 0) continue;
     auto read = f.reads.begin();
     for (size_t i = 0; i < f.starts.size(); ++i)
       core_.complete(f.starts[i].flight, f.pins[i].found() && (read++)->result == IoResult::ok);
     store_.unpin(f.pins);
     f.pins.clear();
-    f.batch = nullptr;
+    f.starts.clear();
     any = true;
   }
   return any;

@@ -11,7 +11,6 @@
 
 #include <array>
 #include <condition_variable>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -43,8 +42,6 @@ class Engine final : public ExtentSource {
   TicketState wait(Ticket ticket, double timeout_s);
   // Ends a ticket that is ready or failed, and hands out what it holds; else does nothing. The state it was in.
   TicketState get(Ticket ticket, const Collect& collect);
-  // get() of every ticket that has ended, the oldest first.
-  void drain(const Collect& collect);
   // Without a thread: one turn of what it would do.
   void pump();
   void cancel(Ticket ticket);
@@ -60,20 +57,15 @@ class Engine final : public ExtentSource {
   // Waits, on a channel of the stepping thread: what is on its way is waited for, what is not is read at once. With a deadline it
   // waits until then at most: reads that are late stay `pending`, though they go on, for whoever asks next.
   Status read_now(ReadBatch& batch) override;
-  // Read by the engine's thread, before tickets, straight to `to`. Not joined with anything: strips of many blocks.
-  Status begin(ReadBatch& batch) override;
-  Status finish(ReadBatch& batch) override;
 
  private:
   static constexpr int32_t kMaxFlying = 16;
-  static constexpr size_t kMaxStaging = 8;
 
-  // A batch in the store: of a ticket's flights, or the caller's. The thread's own, but for `batch`.
+  // A batch in the store, of a ticket's flights. The thread's own.
   struct Flying {
-    ReadBatch* batch = nullptr;  // null: free. Guarded by mutex_
-    ReadBatch own;
+    ReadBatch batch;
     std::vector<ExtentRead> reads;
-    std::vector<EngineCore::Start> starts;  // of a ticket; empty: the caller's batch
+    std::vector<EngineCore::Start> starts;  // empty: free
     std::vector<StoreKey> keys;             // of the blocks of `starts`, and where they lie, pinned
     std::vector<Located> pins;
     bool submitted = false;
@@ -89,7 +81,6 @@ class Engine final : public ExtentSource {
   void prepare(Flying& flying);
   void submit_taken(StoreChannel& channel);
   bool end_what_has_come();
-  bool is_under_way(const ReadBatch& batch) const;
   Status read_until(ReadBatch& batch, double deadline_s);
   void claim(ReadBatch& batch);
   Status read_claimed(ReadBatch& batch);
@@ -115,9 +106,8 @@ class Engine final : public ExtentSource {
   std::vector<ExtentRead> own_reads_;
   std::vector<Joined> joined_;
 
-  mutable std::mutex mutex_;  // guards core_, staging_, stop_ and Flying::batch
+  mutable std::mutex mutex_;  // guards core_ and stop_
   EngineCore core_;
-  std::deque<ReadBatch*> staging_;  // begun by the caller, not yet taken by the thread
   bool stop_ = false;
   std::condition_variable wake_;     // the thread: there may be something to take
   std::condition_variable arrived_;  // the stepping thread: something has ended

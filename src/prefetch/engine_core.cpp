@@ -82,15 +82,6 @@ TicketState EngineCore::state(Ticket ticket) const {
   return task ? state(*task) : TicketState::unknown;
 }
 
-std::optional<Ticket> EngineCore::ended() const {
-  std::optional<Ticket> oldest;
-  for (const Task& task : tasks_) {
-    if (task.ticket.value == 0 || (oldest && *oldest < task.ticket) || state(task) == TicketState::late) continue;
-    oldest = task.ticket;
-  }
-  return oldest;
-}
-
 std::span<const EngineCore::Start> EngineCore::collect(Ticket ticket) {
   Task* task = find(ticket);
   FOVEA_CHECK(collected_.empty() && task && state(*task) != TicketState::late);
@@ -195,9 +186,9 @@ std::span<const EngineCore::Start> EngineCore::poll(double now_s) {
 void EngineCore::begin(Task& task, double now_s) {
   task.begun = true;
   for (int32_t f : task.flights) ++flights_[f].begun;
-  const auto& ends = Counters::kQueueMs;
+  const auto& ends = PrefetchStats::kQueueMs;
   const double s = now_s - task.submitted_s;
-  const auto bucket = std::upper_bound(ends.begin(), ends.end(), s * 1e3) - ends.begin();
+  const auto bucket = std::upper_bound(std::begin(ends), std::end(ends), s * 1e3) - std::begin(ends);
   for (Counters* c : {&counters_, &of_owner_[task.owner]}) {
     ++c->queue_time[bucket];
     c->queue_s += s;

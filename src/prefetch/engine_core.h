@@ -22,7 +22,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -62,8 +61,6 @@ class EngineCore {
   void complete(int32_t flight, bool ok);
 
   TicketState state(Ticket ticket) const;
-  // The oldest ticket that has ended; none: nullopt.
-  std::optional<Ticket> ended() const;
   // Ends the ticket of which state() is not late. The landings of its extents that came (not those that another ticket or attention
   // has taken) are the caller's until it calls free_collected(), before the next collect(). What was collected counts as unused
   // until settle().

@@ -3,9 +3,9 @@
 
 #include "store/store_key.h"
 
+#include <fovea/request.h>
 #include <fovea/types.h>
 
-#include <array>
 #include <compare>
 #include <cstdint>
 
@@ -35,20 +35,17 @@ enum class TicketState : uint8_t {
 
 // Counted in extents, unless said otherwise.
 struct Counters {
-  // Upper ends of the buckets of queue_time, in milliseconds; the last one has none.
-  static constexpr std::array<double, 7> kQueueMs = {0.1, 0.3, 1, 3, 10, 50, 200};
-
-  int64_t submitted = 0;                                  // asked for by tickets
-  int64_t joined = 0;                                     // of them on their way, or there, by another ticket
-  int64_t busy = 0;                                       // tickets refused because too many were pending
-  int64_t read = 0;                                       // that came, whole and verified
-  int64_t failed = 0;                                     // that could not be read
-  int64_t hit = 0;                                        // prefetched and then used, without a wait
-  int64_t late = 0;                                       // wanted by attention while they were queued or on their way
-  int64_t wasted = 0;                                     // read, and dropped or evicted before anything used them
-  int64_t cancelled = 0;                                  // dropped before they were read
-  std::array<int64_t, kQueueMs.size() + 1> queue_time{};  // tickets, by how long they were queued
-  double queue_s = 0;                                     // of them together
+  int64_t submitted = 0;                             // asked for by tickets
+  int64_t joined = 0;                                // of them on their way, or there, by another ticket
+  int64_t busy = 0;                                  // tickets refused because too many were pending
+  int64_t read = 0;                                  // that came, whole and verified
+  int64_t failed = 0;                                // that could not be read
+  int64_t hit = 0;                                   // prefetched and then used, without a wait
+  int64_t late = 0;                                  // wanted by attention while they were queued or on their way
+  int64_t wasted = 0;                                // read, and dropped or evicted before anything used them
+  int64_t cancelled = 0;                             // dropped before they were read
+  decltype(PrefetchStats::queue_time) queue_time{};  // tickets, by how long they were queued
+  double queue_s = 0;                                // of them together
 };
 
 }  // namespace fovea::prefetch

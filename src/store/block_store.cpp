@@ -3,18 +3,9 @@
 namespace fovea {
 
 Status ChannelSource::read_now(ReadBatch& batch) {
-  FOVEA_TRY(begin(batch));
-  return finish(batch);
+  Status status;
+  while ((status = channel_->submit(batch)).code() == StatusCode::busy) channel_->poll();
+  return status.ok() ? channel_->wait(batch, 1e30) : status;
 }
-
-Status ChannelSource::begin(ReadBatch& batch) {
-  for (;;) {
-    Status status = channel_->submit(batch);
-    if (status.code() != StatusCode::busy) return status;
-    channel_->poll();
-  }
-}
-
-Status ChannelSource::finish(ReadBatch& batch) { return channel_->wait(batch, 1e30); }
 
 }  // namespace fovea

@@ -172,14 +172,12 @@ class BlockStore {
   virtual int64_t collect(int64_t bytes) = 0;
 };
 
-// What attention's demand reads and staging go through: a store's channel here, the prefetch engine where there is one. Used by
-// the stepping thread alone. Errors of extents are their results; a Status is a fault of the source itself.
+// What attention reads through: a store's channel here, the prefetch engine where there is one. Used by the stepping thread alone.
+// Errors of extents are their results; a Status is a fault of the source itself.
 class ExtentSource {
  public:
   virtual ~ExtentSource() = default;
   virtual Status read_now(ReadBatch& batch) = 0;  // reads and waits, before everything else
-  virtual Status begin(ReadBatch& batch) = 0;     // begins, behind compute
-  virtual Status finish(ReadBatch& batch) = 0;    // waits for what begin() began
 };
 
 // An ExtentSource straight over a store, with a channel of its own.
@@ -187,8 +185,6 @@ class ChannelSource final : public ExtentSource {
  public:
   explicit ChannelSource(BlockStore& store) : channel_(store.open_channel()) {}
   Status read_now(ReadBatch& batch) override;
-  Status begin(ReadBatch& batch) override;
-  Status finish(ReadBatch& batch) override;
 
  private:
   std::unique_ptr<StoreChannel> channel_;
