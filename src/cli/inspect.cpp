@@ -42,6 +42,8 @@ Status execute(const InspectFlags& f) {
   const double kv_token = static_cast<double>(m.shape.kv_bytes_per_token_head) * m.shape.kv_heads * m.shape.num_layers;
   const double all_token = static_cast<double>(s.block_bytes) / static_cast<double>(block_tokens);
   const int64_t fits = s.blocks_total * block_tokens;
+  const double fits_bytes =
+      kv_token * static_cast<double>(s.pool_blocks * block_tokens) + (all_token - kv_token) * static_cast<double>(fits);
   if (f.json) {
     std::cout << nlohmann::ordered_json{{"architecture", m.architecture},
                                         {"parameters", m.parameters},
@@ -83,12 +85,14 @@ Status execute(const InspectFlags& f) {
   std::printf("KV         %s a token (%s), %s a token of summaries\n", bytes_text(kv_token).c_str(),
               m.shape.kv_lora_rank > 0 ? "latents" : "K and V", bytes_text(all_token - kv_token).c_str());
   std::printf("fits       %lld tokens in %lld blocks of %lld (%s); one sequence may have %lld\n", static_cast<long long>(fits),
-              static_cast<long long>(s.blocks_total), static_cast<long long>(block_tokens),
-              bytes_text(static_cast<double>(s.block_bytes) * static_cast<double>(s.blocks_total)).c_str(),
+              static_cast<long long>(s.blocks_total), static_cast<long long>(block_tokens), bytes_text(fits_bytes).c_str(),
               static_cast<long long>(m.max_model_len));
-  if (s.pool_blocks < s.blocks_total)
-    std::printf("pool       K and V of %lld blocks, %lld of them staging while a prompt is read\n",
-                static_cast<long long>(s.pool_blocks), static_cast<long long>(s.staging_blocks));
+  if (s.pool_blocks < s.blocks_total) {
+    std::printf("pool       K and V of %lld blocks", static_cast<long long>(s.pool_blocks));
+    if (s.staging_blocks > 0)
+      std::printf(", %lld of them staging while a prompt is read", static_cast<long long>(s.staging_blocks));
+    std::printf("\n");
+  }
   std::printf("backend    %s\n", engine->backend().c_str());
   return {};
 }

@@ -1,5 +1,6 @@
 // Memory of a mapping of its own: zero until it is written, the system's again when it ends, and near the other mappings of the
-// process (page tables of attention reach a few TiB).
+// process (page tables of attention reach a few TiB). Large ones in huge pages where the system has them: attention reads them in
+// pieces of a page or two.
 #pragma once
 
 #include <sys/mman.h>
@@ -17,6 +18,9 @@ class MappedBuffer {
     void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) throw std::bad_alloc();
     data_ = static_cast<std::byte*>(at);
+#ifdef MADV_HUGEPAGE
+    if (bytes >= kHugeFrom) (void)madvise(at, bytes, MADV_HUGEPAGE);  // advice only
+#endif
   }
   MappedBuffer(MappedBuffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(other.size_) {}
   MappedBuffer& operator=(MappedBuffer&&) = delete;
@@ -26,6 +30,7 @@ class MappedBuffer {
   std::byte* data() const { return data_; }
 
  private:
+  static constexpr size_t kHugeFrom = size_t{4} << 20;
   std::byte* data_ = nullptr;
   size_t size_;
 };

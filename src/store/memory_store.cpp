@@ -74,11 +74,7 @@ InMemory MemoryStore::in_memory(const Located& block, const StoreKey& key, uint1
 
 Status MemoryStore::write_one(const PutRun& run, uint32_t first, SlabFront* front) {
   MappedBuffer image(front->file_bytes);
-  const WriteAt write = [&](uint64_t offset, std::span<const std::byte> bytes) -> Status {
-    std::memcpy(image.data() + offset, bytes.data(), bytes.size());
-    return {};
-  };
-  FOVEA_TRY(write_slab(run, first, write, buffer_, front));
+  FOVEA_TRY(write_slab(run, first, image.data(), front));
   const std::lock_guard lock(images_mutex_);
   images_.emplace(front->number, std::move(image));
   return {};

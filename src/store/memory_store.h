@@ -2,7 +2,6 @@
 // by verify(), not at each read: so they can be read in place.
 #pragma once
 
-#include "store/aligned_buffer.h"
 #include "store/mapped_buffer.h"
 #include "store/slab_store.h"
 
@@ -32,7 +31,6 @@ class MemoryStore final : public SlabStore {
 
   mutable std::mutex images_mutex_;                    // guards images_
   std::unordered_map<uint64_t, MappedBuffer> images_;  // a slab's file, by number
-  AlignedBuffer buffer_;                               // guarded by writing_
 };
 
 }  // namespace fovea

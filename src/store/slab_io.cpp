@@ -102,26 +102,58 @@ Status verify_body(const SlabFront& front, size_t part, const std::vector<Digest
 
 }  // namespace
 
+namespace {
+
+// place(unit, at) gives memory for an extent of part p, the last one's until then.
+template <typename Place>
+Status write_body(const PutRun& run, uint32_t first, const SlabFront& front, size_t p, std::vector<std::byte>* table,
+                  Place&& place) {
+  const PartSpec& spec = front.parts[p].spec;
+  table->resize(round_up(front.table_bytes(p), kSlabPage));
+  return each_extent(front, p, [&](uint32_t unit, uint32_t at) -> Status {
+    FOVEA_ASSIGN(std::byte* const to, place(unit, at));
+    run.bytes->copy(first + at, static_cast<uint16_t>(p), unit, to);
+    const Digest128 digest = extent_digest(front.keys[at], p, unit, {to, spec.unit_bytes});
+    std::memcpy(table->data() + front.digest_at(p, unit, at), digest.data(), digest.size());
+    return {};
+  });
+}
+
+Status write_front(const PutRun& run, const std::vector<std::vector<std::byte>>& tables, const WriteAt& write, SlabFront* front) {
+  if (!run.bytes->still_there()) return Status::busy("store: the blocks were taken back before they were written");
+  for (size_t p = 0; p < tables.size(); ++p) {
+    front->parts[p].table_digest = plain_digest(std::span(tables[p]).first(front->table_bytes(p)));
+    FOVEA_TRY(write(front->parts[p].table_offset, tables[p]));
+  }
+  return write(0, encode_front(*front));
+}
+
+}  // namespace
+
 Status write_slab(const PutRun& run, uint32_t first, const WriteAt& write, AlignedBuffer& buffer, SlabFront* front) {
   if (buffer.size() == 0) buffer = AlignedBuffer(kSlabBufferBytes);
   std::vector<std::vector<std::byte>> tables(front->parts.size());
   for (size_t p = 0; p < front->parts.size(); ++p) {
     const PartSpec& spec = front->parts[p].spec;
-    tables[p].resize(round_up(front->table_bytes(p), kSlabPage));
     SequentialWriter body(write, buffer, front->parts[p].body_offset);
-    FOVEA_TRY(each_extent(*front, p, [&](uint32_t unit, uint32_t at) -> Status {
-      FOVEA_ASSIGN(std::byte* const to, body.next(unit_stride(spec), spec.unit_bytes));
-      run.bytes->copy(first + at, static_cast<uint16_t>(p), unit, to);
-      const Digest128 digest = extent_digest(front->keys[at], p, unit, {to, spec.unit_bytes});
-      std::memcpy(tables[p].data() + front->digest_at(p, unit, at), digest.data(), digest.size());
-      return {};
-    }));
+    FOVEA_TRY(write_body(run, first, *front, p, &tables[p],
+                         [&](uint32_t, uint32_t) { return body.next(unit_stride(spec), spec.unit_bytes); }));
     FOVEA_TRY(body.pad_to(body_end(*front, p)));
-    front->parts[p].table_digest = plain_digest(std::span(tables[p]).first(front->table_bytes(p)));
   }
-  if (!run.bytes->still_there()) return Status::busy("store: the blocks were taken back before they were written");
-  for (size_t p = 0; p < front->parts.size(); ++p) FOVEA_TRY(write(front->parts[p].table_offset, tables[p]));
-  return write(0, encode_front(*front));
+  return write_front(run, tables, write, front);
+}
+
+Status write_slab(const PutRun& run, uint32_t first, std::byte* image, SlabFront* front) {
+  std::vector<std::vector<std::byte>> tables(front->parts.size());
+  for (size_t p = 0; p < front->parts.size(); ++p) {
+    FOVEA_TRY(write_body(run, first, *front, p, &tables[p],
+                         [&](uint32_t unit, uint32_t at) -> Result<std::byte*> { return image + front->extent(p, unit, at); }));
+  }
+  const WriteAt write = [&](uint64_t offset, std::span<const std::byte> bytes) -> Status {
+    std::memcpy(image + offset, bytes.data(), bytes.size());
+    return {};
+  };
+  return write_front(run, tables, write, front);
 }
 
 Result<std::vector<Digest128>> read_table(const SlabFront& front, size_t part, const ReadAt& read) {

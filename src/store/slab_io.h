@@ -17,6 +17,8 @@ constexpr size_t kSlabBufferBytes = 8u << 20;  // of writes; an extent that is l
 // Lays out blocks [first, first + front->blocks()) of a run: bodies, digest tables, the front last, so that a file without its end
 // has no valid front. Sequential writes of up to 8 MiB. Sets the digests in `front`, which has been placed.
 Status write_slab(const PutRun& run, uint32_t first, const WriteAt& write, AlignedBuffer& buffer, SlabFront* front);
+// The same straight to [front->file_bytes] of memory, which is zero.
+Status write_slab(const PutRun& run, uint32_t first, std::byte* image, SlabFront* front);
 
 // Reads tables, bodies and all padding. A fault is named in the verdict (its name is left to the caller).
 SlabVerdict verify_slab(const SlabFront& front, const ReadAt& read);
