@@ -104,8 +104,8 @@ Status EngineImpl::open_store() {
     const BlockHomes& homes = blocks_->columns()->homes();
     prefetcher_ = runner_->make_prefetcher(store_->store(), homes, clock_);
     if (!prefetcher_) extent_source_ = std::make_unique<ChannelSource>(store_->store());
-    BlockStore& below = store_->store();
-    extents->set_source(prefetcher_ ? &prefetcher_->engine() : extent_source_.get(), &homes, below.is_memory() ? &below : nullptr);
+    BlockStore& lower = store_->store();
+    extents->set_source(prefetcher_ ? &prefetcher_->engine() : extent_source_.get(), &homes, lower.is_memory() ? &lower : nullptr);
   }
   return {};
 }
