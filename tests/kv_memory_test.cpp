@@ -1,8 +1,10 @@
-// What the cache of contexts larger than the pool takes: no more than --kv-cache-memory.
+// What the cache of contexts larger than the pool takes: no more than --kv-cache-memory, by what is reserved and as the system
+// counts.
 #include "engine_test_util.h"
 
 #include "store/store_test_util.h"
 
+#include <fstream>
 #include <string>
 
 namespace fovea::testing {
@@ -42,6 +44,56 @@ TEST(KvMemory, NothingIsReservedBeyondWhatWasAllowed) {
     EXPECT_LE(all, memory + 3 * 6 * 8192) << "planes of a layer end at pages";
     EXPECT_GT(all, memory / 10 * 9);
   }
+}
+
+// Anonymous memory of the process.
+int64_t taken_bytes() {
+  std::ifstream in("/proc/self/status");
+  std::string word;
+  int64_t kib = 0;
+  while (in >> word && word != "RssAnon:") {
+  }
+  in >> kib;
+  return kib * 1024;
+}
+
+RequestId hold(EngineImpl& engine, int64_t tokens) {
+  engine.simulate_prefill(true);
+  Request r = greedy(random_prompt(static_cast<uint64_t>(tokens), tokens, engine.model().vocab_size), 0);
+  r.hold = true;
+  const auto id = engine.submit(r);
+  EXPECT_TRUE(id.ok()) << id.status().message();
+  for (const auto& [_, read] : run_all(engine)) EXPECT_EQ(read.reason, FinishReason::length) << read.error.message();
+  engine.simulate_prefill(false);
+  return *id;
+}
+
+void ask(EngineImpl& engine, RequestId document) {
+  for (const char* method : {"gsa_on_device", "dense"}) {  // the latter stages all of it
+    Request r = greedy(random_prompt(1, 20, engine.model().vocab_size), 4);
+    r.fork_of = document;
+    r.decode_method = method;
+    EXPECT_EQ(run_one(engine, r).reason, FinishReason::length);
+  }
+}
+
+TEST(KvMemory, ARunThatFillsThePoolTakesWhatWasAllowed) {
+  if (kSanitized) return;  // shadows take memory too
+  const TempDir dir;
+  const int64_t memory = int64_t{32} << 20;
+  auto engine = make(options(dir.path(), memory, 40960));
+  ASSERT_TRUE(engine);
+  SCOPED_TRACE(engine->backend());
+  ask(*engine, hold(*engine, 600));  // what is made on first use
+  engine->flush_store();
+  const KvMemory first = engine->kv_memory();
+  const int64_t others = taken_bytes() - first.pool - first.summaries;
+  ask(*engine, hold(*engine, (engine->stats().blocks_total - 120) * 16));
+  const KvMemory full = engine->kv_memory();
+  EXPECT_GT(full.pool + full.summaries, memory / 10 * 8);
+  const int64_t taken = taken_bytes() - others + full.tables + full.read_ahead;
+  EXPECT_LE(taken, memory / 100 * 102) << full.pool << " pool, " << full.summaries << " summaries, " << full.tables << " tables";
+  EXPECT_GT(taken, memory / 10 * 8);
 }
 
 }  // namespace
