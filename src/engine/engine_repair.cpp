@@ -41,7 +41,8 @@ void EngineImpl::repair(const StepPlan& plan, const Status& why, std::vector<Out
       continue;
     }
     lost.erase(first.value);
-    fail_holders(plan, first, s.with_context(why.message() + "; it was to be computed again"), outputs);
+    const std::string name = blocks_->columns()->homes().keys[static_cast<size_t>(first.value)].hex().substr(0, 16);
+    fail_holders(plan, first, s.with_context(why.message() + "; block " + name + " was to be computed again"), outputs);
   }
 }
 
