@@ -18,7 +18,6 @@ constexpr double kWaitS = 0.01;       // until it is asked again whether anyone 
 
 // What was given up ends as soon as it can.
 void read(StoreChannel& channel, std::span<ExtentRead> reads, const std::atomic<bool>& given_up) {
-  if (reads.empty()) return;
   const Clock clock;
   ReadBatch batch{.reads = reads};
   while (channel.submit(batch).code() == StatusCode::busy) channel.poll();
@@ -152,57 +151,68 @@ void HostFill::settle(BlockId block) {
 
 // ---- the threads ----
 
-void HostFill::add_read(int32_t unit, const Home& home, Task* task) {
-  const Order& o = home.fill->order;
-  const BlockId block = o.blocks[home.at];
-  State& now = state(unit, block);
+void HostFill::claim(int32_t unit, const Home& home, Task* task) {
+  State& now = state(unit, home.fill->order.blocks[home.at]);
   if (now != State::absent) return;
   now = State::reading;
-  ++home.fill->reading;
-  task->reads.push_back(
-      {.block = o.located[home.at], .key = o.keys[home.at], .unit = static_cast<uint32_t>(unit), .to = to_.extent(unit, block)});
-  task->homes.push_back(home);
+  task->fill = home.fill;
+  task->parts.push_back({unit, home.at});
 }
 
 // What somebody waits for, else the next of the oldest fill that has some left. False: nothing.
 bool HostFill::begin_task(Task* task) {
-  task->reads.clear();
-  task->homes.clear();
-  for (; !wanted_.empty() && task->reads.size() < kWantedAtOnce; wanted_.pop_front()) {
+  task->fill = nullptr;
+  task->parts.clear();
+  for (; !wanted_.empty() && task->parts.size() < kWantedAtOnce; wanted_.pop_front()) {
     const Home& home = homes_[static_cast<size_t>(wanted_.front().block.value)];
     if (!home.fill || home.fill->given_up) continue;
-    if (!task->homes.empty() && task->homes[0].fill != home.fill) break;
-    add_read(wanted_.front().unit, home, task);
+    if (task->fill && task->fill != home.fill) break;
+    claim(wanted_.front().unit, home, task);
   }
   for (Fill& fill : fills_) {
-    while (task->reads.empty() && !fill.given_up && fill.next < fill.tasks) {
+    while (task->parts.empty() && !fill.given_up && fill.next < fill.tasks) {
       const size_t number = fill.next++;
       const Run run = fill.runs[number % fill.runs.size()];
       const auto first = static_cast<int32_t>(number / fill.runs.size()) * fill.units;
       for (int32_t u = first; u < std::min(first + fill.units, to_.units); ++u) {
-        for (size_t i = run.first; i < run.first + run.count; ++i) add_read(u, {&fill, i}, task);
+        for (size_t i = run.first; i < run.first + run.count; ++i) claim(u, {&fill, i}, task);
       }
     }
   }
-  return !task->reads.empty();
+  if (task->fill) task->fill->reading += std::ssize(task->parts);
+  return task->fill != nullptr;
+}
+
+// Without the lock: an order does not change.
+void HostFill::run(StoreChannel& channel, Task* task) const {
+  const Order& o = task->fill->order;
+  task->reads.clear();
+  for (const auto& [unit, at] : task->parts)
+    task->reads.push_back(
+        {.block = o.located[at], .key = o.keys[at], .unit = static_cast<uint32_t>(unit), .to = to_.extent(unit, o.blocks[at])});
+  const std::atomic<bool>& given_up = task->fill->given_up;
+  read(channel, task->reads, given_up);
+  for (ExtentRead& r : task->reads) {
+    for (int i = 0; i < kTriesMore && r.result != IoResult::ok && !given_up; ++i) read(channel, {&r, 1}, given_up);
+  }
 }
 
 void HostFill::end_task(const Task& task) {
-  for (size_t i = 0; i < task.reads.size(); ++i) {
-    const auto& [fill, at] = task.homes[i];
+  Fill& fill = *task.fill;
+  int64_t here = 0;
+  for (size_t i = 0; i < task.parts.size(); ++i) {
+    const auto& [unit, at] = task.parts[i];
     const bool ok = task.reads[i].result == IoResult::ok;
-    state(static_cast<int32_t>(task.reads[i].unit), fill->order.blocks[at]) = ok ? State::here : State::failed;
-    --fill->reading;
-    --fill->left;
-    if (ok) {
-      fill->bytes += to_.extent_bytes;
-      --missing_;
-    } else {
-      fill->good = std::min(fill->good, at);
-    }
+    state(unit, fill.order.blocks[at]) = ok ? State::here : State::failed;
+    here += ok ? 1 : 0;
+    if (!ok) fill.good = std::min(fill.good, at);
   }
+  missing_ -= here;
+  fill.bytes += here * to_.extent_bytes;
+  fill.reading -= std::ssize(task.parts);
+  fill.left -= std::ssize(task.parts);
   came_.notify_all();
-  if (task.homes[0].fill->is_over()) ended_.notify_all();
+  if (fill.is_over()) ended_.notify_all();
 }
 
 void HostFill::work() {
@@ -212,12 +222,8 @@ void HostFill::work() {
   for (;;) {
     work_.wait(lock, [&] { return stop_ || begin_task(&task); });
     if (stop_) return;
-    const std::atomic<bool>& given_up = task.homes[0].fill->given_up;
     lock.unlock();
-    read(*channel, task.reads, given_up);
-    for (ExtentRead& r : task.reads) {
-      for (int i = 0; i < kTriesMore && r.result != IoResult::ok && !given_up; ++i) read(*channel, {&r, 1}, given_up);
-    }
+    run(*channel, &task);
     lock.lock();
     end_task(task);
   }

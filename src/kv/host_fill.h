@@ -92,17 +92,23 @@ class HostFill {
     Fill* fill = nullptr;
     size_t at = 0;  // in its order
   };
-  // What a thread reads at a time, of one fill.
+  // What a thread reads at a time.
   struct Task {
-    std::vector<ExtentRead> reads;
-    std::vector<Home> homes;  // [reads]
+    Fill* fill = nullptr;
+    struct Part {
+      int32_t unit;
+      size_t at;  // block in the order
+    };
+    std::vector<Part> parts;
+    std::vector<ExtentRead> reads;  // [parts]
   };
 
   State& state(int32_t unit, BlockId block) {
     return states_[static_cast<size_t>(block.value) * static_cast<size_t>(to_.units) + static_cast<size_t>(unit)];
   }
   bool begin_task(Task* task);
-  void add_read(int32_t unit, const Home& home, Task* task);
+  void claim(int32_t unit, const Home& home, Task* task);
+  void run(StoreChannel& channel, Task* task) const;
   void end_task(const Task& task);
   void end(const Fill& fill);
   void settle(BlockId block);
