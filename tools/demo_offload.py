@@ -31,7 +31,7 @@ class Demo:
         # An eighth of the log's K and V (a little less: it comes out longer), beside what is resident of it.
         tokens = args.max_model_len
         self.pool = args.tokens * KV_BYTES // 8
-        self.small = ["--max-model-len", tokens, "--kv-tokens", tokens, "--kv-offload", "on",
+        self.small = ["--max-model-len", tokens, "--kv-tokens", args.tokens * 21 // 20 + 512, "--kv-offload", "on",
                       "--kv-cache-memory", self.pool + tokens * RESIDENT_BYTES + args.tokens // 8 * COLUMN_TABLE_BYTES]
 
     def make_log(self):
