@@ -197,9 +197,9 @@ class StoreLoad {
     }
     const uint32_t most = blocks_per_slab(layout());
     const size_t count = order == Order::strips ? kIoReads : 1, read_bytes = count * kUnitBytes;
-    const std::unique_ptr<IoEngine> engine = posix_file_system().make_engine(FileChannel::kDepth, FileStoreConfig{}.read_threads);
-    AlignedBuffer buffer(read_bytes * FileChannel::kDepth);
-    std::vector<iovec> to(FileChannel::kDepth);
+    const std::unique_ptr<IoEngine> engine = posix_file_system().make_engine(DiskReads::kDepth, FileStoreConfig{}.read_threads);
+    AlignedBuffer buffer(read_bytes * DiskReads::kDepth);
+    std::vector<iovec> to(DiskReads::kDepth);
     std::vector<uint64_t> free;
     for (uint64_t slot = 0; slot < to.size(); ++slot) free.push_back(slot);
     const Clock clock;

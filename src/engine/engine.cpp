@@ -57,8 +57,9 @@ Status EngineImpl::init() {
   FOVEA_ASSIGN(model_, load_model(options_));
   if (options_.max_model_len == 0) options_.max_model_len = model_->config.max_position_embeddings;
   info_ = describe(*model_, options_);
-  parts_.tier = parts_.store || !options_.kv_store.dir.empty();
-  parts_.tier_in_place = parts_.store ? parts_.store->is_memory() : !parts_.tier && options_.kv_host_memory_bytes > 0;
+  const bool has_dir = !options_.kv_store.dir.empty();
+  parts_.tier = parts_.store || (has_dir && !options_.kv_store.readonly);  // one that takes what is written
+  parts_.tier_in_place = parts_.store ? parts_.store->is_memory() : !has_dir && options_.kv_host_memory_bytes > 0;
   FOVEA_ASSIGN(runner_, Runner::create(options_, model_->config, info_.shape, model_->weights, std::move(parts_)));
   const CachePlan& plan = runner_->cache_plan();
   blocks_ = std::make_unique<BlockManager>(
@@ -89,7 +90,8 @@ Status EngineImpl::open_store() {
     FOVEA_ASSIGN(std::unique_ptr<BlockStore> files,
                  FileStore::open({.options = o,
                                   .prefer_direct = runner_->reads_past_the_page_cache() || memory > 0,
-                                  .read_threads = runner_->read_threads()}));
+                                  .read_threads = runner_->read_threads(),
+                                  .patience_s = parts_.store_patience_s}));
     store = memory > 0 ? std::make_shared<TieredStore>(std::move(files), memory) : std::shared_ptr<BlockStore>(std::move(files));
   }
   if (!store && memory > 0) store = std::make_shared<MemoryStore>(memory);

@@ -38,7 +38,7 @@ enum class IoResult : uint8_t {
   ok,         // all unit_bytes lie at `to` and were verified
   absent,     // the block is gone, or its slab has not this part (or has it in another shape)
   corrupt,    // the bytes are not those that were written: the block leaves the store's index
-  io_error,   // they could not be read: likewise, unless for lack of open files
+  io_error,   // they could not be read, or not within the store's patience: likewise, unless for lack of open files
   cancelled,  // by cancel(), before its I/O began
 };
 
@@ -59,7 +59,8 @@ struct ExtentRead {
 };
 
 // A ticket: the caller's object. It, its reads and every `to` live, unmoved and untouched, until left == 0, on failure and after
-// cancel() too. When `left` is seen as 0 (acquire), all results and bytes are visible.
+// cancel() too; a disk that hangs holds them no longer than the store's patience, and nothing is written there afterwards. When
+// `left` is seen as 0 (acquire), all results and bytes are visible.
 struct ReadBatch {
   std::span<ExtentRead> reads;
   int32_t priority = 3;          // batches of a lower number begin first; the same number: in the order of submit()
@@ -157,13 +158,13 @@ class BlockStore {
   virtual Status put(PutRun run) = 0;
   // Waits until every put that was accepted has ended. Not from done().
   virtual void flush() = 0;
-  // Blocks leave the index; a slab that has no other goes as well, once it is not pinned. A slab of which a part is left comes
-  // back whole at the next opening: slabs are immutable.
   // How long the writer has been in one call of the operating system: a disk that hangs never returns. 0: in none.
   virtual double stalled_s() const { return 0; }
   // Waits as flush() does, and for what follows of it (syncs, removals), and ends the writer: the last call. False: it has stalled
   // for `patience_s`; then the store must not be destroyed, for its writer may still return.
   virtual bool close(double patience_s) { return true; }
+  // Blocks leave the index; a slab that has no other goes as well, once it is not pinned. A slab of which a part is left comes
+  // back whole at the next opening: slabs are immutable.
   virtual Status erase(std::span<const StoreKey> keys) = 0;
   virtual StoreStats stats() const = 0;
   // Reads and checks everything there is. ok: clean; corrupt: damage, which the sink (may be null) was told slab by slab.

@@ -57,9 +57,16 @@ void FaultFs::hang_call(int64_t k) {
   told_by_ = std::this_thread::get_id();
 }
 
+void FaultFs::hang_read(int64_t k, bool for_good) {
+  const std::lock_guard lock(mutex_);
+  hang_read_at_ = k;
+  reads_hang_for_good_ = for_good;
+}
+
 void FaultFs::heal() {
   const std::lock_guard lock(mutex_);
-  fail_at_ = hang_at_ = -1;
+  fail_at_ = hang_at_ = hang_read_at_ = -1;
+  some_reads_hang_ = false;
   hanging_ = false;
   healed_.notify_all();
   fault_ = {};
@@ -131,7 +138,19 @@ int64_t FaultFs::preadv(int fd, std::span<const iovec> to, uint64_t offset) {
 
 bool FaultFs::is_slow() {
   const std::lock_guard lock(mutex_);
-  return hangs_ || latency_s_ > 0 || iops_ > 0;
+  return hangs_ || hang_read_at_ >= 0 || some_reads_hang_ || latency_s_ > 0 || iops_ > 0;
+}
+
+bool FaultFs::next_read_hangs() {
+  const std::lock_guard lock(mutex_);
+  if (hang_read_at_ < 0 || hang_read_at_-- > 0) return hangs_;
+  if (reads_hang_for_good_) hang_read_at_ = 0;
+  return some_reads_hang_ = true;
+}
+
+bool FaultFs::has_hung_read() {
+  const std::lock_guard lock(mutex_);
+  return some_reads_hang_;
 }
 
 int64_t FaultFs::preadv_cached(int fd, std::span<const iovec> to, uint64_t offset) {
@@ -173,8 +192,8 @@ class FaultFs::Engine final : public IoEngine {
 
   bool push(const IoRequest& request) override {
     if (done_.size() == depth_) return false;
-    const double due_s = fs_.due_s(clock_.now_s());
-    done_.push_back({{.tag = request.tag, .result = fs_.preadv(request.fd, request.to, request.offset)}, due_s});
+    done_.push_back({request, fs_.due_s(clock_.now_s()), fs_.next_read_hangs(), 0});
+    if (!done_.back().hangs) read(&done_.back());
     return true;
   }
   void submit() override {}
@@ -192,18 +211,23 @@ class FaultFs::Engine final : public IoEngine {
 
  private:
   struct Done {
-    IoCompletion completion;
+    IoRequest request;
     double due_s;
+    bool hangs;
+    int64_t result;
   };
+  void read(Done* d) { d->result = fs_.preadv(d->request.fd, d->request.to, d->request.offset); }
   size_t take(std::span<IoCompletion> out) {
     if (fs_.hangs_) return 0;
     const double now_s = clock_.now_s();
+    const bool some_hang = fs_.has_hung_read();
     size_t n = 0;
-    while (n < std::min(out.size(), done_.size()) && done_[n].due_s <= now_s) {
-      out[n] = done_[n].completion;
-      ++n;
-    }
-    done_.erase(done_.begin(), done_.begin() + static_cast<std::ptrdiff_t>(n));
+    std::erase_if(done_, [&](Done& d) {
+      if (n == out.size() || d.due_s > now_s || (d.hangs && some_hang)) return false;
+      if (d.hangs) read(&d);
+      out[n++] = {.tag = d.request.tag, .result = d.result};
+      return true;
+    });
     return n;
   }
 

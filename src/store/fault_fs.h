@@ -33,8 +33,11 @@ class FaultFs final : public FileSystem {
   void throttle(double latency_s, double iops);
   // Engines made from now on read by threads, as where io_uring is refused: without throttle and hang.
   void read_by_threads() { threads_ = true; }
-  // Reads through an engine do not end while it is on.
+  // Reads through an engine do not end while it is on. What was asked for meanwhile is written to memory when they do.
   void hang(bool on) { hangs_ = on; }
+  // The same for the k-th read through an engine from now on, or all from it on, until heal().
+  void hang_read(int64_t k, bool for_good);
+  bool has_hung_read();  // and was not healed
   // The k-th call from now on that another thread makes does not return before heal().
   void hang_call(int64_t k);
   bool is_hanging() const { return hanging_; }
@@ -68,6 +71,7 @@ class FaultFs final : public FileSystem {
   template <typename Call>
   auto plain(Call&& call);
   bool is_slow();
+  bool next_read_hangs();
   double due_s(double now_s);  // when a read that begins now ends
 
   FileSystem& below_;
@@ -77,6 +81,8 @@ class FaultFs final : public FileSystem {
   std::condition_variable healed_;
   int64_t hang_at_ = -1;  // calls of other threads until one hangs; -1: none does
   std::thread::id told_by_;
+  int64_t hang_read_at_ = -1;  // reads until one hangs; -1: none does
+  bool reads_hang_for_good_ = false, some_reads_hang_ = false;
   int64_t fail_at_ = -1;
   bool for_good_ = false;
   Fault fault_;

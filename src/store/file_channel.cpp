@@ -12,13 +12,12 @@
 namespace fovea {
 namespace {
 
-bool aligned(uint64_t x) { return x % kSlabPage == 0; }
-bool aligned(const std::byte* p) { return aligned(reinterpret_cast<uintptr_t>(p)); }
+constexpr int kTogether = 16;  // I/Os for a call of the system, where the disk has enough to do until they have come together
 
 }  // namespace
 
 FileChannel::FileChannel(ChannelHost host, std::unique_ptr<IoEngine> engine)
-    : host_(std::move(host)), engine_(std::move(engine)), ios_(kIos) {
+    : host_(std::move(host)), disk_(std::move(engine), host_.patience_s), ios_(kIos) {
   for (uint32_t i = kIos; i-- > 0;) free_ios_.push_back(i);
 }
 
@@ -75,6 +74,10 @@ Status FileChannel::submit(ReadBatch& batch) {
     batch.left.store(left, std::memory_order_release);
     if (left == 0) return {};
   }
+  for (size_t i = 0; i < active.plan.size(); ++i) {  // several slabs are opened at once
+    const Planned& p = active.plan[i];
+    if (i > 0 && p.slab_number != active.plan[i - 1].slab_number) host_.openers->ask(p.front, static_cast<size_t>(p.part));
+  }
   pump();
   flush(true);
   return {};
@@ -114,7 +117,7 @@ bool FileChannel::advance(bool alone) {
   bool any = take_completions();
   any |= take_back();
   pump();
-  flush(false);
+  any |= flush(false);
   {
     const std::lock_guard lock(mutex_);
     const size_t helpers = work_bytes_ / kAloneBytes;
@@ -129,31 +132,33 @@ bool FileChannel::advance(bool alone) {
 // Only where advance() had nothing to do. Work that others do is over soon, so the disk is waited for in short turns meanwhile.
 void FileChannel::wait_for_some(double timeout_s) {
   constexpr double kTurnS = 2e-4;
-  flush(true);
+  if (flush(true)) return;
   if (std::unique_lock lock(mutex_); working_ > 0 || !back_.empty()) {
-    if (on_disk_ == 0) {
+    if (disk_.waiting() == 0) {
       came_back_.wait_for(lock, std::chrono::duration<double>(std::min(timeout_s, 1.0)), [&] { return !back_.empty(); });
       return;
     }
     timeout_s = back_.empty() ? std::min(timeout_s, kTurnS) : 0;
   }
-  IoCompletion first;
-  if (engine_->reap({&first, 1}, timeout_s) > 0) arrive(first);
+  DiskReads::Ended first;
+  if (disk_.reap({&first, 1}, timeout_s) > 0) arrive(first);
 }
 
 bool FileChannel::take_completions() {
-  std::array<IoCompletion, kDepth> done;
-  const size_t n = on_disk_ > 0 ? engine_->reap(done, 0) : 0;
-  for (size_t i = 0; i < n; ++i) arrive(done[i]);
+  std::array<DiskReads::Ended, DiskReads::kDepth> ended;
+  const size_t n = disk_.is_idle() ? 0 : disk_.reap(ended, 0);
+  for (size_t i = 0; i < n; ++i) arrive(ended[i]);
   return n > 0;
 }
 
-void FileChannel::arrive(const IoCompletion& done) {
-  Io& io = ios_[done.tag];
+void FileChannel::arrive(const DiskReads::Ended& ended) {
+  Io& io = ios_[ended.tag];
+  io.place = ended.place;
+  io.result = ended.result;
   io.arrived = true;
-  io.result = done.result;
-  --on_disk_;
-  add_work(static_cast<uint32_t>(done.tag));
+  if (ended.place != DiskReads::Ended::kGivenUp) return add_work(ended.tag);
+  io.outcomes.assign(io.count, IoResult::io_error);
+  finish(ended.tag, false);
 }
 
 // What has been worked on ends, or goes to the disk.
@@ -170,8 +175,7 @@ bool FileChannel::take_back() {
       to_disk_.push_back(slot);
       continue;
     }
-    finish(io);
-    free_ios_.push_back(slot);
+    finish(slot, !io.again);
   }
   slots.clear();
   return any;
@@ -179,14 +183,18 @@ bool FileChannel::take_back() {
 
 void FileChannel::pump() {
   while (!free_ios_.empty()) {
-    Active* active = next_active();
-    if (!active) break;
     const uint32_t slot = free_ios_.back();
     Io& io = ios_[slot];
-    start(io, *active);
-    if (!io.active) continue;  // it failed before it began
+    if (!again_.empty()) {
+      start_again(io, std::move(again_.front()));
+      again_.pop_front();
+    } else {
+      Active* active = next_active();
+      if (!active) break;
+      if (!start(io, *active)) continue;
+    }
     free_ios_.pop_back();
-    if (host_.direct) {
+    if (host_.direct || io.again) {
       to_disk_.push_back(slot);
     } else {
       add_work(slot);
@@ -194,16 +202,20 @@ void FileChannel::pump() {
   }
 }
 
-// A call of the system takes several I/Os where the disk has enough to do until they have come together.
-void FileChannel::flush(bool all) {
-  constexpr size_t kTogether = 16;
-  if (to_disk_.empty() || (!all && to_disk_.size() < kTogether && on_disk_ > kDepth / 2)) return;
-  for (; !to_disk_.empty(); to_disk_.pop_front(), ++on_disk_) {
+// Gives the disk what waits for it. True: it hangs altogether, and some has failed for it.
+bool FileChannel::flush(bool all) {
+  bool failed = false;
+  for (; !to_disk_.empty() && disk_.all_hang(); to_disk_.pop_front(), failed = true)
+    arrive({to_disk_.front(), DiskReads::Ended::kGivenUp, 0});
+  const bool has_enough = disk_.waiting() > DiskReads::kDepth / 2;
+  if (to_disk_.empty() || (!all && has_enough && std::ssize(to_disk_) < kTogether)) return failed;
+  for (; !to_disk_.empty(); to_disk_.pop_front()) {
     const Io& io = ios_[to_disk_.front()];
-    if (!engine_->push({.fd = io.file->file().fd(), .offset = io.offset, .to = io.pieces, .tag = to_disk_.front()})) break;
+    if (!disk_.begin(to_disk_.front(), io.slab.file, io.offset, io.bytes)) break;
     ++host_.counters->ios;
   }
-  engine_->submit();
+  disk_.submit();
+  return failed;
 }
 
 // ---- work that any thread may do ----
@@ -220,7 +232,7 @@ bool FileChannel::work_some() {
   size_t n = 0;
   {
     const std::lock_guard lock(mutex_);
-    for (size_t bytes = 0; n < slots.size() && !work_.empty() && bytes < kMaxBounceBytes; ++n) {
+    for (size_t bytes = 0; n < slots.size() && !work_.empty() && bytes < kMaxWorkBytes; ++n) {
       slots[n] = work_.front();
       work_.pop_front();
       bytes += ios_[slots[n]].bytes;
@@ -244,8 +256,11 @@ void FileChannel::help() {
 
 void FileChannel::work(Io& io) {
   if (!io.arrived) {
-    io.result = host_.fs->preadv_cached(io.file->file().fd(), io.pieces, io.offset);
-    io.arrived = io.result == static_cast<int64_t>(io.bytes);
+    size_t bytes = 0;
+    for (const iovec& piece : io.pieces) bytes += piece.iov_len;
+    const Planned& first = io.active->plan[io.first];
+    io.result = host_.fs->preadv_cached(io.slab.file->file().fd(), io.pieces, first.offset);
+    io.arrived = io.result == static_cast<int64_t>(bytes);
     if (!io.arrived) return;
     ++host_.counters->ios;
   }
@@ -263,124 +278,115 @@ FileChannel::Active* FileChannel::next_active() {
   return best;
 }
 
-// Whether it can be read straight into the caller's memory.
-bool FileChannel::can_scatter(const Active& active, const Planned& p) const {
-  if (!host_.direct) return true;
-  const uint32_t bytes = p.front->parts[static_cast<size_t>(p.part)].spec.unit_bytes;
-  return aligned(p.offset) && aligned(bytes) && aligned(active.batch->reads[p.read].to);
-}
-
 // How many reads from `first` on one I/O takes: neighbours in the file.
-size_t FileChannel::run_length(const Active& active, size_t first, bool* bounced) const {
+size_t FileChannel::run_length(const Active& active, size_t first) const {
   const Planned& p = active.plan[first];
-  const PartSpec& spec = p.front->parts[static_cast<size_t>(p.part)].spec;
-  const uint32_t stride = unit_stride(spec);
-  const bool gaps = stride != spec.unit_bytes;
-  *bounced = !can_scatter(active, p);
-  const auto neighbours = [&](bool scatter, size_t most_bytes) {
-    size_t n = 1;
-    for (; first + n < active.plan.size() && n < kMaxPieces && (n + 1) * stride <= most_bytes; ++n) {
-      const Planned& q = active.plan[first + n];
-      if (q.front != p.front || q.part != p.part || q.offset != p.offset + n * stride) break;
-      if (scatter && !can_scatter(active, q)) break;
-    }
-    return n;
-  };
-  if (*bounced) return neighbours(false, kMaxBounceBytes);
-  if (!gaps) return neighbours(true, kMaxIoBytes);
-  const size_t n = neighbours(false, kMaxBounceBytes);  // gaps between them would need memory of their own
-  *bounced = n > 1;
+  const uint32_t stride = unit_stride(p.front->parts[static_cast<size_t>(p.part)].spec);
+  size_t n = 1;
+  for (; first + n < active.plan.size() && n < kMaxPieces && (n + 1) * stride <= kMaxIoBytes; ++n) {
+    const Planned& q = active.plan[first + n];
+    if (q.front != p.front || q.part != p.part || q.offset != p.offset + n * stride) break;
+  }
   return n;
 }
 
-void FileChannel::start(Io& io, Active& active) {
-  io.active = nullptr;
+// False: it failed before it began.
+bool FileChannel::start(Io& io, Active& active) {
   const size_t first = active.next;
   const Planned& p = active.plan[first];
-  const size_t count = run_length(active, first, &io.bounced);
+  const size_t count = run_length(active, first);
   active.next += count;
-  auto file = host_.files->open(p.front);
-  Status status = file.status();
-  if (file.ok()) {
-    auto table = (*file)->table(static_cast<size_t>(p.part));
-    if (table.ok()) {
-      io.active = &active;
-      io.first = first;
-      io.count = count;
-      io.file = std::move(*file);
-      io.table = *table;
-      io.arrived = false;
-      set_pieces(io);
-      return;
-    }
-    status = table.status();
+  auto slab = host_.openers->open(p.front, static_cast<size_t>(p.part));
+  if (!slab.ok()) {
+    fail(active, first, count, slab.status());
+    return false;
   }
-  fail(active, first, count, status);
+  io.active = &active;
+  io.first = first;
+  io.count = count;
+  io.slab = std::move(*slab);
+  io.again = io.arrived = false;
+  set_place(io);
+  if (!host_.direct) set_pieces(io);
+  return true;
 }
 
+void FileChannel::start_again(Io& io, Again again) {
+  io.active = again.active;
+  io.first = again.at;
+  io.count = 1;
+  io.slab = std::move(again.slab);
+  io.again = true;
+  io.arrived = false;
+  set_place(io);
+}
+
+// What the disk reads: whole pages.
+void FileChannel::set_place(Io& io) {
+  const Planned& first = io.active->plan[io.first];
+  const uint32_t unit_bytes = first.front->parts[static_cast<size_t>(first.part)].spec.unit_bytes;
+  const uint64_t end = io.active->plan[io.first + io.count - 1].offset + unit_bytes;
+  io.place = kFromCache;
+  io.offset = first.offset / kSlabPage * kSlabPage;
+  io.bytes = round_up(end, kSlabPage) - io.offset;
+}
+
+// Where the page cache's copy goes: to the caller, and what lies between two extents to nowhere.
 void FileChannel::set_pieces(Io& io) {
   const std::vector<Planned>& plan = io.active->plan;
   const PartSpec& spec = plan[io.first].front->parts[static_cast<size_t>(plan[io.first].part)].spec;
+  const size_t gap = io.count > 1 ? unit_stride(spec) - spec.unit_bytes : 0;
   io.pieces.clear();
-  io.offset = plan[io.first].offset;
-  io.bytes = io.count * spec.unit_bytes;
-  if (!io.bounced) {
-    for (size_t i = 0; i < io.count; ++i) {
-      const Planned& p = plan[io.first + i];
-      io.pieces.push_back({io.active->batch->reads[p.read].to, spec.unit_bytes});
-    }
-    return;
+  io.gaps.resize(std::max(io.gaps.size(), gap));
+  for (size_t i = 0; i < io.count; ++i) {
+    io.pieces.push_back({io.active->batch->reads[plan[io.first + i].read].to, spec.unit_bytes});
+    if (gap > 0 && i + 1 < io.count) io.pieces.push_back({io.gaps.data(), gap});
   }
-  const uint64_t end = plan[io.first + io.count - 1].offset + spec.unit_bytes;
-  io.offset = io.offset / kSlabPage * kSlabPage;
-  io.bytes = round_up(end, kSlabPage) - io.offset;
-  if (io.bounce.size() < io.bytes) io.bounce = AlignedBuffer(std::max(io.bytes, kMaxBounceBytes));
-  io.pieces.push_back({io.bounce.data(), io.bytes});
 }
+
+// ---- ending ----
 
 bool FileChannel::verified(const Io& io, const Planned& p, const std::byte* bytes) const {
   if (!host_.verify) return true;
   const ExtentRead& read = io.active->batch->reads[p.read];
   const PartSpec& spec = p.front->parts[static_cast<size_t>(p.part)].spec;
   const Digest128 digest = extent_digest(read.key, static_cast<size_t>(p.part), read.unit, {bytes, spec.unit_bytes});
-  return digest == io.table[size_t{read.unit} * p.front->blocks() + read.block.at];
+  return digest == io.slab.table[size_t{read.unit} * p.front->blocks() + read.block.at];
 }
 
 // On any thread.
 void FileChannel::check(Io& io) {
-  const Active& active = *io.active;
-  const uint64_t arrived = io.offset + static_cast<uint64_t>(std::max<int64_t>(io.result, 0));  // end of what was read
-  io.outcomes.assign(io.count, IoResult::ok);
-  for (size_t i = 0; i < io.count; ++i) {
-    const Planned& p = active.plan[io.first + i];
-    const PartSpec& spec = p.front->parts[static_cast<size_t>(p.part)].spec;
-    std::byte* to = active.batch->reads[p.read].to;
-    const std::byte* bytes = io.bounced ? io.bounce.data() + (p.offset - io.offset) : to;
-    if (p.offset + spec.unit_bytes > arrived || !verified(io, p, bytes)) {
-      io.outcomes[i] = read_again(io, p);
-    } else if (io.bounced) {
-      std::memcpy(to, bytes, spec.unit_bytes);
-    }
+  const bool from_disk = io.place != kFromCache;
+  io.outcomes.assign(io.count, io.result < 0 ? IoResult::io_error : IoResult::corrupt);
+  for (size_t i = 0; i < io.count && io.result >= 0; ++i) {
+    const Planned& p = io.active->plan[io.first + i];
+    const uint32_t unit_bytes = p.front->parts[static_cast<size_t>(p.part)].spec.unit_bytes;
+    std::byte* to = io.active->batch->reads[p.read].to;
+    if (from_disk && p.offset + unit_bytes > io.offset + static_cast<uint64_t>(io.result)) break;  // it came back short
+    const std::byte* bytes = from_disk ? disk_.bytes(io.place) + (p.offset - io.offset) : to;
+    if (!verified(io, p, bytes)) continue;
+    if (from_disk) std::memcpy(to, bytes, unit_bytes);
+    io.outcomes[i] = IoResult::ok;
   }
 }
 
-void FileChannel::finish(Io& io) {
+// An error, a short read or a wrong digest: the extent is read once more and alone. What fails twice is lost.
+void FileChannel::finish(uint32_t slot, bool may_try_again) {
+  Io& io = ios_[slot];
   Active& active = *io.active;
   for (size_t i = 0; i < io.count; ++i) {
-    const Planned p = std::move(active.plan[io.first + i]);
+    const size_t at = io.first + i;
+    if (io.outcomes[i] != IoResult::ok && may_try_again) {
+      again_.push_back({&active, at, io.slab});
+      continue;
+    }
+    const Planned p = std::move(active.plan[at]);
     end(active, p, io.outcomes[i], io.outcomes[i] != IoResult::ok);  // the last one gives `active` back
   }
+  if (io.place >= 0) disk_.free(io.place);
   io.active = nullptr;
-  io.file.reset();
-}
-
-// A short read, an error or a wrong digest: this one extent, once more and alone. What fails twice is lost.
-IoResult FileChannel::read_again(const Io& io, const Planned& p) {
-  const ExtentRead& read = io.active->batch->reads[p.read];
-  const PartSpec& spec = p.front->parts[static_cast<size_t>(p.part)].spec;
-  const Status status = io.file->read(p.offset, {read.to, spec.unit_bytes});
-  if (status.ok() && verified(io, p, read.to)) return IoResult::ok;
-  return status.ok() || status.code() == StatusCode::corrupt ? IoResult::corrupt : IoResult::io_error;
+  io.slab = {};
+  free_ios_.push_back(slot);
 }
 
 // Nothing of it could begin: its file or its digests cannot be had.

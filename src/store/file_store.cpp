@@ -62,13 +62,16 @@ FileStore::FileStore(const FileStoreConfig& config, StoreDirectory directory, bo
       directory_(std::move(directory)),
       direct_(direct),
       files_(directory_, direct),
+      openers_(files_, config.patience_s),
       helpers_(config.read_threads) {
   synced_s_ = usage_written_s_ = Clock().now_s();
 }
 
 FileStore::~FileStore() { close(1e30); }
 
-bool FileStore::close(double patience_s) {
+bool FileStore::close(double patience_s) { return end_writer(patience_s) && openers_.close(patience_s); }
+
+bool FileStore::end_writer(double patience_s) {
   if (!writer_.joinable()) return true;
   std::unique_lock lock(queue_mutex_);
   stop_ = true;
@@ -102,6 +105,7 @@ Status FileStore::read_fronts() {
     }
     if (front.status().code() == StatusCode::not_found) continue;  // removed by its writer meanwhile
     note_error(front.status());
+    if (front.status().code() == StatusCode::unsupported) index_.occupy(static_cast<int64_t>(directory_.slab_bytes(number)));
     if (front.status().code() == StatusCode::corrupt) {
       ++bad_fronts_;
       if (!config_.options.readonly) directory_.set_aside(number);
@@ -116,15 +120,16 @@ std::unique_ptr<StoreChannel> FileStore::open_channel() {
     index_.take(block.slab);
   };
   ChannelHost host{.index = &index_,
-                   .files = &files_,
+                   .openers = &openers_,
                    .counters = &counters_,
                    .fs = &fs_,
                    .helpers = &helpers_,
                    .lost = [this](const Located& block) { lost(block); },
                    .slab_is_gone = gone,
                    .direct = direct_,
+                   .patience_s = config_.patience_s,
                    .verify = config_.verify_reads};
-  return std::make_unique<FileChannel>(std::move(host), fs_.make_engine(FileChannel::kDepth, std::max(config_.read_threads, 1)));
+  return std::make_unique<FileChannel>(std::move(host), fs_.make_engine(DiskReads::kDepth, std::max(config_.read_threads, 1)));
 }
 
 Status FileStore::put(PutRun run) {

@@ -22,6 +22,7 @@ struct FileStoreConfig {
   // thread, into the memory of batches that have not ended; 0: that does it alone. And where io_uring is refused, threads of each
   // channel that read (at least one).
   int read_threads = 4;
+  double patience_s = 30;        // of a read: what takes longer has failed; its memory stays until the kernel gives it back
   bool verify_reads = true;      // false: a switch for measurements alone
   double sync_interval_s = 5;    // of StoreSync::interval
   double usage_interval_s = 60;  // between writes of the file `usage`
@@ -55,6 +56,7 @@ class FileStore final : public SlabStore {
  private:
   FileStore(const FileStoreConfig& config, StoreDirectory directory, bool direct);
   Status read_fronts();
+  bool end_writer(double patience_s);
   Status write_one(const PutRun& run, uint32_t first, SlabFront* front) override;
   Status write_file(const PutRun& run, uint32_t first, SlabFront* front);
   void remove_one(const SlabFront& front) override;
@@ -75,6 +77,7 @@ class FileStore final : public SlabStore {
   const StoreDirectory directory_;
   const bool direct_;
   SlabFiles files_;
+  SlabOpeners openers_;
   ReadHelpers helpers_;
   int64_t bad_fronts_ = 0;
   AlignedBuffer buffer_;                       // guarded by writing_

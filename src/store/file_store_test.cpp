@@ -205,6 +205,35 @@ TEST(FileStore, TooManyOpenFilesLoseNoBlock) {
   }
 }
 
+// They are left alone, and take of the room that there is.
+TEST(FileStore, SlabsOfAnotherVersionCountWithOurs) {
+  TempDir dir;
+  FileStoreConfig config = config_of(dir.path());
+  {
+    const auto store = open_or_fail(config);
+    ASSERT_TRUE(put(*store, test_layout(), chain(3, 5)).status.ok());
+  }
+  const auto slab = [&] {
+    for (const auto& entry : fs::recursive_directory_iterator(dir.path() + "/slabs"))
+      if (entry.is_regular_file()) return entry.path();
+    return fs::path();
+  }();
+  const auto bytes = static_cast<int64_t>(fs::file_size(slab));
+  {
+    std::fstream file(slab, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(8);
+    file.put(2);
+  }
+  config.options.size_bytes = 2 * bytes - 1;
+  const auto store = open_or_fail(config);
+  EXPECT_EQ(store->stats().slabs, 0);
+  EXPECT_EQ(store->stats().bytes, bytes);
+  EXPECT_EQ(put(*store, test_layout(), chain(4, 5)).status.code(), StatusCode::resource_exhausted);
+  EXPECT_TRUE(put(*store, test_layout(), chain(4, 2)).status.ok());
+  EXPECT_GT(store->stats().bytes, bytes);
+  EXPECT_TRUE(fs::exists(slab));
+}
+
 TEST(FileStore, OfAKeyInTwoSlabsTheNewerCounts) {
   TempDir dir;
   const std::vector<StoreKey> keys = chain(3, 5);

@@ -128,7 +128,7 @@ class PreadEngine final : public IoEngine {
       const IoRequest request = queue_.front();
       queue_.erase(queue_.begin());
       lock.unlock();
-      const int64_t result = fs_.preadv(request.fd, request.to, request.offset);
+      const int64_t result = uninterrupted([&] { return fs_.preadv(request.fd, request.to, request.offset); });
       lock.lock();
       done_.push_back({.tag = request.tag, .result = result});
       arrived_.notify_one();

@@ -9,6 +9,7 @@ Result<const Digest128*> SlabFile::table(size_t part) {
   if (tables_[part].empty()) {
     FOVEA_ASSIGN(tables_[part],
                  read_table(*front_, part, [this](uint64_t offset, std::span<std::byte> to) { return read(offset, to); }));
+    read_[part].store(tables_[part].data(), std::memory_order_release);
   }
   return static_cast<const Digest128*>(tables_[part].data());
 }
@@ -24,14 +25,16 @@ Status SlabFile::read(uint64_t offset, std::span<std::byte> to) const {
   return {};
 }
 
+std::shared_ptr<SlabFile> SlabFiles::find(uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  const auto it = files_.find(number);
+  if (it == files_.end()) return nullptr;
+  order_.splice(order_.begin(), order_, it->second.place);
+  return it->second.file;
+}
+
 Result<std::shared_ptr<SlabFile>> SlabFiles::open(const SlabIndex::Front& front) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (const auto it = files_.find(front->number); it != files_.end()) {
-      order_.splice(order_.begin(), order_, it->second.place);
-      return it->second.file;
-    }
-  }
+  if (std::shared_ptr<SlabFile> file = find(front->number)) return file;
   FOVEA_ASSIGN(File file, directory_.open_slab(front->number, direct_));
   auto made = std::make_shared<SlabFile>(front, std::move(file));
   const std::lock_guard lock(mutex_);

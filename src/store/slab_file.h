@@ -5,6 +5,8 @@
 #include "store/slab_io.h"
 #include "store/store_directory.h"
 
+#include <array>
+#include <atomic>
 #include <list>
 #include <mutex>
 #include <unordered_map>
@@ -14,6 +16,9 @@ namespace fovea {
 class SlabFile {
  public:
   SlabFile(SlabIndex::Front front, File file) : front_(std::move(front)), file_(std::move(file)), tables_(front_->parts.size()) {}
+
+  // Null: they were not read yet. Does not wait.
+  const Digest128* table_if_read(size_t part) const { return read_[part].load(std::memory_order_acquire); }
 
   const SlabFront& front() const { return *front_; }
   const File& file() const { return file_; }
@@ -27,6 +32,7 @@ class SlabFile {
   const File file_;
   std::mutex mutex_;  // guards tables_
   std::vector<std::vector<Digest128>> tables_;
+  std::array<std::atomic<const Digest128*>, ObjectLayout::kMaxParts> read_{};  // of tables_
 };
 
 class SlabFiles {
@@ -36,6 +42,8 @@ class SlabFiles {
   SlabFiles(const StoreDirectory& directory, bool direct) : directory_(directory), direct_(direct) {}
   // not_found: its file is gone.
   Result<std::shared_ptr<SlabFile>> open(const SlabIndex::Front& front);
+  // Null: it is not open. Does not wait.
+  std::shared_ptr<SlabFile> find(uint64_t number);
   void forget(uint64_t number);
 
  private:

@@ -168,12 +168,17 @@ std::vector<SlabIndex::Front> SlabIndex::fronts() const {
 
 int64_t SlabIndex::bytes() const {
   const std::lock_guard lock(mutex_);
-  return bytes_;
+  return bytes_ + occupied_;
+}
+
+void SlabIndex::occupy(int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  occupied_ += bytes;
 }
 
 int64_t SlabIndex::pinned_bytes() const {
   const std::lock_guard lock(mutex_);
-  int64_t bytes = 0;
+  int64_t bytes = occupied_;
   for (const auto& [number, slab] : slabs_) bytes += slab.pins > 0 ? static_cast<int64_t>(slab.front->file_bytes) : 0;
   return bytes;
 }

@@ -48,13 +48,16 @@ class SlabIndex {
   // This very slab, pinned or not (its file is gone).
   void take(uint32_t slab);
 
+  // Bytes of files that are not ours to read or remove: they count with ours.
+  void occupy(int64_t bytes);
+
   struct Usage {
     uint64_t number, used_s;
   };
   std::vector<Usage> usage() const;
   std::vector<Front> fronts() const;  // by number
   int64_t bytes() const;
-  int64_t pinned_bytes() const;  // of slabs that cannot be taken
+  int64_t pinned_bytes() const;  // of what cannot be taken
   int64_t slabs() const;
   int64_t blocks() const;
   std::optional<ObjectLayout> layout() const;
@@ -81,7 +84,7 @@ class SlabIndex {
   std::unordered_map<uint32_t, Slab> slabs_;
   std::unordered_map<StoreKey, Place> places_;
   uint32_t next_slab_ = 0;
-  int64_t bytes_ = 0;
+  int64_t bytes_ = 0, occupied_ = 0;
 };
 
 }  // namespace fovea

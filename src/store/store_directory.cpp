@@ -152,6 +152,12 @@ Result<File> StoreDirectory::open_slab(uint64_t number, bool direct) const {
   return file;
 }
 
+uint64_t StoreDirectory::slab_bytes(uint64_t number) const {
+  const auto file = open_slab(number, false);
+  const auto bytes = file.ok() ? file->size() : file.status();
+  return bytes.ok() ? *bytes : 0;
+}
+
 Result<SlabFront> StoreDirectory::read_front(uint64_t number) const {
   const std::string path = slab_path(number);
   FOVEA_ASSIGN(const File file, open_slab(number, false));

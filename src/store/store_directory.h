@@ -28,6 +28,8 @@ class StoreDirectory {
   Result<std::vector<std::string>> unfinished() const;
   // Opens a slab for reading. With O_DIRECT if `direct`.
   Result<File> open_slab(uint64_t number, bool direct) const;
+  // Of a slab's file; 0 where it has gone.
+  uint64_t slab_bytes(uint64_t number) const;
   // Parses the beginning of a slab's file.
   Result<SlabFront> read_front(uint64_t number) const;
   // Makes the folder a slab will be renamed into.

@@ -192,10 +192,12 @@ TEST(StoreFaults, AHangingDiskHoldsABatchAndNothingElse) {
   ASSERT_TRUE(channel->submit(reads.batch).ok());
   EXPECT_EQ(channel->wait(reads.batch, Clock().now_s() + 0.01).code(), StatusCode::busy);
   channel->cancel(reads.batch);
-  EXPECT_GT(reads.batch.left, 0) << "what has begun may still write to its memory";
+  EXPECT_GT(reads.batch.left, 0) << "what has begun ends as it comes";
   EXPECT_EQ(count_found(*store, keys), 40);
   std::vector<ReadBatch> more(FileChannel::kMaxBatches);
   std::vector<ExtentRead> one(more.size(), reads.reads[0]);
+  const AlignedBuffer memory(4096 * one.size());
+  for (size_t i = 0; i < one.size(); ++i) one[i].to = memory.data() + 4096 * i;
   size_t taken = 0;
   for (size_t i = 0; i < more.size(); ++i) {
     more[i].reads = std::span(one).subspan(i, 1);
@@ -209,6 +211,101 @@ TEST(StoreFaults, AHangingDiskHoldsABatchAndNothingElse) {
   EXPECT_TRUE(channel->wait(reads.batch, 1e30).ok());
   EXPECT_EQ(reads.wrong(), 0);
   EXPECT_EQ(reads.count(IoResult::pending), 0);
+}
+
+// ---- reads that hang are given up ----
+
+FileStoreConfig impatient(const std::string& dir, FileSystem* fs, bool direct) {
+  FileStoreConfig config = config_of(dir, fs);
+  config.options.io = direct ? StoreIo::direct : StoreIo::buffered;
+  config.patience_s = 0.2;
+  return config;
+}
+
+// Reads all of `keys` into memory that goes as soon as the batch has ended. The reads that are ok.
+int64_t read_once(BlockStore& store, StoreChannel& channel, const std::vector<StoreKey>& keys) {
+  const std::vector<Located> where = locate(store, keys);
+  Reads reads(test_layout(), keys, where);
+  EXPECT_TRUE(channel.submit(reads.batch).ok());
+  EXPECT_TRUE(channel.wait(reads.batch, 1e30).ok());
+  EXPECT_EQ(reads.wrong(), 0);
+  EXPECT_EQ(reads.count(IoResult::pending), 0);
+  store.unpin(where);
+  return reads.count(IoResult::ok);
+}
+
+// Disks that stay behind outlive their tests.
+FaultFs& lasting_fs() { return *new FaultFs(posix_file_system()); }
+
+TEST(StoreFaults, AReadThatHangsFailsAndTheKernelKeepsItsMemory) {
+  const std::vector<StoreKey> keys = chain(6, 20);
+  for (const bool direct : {false, true}) {
+    for (const bool for_good : {false, true}) {
+      for (int64_t k = 0;; k += 3) {
+        SCOPED_TRACE(std::string(direct ? "direct" : "buffered") + (for_good ? " for good from " : " at ") + std::to_string(k));
+        TempDir dir;
+        static auto& fs = lasting_fs();
+        fs.heal();
+        const auto store = open_or_fail(impatient(dir.path(), &fs, direct));
+        store->unpin(put(*store, test_layout(), keys).where);
+        auto channel = store->open_channel();
+        fs.hang_read(k, for_good);
+        const int64_t ok = read_once(*store, *channel, keys);
+        if (!fs.has_hung_read()) break;  // there were not so many
+        EXPECT_LT(ok, 20 * 9);
+        EXPECT_EQ(for_good && k == 0, ok == 0);
+        EXPECT_EQ(store->stats().io_errors + ok, 20 * 9);
+        if (k % 2 == 0) channel = store->open_channel();  // the other one ends while its disk hangs
+        fs.heal();
+        store->unpin(put(*store, test_layout(), keys).where);  // the lost blocks
+        EXPECT_EQ(read_once(*store, *channel, keys), 20 * 9);
+      }
+    }
+  }
+}
+
+TEST(StoreFaults, OnceAllPlacesOfADiskHangItsReadsFailAtOnce) {
+  TempDir dir(memory_folder());
+  static auto& fs = lasting_fs();
+  const auto store = open_or_fail(impatient(dir.path(), &fs, false));
+  std::vector<std::vector<StoreKey>> runs;  // each in its own slab: an I/O for each part
+  for (uint64_t i = 0; i < 25; ++i) {
+    runs.push_back(chain(50 + i, 3));
+    store->unpin(put(*store, test_layout(), runs.back()).where);
+  }
+  const auto channel = store->open_channel();
+  fs.hang_read(0, true);
+  for (const std::vector<StoreKey>& keys : runs) EXPECT_EQ(read_once(*store, *channel, keys), 0);
+  EXPECT_EQ(store->stats().ios, DiskReads::kDepth);
+  fs.heal();
+  store->unpin(put(*store, test_layout(), runs[0]).where);
+  EXPECT_EQ(read_once(*store, *channel, runs[0]), 3 * 9);
+}
+
+TEST(StoreFaults, ASlabThatCannotBeOpenedForeverFailsItsReads) {
+  const std::vector<StoreKey> keys = chain(7, 5);
+  TempDir dir(memory_folder());
+  FaultFs fs(posix_file_system());
+  {
+    const auto store = open_or_fail(config_of(dir.path(), &fs));
+    store->unpin(put(*store, test_layout(), keys).where);
+  }
+  int64_t hung = 0;
+  for (int64_t k = 0;; ++k) {
+    SCOPED_TRACE(k);
+    FileStoreConfig config = impatient(dir.path(), &fs, false);
+    config.options.readonly = true;  // no writer whose calls count
+    const auto store = open_or_fail(config);
+    const auto channel = store->open_channel();
+    fs.hang_call(k);
+    const int64_t ok = read_once(*store, *channel, keys);
+    if (!fs.is_hanging()) break;
+    ++hung;
+    EXPECT_LT(ok, 5 * 9);
+    EXPECT_FALSE(store->close(0.01));
+    fs.heal();
+  }
+  EXPECT_GE(hung, 4) << "the slab and its three tables of digests";
 }
 
 }  // namespace

@@ -1,0 +1,104 @@
+#include "store/disk_reads.h"
+
+#include "base/check.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <mutex>
+
+namespace fovea {
+namespace {
+
+constexpr double kLooks = 16;         // for what hangs, within the patience
+constexpr double kLessPatience = 64;  // where something hangs already: by how much others are waited for less
+
+}  // namespace
+
+DiskReads::DiskReads(std::unique_ptr<IoEngine> engine, double patience_s)
+    : patience_s_(patience_s), state_(std::make_unique<State>()) {
+  state_->engine = std::move(engine);
+  for (int32_t place = kDepth; place-- > 0;) free_.push_back(place);
+}
+
+DiskReads::~DiskReads() {
+  std::array<Ended, kDepth> ended;
+  do {
+    reap(ended, waiting_ > 0 ? 1.0 : 0.0);
+  } while (waiting_ > 0);
+  if (given_up_ > 0) leave_behind(std::move(state_));
+}
+
+// As long as the process, or until the disk has given back all of it and another one is left behind.
+void DiskReads::leave_behind(std::unique_ptr<State> state) {
+  static std::mutex mutex;
+  static auto& hanging = *new std::vector<std::unique_ptr<State>>;
+  const std::lock_guard lock(mutex);
+  std::erase_if(hanging, [](const auto& other) {
+    std::array<IoCompletion, kDepth> done;
+    const size_t n = other->engine->reap(done, 0);
+    for (size_t i = 0; i < n; ++i) other->reads[done[i].tag].file.reset();
+    return std::ranges::none_of(other->reads, [](const Read& r) { return r.file && r.given_up; });
+  });
+  hanging.push_back(std::move(state));
+}
+
+bool DiskReads::begin(uint32_t tag, std::shared_ptr<const SlabFile> file, uint64_t offset, size_t bytes) {
+  if (free_.empty()) return false;
+  const int32_t place = free_.back();
+  free_.pop_back();
+  Read& read = state_->reads[static_cast<size_t>(place)];
+  if (read.bytes.size() < bytes) read.bytes = AlignedBuffer(bytes);
+  read.file = std::move(file);
+  read.to = {read.bytes.data(), bytes};
+  read.tag = tag;
+  read.begun_s = clock_.now_s();
+  read.arrived = read.given_up = false;
+  FOVEA_CHECK(state_->engine->push(
+      {.fd = read.file->file().fd(), .offset = offset, .to = {&read.to, 1}, .tag = static_cast<uint64_t>(place)}));
+  ++waiting_;
+  return true;
+}
+
+size_t DiskReads::reap(std::span<Ended> out, double timeout_s) {
+  std::array<IoCompletion, kDepth> done;
+  const size_t n =
+      state_->engine->reap(std::span(done).first(std::min(out.size(), done.size())), std::min(timeout_s, patience_s_ / kLooks));
+  size_t ended = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const auto place = static_cast<int32_t>(done[i].tag);
+    Read& read = state_->reads[static_cast<size_t>(place)];
+    if (read.given_up) {
+      --given_up_;
+      free(place);
+      continue;
+    }
+    read.arrived = true;
+    --waiting_;
+    out[ended++] = {read.tag, place, done[i].result};
+  }
+  return ended + give_up(out.subspan(ended));
+}
+
+size_t DiskReads::give_up(std::span<Ended> out) {
+  const double now_s = clock_.now_s();
+  const double patience_s = given_up_ > 0 ? patience_s_ / kLessPatience : patience_s_;
+  if (waiting_ == 0 || now_s < looked_s_ + patience_s / kLooks) return 0;
+  looked_s_ = now_s;
+  size_t n = 0;
+  for (Read& read : state_->reads) {
+    if (n == out.size()) break;
+    if (!read.file || read.given_up || read.arrived || now_s < read.begun_s + patience_s) continue;
+    read.given_up = true;
+    ++given_up_;
+    --waiting_;
+    out[n++] = {read.tag, Ended::kGivenUp, -ETIMEDOUT};
+  }
+  return n;
+}
+
+void DiskReads::free(int32_t place) {
+  state_->reads[static_cast<size_t>(place)].file.reset();
+  free_.push_back(place);
+}
+
+}  // namespace fovea

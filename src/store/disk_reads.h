@@ -1,0 +1,69 @@
+// DiskReads: one channel's reads that a disk has under way, into memory of their own. A disk may hang: a read that has not come
+// back within the patience is given up, and counts as failed; its memory, its file and its place stay as they are until the kernel
+// gives them back. So nobody else's memory is ever written late, and what hangs takes kDepth places of a channel at most.
+#pragma once
+
+#include "base/clock.h"
+#include "store/aligned_buffer.h"
+#include "store/io_engine.h"
+#include "store/slab_file.h"
+
+#include <array>
+#include <memory>
+#include <vector>
+
+namespace fovea {
+
+// For one thread, but for bytes().
+class DiskReads {
+ public:
+  static constexpr int kDepth = 64;
+
+  DiskReads(std::unique_ptr<IoEngine> engine, double patience_s);
+  ~DiskReads();  // waits for what is under way, but not for what was given up: that is left to itself
+
+  // `offset` and `bytes`: multiples of a page. False: no place is free.
+  bool begin(uint32_t tag, std::shared_ptr<const SlabFile> file, uint64_t offset, size_t bytes);
+  void submit() { state_->engine->submit(); }
+
+  struct Ended {
+    static constexpr int32_t kGivenUp = -2;
+    uint32_t tag;
+    int32_t place;   // to be freed; kGivenUp: it hangs
+    int64_t result;  // bytes, or -errno
+  };
+  // What has ended or was given up; waits up to timeout_s for the first.
+  size_t reap(std::span<Ended> out, double timeout_s);
+  const std::byte* bytes(int32_t place) const { return state_->reads[static_cast<size_t>(place)].bytes.data(); }
+  void free(int32_t place);
+
+  bool is_idle() const { return waiting_ == 0 && given_up_ == 0; }
+  int waiting() const { return waiting_; }  // under way, and not given up
+  bool all_hang() const { return given_up_ == kDepth; }
+
+ private:
+  struct Read {
+    std::shared_ptr<const SlabFile> file;  // null: not under way
+    AlignedBuffer bytes;
+    iovec to;
+    uint32_t tag = 0;
+    double begun_s = 0;
+    bool arrived = false, given_up = false;
+  };
+  // What the kernel may still write to.
+  struct State {
+    std::array<Read, kDepth> reads;
+    std::unique_ptr<IoEngine> engine;  // ends first
+  };
+  size_t give_up(std::span<Ended> out);
+  static void leave_behind(std::unique_ptr<State> state);
+
+  const double patience_s_;
+  const Clock clock_;
+  std::unique_ptr<State> state_;
+  std::vector<int32_t> free_;
+  int waiting_ = 0, given_up_ = 0;
+  double looked_s_ = 0;  // for reads to be given up
+};
+
+}  // namespace fovea
