@@ -46,7 +46,9 @@ std::unique_ptr<EngineImpl> make_offloaded(EngineOptions o, int64_t memory, std:
   auto engine = std::make_unique<EngineImpl>(std::move(o), std::move(parts));
   const Status made = engine->init();
   if (refused != nullptr) *refused = made.message();
-  if (refused == nullptr) { EXPECT_TRUE(made.ok()) << made.message(); }
+  if (refused == nullptr) {
+    EXPECT_TRUE(made.ok()) << made.message();
+  }
   return made.ok() ? std::move(engine) : nullptr;
 }
 
@@ -283,6 +285,38 @@ TEST(OffloadFaults, DamagedFilesChangeNoToken) {
   EXPECT_EQ(engine->blocks().check_consistency().message(), "");
 }
 
+// A read that does not come back is given up. If it is one, no token changes; if none comes back any more, requests end, and others
+// go on when the disk does.
+TEST(OffloadFaults, ReadsThatHangHoldUpNoStepForGood) {
+  const EngineOptions o = options("gsa_on_device", kDocument + 100);
+  const std::vector<Result1> want = ask(*make_engine(o), kDocument, 3);
+  for (const bool for_good : {false, true}) {
+    if (kSanitized && !for_good) continue;
+    const TempDir dir;
+    FaultFs fs(posix_file_system());
+    auto store = FileStore::open({.options = {.dir = dir.path()}, .patience_s = 0.1, .fs = &fs});
+    ASSERT_TRUE(store.ok()) << store.status().message();
+    auto engine = make_offloaded(o, least_memory(o) + (300 << 10), nullptr, std::move(store).value());
+    Request document = greedy(random_prompt(7, kDocument, engine->model().vocab_size), 0);
+    document.hold = true;
+    const RequestId held = engine->submit(document).value();
+    run_all(*engine);
+    for (size_t i = 0; i < want.size(); ++i) {
+      SCOPED_TRACE("question " + std::to_string(i) + (for_good ? ", for good" : ""));
+      if (i == 1) fs.hang_read(10, for_good);
+      Request question = greedy(random_prompt(100 + i, 21, engine->model().vocab_size), 6);
+      question.fork_of = held;
+      const Result1 got = run_one(*engine, question);
+      EXPECT_EQ(fs.has_hung_read(), i == 1);
+      fs.heal();
+      if (got.reason == FinishReason::failed && i == 1 && for_good) continue;
+      EXPECT_EQ(got.reason, FinishReason::length) << got.error.message();
+      expect_same({got}, {want[i]});
+    }
+    EXPECT_EQ(engine->blocks().check_consistency().message(), "");
+  }
+}
+
 // Forks of a document that answer side by side, and documents beside it: more than the pool takes at a time. Batches differ, so
 // tokens are compared.
 TEST(OffloadBatches, ManySequencesShareASmallPool) {
@@ -315,33 +349,55 @@ TEST(OffloadBatches, OnePromptOfTwoUsersAtOnce) {
   }
 }
 
+Result1 long_answer(Engine& engine) {
+  return run_one(engine, greedy(random_prompt(7, kDocument, engine.model().vocab_size), kSanitized ? 60 : 240));
+}
+
+// Loses the places of answers' blocks, so many of them at most. Their keys differ in their first bytes alone.
+std::shared_ptr<LyingStore> loses_answers(int at_most) {
+  auto store = std::make_shared<LyingStore>();
+  store->loses = [left = at_most, first = std::map<std::vector<uint8_t>, uint8_t>()](const ExtentRead& read) mutable {
+    const auto& key = read.key.bytes;
+    return first.try_emplace({key.begin() + 8, key.end()}, key[0]).first->second != key[0] && left-- > 0;
+  };
+  return store;
+}
+
+// What prefill would not write is computed again by rows like those that wrote it, and answers stay as they are, to the bit.
+TEST(OffloadLongAnswers, BlocksOfTheirOwnThatAreLostComeBack) {
+  for (const char* method : {"gsa_on_device", "overlap", "dense"}) {
+    if (kSanitized) continue;  // so short an answer needs no store
+    SCOPED_TRACE(method);
+    const EngineOptions o = options(method, kDocument + 300);
+    auto store = loses_answers(3);
+    auto engine = make_offloaded(o, least_memory(o), nullptr, store);
+    const Result1 got = long_answer(*engine);
+    EXPECT_EQ(got.reason, FinishReason::length) << got.error.message();
+    expect_same({got}, {long_answer(*make_engine(o))});
+    EXPECT_EQ(store->lost, 3);
+    EXPECT_GE(engine->stats().repaired_blocks, 1);
+    EXPECT_EQ(engine->blocks().check_consistency().message(), "");
+  }
+}
+
 // An answer that is longer than the pool has columns for goes to the store as well, and is gone from it with its request.
 TEST(OffloadLongAnswers, DoNotFailForWantOfColumns) {
   const EngineOptions o = options("gsa_on_device", kDocument + 300);
   const int64_t least = least_memory(o);
-  const auto answer = [&](Engine& e) {
-    Request r = greedy(random_prompt(7, kDocument, e.model().vocab_size), kSanitized ? 60 : 240);
-    return run_one(e, r);
-  };
-  const Result1 want = answer(*make_engine(o));
+  const Result1 want = long_answer(*make_engine(o));
   auto store = std::make_shared<LyingStore>();
   auto engine = make_offloaded(o, least, nullptr, store);
   EXPECT_LT(int64_t{engine->blocks().columns()->num_columns()} * 16, 240) << "columns that the answer alone would need";
-  const Result1 got = answer(*engine);
+  const Result1 got = long_answer(*engine);
   EXPECT_EQ(got.reason, FinishReason::length) << got.error.message();
   expect_same({got}, {want});
   EXPECT_EQ(engine->blocks().check_consistency().message(), "");
   engine.reset();
   EXPECT_EQ(store->stats().blocks, kDocument / 16) << "the prompt's";
   if (kSanitized) return;  // so short an answer needs no store
-  // What prefill would not write cannot be computed again: its request ends, and says why.
-  auto lossy = std::make_shared<LyingStore>();
-  lossy->loses = [first = std::map<std::vector<uint8_t>, uint8_t>()](const ExtentRead& read) mutable {
-    const auto& key = read.key.bytes;  // those of answers' blocks differ in their first bytes alone
-    return first.try_emplace({key.begin() + 8, key.end()}, key[0]).first->second != key[0];
-  };
-  engine = make_offloaded(o, least, nullptr, lossy);
-  const Result1 lost = answer(*engine);
+  // Where they are lost whenever they are read again the request ends, and says why.
+  engine = make_offloaded(o, least, nullptr, loses_answers(1 << 30));
+  const Result1 lost = long_answer(*engine);
   EXPECT_EQ(lost.reason, FinishReason::failed);
   EXPECT_NE(lost.error.message().find("an answer's own block"), std::string::npos) << lost.error.message();
   EXPECT_EQ(engine->blocks().check_consistency().message(), "");

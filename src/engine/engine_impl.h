@@ -124,6 +124,7 @@ class EngineImpl final : public Engine {
   Status compute_again(const LostBlocks& run);
   Status store_again(const LostBlocks& run);
   void give_up_unstored();
+  void replay_holders(const StepPlan& plan, BlockId block, const Status& why, std::vector<Output>* outputs);
   void fail_holders(const StepPlan& plan, BlockId block, const Status& why, std::vector<Output>* outputs);
 
   Status tap_logits(const StepResult& result);
@@ -140,6 +141,7 @@ class EngineImpl final : public Engine {
   void take_token(LiveAnswer& answer, TokenId token, std::vector<Output>* outputs);
   void finish(LiveAnswer& answer, FinishReason reason, Status error, Output* out);
   void end_answer(SequenceId id, FinishReason reason, const Status& error, std::vector<Output>* outputs);
+  void forget_rows(const LiveAnswer& answer);
   void forget(SequenceId id);
   void forget_request(RequestId id);
   LiveAnswer* find(SequenceId id) const;  // null: it is over

@@ -1,6 +1,8 @@
 // What a store below the pool has lost is computed again. A block that cannot be read, or is not what was written, is no fault of
 // a request: its tokens go through prefill once more, in the same lineage, over a history that is streamed as prefill does, which
-// writes the same bits. Then the store is given it anew, and the step of the same plan is launched again.
+// writes the same bits. Then the store is given it anew, and the step of the same plan is launched again. What prefill would not
+// write, a question's or an answer's own block, is computed again by rows like those that wrote it: the sequence goes back to the
+// first of them, and comes forward again over the tokens that it has.
 #include "engine/engine_impl.h"
 
 #include <algorithm>
@@ -10,6 +12,7 @@ namespace fovea {
 namespace {
 
 constexpr int kRepairsMax = 3;     // of a block, before a step succeeds
+constexpr int kReplaysMax = 16;    // of an answer, before its next token
 constexpr double kStoreWaitS = 5;  // for a store to take what was computed, where the pool needs its columns
 
 }  // namespace
@@ -25,7 +28,7 @@ void EngineImpl::repair(const StepPlan& plan, const Status& why, std::vector<Out
     const BlockId first = run->blocks.front();
     if (blocks_->columns()->is_sole(first)) {
       lost.erase(first.value);
-      fail_holders(plan, first, why.with_context("an answer's own block, which prefill would not write, is lost"), outputs);
+      replay_holders(plan, first, why, outputs);
       continue;
     }
     Status s = repairs_[first] < kRepairsMax ? compute_again(*run) : Status::corrupt("it was lost again each time");
@@ -144,6 +147,23 @@ void EngineImpl::give_up_unstored() {
     if (same && held && columns.is_private(b) && !blocks_->is_pinned(b)) columns.undo_repair(b);
   }
   std::erase_if(stored_again_, [&](BlockId b) { return !blocks_->is_pinned(b); });
+}
+
+// A block that is a question's or an answer's alone.
+void EngineImpl::replay_holders(const StepPlan& plan, BlockId block, const Status& why, std::vector<Output>* outputs) {
+  for (const ScheduledRows& rows : plan.rows) {
+    if (!scheduler_->contains(rows.seq)) continue;
+    const std::span<const BlockPlace> table = blocks_->table(rows.seq).places();
+    const auto at = std::find(table.begin(), table.end(), BlockPlace::in_pool(block));
+    LiveAnswer* a = find(rows.seq);
+    if (at == table.end() || !a) continue;
+    if (++a->replays > kReplaysMax || !scheduler_->replay(rows.seq, at - table.begin())) {
+      fail_holders(plan, block, why.with_context("an answer's own block, which prefill would not write, is lost"), outputs);
+      return;
+    }
+    forget_rows(*a);
+    ++repaired_blocks_;
+  }
 }
 
 void EngineImpl::fail_holders(const StepPlan& plan, BlockId block, const Status& why, std::vector<Output>* outputs) {

@@ -169,6 +169,7 @@ void EngineImpl::take_token(LiveAnswer& a, TokenId token, std::vector<Output>* o
   if (a.first_token_s < 0) a.first_token_s = now;
   a.last_token_s = now;
   ++a.output_tokens;
+  a.replays = 0;
   Output out;
   out.request = a.request;
   out.index = a.index;
@@ -215,6 +216,14 @@ void EngineImpl::end_answer(SequenceId id, FinishReason reason, const Status& er
   if (!a) return;
   finish(*a, reason, error, &outputs->emplace_back());
   forget(id);
+}
+
+// Its methods know nothing of rows before the next one.
+void EngineImpl::forget_rows(const LiveAnswer& a) {
+  if (prefetcher_) prefetcher_->cancel(a.id);
+  for (const int32_t method : {a.method, a.prefill_method}) {
+    if (Method* m = method_of(method)) m->request_finish(a.id), m->request_begin(a.id);
+  }
 }
 
 // The answer is over; its request too when it was the last one and is not held.

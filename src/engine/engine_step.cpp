@@ -67,6 +67,9 @@ void EngineImpl::add_to_input(const ScheduledRows& rows) {
   const std::span<const TokenId> tokens = scheduler_->tokens(rows.seq);
   const int64_t end = rows.first_position + rows.num_tokens;
   LiveAnswer& owner = *find(rows.seq);
+  // The first row of an answer that shared its question with others: as when it was computed first, under its own name.
+  if (owner.replays > 0 && owner.index > 0 && rows.phase == Phase::decode && rows.first_position == owner.prompt_tokens)
+    forget_rows(owner);
   PlannedRows& p = input_.rows.emplace_back();
   p.owner = &owner;
   p.prefill = rows.phase == Phase::prefill;

@@ -21,6 +21,7 @@ struct LiveAnswer : RowOwner {
   bool finished = false;
 
   int32_t output_tokens = 0;
+  int32_t replays = 0;                   // since its last token
   std::optional<StreamDecoder> decoder;  // none without a tokenizer
   StopMatcher stops{{}};
 

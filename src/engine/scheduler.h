@@ -148,6 +148,10 @@ class Scheduler {
   // Rows that compute blocks [first, first + count) of a running sequence again, as a dense prefill did: they are full, or the last
   // it has. Not between schedule() and commit(), like what follows.
   ScheduledRows rows_again(SequenceId seq, int64_t first, int64_t count) const;
+  // A running sequence computes its block number `index`, and all behind it, once more: of its prompt what prefill may compute by
+  // prefill, the rows behind that as they were computed, up to the tokens that it has. Nothing is sampled anew. False: rows that it
+  // inherited cannot be computed so.
+  bool replay(SequenceId seq, int64_t index);
   // Keys of its first `end` blocks, which are full.
   std::vector<BlockKey> keys_of(SequenceId seq, int64_t end) const;
   // A running sequence cannot go on: its answers are gone, and named in the result (valid until the next call).

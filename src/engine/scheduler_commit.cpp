@@ -66,6 +66,20 @@ ScheduledRows Scheduler::rows_again(SequenceId seq, int64_t first, int64_t count
   return {seq, Phase::prefill, Route{}, from, static_cast<int32_t>(to - from), {}};
 }
 
+bool Scheduler::replay(SequenceId seq, int64_t index) {
+  Sequence& s = *find(seq);
+  FOVEA_CHECK(!in_flight_ && s.state == Sequence::State::running);
+  if (s.sparse_from < s.fork_tokens) return false;  // its parent's, by the parent's methods
+  // Sparse rows may follow from the rows before them (a choice that was carried over): all of them, from the first one on.
+  const int64_t bs = blocks_.block_size(), from = std::min(index, s.sparse_from / bs) * bs;
+  s.prefill_until = std::max(s.prefill_until, std::min({s.sparse_from, s.computed, s.prompt_size}));
+  blocks_.truncate(s.id, from);
+  s.computed = from;
+  s.prefilled = std::min(s.prefilled, from);
+  s.sparse_from = Sequence::kNever;
+  return true;
+}
+
 std::vector<BlockKey> Scheduler::keys_of(SequenceId seq, int64_t end) const {
   const Sequence& s = get(seq);
   const auto bs = static_cast<size_t>(blocks_.block_size());
