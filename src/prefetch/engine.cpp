@@ -159,39 +159,58 @@ Status Engine::read_now(ReadBatch& batch) {
   return status;
 }
 
-// Through the thread, as its most urgent tickets, so that what is late need not be waited for here. What does not fit its queue, or
-// could not be read, is read exactly.
-Status Engine::read_until(ReadBatch& batch, double deadline_s) {
-  constexpr SequenceId kDemand{~uint64_t{0}};
-  own_.clear();
+// As the thread's most urgent tickets. How many of the batch's reads were asked for: as many as its queue takes.
+size_t Engine::ask_for(const ReadBatch& batch, double deadline_s, std::vector<Ticket>* tickets) {
   const auto most = static_cast<size_t>(options_.limits.ticket_extents());
-  std::vector<Extent> extents;
-  for (const ExtentRead& read : batch.reads) extents.push_back({read.key, read.unit});
+  asked_.clear();
+  for (const ExtentRead& read : batch.reads) asked_.push_back({read.key, read.unit});
   size_t asked = 0;
-  std::vector<Ticket> tickets;
-  std::unique_lock lock(mutex_);
-  for (; asked < extents.size(); asked += most) {
-    const auto some = std::span(extents).subspan(asked, std::min(most, extents.size() - asked));
-    const auto ticket = core_.submit(kDemand, some, Priority::urgent, deadline_s, clock_.now_s());
+  for (size_t n; asked < asked_.size(); asked += n) {
+    n = std::min(most, asked_.size() - asked);
+    const auto some = std::span(asked_).subspan(asked, n);
+    const auto ticket = core_.submit(EngineCore::kDemand, some, Priority::urgent, deadline_s, clock_.now_s());
     if (!ticket.ok()) break;
-    tickets.push_back(*ticket);
+    tickets->push_back(*ticket);
   }
   wake_.notify_one();
+  return asked;
+}
+
+// True: the read has its bytes.
+bool Engine::take(ExtentRead* read, const EngineCore::Claimed& claimed) {
+  const bool landed = claimed.claim == EngineCore::Claim::landed;
+  if (landed) {
+    std::memcpy(read->to, landing(claimed.landing), options_.extent_bytes);
+    read->result = IoResult::ok;
+  }
+  if (claimed.flight >= 0) core_.end_claim(claimed.flight);
+  return landed;
+}
+
+// Through the thread, so that what is late need not be waited for here. What comes is taken at once, and makes room for the rest.
+// What does not fit the queue, finds no room although nothing is on its way, or could not be read, is read exactly.
+Status Engine::read_until(ReadBatch& batch, double deadline_s) {
+  own_.clear();
+  std::unique_lock lock(mutex_);
+  core_.cancel_owner(EngineCore::kDemand);
+  std::vector<Ticket> tickets;
+  const size_t asked = ask_for(batch, deadline_s, &tickets);
+  std::vector<uint8_t> has_come(batch.reads.size(), 0);
+  bool stuck = false;
   wait_until(lock, deadline_s, [&] {
-    return std::all_of(tickets.begin(), tickets.end(), [&](Ticket t) { return core_.state(t) != TicketState::late; });
+    for (size_t i = 0; i < asked; ++i) {
+      if (!has_come[i] && core_.has_landed(asked_[i])) has_come[i] = take(&batch.reads[i], core_.claim(asked_[i]));
+    }
+    wake_.notify_one();
+    stuck = core_.is_stuck(clock_.now_s());
+    return stuck || std::ranges::none_of(tickets, [&](Ticket t) { return core_.state(t) == TicketState::late; });
   });
   for (size_t i = 0; i < batch.reads.size(); ++i) {
-    ExtentRead& read = batch.reads[i];
-    const EngineCore::Claimed claimed = i < asked ? core_.claim(extents[i]) : EngineCore::Claimed{};
-    if (claimed.claim == EngineCore::Claim::landed) {
-      std::memcpy(read.to, landing(claimed.landing), options_.extent_bytes);
-      read.result = IoResult::ok;
-    } else if (claimed.claim == EngineCore::Claim::absent) {
-      own_.push_back(i);
-    }
-    if (claimed.flight >= 0) core_.end_claim(claimed.flight);
+    if (has_come[i]) continue;
+    const EngineCore::Claimed claimed = i < asked ? core_.claim(asked_[i]) : EngineCore::Claimed{};
+    const bool exactly = claimed.claim == EngineCore::Claim::absent || (stuck && claimed.claim == EngineCore::Claim::taken);
+    if (!take(&batch.reads[i], claimed) && exactly) own_.push_back(i);
   }
-  core_.cancel_owner(kDemand);
   lock.unlock();
   wake_.notify_one();
   const Status status = read_claimed(batch);

@@ -55,8 +55,10 @@ class Engine final : public ExtentSource {
   Counters take_counters(SequenceId owner);  // EngineCore::take_counters
 
   // Waits, on a channel of the stepping thread: what is on its way is waited for, what is not is read at once. With a deadline it
-  // waits until then at most: reads that are late stay `pending`, though they go on, for whoever asks next.
+  // waits until then at most: reads that are late stay `pending`, though they go on, for whoever asks next, until drop_late().
   Status read_now(ReadBatch& batch) override;
+  // Nobody asked for what was late.
+  void drop_late() { cancel_owner(EngineCore::kDemand); }
 
  private:
   static constexpr int32_t kMaxFlying = 16;
@@ -82,6 +84,8 @@ class Engine final : public ExtentSource {
   void submit_taken(StoreChannel& channel);
   bool end_what_has_come();
   Status read_until(ReadBatch& batch, double deadline_s);
+  size_t ask_for(const ReadBatch& batch, double deadline_s, std::vector<Ticket>* tickets);
+  bool take(ExtentRead* read, const EngineCore::Claimed& claimed);
   void claim(ReadBatch& batch);
   Status read_claimed(ReadBatch& batch);
   void take_joined(ReadBatch& batch);
@@ -104,6 +108,7 @@ class Engine final : public ExtentSource {
   };
   std::vector<size_t> own_;
   std::vector<ExtentRead> own_reads_;
+  std::vector<Extent> asked_;
   std::vector<Joined> joined_;
 
   mutable std::mutex mutex_;  // guards core_ and stop_

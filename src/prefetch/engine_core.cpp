@@ -46,7 +46,7 @@ Result<Ticket> EngineCore::submit(SequenceId owner, std::span<const Extent> exte
   task->due_s = std::clamp(deadline_s, now_s, now_s + 2 * limits_.aging_s);
   task->begun = false;
   ++pending_;
-  of_owner_.try_emplace(owner);
+  if (owner != kDemand) of_owner_.try_emplace(owner);
   count(owner, &Counters::submitted, static_cast<int64_t>(extents.size()));
   for (const Extent& extent : extents) {
     int32_t flight = lookup(extent);
@@ -55,6 +55,7 @@ Result<Ticket> EngineCore::submit(SequenceId owner, std::span<const Extent> exte
       count(owner, &Counters::joined);
     else
       flight = insert(extent, owner);
+    if (flights_[flight].owner == kDemand) flights_[flight].owner = owner;
     ++flights_[flight].holders;
     task->flights.push_back(flight);
     task->tags.push_back(extent.tag);
@@ -111,6 +112,7 @@ void EngineCore::settle(SequenceId owner, int64_t used, int64_t wasted) {
 }
 
 void EngineCore::count(SequenceId owner, int64_t Counters::*what, int64_t n) {
+  if (owner == kDemand) return;
   counters_.*what += n;
   if (const auto its = of_owner_.find(owner); its != of_owner_.end()) its->second.*what += n;
 }
@@ -146,23 +148,32 @@ int32_t EngineCore::level(const Task& task, double now_s) const {
   return priority == low && now_s - task.submitted_s >= limits_.aging_s ? normal : priority;
 }
 
-EngineCore::Task* EngineCore::first(double now_s) {
-  Task* best = nullptr;
+const EngineCore::Task* EngineCore::first(double now_s) const {
+  const Task* best = nullptr;
   const auto rank = [&](const Task& t) { return std::tuple(level(t, now_s), t.due_s, t.ticket); };
-  for (Task& task : tasks_) {
+  for (const Task& task : tasks_) {
     if (task.ticket.value != 0 && !task.begun && (!best || rank(task) < rank(*best))) best = &task;
   }
   return best;
 }
 
+int64_t EngineCore::to_read(const Task& task) const {
+  return std::count_if(task.flights.begin(), task.flights.end(), [&](int32_t f) { return flights_[f].phase == Phase::queued; });
+}
+
+bool EngineCore::is_stuck(double now_s) const {
+  const Task* task = first(now_s);
+  const bool flies = std::any_of(batches_.begin(), batches_.end(), [](const Batch& b) { return b.left > 0; });
+  return task && !flies && to_read(*task) > 0 && !has_room(to_read(*task));
+}
+
 std::span<const EngineCore::Start> EngineCore::poll(double now_s) {
   starts_.clear();
-  while (Task* task = first(now_s)) {
-    const auto waits = [&](int32_t f) { return flights_[f].phase == Phase::queued; };
-    const auto reads = std::count_if(task->flights.begin(), task->flights.end(), waits);
+  while (Task* task = const_cast<Task*>(first(now_s))) {
+    const int64_t reads = to_read(*task);
     started_level_ = level(*task, now_s);
     const bool low = started_level_ == static_cast<int32_t>(Priority::low);
-    if (reads > 0 && (reads > landings_free() || reads > unused_room() || (low && demands_ > 0 && low_batches_ > 0))) break;
+    if (reads > 0 && (!has_room(reads) || (low && demands_ > 0 && low_batches_ > 0))) break;
     begin(*task, now_s);
     if (reads == 0) continue;  // others read all of it
     const auto batch = std::find_if(batches_.begin(), batches_.end(), [](const Batch& b) { return b.left == 0; });
@@ -170,8 +181,8 @@ std::span<const EngineCore::Start> EngineCore::poll(double now_s) {
     low_batches_ += low;
     unused_ += reads;
     for (int32_t f : task->flights) {
-      if (!waits(f)) continue;
       Flight& flight = flights_[f];
+      if (flight.phase != Phase::queued) continue;
       flight.phase = Phase::flying;
       flight.landing = free_landings_.back();
       flight.batch = static_cast<int32_t>(batch - batches_.begin());
@@ -189,6 +200,7 @@ void EngineCore::begin(Task& task, double now_s) {
   const auto& ends = PrefetchStats::kQueueMs;
   const double s = now_s - task.submitted_s;
   const auto bucket = std::upper_bound(std::begin(ends), std::end(ends), s * 1e3) - std::begin(ends);
+  if (task.owner == kDemand) return;
   for (Counters* c : {&counters_, &of_owner_[task.owner]}) {
     ++c->queue_time[bucket];
     c->queue_s += s;
@@ -231,6 +243,11 @@ EngineCore::Claimed EngineCore::claim(const Extent& extent) {
 EngineCore::Landed EngineCore::landed(int32_t flight) const {
   const Phase phase = flights_[flight].phase;
   return phase == Phase::flying ? Landed::no : phase == Phase::landed ? Landed::yes : Landed::failed;
+}
+
+bool EngineCore::has_landed(const Extent& extent) const {
+  const int32_t f = lookup(extent);
+  return f >= 0 && flights_[f].phase == Phase::landed;
 }
 
 void EngineCore::end_claim(int32_t f) {

@@ -43,6 +43,9 @@ struct CoreLimits {
 
 class EngineCore {
  public:
+  // Who asks for what attention wants within a deadline. That is no prefetch: it is not counted.
+  static constexpr SequenceId kDemand{~uint64_t{0}};
+
   explicit EngineCore(const CoreLimits& limits);
 
   // Errors: busy (max_pending tickets are pending); invalid_argument (no extents, or more than ticket_extents()).
@@ -84,6 +87,9 @@ class EngineCore {
   Claimed claim(const Extent& extent);
   enum class Landed : uint8_t { no, yes, failed };
   Landed landed(int32_t flight) const;
+  bool has_landed(const Extent& extent) const;
+  // Nothing flies, and the first ticket finds no room: none will, until something is collected, claimed or settled.
+  bool is_stuck(double now_s) const;
   void end_claim(int32_t flight);
   void demand_begin() { ++demands_; }
   void demand_end() { --demands_; }
@@ -129,7 +135,9 @@ class EngineCore {
   const Task* find(Ticket ticket) const;
   Task* find(Ticket ticket) { return const_cast<Task*>(std::as_const(*this).find(ticket)); }
   int32_t level(const Task& task, double now_s) const;
-  Task* first(double now_s);
+  const Task* first(double now_s) const;
+  int64_t to_read(const Task& task) const;
+  bool has_room(int64_t reads) const { return reads <= landings_free() && reads <= unused_room(); }
   void begin(Task& task, double now_s);
   TicketState state(const Task& task) const;
   void end(Task& task);

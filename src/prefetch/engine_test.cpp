@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <random>
 
 namespace fovea::prefetch {
@@ -47,6 +48,23 @@ class PrefetchEngineTest : public testing::Test {
     std::vector<bool> good;
     for (size_t i = 0; i < blocks.size(); ++i) good.push_back(reads[i].result == IoResult::ok && holds(bytes[i].data(), blocks[i]));
     return good;
+  }
+
+  // The same with a deadline.
+  std::vector<IoResult> read_until(std::vector<int32_t> blocks, double seconds) {
+    std::vector<ExtentRead> reads;
+    std::vector<std::array<std::byte, FakeStore::kBytes>> bytes(blocks.size());
+    for (size_t i = 0; i < blocks.size(); ++i)
+      reads.push_back({Located{.slab = 1, .parts = 1, .tokens = 16}, FakeStore::key(blocks[i]), 0, 0, bytes[i].data()});
+    ReadBatch batch{.reads = reads, .deadline_s = clock.now_s() + seconds};
+    EXPECT_TRUE(engine->read_now(batch).ok());
+    EXPECT_EQ(batch.left, 0);
+    std::vector<IoResult> results;
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      results.push_back(reads[i].result);
+      EXPECT_TRUE(reads[i].result != IoResult::ok || holds(bytes[i].data(), blocks[i]));
+    }
+    return results;
   }
 
   using Blocks = std::vector<int32_t>;
@@ -129,20 +147,6 @@ TEST_F(PrefetchEngineTest, DemandUsesWhatLandedAndRetriesWhatFailed) {
 }
 
 TEST_F(PrefetchEngineTest, ADeadlineLeavesOutWhatIsLate) {
-  const auto read_until = [&](std::vector<int32_t> blocks, double seconds) {
-    std::vector<ExtentRead> reads;
-    std::vector<std::array<std::byte, FakeStore::kBytes>> bytes(blocks.size());
-    for (size_t i = 0; i < blocks.size(); ++i) reads.push_back({Located{}, FakeStore::key(blocks[i]), 0, 0, bytes[i].data()});
-    ReadBatch batch{.reads = reads, .deadline_s = clock.now_s() + seconds};
-    EXPECT_TRUE(engine->read_now(batch).ok());
-    EXPECT_EQ(batch.left, 0);
-    std::vector<IoResult> results;
-    for (size_t i = 0; i < blocks.size(); ++i) {
-      results.push_back(reads[i].result);
-      EXPECT_TRUE(reads[i].result != IoResult::ok || holds(bytes[i].data(), blocks[i]));
-    }
-    return results;
-  };
   using enum IoResult;
   EXPECT_EQ(read_until({1, 2}, kLong_s), (std::vector{ok, ok}));
   const Ticket t = submit({extent(3)});
@@ -153,7 +157,28 @@ TEST_F(PrefetchEngineTest, ADeadlineLeavesOutWhatIsLate) {
   store.set_open(true);
   EXPECT_EQ(engine->wait(late, kLong_s), TicketState::ready);
   EXPECT_EQ(get(late), Blocks{4});
+  EXPECT_EQ(store.reads(), 4) << "1 to 4, each once";
   EXPECT_EQ(read_until({4}, kLong_s), std::vector{ok}) << "collected: it is read anew";
+  EXPECT_EQ(engine->counters().submitted, 2) << "by tickets; demand is not counted";
+  EXPECT_EQ(engine->counters().hit, 1) << "3";
+  EXPECT_EQ(get(t), Blocks{}) << "attention has taken 3";
+  engine->drop_late();
+  EXPECT_EQ(engine->tickets_room(), 8);
+}
+
+// More than there are places to land: what comes makes room for the rest.
+TEST_F(PrefetchEngineTest, ADeadlineIsNotWaitedOutForWantOfRoom) {
+  Blocks many(40);
+  std::iota(many.begin(), many.end(), 0);
+  EXPECT_EQ(read_until(many, kLong_s), std::vector(40, IoResult::ok));
+  EXPECT_EQ(store.reads(), 40);
+  // All places hold what nobody has collected yet: it is read past them.
+  std::vector<Extent> guesses;
+  for (int32_t i = 50; i < 66; ++i) guesses.push_back(extent(i));
+  const Ticket t = submit(guesses);
+  EXPECT_EQ(engine->wait(t, kLong_s), TicketState::ready);
+  EXPECT_EQ(read_until({1, 50, 2}, kLong_s), std::vector(3, IoResult::ok));
+  EXPECT_EQ(get(t).size(), 15u);
 }
 
 TEST_F(PrefetchEngineTest, ExtentsThatCannotBeReadAreResults) {

@@ -10,10 +10,11 @@
 namespace fovea::prefetch {
 namespace {
 
-auto rank(const Wanted& w) { return std::tuple(w.priority, w.steps_ahead, w.layer); }
+auto rank(const Wanted& w) { return std::tuple(w.priority, w.guess, w.steps_ahead, w.layer); }
 
 bool same_ticket(const PlannedTicket& t, const Wanted& w) {
-  return t.owner == w.sequence && t.layer == w.layer && t.priority == w.priority && t.steps_ahead == w.steps_ahead;
+  return t.owner == w.sequence && t.layer == w.layer && t.priority == w.priority && t.steps_ahead == w.steps_ahead &&
+         t.guess == w.guess;
 }
 
 }  // namespace
@@ -41,7 +42,7 @@ std::vector<PlannedTicket> plan(std::span<const Wanted> wants, const Residency& 
       ++left_out;
       continue;
     }
-    if (!fits) tickets.push_back({w.sequence, w.layer, w.priority, w.steps_ahead, {}});
+    if (!fits) tickets.push_back({w.sequence, w.layer, w.priority, w.steps_ahead, w.guess, {}});
     tickets.back().items.push_back({w.head, w.block});
     taken.insert(cell);
     ++unused[unit];

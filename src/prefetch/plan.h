@@ -17,6 +17,7 @@ struct Wanted {
   int32_t block = 0;  // BlockId
   Priority priority = Priority::low;
   int32_t steps_ahead = 1;  // it is expected to be read within so many steps
+  bool guess = false;       // else it is known to be read
 };
 
 // Where extents lie. Arrays are [layers, heads, blocks] and [layers, heads].
@@ -39,6 +40,7 @@ struct PlannedTicket {
   int32_t layer = 0;
   Priority priority = Priority::low;
   int32_t steps_ahead = 1;
+  bool guess = false;
   struct Item {
     int32_t head, block;
     bool operator==(const Item&) const = default;
@@ -46,7 +48,8 @@ struct PlannedTicket {
   std::vector<Item> items;  // ascending; 1 to ticket_extents
 };
 
-// Tickets of one sequence, layer, priority and distance each, in the order (priority, steps ahead, layer, place among the wants).
+// Tickets of one sequence, layer, priority and distance each, of guesses or of none, in the order (priority, guesses last, steps
+// ahead, layer, place among the wants).
 // An extent is in one ticket: the first. What lies here already, or would pass a bound, is in none. `skipped` (may be null): what
 // was left out for a bound, extents.
 std::vector<PlannedTicket> plan(std::span<const Wanted> wants, const Residency& residency, const PlanLimits& limits,

@@ -42,6 +42,7 @@ void Prefetcher::begin_step() {
   ++step_;
   step_began_s_ = clock_.now_s();
   collect();
+  engine_.drop_late();
   std::erase_if(live_, [&](const Live& live) {
     if (live.until_step >= step_) return false;
     engine_.cancel(live.ticket);
@@ -102,10 +103,11 @@ std::span<const prefetch::Wanted> Prefetcher::wanted(const RowGroup& group, Laye
       FOVEA_CHECK(row != group.step.row_sequence + group.step.rows);
       blocks = group.table.slots + group.step.row_seq[row - group.step.row_sequence] * group.table.seq_stride;
     }
-    if (prefetch::Priority{want.priority} == prefetch::Priority::low && !guesses()) continue;
+    if (want.guess && !guesses()) continue;
     const int32_t block = blocks[want.logical_block];
     if (!homes_.located[static_cast<size_t>(block)].found()) continue;
-    wanted_.push_back({sequence, layer.value, want.head.value, block, prefetch::Priority{want.priority}, want.steps_ahead});
+    wanted_.push_back(
+        {sequence, layer.value, want.head.value, block, prefetch::Priority{want.priority}, want.steps_ahead, want.guess});
   }
   return wanted_;
 }
@@ -135,7 +137,7 @@ void Prefetcher::submit(const prefetch::PlannedTicket& planned) {
   Live live{{},
             planned.owner,
             planned.layer,
-            planned.priority == prefetch::Priority::low,
+            planned.guess,
             step_ + planned.steps_ahead,
             std::vector<int32_t>(static_cast<size_t>(heads_), 0)};
   extents_.clear();
@@ -156,7 +158,7 @@ double Prefetcher::deadline_s() { return step_s_ == 0 ? 1e30 : clock_.now_s() + 
 // It goes on, for the next step.
 void Prefetcher::late(const RowGroup& group, LayerIdx layer, std::span<const ExtentCache::Late> late) {
   const int32_t most = engine_.limits().ticket_extents();
-  prefetch::PlannedTicket ticket{group.step.row_sequence[0], layer.value, prefetch::Priority::urgent, 1, {}};
+  prefetch::PlannedTicket ticket{group.step.row_sequence[0], layer.value, prefetch::Priority::urgent, 1, false, {}};
   for (size_t i = 0; i < late.size() && engine_.tickets_room() > 0; ++i) {
     ticket.items.push_back({late[i].head, late[i].block.value});
     if (static_cast<int32_t>(ticket.items.size()) < most && i + 1 < late.size()) continue;

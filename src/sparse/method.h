@@ -79,8 +79,9 @@ struct Want {
   LayerIdx layer;
   KvHeadIdx head;
   int32_t logical_block = 0;
-  int32_t priority = 0;     // by the request's place in the queue: 0 URGENT at 0, 1 HIGH to 4, 2 NORMAL to 16; 3 LOW: speculative
+  int32_t priority = 0;  // by the request's place in the queue: 0 URGENT at 0, 1 HIGH to 4, 2 NORMAL to 16; else 3 LOW, as guesses
   int32_t steps_ahead = 1;  // it is expected to be read within so many steps
+  bool guess = false;       // else it is known to be read
 };
 
 class Method {

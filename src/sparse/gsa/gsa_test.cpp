@@ -55,10 +55,8 @@ struct Row {
 class World {
  public:
   explicit World(GsaOptions options, bool wants = true) : options_(options), method_(options) {
-    EXPECT_TRUE(method_
-                    .attach(shape_, {.max_rows = 32, .max_len = int64_t{kBlocksMax} * shape_.block_size}, *device_,
-                            staging_)
-                    .ok());
+    EXPECT_TRUE(
+        method_.attach(shape_, {.max_rows = 32, .max_len = int64_t{kBlocksMax} * shape_.block_size}, *device_, staging_).ok());
     if (wants) method_.keep_wants();
     EXPECT_TRUE(staging_.commit().ok());
     tables_.resize(kSeqs * kBlocksMax);
@@ -379,6 +377,7 @@ TEST(Gsa, WithOverlapItWantsWhatTheNextStepReads) {
       got.insert({x.sequence.value, x.layer.value, x.head.value, x.logical_block});
       EXPECT_EQ(x.priority, x.sequence.value == 2 ? 0 : 1) << "the second in the queue is HIGH";
       EXPECT_EQ(x.steps_ahead, 1);
+      EXPECT_FALSE(x.guess);
     }
     EXPECT_EQ(got, want);
     EXPECT_TRUE(wants_of(w, layer).empty()) << "told once";
@@ -394,6 +393,7 @@ TEST(Gsa, ItGuessesThatTheNextBestAreReadSoon) {
     EXPECT_EQ(x.layer.value, 1);
     EXPECT_EQ(x.priority, 3) << "LOW";
     EXPECT_EQ(x.steps_ahead, 2);
+    EXPECT_TRUE(x.guess);
     if (x.sequence.value == 1 && x.head.value == 1) next.push_back(x.logical_block);
   }
   List kept = w.own_choice(1, 1);

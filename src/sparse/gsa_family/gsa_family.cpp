@@ -184,13 +184,13 @@ void GsaFamily::take_wants(LayerIdx layer, std::vector<Want>* wants) {
     const int32_t priority = prefetch_priority(queue_position++);
     for (int32_t h = 0; h < shape_.kv_heads; ++h) {
       const int64_t cell = int64_t{r} * groups_ + (groups_ == 1 ? 0 : h);
-      const auto want = [&](std::span<const int32_t> blocks, int32_t at, int32_t steps) {
-        for (int32_t block : blocks) wants->push_back({step_.row_sequence[r], layer, KvHeadIdx{h}, block, at, steps});
+      const auto want = [&](std::span<const int32_t> blocks, int32_t at, int32_t steps, bool guess) {
+        for (int32_t block : blocks) wants->push_back({step_.row_sequence[r], layer, KvHeadIdx{h}, block, at, steps, guess});
       };
-      if (overlaps()) want({scored_.as<int32_t>() + cell * capacity_, size_t(counts_.as<int32_t>()[cell])}, priority, 1);
+      if (overlaps()) want({scored_.as<int32_t>() + cell * capacity_, size_t(counts_.as<int32_t>()[cell])}, priority, 1, false);
       if (has_next_)
         want({next_units_.as<int32_t>() + cell * (capacity_ / 4), size_t(next_counts_.as<int32_t>()[cell])}, kLow,
-             options_.prefetch_ahead);
+             options_.prefetch_ahead, true);
     }
   }
 }
