@@ -148,6 +148,18 @@ void ColumnPool::set_stored(BlockId block, const StoreKey& key, const Located& l
   is_sole_[static_cast<size_t>(block.value)] = sole;
   ++pinned_stored_;
   stored_.push_back(block);
+  if (stored_.size() > 2 * block_in_.size()) forget_stale();
+}
+
+// Of a block that was stored twice the last time counts.
+void ColumnPool::forget_stale() {
+  std::vector<uint8_t> kept(column_.size(), 0);
+  std::deque<BlockId> now;
+  for (auto block = stored_.rbegin(); block != stored_.rend(); ++block) {
+    uint8_t& is_kept = kept[static_cast<size_t>(block->value)];
+    if (!is_kept && column_of(*block) != kMobile && is_stored(*block)) is_kept = 1, now.push_front(*block);
+  }
+  stored_.swap(now);
 }
 
 void ColumnPool::adopt(BlockId block, const StoreKey& key, const Located& located) {

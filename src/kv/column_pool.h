@@ -82,6 +82,7 @@ class ColumnPool {
 
  private:
   bool give_up_one();
+  void forget_stale();
   SlotId pin(BlockId block, int32_t keep, std::vector<CacheOp>* ops);
   void flush(std::vector<CacheOp>* ops);
   void leave_store(BlockId block);
@@ -90,7 +91,7 @@ class ColumnPool {
   std::vector<SlotId> column_;      // [blocks]
   std::vector<BlockId> block_in_;   // [columns] that it is pinned to, or -1
   std::vector<SlotId> unused_;      // stack: neither pinned nor owned by a mobile block
-  std::deque<BlockId> stored_;      // pinned and stored, first stored first; some are not any more
+  std::deque<BlockId> stored_;      // pinned and stored, first stored first; and some that are not any more
   std::vector<uint8_t> is_stored_;  // [blocks] the store holds what the block does
   std::vector<BlockId> leaving_;    // the store, with the next step: operations of this one may read them back
   BlockHomes homes_;

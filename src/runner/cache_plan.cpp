@@ -173,7 +173,8 @@ Result<CachePlan> plan_cache(const CachePlanInputs& in) {
       break;
   }
   if (!in.tier)
-    return Status::invalid_argument("--kv-offload on: nothing lies below the pool: give --kv-store or --kv-host-memory");
+    return Status::invalid_argument(
+        "--kv-offload on: nothing lies below the pool that takes what it writes: give --kv-store or --kv-host-memory");
   if (!in.unfit.empty()) return Status::unsupported("--kv-offload on: " + in.unfit);
   return plan_columns(in);
 }

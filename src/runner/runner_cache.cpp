@@ -96,7 +96,9 @@ Status Runner::plan_memory() {
     most = std::max(most, blocks);
   }
   in.reads_ahead = device_->is_host() && prefetch_limits(prefetch_options(), 0).has_value();
-  in.tier = parts_.tier || options_.kv_host_memory_bytes > 0;
+  // Host memory above a store of files that takes nothing takes nothing either.
+  const bool memory_takes = !device_->is_host() || !options_.kv_store.readonly;
+  in.tier = parts_.tier || (options_.kv_host_memory_bytes > 0 && memory_takes);
   in.tier_in_place = parts_.tier_in_place && device_->is_host();
   // Once the arrays of a step are made it is too late for columns.
   in.offload = logits_ && !plan_.own_columns ? OffloadChoice::off : options_.kv_offload;
@@ -142,8 +144,9 @@ Status Runner::make_extents() {
     kv_->attach_extents(extents_.get());
     return {};
   }
-  const DeviceExtentCacheConfig config = {
-      .staging_bytes = plan_.column_bytes * plan_.staging_columns, .max_blocks = max_blocks, .poison_evicted = parts_.poison_evicted};
+  const DeviceExtentCacheConfig config = {.staging_bytes = plan_.column_bytes * plan_.staging_columns,
+                                          .max_blocks = max_blocks,
+                                          .poison_evicted = parts_.poison_evicted};
   FOVEA_ASSIGN(device_extents_, DeviceExtentCache::create(*kv_, config, *device_, *ops_));
   device_extents_->set_wave_base(wave_base_.device());
   kv_->attach_extents(device_extents_.get());
