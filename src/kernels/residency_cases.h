@@ -24,6 +24,7 @@ struct ResidencyCase {
   int32_t group_size = 1;  // query heads of a KV head
   int32_t window = 0;
   bool slots_by_row = false;
+  uint32_t fresh_age = 0;
 };
 
 inline std::vector<ResidencyCase> residency_cases() {
@@ -35,6 +36,7 @@ inline std::vector<ResidencyCase> residency_cases() {
           {.name = "list_per_query_head", .columns = 40, .groups = per_query_head, .group_size = 2},
           {.name = "window", .window = 75},
           {.name = "slots_by_row", .columns = 30, .rows = 5, .slots_by_row = true},
+          {.name = "fresh_age", .columns = 40, .fresh_age = 7},
           {.name = "many_columns", .heads = 4, .columns = 500, .blocks = 900, .seqs = 2, .len = 800, .k = 40, .rows = 8}};
 }
 
@@ -93,6 +95,7 @@ class ResidencyWorld {
     ResolveParams p;
     p.tables = {slot_of.data(), owner.data(), stamp.data(), c_.heads, c_.blocks, c_.columns};
     p.wave = wave_++;
+    p.fresh_age = c_.fresh_age;
     p.selection = &selection_;
     p.rows = c_.rows;
     p.block_size = kBlock;

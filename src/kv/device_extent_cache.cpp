@@ -115,7 +115,7 @@ void DeviceExtentCache::take(BlockId block, SlotId column, Stream& stream) {
 void DeviceExtentCache::unpin(SlotId column) {
   BlockId& block = block_in_[static_cast<size_t>(column.value)];
   FOVEA_CHECK(block.value >= 0);
-  due_.push_back({ColumnMove::unpin, 0, column.value, wave_});
+  due_.push_back({ColumnMove::unpin, 0, column.value, wave_ - std::min(wave_, fresh_age())});
   column_of_[static_cast<size_t>(block.value)] = SlotId{-1};
   block = BlockId{-1};
   --pinned_;
@@ -227,6 +227,7 @@ Status DeviceExtentCache::spill(std::span<const BlockId> blocks, Stream& stream,
 uint32_t DeviceExtentCache::begin_step(int32_t rows) {
   for (StageBuffer& b : buffers_) b.begun = false;  // of a step that failed
   waits_ = fill_ && fill_->is_missing_some();
+  step_rows_ = rows;
   return std::exchange(wave_, wave_ + static_cast<uint32_t>(rows));
 }
 
@@ -240,6 +241,7 @@ Status DeviceExtentCache::resolve(LayerIdx layer, const Wave& wave, Stream& stre
   ops_.resolve({.tables = tables(layer.value * heads_, heads_),
                 .wave = static_cast<uint32_t>(wave.number),
                 .wave_base = wave_base_,
+                .fresh_age = fresh_age(),
                 .selection = wave.selection,
                 .rows = wave.rows,
                 .block_size = kv_.config().block_size,

@@ -9,6 +9,7 @@
 #include "device/device.h"
 #include "kernels/ops/ops.h"
 #include "kv/host_fill.h"
+#include "kv/residency_tables.h"
 
 #include <fovea/status.h>
 #include <fovea/types.h>
@@ -129,6 +130,7 @@ class DeviceExtentCache {
   DeviceExtentCache(KvCache& kv, const DeviceExtentCacheConfig& config, Device& device, Ops& ops);
   Status allocate();
   ResidencyView tables(int32_t first, int32_t heads) const;
+  uint32_t fresh_age() const { return static_cast<uint32_t>(kFreshSteps * step_rows_); }
   ExtentsBelow below(LayerIdx layer) const;
   // Appends the copies of a run of blocks and columns, both ascending by one: of all layers and heads.
   void add_copies(BlockId block, SlotId column, int32_t count, bool spill);
@@ -146,6 +148,7 @@ class DeviceExtentCache {
   std::vector<BlockId> block_in_;  // [columns] that it is pinned to, or -1
   int32_t pinned_ = 0;
   uint32_t wave_ = 0;         // above all of the steps so far
+  int32_t step_rows_ = 1;     // of the last: as many waves
   Stream* stream_ = nullptr;  // of the last flush()
   const uint32_t* wave_base_ = nullptr;
   bool lost_ = false;

@@ -200,6 +200,7 @@ Status ExtentCache::resolve(LayerIdx layer, Wave* wave, Ops& ops, Stream& stream
   const int64_t head_stride = config_.max_blocks, seq_stride = heads_ * head_stride;
   ops.resolve({.tables = tables_.layer(layer),
                .wave = tables_.next_wave(),
+               .fresh_age = tables_.fresh_age(),
                .selection = &rows,
                .rows = rows.rows,
                .block_size = kv_.config().block_size,

@@ -41,7 +41,7 @@ void ResidencyTables::pin(int32_t column, BlockId block) {
 
 void ResidencyTables::unpin(int32_t column) {
   FOVEA_CHECK(stamp_[column] == kPinnedStamp);
-  for (size_t lh = 0; lh < static_cast<size_t>(layers_) * heads_; ++lh) stamp_[lh * columns_ + column] = wave_;
+  for (size_t lh = 0; lh < static_cast<size_t>(layers_) * heads_; ++lh) stamp_[lh * columns_ + column] = wave_ - std::min(wave_, fresh_age());
   --pinned_;
 }
 

@@ -12,6 +12,10 @@
 
 namespace fovea {
 
+// What a step brings in counts as read so many steps earlier, until it is read again; what is no longer pinned, too. Most of what is
+// read once does not come again soon, and plain recency would keep it instead of what is read now and then.
+inline constexpr int32_t kFreshSteps = 64;
+
 class ResidencyTables {
  public:
   // Of one (layer, head).
@@ -22,7 +26,7 @@ class ResidencyTables {
 
   // The column is the block's in every (layer, head), and stays: whoever owned it there has none any more.
   void pin(int32_t column, BlockId block);
-  // Its owners stay, as if the last wave had read them.
+  // Its owners stay, as if they had been brought in by the last wave.
   void unpin(int32_t column);
   // The BlockId has no content any more: whatever it owns is unused, and the first to be evicted.
   void forget(BlockId block);
@@ -35,6 +39,8 @@ class ResidencyTables {
   // What was to be read into the block's column is not there.
   void lose(LayerIdx layer, int32_t head, BlockId block);
 
+  // ResolveParams::fresh_age, with a wave for each layer of a step.
+  uint32_t fresh_age() const { return static_cast<uint32_t>(kFreshSteps * layers_); }
   // The number of the next wave. Where it would reach 2^31 all stamps are lowered first; what is older than that is equally old.
   uint32_t next_wave();
   ResidencyView layer(LayerIdx layer);

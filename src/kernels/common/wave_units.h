@@ -10,6 +10,8 @@
 namespace fovea {
 
 inline uint32_t wave_of(const ResolveParams& p) { return p.wave + (p.wave_base ? *p.wave_base : 0); }
+// Of what the wave brings in.
+inline uint32_t fresh_stamp(const ResolveParams& p) { return wave_of(p) - std::min(wave_of(p) - 1, p.fresh_age); }
 
 // Where the row's entry for the unit lies in p.slots.
 inline int64_t slot_at(const ResolveParams& p, int32_t head, int32_t row, int32_t unit) {

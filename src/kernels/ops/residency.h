@@ -2,7 +2,8 @@
 //
 // A column is one entry of the planes K and V: one slot in every (layer, KV head), and each (layer, KV head) owns its slots
 // separately. A block is named by its BlockId. The blocks of a column that is pinned agree in all of them; a mobile column holds
-// whatever each of them read last, and is evicted least recently used first.
+// whatever each of them read last, and is evicted least recently used first; what was read once counts as less recent
+// (ResolveParams::fresh_age).
 #pragma once
 
 #include <cstddef>
@@ -18,7 +19,7 @@ inline constexpr uint32_t kPinnedStamp = 0xFFFFFFFF;
 struct ResidencyView {
   int32_t* slot_of = nullptr;  // [heads, blocks] column that holds the block, -1: none
   int32_t* owner = nullptr;    // [heads, columns] block in the column, -1: none
-  uint32_t* stamp = nullptr;   // [heads, columns] wave that last used it, kPinnedStamp: never evicted
+  uint32_t* stamp = nullptr;   // [heads, columns] the oldest goes first; kPinnedStamp: never
   int32_t heads = 0;           // KV heads
   int32_t blocks = 0;          // BlockIds
   int32_t columns = 0;
@@ -33,12 +34,13 @@ struct BlockMiss {
 
 // Gives a column to every block that the rows of one wave read: for each head the blocks of all its rows' lists, once. What has a
 // column keeps it and is stamped with the wave. The M others take the columns of the M oldest stamps below the wave, ties to the
-// lower column; the lower block gets the lower column, and who owned it has none any more. Units wholly before a row's window are
-// skipped. The wave's distinct blocks of a head must fit the columns that are not pinned.
+// lower column; the lower block gets the lower column, and who owned it has none any more. They are stamped as if a wave fresh_age
+// before this one (the first, where there were fewer) had read them. Units wholly before a row's window are skipped. The wave's distinct blocks of a head must fit the columns that are not pinned.
 struct ResolveParams {
   ResidencyView tables;
   uint32_t wave = 1;                     // above every stamp but kPinnedStamp
   const uint32_t* wave_base = nullptr;   // [1] added to it, so that a captured launch replays with later waves; null: 0
+  uint32_t fresh_age = 0;                // waves
   const Selection* selection = nullptr;  // Kind::list, a list for each row, units of a block
   int32_t rows = 0;
   int32_t block_size = 16;
@@ -91,7 +93,7 @@ struct StageParams {
 struct ColumnMove {
   enum Kind : int32_t {
     take,    // pinned to the block in every (layer, head): whoever owned it has none any more, nor has the block another
-    unpin,   // its owners stay, as if wave `stamp` had read them
+    unpin,   // its owners stay, with that stamp
     forget,  // of the block: whatever it owns is unused, and the first to be evicted
     lower,   // all stamps that are not pinned, by `stamp`; what is older than that is equally old
   };

@@ -47,7 +47,7 @@ void resolve_head(const ResolveParams& p, int32_t head) {
     if (owner[*column] >= 0) slot_of[owner[*column]] = -1;
     owner[*column] = *block;
     slot_of[*block] = *column;
-    stamp[*column] = wave;
+    stamp[*column] = fresh_stamp(p);
     *miss = {*block, *column};
   }
   for_each_wave_unit(p, head,

@@ -69,6 +69,7 @@ class ByHand : public ::testing::Test {
     p.tables = {slot_of, owner, stamp, 1, 8, 5};
     p.wave = wave;
     p.wave_base = wave_base;
+    p.fresh_age = fresh_age;
     p.selection = &s;
     p.rows = s.rows;
     p.row_seq = row_seq.data(), p.row_len = row_len.data();
@@ -80,7 +81,7 @@ class ByHand : public ::testing::Test {
   std::vector<BlockMiss> missed() const { return {misses, misses + count}; }
 
   int32_t slot_of[8] = {-1, -1, -1, -1, -1, -1, -1, -1}, owner[5] = {-1, -1, -1, -1, -1}, slots[8] = {}, count = 0;
-  uint32_t stamp[5] = {};
+  uint32_t stamp[5] = {}, fresh_age = 0;
   const uint32_t* wave_base = nullptr;
   BlockMiss misses[5];
 };
@@ -111,6 +112,20 @@ TEST_F(ByHand, AWaveNeverEvictsItself) {
   read(2, {{0, 5, 6}});  // 0 is the oldest column, but wanted
   EXPECT_EQ(missed(), (std::vector<BlockMiss>{{5, 1}, {6, 2}}));
   EXPECT_EQ(slots[0], 0);
+}
+
+TEST_F(ByHand, WhatWasReadOnceGoesBeforeWhatWasReadAgain) {
+  fresh_age = 10;
+  read(1, {{0, 1, 2}});  // there is no wave before the first
+  EXPECT_EQ(stamp[0], 1u);
+  read(20, {{0}});
+  read(21, {{3, 4}});
+  EXPECT_EQ(stamp[3], 11u);
+  read(22, {{5, 6}});
+  EXPECT_EQ(missed(), (std::vector<BlockMiss>{{5, 1}, {6, 2}}));
+  read(23, {{1, 2, 7}});  // 0 was last read before 3 to 6 were, but twice
+  EXPECT_EQ(missed(), (std::vector<BlockMiss>{{1, 1}, {2, 3}, {7, 4}}));
+  EXPECT_EQ(slot_of[0], 0);
 }
 
 // The same lists under another first wave: what lies in memory is added.

@@ -63,7 +63,7 @@ void resolve_head(const ResolveParams& p, int32_t head) {
       misses[i].column = column;
       t.owner[column] = misses[i].block;
       t.slot_of[misses[i].block] = column;
-      t.stamp[column] = wave_of(p);
+      t.stamp[column] = fresh_stamp(p);
     }
   }
   for_each_wave_unit(p, head, [&](int32_t row, int32_t unit) {

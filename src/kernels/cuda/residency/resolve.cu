@@ -188,7 +188,7 @@ struct Head {
       if (owner[column] >= 0) slot_of[owner[column]] = -1;
       owner[column] = block;
       slot_of[block] = column;
-      stamp[column] = wave;
+      stamp[column] = wave - min(wave - 1, p.fresh_age);
       p.misses[int64_t{head} * p.tables.columns + rank] = {block, column};
     }
   }
