@@ -1,6 +1,7 @@
 #include "eval/locality.h"
 
 #include "base/check.h"
+#include "kv/residency_tables.h"
 
 #include <nlohmann/json.hpp>
 
@@ -29,7 +30,7 @@ class Waves {
   Waves(const RecordedLists& lists, int32_t columns)
       : lists_(lists),
         caches_(static_cast<size_t>(lists.layers) * static_cast<size_t>(lists.kv_heads),
-                LruColumns(columns, lists.shared_blocks())) {}
+                LruColumns(columns, lists.shared_blocks(), kFreshSteps)) {}
 
   // What each of the rows read, to `counts`.
   void read(std::span<const RecordedRow> wave, std::vector<LocalityCounts>* counts) {
@@ -95,8 +96,9 @@ double misses_per_row(const LocalityCounts& c) {
 
 }  // namespace
 
-LruColumns::LruColumns(int32_t columns, int32_t blocks)
-    : column_of_(static_cast<size_t>(blocks), -1),
+LruColumns::LruColumns(int32_t columns, int32_t blocks, int32_t fresh_age)
+    : fresh_age_(fresh_age),
+      column_of_(static_cast<size_t>(blocks), -1),
       owner_(static_cast<size_t>(columns), -1),
       stamp_(static_cast<size_t>(columns), 0) {}
 
@@ -110,6 +112,9 @@ void LruColumns::read(std::span<const int32_t> blocks, std::vector<bool>* missed
     int32_t& column = column_of_[static_cast<size_t>(blocks[i])];
     (*missed)[i] = column < 0;
     if (column < 0) column = take_column(blocks[i]);
+  }
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if ((*missed)[i]) stamp_[static_cast<size_t>(column_of_[static_cast<size_t>(blocks[i])])] = std::max(1, wave_ - fresh_age_);
   }
 }
 

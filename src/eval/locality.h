@@ -16,10 +16,11 @@
 namespace fovea {
 
 // The cache of one layer and KV head: C columns, each holds one block. Blocks of a wave never evict each other: what is there stays,
-// and what is missing takes the columns that were read longest ago, of equals the lower one.
+// and what is missing takes the columns that were read longest ago, of equals the lower one. What comes in counts as read `fresh_age`
+// waves ago (ResolveParams::fresh_age).
 class LruColumns {
  public:
-  LruColumns(int32_t columns, int32_t blocks);
+  LruColumns(int32_t columns, int32_t blocks, int32_t fresh_age = 0);
   // One wave, of at most as many different blocks as there are columns; a block may come more than once. *missed: [blocks] whether
   // it had to be fetched, true for the first of equals alone.
   void read(std::span<const int32_t> blocks, std::vector<bool>* missed);
@@ -27,6 +28,7 @@ class LruColumns {
  private:
   int32_t take_column(int32_t block);
 
+  const int32_t fresh_age_;
   int32_t wave_ = 0;
   std::vector<int32_t> column_of_;  // [blocks] -1: not there
   std::vector<int32_t> owner_;      // [columns] -1: none

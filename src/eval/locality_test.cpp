@@ -81,6 +81,14 @@ TEST(LruColumns, WhatAWaveReadsStaysUntilItIsOver) {
   EXPECT_EQ(missed, (std::vector<bool>{true, false})) << "fetched once";
 }
 
+TEST(LruColumns, WhatWasReadOnceGoesBeforeWhatWasReadAgain) {
+  LruColumns cache(3, 10, 5);
+  std::vector<bool> missed;
+  for (const int32_t block : {0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4}) cache.read(std::vector<int32_t>{block}, &missed);
+  cache.read(std::vector<int32_t>{0, 3, 4}, &missed);
+  EXPECT_EQ(missed, (std::vector<bool>{false, false, false})) << "1 and 2 have gone";
+}
+
 // One layer and head, blocks of 1 token: a document of 8, k 2.
 RecordedLists small() {
   RecordedLists lists{1, 1, 1, 2, 8, {}};
