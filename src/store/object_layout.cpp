@@ -19,21 +19,21 @@ bool is_name(std::string_view name) {
   });
 }
 
-Status bad(const std::string& what) { return Status::invalid_argument("layout of stored blocks: " + what); }
+Status bad_layout(const std::string& what) { return Status::invalid_argument("layout of stored blocks: " + what); }
 
 }  // namespace
 
 Status ObjectLayout::check() const {
-  if (block_tokens < 1 || block_tokens > kMaxBlockTokens) return bad("block_tokens " + std::to_string(block_tokens));
-  if (parts.empty() || parts.size() > kMaxParts) return bad(std::to_string(parts.size()) + " parts (1 to 16)");
-  if (parts[0].name != "kv") return bad("the first part is \"" + parts[0].name + "\", not \"kv\"");
+  if (block_tokens < 1 || block_tokens > kMaxBlockTokens) return bad_layout("block_tokens " + std::to_string(block_tokens));
+  if (parts.empty() || parts.size() > kMaxParts) return bad_layout(std::to_string(parts.size()) + " parts (1 to 16)");
+  if (parts[0].name != "kv") return bad_layout("the first part is \"" + parts[0].name + "\", not \"kv\"");
   for (size_t i = 0; i < parts.size(); ++i) {
     const PartSpec& p = parts[i];
-    if (!is_name(p.name)) return bad("a part's name is 1 to 31 characters of a-z A-Z 0-9 . _ -");
-    if (find(p.name) != static_cast<int>(i)) return bad("two parts \"" + p.name + "\"");
-    if (p.units < 1 || p.units > kMaxUnits) return bad("part " + p.name + " has " + std::to_string(p.units) + " units");
+    if (!is_name(p.name)) return bad_layout("a part's name is 1 to 31 characters of a-z A-Z 0-9 . _ -");
+    if (find(p.name) != static_cast<int>(i)) return bad_layout("two parts \"" + p.name + "\"");
+    if (p.units < 1 || p.units > kMaxUnits) return bad_layout("part " + p.name + " has " + std::to_string(p.units) + " units");
     if (p.unit_bytes < 1 || p.unit_bytes > kMaxUnitBytes) {
-      return bad("part " + p.name + " has units of " + std::to_string(p.unit_bytes) + " bytes");
+      return bad_layout("part " + p.name + " has units of " + std::to_string(p.unit_bytes) + " bytes");
     }
   }
   return {};

@@ -71,7 +71,7 @@ Digest128 front_digest(std::span<const std::byte> front) {
   return plain_digest(copy);
 }
 
-Status bad(const std::string& what) { return Status::corrupt("slab: " + what); }
+Status bad_slab(const std::string& what) { return Status::corrupt("slab: " + what); }
 
 PartSpec get_part(const std::byte* at, Digest128* table_digest) {
   char name[kNameBytes + 1] = {};
@@ -168,17 +168,17 @@ std::vector<std::byte> encode_front(const SlabFront& front) {
 }
 
 Result<SlabFront> parse_front(std::span<const std::byte> bytes, uint64_t file_bytes, uint64_t number) {
-  if (bytes.size() < kSlabPage) return bad("shorter than a front");
-  if (std::memcmp(bytes.data(), kMagic, sizeof kMagic) != 0) return bad("does not begin with FOVEAKV1");
+  if (bytes.size() < kSlabPage) return bad_slab("shorter than a front");
+  if (std::memcmp(bytes.data(), kMagic, sizeof kMagic) != 0) return bad_slab("does not begin with FOVEAKV1");
   Reader r(bytes.data() + sizeof kMagic);
   if (const auto version = r.get<uint32_t>(); version != kVersion) {
     return Status::unsupported("slab: version " + std::to_string(version) + ", this program knows 1");
   }
   SlabFront front;
   const auto front_bytes = r.get<uint32_t>();
-  if (r.get<uint64_t>() != file_bytes) return bad("the file's size is not what its front says");
+  if (r.get<uint64_t>() != file_bytes) return bad_slab("the file's size is not what its front says");
   front.number = r.get<uint64_t>();
-  if (front.number != number) return bad("its number is not its name");
+  if (front.number != number) return bad_slab("its number is not its name");
   r.get_bytes(front.layout.data(), front.layout.size());
   r.get_bytes(front.parent.bytes.data(), kKeyBytes);
   const auto blocks = r.get<uint32_t>(), parts = r.get<uint32_t>();
@@ -186,14 +186,14 @@ Result<SlabFront> parse_front(std::span<const std::byte> bytes, uint64_t file_by
   front.last_tokens = r.get<uint32_t>();
   front.first_block = r.get<uint64_t>();
   front.created_s = r.get<uint64_t>();
-  if (blocks < 1 || blocks > kSlabMaxBlocks) return bad(std::to_string(blocks) + " blocks");
-  if (parts < 1 || parts > ObjectLayout::kMaxParts) return bad(std::to_string(parts) + " parts");
-  if (front_bytes != front_bytes_of(parts, blocks) || front_bytes > bytes.size()) return bad("size of the front");
+  if (blocks < 1 || blocks > kSlabMaxBlocks) return bad_slab(std::to_string(blocks) + " blocks");
+  if (parts < 1 || parts > ObjectLayout::kMaxParts) return bad_slab(std::to_string(parts) + " parts");
+  if (front_bytes != front_bytes_of(parts, blocks) || front_bytes > bytes.size()) return bad_slab("size of the front");
   Digest128 digest;
   std::memcpy(digest.data(), bytes.data() + kDigestAt, digest.size());
   bytes = bytes.first(front_bytes);
-  if (digest != front_digest(bytes)) return bad("digest of the front");
-  if (front.last_tokens < 1 || front.last_tokens > front.block_tokens) return bad("tokens of the last block");
+  if (digest != front_digest(bytes)) return bad_slab("digest of the front");
+  if (front.last_tokens < 1 || front.last_tokens > front.block_tokens) return bad_slab("tokens of the last block");
   front.parts.resize(parts);
   for (uint32_t p = 0; p < parts; ++p) {
     front.parts[p].spec = get_part(bytes.data() + kHeaderBytes + kPartBytes * p, &front.parts[p].table_digest);
@@ -202,11 +202,11 @@ Result<SlabFront> parse_front(std::span<const std::byte> bytes, uint64_t file_by
   Reader keys(bytes.data() + kHeaderBytes + kPartBytes * parts);
   for (StoreKey& key : front.keys) keys.get_bytes(key.bytes.data(), kKeyBytes);
   const ObjectLayout layout = front.object_layout();
-  if (const Status status = layout.check(); !status.ok()) return bad(status.message());
-  if (front.layout != layout.digest()) return bad("digest of the layout");
+  if (const Status status = layout.check(); !status.ok()) return bad_slab(status.message());
+  if (front.layout != layout.digest()) return bad_slab("digest of the layout");
   place_parts(&front);
-  if (front.file_bytes != file_bytes) return bad("its parts do not fill the file");
-  if (!std::ranges::equal(encode_front(front), bytes)) return bad("a field of the front that must follow from others");
+  if (front.file_bytes != file_bytes) return bad_slab("its parts do not fill the file");
+  if (!std::ranges::equal(encode_front(front), bytes)) return bad_slab("a field of the front that must follow from others");
   return front;
 }
 
