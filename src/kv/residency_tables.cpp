@@ -41,7 +41,8 @@ void ResidencyTables::pin(int32_t column, BlockId block) {
 
 void ResidencyTables::unpin(int32_t column) {
   FOVEA_CHECK(stamp_[column] == kPinnedStamp);
-  for (size_t lh = 0; lh < static_cast<size_t>(layers_) * heads_; ++lh) stamp_[lh * columns_ + column] = wave_ - std::min(wave_, fresh_age());
+  const uint32_t stamp = wave_ - std::min(wave_, fresh_age());
+  for (size_t lh = 0; lh < static_cast<size_t>(layers_) * heads_; ++lh) stamp_[lh * columns_ + column] = stamp;
   --pinned_;
 }
 
@@ -69,7 +70,7 @@ int32_t ResidencyTables::adopt(LayerIdx layer, int32_t head, BlockId block) {
   if (owner[oldest] >= 0) slot_of[owner[oldest]] = -1;
   owner[oldest] = block.value;
   slot_of[block.value] = oldest;
-  stamp[oldest] = wave_;
+  stamp[oldest] = wave_ - std::min(wave_, fresh_age() - static_cast<uint32_t>(kAheadSteps * layers_));
   return oldest;
 }
 

@@ -12,9 +12,11 @@
 
 namespace fovea {
 
-// What a step brings in counts as read so many steps earlier, until it is read again; what is no longer pinned, too. Most of what is
-// read once does not come again soon, and plain recency would keep it instead of what is read now and then.
+// What a step brings in counts as read so many steps earlier, until it is read again; what is no longer pinned, too. Most of what
+// is read once does not come again soon, and plain recency would keep it instead of what is read now and then.
 inline constexpr int32_t kFreshSteps = 64;
+// What is read ahead outlives what comes in during so many steps.
+inline constexpr int32_t kAheadSteps = 2;
 
 class ResidencyTables {
  public:
@@ -30,8 +32,8 @@ class ResidencyTables {
   void unpin(int32_t column);
   // The BlockId has no content any more: whatever it owns is unused, and the first to be evicted.
   void forget(BlockId block);
-  // Gives a block that has no column here the one of the oldest stamp, ties to the lower column, as if the last wave had read it;
-  // but none that the last wave did read. -1: there is none, or the block has one.
+  // Gives a block that has no column here the one of the oldest stamp, ties to the lower column, as if it came in kAheadSteps from
+  // now; but none that the last wave did read. -1: there is none, or the block has one.
   int32_t adopt(LayerIdx layer, int32_t head, BlockId block);
   // Columns from `first` on are nobody's until they are given back: what they hold is evicted. None of them is pinned.
   void withhold(int32_t first);
@@ -66,7 +68,7 @@ class ResidencyTables {
 
   const int32_t layers_, heads_, blocks_, columns_;
   int32_t pinned_ = 0;            // those that are withheld included: pinned, without an owner
-  uint32_t wave_ = 0;             // the last one
+  uint32_t wave_ = fresh_age();   // the last one: what came in with the first one has an age, too
   std::vector<int32_t> slot_of_;  // [layers, heads, blocks]
   std::vector<int32_t> owner_;    // [layers, heads, columns]
   std::vector<uint32_t> stamp_;   // [layers, heads, columns]
