@@ -64,6 +64,7 @@ class EngineImpl final : public Engine {
   // For tests and benchmarks.
   const BlockManager& blocks() const { return *blocks_; }
   KvCache& kv() { return runner_->kv(); }
+  const CachePlan& cache_plan() const { return runner_->cache_plan(); }
   Device& device() { return runner_->device(); }
   // Steps of prefill rows alone write random keys and values and compute nothing. Only where no other engine finds such blocks:
   // without prefix caching, or with a salt of its own.

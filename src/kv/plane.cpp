@@ -1,6 +1,7 @@
 #include "kv/plane.h"
 
 #include "base/check.h"
+#include "base/resident_bytes.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -100,18 +101,6 @@ std::byte* Plane::block(LayerIdx layer, BlockId block) const {
   return data(layer) + block.value * block_bytes();
 }
 
-int64_t Plane::resident_bytes() const {
-  if (device_memory_) return reserved_bytes();
-  const int64_t page = sysconf(_SC_PAGESIZE);
-  constexpr int64_t kPagesPerCall = 65536;
-  std::vector<unsigned char> present(kPagesPerCall);
-  int64_t pages = 0;
-  for (int64_t at = 0; at < reserved_bytes(); at += kPagesPerCall * page) {
-    const int64_t bytes = std::min(kPagesPerCall * page, reserved_bytes() - at);
-    if (mincore(base_ + at, static_cast<size_t>(bytes), present.data()) != 0) return reserved_bytes();
-    for (int64_t i = 0; i < bytes / page; ++i) pages += present[static_cast<size_t>(i)] & 1;
-  }
-  return pages * page;
-}
+int64_t Plane::resident_bytes() const { return device_memory_ ? reserved_bytes() : fovea::resident_bytes(base_, reserved_bytes()); }
 
 }  // namespace fovea

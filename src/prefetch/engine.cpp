@@ -5,29 +5,23 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <new>
 
 namespace fovea::prefetch {
 namespace {
 
-constexpr std::align_val_t kAlignment{4096};  // saves the store a copy
 constexpr double kForever = 1e30;
 constexpr double kSlice_s = 0.0002;  // with I/O under way the thread looks this often for what has been asked for meanwhile
 
-int64_t aligned(int64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
-
-std::byte* allocate_landings(int64_t bytes) { return static_cast<std::byte*>(::operator new[](size_t(bytes), kAlignment)); }
+int64_t aligned(int64_t bytes) { return (bytes + 4095) / 4096 * 4096; }  // saves the store a copy
 
 }  // namespace
-
-void Engine::FreeAligned::operator()(std::byte* p) const { ::operator delete[](p, kAlignment); }
 
 Engine::Engine(BlockStore& store, const EngineOptions& options, const Clock& clock)
     : store_(store),
       options_(options),
       clock_(clock),
       extent_stride_(aligned(options.extent_bytes)),
-      landings_(allocate_landings(extent_stride_ * options.limits.landings)),
+      landings_(static_cast<size_t>(extent_stride_ * options.limits.landings)),
       demand_(store.open_channel()),
       core_(options.limits) {
   if (options.threaded)

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "prefetch/engine_core.h"
 #include "store/block_store.h"
+#include "store/mapped_buffer.h"
 
 #include <array>
 #include <condition_variable>
@@ -50,7 +51,7 @@ class Engine final : public ExtentSource {
   int64_t unused_room() const;                                  // extents
   int32_t tickets_room() const;
   const CoreLimits& limits() const { return options_.limits; }
-  int64_t landing_bytes() const { return extent_stride_ * options_.limits.landings; }
+  int64_t resident_bytes() const { return landings_.resident_bytes(); }  // memory really taken, for what has landed
   Counters counters() const;
   Counters take_counters(SequenceId owner);  // EngineCore::take_counters
 
@@ -73,7 +74,7 @@ class Engine final : public ExtentSource {
     bool submitted = false;
   };
 
-  std::byte* landing(int32_t place) const { return landings_.get() + int64_t{place} * extent_stride_; }
+  std::byte* landing(int32_t place) const { return landings_.data() + int64_t{place} * extent_stride_; }
   template <typename Done>
   void wait_until(std::unique_lock<std::mutex>& lock, double until_s, Done&& done);
   void run();
@@ -90,17 +91,13 @@ class Engine final : public ExtentSource {
   Status read_claimed(ReadBatch& batch);
   void take_joined(ReadBatch& batch);
 
-  struct FreeAligned {
-    void operator()(std::byte* p) const;
-  };
-
   BlockStore& store_;
   const EngineOptions options_;
   const Clock& clock_;
   const int64_t extent_stride_;
-  const std::unique_ptr<std::byte[], FreeAligned> landings_;  // each begins at a multiple of 4096
-  std::unique_ptr<StoreChannel> demand_;                      // the stepping thread's
-  std::unique_ptr<StoreChannel> background_;                  // without a thread: what it would have
+  const MappedBuffer landings_;               // each begins at a multiple of 4096
+  std::unique_ptr<StoreChannel> demand_;      // the stepping thread's
+  std::unique_ptr<StoreChannel> background_;  // without a thread: what it would have
   // Of read_now(): what it reads itself, and what it waits for; indices into the caller's reads.
   struct Joined {
     size_t read;

@@ -3,6 +3,8 @@
 // pieces of a page or two.
 #pragma once
 
+#include "base/resident_bytes.h"
+
 #include <sys/mman.h>
 
 #include <cstddef>
@@ -28,6 +30,7 @@ class MappedBuffer {
     if (data_) munmap(data_, size_);
   }
   std::byte* data() const { return data_; }
+  int64_t resident_bytes() const { return fovea::resident_bytes(data_, static_cast<int64_t>(size_)); }
 
  private:
   static constexpr size_t kHugeFrom = size_t{4} << 20;
