@@ -26,7 +26,7 @@ std::shared_ptr<SlabOpeners::Job> SlabOpeners::find_or_add(const SlabIndex::Fron
   job->part = part;
   job->asked_s = Clock().now_s();
   queue_.push_back(job);
-  if (running_ < kThreads) {
+  if (std::ssize(queue_) > idle_ && running_ < kThreads) {
     ++running_;
     threads_.emplace_back([this] { run(); });
   }
@@ -57,7 +57,9 @@ Result<SlabOpeners::Opened> SlabOpeners::open(const SlabIndex::Front& front, siz
 void SlabOpeners::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
+    ++idle_;
     wake_.wait(lock, [&] { return stop_ || !queue_.empty(); });
+    --idle_;
     if (stop_) break;
     const std::shared_ptr<Job> job = std::move(queue_.front());
     queue_.pop_front();

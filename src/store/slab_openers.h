@@ -1,5 +1,5 @@
-// SlabOpeners: opens slabs and reads their digests on threads of its own, several at once, so that a disk that hangs there holds up
-// these threads and nobody else for longer than the patience.
+// SlabOpeners: opens slabs and reads their digests on threads of its own, several at once where one is not enough, so that a disk
+// that hangs there holds up these threads and nobody else for longer than the patience.
 #pragma once
 
 #include "store/slab_file.h"
@@ -58,7 +58,7 @@ class SlabOpeners {
   std::map<Name, std::shared_ptr<Job>> jobs_;  // not done
   std::deque<std::shared_ptr<Job>> queue_;     // of them, not begun
   bool hangs_ = false;                         // somebody's patience has ended, and nothing was opened since
-  int running_ = 0;                            // threads
+  int running_ = 0, idle_ = 0;                 // threads; of them, those that wait for work
   bool stop_ = false;
   std::vector<std::thread> threads_;
 };
