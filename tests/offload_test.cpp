@@ -7,6 +7,7 @@
 #include "store/file_store.h"
 #include "store/store_test_util.h"
 
+#include <cmath>
 #include <filesystem>
 #include <functional>
 #include <set>
@@ -37,12 +38,14 @@ EngineOptions options(const std::string& decode_method, int64_t max_model_len) {
 }
 
 std::unique_ptr<EngineImpl> make_offloaded(EngineOptions o, int64_t memory, std::string* refused = nullptr,
-                                           std::shared_ptr<BlockStore> store = nullptr) {
+                                           std::shared_ptr<BlockStore> store = nullptr, const Clock* clock = nullptr) {
   o.kv_offload = OffloadChoice::on;
   o.kv_cache_memory_bytes = memory;
   EngineParts parts;
   if (o.kv_host_memory_bytes == 0) parts.store = store ? std::move(store) : std::make_shared<LyingStore>();
   parts.poison_evicted = true;
+  parts.clock = clock;
+  parts.one_thread = clock != nullptr;
   auto engine = std::make_unique<EngineImpl>(std::move(o), std::move(parts));
   const Status made = engine->init();
   if (refused != nullptr) *refused = made.message();
@@ -72,7 +75,8 @@ TEST_P(OffloadOf, AnswersOfASmallPoolAreTheResidentOnes) {
   const EngineOptions o = options(GetParam(), kDocument + 100);
   const int64_t least = least_memory(o);
   // A question and its answer keep their columns: in the smallest pool two. A document that ends inside a block keeps one.
-  const std::pair<int64_t, int64_t> cases[] = {{least, kDocument - 8}, {least + (300 << 10), kDocument}, {2 * least, kDocument + 11}};
+  const std::pair<int64_t, int64_t> cases[] = {
+      {least, kDocument - 8}, {least + (300 << 10), kDocument}, {2 * least, kDocument + 11}};
   for (const auto& [memory, tokens] : cases) {
     if (kSanitized && memory != least) break;  // each takes minutes there
     auto resident = make_engine(o);
@@ -106,13 +110,41 @@ TEST_P(OffloadOf, HostMemoryBelowGivesTheSameAnswers) {
   }
 }
 
+// Some 20 us pass between two looks.
+struct LookedAtClock final : Clock {
+  double now_s() const override { return now += 2e-5; }
+  mutable double now = 0;
+};
+
+// A disk of which reads take fifty looks and more: who waits answers as ever, who does not leaves blocks out, reads no column that
+// has not its block (NaN), and finds later what was late.
 TEST(Offload, BestEffortAnswersWithWhatIsThere) {
   EngineOptions o = options("gsa_on_device", kDocument + 100);
-  o.methods[1].gsa.late_policy = LatePolicy::best_effort;
-  auto engine = make_offloaded(o, least_memory(o) + (300 << 10));
-  int64_t skipped = 0;
-  for (const Result1& r : ask(*engine, kDocument)) skipped += r.stats.prefetch.skipped;
-  EXPECT_EQ(skipped, engine->stats().prefetch.skipped);
+  const std::vector<Result1> resident = ask(*make_engine(o), kDocument);
+  for (const LatePolicy policy : {LatePolicy::exact, LatePolicy::best_effort}) {
+    o.methods[1].gsa.late_policy = policy;
+    const LookedAtClock clock;
+    auto store = std::make_shared<LyingStore>(3);
+    store->late_reads = 98;
+    auto engine = make_offloaded(o, least_memory(o) + (300 << 10), nullptr, store, &clock);
+    const std::vector<Result1> answers = ask(*engine, kDocument);
+    if (policy == LatePolicy::exact) expect_same(answers, resident);
+    int64_t skipped = 0;
+    for (const Result1& r : answers) {
+      skipped += r.stats.prefetch.skipped;
+      EXPECT_EQ(r.tokens.size(), 6u);
+      EXPECT_EQ(r.logits.size(), 6u);
+      for (const std::vector<float>& logits : r.logits) {
+        for (const float logit : logits) ASSERT_TRUE(std::isfinite(logit));
+      }
+    }
+    const PrefetchStats all = engine->stats().prefetch;
+    EXPECT_EQ(skipped, all.skipped);
+    EXPECT_EQ(skipped > 20, policy == LatePolicy::best_effort) << skipped;
+    EXPECT_GT(all.hits, 0);
+    EXPECT_EQ(engine->blocks().check_consistency().message(), "");
+    EXPECT_EQ(engine->kv().extents()->tables().check_consistency().message(), "");
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Methods, OffloadOf, ::testing::Values("gsa_on_device", "gsa", "overlap", "dense"));
@@ -198,7 +230,9 @@ TEST_P(RepairOf, WhatTheStoreLosesIsComputedAgain) {
     store->loses = nullptr;
     auto again = make_offloaded(o, memory, nullptr, store);  // codes that were stored anew are those that prefill made
     expect_same(ask(*again, kDocument), want);
-    if (!prefetches(GetParam())) { EXPECT_EQ(again->stats().loaded_tokens, kDocument); }
+    if (!prefetches(GetParam())) {
+      EXPECT_EQ(again->stats().loaded_tokens, kDocument);
+    }
   }
 }
 

@@ -166,8 +166,7 @@ Status ExtentCache::why_lost(const ExtentRead& read) const {
 
 // ---- rows that choose ----
 
-// As many rows as surely find columns: those that are not pinned serve the blocks of all rows' lists.
-void ExtentCache::fit(Wave* wave) {
+Status ExtentCache::fit(Wave* wave) const {
   const Selection& s = *wave->selection;
   const int32_t lists = s.heads == HeadGroups::per_query_head ? s.groups / heads_ : 1;
   int64_t most = 0;  // over KV heads, of what the rows so far read
@@ -182,21 +181,18 @@ void ExtentCache::fit(Wave* wave) {
     most += longest;
   }
   wave->end = row;
-  const int64_t cells = int64_t{wave->end - wave->first} * s.groups, heads = s.heads == HeadGroups::all ? heads_ : 1;
-  const int32_t* counts = s.counts + int64_t{wave->first} * s.groups;
-  counts_.lookups += heads * std::accumulate(counts, counts + cells, int64_t{0});
+  if (wave->end > wave->first) return {};
+  return Status::internal("kv offload: one row reads more blocks than " + std::to_string(tables_.num_mobile()) + " free columns");
 }
 
-Status ExtentCache::resolve(LayerIdx layer, Wave* wave, Ops& ops, Stream& stream, PageTableView* table) {
-  fit(wave);
-  if (wave->end == wave->first) {
-    return Status::internal("kv offload: one row reads more blocks than " + std::to_string(tables_.num_mobile()) + " free columns");
-  }
-  Selection rows = *wave->selection;
-  const int64_t lists = int64_t{wave->first} * rows.groups;
+Status ExtentCache::resolve(LayerIdx layer, const Wave& wave, Ops& ops, Stream& stream, PageTableView* table) {
+  Selection rows = *wave.selection;
+  const int64_t lists = int64_t{wave.first} * rows.groups;
   rows.units += lists * rows.capacity;
   rows.counts += lists;
-  rows.rows = wave->end - wave->first;
+  rows.rows = wave.end - wave.first;
+  const int64_t heads = rows.heads == HeadGroups::all ? heads_ : 1;
+  counts_.lookups += heads * std::accumulate(rows.counts, rows.counts + int64_t{rows.rows} * rows.groups, int64_t{0});
   const int64_t head_stride = config_.max_blocks, seq_stride = heads_ * head_stride;
   ops.resolve({.tables = tables_.layer(layer),
                .wave = tables_.next_wave(),
@@ -204,10 +200,10 @@ Status ExtentCache::resolve(LayerIdx layer, Wave* wave, Ops& ops, Stream& stream
                .selection = &rows,
                .rows = rows.rows,
                .block_size = kv_.config().block_size,
-               .window = wave->window,
-               .row_seq = wave->row_seq + wave->first,
-               .row_len = wave->row_len + wave->first,
-               .blocks = wave->blocks,
+               .window = wave.window,
+               .row_seq = wave.row_seq + wave.first,
+               .row_len = wave.row_len + wave.first,
+               .blocks = wave.blocks,
                .slots = table_.as<int32_t>(),
                .seq_stride = seq_stride,
                .head_stride = head_stride,
@@ -216,7 +212,7 @@ Status ExtentCache::resolve(LayerIdx layer, Wave* wave, Ops& ops, Stream& stream
                .scratch = scratch_.data()},
               stream);
   *table = {table_.as<int32_t>(), seq_stride, head_stride};
-  return read_misses(layer, *wave);
+  return read_misses(layer, wave);
 }
 
 void ExtentCache::find_windows(const Wave& wave) {

@@ -75,9 +75,12 @@ class ExtentCache {
     double deadline_s = 1e30;
     int32_t init_units = 0, local_units = 0;
   };
-  // Gives every block that the wave reads a column, and reads what is absent. The table is valid until the next call.
-  // Errors: busy where an extent could not be read, and its block is lost; internal.
-  Status resolve(LayerIdx layer, Wave* wave, Ops& ops, Stream& stream, PageTableView* table);
+  // Cuts a wave to as many rows as surely find columns: those that are not pinned serve the blocks of all rows' lists. internal: not
+  // even its first row does.
+  Status fit(Wave* wave) const;
+  // Gives every block that a wave that fits reads a column, and reads what is absent. The table is valid until the next call.
+  // Errors: busy where an extent could not be read, and its block is lost.
+  Status resolve(LayerIdx layer, const Wave& wave, Ops& ops, Stream& stream, PageTableView* table);
 
   // What the last wave did without.
   struct Late {
@@ -148,7 +151,6 @@ class ExtentCache {
   Status read_misses(LayerIdx layer, const Wave& wave);
   void find_windows(const Wave& wave);
   Status read_late_windows();
-  void fit(Wave* wave);
   template <typename Visit>
   void for_each_head(Visit&& visit) {
     for (int32_t layer = 0; layer < layers_; ++layer) {

@@ -111,7 +111,8 @@ class ExtentCacheTest : public testing::Test {
                              .row_len = row_len.data(),
                              .blocks = {blocks.data(), kBlocks, 0}};
       PageTableView table;
-      FOVEA_TRY(cache_->resolve(LayerIdx{layer}, &wave, *ops_, stream_, &table));
+      FOVEA_TRY(cache_->fit(&wave));
+      FOVEA_TRY(cache_->resolve(LayerIdx{layer}, wave, *ops_, stream_, &table));
       EXPECT_GT(wave.end, static_cast<int32_t>(first));
       for (; first < static_cast<size_t>(wave.end); ++first) {
         for (int32_t h = 0; h < kHeads; ++h) {
@@ -365,7 +366,7 @@ TEST_F(ExtentCacheTest, LateBlocksLeaveTheListsButWindowsAreWaitedFor) {
                          .init_units = 1,
                          .local_units = 1};
   PageTableView table;
-  ASSERT_TRUE(cache_->resolve(LayerIdx{0}, &wave, *ops_, stream_, &table).ok());
+  ASSERT_TRUE(cache_->resolve(LayerIdx{0}, wave, *ops_, stream_, &table).ok());
   // Head 0 misses 0 2 6 7, head 1 misses 0 1 3 6 7: every second of the nine is late, 2 7 | 1 6 here, and 6 and 7 are windows.
   std::vector<int32_t> left(12, -9), counts(4), skipped(2);
   cache_->drop_late(LayerIdx{0}, wave, left.data(), counts.data(), skipped.data());

@@ -12,6 +12,11 @@ namespace fovea {
 Attention::Attention(const ForwardBatch& batch, const KvCache& kv, Ops& ops, Stream& stream)
     : batch_(batch), kv_(kv), ops_(ops), stream_(stream) {
   FOVEA_CHECK(batch.groups.size() <= kGroupsMax);
+  for (const RowGroup& g : batch.groups) rows_that_may_skip_ += may_skip(g) ? g.rows : 0;
+}
+
+bool Attention::may_skip(const RowGroup& g) const {
+  return batch_.read_ahead && g.blocks == RowGroup::Blocks::mobile && g.method->late_rule().may_skip;
 }
 
 Status Attention::prepare(size_t group, LayerIdx layer, const LayerQueries& queries, Reading* out) {
@@ -107,13 +112,14 @@ Status Attention::next_wave(const RowGroup& g, LayerIdx layer, int32_t window, R
                          .blocks = g.table,
                          .window = window};
   if (batch_.read_ahead) batch_.read_ahead->collect();
-  const Method::LateRule late = g.method->late_rule();
-  if (batch_.read_ahead && late.may_skip) {
-    wave.deadline_s = batch_.read_ahead->deadline_s();
+  FOVEA_TRY(kv_.extents()->fit(&wave));
+  if (may_skip(g)) {
+    const Method::LateRule late = g.method->late_rule();
+    wave.deadline_s = batch_.read_ahead->deadline_s(static_cast<double>(wave.end - wave.first) / rows_that_may_skip_);
     wave.init_units = late.init_units;
     wave.local_units = late.local_units;
   }
-  FOVEA_TRY(kv_.extents()->resolve(layer, &wave, ops_, stream_, &part->kv.table));
+  FOVEA_TRY(kv_.extents()->resolve(layer, wave, ops_, stream_, &part->kv.table));
   part_indptr_.assign(1, 0);
   part_len_.clear();
   for (int32_t s = 0; s < g.num_seqs; ++s) {

@@ -86,6 +86,7 @@ class Attention {
   Status prepare(size_t group, LayerIdx layer, const LayerQueries& queries, Reading* out);
   Status choose_for(size_t group, LayerIdx layer, const LayerQueries& queries);
   void begin_parts(const Reading& whole);
+  bool may_skip(const RowGroup& group) const;
   Status next_part(const RowGroup& group, LayerIdx layer, int32_t window, Reading* part, bool* more);
   Status next_wave_on_device(const RowGroup& group, LayerIdx layer, int32_t window, Reading* part, bool* more);
   Status next_wave(const RowGroup& group, LayerIdx layer, int32_t window, Reading* part, bool* more);
@@ -102,7 +103,8 @@ class Attention {
   // Of a group that is read in parts.
   Reading whole_;
   int32_t next_row_ = 0, next_seq_ = 0, next_head_ = 0;
-  int32_t waves_ = 0;  // of the layer so far, on a device
+  int32_t waves_ = 0;               // of the layer so far, on a device
+  int32_t rows_that_may_skip_ = 0;  // what is late, of all groups
   Selection part_selection_;
   std::vector<int32_t> part_indptr_, part_len_, part_units_, part_counts_, part_skipped_;
 };

@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "kernels/ref/ref_ops.h"
+#include "kv/extent_cache.h"
 
 namespace fovea {
 namespace {
@@ -155,6 +157,97 @@ TEST_F(AttentionTest, AStepHasSoManyGroups) {
   groups_.resize(kGroupsMax + 1);
   batch_.groups = groups_;
   EXPECT_DEATH(Attention(batch_, *kv_, *ops_, stream_), "bug");
+}
+
+// ---- rows that may do without what is late ----
+
+constexpr int32_t kWaveRows = 3, kUnits = 4;
+
+// Row r reads units 4 r + first to 4 r + first + 3.
+class OwnUnits final : public Method {
+ public:
+  OwnUnits(bool may_skip, int32_t first) : may_skip_(may_skip), units_(kWaveRows * kUnits) {
+    std::iota(units_.begin(), units_.end(), first);
+  }
+  std::string_view name() const override { return "own_units"; }
+  std::string lineage() const override { return "dense"; }
+  Status attach(const ModelShape&, const MethodLimits&, Device&, StepMemory&) override { return {}; }
+  int64_t estimate_blocks(int64_t, int32_t) const override { return kUnits; }
+  LateRule late_rule() const override { return {.may_skip = may_skip_}; }
+  Status select(const SelectInputs& in, Ops&, Stream&, Selection* out) override {
+    *out = {
+        .kind = Selection::Kind::list, .rows = in.step->rows, .capacity = kUnits, .units = units_.data(), .counts = counts_.data()};
+    return {};
+  }
+
+ private:
+  const bool may_skip_;
+  std::vector<int32_t> units_;
+  const std::vector<int32_t> counts_ = std::vector<int32_t>(kWaveRows, kUnits);
+};
+
+// Everything is there at once; notes until when it may be waited for.
+struct Instant final : ExtentSource {
+  Status read_now(ReadBatch& batch) override {
+    for (ExtentRead& read : batch.reads) read.result = IoResult::ok;
+    deadlines.push_back(batch.deadline_s);
+    return {};
+  }
+  std::vector<double> deadlines;
+};
+
+// Its deadlines are the shares it is asked for.
+struct Shares final : ReadAhead {
+  void collect() override {}
+  double deadline_s(double share) override { return share; }
+  void late(const RowGroup&, LayerIdx, std::span<const ExtentCache::Late>) override {}
+  void skipped(SequenceId, int32_t) override {}
+  void tell(const RowGroup&, LayerIdx) override {}
+};
+
+// However many waves its rows take, a step waits once: groups of three rows, of one, and of one that waits for everything.
+TEST(AttentionOfMobileRows, WavesShareWhatAStepWaits) {
+  KvCacheConfig c;
+  c.num_layers = 1, c.num_blocks = 12, c.num_slots = 9, c.kv_heads = 1, c.head_dim = 16, c.joined = true;
+  const auto kv = std::move(KvCache::create(c)).value();
+  const auto extents = ExtentCache::create(*kv, {.max_seqs = kWaveRows, .max_blocks = 12}).value();
+  BlockHomes homes;
+  homes.located.resize(12), homes.keys.resize(12);
+  Instant store;
+  extents->set_source(&store, &homes);
+  kv->attach_extents(extents.get());
+
+  OwnUnits skips(true, 0), waits(false, 4);
+  const LayerPolicy policy = LayerPolicy::make(1, {}, {}).value();
+  const std::vector<int32_t> row_len(kWaveRows, 12 * c.block_size), row_seq = {0, 1, 2}, indptr = {0, 1, 2, 3};
+  std::vector<int32_t> blocks(12 * kWaveRows);
+  for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<int32_t>(i % 12);
+  std::vector<RowGroup> groups(3);
+  for (size_t g = 0, first = 0; g < 3; first += groups[g++].rows) {
+    groups[g].blocks = RowGroup::Blocks::mobile;
+    groups[g].first_row = static_cast<int32_t>(first);
+    groups[g].rows = groups[g].num_seqs = groups[g].step.rows = g == 0 ? kWaveRows : 1;
+    groups[g].q_indptr = indptr.data(), groups[g].seq_len = row_len.data();
+    groups[g].step.row_seq = row_seq.data(), groups[g].step.row_len = row_len.data();
+    groups[g].table = {blocks.data(), 12, 0};
+    groups[g].method = g == 2 ? &waits : &skips;
+    groups[g].policy = &policy;
+  }
+  Shares shares;
+  ForwardBatch batch;
+  batch.groups = groups;
+  batch.read_ahead = &shares;
+  const auto ops = make_ref_ops();
+  CpuStream stream;
+  Attention attention(batch, *kv, *ops, stream);
+  std::vector<int32_t> rows;
+  ASSERT_TRUE(attention
+                  .attend(
+                      LayerIdx{0}, [](const RowGroup&) { return LayerQueries{}; },
+                      [&](const RowGroup&, const Reading& r) { rows.push_back(r.rows); })
+                  .ok());
+  EXPECT_EQ(rows, (std::vector<int32_t>{2, 1, 1, 1}));
+  EXPECT_EQ(store.deadlines, (std::vector<double>{0.5, 0.25, 0.25, 1e30}));
 }
 
 }  // namespace

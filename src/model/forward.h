@@ -40,7 +40,7 @@ struct RowGroup {
   // Of a group that is streamed: the first three in host memory, and for each sequence {0, its rows}, in the device's.
   const int32_t* host_q_indptr = nullptr;
   const int32_t* host_seq_len = nullptr;
-  PageTableView host_table;  // as `table`
+  PageTableView host_table;              // as `table`
   const int32_t* rows_of_seq = nullptr;  // [num_seqs, 2]
   int32_t wave_rows = 0;                 // of a mobile group on a device: rows that find columns together
   // Sparse groups only. Decode: every row chooses for itself.
@@ -74,8 +74,8 @@ class ReadAhead {
   virtual ~ReadAhead() = default;
   // Before a wave is resolved: what has come is put where it will look.
   virtual void collect() = 0;
-  // How long a wave's rows that may do without what is late wait for it: seconds of Clock.
-  virtual double deadline_s() = 0;
+  // Until when a wave of rows that may do without what is late waits for it: seconds of Clock. `share`: of such rows of the step.
+  virtual double deadline_s(double share) = 0;
   // What a wave did without, and how many blocks a row of it.
   virtual void late(const RowGroup& group, LayerIdx layer, std::span<const ExtentCache::Late> late) = 0;
   virtual void skipped(SequenceId sequence, int32_t units) = 0;

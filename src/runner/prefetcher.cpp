@@ -152,8 +152,11 @@ void Prefetcher::submit(const prefetch::PlannedTicket& planned) {
   live_.push_back(std::move(live));
 }
 
-// The layers share what a step may wait. Before the first one has ended nobody knows, and nothing is left out.
-double Prefetcher::deadline_s() { return step_s_ == 0 ? 1e30 : clock_.now_s() + kLateShare * step_s_ / layers_; }
+// The layers share what a step may wait, and in each of them its rows. Before the first one has ended nobody knows, and nothing is
+// left out.
+double Prefetcher::deadline_s(double share) {
+  return step_s_ == 0 ? 1e30 : clock_.now_s() + share * kLateShare * step_s_ / layers_;
+}
 
 // It goes on, for the next step.
 void Prefetcher::late(const RowGroup& group, LayerIdx layer, std::span<const ExtentCache::Late> late) {

@@ -35,7 +35,7 @@ class Prefetcher final : public ReadAhead {
   void begin_step();
   void end_step();
   void collect() override;
-  double deadline_s() override;
+  double deadline_s(double share) override;
   void late(const RowGroup& group, LayerIdx layer, std::span<const ExtentCache::Late> late) override;
   void skipped(SequenceId sequence, int32_t units) override;
   void tell(const RowGroup& group, LayerIdx layer) override;

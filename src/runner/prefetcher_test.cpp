@@ -96,7 +96,7 @@ class PrefetcherTest : public testing::Test {
         .selection = &s, .first = 0, .end = 1, .row_seq = &row_seq_, .row_len = &row_len_, .blocks = {blocks_.data(), kBlocks, 0}};
     PageTableView table;
     cache_->take_counts();
-    EXPECT_TRUE(cache_->resolve(LayerIdx{layer}, &wave, *ops_, stream_, &table).ok());
+    EXPECT_TRUE(cache_->resolve(LayerIdx{layer}, wave, *ops_, stream_, &table).ok());
     for (int32_t h = 0; h < kHeads; ++h) {
       for (int32_t unit : logical) {
         const int32_t column = table.slots[h * table.head_stride + unit];
@@ -218,10 +218,22 @@ TEST_F(PrefetcherTest, WhatWasLateComesForTheNextStep) {
   EXPECT_EQ(prefetcher_->take_stats(sequence_).skipped, 0);
 }
 
-TEST_F(PrefetcherTest, NothingIsLateBeforeAStepHasEnded) {
-  EXPECT_EQ(prefetcher_->deadline_s(), 1e30);
-  prefetcher_->end_step();
-  EXPECT_LT(prefetcher_->deadline_s(), clock_.now_s() + 1e6);
+struct StillClock final : Clock {
+  double now_s() const override { return now; }
+  double now = 100;
+};
+
+// Steps take 8 s here: 2 s in all may be waited for, in each of two layers 1 s.
+TEST_F(PrefetcherTest, LayersAndWavesShareAQuarterOfAStep) {
+  StillClock clock;
+  Prefetcher prefetcher(store_, *cache_, homes_, {.max_pending = 8, .max_unused = 64, .landings = 64}, clock, /*threaded=*/false);
+  prefetcher.begin_step();
+  EXPECT_EQ(prefetcher.deadline_s(1), 1e30) << "before the first step has ended nobody knows";
+  clock.now += 8;
+  prefetcher.end_step();
+  prefetcher.begin_step();
+  EXPECT_DOUBLE_EQ(prefetcher.deadline_s(1), 109);
+  EXPECT_DOUBLE_EQ(prefetcher.deadline_s(0.25), 108.25);
 }
 
 TEST(PrefetchLimits, AreTheLargestOfMethodsThatPrefetch) {
