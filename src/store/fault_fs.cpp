@@ -102,8 +102,8 @@ int FaultFs::open(const std::string& path, int flags) {
 int64_t FaultFs::size(int fd) {
   return plain([&] { return below_.size(fd); });
 }
-int FaultFs::fsync(int, bool) {
-  return plain([] { return 0; });
+int FaultFs::fsync(int fd, bool data_only) {
+  return plain([&] { return below_.fsync(fd, data_only); });
 }
 int FaultFs::lock(int fd) {
   return plain([&] { return below_.lock(fd); });

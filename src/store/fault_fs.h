@@ -51,7 +51,7 @@ class FaultFs final : public FileSystem {
                         uint64_t offset) override;  // all of it, but where reads are slow or hang
   int64_t pwrite(int fd, std::span<const std::byte> from, uint64_t offset) override;
   int64_t size(int fd) override;
-  int fsync(int fd, bool data_only) override;  // may fail; nothing reaches the disk by it: no power fails here
+  int fsync(int fd, bool data_only) override;
   int lock(int fd) override;
   int advise(int fd, int advice) override { return below_.advise(fd, advice); }
   int rename(const std::string& from, const std::string& to) override;

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -34,11 +35,18 @@ int list(FileSystem& fs, const std::string& path, std::vector<std::string>* name
   return uninterrupted([&] { return fs.list(path, names); });
 }
 
+std::string parent_of(const std::string& path) {
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+// What is made lasts through a power failure.
 Status make_folders(FileSystem& fs, const std::string& path) {
   for (size_t at = 1; at <= path.size(); ++at) {
     if (at < path.size() && path[at] != '/') continue;
     const int result = uninterrupted([&] { return fs.mkdir(path.substr(0, at)); });
     if (at == path.size() && result != -EEXIST) FOVEA_TRY(os_status(result, path));  // above it: the last one tells
+    if (result >= 0) FOVEA_TRY(sync_folder(fs, parent_of(path.substr(0, at))));
   }
   return {};
 }
@@ -104,11 +112,11 @@ Status StoreDirectory::take_lock() {
 }
 
 Status StoreDirectory::prepare(bool is_new) {
-  for (const char* name : {"/slabs", "/tmp"}) FOVEA_TRY(make_folders(*fs_, dir_ + name));
-  if (is_new) {
+  if (is_new) {  // first: without it the rest is not known for a store's
     FOVEA_TRY(replace_file(*fs_, dir_ + "/FORMAT", dir_ + "/FORMAT.new", kFormat, /*sync=*/true));
     FOVEA_TRY(sync_folder(*fs_, dir_));
   }
+  for (const char* name : {"/slabs", "/tmp"}) FOVEA_TRY(make_folders(*fs_, dir_ + name));
   FOVEA_ASSIGN(const std::vector<std::string> left, unfinished());
   for (const std::string& name : left) {
     const std::string path = dir_ + "/tmp/" + name;
