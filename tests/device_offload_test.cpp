@@ -76,6 +76,8 @@ void expect_consistent(EngineImpl& engine) {
   const auto tables = extents.read_tables();
   ASSERT_TRUE(tables.ok());
   const int32_t blocks = kv.config().num_blocks, columns = kv.config().num_slots;
+  const auto lent = columns - static_cast<int32_t>(engine.stats().staging_blocks);
+  const bool withheld = lent < columns && tables->stamp[static_cast<size_t>(lent)] == kPinnedStamp;
   for (int32_t lh = 0; lh < kv.config().num_layers * kv.config().kv_heads; ++lh) {
     for (int32_t b = 0; b < blocks; ++b) {
       const int32_t column = tables->slot_of[static_cast<size_t>(lh * blocks + b)];
@@ -87,6 +89,10 @@ void expect_consistent(EngineImpl& engine) {
       const int32_t block = tables->owner[static_cast<size_t>(lh * columns + c)];
       ASSERT_TRUE(block == -1 || tables->slot_of[static_cast<size_t>(lh * blocks + block)] == c) << "column " << c;
       const bool pinned = tables->stamp[static_cast<size_t>(lh * columns + c)] == kPinnedStamp;
+      if (c >= lent) {
+        ASSERT_TRUE(pinned == withheld && (!pinned || block == -1)) << "column " << c;
+        continue;
+      }
       ASSERT_EQ(pinned, block >= 0 && extents.column_of(BlockId{block}).value == c) << "column " << c;
     }
   }
@@ -130,7 +136,7 @@ TEST(DeviceOffload, ManySequencesShareASmallPool) {
 // What a step misses it finds and fetches by itself: a captured graph, and the host neither waits nor takes memory.
 TEST(DeviceOffload, DecodeStepsThatMissWaitForNothingAndTakeNoMemory) {
   const EngineOptions o = options("gsa_on_device", 1000);
-  auto engine = make_on_device(offloaded(o, least_memory(o) + (300 << 10)));
+  auto engine = make_on_device(offloaded(o, least_memory(o) + (100 << 10)));
   ASSERT_TRUE(engine);
   Request r = greedy(random_prompt(3, 640, engine->model().vocab_size), 120);
   ASSERT_TRUE(engine->submit(r).ok());
@@ -153,6 +159,97 @@ TEST(DeviceOffload, DecodeStepsThatMissWaitForNothingAndTakeNoMemory) {
   EXPECT_EQ(after.graph_launches, before.graph_launches + 60);
   EXPECT_GT(run_all(*engine).begin()->second.stats.offload_misses, 500);
   expect_consistent(*engine);
+}
+
+// How many of the columns that are lent to prompts hold a block, of all layers and heads; -1: they are withheld.
+int64_t blocks_in_lent_columns(EngineImpl& engine) {
+  expect_consistent(engine);
+  const auto tables = engine.kv().device_extents()->read_tables();
+  const int64_t columns = engine.kv().config().num_slots, first = columns - engine.stats().staging_blocks;
+  if (tables->stamp[static_cast<size_t>(first)] == kPinnedStamp) return -1;
+  int64_t held = 0;
+  for (size_t i = 0; i < tables->owner.size(); ++i) held += static_cast<int64_t>(i % columns) >= first && tables->owner[i] >= 0;
+  return held;
+}
+
+constexpr int32_t kDenseTokens = 6;
+
+// Prompts between answers and beside them, and a dense answer beside sparse ones: by request.
+// A tap waits for each step; without one a step is launched while the one before runs.
+std::map<uint64_t, Result1> answers_among_prompts(EngineImpl& e, int64_t document_tokens, bool tap,
+                                                  const std::function<void(bool answered)>& after = nullptr) {
+  const auto vocab = e.model().vocab_size;
+  std::map<uint64_t, std::vector<std::vector<float>>> logits;
+  if (tap)
+    e.set_logits_tap([&](RequestId id, int32_t, std::span<const float> l) { logits[id.value].emplace_back(l.begin(), l.end()); });
+  const auto submit = [&](uint64_t seed, int64_t tokens, int32_t max_tokens, std::optional<RequestId> document,
+                          const char* method = "") {
+    Request r = greedy(random_prompt(seed, tokens, vocab), max_tokens);
+    r.hold = max_tokens == 0;
+    r.fork_of = document;
+    r.decode_method = method;
+    return e.submit(r).value();
+  };
+  Answers all;
+  const auto finish = [&] {
+    for (const auto& [id, answer] : run_all(e)) {
+      Result1& r = all[id];
+      r.tokens.insert(r.tokens.end(), answer.tokens.begin(), answer.tokens.end());
+      r.reason = answer.reason;
+    }
+  };
+  const RequestId first = submit(7, document_tokens, 0, std::nullopt);
+  finish();
+  for (uint64_t i = 0; i < 2; ++i) {
+    const RequestId document = submit(20 + i, document_tokens - 9, 0, std::nullopt);
+    finish();
+    if (after) after(false);
+    submit(30 + i, 5, 12, document);
+    std::vector<Output> outputs;
+    for (int step = 0; step < 4; ++step) e.step(&outputs).value();
+    collect(outputs, &all);
+    submit(40 + i, kDocument / 4, 3, std::nullopt);
+    submit(50 + i, 9, i == 1 ? kDenseTokens : 14, first, i == 1 ? "dense" : "");
+    finish();
+    submit(60 + i, 7, 4, i == 1 ? document : first);
+    finish();
+    if (after) after(true);
+  }
+  e.set_logits_tap(nullptr);
+  std::map<uint64_t, Result1> results;
+  for (auto& [id, answer] : all) {
+    EXPECT_EQ(answer.reason, FinishReason::length) << answer.error.message();
+    answer.logits = logits[id.first];
+    results[id.first] = answer;
+  }
+  return results;
+}
+
+// The columns that prompts are laid out in serve answers at all other times. What they held then is never taken for something else.
+TEST(DeviceOffload, WhatIsLentToPromptsServesAnswersBetweenThem) {
+  const EngineOptions o = options("gsa_on_device");
+  for (const bool tap : {true, false}) {
+    // The second pool has room for two strips at a time, one of which is filled while the other is read.
+    EngineOptions small = offloaded(o, least_memory(o) + (tap ? 1000 : 4400) * kDocument);
+    small.kv_tokens = 5 * kDocument;
+    auto resident = make_on_device(o), engine = make_on_device(small, 11);
+    ASSERT_TRUE(resident && engine);
+    SCOPED_TRACE(engine->backend());
+    const int64_t tokens = tap ? kDocument / 2 : kDocument;
+    int64_t most = 0;
+    const auto got = answers_among_prompts(*engine, tokens, tap, [&](bool is_answered) {
+      const int64_t held = blocks_in_lent_columns(*engine);
+      EXPECT_EQ(held == -1, !is_answered);
+      most = std::max(most, held);
+    });
+    EXPECT_GT(most, 0);
+    const auto want = answers_among_prompts(*resident, tokens, tap);
+    ASSERT_EQ(got.size(), want.size());
+    for (const auto& [id, answer] : want) {
+      SCOPED_TRACE(id);
+      expect_same({got.at(id)}, {answer}, answer.tokens.size() == kDenseTokens ? 1e-4f : 0.0f);
+    }
+  }
 }
 
 TEST(DeviceOffload, StampsAreLoweredBeforeTheyOverflow) {

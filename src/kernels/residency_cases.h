@@ -25,6 +25,7 @@ struct ResidencyCase {
   int32_t window = 0;
   bool slots_by_row = false;
   uint32_t fresh_age = 0;
+  int32_t lent = 0;  // the last columns, withheld at times
 };
 
 inline std::vector<ResidencyCase> residency_cases() {
@@ -37,6 +38,7 @@ inline std::vector<ResidencyCase> residency_cases() {
           {.name = "window", .window = 75},
           {.name = "slots_by_row", .columns = 30, .rows = 5, .slots_by_row = true},
           {.name = "fresh_age", .columns = 40, .fresh_age = 7},
+          {.name = "lent_columns", .columns = 40, .fresh_age = 2, .lent = 14},
           {.name = "many_columns", .heads = 4, .columns = 500, .blocks = 900, .seqs = 2, .len = 800, .k = 40, .rows = 8}};
 }
 
@@ -60,12 +62,14 @@ class ResidencyWorld {
     pinned_.assign(c.columns, false);
   }
 
-  // A few columns are pinned to a block or unpinned, as the host does between steps: at most `columns - rows * k` are pinned.
+  // A few columns are pinned to a block or unpinned, as the host does between steps: at most `columns - rows * k` are pinned. Those
+  // that are lent never are: they are withheld, and given back.
   void move_pins() {
     const int32_t lists = c_.groups == HeadGroups::per_query_head ? c_.group_size : 1;
-    const auto most = c_.columns - c_.rows * c_.k * lists;
+    const auto most = first_lent() - c_.rows * c_.k * lists;
+    if (c_.lent > 0 && draw(4) == 0) withhold(!withheld_);
     for (int i = 0; i < 3; ++i) {
-      const int32_t column = draw(c_.columns), block = draw(c_.blocks);
+      const int32_t column = draw(first_lent()), block = draw(c_.blocks);
       const auto pins = std::count(pinned_.begin(), pinned_.end(), true);
       if (pinned_[column]) {
         pinned_[column] = false;
@@ -120,7 +124,9 @@ class ResidencyWorld {
       for (int32_t c = 0; c < c_.columns; ++c) {
         const int32_t block = owner[h * c_.columns + c];
         if (block >= 0 && slot_of[h * c_.blocks + block] != c) return "column " + std::to_string(c) + " is not its block's";
-        if (pinned_[c] != (stamp[h * c_.columns + c] == kPinnedStamp)) return "pin of column " + std::to_string(c);
+        const bool kept = pinned_[c] || (withheld_ && c >= first_lent());
+        if (kept && !pinned_[c] && block >= 0) return "column " + std::to_string(c) + " is withheld and has an owner";
+        if (kept != (stamp[h * c_.columns + c] == kPinnedStamp)) return "pin of column " + std::to_string(c);
       }
     }
     return "";
@@ -162,6 +168,17 @@ class ResidencyWorld {
     slots[block] = column;
     stamp[h * c_.columns + column] = kPinnedStamp;
   }
+  int32_t first_lent() const { return c_.columns - c_.lent; }
+  void withhold(bool yes) {
+    withheld_ = yes;
+    for (int32_t h = 0; h < c_.heads; ++h) {
+      for (int32_t c = h * c_.columns + first_lent(); c < (h + 1) * c_.columns; ++c) {
+        if (owner[c] >= 0) slot_of[h * c_.blocks + owner[c]] = -1;
+        owner[c] = -1;
+        stamp[c] = yes ? kPinnedStamp : 0;
+      }
+    }
+  }
   // k units below `units`, in favour of the last ones, as attention is.
   void draw_list(int32_t units, int32_t list) {
     std::vector<int32_t> all;
@@ -180,6 +197,7 @@ class ResidencyWorld {
   std::vector<int32_t> blocks_, units_, counts_, row_seq_, row_len_;
   std::vector<uint64_t> scratch_;
   std::vector<bool> pinned_;
+  bool withheld_ = false;
   Selection selection_;
 };
 

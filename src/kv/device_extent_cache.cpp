@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -21,8 +22,9 @@ Result<std::unique_ptr<DeviceExtentCache>> DeviceExtentCache::create(KvCache& kv
   using enum OpKind;
   if (!ops.supported().has_all({OpKind::resolve, fetch_extents, stage_extents, move_columns}))
     return Status::unsupported("kv offload: " + std::string(ops.name()) + " cannot fetch blocks from host memory");
+  FOVEA_CHECK(kv.config().joined);
   if (kv.config().latent) return Status::unsupported("kv offload: the cache holds latents, not K and V of each head");
-  for (int32_t p = 2; p < kv.num_planes(); ++p) {
+  for (int32_t p = 1; p < kv.num_planes(); ++p) {
     const PlaneSpec& spec = kv.plane(PlaneIdx{p}).spec();
     if (spec.residency == Residency::pooled) return Status::unsupported("kv offload: plane " + spec.name + " is not resident");
   }
@@ -40,7 +42,8 @@ DeviceExtentCache::DeviceExtentCache(KvCache& kv, const DeviceExtentCacheConfig&
       heads_(kv.config().kv_heads),
       blocks_(kv.config().num_blocks),
       columns_(kv.config().num_slots),
-      piece_bytes_(kv.plane(KvCache::kK).head_bytes()),
+      extent_bytes_(kv.plane(KvCache::kJoined).head_bytes()),
+      extents_per_layer_(kv.plane(KvCache::kJoined).layer_stride() / extent_bytes_),
       column_of_(static_cast<size_t>(blocks_), SlotId{-1}),
       block_in_(static_cast<size_t>(columns_), BlockId{-1}),
       lost_(true),
@@ -60,10 +63,9 @@ Status DeviceExtentCache::allocate() {
   FOVEA_TRY(take(&num_misses_, heads_ * word, "misses of a wave"));
   FOVEA_TRY(take(&scratch_, cells * static_cast<int64_t>(sizeof(uint64_t)), "misses of a wave"));
   FOVEA_TRY(take(&table_, kWaveRowsMax * heads_ * config_.max_blocks * word, "page tables of a wave"));
-  FOVEA_TRY(take(&staging_, config_.staging_bytes, "staging of KV"));
-  num_buffers_ = config_.staging_bytes >= 2 * config_.max_blocks * extent_bytes() ? 2 : 1;
+  num_buffers_ = lent_extents() >= 2 * config_.max_blocks ? 2 : 1;
   for (size_t i = 0; i < num_buffers_; ++i) {
-    buffers_[i].data = staging_.as<std::byte>() + static_cast<int64_t>(i) * (config_.staging_bytes / 2 / 256 * 256);
+    buffers_[i].first = static_cast<int64_t>(i) * extents_of_buffer();
     buffers_[i].filled = device_.make_event();
     buffers_[i].read = device_.make_event();
   }
@@ -72,12 +74,28 @@ Status DeviceExtentCache::allocate() {
     FOVEA_ASSIGN(u.pinned, device_.allocate_pinned(kMovesAtOnce * sizeof(ColumnMove), "moves of columns"));
     u.done = device_.make_event();
   }
-  const int64_t identity = std::max<int64_t>(config_.max_blocks, kWaveRowsMax + 1);
-  FOVEA_TRY(take(&identity_, identity * word, "page table of strips"));
+  FOVEA_TRY(take(&identity_, (kWaveRowsMax + 1) * word, "rows of a wave"));
+  FOVEA_TRY(take(&lent_, heads_ * lent_extents() * word, "page tables of strips"));
   FOVEA_ASSIGN(below_, device_.allocate_pinned(static_cast<size_t>(all * blocks_ * extent_bytes()), "--kv-host-memory"));
-  std::vector<int32_t> numbers(static_cast<size_t>(identity));
-  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<int32_t>(i);
-  device_.copy(identity_.data(), numbers.data(), numbers.size() * sizeof(int32_t), CopyKind::to_device, *spilling_);
+  return number_lent();
+}
+
+int64_t DeviceExtentCache::number_of_lent(int64_t lent) const {
+  const int64_t of_layer = int64_t{config_.staging_columns} * heads_;
+  return lent / of_layer * extents_per_layer_ + int64_t{first_lent()} * heads_ + lent % of_layer;
+}
+
+// Strips are read with a stride of an extent from a slot to the next and from a head to the next.
+Status DeviceExtentCache::number_lent() {
+  FOVEA_CHECK(layers_ * extents_per_layer_ < INT32_MAX);
+  std::vector<int32_t> numbers;
+  for (int32_t h = 0; h < heads_; ++h) {
+    for (int64_t i = 0; i < lent_extents(); ++i) numbers.push_back(static_cast<int32_t>(number_of_lent(i)) - h);
+  }
+  device_.copy(lent_.data(), numbers.data(), numbers.size() * sizeof(int32_t), CopyKind::to_device, *spilling_);
+  std::vector<int32_t> rows(kWaveRowsMax + 1);
+  std::iota(rows.begin(), rows.end(), 0);
+  device_.copy(identity_.data(), rows.data(), rows.size() * sizeof(int32_t), CopyKind::to_device, *spilling_);
   return spilling_->synchronize();
 }
 
@@ -104,12 +122,14 @@ void DeviceExtentCache::take(BlockId block, SlotId column, Stream& stream) {
   ++pinned_;
   due_.push_back({ColumnMove::take, block.value, column.value});
   if (!config_.poison_evicted) return;
-  for (const PlaneIdx plane : {KvCache::kK, KvCache::kV}) {  // all bits set: NaN in every type of the cache
-    for (int32_t l = 0; l < layers_; ++l) {
-      device_.fill(kv_.plane(plane).block(LayerIdx{l}, BlockId{column.value}), 0xFF, static_cast<size_t>(heads_ * piece_bytes_),
-                   stream);
-    }
-  }
+  poison(column.value, 1, stream);
+}
+
+// All bits set: NaN in every type of the cache.
+void DeviceExtentCache::poison(int32_t first, int32_t count, Stream& stream) {
+  const Plane& plane = kv_.plane(KvCache::kJoined);
+  for (int32_t l = 0; l < layers_; ++l)
+    device_.fill(plane.block(LayerIdx{l}, BlockId{first}), 0xFF, static_cast<size_t>(count * plane.block_bytes()), stream);
 }
 
 void DeviceExtentCache::unpin(SlotId column) {
@@ -132,18 +152,25 @@ void DeviceExtentCache::forget(BlockId block) {
 }
 
 void DeviceExtentCache::add_copies(BlockId block, SlotId column, int32_t count, bool spill) {
+  const Plane& plane = kv_.plane(KvCache::kJoined);
   for (int32_t lh = 0; lh < layers_ * heads_; ++lh) {
-    std::byte* extent = host_blocks().extent(lh, block);
-    for (const PlaneIdx p : {KvCache::kK, KvCache::kV}) {
-      const Plane& plane = kv_.plane(p);
-      std::byte* piece = plane.block(LayerIdx{lh / heads_}, BlockId{column.value}) + lh % heads_ * piece_bytes_;
-      CopyExtent e{.bytes = static_cast<size_t>(piece_bytes_), .rows = static_cast<size_t>(count)};
-      e.to = spill ? extent : piece, e.from = spill ? piece : extent;
-      e.to_stride = e.from_stride = static_cast<size_t>(extent_bytes());
-      (spill ? e.from_stride : e.to_stride) = static_cast<size_t>(plane.block_bytes());
-      copies_.push_back(e);
-      extent += piece_bytes_;
-    }
+    std::byte* below = host_blocks().extent(lh, block);
+    std::byte* slot = plane.block(LayerIdx{lh / heads_}, BlockId{column.value}) + lh % heads_ * extent_bytes_;
+    CopyExtent e{.bytes = static_cast<size_t>(extent_bytes_), .rows = static_cast<size_t>(count)};
+    e.to = spill ? below : slot, e.from = spill ? slot : below;
+    e.to_stride = e.from_stride = static_cast<size_t>(extent_bytes_);
+    (spill ? e.from_stride : e.to_stride) = static_cast<size_t>(plane.block_bytes());
+    copies_.push_back(e);
+  }
+}
+
+void DeviceExtentCache::add_lent_copies(int64_t lent, const std::byte* from, int64_t count) {
+  const int64_t of_layer = int64_t{config_.staging_columns} * heads_;
+  std::byte* pool = kv_.plane(KvCache::kJoined).data(LayerIdx{0});
+  for (int64_t some = 0; count > 0; count -= some, lent += some, from += some * extent_bytes_) {
+    some = std::min(count, of_layer - lent % of_layer);
+    copies_.push_back(
+        {.to = pool + number_of_lent(lent) * extent_bytes_, .from = from, .bytes = static_cast<size_t>(some * extent_bytes_)});
   }
 }
 
@@ -164,7 +191,7 @@ Status DeviceExtentCache::load(BlockId block, BlockId to, SlotId column, Stream&
   return device_.transfer(copies_, CopyKind::to_device, stream);
 }
 
-// Tables that hold the pins alone: the first of all flushes, and after a failure.
+// Tables that hold the pins alone, and what is withheld: the first of all flushes, and after a failure.
 void DeviceExtentCache::begin_tables(Stream& stream) {
   device_.fill(slot_of_.data(), 0xFF, slot_of_.bytes(), stream);
   device_.fill(owner_.data(), 0xFF, owner_.bytes(), stream);
@@ -174,6 +201,7 @@ void DeviceExtentCache::begin_tables(Stream& stream) {
     const BlockId block = block_in_[static_cast<size_t>(c)];
     if (block.value >= 0) due_.push_back({ColumnMove::take, block.value, c});
   }
+  if (staging_) due_.push_back({ColumnMove::withhold, 0, first_lent()});
   lost_ = false;
 }
 
@@ -188,7 +216,7 @@ Status DeviceExtentCache::flush(Stream& stream) {
     const size_t count = std::min(kMovesAtOnce, due_.size() - first), bytes = count * sizeof(ColumnMove);
     Upload& u = uploads_[next_upload_];
     next_upload_ = (next_upload_ + 1) % kUploads;
-    FOVEA_TRY(u.done->done() ? Status() : u.done->wait());  // three uploads back: finished long ago
+    FOVEA_TRY(u.done->done() ? Status() : u.done->wait());  // two steps back: finished long ago
     std::memcpy(u.pinned.data(), due_.data() + first, bytes);
     device_.copy(moves_.data(), u.pinned.data(), bytes, CopyKind::to_device, stream);
     u.done->record(stream);
@@ -232,7 +260,8 @@ uint32_t DeviceExtentCache::begin_step(int32_t rows) {
 }
 
 int32_t DeviceExtentCache::rows_of_wave(int64_t blocks) const {
-  return static_cast<int32_t>(std::clamp<int64_t>((columns_ - pinned_) / std::max<int64_t>(blocks, 1), 1, kWaveRowsMax));
+  const int64_t free = (staging_ ? first_lent() : columns_) - pinned_;
+  return static_cast<int32_t>(std::clamp<int64_t>(free / std::max<int64_t>(blocks, 1), 1, kWaveRowsMax));
 }
 
 Status DeviceExtentCache::resolve(LayerIdx layer, const Wave& wave, Stream& stream, PageTableView* table) {
@@ -302,14 +331,25 @@ Status DeviceExtentCache::need_missed(LayerIdx layer, Stream& stream) {
 
 // ---- rows that read everything ----
 
-int32_t DeviceExtentCache::heads_at_a_time(int64_t blocks) const {
-  const int64_t buffer = num_buffers_ == 1 ? config_.staging_bytes : config_.staging_bytes / 2 / 256 * 256;
-  return static_cast<int32_t>(std::min<int64_t>(heads_, buffer / (blocks * extent_bytes())));
+// In the order of the stream: strips come behind what steps before read of the lent columns, and what later steps fetch there behind
+// strips.
+Status DeviceExtentCache::set_staging(bool on, Stream& stream) {
+  if (on == staging_) return {};
+  staging_ = on;
+  due_.push_back({on ? ColumnMove::withhold : ColumnMove::give_back, 0, first_lent()});
+  for (size_t i = 0; i < num_buffers_ && !on; ++i) buffers_[i].filled->hold(stream);
+  if (config_.poison_evicted && config_.staging_columns > 0) poison(first_lent(), config_.staging_columns, stream);
+  for (size_t i = 0; i < num_buffers_ && on; ++i) buffers_[i].read->record(stream);
+  return flush(stream);
 }
 
-// The leading blocks that lie below, all heads of a run of BlockIds in one copy; those behind them are still in columns.
+int32_t DeviceExtentCache::heads_at_a_time(int64_t blocks) const {
+  return static_cast<int32_t>(std::min<int64_t>(heads_, extents_of_buffer() / blocks));
+}
+
+// The leading blocks that lie below, a run of BlockIds at a time; those behind them are still in columns.
 Status DeviceExtentCache::begin(StageBuffer& b, const Strips& s) {
-  FOVEA_CHECK(s.count > 0 && s.count <= heads_at_a_time(s.num_blocks));
+  FOVEA_CHECK(staging_ && s.count > 0 && s.count <= heads_at_a_time(s.num_blocks));
   b.strips = s;
   b.begun = true;
   copies_.clear();
@@ -323,12 +363,10 @@ Status DeviceExtentCache::begin(StageBuffer& b, const Strips& s) {
   int32_t at = 0;
   for (int32_t run = 0; at < s.num_blocks && lies_below(at); at += run) {
     for (run = 1; at + run < s.num_blocks && s.host_blocks[at + run] == s.host_blocks[at] + run && lies_below(at + run);) ++run;
-    copies_.push_back({.to = b.data + at * extent_bytes(),
-                       .from = host_blocks().extent(s.layer.value * heads_ + s.first, BlockId{s.host_blocks[at]}),
-                       .bytes = static_cast<size_t>(run * extent_bytes()),
-                       .rows = static_cast<size_t>(s.count),
-                       .to_stride = static_cast<size_t>(s.num_blocks * extent_bytes()),
-                       .from_stride = static_cast<size_t>(blocks_ * extent_bytes())});
+    for (int32_t h = 0; h < s.count; ++h) {
+      const std::byte* from = host_blocks().extent(s.layer.value * heads_ + s.first + h, BlockId{s.host_blocks[at]});
+      add_lent_copies(b.first + int64_t{h} * s.num_blocks + at, from, run);
+    }
   }
   b.below = at;
   b.read->hold(*filling_);
@@ -350,6 +388,11 @@ Status DeviceExtentCache::stage(const Strips& s, Stream& stream, KvView* view) {
   if (!b.begun || !(b.strips == s)) FOVEA_TRY(begin(b, s));
   b.begun = false;
   b.filled->hold(stream);
+  const int64_t extent = extent_bytes_ / static_cast<int64_t>(dtype_bytes(kv_.config().dtype));
+  *view = kv_.kv_view(LayerIdx{0});
+  view->kv_heads = s.count;
+  view->block_stride = view->head_stride = extent;
+  view->table = {lent_.as<int32_t>() + b.first, 0, lent_extents() + s.num_blocks};
   ops_.stage_extents({.kv = kv_.kv_view(s.layer),
                       .slot_of = tables(s.layer.value * heads_, heads_).slot_of,
                       .slot_blocks = blocks_,
@@ -359,16 +402,8 @@ Status DeviceExtentCache::stage(const Strips& s, Stream& stream, KvView* view) {
                       .first = b.below,
                       .count = s.num_blocks,
                       .below = below(s.layer),
-                      .out = b.data},
+                      .out = *view},
                      stream);
-  const int64_t element = static_cast<int64_t>(dtype_bytes(kv_.config().dtype));
-  *view = kv_.kv_view(s.layer);
-  view->k = b.data;
-  view->v = b.data + piece_bytes_;
-  view->kv_heads = s.count;
-  view->block_stride = extent_bytes() / element;
-  view->head_stride = s.num_blocks * extent_bytes() / element;
-  view->table = {identity(), 0, 0};
   return {};
 }
 

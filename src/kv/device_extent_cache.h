@@ -3,6 +3,9 @@
 // attention misses. The residency tables lie on the device and are written by its kernels alone, in the order of the step's stream:
 // the host waits for nothing, takes no memory, and knows only which blocks have a column that is pinned to them.
 //
+// The pool is one joined plane (KvCacheConfig::joined). Its last columns are lent to rows that read everything while a step has such
+// rows: whole contexts are laid out there. At all other times they cache what is read, as all that are not pinned do.
+//
 // An extent is K, then V, of one (block, layer, KV head). Below: [layers, KV heads, blocks, extent].
 #pragma once
 
@@ -28,7 +31,7 @@ namespace fovea {
 class KvCache;
 
 struct DeviceExtentCacheConfig {
-  int64_t staging_bytes = 0;    // for strips: all extents of a context, of one layer and KV head
+  int32_t staging_columns = 0;  // the last ones, lent to strips: all extents of a context, of one layer and KV head
   int64_t max_blocks = 1;       // of a sequence
   bool poison_evicted = false;  // tests: what a column held becomes NaN when it is pinned to another block
 };
@@ -82,6 +85,8 @@ class DeviceExtentCache {
   const int32_t* identity() const { return identity_.as<int32_t>(); }  // 0, 1, 2, ...: q_indptr where every row is a sequence
 
   // ---- rows that read everything: strips ----
+  // Before the waves of a step: whether it has such rows. On: what the lent columns held is forgotten, and nobody finds room there.
+  Status set_staging(bool on, Stream& stream);
   // Some KV heads of a layer, of one context.
   struct Strips {
     LayerIdx layer;
@@ -102,7 +107,7 @@ class DeviceExtentCache {
   // What failed beside the stream since the last call.
   Status take_error();
 
-  int64_t extent_bytes() const { return 2 * piece_bytes_; }
+  int64_t extent_bytes() const { return extent_bytes_; }
   int64_t host_bytes() const { return static_cast<int64_t>(below_.bytes()); }
   // ---- host memory that a store is still filling ----
   // Who fills it: outlives the steps that follow.
@@ -129,12 +134,21 @@ class DeviceExtentCache {
  private:
   DeviceExtentCache(KvCache& kv, const DeviceExtentCacheConfig& config, Device& device, Ops& ops);
   Status allocate();
+  Status number_lent();
   ResidencyView tables(int32_t first, int32_t heads) const;
   uint32_t fresh_age() const { return static_cast<uint32_t>(kFreshSteps * step_rows_); }
   ExtentsBelow below(LayerIdx layer) const;
+  // Extents of the pool are numbered from its first one; lent ones, too, from the first of them.
+  int64_t lent_extents() const { return int64_t{config_.staging_columns} * layers_ * heads_; }
+  int64_t extents_of_buffer() const { return lent_extents() / static_cast<int64_t>(num_buffers_); }
+  int32_t first_lent() const { return columns_ - config_.staging_columns; }
+  int64_t number_of_lent(int64_t lent) const;
   // Appends the copies of a run of blocks and columns, both ascending by one: of all layers and heads.
   void add_copies(BlockId block, SlotId column, int32_t count, bool spill);
+  // The same from below to lent extents, of one head.
+  void add_lent_copies(int64_t lent, const std::byte* from, int64_t count);
   void begin_tables(Stream& stream);
+  void poison(int32_t first, int32_t count, Stream& stream);
   Status need(std::span<const HostFill::Extent> extents);
   Status need_missed(LayerIdx layer, Stream& stream);
 
@@ -143,9 +157,9 @@ class DeviceExtentCache {
   Device& device_;
   Ops& ops_;
   const int32_t layers_, heads_, blocks_, columns_;
-  const int64_t piece_bytes_;
-  std::vector<SlotId> column_of_;  // [blocks]
-  std::vector<BlockId> block_in_;  // [columns] that it is pinned to, or -1
+  const int64_t extent_bytes_, extents_per_layer_;  // the latter: in memory, from a layer to the next
+  std::vector<SlotId> column_of_;                   // [blocks]
+  std::vector<BlockId> block_in_;                   // [columns] that it is pinned to, or -1
   int32_t pinned_ = 0;
   uint32_t wave_ = 0;         // above all of the steps so far
   int32_t step_rows_ = 1;     // of the last: as many waves
@@ -163,9 +177,11 @@ class DeviceExtentCache {
 
   Buffer slot_of_, owner_, stamp_;  // [layers, heads, blocks], [layers, heads, columns] twice
   Buffer misses_, num_misses_, scratch_, table_, identity_;
+  Buffer lent_;  // int32 [heads, lent_extents()]: what a page table says so that head h finds a lent extent there
   // Strips, in one or two buffers in turn.
+  bool staging_ = false;
   struct StageBuffer {
-    std::byte* data = nullptr;
+    int64_t first = 0;  // lent extent
     Strips strips;
     bool begun = false;             // strips are on their way and nobody has asked for them
     int32_t below = 0;              // leading blocks that come from there
@@ -173,7 +189,6 @@ class DeviceExtentCache {
     std::unique_ptr<Event> read;    // attention has read the strips
   };
   Status begin(StageBuffer& buffer, const Strips& strips);
-  Buffer staging_;
   std::array<StageBuffer, 2> buffers_;
   size_t buffer_ = 0, num_buffers_ = 1;  // the next one
   StageBuffer* reading_ = nullptr;       // what the last stage() has filled
@@ -181,7 +196,7 @@ class DeviceExtentCache {
   std::unique_ptr<Stream> filling_;
   Buffer below_;  // pinned
   // Moves on their way to the device.
-  static constexpr size_t kUploads = 3;
+  static constexpr size_t kUploads = 4;  // of a step and the one before: moves, and set_staging()
   struct Upload {
     Buffer pinned;
     std::unique_ptr<Event> done;

@@ -25,7 +25,7 @@ struct RowGroup {
   enum class Blocks : uint8_t {
     in_pool,   // every one has a column of its own
     mobile,    // not all have: what rows choose is given columns before they read it, wave by wave
-    streamed,  // likewise, and they read everything: laid out outside the columns, a few KV heads at a time
+    streamed,  // likewise, and they read everything: laid out beside them, a few KV heads at a time
   };
   Kind kind = Kind::decode;
   Blocks blocks = Blocks::in_pool;

@@ -103,7 +103,7 @@ Result<CachePlan> plan_with_tables(const CachePlanInputs& in) {
     return Status::resource_exhausted(
         where + "prefill lays out a KV head of " + text(context) + " tokens, " + text(strip) +
         " bytes, in at most three quarters of it (a smaller --max-model-len or --kv-tokens needs less)");
-  // A device fills one while it reads another, both in a seventh of the pool: it has no use for what they hold but prefill.
+  // A device fills one while it reads another, both in a seventh of the pool: no block is ever pinned there.
   const bool device = in.host_bytes > 0;
   const int64_t staged = staged_heads(strip, device ? pool / 7 * 4 : pool, c.kv_heads);
   const int64_t buffers = device && 2 * staged * strip <= pool / 4 ? 2 : 1;

@@ -118,8 +118,8 @@ Status Runner::make_cache() {
   }
   FOVEA_ASSIGN(KvCacheConfig k, cache_config());
   k.num_blocks = plan_.num_blocks;
-  k.num_slots = device_->is_host() ? plan_.pool_columns() : plan_.num_columns;  // a device's staging is memory of its own
-  k.joined = plan_.own_columns && device_->is_host();
+  k.num_slots = plan_.pool_columns();
+  k.joined = plan_.own_columns;
   // Large pages for large caches only: memory is then taken 2 MiB at a time per plane and layer.
   k.huge_pages = !plan_.own_columns && plan_.num_blocks * plan_.column_bytes >= (int64_t{1} << 30);
   FOVEA_ASSIGN(kv_, KvCache::create(k));
@@ -144,9 +144,8 @@ Status Runner::make_extents() {
     kv_->attach_extents(extents_.get());
     return {};
   }
-  const DeviceExtentCacheConfig config = {.staging_bytes = plan_.column_bytes * plan_.staging_columns,
-                                          .max_blocks = max_blocks,
-                                          .poison_evicted = parts_.poison_evicted};
+  const DeviceExtentCacheConfig config = {
+      .staging_columns = plan_.staging_columns, .max_blocks = max_blocks, .poison_evicted = parts_.poison_evicted};
   FOVEA_ASSIGN(device_extents_, DeviceExtentCache::create(*kv_, config, *device_, *ops_));
   device_extents_->set_wave_base(wave_base_.device());
   kv_->attach_extents(device_extents_.get());

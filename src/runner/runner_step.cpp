@@ -47,7 +47,9 @@ Status Runner::prepare(const StepInput& plan, bool* moved) {
   FOVEA_TRY(samples_->build(plan, *batch_));
   ForwardBatch& forward = batch_->forward();
   const auto streams = [](const RowGroup& g) { return g.blocks == RowGroup::Blocks::streamed; };
-  if (extents_) extents_->set_staging(std::any_of(forward.groups.begin(), forward.groups.end(), streams));
+  const bool staging = std::any_of(forward.groups.begin(), forward.groups.end(), streams);
+  if (extents_) extents_->set_staging(staging);
+  if (device_extents_) FOVEA_TRY(device_extents_->set_staging(staging, *stream_));
   for (const RowGroup& g : forward.groups) {
     if (g.method) FOVEA_TRY(g.method->step_begin(g.step));
     ++groups_begun_;

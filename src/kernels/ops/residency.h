@@ -3,7 +3,7 @@
 // A column is one entry of the planes K and V: one slot in every (layer, KV head), and each (layer, KV head) owns its slots
 // separately. A block is named by its BlockId. The blocks of a column that is pinned agree in all of them; a mobile column holds
 // whatever each of them read last, and is evicted least recently used first; what was read once counts as less recent
-// (ResolveParams::fresh_age).
+// (ResolveParams::fresh_age). The last columns may be withheld: contexts are laid out there for prefill meanwhile.
 #pragma once
 
 #include <cstddef>
@@ -69,33 +69,35 @@ struct ExtentsBelow {
 
 // Copies what resolve listed: for each head K and V of its first num_misses[head] misses into their columns.
 struct FetchParams {
-  KvView kv;  // of the layer, hnd; heads lie dense: head_stride is block_size * head_dim
+  KvView kv;                            // of the layer, hnd
   const BlockMiss* misses = nullptr;    // [heads, columns]
   const int32_t* num_misses = nullptr;  // [heads]
   int32_t columns = 0;
   ExtentsBelow below;
 };
 
-// Lays out contexts of a few KV heads for prefill, outside the columns: for head first_head + h and i in [first, count) the extent
-// of block blocks[i], from its column where it has one there, else from below.
+// Lays out contexts of a few KV heads for prefill: for head first_head + h and i in [first, count) the extent of block blocks[i], from
+// its column where it has one there, else from below. No column that a block has is where it is laid out.
 struct StageParams {
-  KvView kv;  // of the layer, as FetchParams has it
+  KvView kv;                         // of the layer, as FetchParams has it
   const int32_t* slot_of = nullptr;  // [kv.kv_heads, slot_blocks] as ResidencyView has it
   int32_t slot_blocks = 0;
   int32_t first_head = 0, heads = 0;
   const int32_t* blocks = nullptr;  // [count] BlockIds
   int32_t first = 0, count = 0;
   ExtentsBelow below;
-  std::byte* out = nullptr;  // [heads, count, extent]
+  KvView out;  // of `heads` heads: block i of head h goes where its page table, of one sequence, has it
 };
 
 // What the bookkeeping says of columns, in order.
 struct ColumnMove {
   enum Kind : int32_t {
-    take,    // pinned to the block in every (layer, head): whoever owned it has none any more, nor has the block another
-    unpin,   // its owners stay, with that stamp
-    forget,  // of the block: whatever it owns is unused, and the first to be evicted
-    lower,   // all stamps that are not pinned, by `stamp`; what is older than that is equally old
+    take,       // pinned to the block in every (layer, head): whoever owned it has none any more, nor has the block another
+    unpin,      // its owners stay, with that stamp
+    forget,     // of the block: whatever it owns is unused, and the first to be evicted
+    lower,      // all stamps that are not pinned, by `stamp`; what is older than that is equally old
+    withhold,   // the columns from `column` on, none of them pinned: nobody's, and pinned; what they held is forgotten
+    give_back,  // likewise: unused, and the first to be evicted
   };
   int32_t kind = take;
   int32_t block = 0;

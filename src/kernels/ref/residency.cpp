@@ -80,6 +80,12 @@ void move_one(const ResidencyView& t, const ColumnMove& m, int32_t head) {
   for (int32_t c = 0; m.kind == ColumnMove::lower && c < t.columns; ++c) {
     if (stamp[c] != kPinnedStamp) stamp[c] = stamp[c] > m.stamp ? stamp[c] - m.stamp : 0;
   }
+  if (m.kind != ColumnMove::withhold && m.kind != ColumnMove::give_back) return;
+  for (int32_t c = m.column; c < t.columns; ++c) {
+    if (owner[c] >= 0) slot_of[owner[c]] = -1;
+    owner[c] = -1;
+    stamp[c] = m.kind == ColumnMove::withhold ? kPinnedStamp : 0;
+  }
 }
 
 }  // namespace
@@ -103,9 +109,9 @@ void stage_extents(const StageParams& p) {
     for (int32_t i = p.first; i < p.count; ++i) {
       const int32_t block = p.blocks[i], column = p.slot_of[int64_t{head} * p.slot_blocks + block];
       const std::byte* below = p.below.data + head * p.below.head_stride + block * static_cast<int64_t>(2 * bytes);
-      std::byte* out = p.out + (int64_t{h} * p.count + i) * static_cast<int64_t>(2 * bytes);
-      std::memcpy(out, column >= 0 ? piece(p.kv, p.kv.k, column, head) : below, bytes);
-      std::memcpy(out + bytes, column >= 0 ? piece(p.kv, p.kv.v, column, head) : below + bytes, bytes);
+      const int32_t to = p.out.table.slots[h * p.out.table.head_stride + i];
+      std::memcpy(piece(p.out, p.out.k, to, h), column >= 0 ? piece(p.kv, p.kv.k, column, head) : below, bytes);
+      std::memcpy(piece(p.out, p.out.v, to, h), column >= 0 ? piece(p.kv, p.kv.v, column, head) : below + bytes, bytes);
     }
   }
 }

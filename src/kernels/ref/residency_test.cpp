@@ -161,6 +161,28 @@ TEST_F(ByHand, MovesOfColumns) {
   EXPECT_EQ(stamp[2], 0u);
 }
 
+TEST_F(ByHand, WithheldColumnsAreForgottenAndFoundByNobody) {
+  read(3, {{0, 1, 2, 3}});
+  const auto move = [&](ColumnMove m) { ref::move_columns({{slot_of, owner, stamp, 1, 8, 5}, &m, 1}); };
+  move({ColumnMove::withhold, 0, 3});
+  EXPECT_EQ(slot_of[3], -1);
+  EXPECT_EQ(slot_of[2], 2);
+  for (int c : {3, 4}) {
+    EXPECT_EQ(owner[c], -1);
+    EXPECT_EQ(stamp[c], kPinnedStamp);
+  }
+  read(4, {{2, 3, 4}});
+  EXPECT_EQ(missed(), (std::vector<BlockMiss>{{3, 0}, {4, 1}}));
+  move({ColumnMove::give_back, 0, 3});
+  EXPECT_EQ(stamp[2], 4u);
+  for (int c : {3, 4}) {
+    EXPECT_EQ(owner[c], -1);
+    EXPECT_EQ(stamp[c], 0u);
+  }
+  read(5, {{5, 6}});
+  EXPECT_EQ(missed(), (std::vector<BlockMiss>{{5, 3}, {6, 4}}));
+}
+
 // Two heads, blocks of 8 x 2 bytes a piece: from columns where there is one, else from below; and back.
 TEST(RefExtents, ComeFromColumnsOrFromBelow) {
   constexpr int32_t kHeads = 2, kBlocks = 3, kColumns = 2, kPiece = 8 * 8 * 2;
@@ -179,8 +201,9 @@ TEST(RefExtents, ComeFromColumnsOrFromBelow) {
   EXPECT_EQ(at(v, 1, 1), 10);
   EXPECT_EQ(at(k, 0, 0), 0);
   const int32_t slot_of[] = {-1, -1, 1, 0, 1, -1}, blocks[] = {2, 1, 0};
-  std::fill(k.begin(), k.end(), 99);  // what is there now, in columns
-  std::vector<uint8_t> out(2 * 3 * 2 * kPiece, 0);
+  std::fill(k.begin(), k.end(), 99);                // what is there now, in columns
+  std::vector<uint8_t> out(2 * 3 * 2 * kPiece, 0);  // [heads, blocks in the order of their slots, K V]
+  const int32_t slots[] = {0, 2, 1, 0, 1, 2};
   ref::stage_extents({.kv = kv,
                       .slot_of = slot_of,
                       .slot_blocks = kBlocks,
@@ -190,8 +213,15 @@ TEST(RefExtents, ComeFromColumnsOrFromBelow) {
                       .first = 1,
                       .count = 3,
                       .below = from,
-                      .out = reinterpret_cast<std::byte*>(out.data())});
-  const std::vector<int> want = {0, 0, 3, 4, 1, 2, 0, 0, 99, 10, 99, 8};
+                      .out = {.k = out.data(),
+                              .v = out.data() + kPiece,
+                              .block_size = 8,
+                              .kv_heads = 2,
+                              .head_dim = 8,
+                              .block_stride = 2 * 64,
+                              .head_stride = 3 * 2 * 64,
+                              .table = {slots, 0, 3}}});
+  const std::vector<int> want = {0, 0, 1, 2, 3, 4, 0, 0, 99, 10, 99, 8};
   for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(out[i * kPiece], want[i]) << i;
 }
 

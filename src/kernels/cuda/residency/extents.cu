@@ -82,9 +82,8 @@ __global__ void __launch_bounds__(kCopyThreads) stage_kernel(const __grid_consta
     const int i = p.first + static_cast<int>(item / parts % count), h = static_cast<int>(item / parts / count);
     const int head = p.first_head + h;
     const int32_t block = p.blocks[i], column = p.slot_of[int64_t{head} * p.slot_blocks + block];
-    std::byte* out = p.out + (int64_t{h} * p.count + i) * 2 * piece;
-    copy_part(column >= 0 ? column_pieces(p.kv, column, head) : below_pieces(p.below, head, block, piece), {out, out + piece}, part,
-              piece);
+    copy_part(column >= 0 ? column_pieces(p.kv, column, head) : below_pieces(p.below, head, block, piece),
+              column_pieces(p.out, p.out.table.slots[h * p.out.table.head_stride + i], h), part, piece);
   }
 }
 
@@ -122,9 +121,17 @@ struct MoveHead {
     slot_of[m.block] = m.column;
     stamp[m.column] = kPinnedStamp;
   }
+  // By all lanes together.
   __device__ void lower(uint32_t by) const {
     for (int c = threadIdx.x % kWarp; c < columns; c += kWarp) {
       if (stamp[c] != kPinnedStamp) stamp[c] = stamp[c] > by ? stamp[c] - by : 0;
+    }
+  }
+  __device__ void empty(int32_t first, uint32_t stamp_now) const {
+    for (int c = first + static_cast<int>(threadIdx.x % kWarp); c < columns; c += kWarp) {
+      if (owner[c] >= 0) slot_of[owner[c]] = -1;
+      owner[c] = -1;
+      stamp[c] = stamp_now;
     }
   }
 };
@@ -148,8 +155,11 @@ __global__ void __launch_bounds__(kMoveWarps* kWarp) move_kernel(const __grid_co
     for (int i = 0; i < count; ++i) {
       const int what = __shfl_sync(kAllLanes, mine.kind, i);
       const uint32_t by = __shfl_sync(kAllLanes, mine.stamp, i);
+      const int32_t column = __shfl_sync(kAllLanes, mine.column, i);
       if (what == ColumnMove::lower)
         tables.lower(by);
+      else if (what == ColumnMove::withhold || what == ColumnMove::give_back)
+        tables.empty(column, what == ColumnMove::withhold ? kPinnedStamp : 0);
       else if (lane == i)
         tables.one(mine);
       __syncwarp();
@@ -159,8 +169,8 @@ __global__ void __launch_bounds__(kMoveWarps* kWarp) move_kernel(const __grid_co
 
 void check_pieces(const KvView& kv) {
   const int64_t bytes = element_bytes(kv.dtype);
-  FOVEA_CHECK(kv.layout == KvLayout::hnd && kv.head_stride == int64_t{kv.block_size} * kv.head_dim);
-  FOVEA_CHECK(piece_bytes(kv) % 16 == 0 && kv.block_stride * bytes % 16 == 0);
+  FOVEA_CHECK(kv.layout == KvLayout::hnd && piece_bytes(kv) % 16 == 0);
+  FOVEA_CHECK(kv.block_stride * bytes % 16 == 0 && kv.head_stride * bytes % 16 == 0);
 }
 
 int multiprocessors() {
@@ -179,6 +189,7 @@ void fetch_extents(const FetchParams& p, const Queue& queue) {
 
 void stage_extents(const StageParams& p, const Queue& queue) {
   check_pieces(p.kv);
+  check_pieces(p.out);
   if (p.count == p.first || p.heads == 0) return;
   launch("staging of extents", stage_kernel, dim3(4 * multiprocessors()), dim3(kCopyThreads), queue, p);
 }
