@@ -5,6 +5,8 @@
 #include "engine/lying_store_test_util.h"
 #include "store/store_test_util.h"
 
+#include <fovea/store.h>
+
 namespace fovea::testing {
 namespace {
 
@@ -332,6 +334,27 @@ TEST(DeviceOffload, CodesOfAnotherWidthAreMadeFromTheKeys) {
   auto engine = make_on_device(o);
   expect_same(ask(*engine, kStored), want);
   EXPECT_EQ(engine->stats().loaded_tokens, kStored);
+}
+
+// Another process removes slabs of a store that is read, before the document is asked for, or while its K and V are brought.
+TEST(DeviceOffload, AReaderComputesWhatAnotherProcessRemoves) {
+  EngineOptions o = small_pool("gsa_on_device");
+  const std::vector<Result1> want = ask(*make_on_device(o), kStored);
+  for (const bool early : {true, false}) {
+    const TempDir dir;
+    EngineOptions reader = o;
+    o.kv_store.dir = reader.kv_store.dir = dir.path();
+    reader.kv_store.readonly = true;
+    ask(*make_on_device(o), kStored, 0);
+    auto engine = make_on_device(reader);
+    const auto remove = [&](int question) {
+      if (question == 0) ASSERT_TRUE(collect_store(dir.path(), 1).ok());
+    };
+    if (early) remove(0);
+    expect_same(ask(*engine, kStored, 2, early ? nullptr : std::function<void(int)>(remove)), want);
+    EXPECT_EQ(engine->stats().loaded_tokens, early ? 0 : kStored);
+    expect_consistent(*engine);
+  }
 }
 
 // What cannot be read, or is not what was written, is computed, and what stands before it loaded.

@@ -5,6 +5,8 @@
 #include "store/fault_fs.h"
 #include "store/store_test_util.h"
 
+#include <fovea/store.h>
+
 #include <cstring>
 
 namespace fovea::testing {
@@ -256,7 +258,9 @@ TEST(KvStore, AWriteThatHangsHoldsUpNoAnswer) {
     fs.heal();
     const auto left = store.lock();  // such a store stays for good
     EXPECT_TRUE(left || !hangs);
-    if (left) { EXPECT_TRUE(left->close(1e30)); }
+    if (left) {
+      EXPECT_TRUE(left->close(1e30));
+    }
     const auto again = FileStore::open({.options = {.dir = dir.path(), .readonly = true}});
     ASSERT_TRUE(again.ok());
     EXPECT_TRUE((*again)->verify(nullptr).ok());
@@ -323,6 +327,41 @@ TEST(KvStore, AReaderWritesNothing) {
   run_one(*engine, greedy(random_prompt(77, 300, 64), 2));
   EXPECT_EQ(engine->stats().stored_blocks, 0);
   EXPECT_EQ(engine->stats().blocks_in_use, 21);
+}
+
+// Another process makes room (fovea store gc, a writer's quota) while this one reads: before it asks, and after so many steps.
+TEST(KvStore, AReaderComputesWhatAnotherProcessRemoves) {
+  const Read want = read_and_ask(*engine_on(options(), nullptr));
+  int64_t some = 0;
+  for (const int64_t thirds : {2, 0}) {  // that are left
+    for (int steps = 0; steps < 4; ++steps) {
+      SCOPED_TRACE(std::to_string(thirds) + " thirds are left after " + std::to_string(steps) + " steps");
+      const TempDir dir;
+      EngineOptions o = options();
+      o.kv_store.dir = dir.path();
+      read_and_ask(*engine_on(o, nullptr));
+      const StoreContents before = read_store(dir.path()).value();
+      o.kv_store.readonly = true;
+      const auto engine = engine_on(o, nullptr);
+      Request document = greedy(random_prompt(5, kDocument, engine->model().vocab_size), 0);
+      const RequestId early = engine->submit(document).value();
+      std::vector<Output> outputs;
+      for (int i = 0; i < steps; ++i) engine->step(&outputs).value();
+      const StoreCollected gone = collect_store(dir.path(), before.bytes * thirds / 3).value();
+      EXPECT_TRUE(gone.removed_slabs > 0 && (gone.left_bytes == 0) == (thirds == 0));
+      for (const auto& [id, answer] : run_all(*engine)) {
+        EXPECT_EQ(id.first, early.value);
+        EXPECT_EQ(answer.reason, FinishReason::length) << answer.error.message();
+      }
+      const Read got = read_and_ask(*engine);
+      expect_equal(got, want);
+      const int64_t loaded = engine->stats().loaded_tokens;
+      EXPECT_TRUE(steps > 0 || (thirds == 0 ? loaded == 0 : loaded < kDocument)) << loaded;
+      some += loaded > 0 && loaded < kDocument;
+      EXPECT_TRUE(engine->blocks().check_consistency().ok());
+    }
+  }
+  EXPECT_GT(some, 0) << "a beginning was loaded, the rest computed";
 }
 
 }  // namespace

@@ -52,8 +52,9 @@ struct StoredPart {
 
 struct StoreContents {
   int64_t slabs = 0, blocks = 0, bytes = 0;
-  int64_t bad_slabs = 0;   // without a valid front, in slabs/ or set aside in bad/
-  int64_t unfinished = 0;  // files that a killed writer left, or one writes now
+  int64_t other_slabs = 0, other_bytes = 0;  // of another version: neither read nor removed, but a writer counts them as its own
+  int64_t bad_slabs = 0;                     // without a valid front, in slabs/ or set aside in bad/
+  int64_t unfinished = 0;                    // files that a killed writer left, or one writes now
   std::vector<StoredPart> parts;
   std::vector<StoredDocument> documents;  // the last used first
 };

@@ -73,6 +73,8 @@ Status stat(const StoreFlags& f) {
            {"blocks", c.blocks},
            {"bytes", c.bytes},
            {"documents", c.documents.size()},
+           {"other_slabs", c.other_slabs},
+           {"other_bytes", c.other_bytes},
            {"bad_slabs", c.bad_slabs},
            {"unfinished", c.unfinished},
            {"parts", parts}});
@@ -84,6 +86,10 @@ Status stat(const StoreFlags& f) {
   for (const StoredPart& p : c.parts) {
     std::printf("part       %s: %s, %u x %u bytes a block, in %s\n", p.name.c_str(), size_text(p.bytes).c_str(), p.units,
                 p.unit_bytes, count_text(p.slabs, "slab", "slabs").c_str());
+  }
+  if (c.other_slabs > 0) {
+    std::printf("beside it  %s, %s: of another version, not read, but within --kv-store-size\n",
+                count_text(c.other_slabs, "slab", "slabs").c_str(), size_text(c.other_bytes).c_str());
   }
   if (c.bad_slabs > 0) std::printf("bad        %s\n", count_text(c.bad_slabs, "slab", "slabs").c_str());
   if (c.unfinished > 0) std::printf("unfinished %s\n", count_text(c.unfinished, "file", "files").c_str());

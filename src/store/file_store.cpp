@@ -105,7 +105,12 @@ Status FileStore::read_fronts() {
     }
     if (front.status().code() == StatusCode::not_found) continue;  // removed by its writer meanwhile
     note_error(front.status());
-    if (front.status().code() == StatusCode::unsupported) index_.occupy(static_cast<int64_t>(directory_.slab_bytes(number)));
+    if (front.status().code() == StatusCode::unsupported) {
+      const auto bytes = static_cast<int64_t>(directory_.slab_bytes(number));
+      ++other_slabs_;
+      other_bytes_ += bytes;
+      index_.occupy(bytes);
+    }
     if (front.status().code() == StatusCode::corrupt) {
       ++bad_fronts_;
       if (!config_.options.readonly) directory_.set_aside(number);

@@ -49,6 +49,9 @@ class FileStore final : public SlabStore {
   bool direct() const { return direct_; }
   // Fronts that were not valid at opening: moved to bad/ (left where they are if read-only).
   int64_t bad_fronts() const { return bad_fronts_; }
+  // Of another version, at opening: left where they are.
+  int64_t other_slabs() const { return other_slabs_; }
+  int64_t other_bytes() const { return other_bytes_; }
   // Of every slab, by number.
   std::vector<SlabIndex::Front> fronts() const { return index_.fronts(); }
   std::vector<SlabIndex::Usage> usage() const { return index_.usage(); }
@@ -79,7 +82,7 @@ class FileStore final : public SlabStore {
   SlabFiles files_;
   SlabOpeners openers_;
   ReadHelpers helpers_;
-  int64_t bad_fronts_ = 0;
+  int64_t bad_fronts_ = 0, other_slabs_ = 0, other_bytes_ = 0;
   AlignedBuffer buffer_;                       // guarded by writing_
   std::deque<uint64_t> unsynced_;              // slabs; the writer thread's
   double synced_s_ = 0, usage_written_s_ = 0;  // likewise

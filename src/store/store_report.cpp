@@ -118,7 +118,9 @@ Result<StoreContents> read_store(const std::string& dir) {
   FOVEA_ASSIGN(const std::unique_ptr<FileStore> store, open_to_read(dir));
   FOVEA_ASSIGN(const std::vector<std::string> unfinished, store->directory().unfinished());
   const StoreStats stats = store->stats();
-  StoreContents out{.slabs = stats.slabs, .blocks = stats.blocks, .bytes = stats.bytes};
+  StoreContents out{.slabs = stats.slabs, .blocks = stats.blocks, .bytes = stats.bytes - store->other_bytes()};
+  out.other_slabs = store->other_slabs();
+  out.other_bytes = store->other_bytes();
   out.bad_slabs = store->bad_fronts() + static_cast<int64_t>(store->directory().bad().size());
   out.unfinished = static_cast<int64_t>(unfinished.size());
   out.parts = parts_of(store->fronts());
@@ -143,8 +145,9 @@ Result<StoreCollected> collect_store(const std::string& dir, int64_t size_bytes)
   FOVEA_ASSIGN(const std::unique_ptr<FileStore> store, FileStore::open(config));
   store->directory().remove_bad();
   const StoreStats after = store->stats();
-  return StoreCollected{
-      .removed_slabs = before.slabs - after.slabs, .removed_bytes = before.bytes - after.bytes, .left_bytes = after.bytes};
+  return StoreCollected{.removed_slabs = before.slabs - after.slabs,
+                        .removed_bytes = before.bytes + before.other_bytes - after.bytes,
+                        .left_bytes = after.bytes};
 }
 
 }  // namespace fovea

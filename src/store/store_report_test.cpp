@@ -97,6 +97,30 @@ TEST(StoreReport, RoomIsMade) {
   EXPECT_EQ(read_store(l.dir.path() + "/no").status().code(), StatusCode::not_found);
 }
 
+TEST(StoreReport, SlabsOfAnotherVersionAreCountedAndLeftAlone) {
+  const Library l;
+  const auto before = read_store(l.dir.path());
+  const std::string path = l.dir.path() + "/slabs/02/0000000000000002.slab";
+  std::fstream(path, std::ios::in | std::ios::out | std::ios::binary).seekp(8).put(2);
+  const auto bytes = static_cast<int64_t>(std::filesystem::file_size(path));
+  const auto c = read_store(l.dir.path());
+  ASSERT_TRUE(c.ok());
+  EXPECT_EQ(c->other_slabs, 1);
+  EXPECT_EQ(c->other_bytes, bytes);
+  EXPECT_EQ(c->slabs, 4);
+  EXPECT_EQ(c->bytes, before->bytes - bytes);
+  EXPECT_EQ(c->bad_slabs, 0);
+  const auto verdict = verify_store(l.dir.path(), {});
+  ASSERT_EQ(verdict->damage.size(), 1u);
+  EXPECT_NE(verdict->damage[0].fault.find("version 2"), std::string::npos) << verdict->damage[0].fault;
+  EXPECT_EQ(collect_store(l.dir.path(), before->bytes)->removed_slabs, 0);
+  EXPECT_EQ(collect_store(l.dir.path(), before->bytes - 1)->removed_slabs, 1) << "it is within the size";
+  const auto gone = collect_store(l.dir.path(), 1);
+  EXPECT_EQ(gone->removed_slabs, 3);
+  EXPECT_EQ(gone->left_bytes, bytes);
+  EXPECT_TRUE(std::filesystem::exists(path));
+}
+
 TEST(StoreReport, AWriterIsNotDisturbed) {
   const Library l;
   const auto store = open_or_fail(config_of(l.dir.path()));
