@@ -61,7 +61,7 @@ struct EngineStats {
 struct KvMemory {
   int64_t pool = 0;        // K and V, on a GPU its own memory
   int64_t summaries = 0;   // of all blocks: hash codes and the like, likewise
-  int64_t tables = 0;      // which block lies where, on a CPU
+  int64_t tables = 0;      // which block lies where, likewise
   int64_t read_ahead = 0;  // for K and V that come ahead of attention
   int64_t host = 0;        // K and V below the pool (--kv-host-memory), pinned for a GPU
 };

@@ -1,5 +1,6 @@
 #include "bench/bench.h"
 #include "bench/decode_run.h"
+#include "kv/device_extent_cache.h"
 #include "kv/extent_cache.h"
 #include "sparse/gsa_on_device/replayed_gsa.h"
 #include "sparse/registry.h"
@@ -13,7 +14,7 @@
 namespace fovea {
 namespace {
 
-constexpr int kRounds = 4;  // the first one warms the pool up
+constexpr int kRounds = 4;      // the first one warms the pool up
 constexpr int64_t kRoom = 256;  // tokens beside a context and what is decoded on it
 
 struct Lists {
@@ -106,7 +107,9 @@ Result<Pair> make_pair_at(const DecodeBenchOptions& o, int64_t depth, const Mode
   small.kv_tokens = tokens;
   if (small.kv_cache_memory_bytes == 0) {
     const int64_t codes = 16 * int64_t{o.engine.block_size} * shape.num_layers * shape.kv_heads;  // of a block
-    const int64_t tables = ExtentCache::bytes_per_block(shape.num_layers, shape.kv_heads, kTablesPerSequence);
+    const int64_t tables = pair.resident->device().kind() == "cpu"
+                               ? ExtentCache::bytes_per_block(shape.num_layers, shape.kv_heads, kTablesPerSequence)
+                               : DeviceExtentCache::bytes_per_block(shape.num_layers, shape.kv_heads);
     small.kv_cache_memory_bytes = kv_bytes(shape, depth) / 8 + (tokens / o.engine.block_size + 1) * (codes + tables);
     small.max_num_seqs = 1;
   }

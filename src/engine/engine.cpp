@@ -259,7 +259,7 @@ KvMemory EngineImpl::kv_memory() const {
   if (const ExtentCache* extents = runner_->extents()) m.tables = extents->bytes();
   if (prefetcher_) m.read_ahead = prefetcher_->engine().resident_bytes();
   if (store_) m.host = store_->store().stats().memory_bytes;
-  if (const DeviceExtentCache* extents = runner_->device_extents()) m.host = extents->host_bytes();
+  if (const DeviceExtentCache* extents = runner_->device_extents()) m.tables = extents->bytes(), m.host = extents->host_bytes();
   return m;
 }
 

@@ -14,6 +14,7 @@ namespace {
 
 constexpr uint32_t kWaveMax = uint32_t{1} << 30;  // above it all stamps are lowered by a half of it
 constexpr size_t kMovesAtOnce = 4096;
+constexpr int64_t kWord = sizeof(int32_t);
 
 }  // namespace
 
@@ -55,14 +56,14 @@ Status DeviceExtentCache::allocate() {
     FOVEA_ASSIGN(*buffer, device_.allocate(static_cast<size_t>(bytes), what));
     return {};
   };
-  const int64_t all = int64_t{layers_} * heads_, cells = int64_t{heads_} * columns_, word = sizeof(int32_t);
-  FOVEA_TRY(take(&slot_of_, all * blocks_ * word, "residency tables"));
-  FOVEA_TRY(take(&owner_, all * columns_ * word, "residency tables"));
-  FOVEA_TRY(take(&stamp_, all * columns_ * word, "residency tables"));
+  const int64_t all = int64_t{layers_} * heads_, cells = int64_t{heads_} * columns_;
+  FOVEA_TRY(take(&slot_of_, all * blocks_ * kWord, "residency tables"));
+  FOVEA_TRY(take(&owner_, all * columns_ * kWord, "residency tables"));
+  FOVEA_TRY(take(&stamp_, all * columns_ * kWord, "residency tables"));
   FOVEA_TRY(take(&misses_, cells * static_cast<int64_t>(sizeof(BlockMiss)), "misses of a wave"));
-  FOVEA_TRY(take(&num_misses_, heads_ * word, "misses of a wave"));
+  FOVEA_TRY(take(&num_misses_, heads_ * kWord, "misses of a wave"));
   FOVEA_TRY(take(&scratch_, cells * static_cast<int64_t>(sizeof(uint64_t)), "misses of a wave"));
-  FOVEA_TRY(take(&table_, kWaveRowsMax * heads_ * config_.max_blocks * word, "page tables of a wave"));
+  FOVEA_TRY(take(&table_, kWaveRowsMax * heads_ * config_.max_blocks * kWord, "page tables of a wave"));
   num_buffers_ = lent_extents() >= 2 * config_.max_blocks ? 2 : 1;
   for (size_t i = 0; i < num_buffers_; ++i) {
     buffers_[i].first = static_cast<int64_t>(i) * extents_of_buffer();
@@ -74,10 +75,34 @@ Status DeviceExtentCache::allocate() {
     FOVEA_ASSIGN(u.pinned, device_.allocate_pinned(kMovesAtOnce * sizeof(ColumnMove), "moves of columns"));
     u.done = device_.make_event();
   }
-  FOVEA_TRY(take(&identity_, (kWaveRowsMax + 1) * word, "rows of a wave"));
-  FOVEA_TRY(take(&lent_, heads_ * lent_extents() * word, "page tables of strips"));
+  FOVEA_TRY(take(&identity_, (kWaveRowsMax + 1) * kWord, "rows of a wave"));
+  FOVEA_TRY(take(&lent_, heads_ * lent_extents() * kWord, "page tables of strips"));
   FOVEA_ASSIGN(below_, device_.allocate_pinned(static_cast<size_t>(all * blocks_ * extent_bytes()), "--kv-host-memory"));
   return number_lent();
+}
+
+int64_t DeviceExtentCache::bytes() const {
+  size_t bytes = 0;
+  for (const Buffer* b : {&slot_of_, &owner_, &stamp_, &misses_, &num_misses_, &scratch_, &table_, &identity_, &lent_, &moves_})
+    bytes += b->bytes();
+  return static_cast<int64_t>(bytes);
+}
+
+int64_t DeviceExtentCache::bytes_per_block(int32_t layers, int32_t heads) {
+  return int64_t{layers} * heads * ResidencyTables::kBytesPerBlock + int64_t{kWaveRowsMax} * heads * kWord;  // table_
+}
+
+int64_t DeviceExtentCache::bytes_per_column(int32_t layers, int32_t heads) {
+  const auto of_head = static_cast<int64_t>(sizeof(BlockMiss) + sizeof(uint64_t));  // misses_, scratch_
+  return int64_t{layers} * heads * ResidencyTables::kBytesPerColumn + heads * of_head;
+}
+
+int64_t DeviceExtentCache::bytes_per_lent_column(int32_t layers, int32_t heads) {
+  return bytes_per_column(layers, heads) + int64_t{layers} * heads * heads * kWord;  // lent_
+}
+
+int64_t DeviceExtentCache::fixed_bytes(int32_t heads) {
+  return static_cast<int64_t>(kMovesAtOnce * sizeof(ColumnMove)) + (kWaveRowsMax + 1 + heads) * kWord;  // identity_, num_misses_
 }
 
 int64_t DeviceExtentCache::number_of_lent(int64_t lent) const {

@@ -32,7 +32,7 @@ class KvCache;
 
 struct DeviceExtentCacheConfig {
   int32_t staging_columns = 0;  // the last ones, lent to strips: all extents of a context, of one layer and KV head
-  int64_t max_blocks = 1;       // of a sequence
+  int64_t max_blocks = 1;       // of a sequence, at most those of the cache
   bool poison_evicted = false;  // tests: what a column held becomes NaN when it is pinned to another block
 };
 
@@ -109,6 +109,12 @@ class DeviceExtentCache {
 
   int64_t extent_bytes() const { return extent_bytes_; }
   int64_t host_bytes() const { return static_cast<int64_t>(below_.bytes()); }
+  int64_t bytes() const;  // of the device, beside the pool: tables and scratch
+  // At most, of them: for each block, each column and each of the columns that are lent, and whatever the pool.
+  static int64_t bytes_per_block(int32_t layers, int32_t heads);
+  static int64_t bytes_per_column(int32_t layers, int32_t heads);
+  static int64_t bytes_per_lent_column(int32_t layers, int32_t heads);
+  static int64_t fixed_bytes(int32_t heads);
   // ---- host memory that a store is still filling ----
   // Who fills it: outlives the steps that follow.
   Status set_fill(HostFill* fill);

@@ -1,5 +1,6 @@
 #include "runner/cache_plan.h"
 
+#include "kv/device_extent_cache.h"
 #include "kv/extent_cache.h"
 
 #include <algorithm>
@@ -15,7 +16,9 @@ std::string text(int64_t v) { return std::to_string(v); }
 // Bytes for each column and each block.
 struct Bytes {
   int64_t column = 0, column_tables = 0;
-  int64_t resident = 0;  // tables included
+  int64_t lent_tables = 0;  // of a column that is lent to staging
+  int64_t resident = 0;     // tables included
+  int64_t fixed = 0;        // whatever the pool
 };
 
 Bytes bytes_of(const CachePlanInputs& in) {
@@ -23,12 +26,17 @@ Bytes bytes_of(const CachePlanInputs& in) {
   KvCacheConfig pooled = in.cache;
   pooled.extra_planes.clear();
   const int64_t column = column_bytes(pooled), planes = column_bytes(in.cache) - column;
-  if (in.host_bytes > 0) {
-    const int64_t units = int64_t{layers} * heads;
-    return {column, units * ResidencyTables::kBytesPerColumn, planes + units * ResidencyTables::kBytesPerBlock};
-  }
-  return {column, ExtentCache::bytes_per_column(layers, heads),
-          planes + ExtentCache::bytes_per_block(layers, heads, kTablesPerSequence * in.max_num_seqs)};
+  if (in.host_bytes > 0)
+    return {.column = column,
+            .column_tables = DeviceExtentCache::bytes_per_column(layers, heads),
+            .lent_tables = DeviceExtentCache::bytes_per_lent_column(layers, heads),
+            .resident = planes + DeviceExtentCache::bytes_per_block(layers, heads),
+            .fixed = DeviceExtentCache::fixed_bytes(heads)};
+  const int64_t tables = ExtentCache::bytes_per_column(layers, heads);
+  return {.column = column,
+          .column_tables = tables,
+          .lent_tables = tables,
+          .resident = planes + ExtentCache::bytes_per_block(layers, heads, kTablesPerSequence * in.max_num_seqs)};
 }
 
 Result<CachePlan> plan_whole(const CachePlanInputs& in) {
@@ -65,7 +73,7 @@ int64_t kind_columns(const CachePlanInputs& in, int64_t all, int64_t column, int
 int64_t most_blocks(const CachePlanInputs& in, int64_t all, const Bytes& bytes, int64_t some_columns) {
   const int64_t heads = int64_t{in.cache.num_layers} * in.cache.kv_heads, extent = bytes.column / heads;
   const int64_t columns = (some_columns + 1) * (bytes.column + bytes.column_tables);  // staging ends inside one
-  const int64_t staged = in.tier_in_place ? 0 : extent + bytes.column_tables / heads;
+  const int64_t staged = in.tier_in_place ? 0 : extent + bytes.lent_tables / heads;
   const int64_t by_staging = in.tier_in_place ? INT64_MAX : 3 * all / (4 * extent + 3 * bytes.resident) - 1;
   const int64_t by_columns = (all - columns) / (staged + bytes.resident);
   const int64_t by_host = in.host_bytes > 0 ? in.host_bytes / bytes.column : by_columns;
@@ -82,7 +90,8 @@ Result<CachePlan> plan_with_tables(const CachePlanInputs& in) {
   const int64_t bs = c.block_size, heads = int64_t{c.num_layers} * c.kv_heads;
   const int64_t least = in.row_blocks + kColumnsBesideRow;
   const int64_t wanted = ((in.kv_tokens ? in.kv_tokens : in.max_model_len) + bs - 1) / bs;
-  const int64_t extent = bytes.column / heads, ahead = read_ahead(in, extent), all = in.bytes - ahead * landing_bytes(extent);
+  const int64_t extent = bytes.column / heads, ahead = read_ahead(in, extent);
+  const int64_t all = in.bytes - ahead * landing_bytes(extent) - bytes.fixed;
   const int64_t longest = most_blocks(in, all, bytes, kind_columns(in, all, bytes.column, least));
   const int64_t blocks = in.kv_tokens ? wanted : std::min(wanted, longest);
   const int64_t context = std::min(in.max_model_len, blocks * bs);
@@ -108,7 +117,8 @@ Result<CachePlan> plan_with_tables(const CachePlanInputs& in) {
   const int64_t staged = staged_heads(strip, device ? pool / 7 * 4 : pool, c.kv_heads);
   const int64_t buffers = device && 2 * staged * strip <= pool / 4 ? 2 : 1;
   const int64_t staging = in.tier_in_place ? 0 : (context_blocks * staged * buffers + heads - 1) / heads;
-  const int64_t columns = std::min(blocks, pool / (bytes.column + bytes.column_tables) - staging);
+  const int64_t beside = pool - staging * (bytes.column + bytes.lent_tables);
+  const int64_t columns = std::min(blocks, beside / (bytes.column + bytes.column_tables));
   if (columns < least)
     return Status::resource_exhausted(where + "beside the staging of a prompt they hold " + text(std::max<int64_t>(0, columns)) +
                                       " blocks of K and V; a row reads up to " + text(in.row_blocks) + ", so " + text(least) +

@@ -135,11 +135,12 @@ Status Runner::make_cache() {
 }
 
 Status Runner::make_extents() {
-  const int64_t max_blocks = (options_.max_model_len + options_.block_size - 1) / options_.block_size;
+  const int64_t longest = (options_.max_model_len + options_.block_size - 1) / options_.block_size;
+  const int64_t max_blocks = std::min<int64_t>(longest, plan_.num_blocks);
   if (device_->is_host()) {
     FOVEA_ASSIGN(extents_, ExtentCache::create(*kv_, {.staging_columns = plan_.staging_columns,
                                                       .max_seqs = kTablesPerSequence * options_.max_num_seqs,
-                                                      .max_blocks = std::min<int64_t>(max_blocks, plan_.num_blocks),
+                                                      .max_blocks = max_blocks,
                                                       .poison_evicted = parts_.poison_evicted}));
     kv_->attach_extents(extents_.get());
     return {};

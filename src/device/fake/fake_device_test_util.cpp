@@ -56,6 +56,12 @@ void FakeCore::unmap(void* data) {
   FOVEA_CHECK(false);  // not of this device
 }
 
+int64_t FakeCore::taken_bytes(bool on_device) const {
+  int64_t bytes = 0;
+  for (const auto& [data, r] : on_device ? device_ : pinned_) bytes += static_cast<int64_t>(r.size);
+  return bytes;
+}
+
 bool FakeCore::inside(const Ranges& ranges, const void* p, size_t bytes) {
   const auto* at = static_cast<const std::byte*>(p);
   auto it = ranges.upper_bound(at);

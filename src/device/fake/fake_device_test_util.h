@@ -40,6 +40,7 @@ class FakeCore {
   void unmap(void* data);
   bool is_device(const void* p, size_t bytes) const { return inside(device_, p, bytes); }
   bool is_pinned(const void* p, size_t bytes) const { return inside(pinned_, p, bytes); }
+  int64_t taken_bytes(bool on_device) const;
   // Device memory can be touched between these two.
   void open();
   void close();
@@ -136,6 +137,7 @@ class FakeDevice final : public Device {
   void finish_all() { core_->finish_all(); }
   // No call fails any more: what was enqueued has run, and errors that nobody asked about are forgotten.
   void recover();
+  int64_t taken_bytes(bool on_device) const { return core_->taken_bytes(on_device); }  // or of pinned memory
   // What the device's memory holds, once all that was enqueued has run.
   std::vector<std::byte> read(const void* from, size_t bytes);
 
