@@ -71,6 +71,7 @@ TEST(FakeDeviceEngine, ABatchOfAllKindsAnswersAsTheCpuDoes) {
       requests.push_back(
           request(10 * seed + i, static_cast<int64_t>(1 + 37 * i % 190), 12 + 3 * static_cast<int32_t>(i % 5), method_of(i)));
     requests[2].sampling.n = 3;
+    requests[6].given_answer = random_prompt(seed, 9, cpu->model().vocab_size);
     requests[3].sampling.repetition_penalty = 1.3f;
     for (size_t i : {2, 3, 4, 5}) {
       requests[i].sampling.temperature = 0.8f;

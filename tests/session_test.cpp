@@ -80,5 +80,49 @@ TEST(Fork, ADocumentHeldAgainIsFoundWhole) {
   }
 }
 
+// The logits of a given answer are those of a request that had sampled its tokens.
+TEST(GivenAnswer, StandsForSampledTokens) {
+  for (const char* decode : {"dense", "gsa_on_device"}) {
+    EngineOptions o = exact_options(tiny_checkpoint("qwen3_llama3_8h2kv_d64"));
+    o.decode_method = decode;
+    o.sparse_min_context = 64;
+    const auto engine = make_engine(o);
+    Request r = greedy(random_prompt(5, 331, engine->model().vocab_size), 8);
+    const Result1 sampled = run_one(*engine, r);
+    ASSERT_EQ(sampled.tokens.size(), 8u);
+    r.given_answer = sampled.tokens;
+    const Result1 same = run_one(*engine, r);
+    EXPECT_EQ(same.tokens, sampled.tokens);
+    EXPECT_EQ(same.logits, sampled.logits);
+
+    r.given_answer.resize(5);
+    r.given_answer[2] ^= 1;
+    const Result1 other = run_one(*engine, r);
+    EXPECT_EQ(other.tokens, r.given_answer);
+    EXPECT_EQ(other.reason, FinishReason::length) << "it ends where what was given ends";
+    ASSERT_EQ(other.logits.size(), 5u);
+    for (size_t i = 0; i < 5; ++i) EXPECT_EQ(other.logits[i] == sampled.logits[i], i <= 2) << i;
+  }
+}
+
+TEST(GivenAnswer, EndsWhereAnyAnswerWouldAndIsRefusedByName) {
+  const auto engine = make_engine(exact_options(tiny_checkpoint("qwen3_llama3_8h2kv_d64")));
+  Request r = greedy(random_prompt(5, 30, engine->model().vocab_size), 8);
+  r.given_answer = {4, 5, 6, 7};
+  r.sampling.stop_token_ids = {5};
+  const Result1 stopped = run_one(*engine, r);
+  EXPECT_EQ(stopped.tokens, (std::vector<TokenId>{4, 5}));
+  EXPECT_EQ(stopped.reason, FinishReason::stop);
+  const auto refused = [&](const Request& bad) {
+    const auto id = engine->submit(bad);
+    return id.ok() ? std::string() : id.status().message();
+  };
+  r.sampling.n = 2;
+  EXPECT_NE(refused(r).find("given_answer"), std::string::npos);
+  r.sampling.n = 1;
+  r.given_answer = {engine->model().vocab_size};
+  EXPECT_NE(refused(r).find("given_answer"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace fovea::testing

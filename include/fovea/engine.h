@@ -124,7 +124,8 @@ class Engine {
   virtual Result<SparseRequestState> request_state(RequestId id, int32_t index = 0) const = 0;
   // Called for every row and layer of requests with trace set.
   virtual void set_trace(std::function<void(const SelectionTrace&)> callback) = 0;
-  // Float32 logits of the last computed row of each sampled sequence go here too (tests): [vocab].
+  // Float32 logits of the last computed row of each sampled sequence go here too: [vocab]. Called inside the step, before the token
+  // that is taken from them is emitted.
   virtual void set_logits_tap(std::function<void(RequestId, int32_t index, std::span<const float>)> tap) = 0;
 };
 

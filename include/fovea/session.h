@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,8 @@ struct Question {
   std::string decode_method;  // empty: the engine's
   int32_t budget_tokens = 0;  // 0: the method's own
   bool trace = false;
-  bool trace_mass = false;  // with it, the true attention mass of blocks
+  bool trace_mass = false;            // with it, the true attention mass of blocks
+  std::vector<TokenId> given_answer;  // Request::given_answer
 };
 
 struct Answer {
@@ -41,6 +43,8 @@ class DocumentSession {
   // engine's own trace callback, and afterwards there is none; null: the engine's stays.
   using PrefillTraceSink = std::function<void(const SelectionTrace&)>;
   using TraceSink = std::function<void(size_t question, const SelectionTrace&)>;
+  // The logits that each token of an answer was taken from, [vocab], in the order of its tokens (Engine::set_logits_tap).
+  using LogitsSink = std::function<void(size_t question, std::span<const float>)>;
 
   // Prefills the document; the engine outlives the session. Its questions continue it by the same method. `progress` (may be null)
   // is called after every step. `prefill_method` empty: the engine's.
@@ -53,7 +57,7 @@ class DocumentSession {
   // Asks all questions at once, in one batch; `stream` (may be null) sees every event. An error of one question is in its
   // Answer. A Status: a question was refused, or the engine itself failed; whatever was queued by then is aborted.
   Result<std::vector<Answer>> ask(const std::vector<Question>& questions, const SamplingParams& sampling, const Stream& stream,
-                                  const TraceSink& trace = nullptr);
+                                  const TraceSink& trace = nullptr, const LogitsSink& logits = nullptr);
 
   int64_t document_tokens() const { return static_cast<int64_t>(held_.size()); }
   const std::vector<TokenId>& held_tokens() const { return held_; }

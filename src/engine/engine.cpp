@@ -159,15 +159,24 @@ Status EngineImpl::check_method(const char* what, const std::string& label, bool
   return Status::invalid_argument(std::string(what) + " \"" + label + "\" is not loaded or cannot serve as one; loaded: " + able);
 }
 
+Status EngineImpl::check_tokens(const char* field, std::span<const TokenId> tokens) const {
+  for (TokenId id : tokens) {
+    if (id < 0 || id >= model_->config.vocab_size)
+      return Status::invalid_argument(std::string(field) + ": token id " + std::to_string(id) + " is not in [0, " +
+                                      std::to_string(model_->config.vocab_size) + ")");
+  }
+  return {};
+}
+
 Status EngineImpl::check_request(const Request& r) const {
   FOVEA_TRY(check_sampling(r.sampling));
   if (r.prompt.empty())
     return Status::invalid_argument(std::string("prompt: it has no tokens") + (r.fork_of ? "; a fork needs one of its own" : ""));
-  for (TokenId id : r.prompt) {
-    if (id < 0 || id >= model_->config.vocab_size)
-      return Status::invalid_argument("prompt: token id " + std::to_string(id) + " is not in [0, " +
-                                      std::to_string(model_->config.vocab_size) + ")");
-  }
+  FOVEA_TRY(check_tokens("prompt", r.prompt));
+  FOVEA_TRY(check_tokens("given_answer", r.given_answer));
+  if (!r.given_answer.empty() && (r.sampling.n != 1 || r.sampling.max_tokens == 0))
+    return Status::invalid_argument("given_answer: needs n = 1 and max_tokens > 0, not " + std::to_string(r.sampling.n) + " and " +
+                                    std::to_string(r.sampling.max_tokens));
   const int64_t length = static_cast<int64_t>(r.prompt.size()) + (r.sampling.max_tokens > 0 ? 1 : 0);
   if (length > options_.max_model_len)
     return Status::invalid_argument("prompt: " + std::to_string(r.prompt.size()) + " tokens do not fit --max-model-len " +

@@ -68,6 +68,7 @@ void EngineImpl::admit(Pending pending, std::vector<Output>* outputs) {
   if (room < (r.sampling.max_tokens > 0 ? 1 : 0))
     return refuse(Status::invalid_argument("prompt: " + std::to_string(prompt_tokens) + " tokens do not fit --max-model-len " +
                                            std::to_string(options_.max_model_len)));
+  if (!r.given_answer.empty()) r.sampling.max_tokens = std::min(r.sampling.max_tokens, static_cast<int32_t>(r.given_answer.size()));
   r.sampling.max_tokens = static_cast<int32_t>(std::min<int64_t>(r.sampling.max_tokens, room));
   const int32_t prefill_method = spec.methods.prefill_route.method;
   spec.methods = methods_of(index_of(r.decode_method, options_.decode_method), prefill_method, r.budget_tokens);
@@ -134,6 +135,7 @@ void EngineImpl::begin_answer(const Pending& pending, const SequenceSpec& spec, 
   a->method = spec.methods.decode_route.method;
   a->prefill_method = spec.methods.prefill_route.method;
   a->budget_tokens = r.budget_tokens;
+  a->given = r.given_answer;
   if (model_->tokenizer) a->decoder.emplace(*model_->tokenizer);
   a->stops = StopMatcher(r.sampling.stop);
   a->submitted_s = pending.submitted_s;

@@ -156,7 +156,7 @@ bool EngineImpl::may_run_ahead(const StepPlan& plan) const {
     const LiveAnswer* a = find(rows.seq);
     if (!a) continue;  // it ended with the step before
     wanted = true;
-    if (a->trace || a->sampling.repetition_penalty != 1.0f || a->output_tokens + 1 >= a->sampling.max_tokens) return false;
+    if (a->trace || !a->given.empty() || a->sampling.repetition_penalty != 1.0f || a->output_tokens + 1 >= a->sampling.max_tokens) return false;
     if (scheduler_->keeps(rows.seq)) return false;
   }
   return wanted;
@@ -210,8 +210,9 @@ void EngineImpl::finish_step(std::vector<Output>* outputs) {
   for (const SampledToken& t : result->tokens) {
     LiveAnswer* a = find(t.sequence);
     if (!a) continue;
-    take_token(*a, t.token, outputs);
-    sampled_.push_back({t.sequence, t.token, a->finished});
+    const TokenId token = a->given.empty() ? t.token : a->given[static_cast<size_t>(a->output_tokens)];
+    take_token(*a, token, outputs);
+    sampled_.push_back({t.sequence, token, a->finished});
   }
   for (SequenceId id : scheduler_->commit(sampled_)) {
     LiveAnswer* a = find(id);

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 namespace fovea {
 
@@ -20,6 +21,7 @@ struct LiveAnswer : RowOwner {
   int32_t budget_tokens = 0;
   bool finished = false;
 
+  std::vector<TokenId> given;  // Request::given_answer
   int32_t output_tokens = 0;
   int32_t replays = 0;                   // since its last token
   std::optional<StreamDecoder> decoder;  // none without a tokenizer

@@ -102,11 +102,12 @@ Result<Request> DocumentSession::request_of(const Question& question) const {
   r.budget_tokens = question.budget_tokens;
   r.trace = question.trace;
   r.trace_mass = question.trace_mass;
+  r.given_answer = question.given_answer;
   return r;
 }
 
 Result<std::vector<Answer>> DocumentSession::ask(const std::vector<Question>& questions, const SamplingParams& sampling,
-                                                 const Stream& stream, const TraceSink& trace) {
+                                                 const Stream& stream, const TraceSink& trace, const LogitsSink& logits) {
   std::vector<Answer> answers(questions.size());
   Open open;
   std::function<void(const SelectionTrace&)> sink;
@@ -117,9 +118,16 @@ Result<std::vector<Answer>> DocumentSession::ask(const std::vector<Question>& qu
     };
   }
   const Traced traced(engine_, std::move(sink));
+  if (logits) {
+    engine_.set_logits_tap([&](RequestId id, int32_t, std::span<const float> row) {
+      const auto q = open.find(id);
+      if (q != open.end()) logits(q->second, row);
+    });
+  }
   Status s = submit(questions, sampling, &answers, &open);
   if (s.ok()) s = collect(stream, &answers, &open);
   for (const auto& [id, question] : open) engine_.abort(id);
+  if (logits) engine_.set_logits_tap(nullptr);
   FOVEA_TRY(s);
   return answers;
 }
