@@ -182,12 +182,16 @@ class Cli(unittest.TestCase):
         out = self.tmp / "prefill"
         spec = "xattention[min_context=512,threshold=0.5]"
         r = fovea("eval", "--model", MODEL, "--set", self.tmp / "set.jsonl", "--prefill-method", "dense," + spec, "--documents", 1,
-                  "--tasks", "kv", "--out", out, "--trace", "--trace-questions", 1)
+                  "--tasks", "kv", "--out", out, "--trace", "--trace-questions", 1, "--agreement")
         self.assertEqual(r.returncode, 0, r.stderr)
         self.assertIn("pairs", r.stdout)
         shares = {row["prefill_method"]: row["prefill_share"] for row in json.loads((out / "eval.json").read_text())["rows"]}
         self.assertEqual(shares["dense"], 1.0)
         self.assertLess(shares[spec], 0.95)
+        rows = {row["prefill_method"]: row for row in json.loads((out / "eval.json").read_text())["rows"] if row["task"] == "all"}
+        self.assertEqual((rows["dense"]["agreement"], rows["dense"]["kl"]), (1.0, 0.0))
+        self.assertGreater(rows[spec]["kl_p99"], 1e-6)
+        self.assertIn("Agreement compares", (out / "eval.html").read_text())
         self.assertIn('"tokens_per_unit":128', (out / "trace-1.html").read_text())
 
     def test_eval_names_what_cannot_be(self):

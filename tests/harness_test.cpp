@@ -92,5 +92,37 @@ TEST(Harness, AMethodThatCannotBeIsRefusedBeforeAModelIsLoaded) {
   EXPECT_NE(result.status().message().find("magic"), std::string::npos) << result.status().message();
 }
 
+TEST(Harness, AgreementIsWithDensePrefillAndDecode) {
+  EngineOptions o = model();
+  o.numerics = NumericsChoice::f32;
+  std::vector<RetrievalDocument> set = small_set();
+  set[0].questions[1].answer.clear();
+  EvalOptions options;
+  options.max_tokens = 8;
+  // Three blocks of 8, the windows, do not hold the fact; five hundred tokens are the whole document.
+  options.runs = {{}, {"dense", "gsa_on_device[min_blocks=1]", 16, 8}, {"dense", "gsa_on_device[min_blocks=1]", 512, 8}};
+  const auto refused = evaluate(o, set, options);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().message().find(set[0].questions[1].id), std::string::npos) << refused.status().message();
+
+  options.agreement = true;
+  const auto result = evaluate(o, set, options);
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  ASSERT_EQ(result->rows.size(), 9u);
+  for (const EvalRow& r : result->rows) {
+    ASSERT_TRUE(r.agreement);
+    EXPECT_EQ(r.agreement->answers, r.task == "all" ? 2 : 1);
+    EXPECT_EQ(r.total, r.task == "absent" ? 0 : 1) << "one question is judged by agreement alone";
+    EXPECT_GT(r.agreement->kl.size(), 1u);
+  }
+  EXPECT_EQ(result->rows[0].agreement->share(), 1.0);
+  EXPECT_EQ(result->rows[0].agreement->kl_p99(), 0.0) << "dense, with itself";
+  EXPECT_EQ(result->rows[0].agreement->kl.size(), result->rows[3].agreement->kl.size()) << "dense attention's tokens";
+  EXPECT_LT(result->rows[3].agreement->share(), 1.0);
+  EXPECT_GT(result->rows[3].agreement->kl_mean(), 0.1);
+  EXPECT_EQ(result->rows[6].agreement->share(), 1.0);
+  EXPECT_LT(result->rows[6].agreement->kl_p99(), 1e-6) << "everything was read";
+}
+
 }  // namespace
 }  // namespace fovea::testing

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Plants facts in text and writes a retrieval set: JSON lines of documents with questions. Needs nothing but Python.
+"""Plants facts in text and writes a retrieval set: JSON lines of documents with questions. Needs nothing but Python, and for
+--verbatim the tokenizers package (pip install tokenizers).
 
 Tasks, in the words the shipped models were trained on:
   number  "The secret code of Vile is 48213."          "What is the secret code of Vile?"
@@ -8,11 +9,16 @@ Tasks, in the words the shipped models were trained on:
   hop     "Let Sibi0 equal Jonas5." "Let Jonas5 be 7540."  "What is Sibi0?"
   absent  a record the text does not hold              "There is no such record."
 
+With --verbatim N each document also has N questions that ask for its words, which tell budgets apart where facts no longer do:
+  verbatim  20 tokens of it                            "Continue: ions of the code are"
+            the next 24 are the answer                 " tested by the same suite of"
+
 The text around the facts is the generated log of a weather station (--station), or any files (--text), cut to length.
 A question's `depth` is the share of the document before its fact (hop: before the first of the two; absent: null).
 
   tools/make_set.py --station --tokens 2048,8192 --documents 2 --questions 10 --seed 1 --out set.jsonl
   tools/make_set.py --text README.md docs/*.md --tokens 4096 --out docs.jsonl
+  tools/make_set.py --text docs/*.md --tokens 8192 --questions 0 --verbatim 25 --tokenizer models/tiny-gqa/tokenizer.json --out v.jsonl
   tools/make_set.py --station --tokens 32768 --documents 1 --questions 5 --plain station.txt --out demo.jsonl
 """
 import argparse
@@ -35,6 +41,7 @@ NAMES = ["Amara", "Boaz", "Cairo", "Chloe", "Dakar", "Denver", "Diego", "Ivana",
 TASKS = ["number", "word", "kv", "hop", "absent"]
 WEIGHTS = [7, 4, 7, 4, 3]
 ABSENT = "There is no such record."
+VERBATIM_ASKED, VERBATIM_ANSWERED = 20, 24  # tokens
 
 
 class Facts:
@@ -147,6 +154,8 @@ def make_document(lines: list[str], tokens: int, questions: int, rng: random.Ran
             break
         kept.append(line)
         size += cost
+    if not kept:
+        raise SystemExit(f"make_set: {tokens} tokens have no room for {questions} facts and a line beside them")
     places = sorted(rng.randrange(1, len(kept) + 1) for _ in planted)
     order = list(range(len(planted)))
     rng.shuffle(order)
@@ -160,6 +169,36 @@ def make_document(lines: list[str], tokens: int, questions: int, rng: random.Ran
     return {"id": f"{tokens}-{number}", "approx_tokens": tokens, "document": document, "questions": out}
 
 
+def tokenizer_of(path: pathlib.Path):
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise SystemExit("make_set: --verbatim needs the tokenizers package: pip install tokenizers")
+    return Tokenizer.from_file(str(path))
+
+
+def add_verbatim(d, tokenizer, count: int, rng: random.Random):
+    """Questions whose answer is what follows in the document, and what precedes it occurs once."""
+    text = d["document"]
+    ends = [end for _, end in tokenizer.encode(text, add_special_tokens=False).offsets]
+    if len(ends) < VERBATIM_ASKED + VERBATIM_ANSWERED:
+        raise SystemExit(f"make_set: --verbatim: a document of {len(ends)} tokens is too short to be continued")
+    starts = range(len(ends) - VERBATIM_ASKED - VERBATIM_ANSWERED)
+    made = 0
+    for start in rng.sample(starts, len(starts)):
+        if made == count:
+            return
+        begin, middle, end = ends[start], ends[start + VERBATIM_ASKED], ends[start + VERBATIM_ASKED + VERBATIM_ANSWERED]
+        asked, answer = text[begin:middle], text[middle:end]
+        if text.count(asked) != 1 or not answer.strip():
+            continue
+        d["questions"].append({"id": f"{d['id']}-v{made}", "task": "verbatim", "depth": round(begin / len(text), 3),
+                               "question": "Continue: " + asked, "answer": answer})
+        made += 1
+    if made < count:
+        raise SystemExit(f"make_set: --verbatim {count}: {d['id']} has only {made} places that occur once")
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--station", action="store_true", help="plant the facts in a generated station log")
@@ -167,12 +206,17 @@ def main():
     p.add_argument("--tokens", default="2048", help="lengths, comma-separated")
     p.add_argument("--documents", type=int, default=2, help="documents of each length")
     p.add_argument("--questions", type=int, default=10, help="questions of each document")
+    p.add_argument("--verbatim", type=int, default=0, help="verbatim questions of each document, beside the others")
+    p.add_argument("--tokenizer", type=pathlib.Path, help="tokenizer.json of the model that is asked, for --verbatim")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--plain", type=pathlib.Path, help="write the first document as plain text here")
     p.add_argument("--out", type=pathlib.Path, required=True)
     a = p.parse_args()
     if a.station == bool(a.text):
         p.error("give --station or --text, and not both")
+    if a.verbatim > 0 and not (a.tokenizer and a.tokenizer.is_file()):
+        p.error(f"--tokenizer {a.tokenizer}: there is no such file" if a.tokenizer else "--verbatim needs --tokenizer FILE")
+    tokenizer = tokenizer_of(a.tokenizer) if a.verbatim > 0 else None
     for path in a.text:
         if not path.is_file():
             p.error(f"--text {path}: there is no such file")
@@ -183,6 +227,8 @@ def main():
             chars = tokens * 8
             lines = station_log(rng, chars) if a.station else text_lines(a.text, rng, chars)
             documents.append(make_document(lines, tokens, a.questions, rng, number))
+            if tokenizer:
+                add_verbatim(documents[-1], tokenizer, a.verbatim, rng)
     a.out.parent.mkdir(parents=True, exist_ok=True)
     with a.out.open("w", encoding="utf-8") as out:
         for d in documents:

@@ -181,7 +181,9 @@ void add_flags(EvalFlags& f, CLI::App& cmd) {
   f.engine.add_to(cmd, false);
   f.engine.add_store_to(cmd);
   cmd.remove_option(cmd.get_option("--block-size"));  // a list here
-  cmd.add_option("--set", f.set, "JSON lines: {id, approx_tokens, document, questions: [{id, task, depth, question, answer}]}")
+  cmd.add_option("--set", f.set,
+                 "JSON lines: {id, approx_tokens, document, questions: [{id, task, depth, question, answer}]}; with --agreement "
+                 "without answers too")
       ->required();
   cmd.add_option("--prefill-method", f.prefill_methods,
                  "What prompts read: methods, comma-separated: dense,xattention[threshold=0.95]")
@@ -216,6 +218,10 @@ void add_flags(EvalFlags& f, CLI::App& cmd) {
       ->capture_default_str();
   cmd.add_option("--json", f.json, "Also write the table to this file as JSON; -: to stdout, as --format json");
   cmd.add_option("--out", f.out, "Folder for eval.html (plot and table), eval.png, eval.json and eval.csv");
+  cmd.add_flag(
+      "--agreement", f.options.agreement,
+      "Also compare every run with dense prefill and decode: answers equal token for token, tokens before the first difference, "
+      "and how far apart the next token's distributions are (KL divergence, nats) along dense attention's answers");
   cmd.add_flag("--trace", f.trace,
                "Also judge what was chosen by the true attention, and write trace-N.html for each run to --out (CPU only)");
   cmd.add_option("--trace-questions", f.trace_questions, "How many questions to trace, of the first document of each length")

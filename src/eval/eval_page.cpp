@@ -43,9 +43,10 @@ td a { color:var(--accent) }
 
 const char* const kScript = R"html(const rows = page.rows;
 const $ = id => document.getElementById(id);
-const pct = x => (100 * x).toFixed(1) + ' %', f3 = x => x === null ? '–' : x.toFixed(3);
+const pct = x => (100 * x).toFixed(1) + ' %', f3 = x => x === null ? '–' : x.toFixed(3), f5 = x => x === null ? '–' : x.toFixed(5);
 const varies = key => rows.some(r => r[key] !== rows[0][key]);
-const prefills = rows.some(r => r.prefill_method !== 'dense'), traced = rows.some(r => r.mass !== null);
+const prefills = rows.some(r => r.prefill_method !== 'dense'), traced = rows.some(r => r.mass !== null),
+  compared = rows.some(r => r.agreement !== null);
 const columns = [
   { name: 'tokens', key: 'length', text: r => r.length.toLocaleString('en') },
   ...(prefills ? [{ name: 'prefill', key: 'prefill_method', word: true, text: r => r.prefill_method }] : []),
@@ -57,6 +58,9 @@ const columns = [
   { name: 'exact', key: 'exact', text: r => f3(r.exact) },
   { name: '95 % interval', key: 'low', text: r => f3(r.low) + ' – ' + f3(r.high), bar: true },
   { name: 'right', key: 'right', text: r => r.right + ' / ' + r.total },
+  ...(compared ? [{ name: 'agree', key: 'agreement', text: r => f3(r.agreement) },
+    { name: 'differ at', key: 'first_difference', text: r => r.first_difference === null ? '–' : r.first_difference.toFixed(1) },
+    { name: 'KL', key: 'kl', text: r => f5(r.kl) }, { name: 'KL 99 %', key: 'kl_p99', text: r => f5(r.kl_p99) }] : []),
   ...(traced ? [{ name: 'mass', key: 'mass', text: r => f3(r.mass) }, { name: 'recall', key: 'recall', text: r => f3(r.recall) }] : []),
   ...(page.links.length ? [{ name: 'trace', key: 'trace', word: true, text: r => '' }] : []),
 ];
@@ -125,6 +129,7 @@ for (const m of document.querySelectorAll('.plot [data-item]')) {
       r.length.toLocaleString('en') + ' tokens, ' + (r.task === 'all' ? 'all tasks' : r.task),
       'exact ' + f3(r.exact) + ' (' + r.right + ' of ' + r.total + '; 95 %: ' + f3(r.low) + ' – ' + f3(r.high) + ')',
       'KV bytes ' + pct(r.kv_bytes_share) + (prefills ? ', prefill pairs ' + pct(r.prefill_share) : ''),
+      ...(r.agreement === null ? [] : ['equal to dense attention ' + f3(r.agreement) + ', KL ' + f5(r.kl) + ' nats']),
       ...(r.mass === null ? [] : ['attention mass held ' + f3(r.mass) + ', recall ' + f3(r.recall)])];
     tip.replaceChildren(el('b', '', r.label), ...lines.map(t => el('span', '', t)));
     heat(i, true);
@@ -182,6 +187,12 @@ std::string eval_html(const EvalPage& page) {
       "question's and the answer's tokens read, and the summaries that were scanned to choose them, against what dense attention "
       "reads for "
       "the same tokens. Click a column to sort by it.</p>\n";
+  if (std::any_of(page.rows.begin(), page.rows.end(), [](const EvalRow& r) { return r.agreement.has_value(); }))
+    html +=
+        "<p class=\"note\">Agreement compares a run with dense prefill and decode of the same questions: the share of answers that "
+        "are "
+        "equal token for token, how many tokens the others have before they differ, and the KL divergence of the next token's "
+        "distribution from dense attention's along its own answers, in nats (mean and 99th percentile).</p>\n";
   return html + html_end(page_data(page), kScript);
 }
 

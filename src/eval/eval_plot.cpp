@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <iterator>
 
 namespace fovea {
@@ -22,6 +23,9 @@ constexpr double kWidth = 1080, kLeft = 56, kRight = 16, kGap = 34, kPlotHeight 
 constexpr double kSmall = 11, kNormal = 12;
 
 enum class Axis { kv_bytes, prefill };
+enum class Measure { exact, agreement, kl };
+
+constexpr double kLeastKl = 1e-6;  // nats: below that it is rounding
 
 double share(const EvalRow& r, Axis axis) { return axis == Axis::kv_bytes ? r.kv_bytes_share() : r.prefill_share(); }
 
@@ -59,9 +63,16 @@ class Plot {
     };
     // A run stands where its share says something; dense attention, the reference, everywhere.
     const bool prefills = std::any_of(all.begin(), all.end(), [&](size_t i) { return rows_[i].run.prefill_method != "dense"; });
-    if (take([](const EvalRun& r) { return r.decode_method != "dense" || is_dense(r); })) y = panels(Axis::kv_bytes, y);
-    if (prefills && take([](const EvalRun& r) { return r.prefill_method != "dense" || is_dense(r); }))
-      y = panels(Axis::prefill, y + 14);
+    const double top = y;
+    for (const Measure measure : {Measure::exact, Measure::agreement, Measure::kl}) {
+      if (std::none_of(all.begin(), all.end(), [&](size_t i) { return has(rows_[i], measure); })) continue;
+      measure_ = measure;
+      set_heights(all);
+      if (take([](const EvalRun& r) { return r.decode_method != "dense" || is_dense(r); }))
+        y = panels(Axis::kv_bytes, y + (y > top ? 14 : 0));
+      if (prefills && take([](const EvalRun& r) { return r.prefill_method != "dense" || is_dense(r); }))
+        y = panels(Axis::prefill, y + (y > top ? 14 : 0));
+    }
     d_.height = legend(y + 16) + 12;
     return std::move(d_);
   }
@@ -114,7 +125,48 @@ class Plot {
     return y + 24 + kPlotHeight + 46;
   }
 
-  static double y_at(const Box& b, double exact) { return b.y1 - 8 - exact * (b.y1 - b.y0 - 16); }
+  // Dense attention is its own reference: a divergence of 0 has no place on a logarithmic axis.
+  static bool has(const EvalRow& r, Measure m) {
+    if (m == Measure::exact) return r.total > 0 || !r.agreement;
+    return r.agreement.has_value() && (m == Measure::agreement || !is_dense(r.run));
+  }
+
+  // Where the heights 0 and 1 of the panels are: a share as it is, KL between powers of ten.
+  void set_heights(const std::vector<size_t>& shown) {
+    heights_.clear();
+    if (measure_ != Measure::kl) {
+      for (const char* t : {"0.00", "0.25", "0.50", "0.75", "1.00"}) heights_.emplace_back(std::atof(t), t);
+      return;
+    }
+    double low = 1, high = kLeastKl, least = 1;
+    for (size_t i : shown) {
+      if (!has(rows_[i], Measure::kl)) continue;
+      const double kl = rows_[i].agreement->kl_mean();
+      high = std::max(high, kl);
+      least = std::min(least, kl);
+      if (kl >= kLeastKl) low = std::min(low, kl);
+    }
+    kl_low_ = std::floor(std::log10(std::min(low, high)));
+    kl_high_ = std::max(kl_low_ + 1, std::ceil(std::log10(high)));
+    for (double e = kl_low_; e <= kl_high_; ++e) {
+      char text[24];
+      std::snprintf(text, sizeof(text), "%s%g", e == kl_low_ && std::log10(least) < e ? "≤ " : "", std::pow(10.0, e));
+      heights_.emplace_back((e - kl_low_) / (kl_high_ - kl_low_), text);
+    }
+  }
+
+  double height(const EvalRow& r) const {
+    if (measure_ == Measure::exact) return r.exact();
+    if (measure_ == Measure::agreement) return r.agreement->share();
+    return std::max(0.0, (std::log10(std::max(r.agreement->kl_mean(), kLeastKl)) - kl_low_) / (kl_high_ - kl_low_));
+  }
+  Interval interval(const EvalRow& r) const {
+    if (measure_ == Measure::exact) return r.interval();
+    if (measure_ == Measure::agreement) return wilson_interval(r.agreement->equal, r.agreement->answers);
+    return {height(r), height(r)};
+  }
+
+  static double y_at(const Box& b, double height) { return b.y1 - 8 - height * (b.y1 - b.y0 - 16); }
   double x_at(const Box& b, double value) const {
     return b.x0 + (std::log(std::max(value, 1e-6)) - x_low_) / (x_high_ - x_low_) * (b.x1 - b.x0);
   }
@@ -123,18 +175,19 @@ class Plot {
     std::string name = std::to_string(length);
     for (int64_t at = static_cast<int64_t>(name.size()) - 3; at > 0; at -= 3) name.insert(static_cast<size_t>(at), ",");
     d_.texts.push_back({b.x0, b.y0 - 8, kNormal + 1, name + " tokens", kInk, Drawing::Align::left, true});
-    for (double e : {0.0, 0.25, 0.5, 0.75, 1.0}) {
-      d_.lines.push_back({{{b.x0, y_at(b, e)}, {b.x1, y_at(b, e)}}, kGrid});
-      char tick[8];
-      std::snprintf(tick, sizeof(tick), "%.2f", e);
-      if (first) d_.texts.push_back({b.x0 - 8, y_at(b, e) + 4, kSmall, tick, kDim, Drawing::Align::right});
+    for (const auto& [at, tick] : heights_) {
+      d_.lines.push_back({{{b.x0, y_at(b, at)}, {b.x1, y_at(b, at)}}, kGrid});
+      if (first) d_.texts.push_back({b.x0 - 8, y_at(b, at) + 4, kSmall, tick, kDim, Drawing::Align::right});
     }
     for (double t : ticks_) {
       d_.lines.push_back({{{x_at(b, t), b.y0}, {x_at(b, t), b.y1}}, kGrid});
       d_.texts.push_back({x_at(b, t), b.y1 + 16, kSmall, percent(t), kDim, Drawing::Align::center});
     }
     d_.lines.push_back({{{b.x0, b.y1}, {b.x1, b.y1}}, kFrame});
-    if (first) d_.texts.push_back({b.x0 - 42, (b.y0 + b.y1) / 2, kSmall, "exact answers", kDim, Drawing::Align::center, false, 90});
+    const char* name_of_height = measure_ == Measure::exact       ? "exact answers"
+                                 : measure_ == Measure::agreement ? "answers equal to dense attention's"
+                                                                  : "KL from dense attention, nats, log scale";
+    if (first) d_.texts.push_back({b.x0 - 44, (b.y0 + b.y1) / 2, kSmall, name_of_height, kDim, Drawing::Align::center, false, 90});
     d_.texts.push_back({(b.x0 + b.x1) / 2, b.y1 + 36, kSmall,
                         axis == Axis::kv_bytes ? "share of KV bytes read by question and answer (summaries included), log scale"
                                                : "share of the prefill's attention that was computed, log scale",
@@ -147,7 +200,7 @@ class Plot {
   std::vector<size_t> rows_of(int64_t length, const std::string& series) const {
     std::vector<size_t> out;
     for (size_t i : shown_) {
-      if (rows_[i].length == length && series_label(rows_[i].run) == series) out.push_back(i);
+      if (rows_[i].length == length && has(rows_[i], measure_) && series_label(rows_[i].run) == series) out.push_back(i);
     }
     std::stable_sort(out.begin(), out.end(),
                      [&](size_t a, size_t b) { return rows_[a].run.budget_tokens < rows_[b].run.budget_tokens; });
@@ -157,17 +210,17 @@ class Plot {
   void points(int64_t length, Axis axis, const Box& b) {
     LabelPlacer placer({b.x0 + 2, b.y0 - 4, b.x1 + 10, b.y1 - 1});
     for (size_t i : shown_) {
-      if (rows_[i].length != length || !is_dense(rows_[i].run)) continue;
-      d_.lines.push_back(
-          {{{b.x0, y_at(b, rows_[i].exact())}, {b.x1, y_at(b, rows_[i].exact())}}, mix(kDense, kPaper, 0.35), 1, true});
-      placer.avoid({b.x0, y_at(b, rows_[i].exact()) - 1, b.x1, y_at(b, rows_[i].exact()) + 1});
+      if (rows_[i].length != length || !is_dense(rows_[i].run) || !has(rows_[i], measure_)) continue;
+      const double y = y_at(b, height(rows_[i]));
+      d_.lines.push_back({{{b.x0, y}, {b.x1, y}}, mix(kDense, kPaper, 0.35), 1, true});
+      placer.avoid({b.x0, y - 1, b.x1, y + 1});
       break;  // one reference: the first dense run
     }
     for (const Series& s : series_) {
       Drawing::Line line{{}, mix(s.color, kPaper, 0.55), 1.2};
       for (size_t i : rows_of(length, s.label)) {
-        const double x = x_at(b, share(rows_[i], axis)), y = y_at(b, rows_[i].exact());
-        const Interval w = rows_[i].interval();
+        const double x = x_at(b, share(rows_[i], axis)), y = y_at(b, height(rows_[i]));
+        const Interval w = interval(rows_[i]);
         d_.lines.push_back({{{x, y_at(b, w.low)}, {x, y_at(b, w.high)}}, mix(s.color, kPaper, 0.62), 1.6});
         line.points.emplace_back(x, y);
         d_.marks.push_back({x, y, kMarkRadius, s.shape, s.color, static_cast<int64_t>(i)});
@@ -178,7 +231,7 @@ class Plot {
     }
     for (const Series& s : series_) {
       for (size_t i : rows_of(length, s.label))
-        label(rows_[i], s, x_at(b, share(rows_[i], axis)), y_at(b, rows_[i].exact()), &placer);
+        label(rows_[i], s, x_at(b, share(rows_[i], axis)), y_at(b, height(rows_[i])), &placer);
     }
   }
 
@@ -216,6 +269,9 @@ class Plot {
   size_t colored_ = 0;
   std::vector<double> ticks_;
   double x_low_ = 0, x_high_ = 0;  // logarithms
+  Measure measure_ = Measure::exact;
+  std::vector<std::pair<double, std::string>> heights_;  // ticks
+  double kl_low_ = 0, kl_high_ = 0;                      // powers of ten
   Drawing d_;
 };
 

@@ -169,5 +169,30 @@ TEST(DrawingPng, APictureIsWrittenAndAWrongPlaceNamed) {
             std::string::npos);
 }
 
+TEST(EvalPlot, AgreementAndKlHavePanelsOfTheirOwn) {
+  std::vector<EvalRow> rows = sample();
+  const size_t before = eval_plot(rows, "all", {}).marks.size();
+  float kl = 0.001f;
+  for (EvalRow& r : rows) {
+    if (r.task == "all") r.agreement = AgreementScore{.answers = 200, .equal = 100, .same_tokens = 9, .kl = {kl *= 1.2f}};
+  }
+  const auto heights = [&](const Drawing& d, int64_t item) {
+    std::vector<double> y;
+    for (const Drawing::Mark& m : d.marks) {
+      if (m.item == item) y.push_back(m.y);
+    }
+    return y;
+  };
+  const Drawing d = eval_plot(rows, "all", {});
+  const size_t items = rows.size() - 1;
+  EXPECT_EQ(d.marks.size(), before + 2 * items - 3) << "dense attention diverges from nothing";
+  const std::vector<double> low = heights(d, 1), high = heights(d, 7);
+  ASSERT_EQ(low.size(), 3u);
+  EXPECT_DOUBLE_EQ(low[1], high[1]) << "the same share";
+  EXPECT_GT(low[2], high[2]) << "more divergence is higher";
+  for (EvalRow& r : rows) r.total = r.right = 0;
+  EXPECT_EQ(eval_plot(rows, "all", {}).marks.size(), before + items - 3) << "no panels of exact answers where none is known";
+}
+
 }  // namespace
 }  // namespace fovea

@@ -16,16 +16,31 @@ Interval wilson_interval(int64_t right, int64_t total) {
   return {right == 0 ? 0.0 : std::max(0.0, center - half), right == total ? 1.0 : std::min(1.0, center + half)};
 }
 
-void EvalScores::add_answer(int64_t length, size_t run, const std::string& task, bool right, const RequestStats& s) {
-  for (const std::string& t : {std::string("all"), task}) {
-    EvalRow& row = rows_[{length, run, t == "all" ? std::string() : t}];
+std::array<EvalRow*, 2> EvalScores::rows_of(int64_t length, size_t run, const std::string& task) {
+  std::array<EvalRow*, 2> rows;
+  for (size_t i = 0; i < 2; ++i) {
+    EvalRow& row = rows_[{length, run, i == 0 ? std::string() : task}];
     row.run = runs_[run];
     row.length = length;
-    row.task = t;
-    row.right += right;
-    ++row.total;
-    row.bytes_read += s.kv_bytes_read + s.summary_bytes_read;
-    row.bytes_dense += s.kv_bytes_dense;
+    row.task = i == 0 ? "all" : task;
+    rows[i] = &row;
+  }
+  return rows;
+}
+
+void EvalScores::add_answer(int64_t length, size_t run, const std::string& task, std::optional<bool> right, const RequestStats& s) {
+  for (EvalRow* row : rows_of(length, run, task)) {
+    row->right += right.value_or(false);
+    row->total += right.has_value();
+    row->bytes_read += s.kv_bytes_read + s.summary_bytes_read;
+    row->bytes_dense += s.kv_bytes_dense;
+  }
+}
+
+void EvalScores::add_agreement(int64_t length, size_t run, const std::string& task, const AgreementScore& score) {
+  for (EvalRow* row : rows_of(length, run, task)) {
+    if (!row->agreement) row->agreement.emplace();
+    row->agreement->add(score);
   }
 }
 

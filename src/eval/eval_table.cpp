@@ -47,6 +47,8 @@ Grid grid_of(const std::vector<EvalRow>& rows) {
   const bool prefills = any([](const EvalRow& r) { return r.run.prefill_method != "dense"; });
   const bool blocks = any([](const EvalRow& r) { return r.run.block_size != EvalRun().block_size; });
   const bool traced = any([](const EvalRow& r) { return r.trace.has_value(); });
+  const bool compared = any([](const EvalRow& r) { return r.agreement.has_value(); });
+  const bool labelled = any([](const EvalRow& r) { return r.total > 0; }) || !compared;
   std::vector<std::string> tasks;
   for (const EvalRow& r : rows) {
     if (r.task != "all" && std::find(tasks.begin(), tasks.end(), r.task) == tasks.end()) tasks.push_back(r.task);
@@ -69,12 +71,23 @@ Grid grid_of(const std::vector<EvalRow>& rows) {
   if (blocks) figure("block", [](const EvalRow& r) { return std::to_string(r.run.block_size); });
   if (prefills) figure("pairs", [](const EvalRow& r) { return printed("%.1f %%", 100 * r.prefill_share()); });
   figure("KV bytes", [](const EvalRow& r) { return printed("%.1f %%", 100 * r.kv_bytes_share()); });
-  figure("exact", [](const EvalRow& r) { return printed("%.3f", r.exact()); });
-  figure("95 %", [](const EvalRow& r) { return printed("%.3f-%.3f", r.interval().low, r.interval().high); });
+  if (labelled) {
+    figure("exact", [](const EvalRow& r) { return r.total ? printed("%.3f", r.exact()) : "-"; });
+    figure("95 %", [](const EvalRow& r) { return printed("%.3f-%.3f", r.interval().low, r.interval().high); });
+  }
+  if (compared) {
+    const auto of = [&](const std::string& name, auto text) {
+      figure(name, [text](const EvalRow& r) { return r.agreement ? text(*r.agreement) : "-"; });
+    };
+    of("agree", [](const AgreementScore& a) { return printed("%.3f", a.share()); });
+    of("differ at", [](const AgreementScore& a) { return a.first_difference() ? printed("%.1f", *a.first_difference()) : "-"; });
+    of("KL", [](const AgreementScore& a) { return printed("%.5f", a.kl_mean()); });
+    of("KL 99 %", [](const AgreementScore& a) { return printed("%.4f", a.kl_p99()); });
+  }
   if (traced) figure("mass", [](const EvalRow& r) { return r.trace ? printed("%.3f", r.trace->mass) : "-"; });
   if (traced) figure("recall", [](const EvalRow& r) { return r.trace ? printed("%.3f", r.trace->recall) : "-"; });
-  figure("all", score);
-  for (const std::string& t : tasks)
+  if (labelled) figure("all", score);
+  for (const std::string& t : labelled ? tasks : std::vector<std::string>())
     add(t, false, [t](const Line& l) { return l.tasks.contains(t) ? score(*l.tasks.at(t)) : "-"; });
 
   for (const Line& line : lines_of(rows)) {
@@ -143,16 +156,27 @@ nlohmann::ordered_json eval_json(const std::vector<EvalRow>& rows) {
                                   {"block_size", r.run.block_size},
                                   {"right", r.right},
                                   {"total", r.total},
-                                  {"exact", r.exact()},
+                                  {"exact", nullptr},
                                   {"low", i.low},
                                   {"high", i.high},
                                   {"kv_bytes_share", r.kv_bytes_share()},
                                   {"prefill_share", r.prefill_share()},
                                   {"mass", nullptr},
-                                  {"recall", nullptr}};
+                                  {"recall", nullptr},
+                                  {"agreement", nullptr},
+                                  {"first_difference", nullptr},
+                                  {"kl", nullptr},
+                                  {"kl_p99", nullptr}};
+    if (r.total > 0) row["exact"] = r.exact();
     if (r.trace) {
       row["mass"] = r.trace->mass;
       row["recall"] = r.trace->recall;
+    }
+    if (r.agreement) {
+      row["agreement"] = r.agreement->share();
+      if (const auto at = r.agreement->first_difference()) row["first_difference"] = *at;
+      row["kl"] = r.agreement->kl_mean();
+      row["kl_p99"] = r.agreement->kl_p99();
     }
     list.push_back(std::move(row));
   }

@@ -17,7 +17,7 @@ std::string eval_text(const std::vector<EvalRow>& rows);
 std::string eval_markdown(const std::vector<EvalRow>& rows);
 // A line for each row, RFC 4180, with a head.
 std::string eval_csv(const std::vector<EvalRow>& rows);
-// A list of objects, one for each row, with the fields of the CSV; null where nothing was traced.
+// A list of objects, one for each row, with the fields of the CSV; null where nothing was traced or compared.
 nlohmann::ordered_json eval_json(const std::vector<EvalRow>& rows);
 // What traces measured, a list of objects, one for each run and length: mass and recall as [layers][kv_heads], null where no row
 // was traced, and the density of a sparse prefill as [layers][heads], [] where there was none.

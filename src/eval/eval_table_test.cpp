@@ -135,10 +135,32 @@ TEST(EvalCsv, SpecsWithCommasStayOneField) {
   EXPECT_EQ(
       lines[0],
       "length,task,prefill_method,decode_method,budget_tokens,block_size,right,total,exact,low,high,kv_bytes_share,prefill_share,"
-      "mass,recall\r");
+      "mass,recall,agreement,first_difference,kl,kl_p99\r");
   EXPECT_EQ(lines[1].rfind("2048,all,dense,\"gsa[representation=mean,x=\"\"1\"\"]\",512,16,1,2,0.5,", 0), 0u) << lines[1];
-  EXPECT_EQ(lines[1].substr(lines[1].size() - 11), ",0.5,1.0,,\r");
+  EXPECT_EQ(lines[1].substr(lines[1].size() - 15), ",0.5,1.0,,,,,,\r");
   EXPECT_EQ(lines_of(eval_csv({})).size(), 1u);
+}
+
+TEST(EvalText, AgreementHasItsColumnsAndUnknownAnswersHaveNone) {
+  std::vector<EvalRow> rows = {row(kDense, 2048, "all", 0, 0, 1000, 1000), row(kGsa512, 2048, "all", 0, 0, 313, 1000)};
+  rows[0].agreement = AgreementScore{.answers = 4, .equal = 4, .same_tokens = 0, .kl = {0, 0}};
+  rows[1].agreement = AgreementScore{.answers = 4, .equal = 3, .same_tokens = 7, .kl = {0.125f, 0.375f}};
+  auto lines = lines_of(eval_text(rows));
+  expect_has(lines[0], {"agree", "differ at", "KL", "KL 99 %"});
+  expect_has(lines[1], {"1.000", " - ", "0.00000"});
+  expect_has(lines[2], {"0.750", "7.0", "0.25000", "0.3750"});
+  EXPECT_EQ(lines[0].find("exact"), std::string::npos) << "nobody knows what is right";
+  const auto json = eval_json(rows);
+  EXPECT_TRUE(json[0]["exact"].is_null());
+  EXPECT_TRUE(json[0]["first_difference"].is_null());
+  EXPECT_EQ(json[1]["agreement"], 0.75);
+  EXPECT_EQ(json[1]["first_difference"], 7.0);
+  EXPECT_EQ(json[1]["kl"], 0.25);
+  EXPECT_EQ(json[1]["kl_p99"], 0.375);
+  rows[1].right = rows[1].total = 2;
+  lines = lines_of(eval_text(rows));
+  expect_has(lines[0], {"exact", "agree"});
+  EXPECT_TRUE(eval_json(plain())[0]["kl"].is_null());
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "eval/harness.h"
 
+#include "eval/agreement.h"
 #include "eval/question_tracer.h"
 
 #include <fovea/method_specs.h>
@@ -75,6 +76,9 @@ class Harness {
     for (const RetrievalDocument& d : set_) {
       const bool first = std::find(lengths.begin(), lengths.end(), d.approx_tokens) == lengths.end();
       if (first) lengths.push_back(d.approx_tokens);
+      if (options_.agreement) {
+        FOVEA_ASSIGN(reference_, dense_answers(*engine, d, sampling(), report_));
+      }
       for (const Lineage& lineage : lineages_of(options_.runs, block_size)) {
         if (Status s = run_document(*engine, d, lineage, first ? options_.trace_questions : 0); !s.ok())
           return s.with_context("document " + d.id);
@@ -85,19 +89,26 @@ class Harness {
     return {};
   }
 
+  void report(int64_t done, int64_t total) {
+    progress_.prefilled = done;
+    progress_.tokens = total;
+    if (options_.progress) options_.progress(progress_);
+  }
+
+  SamplingParams sampling() const {
+    SamplingParams s;
+    s.max_tokens = options_.max_tokens;
+    return s;
+  }
+
   Status run_document(Engine& engine, const RetrievalDocument& d, const Lineage& lineage, int32_t trace_questions) {
-    const auto report = [&](int64_t done, int64_t total) {
-      progress_.prefilled = done;
-      progress_.tokens = total;
-      if (options_.progress) options_.progress(progress_);
-    };
     RunTrace traced;
     TraceRecorder recorder(engine.model().shape, &traced);
     DocumentSession::PrefillTraceSink sink;
     if (trace_questions > 0 && lineage.prefill_method != "dense")
       sink = [&](const SelectionTrace& t) { recorder.on_prefill_row(t); };
     FOVEA_ASSIGN(const std::unique_ptr<DocumentSession> session,
-                 DocumentSession::open(engine, d.document, report, lineage.prefill_method, sink));
+                 DocumentSession::open(engine, d.document, report_, lineage.prefill_method, sink));
     recorder.finish_prefill();
     const RequestStats& prefill = session->prefill_stats();
     for (size_t run : lineage.runs) {
@@ -112,19 +123,23 @@ class Harness {
              const PrefillTrace& prefill) {
     const EvalRun& r = options_.runs[run];
     QuestionTracer tracer(engine.model().shape, d, r, r.decode_method == "dense" ? 0 : trace_questions);
-    SamplingParams sampling;
-    sampling.max_tokens = options_.max_tokens;
     std::vector<Question> questions;
     for (size_t i = 0; i < d.questions.size(); ++i)
       questions.push_back({d.questions[i].question, r.decode_method, r.budget_tokens, tracer.takes(i), tracer.takes(i)});
-    FOVEA_ASSIGN(const std::vector<Answer> answers,
-                 session.ask(questions, sampling, nullptr, [&](size_t i, const SelectionTrace& t) { tracer.on_selection(i, t); }));
+    FOVEA_ASSIGN(
+        const std::vector<Answer> answers,
+        session.ask(questions, sampling(), nullptr, [&](size_t i, const SelectionTrace& t) { tracer.on_selection(i, t); }));
     for (size_t i = 0; i < answers.size(); ++i) {
       const RetrievalQuestion& q = d.questions[i];
       if (!answers[i].error.ok()) return answers[i].error.with_context(run_label(r));
-      const bool right = answers[i].text == q.answer && answers[i].reason == FinishReason::stop;
+      std::optional<bool> right;
+      if (!q.answer.empty()) right = answers[i].text == q.answer && answers[i].reason == FinishReason::stop;
       scores_.add_answer(d.approx_tokens, run, q.task, right, answers[i].stats);
-      if (options_.reply) options_.reply(d, q, r, answers[i].text, right);
+      if (options_.reply && right) options_.reply(d, q, r, answers[i].text, *right);
+    }
+    if (options_.agreement) {
+      FOVEA_ASSIGN(const std::vector<AgreementScore> scores, compare_with(reference_, session, questions, answers));
+      for (size_t i = 0; i < scores.size(); ++i) scores_.add_agreement(d.approx_tokens, run, d.questions[i].task, scores[i]);
     }
     if (trace_questions == 0 || (r.decode_method == "dense" && prefill.units == 0)) return {};
     FOVEA_ASSIGN(RunTrace trace, tracer.finish(engine, session, answers));
@@ -139,6 +154,8 @@ class Harness {
   const EvalOptions& options_;
   EvalScores scores_;
   EvalProgress progress_;
+  const DocumentSession::Progress report_ = [this](int64_t done, int64_t total) { report(done, total); };
+  std::vector<DenseAnswer> reference_;  // of the document at hand
   EvalResult result_;
 };
 
@@ -147,6 +164,13 @@ class Harness {
 Result<EvalResult> evaluate(const EngineOptions& engine, const std::vector<RetrievalDocument>& set, const EvalOptions& options) {
   EngineOptions checked = engine;  // every name, before a model is loaded
   for (const EvalRun& r : options.runs) FOVEA_TRY(hold_methods(r, &checked));
+  for (const RetrievalDocument& d : set) {
+    for (const RetrievalQuestion& q : d.questions) {
+      if (q.answer.empty() && !options.agreement)
+        return Status::invalid_argument("question " + q.id +
+                                        " has no answer: agreement with dense attention (--agreement) judges it");
+    }
+  }
   return Harness(engine, set, options).run();
 }
 

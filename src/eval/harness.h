@@ -25,11 +25,12 @@ struct EvalProgress {
 struct EvalOptions {
   std::vector<EvalRun> runs;
   int32_t max_tokens = 48;      // of an answer: longer than any right one
+  bool agreement = false;       // also compare every run with dense prefill and decode
   int32_t trace_questions = 0;  // of the first document of each length, traced in every run that is not all dense; CPU only
   std::function<void(const EvalProgress&)> progress;  // null: no one watches
   // Told of the engine of each block size, once it is loaded and before it goes (may be null).
   std::function<void(Engine&)> engine_begins, engine_ends;
-  // Told of every reply (may be null).
+  // Told of every reply to a question of which the right answer is known (may be null).
   std::function<void(const RetrievalDocument&, const RetrievalQuestion&, const EvalRun&, const std::string& reply, bool right)>
       reply;
 };
@@ -43,7 +44,8 @@ struct EvalResult {
 
 // Runs everything, with an engine for each block size, one after the other. `engine` holds what the runs do not say; a bare
 // method name takes its options from engine.methods where they are there. Errors: a method that is unknown or cannot serve
-// its phase (before anything is loaded), and whatever the engine refuses.
+// its phase (before anything is loaded), a
+// question without an answer and without agreement, and whatever the engine refuses.
 Result<EvalResult> evaluate(const EngineOptions& engine, const std::vector<RetrievalDocument>& set, const EvalOptions& options);
 
 }  // namespace fovea

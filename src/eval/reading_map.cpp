@@ -35,8 +35,11 @@ class Picture {
     std::snprintf(line, sizeof(line), "%s: read %.1f %% of the KV bytes of %lld tokens", run_label(trace_.run).c_str(),
                   100 * answer_.stats.kv_bytes_share(), static_cast<long long>(answer_.stats.context_tokens));
     d_.texts.push_back({kLeft, 30, 18, answer_.question, kInk, Drawing::Align::left, true});
-    d_.texts.push_back(
-        {kLeft, 52, 13, answer_.answer + (answer_.right ? "  ✓" : "  ✗ wanted: " + answer_.wanted), answer_.right ? kInk : kWrong});
+    d_.texts.push_back({kLeft, 52, 13,
+                        answer_.answer + (answer_.right            ? "  ✓"
+                                          : answer_.wanted.empty() ? ""
+                                                                   : "  ✗ wanted: " + answer_.wanted),
+                        answer_.right ? kInk : kWrong});
     d_.texts.push_back({kLeft, 72, 11, line, kDim});
     if (!answer_.fact.empty())
       d_.texts.push_back({kWidth - kRight, 72, 11, "planted: " + answer_.fact, kFact, Drawing::Align::right});

@@ -48,7 +48,7 @@ Result<RetrievalDocument> read_document(const std::string& line, const std::stri
     FOVEA_TRY(read(q, "id", where, &out.id));
     FOVEA_TRY(read(q, "task", where, &out.task));
     FOVEA_TRY(read(q, "question", where, &out.question));
-    FOVEA_TRY(read(q, "answer", where, &out.answer));
+    if (q.contains("answer")) FOVEA_TRY(read(q, "answer", where, &out.answer));
     // A question about a record that is absent has no place in the document.
     if (const auto depth = q.find("depth"); depth != q.end() && depth->is_number()) out.depth = depth->get<double>();
     d.questions.push_back(std::move(out));

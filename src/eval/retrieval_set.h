@@ -1,6 +1,7 @@
 // Retrieval sets: documents with planted facts and questions about them, and the part of a set that a run takes.
 //
-// A set is JSON lines: {id, approx_tokens, document, questions: [{id, task, depth, question, answer}]}.
+// A set is JSON lines: {id, approx_tokens, document, questions: [{id, task, depth, question, answer}]}. Without `answer` nobody
+// knows what is right: such a question is judged by agreement alone.
 #pragma once
 
 #include <fovea/status.h>
@@ -12,8 +13,8 @@
 namespace fovea {
 
 struct RetrievalQuestion {
-  std::string id, task, question, answer;
-  double depth = 0;  // share of the document before the fact
+  std::string id, task, question, answer;  // answer empty: not known
+  double depth = 0;                        // share of the document before the fact
 };
 
 struct RetrievalDocument {

@@ -69,11 +69,22 @@ TEST(RetrievalSet, AMissingFieldIsNamed) {
     d.erase(field);
     expect_refused(d.dump(), {field, "missing"});
   }
-  for (const char* field : {"id", "task", "question", "answer"}) {
+  for (const char* field : {"id", "task", "question"}) {
     Json d = good();
     d["questions"][1].erase(field);
     expect_refused(d.dump(), {field, "missing"});
   }
+}
+
+TEST(RetrievalSet, AnAnswerMayBeUnknown) {
+  Json d = good();
+  d["questions"][1].erase("answer");
+  const auto set = parse_retrieval_set(d.dump(), "set.jsonl");
+  ASSERT_TRUE(set.ok()) << set.status().message();
+  EXPECT_EQ((*set)[0].questions[0].answer, "That.");
+  EXPECT_EQ((*set)[0].questions[1].answer, "");
+  d["questions"][1]["answer"] = 7;
+  expect_refused(d.dump(), {"answer", "type", "7"});
 }
 
 TEST(RetrievalSet, AWrongTypeIsNamedWithItsValue) {
