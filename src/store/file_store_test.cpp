@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -319,6 +320,34 @@ TEST(FileStore, ManySlabsAreFoundAtOnce) {
   const auto store = open_or_fail(config_of(dir.path()));
   EXPECT_EQ(store->stats().slabs, 300);
   EXPECT_EQ(count_found(*store, keys), 300);
+}
+
+// A prompt that was read in small chunks lies in many slabs, and each KV head's strip in all of them.
+TEST(FileStore, SlabsOfALongContextStayOpen) {
+  rlimit files{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &files), 0);
+  const size_t most = SlabFiles::most_open();
+  EXPECT_EQ(most, std::min<rlim_t>(files.rlim_max / 2, SlabFiles::kMost));
+  TempDir dir(memory_folder());
+  FaultFs disk(posix_file_system());
+  const auto store = open_or_fail(config_of(dir.path(), &disk));
+  const std::vector<StoreKey> keys = chain(12, std::min<size_t>(700, most));
+  for (const StoreKey& key : keys) store->unpin(put(*store, test_layout(), {key}).where);
+  const std::vector<Located> where = locate(*store, keys);
+  const auto channel = store->open_channel();
+  for (uint32_t unit = 0; unit < 3; ++unit) {
+    Reads reads(test_layout(), keys, where);
+    std::erase_if(reads.reads, [&](const ExtentRead& r) { return r.part != 0 || r.unit != unit; });
+    reads.batch.reads = reads.reads;
+    disk.fail_call(1 << 30, FaultFs::Kind::error);  // counts anew
+    ASSERT_TRUE(channel->submit(reads.batch).ok());
+    ASSERT_TRUE(channel->wait(reads.batch, 1e30).ok());
+    EXPECT_EQ(reads.count(IoResult::ok), static_cast<int64_t>(keys.size()));
+    if (unit > 0) {
+      EXPECT_EQ(disk.calls(), static_cast<int64_t>(keys.size())) << "reads, and nothing opened";
+    }
+  }
+  store->unpin(where);
 }
 
 TEST(FileStore, TheOrderOfUseOutlivesTheProcess) {

@@ -1,6 +1,9 @@
 #include "store/slab_file.h"
 
+#include <algorithm>
 #include <cstring>
+
+#include <sys/resource.h>
 
 namespace fovea {
 
@@ -25,6 +28,15 @@ Status SlabFile::read(uint64_t offset, std::span<std::byte> to) const {
   return {};
 }
 
+size_t SlabFiles::most_open() {
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return 1;
+  const rlim_t before = files.rlim_cur;
+  files.rlim_cur = std::max(before, std::min<rlim_t>(files.rlim_max, 2 * kMost));
+  if (files.rlim_cur > before && ::setrlimit(RLIMIT_NOFILE, &files) != 0) files.rlim_cur = before;
+  return std::clamp<rlim_t>(files.rlim_cur / 2, 1, kMost);
+}
+
 std::shared_ptr<SlabFile> SlabFiles::find(uint64_t number) {
   const std::lock_guard lock(mutex_);
   const auto it = files_.find(number);
@@ -41,7 +53,7 @@ Result<std::shared_ptr<SlabFile>> SlabFiles::open(const SlabIndex::Front& front)
   if (const auto it = files_.find(front->number); it != files_.end()) return it->second.file;  // another thread was faster
   order_.push_front(front->number);
   files_[front->number] = {.file = made, .place = order_.begin()};
-  if (files_.size() > kMost) {
+  if (files_.size() > most_) {
     files_.erase(order_.back());
     order_.pop_back();
   }

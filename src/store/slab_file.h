@@ -37,9 +37,12 @@ class SlabFile {
 
 class SlabFiles {
  public:
-  static constexpr size_t kMost = 512;  // of 1,024 open files that a process usually may have; a long context has some 250
+  static constexpr size_t kMost = 16384;
 
-  SlabFiles(const StoreDirectory& directory, bool direct) : directory_(directory), direct_(direct) {}
+  SlabFiles(const StoreDirectory& directory, bool direct) : directory_(directory), direct_(direct), most_(most_open()) {}
+  // Half of the files that a process may open, at most kMost. Its limit is raised as far as that needs and the system allows: prefill
+  // reads all slabs of a context one after the other, once for each KV head, and has made one for each of its chunks.
+  static size_t most_open();
   // not_found: its file is gone.
   Result<std::shared_ptr<SlabFile>> open(const SlabIndex::Front& front);
   // Null: it is not open. Does not wait.
@@ -54,6 +57,7 @@ class SlabFiles {
   };
   const StoreDirectory& directory_;
   const bool direct_;
+  const size_t most_;
   std::mutex mutex_;  // guards all below
   Order order_;
   std::unordered_map<uint64_t, Entry> files_;

@@ -130,7 +130,7 @@ TEST_F(TieredStoreTest, ThreadsAtOnce) {
         ASSERT_TRUE(channel->wait(reads.batch, 1e30).ok());
         store.unpin(where);
         if (i % 5 == 4) ASSERT_TRUE(store.erase(keys).ok());
-        wrong += reads.wrong();
+        wrong += 9 * found(where) - reads.count(IoResult::ok) + reads.wrong();
         right += reads.count(IoResult::ok);
       }
     });
