@@ -106,7 +106,7 @@ function(fovea_module name)
     foreach(test ${test_sources})
       get_filename_component(stem ${test} NAME_WE)
       set(labels unit ${name})
-      if("${name}_${stem}" MATCHES "^(base|prefetch|engine)_|^store_store_(contract|kill)_|^kv_host_fill_"
+      if("${name}_${stem}" MATCHES "^(base|prefetch|engine)_|^store_store_(contract|kill)_|^kv_(host_fill|strip_reader)_"
          AND NOT stem MATCHES "^scheduler_")
         list(APPEND labels tsan)
       endif()

@@ -319,6 +319,22 @@ TEST(OffloadFaults, DamagedFilesChangeNoToken) {
   EXPECT_EQ(engine->blocks().check_consistency().message(), "");
 }
 
+// Attention goes over strips that a slow disk is still reading.
+TEST(OffloadStrips, AttentionWaitsForWhatASlowDiskReads) {
+  EngineOptions o = options("gsa_on_device", kDocument + 100);
+  o.threads = 2;
+  const std::vector<Result1> want = ask(*make_engine(o), kDocument, 1);
+  const TempDir dir;
+  FaultFs fs(posix_file_system());
+  fs.throttle(0.0005, 4000);
+  auto store = FileStore::open({.options = {.dir = dir.path()}, .fs = &fs});
+  ASSERT_TRUE(store.ok()) << store.status().message();
+  const std::shared_ptr<BlockStore> below = std::move(store).value();
+  auto engine = make_offloaded(o, least_memory(o) + (300 << 10), nullptr, below);
+  expect_same(ask(*engine, kDocument, 1), want);
+  EXPECT_GT(below->stats().read_extents, kSanitized ? 100 : 1000);
+}
+
 // A read that does not come back is given up. If it is one, no token changes; if none comes back any more, requests end, and others
 // go on when the disk does.
 TEST(OffloadFaults, ReadsThatHangHoldUpNoStepForGood) {

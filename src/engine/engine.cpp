@@ -107,7 +107,9 @@ Status EngineImpl::open_store() {
     prefetcher_ = runner_->make_prefetcher(store_->store(), homes, clock_);
     if (!prefetcher_) extent_source_ = std::make_unique<ChannelSource>(store_->store());
     BlockStore& lower = store_->store();
-    extents->set_source(prefetcher_ ? &prefetcher_->engine() : extent_source_.get(), &homes, lower.is_memory() ? &lower : nullptr);
+    strip_reader_ = runner_->make_strip_reader(lower);
+    extents->set_source(prefetcher_ ? &prefetcher_->engine() : extent_source_.get(), &homes, lower.is_memory() ? &lower : nullptr,
+                        strip_reader_.get());
   }
   return {};
 }

@@ -160,6 +160,7 @@ class EngineImpl final : public Engine {
   std::unique_ptr<KvStore> store_;                               // null: none
   // What the runner's extents are read through: one of them, or none where every block has its column.
   std::unique_ptr<ExtentSource> extent_source_;
+  std::unique_ptr<StripReader> strip_reader_;
   std::unique_ptr<Prefetcher> prefetcher_;
   std::unique_ptr<ColumnSpiller> spiller_;  // of a device's pool that holds a part of contexts
   std::unique_ptr<Scheduler> scheduler_;

@@ -14,7 +14,6 @@ namespace fovea {
 namespace {
 
 constexpr size_t kReadsAtOnce = 1024;  // extents
-constexpr int kTriesMore = 2;          // of a read that failed, before its block is lost
 
 // An extent lies at a multiple of its size from the pool's beginning, or, in a store in memory, of 4096 bytes.
 constexpr int32_t kStepsBefore = 1 << 30;
@@ -61,8 +60,8 @@ ExtentCache::ExtentCache(KvCache& kv, const ExtentCacheConfig& config)
   reads_.reserve(std::max<size_t>(kReadsAtOnce, size_t(layers_) * heads_ * static_cast<size_t>(config.staging_columns)));
 }
 
-void ExtentCache::set_source(ExtentSource* source, const BlockHomes* homes, BlockStore* memory) {
-  source_ = source, homes_ = homes, memory_ = memory;
+void ExtentCache::set_source(ExtentSource* source, const BlockHomes* homes, BlockStore* memory, StripReader* strips) {
+  source_ = source, homes_ = homes, memory_ = memory, strip_reader_ = memory ? nullptr : strips;
   if (memory) remembered_.resize(static_cast<size_t>(kv_.config().num_blocks));
 }
 
@@ -141,12 +140,17 @@ Status ExtentCache::read_all(double deadline_s) {
   try_to(reads_);
   for (ExtentRead& read : reads_) {
     const bool late = read.result == IoResult::pending && deadline_s < 1e30;
-    for (int i = 0; i < kTriesMore && status.ok() && !late && read.result != IoResult::ok; ++i) {
+    for (int i = 0; i < StripReader::kTriesMore && status.ok() && !late && read.result != IoResult::ok; ++i) {
       read.result = IoResult::pending;
       try_to({&read, 1});
     }
   }
   counts_.seconds += clock_.now_s() - begun;
+  return end_reads(std::move(status));
+}
+
+// Counts what reads_ came to; `status` is the source's.
+Status ExtentCache::end_reads(Status status) {
   const bool source_failed = !status.ok();
   if (source_failed) status = Status::busy("KV store: " + status.message());
   for (size_t i = 0; i < reads_.size(); ++i) {
@@ -324,12 +328,19 @@ int32_t ExtentCache::heads_at_a_time(int64_t blocks) const {
   return static_cast<int32_t>(std::min<int64_t>(heads_, int64_t{layers_} * heads_ * config_.staging_columns / blocks));
 }
 
-Status ExtentCache::stage(LayerIdx layer, int32_t first, int32_t count, std::span<const int32_t> blocks, KvView* view) {
+Status ExtentCache::stage(LayerIdx layer, int32_t first, int32_t count, std::span<const int32_t> blocks, KvView* view,
+                          const KeyGate** gate) {
   FOVEA_CHECK(staging_ && count > 0 && count <= heads_at_a_time(static_cast<int64_t>(blocks.size())));
   begin_reads();
+  places_.clear();
+  int32_t place = 0;
   for (int32_t head = first; head < first + count; ++head) {
     int32_t* strip = &strips_[static_cast<size_t>((head - first) * config_.max_blocks)];
-    for (int32_t block : blocks) FOVEA_TRY(add_to_strip(layer, head, BlockId{block}, strip++));
+    for (int32_t block : blocks) {
+      FOVEA_TRY(add_to_strip(layer, head, BlockId{block}, strip++));
+      if (places_.size() < reads_.size()) places_.push_back(place);
+      ++place;
+    }
   }
   *view = kv_.kv_view(LayerIdx{0});
   const int64_t before = int64_t{kStepsBefore} << step_shift_;
@@ -340,7 +351,18 @@ Status ExtentCache::stage(LayerIdx layer, int32_t first, int32_t count, std::spa
   view->head_stride = 0;
   view->table = {strips_.data(), 0, config_.max_blocks};
   counts_.staged += static_cast<int64_t>(reads_.size());
-  return read_all();
+  if (!gate || !strip_reader_ || reads_.empty()) return read_all();
+  gate_.close(static_cast<int32_t>(blocks.size()));
+  strip_reader_->begin(reads_, places_, place, gate_);
+  *gate = &gate_;
+  return {};
+}
+
+Status ExtentCache::end_stage() {
+  const double begun = clock_.now_s();
+  Status status = strip_reader_->end();
+  counts_.seconds += clock_.now_s() - begun + gate_.take_waited_s();
+  return end_reads(std::move(status));
 }
 
 // Where attention finds the extent; what is absent is to be read.
@@ -349,6 +371,7 @@ Status ExtentCache::add_to_strip(LayerIdx layer, int32_t head, BlockId block, in
   if (column < 0 && memory_) return find_in_memory(layer, head, block, entry);
   const int64_t number = column >= 0 ? number_of(layer, head, column) : lent_number(static_cast<int64_t>(reads_.size()));
   if (column < 0) add_read(layer, head, block, extent(number));
+  if (column < 0 && config_.poison_evicted) std::memset(extent(number), 0xFF, static_cast<size_t>(extent_bytes_));
   *entry = kStepsBefore + static_cast<int32_t>(number * (extent_bytes_ >> step_shift_));
   return {};
 }

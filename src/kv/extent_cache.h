@@ -12,6 +12,7 @@
 #include "kernels/ops/ops.h"
 #include "kv/column_pool.h"
 #include "kv/residency_tables.h"
+#include "kv/strip_reader.h"
 #include "store/block_store.h"
 
 #include <fovea/status.h>
@@ -48,8 +49,9 @@ class ExtentCache {
   // `kv` outlives it. Errors: invalid_argument (a plane that cannot be offloaded), resource_exhausted.
   static Result<std::unique_ptr<ExtentCache>> create(KvCache& kv, const ExtentCacheConfig& config);
   // Where reads go, and where blocks lie there; all outlive its use. Without them nothing is ever mobile. `memory`: the store,
-  // where all of it can be read in place (BlockStore::is_memory): strips then need no room in the pool.
-  void set_source(ExtentSource* source, const BlockHomes* homes, BlockStore* memory = nullptr);
+  // where all of it can be read in place (BlockStore::is_memory): strips then need no room in the pool. `strips`: of the same store,
+  // so that they can be read beside attention.
+  void set_source(ExtentSource* source, const BlockHomes* homes, BlockStore* memory = nullptr, StripReader* strips = nullptr);
 
   // ---- moves of a step, in order ----
   void take(BlockId block, SlotId column);
@@ -116,8 +118,12 @@ class ExtentCache {
   // KV heads that are laid out at a time for a context of so many blocks; 0: not even one fits.
   int32_t heads_at_a_time(int64_t blocks) const;
   // Heads [first, first + count) of a layer; `blocks`: BlockIds of the context, in order. What the pool or a store in memory holds
-  // is read where it is, what is absent goes to the lent columns. The view holds until the next call. Errors: as resolve().
-  Status stage(LayerIdx layer, int32_t first, int32_t count, std::span<const int32_t> blocks, KvView* view);
+  // is read where it is, what is absent goes to the lent columns. The view holds until the next call. `gate`: where it comes back
+  // not null, K and V are still being read, and end_stage() must follow; null: all is there. Errors: as resolve().
+  Status stage(LayerIdx layer, int32_t first, int32_t count, std::span<const int32_t> blocks, KvView* view,
+               const KeyGate** gate = nullptr);
+  // Waits for the rest. What was made of the strip is worth nothing after an error, which is as resolve()'s.
+  Status end_stage();
 
   ExtentCounts take_counts() { return std::exchange(counts_, {}); }
   int32_t layers() const { return layers_; }
@@ -147,6 +153,7 @@ class ExtentCache {
   void begin_reads();
   void add_read(LayerIdx layer, int32_t head, BlockId block, std::byte* to);
   Status read_all(double deadline_s = 1e30);
+  Status end_reads(Status status);
   Status why_lost(const ExtentRead& read) const;
   Status read_misses(LayerIdx layer, const Wave& wave);
   void find_windows(const Wave& wave);
@@ -167,6 +174,9 @@ class ExtentCache {
   ExtentSource* source_ = nullptr;
   const BlockHomes* homes_ = nullptr;
   BlockStore* memory_ = nullptr;
+  StripReader* strip_reader_ = nullptr;
+  KeyGate gate_;                 // of the strip that it reads
+  std::vector<int32_t> places_;  // [reads_] for it
   // What memory_ said of a block, for as long as it lies in the same place of the same slab: a slab's number is never another's.
   struct Remembered {
     uint32_t slab = Located::kNone;

@@ -66,6 +66,14 @@ Status Attention::next_part(const RowGroup& g, LayerIdx layer, int32_t window, R
   return kv_.device_extents() ? next_wave_on_device(g, layer, window, part, more) : next_wave(g, layer, window, part, more);
 }
 
+// What was read for rows that read everything is counted when it has come.
+Status Attention::end_part(const Reading& part) {
+  if (part.gate) FOVEA_TRY(kv_.extents()->end_stage());
+  if (!kv_.device_extents() && batch_.observer)
+    batch_.observer->on_fetched(part.first_row, part.rows, kv_.extents()->take_counts());
+  return {};
+}
+
 // All that depends on arrays is the device's own: what is launched follows from plain numbers, as graphs need it.
 Status Attention::next_wave_on_device(const RowGroup& g, LayerIdx layer, int32_t window, Reading* part, bool* more) {
   const Selection& chosen = *whole_.selection;
@@ -138,7 +146,6 @@ Status Attention::next_wave(const RowGroup& g, LayerIdx layer, int32_t window, R
   part->q_indptr = part_indptr_.data();
   part->seq_len = part_len_.data();
   part->selection = &part_selection_;
-  if (batch_.observer) batch_.observer->on_fetched(part->first_row, part->rows, kv_.extents()->take_counts());
   next_row_ = wave.end;
   *more = next_row_ < g.rows;
   return {};
@@ -199,7 +206,9 @@ Status Attention::next_strips(const RowGroup& g, LayerIdx layer, Reading* part, 
     FOVEA_TRY(stage_on_device(g, layer, &part->kv));
     part->prefill = true;
   } else {
-    FOVEA_TRY(kv_.extents()->stage(layer, next_head_, some, {blocks, static_cast<size_t>(count)}, &part->kv));
+    part->gate = nullptr;
+    FOVEA_TRY(kv_.extents()->stage(layer, next_head_, some, {blocks, static_cast<size_t>(count)}, &part->kv,
+                                   part->prefill ? &part->gate : nullptr));
   }
   part->first_row = g.first_row + g.host_q_indptr[s];
   part->rows = g.host_q_indptr[s + 1] - g.host_q_indptr[s];
@@ -207,7 +216,6 @@ Status Attention::next_strips(const RowGroup& g, LayerIdx layer, Reading* part, 
   part->q_indptr = g.rows_of_seq + 2 * s;
   part->seq_len = g.seq_len + s;
   part->first_kv_head = next_head_;
-  if (batch_.observer && !device) batch_.observer->on_fetched(part->first_row, part->rows, kv_.extents()->take_counts());
   next_head_ += some;
   if (next_head_ == heads) ++next_seq_, next_head_ = 0;
   *more = next_seq_ < g.num_seqs;

@@ -39,6 +39,7 @@ struct Reading {
   bool prefill = false;               // by the operation for prompts: its rows are, or only that one takes a part of the heads here
   const Selection* selection = nullptr;
   KvView kv;  // of the layer, with the page table
+  const KeyGate* gate = nullptr;  // of kv: what is still being read; prefill only
 };
 
 class Attention {
@@ -62,6 +63,7 @@ class Attention {
       for (bool more = true; more;) {
         FOVEA_TRY(next_part(group, layer, asked.window, &reading, &more));
         read(group, reading);
+        FOVEA_TRY(end_part(reading));
       }
       if (batch_.read_ahead && group.blocks == RowGroup::Blocks::mobile) batch_.read_ahead->tell(group, layer);
     }
@@ -88,6 +90,7 @@ class Attention {
   void begin_parts(const Reading& whole);
   bool may_skip(const RowGroup& group) const;
   Status next_part(const RowGroup& group, LayerIdx layer, int32_t window, Reading* part, bool* more);
+  Status end_part(const Reading& part);
   Status next_wave_on_device(const RowGroup& group, LayerIdx layer, int32_t window, Reading* part, bool* more);
   Status next_wave(const RowGroup& group, LayerIdx layer, int32_t window, Reading* part, bool* more);
   void leave_out_late(const RowGroup& group, LayerIdx layer, const ExtentCache::Wave& wave);

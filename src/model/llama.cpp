@@ -156,6 +156,7 @@ class Llama final : public Transformer {
                                  .scale = scale,
                                  .window = window,
                                  .selection = reading.selection,
+                                 .gate = reading.gate,
                                  .keys_read = g.method && b.keys_read ? b.keys_read + reading.first_row : nullptr};
       if (reading.prefill) {
         ops.paged_prefill(p, stream);

@@ -39,7 +39,7 @@ struct RunnerParts {
   std::unique_ptr<Device> device;
   std::function<std::unique_ptr<Ops>(Device&)> make_ops;
   std::function<Result<std::unique_ptr<Method>>(const MethodOptions&)> make_method;
-  bool one_thread = false;      // prefetch reads while the stepping thread waits, and has no thread of its own
+  bool one_thread = false;      // what would be read beside the stepping thread is read while it waits
   bool poison_evicted = false;  // what the pool gives up becomes NaN
   bool tier = false;            // a store lies below the pool, whatever the options say
   bool tier_in_place = false;   // and all of it can be read in place
@@ -77,6 +77,8 @@ class Runner {
   int read_threads() const;
   // Reads ahead from a store for the methods that want it; null: none does. The caller's, and ends before the store.
   std::unique_ptr<Prefetcher> make_prefetcher(BlockStore& store, const BlockHomes& homes, const Clock& clock);
+  // Reads what prompts miss beside attention over it; null: there is no staging, or no thread for that. As the prefetcher.
+  std::unique_ptr<StripReader> make_strip_reader(BlockStore& store) const;
   // Blocks without content, for a store below the pool lost them: why the last launch ended with `retry`. Some may be named twice.
   std::vector<BlockId> take_lost();
   bool has_lost() const { return (extents_ && extents_->has_lost()) || (device_extents_ && device_extents_->has_lost()); }

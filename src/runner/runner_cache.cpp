@@ -167,6 +167,10 @@ int Runner::read_threads() const {
   return threads > 0 ? threads : GsaOptions().prefetch_workers;
 }
 
+std::unique_ptr<StripReader> Runner::make_strip_reader(BlockStore& store) const {
+  return parts_.one_thread || plan_.staging_columns == 0 ? nullptr : std::make_unique<StripReader>(store);
+}
+
 std::unique_ptr<Prefetcher> Runner::make_prefetcher(BlockStore& store, const BlockHomes& homes, const Clock& clock) {
   auto limits = prefetch_limits(prefetch_options(), shape_.num_layers * shape_.kv_heads);
   if (!limits) return nullptr;

@@ -1,6 +1,8 @@
 // Attention over a paged KV cache: how a layer's K and V lie in memory, and the calls that read them. ops.h has the conventions.
 #pragma once
 
+#include "kernels/ops/key_gate.h"
+
 #include <fovea/selection.h>
 #include <fovea/types.h>
 
@@ -63,6 +65,9 @@ struct AttentionParams {
   int32_t window = 0;                    // 0: none; else a row at position p sees keys in (p - window, p]
   const float* alibi_slopes = nullptr;   // [H] or null; adds slope * (key_pos - query_pos)
   const Selection* selection = nullptr;  // null or Kind::all: dense
+  // K and V that come while the call runs: a block is read when the gate lets it through. Dense paged_prefill of one sequence on a
+  // host only; null: all are there.
+  const KeyGate* gate = nullptr;
   // Counts what was read: adds, for each row, its (key, KV head) pairs whose K and V were loaded for it. cuda only
   // (elsewhere the host sees the Selection itself); null: not counted.
   int64_t* keys_read = nullptr;  // [T]

@@ -62,6 +62,7 @@ std::vector<int64_t> visible_keys(const AttentionParams& p, const RowHead& rh) {
 
 void attend(const AttentionParams& p, const RowHead& rh) {
   const KvView& kv = p.kv;
+  if (p.gate) p.gate->wait(rh.kv_head, rh.pos / kv.block_size + 1);
   const std::vector<int64_t> keys = visible_keys(p, rh);
   const int64_t at = rh.row * p.heads_per_row() + rh.head;
   const int32_t* slots = kv.table.slots + rh.seq * kv.table.seq_stride + rh.kv_head * kv.table.head_stride;

@@ -460,6 +460,7 @@ void prefill_job_amx(const TileJob& job, float* scratch) {
   for (int64_t base = first / kTileKeys * kTileKeys; base < last; base += kTileKeys) {
     const int64_t begin = std::max(base, first), stop = std::min(base + kTileKeys, last);
     KeyTile tile;
+    wait_for_keys(job, stop);
     gather_tile(job, base, begin, stop, w, &tile);
     const bool exact = has_nonfinite(tile, begin - base, std::clamp(all_from, begin, stop) - base, dim) ||
                        has_nonfinite(tile, std::clamp(all_to, begin, stop) - base, stop - base, dim);

@@ -81,6 +81,10 @@ TEST(PrefillAmxMaxima, GrowWithLargeScores) {
   }
 }
 
+TEST(PrefillAmxGate, KeysAreReadWhenTheyAreThere) {
+  for (const cpu::PrefillEngine* engine : engines()) testing::expect_gated(*engine);
+}
+
 TEST_P(PrefillAmx, LaterRowsKeysAreNotMultiplied) {
   for (const cpu::PrefillEngine* engine : engines()) testing::expect_no_later_keys(GetParam(), *engine);
 }

@@ -317,6 +317,7 @@ void prefill_job_f32(const TileJob& job, float* scratch) {
   const int64_t all_from = w.lanes.lo[lanes - 1], all_to = w.lanes.hi[0];  // keys that every row sees
   for (int64_t base = first / kTileKeys * kTileKeys; base < last; base += kTileKeys) {
     const int64_t begin = std::max(base, first), end = std::min(base + kTileKeys, last);
+    wait_for_keys(job, end);
     pack_tile(job, base, begin, end, w);
     const bool exact = has_nonfinite(w.v, begin - base, std::clamp(all_from, begin, end) - base, dim) ||
                        has_nonfinite(w.v, std::clamp(all_to, begin, end) - base, end - base, dim);

@@ -43,6 +43,12 @@ struct PrefillPlan {
 // [T], enough for any call.
 PrefillPlan plan_prefill(const AttentionParams& p, int32_t max_lanes, int32_t threads, RowTile* tiles);
 
+// Until the keys before `end` may be read.
+inline void wait_for_keys(const TileJob& job, int64_t end) {
+  const AttentionParams& p = *job.params;
+  if (p.gate) p.gate->wait(job.kv_head, (end + p.kv.block_size - 1) / p.kv.block_size);
+}
+
 // All tiles of one head unit follow each other, so that a head's K and V stay in the last-level cache.
 TileJob prefill_job(const AttentionParams& p, const PrefillPlan& plan, const RowTile* tiles, int64_t task);
 

@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -206,6 +208,39 @@ inline void expect_head_ranges(const AttentionCase& c, const PrefillEngine& engi
   }
   ASSERT_TRUE(same_bits(problem.out().data(), out.data(), out.size()));
   ASSERT_TRUE(same_bits(problem.lse().data(), lse.data(), lse.size()));
+}
+
+// K and V that come while the call runs, NaN until the gate lets them through, give the bits of those that were there.
+inline void expect_gated(const PrefillEngine& engine) {
+  AttentionProblem problem({.name = "gated", .heads = 8, .kv_heads = 2, .seqs = {{70, 700}}});
+  ThreadPool pool(2);
+  run(problem, pool, engine);
+  const std::vector<float> out = problem.out(), lse = problem.lse();
+  std::fill(problem.out().begin(), problem.out().end(), NAN);
+  KvView& kv = problem.params().kv;
+  ASSERT_EQ(kv.layout, KvLayout::hnd);
+  std::vector<uint8_t> k(problem.k_memory().size(), 0xFF), v(problem.v_memory().size(), 0xFF);
+  kv.k = k.data(), kv.v = v.data();
+  const int32_t blocks = (problem.seq_len()[0] + kv.block_size - 1) / kv.block_size;
+  const int64_t element = dtype_bytes(kv.dtype), bytes = int64_t{kv.block_size} * kv.head_dim * element;
+  KeyGate gate;
+  gate.close(blocks);
+  problem.params().gate = &gate;
+  std::thread reader([&] {
+    for (int32_t i = 0; i < 2 * blocks; ++i) {
+      if (i % 16 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      const int32_t head = i / blocks, slot = kv.table.slots[head * kv.table.head_stride + i % blocks];
+      const int64_t at = (slot * kv.block_stride + head * kv.head_stride) * element;
+      std::memcpy(&k[static_cast<size_t>(at)], &problem.k_memory()[static_cast<size_t>(at)], static_cast<size_t>(bytes));
+      std::memcpy(&v[static_cast<size_t>(at)], &problem.v_memory()[static_cast<size_t>(at)], static_cast<size_t>(bytes));
+      if (i % 5 == 0 || i + 1 == 2 * blocks) gate.open(i + 1);
+    }
+  });
+  run(problem, pool, engine);
+  reader.join();
+  EXPECT_GT(gate.take_waited_s(), 0);
+  EXPECT_TRUE(same_bits(problem.out().data(), out.data(), out.size()));
+  EXPECT_TRUE(same_bits(problem.lse().data(), lse.data(), lse.size()));
 }
 
 }  // namespace fovea::testing
