@@ -31,11 +31,13 @@ EngineOptions small(const std::string& name = kCheckpoint) {
   return o;
 }
 
-EngineOptions sparse(int32_t min_context = 64) {
+EngineOptions sparse(int32_t min_context = 64, GsaCodes codes = GsaCodes::symmetric) {
   EngineOptions o = small();
   MethodOptions m;
   m.name = "gsa_on_device";
   m.gsa.budget_tokens = 96;
+  m.gsa.codes = codes;
+  m.gsa.length_factor = codes == GsaCodes::asymmetric;
   o.methods = {m};
   o.decode_method = "gsa_on_device";
   o.sparse_min_context = min_context;
@@ -169,7 +171,13 @@ TEST_P(Invariants, PreemptionChangesNothing) {
   }
 }
 
-TEST(SparseInvariants, ABudgetOfTheWholeContextIsExactlyDense) {
+class SparseInvariants : public ::testing::TestWithParam<GsaCodes> {
+ protected:
+  EngineOptions sparse(int32_t min_context = 64) const { return testing::sparse(min_context, GetParam()); }
+};
+INSTANTIATE_TEST_SUITE_P(Of, SparseInvariants, ::testing::Values(GsaCodes::symmetric, GsaCodes::asymmetric));
+
+TEST_P(SparseInvariants, ABudgetOfTheWholeContextIsExactlyDense) {
   auto dense = make_engine(small());
   const auto prompt = prompt_of(*dense, 7, 700);
   const Result1 want = run_one(*dense, greedy(prompt, 6));
@@ -181,7 +189,7 @@ TEST(SparseInvariants, ABudgetOfTheWholeContextIsExactlyDense) {
   EXPECT_EQ(got.stats.kv_bytes_share(), 1.0);
 }
 
-TEST(SparseInvariants, ASparseAnswerDoesNotDependOnTheCache) {
+TEST_P(SparseInvariants, ASparseAnswerDoesNotDependOnTheCache) {
   auto engine = make_engine(sparse());
   const auto prompt = prompt_of(*engine, 13, 300);
   const Result1 cold = run_one(*engine, greedy(prompt, 8));
@@ -192,7 +200,7 @@ TEST(SparseInvariants, ASparseAnswerDoesNotDependOnTheCache) {
   EXPECT_EQ(hit.stats.rows_by_method, cold.stats.rows_by_method) << "what is left of a prompt is prefilled";
 }
 
-TEST(SparseInvariants, AShortContextIsExactlyDense) {
+TEST_P(SparseInvariants, AShortContextIsExactlyDense) {
   auto dense = make_engine(small());
   const auto prompt = prompt_of(*dense, 8, 700);
   const Result1 want = run_one(*dense, greedy(prompt, 6));
@@ -206,9 +214,9 @@ TEST(SparseInvariants, AShortContextIsExactlyDense) {
 }
 
 TEST_P(Invariants, WhatLiesBeyondTheTokensIsNeverUsed) {
-  for (const bool with_sparse : {false, true}) {
-    if (with_sparse && GetParam().checkpoint != kCheckpoint) continue;
-    EngineOptions o = with_sparse ? sparse() : small(GetParam().checkpoint);
+  std::vector<EngineOptions> all = {small(GetParam().checkpoint)};
+  if (GetParam().checkpoint == kCheckpoint) all.insert(all.end(), {sparse(), sparse(64, GsaCodes::asymmetric)});
+  for (EngineOptions& o : all) {
     o.max_model_len = 512;
     o.max_num_seqs = 4;
     auto clean = make_engine(o);
@@ -230,7 +238,7 @@ TEST_P(Invariants, WhatLiesBeyondTheTokensIsNeverUsed) {
 }
 
 // A question through the decode method in one forward of rows of growing length, or its tokens one after the other.
-TEST(SparseInvariants, AnExtensionEqualsItsTokensOneByOne) {
+TEST_P(SparseInvariants, AnExtensionEqualsItsTokensOneByOne) {
   auto engine = make_engine(sparse());
   const auto document = prompt_of(*engine, 10, 700);
   const auto question = prompt_of(*engine, 11, 37);

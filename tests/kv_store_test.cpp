@@ -13,6 +13,7 @@ namespace fovea::testing {
 namespace {
 
 constexpr int64_t kDocument = 331;  // 20 full blocks and a tail
+constexpr const char* kAsymmetric = "gsa_on_device[codes=asymmetric,length_factor=true]";
 
 EngineOptions options(const char* decode = "dense") {
   EngineOptions o = exact_options(tiny_checkpoint("qwen3_llama3_8h2kv_d64"));
@@ -65,8 +66,8 @@ void expect_equal(const Read& got, const Read& want) {
 int64_t computed(const RequestStats& s) { return s.prompt_tokens - s.cached_tokens - s.loaded_tokens; }
 
 std::vector<const char*> decode_methods() {
-  if (test_device() != "cpu") return {"dense", "gsa_on_device"};
-  return {"dense", "gsa_on_device", "gsa", "gsa[representation=mean]", "gsa[representation=minmax]"};
+  if (test_device() != "cpu") return {"dense", "gsa_on_device", kAsymmetric};
+  return {"dense", "gsa_on_device", kAsymmetric, "gsa", "gsa[representation=mean]", "gsa[representation=minmax]"};
 }
 
 TEST(KvStore, ADocumentOutlivesItsEngine) {
@@ -116,7 +117,7 @@ TEST(KvStore, APromptGoesOnInTheStore) {
 // One directory serves engines with any codes: K and V are found, codes that are not there are made from them, bit-equal.
 TEST(KvStore, CodesOfAnotherWidthAreMadeFromTheKeys) {
   const TempDir dir;
-  std::vector<const char*> widths = {"dense", "gsa_on_device[hash_bits=128]", "gsa_on_device[hash_bits=64]"};
+  std::vector<const char*> widths = {"dense", "gsa_on_device[hash_bits=128]", "gsa_on_device[hash_bits=64]", kAsymmetric};
   if (test_device() == "cpu") widths.push_back("gsa[representation=minmax]");
   for (const char* decode : widths) {
     SCOPED_TRACE(decode);

@@ -56,6 +56,11 @@ TEST(NoAllocation, InTheForwardPassOfAStep) {
     m.gsa.overlap = r != GsaRepresentation::mean;
     o.methods.push_back(m);
   }
+  m.label = "gsa, asymmetric codes";
+  m.gsa.representation = GsaRepresentation::hash;
+  m.gsa.codes = GsaCodes::asymmetric;
+  m.gsa.length_factor = true;
+  o.methods.push_back(m);
   expect_none(o);
 }
 

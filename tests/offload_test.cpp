@@ -28,6 +28,12 @@ EngineOptions options(const std::string& decode_method, int64_t max_model_len) {
   o.methods.push_back(o.methods.back());
   o.methods.back().label = "overlap";
   o.methods.back().gsa.overlap = o.methods.back().gsa.prefetch = true;
+  if (decode_method == "asymmetric") {
+    o.methods = {o.methods[1]};
+    o.methods[0].label = decode_method;
+    o.methods[0].gsa.codes = GsaCodes::asymmetric;
+    o.methods[0].gsa.length_factor = o.methods[0].gsa.prefetch = true;
+  }
   o.decode_method = decode_method;
   o.sparse_min_context = 64;
   o.max_model_len = max_model_len;
@@ -67,7 +73,7 @@ int64_t least_memory(const EngineOptions& o) {
   return yes;
 }
 
-bool prefetches(const std::string& method) { return method == "gsa_on_device" || method == "overlap"; }
+bool prefetches(const std::string& method) { return method != "gsa" && method != "dense"; }
 
 class OffloadOf : public ::testing::TestWithParam<const char*> {};
 
@@ -147,7 +153,7 @@ TEST(Offload, BestEffortAnswersWithWhatIsThere) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Methods, OffloadOf, ::testing::Values("gsa_on_device", "gsa", "overlap", "dense"));
+INSTANTIATE_TEST_SUITE_P(Methods, OffloadOf, ::testing::Values("gsa_on_device", "gsa", "overlap", "asymmetric", "dense"));
 
 // Documents are found in the store: their codes are read, and of K and V what attention asks for.
 TEST(OffloadRestart, ADocumentIsFoundAndReadAsItIsWanted) {
@@ -165,20 +171,21 @@ TEST(OffloadRestart, ADocumentIsFoundAndReadAsItIsWanted) {
 // One directory serves any codes. Those that are missing, or of another width, are made from keys of blocks that get no column.
 TEST(OffloadRestart, CodesOfAnotherWidthAreMadeFromTheKeys) {
   const TempDir dir;
-  const auto answers = [&](int32_t bits, int64_t* loaded) {
-    EngineOptions o = options(bits > 0 ? "gsa_on_device" : "dense", kDocument + 100);
+  const auto answers = [&](int32_t bits, const char* method, int64_t* loaded) {
+    EngineOptions o = options(method, kDocument + 100);
     for (MethodOptions& m : o.methods) m.gsa.hash_bits = bits;
     if (bits == 0) o.methods.clear();
     auto store = FileStore::open({.options = {.dir = dir.path()}});
     EXPECT_TRUE(store.ok()) << store.status().message();
     auto engine = make_offloaded(o, int64_t{2} << 20, nullptr, std::move(store).value());
-    SCOPED_TRACE(std::to_string(bits) + " bits, " + engine->backend());
+    SCOPED_TRACE(method + (" of " + std::to_string(bits)) + " bits, " + engine->backend());
     expect_same(ask(*engine, kDocument + 11), ask(*make_engine(o), kDocument + 11));
     *loaded = engine->stats().loaded_tokens;
   };
   int64_t loaded = 0;
-  for (const int32_t bits : {0, 64, 128}) {
-    answers(bits, &loaded);
+  const std::pair<int32_t, const char*> kinds[] = {{0, "dense"}, {64, "gsa_on_device"}, {128, "gsa_on_device"}, {64, "asymmetric"}};
+  for (const auto& [bits, method] : kinds) {
+    answers(bits, method, &loaded);
     EXPECT_EQ(loaded, bits > 0 ? kDocument + 11 : 0) << bits;
   }
 }

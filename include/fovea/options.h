@@ -20,6 +20,12 @@ enum class GsaRepresentation : uint8_t {
   oracle,     // the attention mass it holds: reads every key, to compare with
 };
 
+// How hash codes are compared (docs/hash-selection.md).
+enum class GsaCodes : uint8_t {
+  symmetric,   // signs of the query with signs of the key
+  asymmetric,  // the query in 4 bits a dimension with signs of the key: more answers a byte
+};
+
 // What attention does about a block that is still on its way from a store.
 enum class LatePolicy : uint8_t {
   exact,        // waits
@@ -33,7 +39,9 @@ struct GsaOptions {
   int32_t init_window_sz = 1;   // first blocks, always kept
   int32_t local_window_sz = 2;  // last blocks, always kept (the partial one is the last)
   int32_t min_blocks = 4;
-  int32_t hash_bits = 128;  // 64, 128 or 256
+  GsaCodes codes = GsaCodes::symmetric;
+  bool length_factor = false;  // asymmetric codes alone: each key's length too, 2 bytes a token and KV head
+  int32_t hash_bits = 128;     // a multiple of 64 up to 256; 0, of asymmetric codes: head_dim rounded up to a power of two
   uint64_t hash_seed = 7;
   bool average_group = false;          // average the query over the group before encoding
   bool share_heads = false;            // one selection for all KV heads

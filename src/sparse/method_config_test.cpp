@@ -95,6 +95,20 @@ TEST(MethodConfig, EveryKeyArrives) {
   EXPECT_EQ(o.dense_layers, (std::vector<int32_t>{0, 5}));
 }
 
+TEST(MethodConfig, AsymmetricCodesHaveTheBitsOfOneRotationUnlessToldOtherwise) {
+  GsaOptions o = options_of("    codes: asymmetric\n");
+  EXPECT_EQ(o.codes, GsaCodes::asymmetric);
+  EXPECT_FALSE(o.length_factor);
+  EXPECT_EQ(o.hash_bits, 0);
+  o = options_of("    hash_bits: 64\n    length_factor: true\n    codes: asymmetric\n    hash_planes: 64\n");
+  EXPECT_TRUE(o.length_factor);
+  EXPECT_EQ(o.hash_bits, 64);
+  o = options_of("    codes: symmetric\n");
+  EXPECT_EQ(o.codes, GsaCodes::symmetric);
+  EXPECT_EQ(o.hash_bits, 128);
+  expect_refused(section("    codes: both\n"), StatusCode::invalid_argument, {"codes", "both", "symmetric or asymmetric"});
+}
+
 TEST(MethodConfig, SectionsOfSeveralMethodsAsUcmNestsThem) {
   std::vector<std::string> notes;
   const auto m = parse(

@@ -48,6 +48,12 @@ bool set_representation(const YAML::Node& n, MethodOptions& o) {
   return set_enum(n, kNames, &o.gsa.representation);
 }
 
+bool set_codes(const YAML::Node& n, MethodOptions& o) {
+  static constexpr std::pair<const char*, GsaCodes> kNames[] = {{"symmetric", GsaCodes::symmetric},
+                                                                {"asymmetric", GsaCodes::asymmetric}};
+  return set_enum(n, kNames, &o.gsa.codes);
+}
+
 bool set_late_policy(const YAML::Node& n, MethodOptions& o) {
   static constexpr std::pair<const char*, LatePolicy> kNames[] = {{"exact", LatePolicy::exact},
                                                                   {"best_effort", LatePolicy::best_effort}};
@@ -73,8 +79,10 @@ constexpr MethodKey kGsaFamilyKeys[] = {
     {"init_window_sz", set<&GsaOptions::init_window_sz>},
     {"local_window_sz", set<&GsaOptions::local_window_sz>},
     {"min_blocks", set<&GsaOptions::min_blocks>},
+    {"codes", set_codes, "symmetric or asymmetric"},
+    {"length_factor", set<&GsaOptions::length_factor>},
     {"hash_bits", set<&GsaOptions::hash_bits>},
-    {"hash_planes", ignore},  // check_planes() looks at it
+    {"hash_planes", ignore},  // check_codes() looks at it
     {"hash_seed", set<&GsaOptions::hash_seed>},
     {"hash_cache_size", ignore, nullptr, "codes live and die with their blocks"},
     {"average_group", set<&GsaOptions::average_group>},
@@ -133,13 +141,15 @@ std::string printed(const YAML::Node& node) {
   return text;
 }
 
-// UCM has both bits and planes; a plane is a bit here, so they must agree whichever comes first.
-Status check_planes(const YAML::Node& section, const std::string& where, const MethodOptions& o) {
+// UCM has both bits and planes; a plane is a bit here, so they must agree whichever comes first. Asymmetric codes have the bits of
+// one rotation where nothing else is said.
+Status check_codes(const YAML::Node& section, const std::string& where, MethodOptions* o) {
+  if (o->gsa.codes == GsaCodes::asymmetric && !section["hash_bits"]) o->gsa.hash_bits = 0;
   if (!section["hash_planes"]) return {};
   int64_t planes = -1;
-  if (!YAML::convert<int64_t>::decode(section["hash_planes"], planes) || planes != o.gsa.hash_bits)
+  if (!YAML::convert<int64_t>::decode(section["hash_planes"], planes) || planes != o->gsa.hash_bits)
     return Status::invalid_argument(where + ".hash_planes: " + printed(section["hash_planes"]) + " differs from hash_bits " +
-                                    std::to_string(o.gsa.hash_bits));
+                                    std::to_string(o->gsa.hash_bits));
   return {};
 }
 
@@ -157,8 +167,8 @@ const MethodKey* find_key(const MethodSection& section, const std::string& name)
 const std::vector<MethodSection>& method_sections() {
   static const std::vector<MethodSection> sections = {
       {"DSA", "dsa", {kDsaKeys}},
-      {"GSA", "gsa", {kGsaFamilyKeys, kGsaKeys}, check_planes},
-      {"GSA_OnDevice", "gsa_on_device", {kGsaFamilyKeys}, check_planes},
+      {"GSA", "gsa", {kGsaFamilyKeys, kGsaKeys}, check_codes},
+      {"GSA_OnDevice", "gsa_on_device", {kGsaFamilyKeys}, check_codes},
       {"XAttention", "xattention", {kXAttentionKeys}},
   };
   return sections;
@@ -185,7 +195,7 @@ Status read_method_section(const MethodSection& section, const YAML::Node& value
                                       (key->expects ? key->expects : "of its type"));
     if (key->no_effect && notes) notes->push_back(where + "." + name + " has no effect: " + key->no_effect);
   }
-  return section.check ? section.check(values, where, *options) : Status();
+  return section.check ? section.check(values, where, options) : Status();
 }
 
 }  // namespace fovea

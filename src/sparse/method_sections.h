@@ -25,8 +25,8 @@ struct MethodSection {
   const char* yaml;    // name of the section, e.g. "GSA"
   const char* method;  // name of the method, e.g. "gsa"
   std::vector<std::span<const MethodKey>> keys;
-  // Rules over several keys; null: none. `where` begins each message.
-  Status (*check)(const YAML::Node& section, const std::string& where, const MethodOptions& options) = nullptr;
+  // Rules over several keys, defaults that follow from others among them; null: none. `where` begins each message.
+  Status (*check)(const YAML::Node& section, const std::string& where, MethodOptions* options) = nullptr;
 };
 
 // In the order they are listed to users.

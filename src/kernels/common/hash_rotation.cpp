@@ -1,6 +1,7 @@
 #include "kernels/common/hash_rotation.h"
 
 #include <bit>
+#include <cmath>
 #include <string>
 
 namespace fovea {
@@ -23,8 +24,9 @@ Result<HashRotation> HashRotation::make(int head_dim, int bits, uint64_t seed) {
     return Status::invalid_argument("hash: head_dim is " + std::to_string(head_dim) + ", not in [1, " +
                                     std::to_string(kMaxHeadDim) + "]");
   }
-  if (bits != 64 && bits != 128 && bits != 256) {
-    return Status::invalid_argument("hash_bits is " + std::to_string(bits) + ", not 64, 128 or 256");
+  if (bits < 64 || bits > kMaxHashBits || bits % 64 != 0) {
+    return Status::invalid_argument("hash_bits is " + std::to_string(bits) + ", not a multiple of 64 up to " +
+                                    std::to_string(kMaxHashBits));
   }
   HashRotation r;
   r.head_dim_ = head_dim;
@@ -44,6 +46,7 @@ HashCodec HashRotation::codec() const {
   c.n = n_;
   c.rotations = (bits_ + n_ - 1) / n_;
   c.signs = signs_.data();
+  c.scale = static_cast<float>(1.0 / (n_ * std::sqrt(static_cast<double>(n_))));
   return c;
 }
 

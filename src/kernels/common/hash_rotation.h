@@ -17,7 +17,7 @@ inline constexpr int kMaxHeadDim = 256;
 // The signs of a HashCodec, drawn from splitmix64: the same on every machine for the same (head_dim, bits, seed).
 class HashRotation {
  public:
-  // head_dim in [1, 256]; bits 64, 128 or 256. Errors: invalid_argument naming the field and its value.
+  // head_dim in [1, 256]; bits a multiple of 64 up to 256. Errors: invalid_argument naming the field and its value.
   static Result<HashRotation> make(int head_dim, int bits, uint64_t seed = 7);
 
   HashCodec codec() const;  // a view: valid while this object lives, also after it is moved

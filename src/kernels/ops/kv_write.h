@@ -11,14 +11,27 @@ namespace fovea {
 // up to a power of two; each is three rounds of (signs, Walsh-Hadamard); bits = sign; truncated to `bits`.
 struct HashCodec {
   int32_t head_dim = 0;
-  int32_t bits = 0;              // 64, 128 or 256
+  int32_t bits = 0;              // a multiple of 64 up to 256
   int32_t n = 0;                 // power of two >= head_dim
   int32_t rotations = 0;         // ceil(bits / n)
   const float* signs = nullptr;  // [rotations, 3, n], each +1 or -1, in the order applied
+  float scale = 1.0f;            // n^-1.5: makes a rotation orthonormal
+  // A key's code has its length factor with it: scale * (sum y^2 / sum |y|) over the `bits` elements y of the rotated key, as bf16;
+  // 0 for a zero key and where that is no finite number. Sums run in float32 in an order that is part of the definition: element
+  // i goes to partial sum i % 32, and the 32 are folded by halves (l += l + 16, l += l + 8, ...).
+  bool length_factor = false;
+  // What scores keys (it does not change their codes). false: signs of the query, too (bits - 2 * hamming). true: the query in
+  // 4 bits an element, docs/hash-selection.md.
+  bool asymmetric = false;
 };
 
-// Plane `codes` of one layer: [num_blocks, kv_heads, words, bs] u64, words = bits / 64, indexed by BlockId (resident),
-// word-major inside a block so that one vector holds a word of many tokens.
+// u64 of one block and KV head in the plane of codes: [words, bs] codes, words = bits / 64, word-major so that one vector holds a
+// word of many tokens; then, with length factors, [bs] bf16.
+constexpr int64_t head_code_words(const HashCodec& codec, int32_t block_size) {
+  return int64_t{codec.bits} / 64 * block_size + (codec.length_factor ? block_size / 4 : 0);
+}
+
+// The plane of codes of one layer: [num_blocks, kv_heads, head_code_words] u64, indexed by BlockId (resident).
 struct CodesView {
   uint64_t* codes = nullptr;
   int64_t block_stride = 0;  // u64 elements

@@ -4,9 +4,11 @@
 #include <array>
 #include <bit>
 #include <limits>
-#include <numeric>
+#include <vector>
 
 #include "base/check.h"
+#include "kernels/common/convert.h"
+#include "kernels/ref/asymmetric.h"
 
 namespace fovea {
 namespace {
@@ -30,11 +32,10 @@ void walsh_hadamard(float* x, int n) {
   }
 }
 
-void hash_encode(const HashCodec& codec, const float* x, uint64_t* words) {
+void rotate(const HashCodec& codec, const float* x, float* out) {
   FOVEA_CHECK(codec.head_dim <= codec.n && codec.n <= kMaxHeadDim && codec.bits <= kMaxHashBits);
   FOVEA_CHECK(codec.bits <= codec.rotations * codec.n);
   std::array<float, kMaxHeadDim> y;
-  std::array<uint8_t, kMaxHashBits> bits;
   for (int r = 0; r * codec.n < codec.bits; ++r) {
     std::fill(y.begin(), y.end(), 0.0f);
     std::copy_n(x, codec.head_dim, y.begin());
@@ -43,9 +44,15 @@ void hash_encode(const HashCodec& codec, const float* x, uint64_t* words) {
       for (int i = 0; i < codec.n; ++i) y[i] *= signs[i];
       walsh_hadamard(y.data(), codec.n);
     }
-    const int wanted = std::min(codec.n, codec.bits - r * codec.n);
-    for (int p = 0; p < wanted; ++p) bits[r * codec.n + p] = y[p] > 0.0f;
+    std::copy_n(y.begin(), std::min(codec.n, codec.bits - r * codec.n), out + r * codec.n);
   }
+}
+
+void hash_encode(const HashCodec& codec, const float* x, uint64_t* words) {
+  std::array<float, kMaxHashBits> y;
+  std::array<uint8_t, kMaxHashBits> bits;
+  rotate(codec, x, y.data());
+  for (int i = 0; i < codec.bits; ++i) bits[i] = y[i] > 0.0f;
   pack_bits(bits.data(), codec.bits, words);
 }
 
@@ -86,49 +93,58 @@ void block_scores(const BlockCodes& blocks, const uint64_t* queries, int query_c
 void write_code(const CodesView& view, int block_size, int64_t slot, int head, const float* key) {
   std::array<uint64_t, kMaxHashWords> words;
   hash_encode(view.codec, key, words.data());
-  uint64_t* out = view.codes + slot / block_size * view.block_stride + head * view.head_stride + slot % block_size;
-  for (int w = 0; w < view.codec.bits / 64; ++w) out[static_cast<int64_t>(w) * block_size] = words[w];
+  uint64_t* block = view.codes + slot / block_size * view.block_stride + head * view.head_stride;
+  const int64_t token = slot % block_size, word_count = view.codec.bits / 64;
+  for (int64_t w = 0; w < word_count; ++w) block[w * block_size + token] = words[w];
+  if (!view.codec.length_factor) return;
+  reinterpret_cast<uint16_t*>(block + word_count * block_size)[token] = f32_to_bf16(length_factor(view.codec, key));
 }
 
 namespace {
 
-// The codes of KV head h's queries: one per head of the group, or one of their sum. The sum has the signs of
-// the mean, without the rounding of a division.
-int encode_group(const HashSelectParams& p, int row, int h, std::vector<uint64_t>& codes) {
-  const HashCodec& codec = p.codes.codec;
-  const int group = p.num_heads / p.kv_heads;
-  const int words = codec.bits / 64;
-  const float* q = p.q + (static_cast<int64_t>(row) * p.num_heads + h * group) * codec.head_dim;
-  if (!p.average_group) {
-    codes.resize(static_cast<size_t>(group) * words);
-    for (int g = 0; g < group; ++g) hash_encode(codec, q + g * codec.head_dim, codes.data() + g * words);
-    return group;
-  }
-  std::vector<float> sum(q, q + codec.head_dim);
+// KV head h's queries: each head of the group, or their sum. The sum has the signs of the mean, without the rounding of a division.
+std::vector<std::vector<float>> group_queries(const HashSelectParams& p, int row, int h) {
+  const int group = p.num_heads / p.kv_heads, d = p.codes.codec.head_dim;
+  const float* q = p.q + (static_cast<int64_t>(row) * p.num_heads + h * group) * d;
+  std::vector<std::vector<float>> queries;
+  for (int g = 0; g < group; ++g) queries.emplace_back(q + g * d, q + (g + 1) * d);
+  if (!p.average_group) return queries;
   for (int g = 1; g < group; ++g) {
-    for (int i = 0; i < codec.head_dim; ++i) sum[i] += q[g * codec.head_dim + i];
+    for (int i = 0; i < d; ++i) queries[0][i] += queries[g][i];
   }
-  codes.resize(words);
-  hash_encode(codec, sum.data(), codes.data());
-  return 1;
+  queries.resize(1);
+  return queries;
 }
 
-}  // namespace
+void score_blocks(const HashSelectParams& p, int row, int h, const BlockCodes& view, int32_t* scores) {
+  std::vector<uint64_t> codes;
+  const auto queries = group_queries(p, row, h);
+  for (const auto& query : queries) {
+    codes.resize(codes.size() + view.words);
+    hash_encode(p.codes.codec, query.data(), codes.data() + codes.size() - view.words);
+  }
+  block_scores(view, codes.data(), static_cast<int>(queries.size()), scores);
+}
 
-void hash_select(const HashSelectParams& p) {
-  FOVEA_CHECK(p.kv_heads > 0 && p.num_heads % p.kv_heads == 0);
+void score_blocks(const HashSelectParams& p, int row, int h, const BlockCodes& view, float* scores) {
+  std::vector<QuantizedQuery> quantized;
+  for (const auto& query : group_queries(p, row, h)) quantized.push_back(quantize_query(p.codes.codec, query.data()));
+  asymmetric_block_scores(view, quantized, scores);
+}
+
+template <typename Score>
+void select_by(const HashSelectParams& p) {
   const int groups = p.share_heads ? 1 : p.kv_heads;
-  std::vector<uint64_t> queries;
-  std::vector<int32_t> scores;
-  std::vector<int32_t> shared;
+  constexpr auto kInfinity = std::numeric_limits<Score>::infinity();  // 0 of an integer
+  constexpr Score kLeast = kInfinity > 0 ? -kInfinity : std::numeric_limits<Score>::min();
+  std::vector<Score> scores, shared;
   for (int row = 0; row < p.rows; ++row) {
     FOVEA_CHECK(p.row_len[row] >= 0 && p.row_len[row] <= p.max_len);
     FOVEA_CHECK(p.k[row] >= 1 && p.k[row] <= p.capacity);
     const int blocks = (p.row_len[row] + p.block_size - 1) / p.block_size;
     scores.resize(blocks);
-    shared.assign(blocks, std::numeric_limits<int32_t>::min());
+    shared.assign(blocks, kLeast);
     for (int h = 0; h < p.kv_heads; ++h) {
-      const int query_count = encode_group(p, row, h, queries);
       BlockCodes view;
       view.codes = p.codes.codes + h * p.codes.head_stride;
       view.block_stride = p.codes.block_stride;
@@ -136,17 +152,26 @@ void hash_select(const HashSelectParams& p) {
       view.block_size = p.block_size;
       view.len = p.row_len[row];
       view.words = p.codes.codec.bits / 64;
-      block_scores(view, queries.data(), query_count, scores.data());
+      view.length_factor = p.codes.codec.length_factor;
+      score_blocks(p, row, h, view, scores.data());
       for (int b = 0; b < blocks; ++b) shared[b] = std::max(shared[b], scores[b]);
       if (p.share_heads && h + 1 < p.kv_heads) continue;
       const int64_t list = static_cast<int64_t>(row) * groups + (p.share_heads ? 0 : h);
-      const int32_t* by = p.share_heads ? shared.data() : scores.data();
+      const Score* by = p.share_heads ? shared.data() : scores.data();
       p.counts[list] = select_topk(by, blocks, p.k[row], p.init_blocks, p.local_blocks, p.units + list * p.capacity);
       if (!p.next_counts) continue;
       int32_t* next = p.next_units + list * p.next_capacity;
       p.next_counts[list] = select_next(by, blocks, p.k[row], p.init_blocks, p.local_blocks, next);
     }
   }
+}
+
+}  // namespace
+
+void hash_select(const HashSelectParams& p) {
+  FOVEA_CHECK(p.kv_heads > 0 && p.num_heads % p.kv_heads == 0);
+  if (p.codes.codec.asymmetric) return select_by<float>(p);
+  select_by<int32_t>(p);
 }
 
 }  // namespace ref

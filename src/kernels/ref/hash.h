@@ -16,6 +16,9 @@ namespace ref {
 // backend that keeps this order gets the same bits.
 void walsh_hadamard(float* x, int n);
 
+// y[bits] of x [head_dim]: rotation after rotation, unnormalised.
+void rotate(const HashCodec& codec, const float* x, float* y);
+
 // words[bits / 64] of x [head_dim].
 void hash_encode(const HashCodec& codec, const float* x, uint64_t* words);
 
@@ -37,13 +40,14 @@ struct BlockCodes {
   int32_t block_size = 16;
   int32_t len = 0;  // tokens beyond it never count
   int32_t words = 0;
+  bool length_factor = false;  // [block_size] bf16 behind a block's codes
 };
 
 // scores[b] = max over the block's valid tokens and the queries of bits - 2 * hamming; [ceil(len /
 // block_size)].
 void block_scores(const BlockCodes& blocks, const uint64_t* queries, int query_count, int32_t* scores);
 
-// The code of one token's key [codec.head_dim] to its place in the plane. slot: block * bs + offset.
+// The code of one token's key [codec.head_dim], with its length factor, to its place in the plane. slot: block * bs + offset.
 void write_code(const CodesView& view, int block_size, int64_t slot, int head, const float* key);
 
 // All of the above, as kernels/ops/select.h states it.

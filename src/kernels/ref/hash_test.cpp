@@ -32,7 +32,7 @@ std::vector<float> ramp(int d) {
 
 TEST(HashEncode, PublishedVectorsAndTheirTruncations) {
   for (const Vector& v : kVectors) {
-    for (int bits : {64, 128, 256}) {
+    for (int bits : {64, 128, 192, 256}) {
       auto rotation = HashRotation::make(v.head_dim, bits);
       ASSERT_TRUE(rotation.ok()) << rotation.status().message();
       std::vector<uint64_t> words(bits / 64 + 1, 0xabcdef);
@@ -73,7 +73,7 @@ TEST(HashEncode, SeedChangesTheCodeAndScaleDoesNot) {
 }
 
 TEST(HashRotation, RefusesWhatItCannotHash) {
-  for (int bits : {0, -64, 1, 96, 192, 512}) {
+  for (int bits : {0, -64, 1, 96, 320, 512}) {
     auto r = HashRotation::make(64, bits);
     ASSERT_FALSE(r.ok()) << bits;
     EXPECT_NE(r.status().message().find("hash_bits is " + std::to_string(bits)), std::string::npos);

@@ -149,7 +149,7 @@ int64_t Gsa::summary_bytes(int64_t row_len) const {
   const int64_t blocks = blocks_of(row_len) * int64_t{shape_.kv_heads};
   switch (options_.representation) {
     case GsaRepresentation::hash:
-      return row_len * shape_.kv_heads * options_.hash_bits / 8;
+      return row_len * shape_.kv_heads * code_bytes(options_, shape_);
     case GsaRepresentation::mean:
       return blocks * shape_.head_dim * 4;
     case GsaRepresentation::minmax:

@@ -1,5 +1,8 @@
 #include "sparse/gsa_family/common.h"
 
+#include <algorithm>
+#include <bit>
+
 namespace fovea {
 
 Status check_gsa_options(const std::string& method, const GsaOptions& o, const ModelShape& shape) {
@@ -23,6 +26,9 @@ Status check_gsa_options(const std::string& method, const GsaOptions& o, const M
     if (b.value < b.least)
       return bad(std::string(b.name) + " " + std::to_string(b.value) + " is less than " + std::to_string(b.least));
   }
+  if (o.length_factor && o.codes != GsaCodes::asymmetric) return bad("length_factor is an option of asymmetric codes");
+  if (o.codes == GsaCodes::asymmetric && o.representation != GsaRepresentation::hash)
+    return bad("codes: asymmetric compares hash codes of tokens: representation is another");
   const auto check_layers = [&](const char* name, const std::vector<int32_t>& layers) -> Status {
     for (int32_t layer : layers) {
       if (layer < 0 || layer >= shape.num_layers)
@@ -35,9 +41,22 @@ Status check_gsa_options(const std::string& method, const GsaOptions& o, const M
   return check_layers("reuse_layers", o.reuse_layers);
 }
 
+HashCodec codec_of(const GsaOptions& o, const ModelShape& shape) {
+  HashCodec c;
+  c.head_dim = shape.head_dim;
+  c.n = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(shape.head_dim)));
+  c.asymmetric = o.codes == GsaCodes::asymmetric;
+  c.length_factor = o.length_factor;
+  c.bits = o.hash_bits == 0 && c.asymmetric ? std::max(64, c.n) : o.hash_bits;
+  return c;
+}
+
 Status PlacedCodec::place(const std::string& method, const GsaOptions& options, const ModelShape& shape, Device& device) {
-  FOVEA_ASSIGN(const auto rotation, HashRotation::make(shape.head_dim, options.hash_bits, options.hash_seed));
+  const HashCodec kind = codec_of(options, shape);
+  FOVEA_ASSIGN(const auto rotation, HashRotation::make(kind.head_dim, kind.bits, options.hash_seed));
   codec_ = rotation.codec();
+  codec_.asymmetric = kind.asymmetric;
+  codec_.length_factor = kind.length_factor;
   const size_t bytes = sizeof(float) * codec_.rotations * 3 * codec_.n;
   FOVEA_ASSIGN(signs_, device.allocate(bytes, method + " signs"));
   const auto stream = device.make_stream();
@@ -47,12 +66,18 @@ Status PlacedCodec::place(const std::string& method, const GsaOptions& options, 
 }
 
 PlaneSpec codes_plane(const GsaOptions& options, const ModelShape& shape) {
-  return {"codes." + std::to_string(options.hash_bits) + "." + std::to_string(options.hash_seed), shape.kv_heads,
-          int64_t{shape.block_size} * options.hash_bits / 8, Residency::resident};
+  const HashCodec codec = codec_of(options, shape);
+  return {"codes." + std::to_string(codec.bits) + (codec.length_factor ? "f." : ".") + std::to_string(options.hash_seed),
+          shape.kv_heads, head_code_words(codec, shape.block_size) * 8, Residency::resident};
+}
+
+int64_t code_bytes(const GsaOptions& options, const ModelShape& shape) {
+  const HashCodec codec = codec_of(options, shape);
+  return codec.bits / 8 + (codec.length_factor ? 2 : 0);
 }
 
 CodesView codes_in(std::byte* plane, const HashCodec& codec, const ModelShape& shape) {
-  const int64_t head_words = int64_t{shape.block_size} * codec.bits / 64;
+  const int64_t head_words = head_code_words(codec, shape.block_size);
   return {reinterpret_cast<uint64_t*>(plane), head_words * shape.kv_heads, head_words, codec};
 }
 

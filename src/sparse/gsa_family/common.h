@@ -14,6 +14,9 @@ namespace fovea {
 // Refuses options that no model or this one cannot have, naming method, field and value.
 Status check_gsa_options(const std::string& method, const GsaOptions& options, const ModelShape& shape);
 
+// Of the codes in a plane: all but where its signs lie.
+HashCodec codec_of(const GsaOptions& options, const ModelShape& shape);
+
 // The sign-rotation codec of a configuration, its signs in device memory.
 class PlacedCodec {
  public:
@@ -26,8 +29,11 @@ class PlacedCodec {
   Buffer signs_;
 };
 
-// Plane `codes.<bits>.<seed>`: a code of each token's key. Methods of one codec share it.
+// Plane `codes.<bits>.<seed>`, with length factors `codes.<bits>f.<seed>`: a code of each token's key. Methods whose planes hold
+// the same share it, however they compare them.
 PlaneSpec codes_plane(const GsaOptions& options, const ModelShape& shape);
+// Bytes of one token's code.
+int64_t code_bytes(const GsaOptions& options, const ModelShape& shape);
 CodesView codes_in(std::byte* plane, const HashCodec& codec, const ModelShape& shape);
 
 // Codes of what a step wrote, where the fused cache write keeps those of another codec.

@@ -1,4 +1,4 @@
-// GSA On-Device (UCM; docs/algorithms.md): per-token sign-hash codes of keys, Hamming scores of the query, top-k
+// GSA On-Device (UCM; docs/algorithms.md): per-token sign-hash codes of keys, scores of the query against them, top-k
 // blocks per KV head. Codes live in the plane `codes` and are written by the fused cache write.
 #pragma once
 
@@ -22,7 +22,7 @@ class GsaOnDevice : public GsaFamily {
   bool codes_view(std::byte* plane, CodesView* out) const override;
   void on_kv_written(const KvWritten& written, Ops& ops, Stream& stream) override;
   uint64_t graph_key() const override { return uint64_t{units_version_} << 32 | static_cast<uint32_t>(capacity_); }
-  int64_t summary_bytes(int64_t row_len) const override { return row_len * shape_.kv_heads * options_.hash_bits / 8; }
+  int64_t summary_bytes(int64_t row_len) const override { return row_len * shape_.kv_heads * code_bytes(options_, shape_); }
 
  private:
   void score(const SelectInputs& in, int32_t* units, Ops& ops, Stream& stream) override { select_by_codes(in, units, ops, stream); }

@@ -3,6 +3,8 @@
 #include "sparse/gsa_on_device/gsa_on_device.h"
 
 #include "device/stream.h"
+#include "kernels/common/convert.h"
+#include "kernels/ref/asymmetric.h"
 #include "kernels/ref/hash.h"
 #include "kernels/ref/ref_ops.h"
 #include "sparse/step_rows_test_util.h"
@@ -91,7 +93,7 @@ class World {
   std::vector<int32_t> by_hand(int32_t row, int32_t group) const {
     const int32_t len = rows_[row].len, bs = shape_.block_size, blocks = (len + bs - 1) / bs;
     const int32_t keep = std::min<int32_t>(blocks, method_.estimate_blocks(len, rows_[row].budget));
-    std::vector<int32_t> score(blocks, INT32_MIN);
+    std::vector<float> score(blocks, -INFINITY);
     for (int32_t h = 0; h < shape_.kv_heads; ++h) {
       if (!options_.share_heads && h != group) continue;
       const auto asked = queries(row, h);
@@ -142,8 +144,11 @@ class World {
       slots.push_back(int64_t{tables_[seq * kBlocksMax + t / shape_.block_size]} * shape_.block_size + t % shape_.block_size);
     const auto k = randoms(int64_t{tokens} * shape_.kv_heads * shape_.head_dim);
     key_codes_.emplace_back();
-    for (int64_t row = 0; row < int64_t{tokens} * shape_.kv_heads; ++row)
+    key_factors_.emplace_back();
+    for (int64_t row = 0; row < int64_t{tokens} * shape_.kv_heads; ++row) {
       key_codes_.back().push_back(encode(k.data() + row * shape_.head_dim));
+      key_factors_.back().push_back(ref::length_factor(view_.codec, k.data() + row * shape_.head_dim));
+    }
     std::vector<float> q(static_cast<size_t>(tokens) * shape_.num_heads * shape_.head_dim, 0.0f);
     KvWriteParams p;
     p.tokens = tokens;
@@ -164,7 +169,7 @@ class World {
     ops_->kv_write(p, stream_);
   }
 
-  std::vector<std::vector<uint64_t>> queries(int32_t row, int32_t kv_head) const {
+  std::vector<std::vector<float>> queries(int32_t row, int32_t kv_head) const {
     const int32_t group = shape_.num_heads / shape_.kv_heads, d = shape_.head_dim;
     const float* q = q_.data() + (int64_t{row} * shape_.num_heads + kv_head * group) * d;
     std::vector<std::vector<float>> xs;
@@ -177,22 +182,27 @@ class World {
     } else {
       for (int32_t g = 0; g < group; ++g) xs.emplace_back(q + g * d, q + (g + 1) * d);
     }
-    std::vector<std::vector<uint64_t>> out;
-    for (const auto& x : xs) out.push_back(encode(x.data()));
-    return out;
+    return xs;
   }
 
   std::vector<uint64_t> encode(const float* x) const {
-    std::vector<uint64_t> words(static_cast<size_t>(options_.hash_bits / 64));
+    std::vector<uint64_t> words(static_cast<size_t>(view_.codec.bits / 64));
     ref::hash_encode(view_.codec, x, words.data());
     return words;
   }
 
-  int32_t near(const std::vector<uint64_t>& query, int32_t seq, int32_t head, int32_t token) const {
-    const auto& key = key_codes_[seq][static_cast<size_t>(token) * shape_.kv_heads + head];
+  float near(const std::vector<float>& x, int32_t seq, int32_t head, int32_t token) const {
+    const size_t at = static_cast<size_t>(token) * shape_.kv_heads + head;
+    const auto& key = key_codes_[seq][at];
+    if (options_.codes == GsaCodes::asymmetric) {
+      const ref::QuantizedQuery q = ref::quantize_query(view_.codec, x.data());
+      const float factor = options_.length_factor ? bf16_to_f32(f32_to_bf16(key_factors_[seq][at])) : 1.0f;
+      return static_cast<float>(ref::signed_sum(q, key.data(), static_cast<int32_t>(key.size()))) * factor * q.weight;
+    }
+    const std::vector<uint64_t> query = encode(x.data());
     int32_t differ = 0;
     for (size_t w = 0; w < key.size(); ++w) differ += std::popcount(key[w] ^ query[w]);
-    return options_.hash_bits - 2 * differ;
+    return static_cast<float>(options_.hash_bits - 2 * differ);
   }
 
   const GsaOptions options_;
@@ -207,6 +217,7 @@ class World {
   std::vector<uint64_t> codes_;
   std::vector<float> keys_, values_, q_;
   std::vector<std::vector<std::vector<uint64_t>>> key_codes_;  // [seq][token, head] words, encoded apart from the cache
+  std::vector<std::vector<float>> key_factors_;                // [seq][token, head]
   std::vector<int32_t> order_, tables_, seqs_, lens_, budgets_;
   std::vector<SequenceId> ids_;
   std::vector<Row> rows_;
@@ -244,10 +255,34 @@ TEST(GsaOnDevice, PlanesAndCodesViewAgree) {
   }
 }
 
+// A plane's name tells what lies in it: codes with the lengths of keys never mix with codes without, and how codes are compared
+// changes nothing there.
+TEST(GsaOnDevice, AsymmetricCodesNameTheirPlane) {
+  const auto plane = [](int32_t bits, GsaCodes codes, bool factor) {
+    GsaOptions o = options_of(bits, 0);
+    o.codes = codes;
+    o.length_factor = factor;
+    GsaOnDevice m(o);
+    EXPECT_TRUE(attach(m, shape_of(80, 16), {4, 1000}).ok());
+    CodesView view;
+    EXPECT_TRUE(m.codes_view(nullptr, &view));
+    EXPECT_EQ(view.codec.asymmetric, codes == GsaCodes::asymmetric);
+    EXPECT_EQ(view.codec.length_factor, factor);
+    EXPECT_EQ(view.head_stride * 8, m.planes()[0].bytes_per_block);
+    return std::tuple(m.planes()[0].name, m.planes()[0].bytes_per_block, m.summary_bytes(100));
+  };
+  EXPECT_EQ(plane(64, GsaCodes::symmetric, false), std::tuple("codes.64.7", 16 * 8, 100 * 2 * 8));
+  EXPECT_EQ(plane(64, GsaCodes::asymmetric, false), std::tuple("codes.64.7", 16 * 8, 100 * 2 * 8));
+  EXPECT_EQ(plane(64, GsaCodes::asymmetric, true), std::tuple("codes.64f.7", 16 * 10, 100 * 2 * 10));
+  EXPECT_EQ(plane(0, GsaCodes::asymmetric, true), std::tuple("codes.128f.7", 16 * 18, 100 * 2 * 18)) << "one rotation of 80";
+}
+
 struct Case {
   const char* name;
   int32_t head_dim, block_size, bits;
   bool average_group, share_heads;
+  GsaCodes codes = GsaCodes::symmetric;
+  bool length_factor = false;
 };
 
 class GsaSelect : public ::testing::TestWithParam<Case> {};
@@ -259,6 +294,8 @@ TEST_P(GsaSelect, EqualsTheChoiceByHandAndTheOperation) {
   GsaOptions o = options_of(c.bits, 6 * c.block_size);
   o.average_group = c.average_group;
   o.share_heads = c.share_heads;
+  o.codes = c.codes;
+  o.length_factor = c.length_factor;
   World w(o, shape_of(c.head_dim, c.block_size));
   const int32_t bs = c.block_size, all = kBlocksMax * bs;
   const std::vector<World::Row> rows = {{0, all, 0},        {1, all - 1, 0}, {0, 1, 0},           {1, 9 * bs, 5 * bs},
@@ -303,13 +340,16 @@ TEST_P(GsaSelect, EqualsTheChoiceByHandAndTheOperation) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, GsaSelect,
-                         ::testing::Values(Case{"d64_b16_128", 64, 16, 128, false, false},
-                                           Case{"d80_b8_256", 80, 8, 256, false, false},
-                                           Case{"d64_b8_64_average", 64, 8, 64, true, false},
-                                           Case{"d96_b16_128_shared", 96, 16, 128, false, true},
-                                           Case{"d64_b8_128_average_shared", 64, 8, 128, true, true}),
-                         [](const auto& i) { return i.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    All, GsaSelect,
+    ::testing::Values(Case{"d64_b16_128", 64, 16, 128, false, false}, Case{"d80_b8_256", 80, 8, 256, false, false},
+                      Case{"d64_b8_64_average", 64, 8, 64, true, false}, Case{"d96_b16_128_shared", 96, 16, 128, false, true},
+                      Case{"d64_b8_128_average_shared", 64, 8, 128, true, true}, Case{"d64_b16_192", 64, 16, 192, false, false},
+                      Case{"d64_b16_asymmetric", 64, 16, 0, false, false, GsaCodes::asymmetric},
+                      Case{"d80_b8_asymmetric_64", 80, 8, 64, true, true, GsaCodes::asymmetric},
+                      Case{"d64_b8_asymmetric_factor", 64, 8, 64, false, true, GsaCodes::asymmetric, true},
+                      Case{"d96_b16_asymmetric_factor", 96, 16, 128, false, false, GsaCodes::asymmetric, true}),
+    [](const auto& i) { return i.param.name; });
 
 TEST(GsaOnDevice, ALaterStepHasItsOwnCapacity) {
   World w(options_of(128, 64), shape_of(64, 8));
@@ -380,6 +420,8 @@ TEST(GsaOnDevice, BadOptionsNameTheirFieldAndValue) {
     m = refused([&](GsaOptions& o) { o.hash_bits = bits; });
     EXPECT_TRUE(has(m, std::to_string(bits).c_str())) << m;
   }
+  m = refused([](GsaOptions& o) { o.length_factor = true; });
+  EXPECT_TRUE(has(m, "length_factor")) << m;
 }
 
 }  // namespace

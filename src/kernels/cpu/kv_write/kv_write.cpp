@@ -111,13 +111,8 @@ HWY_INLINE void write_token(const KvWriteParams& p, int64_t t, int64_t slot, int
     narrow(key, kv.dtype, d, row);
     place(kv, row, base, in_block, true, kv.k);
     if (p.codes && code_slot >= 0) {
-      const CodesView& codes = *p.codes;
-      uint64_t words[kMaxHashWords];
       widen(row, kv.dtype, d, key);  // the code is of what attention will read
-      encode_hash(codes.codec, key, words);
-      uint64_t* out =
-          codes.codes + code_slot / kv.block_size * codes.block_stride + h * codes.head_stride + code_slot % kv.block_size;
-      for (int w = 0; w < codes.codec.bits / 64; ++w) out[static_cast<int64_t>(w) * kv.block_size] = words[w];
+      write_code(*p.codes, kv.block_size, code_slot, h, key);
     }
     narrow(p.v + in, kv.dtype, d, row);
     place(kv, row, base, in_block, false, kv.v);

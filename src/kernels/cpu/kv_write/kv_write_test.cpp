@@ -21,6 +21,7 @@ struct Shape {
   DType dtype;
   KvLayout layout;
   int bits;  // 0: no codes
+  bool factor = false;
 };
 
 // Everything a call changes, so that two runs can be compared byte for byte.
@@ -60,7 +61,6 @@ struct Case {
     std::reverse(code_slots.begin(), code_slots.end());
     initial.k.assign(static_cast<size_t>(blocks) * s.kv_heads * kBs * s.head_dim * dtype_bytes(s.dtype), 0xa5);
     initial.v = initial.k;
-    initial.codes.assign(static_cast<size_t>(blocks) * s.kv_heads * (s.bits / 64) * kBs, 0xdead);
     p.tokens = s.tokens, p.num_heads = s.heads, p.k = k.data(), p.v = v.data();
     if (s.norm) p.q_norm = q_norm.data(), p.k_norm = k_norm.data();
     p.rope_dim = s.rope_dim, p.rope_interleaved = s.interleaved, p.cos = cos.data(), p.sin = sin.data();
@@ -71,7 +71,9 @@ struct Case {
     if (s.bits == 0) return;
     rotation = HashRotation::make(s.head_dim, s.bits).value();
     codes.codec = rotation.codec();
-    codes.head_stride = s.bits / 64 * kBs, codes.block_stride = s.kv_heads * codes.head_stride;
+    codes.codec.length_factor = s.factor;
+    codes.head_stride = head_code_words(codes.codec, kBs), codes.block_stride = s.kv_heads * codes.head_stride;
+    initial.codes.assign(static_cast<size_t>(blocks) * codes.block_stride, 0xdead);
     p.codes = &codes;
   }
 
@@ -103,6 +105,10 @@ const Shape kShapes[] = {
     {7, 8, 2, 112, 20, true, false, DType::bf16, KvLayout::classic, 64},  // 10 pairs
     {70, 14, 2, 64, 64, false, true, DType::f32, KvLayout::hnd, 128},     // over several tasks
     {40, 4, 2, 64, 0, false, false, DType::bf16, KvLayout::hnd, 0},
+    {70, 6, 3, 64, 64, false, true, DType::bf16, KvLayout::hnd, 64, true},
+    {9, 5, 1, 80, 32, true, false, DType::f16, KvLayout::classic, 192, true},
+    {9, 4, 2, 256, 256, false, true, DType::f32, KvLayout::hnd, 64, true},
+    {5, 2, 2, 16, 16, false, true, DType::f32, KvLayout::hnd, 256, true},
 };
 
 TEST(CpuKvWrite, EqualsTheReferenceByteForByte) {
@@ -146,6 +152,18 @@ TEST(CpuKvWrite, ATokenDoesNotSeeItsNeighbours) {
     }
   });
   EXPECT_TRUE(together == alone);
+}
+
+// Keys of zeros and keys that float32 cannot measure have a length factor, too.
+TEST(CpuKvWrite, FactorsOfKeysAtTheEdges) {
+  ThreadPool pool(1);
+  Case s({7, 1, 1, 64, 0, false, false, DType::f32, KvLayout::hnd, 64, true});
+  const float scales[] = {0.0f, 1e-45f, 1e-30f, 1e15f, 1e19f, 3e38f, NAN};
+  for (int t = 0; t < 7; ++t) {
+    for (int i = 0; i < 64; ++i) s.k[t * 64 + i] = scales[t] * (t == 5 ? 1.0f : s.k[t * 64 + i]);
+  }
+  const Memory want = s.run([](const KvWriteParams& p) { ref::kv_write(p); });
+  cpu::for_each_target([&] { EXPECT_EQ(s.run([&](const KvWriteParams& p) { cpu::kv_write(p, pool); }).codes, want.codes); });
 }
 
 TEST(CpuKvWrite, RoundsAsTheReferenceAtTheEdges) {

@@ -1,5 +1,6 @@
 #include "kernels/cpu/select/hash_kernels.h"
 
+#include <algorithm>
 #include <cstddef>
 
 #include "base/check.h"
@@ -191,22 +192,26 @@ void scan(const HashScan& s, int32_t begin, int32_t end) {
       return scan_words<1>(s, queries, begin, end);
     case 2:
       return scan_words<2>(s, queries, begin, end);
+    case 3:
+      return scan_words<3>(s, queries, begin, end);
     case 4:
       return scan_words<4>(s, queries, begin, end);
     default:
-      FOVEA_CHECK(false && "words is 1, 2 or 4");
+      FOVEA_CHECK(false && "words is 1 to 4");
   }
 }
 
 // ---- Top-k ------------------------------------------------------------------------------------------------
 
-using DistanceTag = hn::CappedTag<int16_t, 32>;
+template <typename T>
+using DistanceTag = hn::CappedTag<T, 64 / sizeof(T)>;
 
 // How many of distances[0..count) are < bound.
-HWY_INLINE int32_t count_below(const int16_t* HWY_RESTRICT distances, int32_t count, int32_t bound) {
-  const DistanceTag d;
+template <typename T>
+HWY_INLINE int32_t count_below(const T* HWY_RESTRICT distances, int32_t count, int64_t bound) {
+  const DistanceTag<T> d;
   const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
-  const auto limit = hn::Set(d, static_cast<int16_t>(bound));
+  const auto limit = hn::Set(d, static_cast<T>(bound));
   size_t below = 0;
   int32_t i = 0;
   for (; i + lanes <= count; i += lanes) below += hn::CountTrue(d, hn::Lt(hn::LoadU(d, distances + i), limit));
@@ -217,7 +222,8 @@ HWY_INLINE int32_t count_below(const int16_t* HWY_RESTRICT distances, int32_t co
   return static_cast<int32_t>(below);
 }
 
-HWY_INLINE uint64_t mask_bits(DistanceTag d, hn::Mask<DistanceTag> mask) {
+template <class D>
+HWY_INLINE uint64_t mask_bits(D d, hn::Mask<D> mask) {
   uint8_t bytes[8] = {};
   hn::StoreMaskBits(d, mask, bytes);
   uint64_t bits;
@@ -225,24 +231,27 @@ HWY_INLINE uint64_t mask_bits(DistanceTag d, hn::Mask<DistanceTag> mask) {
   return bits;
 }
 
-// Distances are small integers: the keep-th least is found by halving the range of values, one counting sweep
+// Distances are integers: the keep-th least is found by halving the range of values, one counting sweep
 // each, and one more sweep writes out what lies below it and the first of those equal to it. O(count), no
-// sort.
-void topk(const uint16_t* distances_u16, int32_t count, int32_t keep, int32_t max_distance, int32_t first, int32_t* units) {
-  const auto* distances = reinterpret_cast<const int16_t*>(distances_u16);
-  int32_t low = 0, high = max_distance;  // the threshold: the least t with count(<= t) >= keep
-  while (low < high) {
-    const int32_t middle = (low + high) / 2;
-    if (count_below(distances, count, middle + 1) >= keep) {
+// sort. A range of 32 bits is seldom halved to its end: a threshold with `keep` below it will do.
+template <typename T>
+HWY_INLINE void topk(const T* distances, int32_t count, int32_t keep, int64_t low, int64_t high, int32_t first, int32_t* units) {
+  int32_t below = -1;                    // of distances < low, where that is known
+  while (low < high && below != keep) {  // the threshold: the least t with count(<= t) >= keep
+    const int64_t middle = low + (high - low) / 2;
+    const int32_t within = count_below(distances, count, middle + 1);
+    if (within > keep) {
       high = middle;
     } else {
       low = middle + 1;
+      below = within;
     }
   }
-  int32_t equal_left = keep - count_below(distances, count, low);
-  const DistanceTag d;
+  if (below < 0) below = count_below(distances, count, low);
+  int32_t equal_left = keep - below;
+  const DistanceTag<T> d;
   const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
-  const auto limit = hn::Set(d, static_cast<int16_t>(low));
+  const auto limit = hn::Set(d, static_cast<T>(low));
   int32_t* const end = units + keep;
   for (int32_t i = 0; units != end; i += lanes) {
     const auto v = hn::LoadU(d, distances + i);
@@ -256,6 +265,25 @@ void topk(const uint16_t* distances_u16, int32_t count, int32_t keep, int32_t ma
   }
 }
 
+void topk_u16(const uint16_t* distances, int32_t count, int32_t keep, int32_t max_distance, int32_t first, int32_t* units) {
+  topk(reinterpret_cast<const int16_t*>(distances), count, keep, 0, max_distance, first, units);
+}
+
+void topk_i32(const int32_t* distances, int32_t count, int32_t keep, int32_t max_distance, int32_t first, int32_t* units) {
+  const DistanceTag<int32_t> d;
+  const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
+  auto least = hn::Set(d, distances[0]), most = least;
+  int32_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const auto v = hn::LoadU(d, distances + i);
+    least = hn::Min(least, v);
+    most = hn::Max(most, v);
+  }
+  int32_t low = hn::GetLane(hn::MinOfLanes(d, least)), high = hn::GetLane(hn::MaxOfLanes(d, most));
+  for (; i < count; ++i) low = std::min(low, distances[i]), high = std::max(high, distances[i]);
+  topk(distances, count, keep, low, std::min(high, max_distance), first, units);
+}
+
 }  // namespace fovea::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -264,7 +292,8 @@ namespace fovea::cpu {
 
 HWY_EXPORT(encode);
 HWY_EXPORT(scan);
-HWY_EXPORT(topk);
+HWY_EXPORT(topk_u16);
+HWY_EXPORT(topk_i32);
 
 void hash_encode(const HashCodec& codec, const float* x, uint64_t* words) { HWY_DYNAMIC_DISPATCH(encode)(codec, x, words); }
 
@@ -272,7 +301,12 @@ void hash_scan(const HashScan& s, int32_t begin, int32_t end) { HWY_DYNAMIC_DISP
 
 void hash_topk(const uint16_t* distances, int32_t count, int32_t keep, int32_t max_distance, int32_t first, int32_t* units) {
   FOVEA_CHECK(keep >= 1 && keep <= count);
-  HWY_DYNAMIC_DISPATCH(topk)(distances, count, keep, max_distance, first, units);
+  HWY_DYNAMIC_DISPATCH(topk_u16)(distances, count, keep, max_distance, first, units);
+}
+
+void hash_topk(const int32_t* distances, int32_t count, int32_t keep, int32_t max_distance, int32_t first, int32_t* units) {
+  FOVEA_CHECK(keep >= 1 && keep <= count);
+  HWY_DYNAMIC_DISPATCH(topk_i32)(distances, count, keep, max_distance, first, units);
 }
 
 }  // namespace fovea::cpu

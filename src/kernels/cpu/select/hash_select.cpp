@@ -1,6 +1,7 @@
 #include "kernels/cpu/select/hash_select.h"
 
 #include <algorithm>
+#include <limits>
 #include <new>
 #include <string>
 
@@ -33,6 +34,7 @@ struct HashSelect::Pass {
   int group() const { return p.num_heads / p.kv_heads; }
   int words() const { return p.codes.codec.bits / 64; }
   int queries_per_head() const { return p.average_group ? 1 : group(); }
+  int64_t first_query(int row) const { return static_cast<int64_t>(row) * p.kv_heads * queries_per_head(); }
   int lists() const { return p.share_heads ? 1 : p.kv_heads; }
   BlockWindows windows(int row) const {
     return BlockWindows::of(p.row_len[first + row], p.block_size, p.k[first + row], p.init_blocks, p.local_blocks);
@@ -51,10 +53,12 @@ Status HashSelect::prepare(const OpsLimits& limits, int threads) {
   const size_t distances = static_cast<size_t>(rows_) * kv_heads_ * distance_stride_;
   try {
     queries_.assign(queries, 0);
-    distances_.assign(distances, 0);
+    tables_.assign(queries * kTableBytesPerWord, 0);
+    scales_.assign(static_cast<size_t>(rows_) * num_heads_, {});
+    distances_.assign(distances * sizeof(int32_t), std::byte{0});
   } catch (const std::bad_alloc&) {
-    return Status::resource_exhausted("hash selection: no memory for " + std::to_string(queries * 8 + distances * 2) +
-                                      " bytes of scratch");
+    return Status::resource_exhausted("hash selection: no memory for " +
+                                      std::to_string(queries * (8 + kTableBytesPerWord) + distances * 4) + " bytes of scratch");
   }
   return {};
 }
@@ -67,17 +71,22 @@ void HashSelect::encode(const Pass& pass, int64_t task) {
   const HashCodec& codec = p.codes.codec;
   const int words = pass.words();
   const float* q = p.q + (static_cast<int64_t>(pass.first + row) * p.num_heads + h * pass.group()) * codec.head_dim;
-  uint64_t* out = queries_.data() + (static_cast<int64_t>(row) * p.kv_heads + h) * pass.queries_per_head() * words;
-  if (!p.average_group) {
-    for (int g = 0; g < pass.group(); ++g) hash_encode(codec, q + g * codec.head_dim, out + g * words);
-    return;
-  }
   alignas(64) float sum[kMaxHeadDim];  // has the signs of the mean
-  std::copy_n(q, codec.head_dim, sum);
-  for (int g = 1; g < pass.group(); ++g) {
-    for (int i = 0; i < codec.head_dim; ++i) sum[i] += q[g * codec.head_dim + i];
+  if (p.average_group) {
+    std::copy_n(q, codec.head_dim, sum);
+    for (int g = 1; g < pass.group(); ++g) {
+      for (int i = 0; i < codec.head_dim; ++i) sum[i] += q[g * codec.head_dim + i];
+    }
+    q = sum;
   }
-  hash_encode(codec, sum, out);
+  const int64_t first = pass.first_query(row) + h * pass.queries_per_head();
+  for (int64_t i = first; i < first + pass.queries_per_head(); ++i, q += codec.head_dim) {
+    if (codec.asymmetric) {
+      scales_[i] = quantize_query(codec, q, tables_.data() + i * words * kTableBytesPerWord);
+    } else {
+      hash_encode(codec, q, queries_.data() + i * words);
+    }
+  }
 }
 
 void HashSelect::scan(const Pass& pass, int64_t task) {
@@ -91,8 +100,7 @@ void HashSelect::scan(const Pass& pass, int64_t task) {
   const int32_t begin = w.init + chunk * pass.per_task;  // windows need no score
   const int32_t end = std::min(w.end(), begin + pass.per_task);
   if (begin >= end) return;
-  HashScan s;
-  s.queries = queries_.data() + static_cast<int64_t>(row) * p.kv_heads * pass.queries_per_head() * pass.words();
+  CodeScan s;
   s.kv_heads = p.kv_heads;
   s.queries_per_head = pass.queries_per_head();
   s.words = pass.words();
@@ -104,12 +112,17 @@ void HashSelect::scan(const Pass& pass, int64_t task) {
   s.slot_head_stride = p.table.head_stride;
   s.len = p.row_len[pass.first + row];
   s.share_heads = p.share_heads;
-  s.distances = distances_.data() + static_cast<int64_t>(row) * p.kv_heads * distance_stride_;
-  s.distance_stride = distance_stride_;
-  hash_scan(s, begin, end);
+  const int64_t query = pass.first_query(row), word = query * pass.words();
+  if (p.codes.codec.asymmetric) {
+    const uint8_t* tables = tables_.data() + word * kTableBytesPerWord;
+    const bool factors = p.codes.codec.length_factor;
+    return asymmetric_scan({s, tables, &scales_[query], factors, distances<int32_t>(row, 0), distance_stride_}, begin, end);
+  }
+  hash_scan({s, queries_.data() + word, distances<uint16_t>(row, 0), distance_stride_}, begin, end);
 }
 
-void HashSelect::keep(const Pass& pass, int64_t task) {
+template <typename Distance>
+void HashSelect::keep(const Pass& pass, int64_t task, int32_t farthest) {
   const HashSelectParams& p = pass.p;
   const int row = static_cast<int>(task / pass.lists());
   const int list = static_cast<int>(task % pass.lists());
@@ -120,15 +133,15 @@ void HashSelect::keep(const Pass& pass, int64_t task) {
   if (p.next_counts) p.next_counts[at] = 0;
   w.fill(units);
   if (w.by_score() == 0) return;
-  uint16_t* distances = distances_.data() + (static_cast<int64_t>(row) * p.kv_heads + list) * distance_stride_ + w.init;
-  hash_topk(distances, w.end() - w.init, w.by_score(), p.codes.codec.bits, w.init, units + w.init);
+  Distance* from = distances<Distance>(row, list) + w.init;
+  hash_topk(from, w.end() - w.init, w.by_score(), farthest - 1, w.init, units + w.init);
   if (!p.next_counts) return;
   const int32_t next = std::min(p.k[pass.first + row] / 4, w.end() - w.init - w.by_score());
   p.next_counts[at] = next;
   if (next == 0) return;
-  const int32_t farthest = p.codes.codec.bits + 1;  // those that are kept come last now
-  for (int32_t i = 0; i < w.by_score(); ++i) distances[units[w.init + i] - w.init] = static_cast<uint16_t>(farthest);
-  hash_topk(distances, w.end() - w.init, next, farthest, w.init, p.next_units + at * p.next_capacity);
+  // Those that are kept come last now.
+  for (int32_t i = 0; i < w.by_score(); ++i) from[units[w.init + i] - w.init] = static_cast<Distance>(farthest);
+  hash_topk(from, w.end() - w.init, next, farthest, w.init, p.next_units + at * p.next_capacity);
 }
 
 void HashSelect::run(const HashSelectParams& p, ThreadPool& pool) {
@@ -147,15 +160,19 @@ void HashSelect::run(const HashSelectParams& p, ThreadPool& pool) {
       pass.longest = std::max(pass.longest, pass.windows(row).blocks);
     }
     const int64_t lists = static_cast<int64_t>(pass.rows) * pass.lists();
+    const auto keep_list = [&](int64_t task, int) {
+      if (p.codes.codec.asymmetric) return keep<int32_t>(pass, task, std::numeric_limits<int32_t>::max());
+      keep<uint16_t>(pass, task, p.codes.codec.bits + 1);
+    };
     if (!any) {
-      for (int64_t t = 0; t < lists; ++t) keep(pass, t);
+      for (int64_t t = 0; t < lists; ++t) keep_list(t, 0);
       continue;
     }
     pass.per_task = std::clamp(ceil_div(pass.longest, kTasksPerThread * pool.size()), kLeastBlocks, kMostBlocks);
     const int64_t chunks = ceil_div(pass.longest, pass.per_task);
     pool.parallel_for(static_cast<int64_t>(pass.rows) * p.kv_heads, [&](int64_t t, int) { encode(pass, t); });
     pool.parallel_for(static_cast<int64_t>(pass.rows) * chunks, [&](int64_t t, int) { scan(pass, t); });
-    pool.parallel_for(lists, [&](int64_t t, int) { keep(pass, t); });
+    pool.parallel_for(lists, keep_list);
   }
 }
 

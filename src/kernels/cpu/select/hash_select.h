@@ -1,13 +1,15 @@
 // Selection by hash codes, fused: encode the queries, scan the codes, keep the best blocks. No score matrix
-// leaves it.
+// leaves it. Symmetric and asymmetric codes differ in how a query is prepared and scans; the rest is one.
 #pragma once
 
 #include <fovea/status.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "kernels/cpu/select/asymmetric_kernels.h"
 #include "kernels/ops/limits.h"
 #include "kernels/ops/select.h"
 
@@ -28,15 +30,23 @@ class HashSelect {
 
   void encode(const Pass& pass, int64_t task);
   void scan(const Pass& pass, int64_t task);
-  void keep(const Pass& pass, int64_t task);
+  template <typename Distance>
+  void keep(const Pass& pass, int64_t task, int32_t farthest);
+  // Of a row of a pass, and of its list.
+  template <typename Distance>
+  Distance* distances(int64_t row, int64_t list) {
+    return reinterpret_cast<Distance*>(distances_.data()) + (row * kv_heads_ + list) * distance_stride_;
+  }
 
   int rows_ = 0;  // rows of a pass
   int num_heads_ = 0;
   int kv_heads_ = 0;
   int64_t blocks_ = 0;  // most blocks of a row
   int64_t distance_stride_ = 0;
-  std::vector<uint64_t> queries_;    // [rows, num_heads, words]
-  std::vector<uint16_t> distances_;  // [rows, kv_heads, distance_stride]
+  std::vector<uint64_t> queries_;     // [rows, num_heads, words]
+  std::vector<uint8_t> tables_;       // [rows, num_heads, words, 16, 16]: of asymmetric codes
+  std::vector<QueryScale> scales_;    // [rows, num_heads], likewise
+  std::vector<std::byte> distances_;  // [rows, kv_heads, distance_stride]: uint16_t, or int32_t ranks of asymmetric codes
 };
 
 }  // namespace fovea::cpu

@@ -65,15 +65,12 @@ void summarize_block(const BlockSummariesParams& p, int64_t last) {
 void encode_tokens(const EncodeCodesParams& p, int64_t begin, int64_t end) {
   const int bs = p.kv.block_size;
   HWY_ALIGN float key[kMaxHeadDim];
-  uint64_t words[kMaxHashWords];
   for (int64_t t = begin; t < end; ++t) {
     const int64_t slot = p.slot_mapping[t], to = p.code_mapping ? p.code_mapping[t] : slot;
     if (slot < 0 || to < 0) continue;
     for (int h = 0; h < p.kv.kv_heads; ++h) {
       load_key_row(p.kv, slot / bs, h, slot % bs, key);
-      encode_hash(p.codes.codec, key, words);
-      uint64_t* out = p.codes.codes + to / bs * p.codes.block_stride + h * p.codes.head_stride + to % bs;
-      for (int w = 0; w < p.codes.codec.bits / 64; ++w) out[static_cast<int64_t>(w) * bs] = words[w];
+      write_code(p.codes, bs, to, h, key);
     }
   }
 }

@@ -12,19 +12,20 @@ struct ScanArgs {
   HashSelectParams p;
   ScanShape shape;
   int32_t first_row = 0;
-  uint16_t* distances = nullptr;  // [rows of this pass, kv_heads, pitch]: least Hamming distance of a block
+  // [rows of this pass, kv_heads, pitch]: least Hamming distance of a block, u16; of asymmetric codes the rank of its score, u32.
+  void* distances = nullptr;
   int64_t pitch = 0;
 };
 
 struct TopkArgs {
   HashSelectParams p;
   int32_t first_row = 0;
-  uint16_t* distances = nullptr;  // as in ScanArgs; overwritten where a list does not fit shared memory
+  void* distances = nullptr;  // as in ScanArgs; overwritten where a list does not fit shared memory
   int64_t pitch = 0;
   bool staged = true;  // a list fits shared memory
 };
 
-const void* scan_kernel(const ScanShape& shape);  // void(ScanArgs)
-const void* topk_kernel();                        // void(TopkArgs)
+const void* scan_kernel(const ScanShape& shape, const HashCodec& codec);  // void(ScanArgs)
+const void* topk_kernel(bool asymmetric);                                 // void(TopkArgs)
 
 }  // namespace fovea::cuda::hash

@@ -35,7 +35,8 @@ ScanShape choose_scan(const HashSelectParams& p) {
 }
 
 int64_t list_bytes(const HashSelectParams& p) {
-  return padded_blocks(p.max_len, p.block_size) * static_cast<int64_t>(sizeof(uint16_t));
+  const size_t size = p.codes.codec.asymmetric ? sizeof(uint32_t) : sizeof(uint16_t);
+  return padded_blocks(p.max_len, p.block_size) * static_cast<int64_t>(size);
 }
 
 std::string ScanShape::describe() const {

@@ -12,10 +12,11 @@ namespace fovea::cuda::hash {
 inline constexpr int kScanThreads = 256;
 inline constexpr int kScanCtas = 4;  // of a multiprocessor at once: 128K tokens of 8 KV heads are one wave of 132
 inline constexpr int kTopkThreads = 1024;
-inline constexpr int kQueriesMax = 256;  // query heads of a KV head
-inline constexpr int kChunk = 8;         // distances of one 16-byte load
+inline constexpr int kQueriesMax = 256;    // query heads of a KV head
+inline constexpr int kQuantizedMax = 112;  // with asymmetric codes
+inline constexpr int kChunk = 8;           // distances of one 16-byte load
 
-// Distances of one call's rows, in scratch: u16 [rows, kv_heads, blocks].
+// Distances of one call's rows, in scratch: [rows, kv_heads, blocks], u16; asymmetric codes have ranks of 32 bits, in twice that.
 struct Scratch {
   int64_t blocks = 0;  // of the longest row, rounded up to kChunk
   int32_t rows = 0;    // held at once: a call of more rows runs in several passes
@@ -27,7 +28,7 @@ Scratch choose_scratch(const OpsLimits& limits, int64_t budget = int64_t{64} << 
 // The scan: `lanes` neighbours share a block, two tokens a lane and step; a CTA takes `blocks` blocks of a
 // list.
 struct ScanShape {
-  int32_t words = 2;  // of a code: 1, 2 or 4
+  int32_t words = 2;  // of a code: 1 to 4
   int32_t regs = 4;   // n / 32: 2, 4 or 8
   int32_t lanes = 8;  // min(32, block_size / 2)
   int32_t steps = 1;  // over the tokens of a block
@@ -38,11 +39,11 @@ struct ScanShape {
 };
 
 // Blocks that a lane takes at once: as many 16-byte loads of codes in flight.
-constexpr int scan_blocks_of_lane(int words) { return words == 4 ? 2 : 4; }
+constexpr int scan_blocks_of_lane(int words) { return words > 2 ? 2 : 4; }
 
 ScanShape choose_scan(const HashSelectParams& p);
 
-// Bytes of the longest list's distances.
+// Bytes of the longest list's distances, or ranks.
 int64_t list_bytes(const HashSelectParams& p);
 
 }  // namespace fovea::cuda::hash

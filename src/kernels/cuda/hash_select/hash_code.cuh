@@ -3,6 +3,8 @@
 // then over registers: every sum rounds as the reference's does, so codes are equal bit for bit.
 #pragma once
 
+#include <cuda_bf16.h>
+
 #include <cstdint>
 
 #include "kernels/ops/kv_write.h"
@@ -37,28 +39,123 @@ __device__ inline void walsh_hadamard(float (&x)[kRegs]) {
   }
 }
 
-// Lane w returns word w of the code, for w < bits / 64. x: zero beyond head_dim.
+// y <- the rotation of x. x: zero beyond head_dim.
 template <int kRegs>
-__device__ inline uint64_t encode(const HashCodec& codec, const float (&x)[kRegs]) {
+__device__ inline void rotate(const HashCodec& codec, int rotation, const float (&x)[kRegs], float (&y)[kRegs]) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int r = 0; r < kRegs; ++r) y[r] = x[r];
+  for (int round = 0; round < kRounds; ++round) {
+    const float* signs = codec.signs + (rotation * kRounds + round) * codec.n;
+#pragma unroll
+    for (int r = 0; r < kRegs; ++r) y[r] *= signs[lane + kWarp * r];
+    walsh_hadamard(y);
+  }
+}
+
+// HashCodec::length_factor of a key: partial sum i % 32 is that of lane i % 32.
+struct KeyLength {
+  float squares = 0.0f, sum = 0.0f;
+
+  __device__ void add(float y) {
+    squares = __fadd_rn(squares, __fmul_rn(y, y));
+    sum = __fadd_rn(sum, fabsf(y));
+  }
+  __device__ uint16_t factor(float scale) const {
+    float a = squares, b = sum;
+    for (int half = kWarp / 2; half > 0; half /= 2) {
+      a = __fadd_rn(a, __shfl_xor_sync(kAllLanes, a, half));
+      b = __fadd_rn(b, __shfl_xor_sync(kAllLanes, b, half));
+    }
+    const float f = __fmul_rn(__fdiv_rn(a, b), scale);
+    return f < 0x1.ffp127f ? __bfloat16_as_ushort(__float2bfloat16_rn(f)) : 0;
+  }
+};
+
+// Lane w returns word w of the code, for w < bits / 64. x: zero beyond head_dim. `length` is measured where there are factors.
+template <int kRegs>
+__device__ inline uint64_t encode(const HashCodec& codec, const float (&x)[kRegs], KeyLength* length = nullptr) {
   const int lane = threadIdx.x % kWarp;
   uint64_t word = 0;
   for (int rotation = 0; rotation * codec.n < codec.bits; ++rotation) {
     float y[kRegs];
-#pragma unroll
-    for (int r = 0; r < kRegs; ++r) y[r] = x[r];
-    for (int round = 0; round < kRounds; ++round) {
-      const float* signs = codec.signs + (rotation * kRounds + round) * codec.n;
-#pragma unroll
-      for (int r = 0; r < kRegs; ++r) y[r] *= signs[lane + kWarp * r];
-      walsh_hadamard(y);
-    }
+    rotate(codec, rotation, x, y);
 #pragma unroll
     for (int r = 0; r < kRegs; r += 2) {
+      const int first = rotation * codec.n + kWarp * r;
       const uint64_t low = __ballot_sync(kAllLanes, y[r] > 0.0f), high = __ballot_sync(kAllLanes, y[r + 1] > 0.0f);
-      if (lane == (rotation * codec.n + kWarp * r) / 64) word = low | high << 32;
+      if (lane == first / 64) word = low | high << 32;
+      if (length == nullptr || first >= codec.bits) continue;
+      length->add(y[r]);
+      length->add(y[r + 1]);
     }
   }
   return word;
+}
+
+// A query in 4 bits an element, as a scan counts with it: the signed sum of a code is `sum` - 2 D, D = sum over j of 2^j times the
+// bits of (code ^ positive) & size[j].
+template <int kWords>
+struct QuantizedQuery {
+  uint64_t positive[kWords];  // where q4 > 0
+  uint64_t size[kWords][3];   // bits of |q4|
+  int32_t sum;                // of |q4|
+  float weight;
+
+  // By one warp; each lane holds all of it.
+  template <int kRegs>
+  __device__ void take(const HashCodec& codec, const float (&x)[kRegs]) {
+    constexpr int kValues = 2 * kWords, kRotations = (kValues + kRegs - 1) / kRegs;  // of a lane
+    float y[kRotations][kRegs], most = 0.0f;
+#pragma unroll
+    for (int rotation = 0; rotation < kRotations; ++rotation) rotate(codec, rotation, x, y[rotation]);
+#pragma unroll
+    for (int v = 0; v < kValues; ++v) most = fmaxf(most, fabsf(y[v / kRegs][v % kRegs]));  // a NaN is none
+    for (int step = 1; step < kWarp; step *= 2) most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, step));
+    const float unit = __fdiv_rn(most, 7.0f);
+    const bool measured = unit > 0.0f && unit <= 3.402823466e38f;
+    sum = 0;
+#pragma unroll
+    for (int v = 0; v < kValues; ++v) {
+      const int q4 = measured ? max(-7, min(7, __float2int_rn(__fdiv_rn(y[v / kRegs][v % kRegs], unit)))) : 0;
+      const uint64_t above = __ballot_sync(kAllLanes, q4 > 0);
+      positive[v / 2] = v % 2 == 0 ? above : positive[v / 2] | above << 32;
+#pragma unroll
+      for (int j = 0; j < 3; ++j) {
+        const uint64_t bit = __ballot_sync(kAllLanes, (abs(q4) >> j & 1) != 0);
+        size[v / 2][j] = v % 2 == 0 ? bit : size[v / 2][j] | bit << 32;
+      }
+      sum += abs(q4);
+    }
+    sum = __reduce_add_sync(kAllLanes, sum);
+    weight = measured ? static_cast<float>(__fmul_rn(unit, codec.scale) / length_of(x)) : 0.0f;
+  }
+
+  // |q|: squares are exact in float64, partial sum i % 32 is that of lane i % 32.
+  template <int kRegs>
+  __device__ static double length_of(const float (&x)[kRegs]) {
+    double squares = 0.0;
+#pragma unroll
+    for (int r = 0; r < kRegs; ++r) squares += static_cast<double>(x[r]) * x[r];
+    for (int half = kWarp / 2; half > 0; half /= 2) squares += __shfl_xor_sync(kAllLanes, squares, half);
+    return sqrt(squares);
+  }
+
+  __device__ float signed_sum(const uint64_t (&code)[kWords]) const {
+    int32_t distance = 0;
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) {
+      const uint64_t away = code[w] ^ positive[w];
+      distance += __popcll(away & size[w][0]) + 2 * __popcll(away & size[w][1]) + 4 * __popcll(away & size[w][2]);
+    }
+    return static_cast<float>(sum - 2 * distance);
+  }
+};
+
+// The better a score, the lower; the two zeros are one. Never 0xffffffff.
+__device__ inline uint32_t rank_of(float score) {
+  const int32_t bits = __float_as_int(__fadd_rn(score, 0.0f));
+  return ~static_cast<uint32_t>(bits < 0 ? bits ^ 0x7fffffff : bits) ^ 0x80000000u;
 }
 
 }  // namespace fovea::cuda::hash

@@ -31,7 +31,7 @@ class HashSelect {
   OpsLimits limits_;
   hash::Scratch scratch_;
   int32_t topk_shared_bytes_ = 0;
-  Buffer distances_;  // u16 [scratch rows, kv_heads, scratch blocks]
+  Buffer distances_;  // [scratch rows, kv_heads, scratch blocks], u16 or u32
 };
 
 }  // namespace fovea::cuda

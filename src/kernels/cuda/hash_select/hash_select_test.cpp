@@ -2,12 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <numeric>
-#include <random>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/gpu_test_util.h"
+#include "kernels/hash_cases.h"
 #include "kernels/ref/hash.h"
 
 namespace fovea {
@@ -16,87 +15,18 @@ namespace {
 using testing::device_ok;
 using testing::DeviceArray;
 
-struct Shape {
-  int rows, heads, kv_heads, block_size, head_dim, bits;
-  bool average = false, share = false, equal_codes = false, table_per_head = false;
-};
+using testing::Codes;
+using testing::HashLists;
+using testing::HashProblem;
+using testing::HashShape;
 
-struct Lists {
-  std::vector<int32_t> units, counts;
-  bool operator==(const Lists&) const = default;
-};
-
-// A pool of codes with garbage everywhere, sequences of hostile lengths, each with its own permuted pages.
-struct Problem {
-  Problem(const Shape& s, uint32_t seed, int longest) : shape(s), rotation(HashRotation::make(s.head_dim, s.bits).value()) {
-    std::mt19937 rng(seed);
-    const int words = s.bits / 64, bs = s.block_size;
-    const int all[] = {longest, 1, bs - 1, 0, bs, bs + 1, 3 * bs + 5, 2 * bs};
-    for (int r = 0; r < s.rows; ++r) {
-      row_len.push_back(std::min(longest, all[r % 8]));
-      row_seq.push_back(r % kSeqs);
-    }
-    max_blocks = (longest + bs - 1) / bs;
-    const int pool = max_blocks + 3;
-    codes.resize(static_cast<size_t>(pool) * s.kv_heads * words * bs);
-    for (auto& c : codes) c = s.equal_codes ? 0x5555 : rng() | static_cast<uint64_t>(rng()) << 32;
-    std::vector<int32_t> ids(pool);
-    std::iota(ids.begin(), ids.end(), 0);
-    for (int t = 0; t < kSeqs * (s.table_per_head ? s.kv_heads : 1); ++t) {
-      std::shuffle(ids.begin(), ids.end(), rng);
-      slots.insert(slots.end(), ids.begin(), ids.begin() + max_blocks);
-    }
-    std::normal_distribution<float> normal;
-    q.resize(static_cast<size_t>(s.rows) * s.heads * s.head_dim);
-    for (float& x : q) x = normal(rng);
-    const HashCodec codec = rotation.codec();
-    signs.assign(codec.signs, codec.signs + codec.rotations * 3 * codec.n);
-    fill_params(longest);
-  }
-
-  void fill_params(int longest) {
-    const Shape& s = shape;
-    p.rows = s.rows, p.num_heads = s.heads, p.kv_heads = s.kv_heads, p.block_size = s.block_size;
-    p.average_group = s.average, p.share_heads = s.share, p.max_len = longest;
-    const int64_t head = static_cast<int64_t>(s.bits) / 64 * s.block_size;
-    p.codes = {nullptr, s.kv_heads * head, head, rotation.codec()};
-    p.table.seq_stride = static_cast<int64_t>(s.table_per_head ? s.kv_heads : 1) * max_blocks;
-    p.table.head_stride = s.table_per_head ? max_blocks : 0;
-    limits.max_decode_rows = s.rows, limits.max_len = longest, limits.num_heads = s.heads;
-    limits.kv_heads = s.kv_heads, limits.head_dim = s.head_dim, limits.block_size = s.block_size;
-  }
-
-  void set_k(int k) {
-    ks.assign(shape.rows, k);
-    for (int r = 1; r < shape.rows; r += 2) ks[r] = std::max(1, k - r);  // k differs by row
-    p.capacity = k;
-  }
-  size_t lists() const { return static_cast<size_t>(shape.rows) * (shape.share ? 1 : shape.kv_heads); }
-
-  Lists reference() {
-    Lists out{std::vector<int32_t>(lists() * p.capacity, -9), std::vector<int32_t>(lists(), -9)};
-    HashSelectParams on_host = p;
-    on_host.q = q.data(), on_host.row_seq = row_seq.data(), on_host.row_len = row_len.data(), on_host.k = ks.data();
-    on_host.codes.codes = codes.data(), on_host.table.slots = slots.data();
-    on_host.units = out.units.data(), on_host.counts = out.counts.data();
-    ref::hash_select(on_host);
-    return out;
-  }
-
-  static constexpr int kSeqs = 2;
-  Shape shape;
-  HashRotation rotation;
-  std::vector<int32_t> row_len, row_seq, slots, ks;
-  std::vector<uint64_t> codes;
-  std::vector<float> q, signs;
-  int max_blocks = 0;
-  HashSelectParams p;  // plain numbers alone
-  OpsLimits limits;
-};
+HashLists reference(HashProblem& s) {
+  return s.run([](const HashSelectParams& p) { ref::hash_select(p); });
+}
 
 class OnDevice {
  public:
-  explicit OnDevice(Problem& s)
+  explicit OnDevice(HashProblem& s)
       : row_len(s.row_len), ks(s.ks), codes(s.codes), row_seq_(s.row_seq), slots_(s.slots), q_(s.q), signs_(s.signs) {
     p = s.p;
     units_ = DeviceArray<int32_t>(std::vector<int32_t>(s.lists() * p.capacity, -9));
@@ -105,7 +35,7 @@ class OnDevice {
     p.codes.codes = codes.data(), p.codes.codec.signs = signs_.data(), p.table.slots = slots_.data();
     p.units = units_.data(), p.counts = counts_.data();
   }
-  Lists read() const { return {units_.download(), counts_.download()}; }
+  HashLists read() const { return {units_.download(), counts_.download(), {}, {}}; }
   void poison() {
     units_.upload(std::vector<int32_t>(units_.size(), -9));
     counts_.upload(std::vector<int32_t>(counts_.size(), -9));
@@ -123,7 +53,7 @@ class OnDevice {
 
 class HashSelectTest : public testing::GpuTest {
  protected:
-  Lists run(Problem& s) {
+  HashLists run(HashProblem& s) {
     OnDevice on_device(s);
     cuda::HashSelect select;
     const Status prepared = select.prepare(s.limits, *device_);
@@ -134,39 +64,31 @@ class HashSelectTest : public testing::GpuTest {
   }
 };
 
-std::vector<Shape> shapes() {
-  std::vector<Shape> all = {
-      {1, 32, 8, 16, 64, 128},
-      {3, 6, 2, 16, 80, 128},
-      {5, 5, 1, 8, 96, 64},
-      {2, 7, 7, 32, 128, 256},
-      {4, 14, 2, 16, 256, 128, true},
-      {2, 9, 3, 8, 64, 128, false, true},
-      {3, 12, 4, 16, 128, 128, true, true},
-      {2, 8, 2, 16, 64, 128, false, false, true},
-      {9, 8, 4, 16, 64, 64, false, false, false, true},
-      {33, 4, 2, 8, 64, 128},
-      {1, 4, 2, 256, 64, 128},
-      {2, 4, 2, 128, 256, 256},
-      {1, 100, 1, 64, 64, 64},
-  };
+// What the tests of the CPU walk, and every width of a vector and a code.
+std::vector<std::pair<HashShape, Codes>> cases() {
+  auto all = testing::hash_cases();
   for (int dim : {64, 80, 96, 128, 256}) {
-    for (int bits : {64, 128, 256}) all.push_back({8, 4, 2, 16, dim, bits});
+    for (int bits : {64, 128, 192, 256}) {
+      for (const Codes codes : {Codes::symmetric, Codes::asymmetric, Codes::with_factor}) {
+        all.emplace_back(HashShape{8, 4, 2, 16, dim, bits}, codes);
+      }
+    }
   }
   return all;
 }
 
 TEST_F(HashSelectTest, EqualsTheReferenceOnHostileShapes) {
   uint32_t seed = 0;
-  for (const Shape& shape : shapes()) {
-    Problem s(shape, ++seed, 40 * shape.block_size + 3);
+  for (const auto& [shape, codes] : cases()) {
+    HashProblem s(shape, ++seed, 40 * shape.block_size + 3, codes);
     for (int k : {1, 2, 3, 17, 40, 41, 60}) {
       for (auto [init, local] : {std::pair{1, 2}, {0, 0}, {4, 0}, {3, 50}}) {
         s.set_k(k);
         s.p.init_blocks = init, s.p.local_blocks = local;
-        const Lists want = s.reference(), got = run(s);
-        ASSERT_EQ(got.counts, want.counts) << "shape " << seed;
-        ASSERT_EQ(got.units, want.units) << "shape " << seed << " k " << k << " init " << init << " local " << local;
+        const HashLists want = reference(s), got = run(s);
+        ASSERT_EQ(got.counts, want.counts) << shape << ", codes " << static_cast<int>(codes);
+        ASSERT_EQ(got.units, want.units) << shape << ", codes " << static_cast<int>(codes) << ", k " << k << " init " << init
+                                         << " local " << local;
       }
     }
   }
@@ -174,10 +96,12 @@ TEST_F(HashSelectTest, EqualsTheReferenceOnHostileShapes) {
 
 TEST_F(HashSelectTest, LongRows) {
   for (int longest : {4097, 16 * 8192, 16 * 8192 + 1}) {
-    Problem s({2, 8, 2, 16, 128, 128}, 4, longest);
-    for (int k : {32, 128, 5000}) {
-      s.set_k(k);
-      ASSERT_EQ(run(s), s.reference()) << longest << " tokens, k " << k;
+    for (const Codes codes : {Codes::symmetric, Codes::asymmetric, Codes::with_factor}) {
+      HashProblem s({2, 8, 2, 16, 128, 128}, 4, longest, codes);
+      for (int k : {32, 128, 5000}) {
+        s.set_k(k);
+        ASSERT_EQ(run(s), reference(s)) << longest << " tokens, k " << k;
+      }
     }
   }
 }
@@ -185,30 +109,34 @@ TEST_F(HashSelectTest, LongRows) {
 // A list that shared memory does not hold.
 TEST_F(HashSelectTest, AMillionTokensInSmallBlocks) {
   for (const bool share : {false, true}) {
-    Problem s({1, 2, 2, 8, 64, 64, false, share}, 5, 8 * 130000 + 3);
-    s.set_k(20000);
-    ASSERT_EQ(run(s), s.reference());
+    for (const Codes codes : {Codes::symmetric, Codes::asymmetric}) {
+      HashProblem s({1, 2, 2, 8, 64, 64, false, share}, 4, 8 * 130000 + 3, codes);
+      s.set_k(20000);
+      ASSERT_EQ(run(s), reference(s));
+    }
   }
 }
 
 // More rows than scratch holds at once.
 TEST_F(HashSelectTest, RowsInSeveralPasses) {
-  Problem s({20, 2, 2, 16, 64, 64}, 6, 3000);
-  s.set_k(9);
-  s.limits.max_len = 16 * (int64_t{1} << 20) * 4;  // two lists of 4M blocks a row: 16 MiB
-  ASSERT_LT(cuda::hash::choose_scratch(s.limits).rows, 20);
-  ASSERT_EQ(run(s), s.reference());
+  for (const Codes codes : {Codes::symmetric, Codes::asymmetric}) {
+    HashProblem s({20, 2, 2, 16, 64, 64}, 6, 3000, codes);
+    s.set_k(9);
+    s.limits.max_len = 16 * (int64_t{1} << 20) * 4;  // two lists of 4M blocks a row: 16 MiB
+    ASSERT_LT(cuda::hash::choose_scratch(s.limits).rows, 20);
+    ASSERT_EQ(run(s), reference(s));
+  }
 }
 
 // The query's own code in the last, partial block: inside the length it must win, one token beyond it must
 // not.
 TEST_F(HashSelectTest, TokensBeyondTheLengthNeverCount) {
   for (const int bs : {16, 128}) {
-    Problem s({1, 1, 1, bs, 64, 128}, 4, bs * 60);
+    HashProblem s({1, 1, 1, bs, 64, 128}, 4, bs * 60);
     s.p.init_blocks = 0, s.p.local_blocks = 0;
     s.set_k(1);
     uint64_t own[2];
-    ref::hash_encode(s.rotation.codec(), s.q.data(), own);
+    ref::hash_encode(s.codec, s.q.data(), own);
     const std::vector<uint64_t> codes = s.codes;
     for (int offset = 0; offset < bs; offset += 1 + bs / 32) {
       s.codes = codes;
@@ -224,7 +152,7 @@ TEST_F(HashSelectTest, TokensBeyondTheLengthNeverCount) {
 
 // A captured launch replays with other lengths and k.
 TEST_F(HashSelectTest, GraphFollowsLengths) {
-  Problem s({3, 8, 2, 16, 128, 128}, 9, 5000);
+  HashProblem s({3, 8, 2, 16, 128, 128}, 9, 5000, Codes::with_factor);
   s.set_k(40);
   OnDevice on_device(s);
   cuda::HashSelect select;
@@ -242,7 +170,7 @@ TEST_F(HashSelectTest, GraphFollowsLengths) {
     on_device.poison();
     ASSERT_TRUE((*graph)->launch(*stream_).ok());
     ASSERT_TRUE(device_ok());
-    EXPECT_EQ(on_device.read(), s.reference()) << lengths[0];
+    EXPECT_EQ(on_device.read(), reference(s)) << lengths[0];
   }
 }
 

@@ -1,6 +1,6 @@
-// The nearest blocks of a list, exactly: one CTA a list. Distances are small integers, so the k-th smallest
-// is found by bisection over their range, where a round is a count and one barrier. A prefix sum then puts
-// what is kept in order.
+// The nearest blocks of a list, exactly: one CTA a list. Distances are integers (small ones, or ranks of 32 bits), so the k-th
+// smallest is found by bisection over their range, where a round is a count and one barrier; it ends where exactly as many as are
+// wanted lie below. A prefix sum then puts what is kept in order.
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/hash_select/args.h"
@@ -10,15 +10,19 @@ namespace fovea::cuda::hash {
 namespace {
 
 constexpr int kWarps = kTopkThreads / kWarp;
-constexpr uint32_t kNever = 0xffff;  // the distance of a block that distance does not decide on
+// The distance of a block that distance does not decide on.
+template <typename Distance>
+constexpr Distance kNever = static_cast<Distance>(~Distance{0});
 
+template <typename Distance>
 struct alignas(16) Chunk {
-  uint16_t x[kChunk];
+  Distance x[kChunk];
 };
 
 struct Shared {  // the last index alternates: one barrier a round
   uint32_t counts[kWarps][2];
   uint32_t totals[kWarps][2];
+  uint32_t least[kWarps], most[kWarps];
 };
 
 // What a list keeps: its first `init` blocks, its last `local`, and `by_distance` of those between.
@@ -62,42 +66,63 @@ __device__ uint32_t sum_before(uint32_t x, int round, Shared& s, uint32_t& total
 }
 
 // The distances of one list. A thread sees the same chunks in every pass over them and shares them with no other.
+template <typename Distance>
 struct List {
-  Chunk* chunks;
+  using Chunks = Chunk<Distance>;
+  Chunks* chunks;
   int32_t count;  // of chunks
 
   // Takes the least distance over the KV heads of the list; what the windows decide on becomes kNever.
-  __device__ void stage(const uint16_t* distances, int heads, int64_t pitch, const Quota& q) const {
+  __device__ void stage(const Distance* distances, int heads, int64_t pitch, const Quota& q) const {
     for (int c = threadIdx.x; c < count; c += kTopkThreads) {
-      Chunk least = reinterpret_cast<const Chunk*>(distances)[c];
+      Chunks least = reinterpret_cast<const Chunks*>(distances)[c];
       for (int h = 1; h < heads; ++h) {
-        const Chunk other = reinterpret_cast<const Chunk*>(distances + h * pitch)[c];
+        const Chunks other = reinterpret_cast<const Chunks*>(distances + h * pitch)[c];
 #pragma unroll
         for (int i = 0; i < kChunk; ++i) least.x[i] = min(least.x[i], other.x[i]);
       }
 #pragma unroll
       for (int i = 0; i < kChunk; ++i) {
         const int block = c * kChunk + i;
-        if (block < q.init || block >= q.blocks - q.local) least.x[i] = kNever;
+        if (block < q.init || block >= q.blocks - q.local) least.x[i] = kNever<Distance>;
       }
       chunks[c] = least;
     }
   }
 
-  // The distance of the `wanted`-th nearest block; `below`: how many are nearer.
-  __device__ uint32_t threshold(uint32_t farthest, uint32_t wanted, uint32_t& below, Shared& s) const {
-    uint32_t low = 0, high = farthest;
+  // The range of the distances that decide.
+  __device__ void range(uint32_t& least, uint32_t& most, Shared& s) const {
+    least = kNever<uint32_t>, most = 0;
+    for (int c = threadIdx.x; c < count; c += kTopkThreads) {
+      const Chunks chunk = chunks[c];
+#pragma unroll
+      for (int i = 0; i < kChunk; ++i) {
+        if (chunk.x[i] == kNever<Distance>) continue;
+        least = min(least, static_cast<uint32_t>(chunk.x[i]));
+        most = max(most, static_cast<uint32_t>(chunk.x[i]));
+      }
+    }
+    least = __reduce_min_sync(kAllLanes, least);
+    most = __reduce_max_sync(kAllLanes, most);
+    if (threadIdx.x % kWarp == 0) s.least[threadIdx.x / kWarp] = least, s.most[threadIdx.x / kWarp] = most;
+    __syncthreads();
+    least = __reduce_min_sync(kAllLanes, s.least[threadIdx.x % kWarp]);
+    most = __reduce_max_sync(kAllLanes, s.most[threadIdx.x % kWarp]);
+  }
+
+  // The distance in [low, high] of the `wanted`-th nearest block, or one that exactly so many are nearer than; `below`: how many.
+  __device__ uint32_t threshold(uint32_t low, uint32_t high, uint32_t wanted, uint32_t& below, Shared& s) const {
     below = 0;
-    for (int round = 0; low < high; ++round) {
-      const uint32_t middle = (low + high) / 2;
+    for (int round = 0; low < high && below != wanted; ++round) {
+      const uint32_t middle = low + (high - low) / 2;
       uint32_t within = 0;
       for (int c = threadIdx.x; c < count; c += kTopkThreads) {
-        const Chunk chunk = chunks[c];
+        const Chunks chunk = chunks[c];
 #pragma unroll
         for (int i = 0; i < kChunk; ++i) within += chunk.x[i] <= middle;
       }
       within = sum_of_cta(within, round, s);
-      if (within >= wanted) {
+      if (within > wanted) {
         high = middle;
       } else {
         low = middle + 1;
@@ -135,8 +160,9 @@ struct List {
   }
 };
 
+template <typename Distance>
 __global__ void __launch_bounds__(kTopkThreads) topk(const __grid_constant__ TopkArgs a) {
-  extern __shared__ __align__(16) uint16_t memory[];
+  extern __shared__ __align__(16) uint8_t memory[];
   __shared__ Shared shared;
   const HashSelectParams& p = a.p;
   const int groups = p.share_heads ? 1 : p.kv_heads;
@@ -149,16 +175,20 @@ __global__ void __launch_bounds__(kTopkThreads) topk(const __grid_constant__ Top
   for (int i = threadIdx.x; i < q.init; i += kTopkThreads) units[i] = i;
   for (int i = threadIdx.x; i < q.local; i += kTopkThreads) units[q.kept - q.local + i] = q.blocks - q.local + i;
   if (q.by_distance() == 0) return;
-  uint16_t* distances = a.distances + (static_cast<int64_t>(pass_row) * p.kv_heads + group) * a.pitch;
-  const List blocks{reinterpret_cast<Chunk*>(a.staged ? memory : distances), (q.blocks + kChunk - 1) / kChunk};
+  Distance* distances = static_cast<Distance*>(a.distances) + (static_cast<int64_t>(pass_row) * p.kv_heads + group) * a.pitch;
+  void* chunks = a.staged ? static_cast<void*>(memory) : distances;
+  const List<Distance> blocks{static_cast<Chunk<Distance>*>(chunks), (q.blocks + kChunk - 1) / kChunk};
   blocks.stage(distances, p.share_heads ? p.kv_heads : 1, a.pitch, q);
-  uint32_t below;
-  const uint32_t limit = blocks.threshold(p.codes.codec.bits, q.by_distance(), below, shared);
+  uint32_t below, least = 0, most = p.codes.codec.bits;
+  if (sizeof(Distance) == 4) blocks.range(least, most, shared);
+  const uint32_t limit = blocks.threshold(least, most, q.by_distance(), below, shared);
   blocks.write(limit, q.by_distance() - below, units + q.init, shared);
 }
 
 }  // namespace
 
-const void* topk_kernel() { return reinterpret_cast<const void*>(&topk); }
+const void* topk_kernel(bool asymmetric) {
+  return asymmetric ? reinterpret_cast<const void*>(&topk<uint32_t>) : reinterpret_cast<const void*>(&topk<uint16_t>);
+}
 
 }  // namespace fovea::cuda::hash

@@ -148,11 +148,15 @@ __device__ void write_codes(const CodesView& view, int block_size, int64_t slot,
   float x[kRegs];
 #pragma unroll
   for (int r = 0; r < kRegs; ++r) x[r] = key.x[r];
-  const int word = static_cast<int>(threadIdx.x) % kWarp;
-  const uint64_t code = hash::encode<kRegs>(view.codec, x);
-  uint64_t* out =
-      view.codes + block_of(slot, block_size) * view.block_stride + head * view.head_stride + offset_in_block(slot, block_size);
-  if (word < view.codec.bits / 64) out[static_cast<int64_t>(word) * block_size] = code;
+  const int word = static_cast<int>(threadIdx.x) % kWarp, words = view.codec.bits / 64;
+  hash::KeyLength length;
+  const uint64_t code = hash::encode<kRegs>(view.codec, x, view.codec.length_factor ? &length : nullptr);
+  uint64_t* block = view.codes + block_of(slot, block_size) * view.block_stride + head * view.head_stride;
+  const int token = offset_in_block(slot, block_size);
+  if (word < words) block[static_cast<int64_t>(word) * block_size + token] = code;
+  if (!view.codec.length_factor) return;
+  const uint16_t factor = length.factor(view.codec.scale);
+  if (word == 0) reinterpret_cast<uint16_t*>(block + static_cast<int64_t>(words) * block_size)[token] = factor;
 }
 
 template <int kRegs>

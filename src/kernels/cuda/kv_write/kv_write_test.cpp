@@ -28,6 +28,7 @@ struct Case {
   bool norm = true;
   int bits = 0;  // 0: no codes
   bool own_code_blocks = false;
+  bool factor = false;
 
   friend std::ostream& operator<<(std::ostream& out, const Case& c) {
     return out << c.tokens << " tokens, " << c.heads << "/" << c.kv_heads << " heads, d " << c.dim << ", bs " << c.block_size
@@ -52,7 +53,9 @@ std::vector<Case> cases() {
     all.push_back({23, 6, 2, 112, 64, t, classic, 112, true, true, 128});
     all.push_back({23, 6, 2, 160, 64, t, hnd, 0, false, true, 0});
     all.push_back({300, 8, 2, 192, 16, t, hnd, 128, false, true, 128});
+    for (int dim : {64, 80, 256}) all.push_back({21, 6, 3, dim, 16, t, hnd, 32, false, true, dim == 80 ? 192 : 64, true, true});
   }
+  all.push_back({21, 6, 3, 64, 8, DType::fp8_e4m3, hnd, 64, false, true, 64, false, true});
   return all;
 }
 
@@ -71,9 +74,10 @@ struct Problem {
     v_cache = k_cache;
     if (c.bits == 0) return;
     rotation = HashRotation::make(c.dim, c.bits).value();
-    codes.head_stride = c.bits / 64 * c.block_size, codes.block_stride = c.kv_heads * codes.head_stride;
+    codec = rotation.codec();
+    codec.length_factor = c.factor;
+    codes.head_stride = head_code_words(codec, c.block_size), codes.block_stride = c.kv_heads * codes.head_stride;
     code_words.assign(blocks * codes.block_stride, kUntouched);
-    const HashCodec codec = rotation.codec();
     signs.assign(codec.signs, codec.signs + codec.rotations * 3 * codec.n);
   }
 
@@ -117,7 +121,7 @@ struct Problem {
     to.kv.k = at(k_cache), to.kv.v = at(v_cache);
     if (c.dtype == DType::fp8_e4m3) to.kv.k_scale = at(k_scale), to.kv.v_scale = at(v_scale);
     if (c.bits == 0) return;
-    view.codec = rotation.codec();
+    view.codec = codec;
     view.codec.signs = at(signs);
     view.codes = at(code_words);
     to.codes = &view;
@@ -126,6 +130,7 @@ struct Problem {
   Case c;
   std::mt19937 rng{7};
   HashRotation rotation = HashRotation::make(64, 64).value();
+  HashCodec codec;
   std::vector<float> q, k, v, q_norm, k_norm, cos, sin, k_scale, v_scale, signs;
   std::vector<int64_t> slots, code_slots;
   std::vector<uint8_t> k_cache, v_cache;
@@ -178,7 +183,6 @@ size_t differing(const std::vector<uint8_t>& a, const std::vector<uint8_t>& b, s
 void expect_codes_of_cache(const Problem& problem, const std::vector<uint8_t>& k_cache, const std::vector<uint64_t>& got) {
   const Case& c = problem.c;
   std::vector<uint64_t> want(got.size(), kUntouched);
-  const int words = c.bits / 64;
   for (int t = 0; t < c.tokens; ++t) {
     const int64_t slot = problem.slots[t], code = c.own_code_blocks ? problem.code_slots[t] : slot;
     if (slot < 0 || code < 0) continue;
@@ -190,12 +194,9 @@ void expect_codes_of_cache(const Problem& problem, const std::vector<uint8_t>& k
         const int64_t at = c.layout == KvLayout::hnd ? off * c.dim + i : (i / x * c.block_size + off) * x + i % x;
         key[i] = load_as_f32(k_cache.data(), c.dtype, base + at);
       }
-      uint64_t code_words[kMaxHashWords];
-      ref::hash_encode(problem.rotation.codec(), key.data(), code_words);
-      for (int w = 0; w < words; ++w) {
-        want[code / c.block_size * problem.codes.block_stride + h * problem.codes.head_stride + w * c.block_size +
-             code % c.block_size] = code_words[w];
-      }
+      CodesView view = problem.codes;
+      view.codes = want.data(), view.codec = problem.codec;
+      ref::write_code(view, c.block_size, code, h, key.data());
     }
   }
   EXPECT_EQ(got, want);

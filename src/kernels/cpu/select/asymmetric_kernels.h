@@ -1,0 +1,35 @@
+// The SIMD pieces of selection by asymmetric codes: prepare the queries, scan. Chosen at run time for the CPU.
+//
+// A code and a query q4 meet in a weighted distance: D = sum of |q4[i]| over the bits whose sign is not that of q4[i]. The signed
+// sum of kernels/ops/select.h is S = A - 2 D, A = sum of |q4[i]|. D is looked up: a table gives the share of each value of a nibble.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/select/hash_kernels.h"
+
+namespace fovea::cpu {
+
+inline constexpr int kTableBytes = 16;                       // of a nibble: one byte for each of its values
+inline constexpr int kTableBytesPerWord = 16 * kTableBytes;  // [16 nibbles, low ones first, 16]
+
+struct QueryScale {
+  int32_t sum = 0;   // A
+  float weight = 0;  // c / |q|
+};
+
+// Tables [codec.bits / 64, 16, 16] and scale of one query head.
+QueryScale quantize_query(const HashCodec& codec, const float* query, uint8_t* tables);
+
+struct AsymmetricScan : CodeScan {
+  const uint8_t* tables = nullptr;     // [kv_heads, queries_per_head, words, 16, 16]
+  const QueryScale* scales = nullptr;  // [kv_heads, queries_per_head]
+  bool length_factor = false;
+  int32_t* ranks = nullptr;  // [kv_heads or 1, rank_stride]: of each block's score, the better the lower; in (-2^31, 2^31 - 1)
+  int64_t rank_stride = 0;
+};
+
+// Ranks of blocks [begin, end).
+void asymmetric_scan(const AsymmetricScan& scan, int32_t begin, int32_t end);
+
+}  // namespace fovea::cpu
