@@ -20,6 +20,10 @@ EngineOptions options() {
   m.name = "gsa_on_device";
   m.gsa.budget_tokens = 64;
   o.methods = {m};
+  m.label = "asymmetric";  // a second kind of codes
+  m.gsa.codes = GsaCodes::asymmetric;
+  m.gsa.length_factor = true;
+  o.methods.push_back(m);
   o.sparse_min_context = 80;
   o.enable_prefix_caching = false;
   return o;
@@ -37,7 +41,7 @@ TEST(FakeDeviceEngine, AnswersAsTheCpuDoes) {
   auto cpu = make_engine(options());
   auto fake = make_fake_engine(options());
   ASSERT_TRUE(cpu && fake);
-  for (const char* method : {"dense", "gsa_on_device"}) {
+  for (const char* method : {"dense", "gsa_on_device", "asymmetric"}) {
     for (int64_t prompt : {1, 15, 16, 17, 63, 64, 65, 200}) {
       SCOPED_TRACE(method + std::string(" ") + std::to_string(prompt));
       const Request r = request(static_cast<uint64_t>(prompt), prompt, 24, method);

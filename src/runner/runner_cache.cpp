@@ -7,14 +7,15 @@
 namespace fovea {
 namespace {
 
-// The fused cache write keeps the codes of one codec; where it is the only one that makes codes, no other may be asked for.
+// The fused cache write keeps the codes of one codec. Others are made from the cache, by the places of blocks in the pool: where
+// those are not the blocks' own, no other may be asked for.
 Status check_codecs(const std::vector<MethodEntry>& methods) {
   const MethodEntry* first = nullptr;
   CodesView view;
   for (const MethodEntry& e : methods) {
     if (!e.method || !e.method->codes_view(nullptr, &view)) continue;
     if (first && e.method->planes()[0].name != first->method->planes()[0].name)
-      return Status::unsupported(e.label + ": its hash codes differ from those of " + first->label + "; a GPU keeps one kind");
+      return Status::unsupported(e.label + ": its hash codes differ from those of " + first->label + "; one kind is kept");
     if (!first) first = &e;
   }
   return {};
@@ -110,7 +111,6 @@ Status Runner::plan_memory() {
 }
 
 Status Runner::make_cache() {
-  if (!device_->is_host()) FOVEA_TRY(check_codecs(methods_));
   if (!device_->is_host() && !plan_.own_columns) {
     const std::string note = plan_.note;
     FOVEA_TRY(plan_memory());
