@@ -5,6 +5,11 @@
 #include <numeric>
 
 namespace fovea {
+namespace {
+
+constexpr const char* kPlanes[] = {"codes", "asymmetric codes"};
+
+}  // namespace
 
 Result<std::unique_ptr<CpuLayer>> CpuLayer::make(const Shape& shape, Numerics numerics, ThreadPool& pool) {
   std::unique_ptr<CpuLayer> layer(new CpuLayer(shape));
@@ -21,15 +26,12 @@ Status CpuLayer::allocate(Numerics numerics, ThreadPool& pool) {
   c.kv_heads = kKvHeads;
   c.head_dim = s_.head_dim;
   c.huge_pages = true;
-  if (s_.hash_bits > 0) c.extra_planes = {{"codes", kKvHeads, int64_t{kPage} * s_.hash_bits / 8, Residency::resident}};
-  FOVEA_ASSIGN(cache_, KvCache::create(c));
-  if (s_.hash_bits > 0) {
-    FOVEA_ASSIGN(auto rotation, HashRotation::make(s_.head_dim, s_.hash_bits));
-    rotation_ = std::make_unique<HashRotation>(std::move(rotation));
-    const int64_t words = int64_t{kPage} * s_.hash_bits / 64;
-    codes_ = {reinterpret_cast<uint64_t*>(cache_->plane(*cache_->find_plane("codes"), LayerIdx{0})), kKvHeads * words, words,
-              rotation_->codec()};
+  for (const bool asymmetric : {false, true}) {
+    if (bits(asymmetric) > 0)
+      c.extra_planes.push_back({kPlanes[asymmetric], kKvHeads, int64_t{kPage} * bits(asymmetric) / 8, Residency::resident});
   }
+  FOVEA_ASSIGN(cache_, KvCache::create(c));
+  for (const bool asymmetric : {false, true}) FOVEA_TRY(make_codes(asymmetric));
   ops_ = make_cpu_ops(pool, numerics);
   OpsLimits limits;
   limits.max_rows = limits.max_decode_rows = kRowsMax;
@@ -39,6 +41,17 @@ Status CpuLayer::allocate(Numerics numerics, ThreadPool& pool) {
   limits.head_dim = s_.head_dim;
   limits.xattention_stride = s_.xattention_stride;
   return ops_->prepare(limits);
+}
+
+Status CpuLayer::make_codes(bool asymmetric) {
+  if (bits(asymmetric) == 0) return {};
+  FOVEA_ASSIGN(rotations_[asymmetric], HashRotation::make(s_.head_dim, bits(asymmetric)));
+  HashCodec codec = rotations_[asymmetric].codec();
+  codec.asymmetric = asymmetric;
+  const int64_t words = head_code_words(codec, kPage);
+  std::byte* plane = cache_->plane(*cache_->find_plane(kPlanes[asymmetric]), LayerIdx{0});
+  codes_[asymmetric] = {reinterpret_cast<uint64_t*>(plane), kKvHeads * words, words, codec};
+  return {};
 }
 
 void CpuLayer::fill() {
@@ -61,11 +74,13 @@ void CpuLayer::fill() {
   w.v = v.data();
   w.slot_mapping = slots.data();
   w.kv = cache_->kv_view(LayerIdx{0});
-  if (rotation_) w.codes = &codes_;
+  if (s_.hash_bits > 0) w.codes = &codes_[0];
   for (int64_t at = 0; at < len_; at += kRowsMax) {
     for (int64_t i = 0; i < kRowsMax; ++i) slots[i] = int64_t{table_[(at + i) / kPage]} * kPage + (at + i) % kPage;
     k[at % k.size()] += 1;  // no two chunks alike
     ops_->kv_write(w, stream_);
+    if (s_.asymmetric_bits > 0)
+      ops_->encode_codes({.tokens = kRowsMax, .slot_mapping = slots.data(), .kv = w.kv, .codes = codes_[1]}, stream_);
   }
 }
 

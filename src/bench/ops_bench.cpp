@@ -9,28 +9,35 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace fovea {
 namespace {
 
-constexpr int32_t kBlock = CpuLayer::kPage, kBits = 128;
+constexpr int32_t kBlock = CpuLayer::kPage, kBits = 128, kAsymmetricBits = 64;
 
 // One row of decode: dense attention, the choice of blocks by codes, attention over them.
 class OneLayer {
  public:
   static Result<std::unique_ptr<OneLayer>> make(int32_t head_dim, const OpsBenchOptions& o, ThreadPool& pool) {
-    FOVEA_ASSIGN(auto layer, CpuLayer::make({.head_dim = head_dim, .tokens = o.depth, .hash_bits = kBits}, Numerics::f32, pool));
+    const CpuLayer::Shape shape = {.head_dim = head_dim, .tokens = o.depth, .hash_bits = kBits, .asymmetric_bits = kAsymmetricBits};
+    FOVEA_ASSIGN(auto layer, CpuLayer::make(shape, Numerics::f32, pool));
     return std::unique_ptr<OneLayer>(new OneLayer(std::move(layer), head_dim, o.budget_tokens / kBlock));
   }
 
   void dense() { layer_->ops().paged_decode(layer_->attention(), layer_->stream()); }
-  void select() { layer_->ops().hash_select(selection_params_, layer_->stream()); }
+  void select(bool asymmetric) {
+    HashSelectParams p = selection_params_;
+    p.codes = layer_->codes(asymmetric);
+    layer_->ops().hash_select(p, layer_->stream());
+  }
   void sparse() {
     AttentionParams p = layer_->attention();
     p.selection = &selection_;
     layer_->ops().paged_decode(p, layer_->stream());
   }
+  double code_bytes(int32_t bits) const { return double{*layer_->len()} * CpuLayer::kKvHeads * bits / 8; }
   int64_t kv_bytes() const { return int64_t{*layer_->len()} * CpuLayer::kKvHeads * 2 * head_dim_ * 2; }
 
  private:
@@ -50,7 +57,6 @@ class OneLayer {
     s.row_len = layer_->len();
     s.k = &k_blocks_;
     s.max_len = *layer_->len();
-    s.codes = layer_->codes();
     s.table = layer_->kv().table;
     s.units = units_.data();
     s.counts = counts_.data();
@@ -91,13 +97,18 @@ Result<Report> bench_ops(const OpsBenchOptions& o) {
   for (OneLayer* l : {d64.get(), d128.get()}) {
     const std::string d = l == d64.get() ? "64" : "128";
     // The sweep stands between the others: it also drops their data from the caches.
-    const std::vector<double> s =
-        time_in_turn({sweep, [&] { l->dense(); }, sweep, [&] { l->select(); }, sweep, [&] { l->sparse(); }}, o.rounds);
-    bandwidth = static_cast<double>(sweep_bytes) / std::min({s[0], s[2], s[4]}) / 1e9;
+    const std::vector<double> s = time_in_turn({sweep, [&] { l->dense(); }, sweep, [&] { l->select(false); }, sweep,
+                                                [&] { l->sparse(); }, sweep, [&] { l->select(true); }},
+                                               o.rounds);
+    bandwidth = static_cast<double>(sweep_bytes) / std::min({s[0], s[2], s[4], s[6]}) / 1e9;
     const std::string at = " d " + d + ", " + std::to_string(o.depth) + " tokens";
     report.rate("dense decode attention" + at, static_cast<double>(l->kv_bytes()) / s[1] / 1e9, "GB/s", "read sweep", bandwidth);
     report.add({"dense decode attention" + at, s[1] * 1e3, "ms", "", 0, 0});
     report.add({"hash selection" + at, s[3] * 1e3, "ms", "time of dense attention", s[1] * 1e3, s[3] / s[1]});
+    const auto bits = [](int32_t n) { return ", " + std::to_string(n) + " bits"; };
+    for (const auto& [name, size, time] : {std::tuple("symmetric" + bits(kBits), kBits, s[3]),
+                                           std::tuple("asymmetric" + bits(kAsymmetricBits), kAsymmetricBits, s[7])})
+      report.rate("codes selected by, " + name + at, l->code_bytes(size) / time / 1e9, "GB/s", "read sweep", bandwidth);
     report.add({"sparse attention, " + std::to_string(o.budget_tokens) + " tokens" + at, s[5] * 1e3, "ms",
                 "time of dense attention", s[1] * 1e3, s[5] / s[1]});
     report.add({"speedup of selection + sparse attention" + at, s[1] / (s[3] + s[5]), "x", "", 0, 0});
