@@ -225,6 +225,36 @@ TEST_F(ExtentCacheTest, WhatWasReadStaysUntilItIsEvicted) {
   EXPECT_EQ(cache_->take_counts().misses, 5);
 }
 
+// What was read again outlives what was read once, and what is no longer pinned, whichever is newer.
+TEST_F(ExtentCacheTest, WhatWasReadOnceIsEvictedFirst) {
+  const auto stays = [&](int32_t block) { return cache_->tables().slot_of(LayerIdx{0}, 0, BlockId{block}) >= 0; };
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(read(0, {{{0, 1, 2, 3}, {}}}).ok());
+  compute(19, 10);
+  cache_->unpin(SlotId{10});
+  ASSERT_TRUE(read(0, {{{4, 5, 6, 7}, {}}}).ok());
+  ASSERT_TRUE(read(0, {{{8, 9}, {}}}).ok());  // the pool is full
+  ASSERT_TRUE(read(0, {{{10}, {}}}).ok());
+  EXPECT_FALSE(stays(19)) << "the first that came, and was not read";
+  ASSERT_TRUE(read(0, {{{11, 12, 13, 14}, {}}}).ok());
+  for (int32_t b : {4, 5, 6, 7}) EXPECT_FALSE(stays(b)) << b;
+  for (int32_t b : {0, 1, 2, 3, 8, 9, 10}) EXPECT_TRUE(stays(b)) << b;
+}
+
+// What is read ahead outlives what comes in during two steps (of two layers, a wave each), and nothing that comes later.
+TEST_F(ExtentCacheTest, WhatIsReadAheadStaysForTwoSteps) {
+  const auto stays = [&](int32_t block) { return cache_->tables().slot_of(LayerIdx{0}, 0, BlockId{block}) >= 0; };
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(read(0, {{{0, 1, 2, 3}, {}}}).ok());
+  const std::vector<std::byte> bytes(static_cast<size_t>(2 * piece_), std::byte{1});
+  ASSERT_TRUE(cache_->adopt(LayerIdx{0}, 0, BlockId{15}, bytes.data(), SequenceId{1}, false));
+  for (int32_t b = 4; b < 10; ++b) ASSERT_TRUE(read(0, {{{b}, {}}}).ok());  // the pool is full
+  ASSERT_TRUE(read(0, {{{10, 11, 12}, {}}}).ok());
+  for (int32_t b : {4, 5, 6}) EXPECT_FALSE(stays(b)) << b;
+  EXPECT_TRUE(stays(15));
+  for (int32_t b : {13, 14}) ASSERT_TRUE(read(0, {{{b}, {}}}).ok());
+  EXPECT_FALSE(stays(15));
+  for (int32_t b : {0, 1, 2, 3, 8, 9}) EXPECT_TRUE(stays(b)) << b;
+}
+
 TEST_F(ExtentCacheTest, LongGroupsGoInWavesThatFit) {
   for (int32_t c = 0; c < 6; ++c) compute(c, c);  // five columns are left
   std::vector<std::vector<std::vector<int32_t>>> rows;

@@ -117,11 +117,12 @@ TEST(HostFill, WhatCannotBeReadIsNamed) {
     }
     EXPECT_EQ(w.finish(fill).good, first);
     EXPECT_EQ(fill.is_missing_some(), first < kStored);
-    for (size_t i = 0; i < kStored; ++i) fill.forget(w.number(i));
+    for (size_t i = 0; i < kStored; ++i) i % 2 == 0 ? fill.forget(w.number(i)) : fill.note_here(w.number(i));
     EXPECT_FALSE(fill.is_missing_some());
     fs.fail_reads(0, 9);
   }
   EXPECT_GT(failed, 0u);
+  EXPECT_LT(failed, 60u) << "of 600, where one read of six fails twice: they are tried again";
 }
 
 TEST(HostFill, WhatIsCancelledEndsAndCanBeginAgain) {

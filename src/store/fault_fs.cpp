@@ -189,6 +189,11 @@ double FaultFs::due_s(double now_s) {
 class FaultFs::Engine final : public IoEngine {
  public:
   Engine(FaultFs& fs, int depth) : fs_(fs), depth_(static_cast<size_t>(depth)) {}
+  // The kernel goes on writing to what a hanging read was given: whoever waits no more must leave it all as it is.
+  ~Engine() override {
+    const bool some_hang = fs_.has_hung_read();
+    FOVEA_CHECK(std::ranges::none_of(done_, [&](const Done& d) { return d.hangs && some_hang; }));
+  }
 
   bool push(const IoRequest& request) override {
     if (done_.size() == depth_) return false;
