@@ -299,7 +299,8 @@ void Scheduler::schedule_extensions() {
 void Scheduler::schedule_prefills(int32_t share) {
   for (size_t i = 0; i < running_.size() && budget_left() > 0; ++i) {
     Sequence& s = *running_[i];
-    if (s.phase() == Phase::prefill) schedule_rows(s, share - used_share(s.queue_key));
+    const int32_t most = share - used_share(s.queue_key);
+    if (s.phase() == Phase::prefill && !waits_for_columns(s, most)) schedule_rows(s, most);
   }
 }
 
@@ -347,6 +348,14 @@ bool Scheduler::schedule_rows(Sequence& s, int32_t most) {
   return true;
 }
 
+// Whether a chunk would be less than half as long as it may be, for want of columns that blocks still have which are just being
+// stored: each chunk goes over the whole context. A step that has other rows does not wait.
+bool Scheduler::waits_for_columns(const Sequence& s, int64_t most) const {
+  if (!blocks_.columns() || !may_wait_ || !runs_.empty() || blocks_.num_pinned() == 0) return false;
+  const int64_t rows = std::min<int64_t>({s.phase_end() - s.computed - s.scheduled, most, budget_left()});
+  return 2 * blocks_.max_append(s.id) < rows;
+}
+
 // Rows below which s cannot go on: of a prefill, to the end of its tile.
 int64_t Scheduler::least_rows(const Sequence& s) const {
   if (s.phase() != Phase::prefill) return 1;
@@ -354,10 +363,11 @@ int64_t Scheduler::least_rows(const Sequence& s) const {
   return std::min(s.tile_begin(first) + s.methods.prefill_alignment(), s.phase_end()) - first;
 }
 
-// Whether what others have in this step leaves too little for a tile of the oldest prefill.
+// Whether what others have in this step leaves too little for a tile of the oldest prefill, or its columns are still to come.
 bool Scheduler::oldest_prefill_waits() const {
   for (const Sequence* s : running_) {
-    if (s->phase() == Phase::prefill) return s->scheduled == 0 && least_rows(*s) > budget_left();
+    if (s->phase() == Phase::prefill)
+      return s->scheduled == 0 && (least_rows(*s) > budget_left() || waits_for_columns(*s, kNoLimit));
   }
   return false;
 }

@@ -221,6 +221,7 @@ class Scheduler {
   bool schedule_rows(Sequence& s, int32_t most);
   int64_t least_rows(const Sequence& s) const;
   bool oldest_prefill_waits() const;
+  bool waits_for_columns(const Sequence& s, int64_t most) const;
   bool make_room(Sequence& s, int64_t tokens);
   bool preempt(Sequence& victim);
   bool try_swap_in(Sequence& s, int64_t available);

@@ -27,6 +27,37 @@ TEST(Scheduler, ChunksAPromptAndSamplesAtItsEnd) {
   w.expect_empty();
 }
 
+// Where the pool is short of columns a chunk waits for those of blocks that are being stored, unless the store hangs.
+TEST(Scheduler, AChunkWaitsForColumnsRatherThanBeShort) {
+  BlockManager blocks({.num_blocks = 64, .block_size = kBlockSize, .num_columns = 10, .reserve_columns = 2});
+  std::vector<PublishedRun> published;
+  blocks.note_published(&published);
+  Scheduler scheduler({.max_num_batched_tokens = 8 * kBlockSize, .max_num_seqs = 2}, blocks);
+  KeyContext context;
+  context.block_size = kBlockSize;
+  BlockHasher hasher(context);
+  Spec spec;
+  spec.answers = {SequenceId{1}};
+  spec.prompt.assign(20 * kBlockSize, 7);
+  spec.hasher = &hasher;
+  spec.choose_methods();
+  ASSERT_TRUE(scheduler.add(spec).ok());
+  EXPECT_EQ(scheduler.schedule().num_tokens, 8 * kBlockSize);
+  scheduler.commit({});
+  ASSERT_EQ(published.size(), 1u);
+  for (BlockId block : published[0].blocks) blocks.pin(block);
+  EXPECT_TRUE(scheduler.schedule().empty());
+  EXPECT_TRUE(scheduler.schedule().waits_for_io);
+  EXPECT_EQ(scheduler.schedule(/*may_wait=*/false).num_tokens, 2 * kBlockSize);
+  scheduler.retry_step();
+  for (size_t i = 0; i < 8; ++i) {
+    blocks.unpin(published[0].blocks[i]);
+    EXPECT_TRUE(blocks.set_stored(published[0].blocks[i], published[0].keys[i], {.slab = 1}));
+  }
+  EXPECT_EQ(scheduler.schedule().num_tokens, 8 * kBlockSize);
+  scheduler.retry_step();
+}
+
 TEST(Scheduler, AHeavyPrefillDoesNotStopDecodes) {
   World w(config(8, 4, 200));
   const SequenceId a = w.add(w.prompt(4, 40));

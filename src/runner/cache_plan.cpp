@@ -129,7 +129,9 @@ Result<CachePlan> plan_with_tables(const CachePlanInputs& in) {
   plan.reserve_columns = static_cast<int32_t>(std::max(in.row_blocks, growing));
   const int64_t free = plan.num_columns - plan.reserve_columns;
   plan.max_num_seqs = static_cast<int32_t>(std::clamp<int64_t>(free / 4, 1, in.max_num_seqs));
-  const int64_t chunk = std::max<int64_t>(1, (free - plan.max_num_seqs) / 2) * bs;
+  // A device computes a chunk while the one before goes below. A host waits for that: a chunk is written in less time than half of
+  // one takes longer to be computed in two, each over the whole context.
+  const int64_t chunk = std::max<int64_t>(1, (free - plan.max_num_seqs) / (device ? 2 : 1)) * bs;
   plan.max_num_batched_tokens = static_cast<int32_t>(std::min<int64_t>(chunk, in.max_num_batched_tokens));
   plan.max_num_seqs = std::min(plan.max_num_seqs, plan.max_num_batched_tokens);
   return plan;

@@ -62,7 +62,7 @@ TEST(CachePlan, TheSmallestPoolIsOneSequenceAndAChunkOfOneBlock) {
   EXPECT_EQ(plan.reserve_columns, 20);
   EXPECT_EQ(plan.staging_columns, kStaging);
   EXPECT_EQ(plan.max_num_seqs, 1);
-  EXPECT_EQ(plan.max_num_batched_tokens, 16);
+  EXPECT_EQ(plan.max_num_batched_tokens, 32);
   in.bytes = least - 1;
   in.offload = OffloadChoice::on;
   const Status why = plan_cache(in).status();
@@ -91,8 +91,8 @@ TEST(CachePlan, WhatAStepTakesGrowsWithThePool) {
   const CachePlan small = *plan_cache(in);
   EXPECT_EQ(small.num_columns, 24);
   EXPECT_EQ(small.max_num_seqs, 4);
-  EXPECT_EQ(small.max_num_batched_tokens, 96);
-  EXPECT_LE(2 * small.max_num_batched_tokens / 16 + small.reserve_columns + small.max_num_seqs, small.num_columns);
+  EXPECT_EQ(small.max_num_batched_tokens, 192);
+  EXPECT_LE(small.max_num_batched_tokens / 16 + small.reserve_columns + small.max_num_seqs, small.num_columns);
   in.bytes = kResident + 800 * kColumn;
   in.offload = OffloadChoice::on;
   const CachePlan large = *plan_cache(in);
