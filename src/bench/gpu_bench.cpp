@@ -41,11 +41,29 @@ class GpuOpsBench {
 
   // Codes of one layer would stay in the L2 cache: layers in turn.
   Status selection() {
-    FOVEA_ASSIGN(const auto g, GpuLayers::make({.layers = 12, .seqs = 1, .tokens = 131072}, device_, stream_));
-    FOVEA_ASSIGN(const double s, g->time_op(&GpuLayers::select, rounds_));
-    const double bytes = 131072.0 * 8 * 16;
-    report_->add({"selection, batch 1, 131072 tokens, 8 KV heads, 128 bits", s * 1e6, "us", "a read of its codes",
-                  bytes / bandwidth_ * 1e6, s / (bytes / bandwidth_)});
+    const struct {
+      int32_t bits;
+      bool asymmetric, length_factor;
+      const char* name;
+    } codes[] = {{128, false, false, "128 bits"},
+                 {64, true, false, "64 asymmetric bits"},
+                 {64, true, true, "64 asymmetric bits and lengths"},
+                 {128, true, false, "128 asymmetric bits"}};
+    for (const auto& c : codes) {
+      for (const int32_t batch : {1, 8}) {
+        const GpuLayersShape shape = {.layers = 12 / batch + 1,
+                                      .seqs = batch,
+                                      .tokens = 131072,
+                                      .bits = c.bits,
+                                      .asymmetric = c.asymmetric,
+                                      .length_factor = c.length_factor};
+        FOVEA_ASSIGN(const auto g, GpuLayers::make(shape, device_, stream_));
+        FOVEA_ASSIGN(const double s, g->time_op(&GpuLayers::select, rounds_));
+        const double read = batch * 131072.0 * 8 * (c.bits / 8 + (c.length_factor ? 2 : 0)) / bandwidth_;
+        report_->add({"selection, batch " + std::to_string(batch) + ", 131072 tokens, 8 KV heads, " + c.name, s * 1e6, "us",
+                      "a read of its codes", read * 1e6, s / read});
+      }
+    }
     return {};
   }
 

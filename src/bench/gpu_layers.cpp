@@ -58,9 +58,9 @@ Result<std::unique_ptr<GpuLayers>> GpuLayers::make(const GpuLayersShape& shape, 
   c.kv_heads = shape.kv_heads;
   c.head_dim = shape.head_dim;
   c.device = &device;
-  c.extra_planes = {{"codes", shape.kv_heads, int64_t{shape.block_size} * shape.bits / 8, Residency::resident}};
-  FOVEA_ASSIGN(g->cache_, KvCache::create(c));
   FOVEA_TRY(g->place());
+  c.extra_planes = {{"codes", shape.kv_heads, head_code_words(g->codec_, shape.block_size) * 8, Residency::resident}};
+  FOVEA_ASSIGN(g->cache_, KvCache::create(c));
   FOVEA_TRY(g->fill());
   return g;
 }
@@ -68,6 +68,8 @@ Result<std::unique_ptr<GpuLayers>> GpuLayers::make(const GpuLayersShape& shape, 
 Status GpuLayers::place() {
   FOVEA_ASSIGN(const HashRotation rotation, HashRotation::make(s_.head_dim, s_.bits));
   codec_ = rotation.codec();
+  codec_.asymmetric = s_.asymmetric;
+  codec_.length_factor = s_.length_factor;
   FOVEA_ASSIGN(signs_, send(std::vector<float>(codec_.signs, codec_.signs + int64_t{codec_.rotations} * 3 * codec_.n), "signs"));
   codec_.signs = signs_.as<float>();
   host_table_.resize(static_cast<size_t>(s_.seqs * s_.tokens / s_.block_size));
@@ -100,7 +102,7 @@ Status GpuLayers::place() {
 }
 
 CodesView GpuLayers::codes(int32_t layer) const {
-  const int64_t words = int64_t{s_.block_size} * s_.bits / 64;
+  const int64_t words = head_code_words(codec_, s_.block_size);
   return {reinterpret_cast<uint64_t*>(cache_->plane(*cache_->find_plane("codes"), LayerIdx{layer})), s_.kv_heads * words, words,
           codec_};
 }

@@ -22,7 +22,8 @@ struct GpuLayersShape {
   int32_t head_dim = 128;
   int32_t block_size = 16;
   int32_t bits = 128;
-  int32_t rows = 1;  // query rows a sequence: its last
+  bool asymmetric = false, length_factor = false;  // codes
+  int32_t rows = 1;                                // query rows a sequence: its last
   int32_t budget_tokens = 2048;
 };
 
