@@ -325,15 +325,19 @@ TEST_P(DeviceOffloadOf, ADocumentOutlivesItsEngine) {
 
 // Codes that are not there are made from K, while K and V go to host memory.
 TEST(DeviceOffload, CodesOfAnotherWidthAreMadeFromTheKeys) {
-  EngineOptions o = small_pool("gsa_on_device"), other = o;
-  other.methods[0].gsa.hash_bits = 64;
-  const std::vector<Result1> want = ask(*make_on_device(o), kStored);
-  const TempDir dir;
-  o.kv_store.dir = other.kv_store.dir = dir.path();
-  ask(*make_on_device(other), kStored, 0);
-  auto engine = make_on_device(o);
-  expect_same(ask(*engine, kStored), want);
-  EXPECT_EQ(engine->stats().loaded_tokens, kStored);
+  for (const GsaCodes codes : {GsaCodes::symmetric, GsaCodes::asymmetric}) {
+    EngineOptions o = small_pool("gsa_on_device"), other = o;
+    o.methods[0].gsa.codes = codes;
+    o.methods[0].gsa.length_factor = codes == GsaCodes::asymmetric;
+    other.methods[0].gsa.hash_bits = 64;
+    const std::vector<Result1> want = ask(*make_on_device(o), kStored);
+    const TempDir dir;
+    o.kv_store.dir = other.kv_store.dir = dir.path();
+    ask(*make_on_device(other), kStored, 0);
+    auto engine = make_on_device(o);
+    expect_same(ask(*engine, kStored), want);
+    EXPECT_EQ(engine->stats().loaded_tokens, kStored);
+  }
 }
 
 // Another process removes slabs of a store that is read, before the document is asked for, or while its K and V are brought.
