@@ -37,7 +37,7 @@ class OneLayer {
     p.selection = &selection_;
     layer_->ops().paged_decode(p, layer_->stream());
   }
-  double code_bytes(int32_t bits) const { return double{*layer_->len()} * CpuLayer::kKvHeads * bits / 8; }
+  double code_bytes(int32_t bits) const { return static_cast<double>(*layer_->len()) * CpuLayer::kKvHeads * bits / 8; }
   int64_t kv_bytes() const { return int64_t{*layer_->len()} * CpuLayer::kKvHeads * 2 * head_dim_ * 2; }
 
  private:

@@ -39,7 +39,7 @@ class KeyGate {
   double take_waited_s() { return std::exchange(waited_s_, 0.0); }
 
  private:
-  const Clock clock_;
+  Clock clock_;
   int32_t blocks_per_head_ = 0;
   std::thread::id owner_;
   mutable double waited_s_ = 0;  // the owner's
