@@ -99,9 +99,9 @@ TEST(CpuHashSelect, EqualsTheReferenceOnHostileShapes) {
           const HashLists got = s.run([&](const HashSelectParams& p) { select.run(p, one); }, true);
           const HashLists threaded = s.run([&](const HashSelectParams& p) { select.run(p, three); }, true);
           ASSERT_EQ(got.counts, want.counts);
-          ASSERT_EQ(got.units, want.units) << "k " << k << " init " << init << " local " << local;
+          ASSERT_EQ(got.units, want.units) << "k " << k << " init " << s.p.init_blocks << " local " << s.p.local_blocks;
           ASSERT_EQ(got.next_counts, want.next_counts);
-          ASSERT_EQ(got.next, want.next) << "k " << k << " init " << init << " local " << local;
+          ASSERT_EQ(got.next, want.next) << "k " << k << " init " << s.p.init_blocks << " local " << s.p.local_blocks;
           ASSERT_TRUE(threaded == want);
         });
       }
