@@ -138,9 +138,9 @@ TEST(DeviceOffload, ManySequencesShareASmallPool) {
 // What a step misses it finds and fetches by itself: a captured graph, and the host neither waits nor takes memory.
 TEST(DeviceOffload, DecodeStepsThatMissWaitForNothingAndTakeNoMemory) {
   const EngineOptions o = options("gsa_on_device", 1000);
-  auto engine = make_on_device(offloaded(o, least_memory(o) + (kSanitized ? 0 : 100 << 10)));
+  auto engine = make_on_device(offloaded(o, least_memory(o) + (100 << 10)));
   ASSERT_TRUE(engine);
-  Request r = greedy(random_prompt(3, 640, engine->model().vocab_size), 120);
+  Request r = greedy(random_prompt(3, 800, engine->model().vocab_size), 120);
   ASSERT_TRUE(engine->submit(r).ok());
   std::vector<Output> outputs;
   const auto step = [&] {
@@ -231,6 +231,7 @@ std::map<uint64_t, Result1> answers_among_prompts(EngineImpl& e, int64_t documen
 TEST(DeviceOffload, WhatIsLentToPromptsServesAnswersBetweenThem) {
   const EngineOptions o = options("gsa_on_device");
   for (const bool tap : {true, false}) {
+    if (kSanitized && tap) continue;
     // The second pool has room for two strips at a time, one of which is filled while the other is read.
     EngineOptions small = offloaded(o, least_memory(o) + (tap ? 1000 : 4400) * kDocument);
     small.kv_tokens = 5 * kDocument;
@@ -326,6 +327,7 @@ TEST_P(DeviceOffloadOf, ADocumentOutlivesItsEngine) {
 // Codes that are not there are made from K, while K and V go to host memory.
 TEST(DeviceOffload, CodesOfAnotherWidthAreMadeFromTheKeys) {
   for (const GsaCodes codes : {GsaCodes::symmetric, GsaCodes::asymmetric}) {
+    if (kSanitized && codes == GsaCodes::symmetric) continue;
     EngineOptions o = small_pool("gsa_on_device"), other = o;
     o.methods[0].gsa.codes = codes;
     o.methods[0].gsa.length_factor = codes == GsaCodes::asymmetric;
