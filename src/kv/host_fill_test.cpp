@@ -96,10 +96,10 @@ TEST(HostFill, BringsEveryExtentToTheNumberOfItsBlock) {
 TEST(HostFill, WhatCannotBeReadIsNamed) {
   const TempDir dir;
   FaultFs fs(posix_file_system());
-  size_t failed = 0;
-  for (const double share : {0.0, 0.4}) {
+  for (const double share : {0.0, 0.4, 0.95}) {
     SCOPED_TRACE(share);
-    const auto store = open_or_fail(config_of(dir.path() + (share > 0 ? "/bad" : "/good"), &fs));
+    size_t failed = 0;
+    const auto store = open_or_fail(config_of(dir.path() + "/" + std::to_string(share), &fs));
     ASSERT_TRUE(store);
     World w(*store);
     HostFill fill(*store, w.host(), 2);
@@ -120,9 +120,10 @@ TEST(HostFill, WhatCannotBeReadIsNamed) {
     for (size_t i = 0; i < kStored; ++i) i % 2 == 0 ? fill.forget(w.number(i)) : fill.note_here(w.number(i));
     EXPECT_FALSE(fill.is_missing_some());
     fs.fail_reads(0, 9);
+    // How many reads there are depends on who is faster.
+    if (share > 0.5) EXPECT_GT(failed, 0u);
+    if (share < 0.5) EXPECT_LT(failed, 60u) << "of 600, where one read of six fails twice: they are tried again";
   }
-  EXPECT_GT(failed, 0u);
-  EXPECT_LT(failed, 60u) << "of 600, where one read of six fails twice: they are tried again";
 }
 
 TEST(HostFill, WhatIsCancelledEndsAndCanBeginAgain) {
