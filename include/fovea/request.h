@@ -39,8 +39,8 @@ struct Request {
   bool hold = false;
   // The prompt continues this held request's tokens instead of standing alone.
   std::optional<RequestId> fork_of;
-  // An answer that is known: its tokens are taken in place of sampled ones, and it ends with the last of them at the latest. Rows and
-  // logits are those of a request that had sampled them. Needs n = 1 and max_tokens > 0; empty: tokens are sampled.
+  // An answer that is known: its tokens are taken in place of sampled ones, and it ends with the last of them at the latest. Rows
+  // and logits are those of a request that had sampled them. Needs n = 1 and max_tokens > 0; empty: tokens are sampled.
   std::vector<TokenId> given_answer;
   bool trace = false;       // report Selections to the engine's trace callback
   bool trace_mass = false;  // and the true attention mass of blocks for the answer's rows; costs dense attention; CPU only

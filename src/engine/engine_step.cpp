@@ -156,7 +156,8 @@ bool EngineImpl::may_run_ahead(const StepPlan& plan) const {
     const LiveAnswer* a = find(rows.seq);
     if (!a) continue;  // it ended with the step before
     wanted = true;
-    if (a->trace || !a->given.empty() || a->sampling.repetition_penalty != 1.0f || a->output_tokens + 1 >= a->sampling.max_tokens) return false;
+    if (a->trace || !a->given.empty() || a->sampling.repetition_penalty != 1.0f || a->output_tokens + 1 >= a->sampling.max_tokens)
+      return false;
     if (scheduler_->keeps(rows.seq)) return false;
   }
   return wanted;

@@ -1,5 +1,5 @@
-// Agreement: runs judged by dense attention instead of labels: how far an answer is the same, and how far apart the distributions of
-// the next token are along what dense attention said.
+// Agreement: runs judged by dense attention instead of labels: how far an answer is the same, and how far apart the distributions
+// of the next token are along what dense attention said.
 #pragma once
 
 #include "eval/retrieval_set.h"

@@ -7,8 +7,8 @@
 
 namespace fovea::testing {
 
-// Normal, of mean 0 and deviation 1, by Marsaglia's polar method: what libstdc++'s std::normal_distribution<float>()(rng) gives, whose
-// uniform numbers take two logarithms of long doubles each; where sanitized they were most of these tests' time.
+// Normal, of mean 0 and deviation 1, by Marsaglia's polar method: what libstdc++'s std::normal_distribution<float>()(rng) gives,
+// whose uniform numbers take two logarithms of long doubles each; where sanitized they were most of these tests' time.
 inline float noise(std::mt19937_64& rng) {
   const auto uniform = [&rng] { return std::min(static_cast<float>(rng()) * 0x1p-64f, 0x1.fffffep-1f); };  // [0, 1)
   float x = 0.0f, y = 0.0f, square = 0.0f;

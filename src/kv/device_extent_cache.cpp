@@ -356,8 +356,8 @@ Status DeviceExtentCache::need_missed(LayerIdx layer, Stream& stream) {
 
 // ---- rows that read everything ----
 
-// In the order of the stream: strips come behind what steps before read of the lent columns, and what later steps fetch there behind
-// strips.
+// In the order of the stream: strips come behind what steps before read of the lent columns, and what later steps fetch there
+// behind strips.
 Status DeviceExtentCache::set_staging(bool on, Stream& stream) {
   if (on == staging_) return {};
   staging_ = on;

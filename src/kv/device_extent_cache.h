@@ -3,8 +3,8 @@
 // attention misses. The residency tables lie on the device and are written by its kernels alone, in the order of the step's stream:
 // the host waits for nothing, takes no memory, and knows only which blocks have a column that is pinned to them.
 //
-// The pool is one joined plane (KvCacheConfig::joined). Its last columns are lent to rows that read everything while a step has such
-// rows: whole contexts are laid out there. At all other times they cache what is read, as all that are not pinned do.
+// The pool is one joined plane (KvCacheConfig::joined). Its last columns are lent to rows that read everything while a step has
+// such rows: whole contexts are laid out there. At all other times they cache what is read, as all that are not pinned do.
 //
 // An extent is K, then V, of one (block, layer, KV head). Below: [layers, KV heads, blocks, extent].
 #pragma once

@@ -49,8 +49,8 @@ class ExtentCache {
   // `kv` outlives it. Errors: invalid_argument (a plane that cannot be offloaded), resource_exhausted.
   static Result<std::unique_ptr<ExtentCache>> create(KvCache& kv, const ExtentCacheConfig& config);
   // Where reads go, and where blocks lie there; all outlive its use. Without them nothing is ever mobile. `memory`: the store,
-  // where all of it can be read in place (BlockStore::is_memory): strips then need no room in the pool. `strips`: of the same store,
-  // so that they can be read beside attention.
+  // where all of it can be read in place (BlockStore::is_memory): strips then need no room in the pool. `strips`: of the same
+  // store, so that they can be read beside attention.
   void set_source(ExtentSource* source, const BlockHomes* homes, BlockStore* memory = nullptr, StripReader* strips = nullptr);
 
   // ---- moves of a step, in order ----
@@ -77,8 +77,8 @@ class ExtentCache {
     double deadline_s = 1e30;
     int32_t init_units = 0, local_units = 0;
   };
-  // Cuts a wave to as many rows as surely find columns: those that are not pinned serve the blocks of all rows' lists. internal: not
-  // even its first row does.
+  // Cuts a wave to as many rows as surely find columns: those that are not pinned serve the blocks of all rows' lists. internal:
+  // not even its first row does.
   Status fit(Wave* wave) const;
   // Gives every block that a wave that fits reads a column, and reads what is absent. The table is valid until the next call.
   // Errors: busy where an extent could not be read, and its block is lost.

@@ -6,8 +6,8 @@
 //   attend   the model's operation
 // Blocks that lie elsewhere than in the pool are fetched in resolve: nothing else stands, or waits, between choosing and
 // attending. The operation takes its rows, heads, Selection and page table from a Reading alone: a group whose blocks are mobile is
-// read in waves of rows, each of which finds columns for all it chose; one that is streamed, sequence by sequence and a few KV heads
-// at a time, from a copy of the context. Neither changes a bit.
+// read in waves of rows, each of which finds columns for all it chose; one that is streamed, sequence by sequence and a few KV
+// heads at a time, from a copy of the context. Neither changes a bit.
 #pragma once
 
 #include "kv/device_extent_cache.h"

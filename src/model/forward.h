@@ -64,7 +64,8 @@ class SelectionObserver {
   // `scores`: how the layer scores keys; null where that cannot be told by q, K and a scale (windows, MLA).
   virtual void on_selection(const RowGroup& group, LayerIdx layer, const Selection& selection,
                             const LayerScores* scores = nullptr) = 0;
-  // Told what rows [first_row, first_row + rows) of the batch had to wait for together, where not all of their blocks lie in the pool.
+  // Told what rows [first_row, first_row + rows) of the batch had to wait for together, where not all of their blocks lie in the
+  // pool.
   virtual void on_fetched(int32_t first_row, int32_t rows, const ExtentCounts& counts) {}
 };
 

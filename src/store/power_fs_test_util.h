@@ -1,5 +1,5 @@
-// PowerFs: a file system that forgets, when its power fails, what was not synced: the second half of each file that was written, and
-// names, or not: a disk may have taken them early. For tests of which call comes before which.
+// PowerFs: a file system that forgets, when its power fails, what was not synced: the second half of each file that was written,
+// and names, or not: a disk may have taken them early. For tests of which call comes before which.
 #pragma once
 
 #include "store/file_system.h"

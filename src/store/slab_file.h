@@ -40,8 +40,8 @@ class SlabFiles {
   static constexpr size_t kMost = 16384;
 
   SlabFiles(const StoreDirectory& directory, bool direct) : directory_(directory), direct_(direct), most_(most_open()) {}
-  // Half of the files that a process may open, at most kMost. Its limit is raised as far as that needs and the system allows: prefill
-  // reads all slabs of a context one after the other, once for each KV head, and has made one for each of its chunks.
+  // Half of the files that a process may open, at most kMost. Its limit is raised as far as that needs and the system allows:
+  // prefill reads all slabs of a context one after the other, once for each KV head, and has made one for each of its chunks.
   static size_t most_open();
   // not_found: its file is gone.
   Result<std::shared_ptr<SlabFile>> open(const SlabIndex::Front& front);

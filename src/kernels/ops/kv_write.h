@@ -7,8 +7,8 @@
 
 namespace fovea {
 
-// Sign-rotation hash of a head vector (docs/algorithms.md, "Rotation and code"): `rotations` rotations of n bits each, n = d rounded
-// up to a power of two; each is three rounds of (signs, Walsh-Hadamard); bits = sign; truncated to `bits`.
+// Sign-rotation hash of a head vector (docs/algorithms.md, "Rotation and code"): `rotations` rotations of n bits each, n = d
+// rounded up to a power of two; each is three rounds of (signs, Walsh-Hadamard); bits = sign; truncated to `bits`.
 struct HashCodec {
   int32_t head_dim = 0;
   int32_t bits = 0;              // a multiple of 64 up to 256

@@ -35,7 +35,8 @@ struct BlockMiss {
 // Gives a column to every block that the rows of one wave read: for each head the blocks of all its rows' lists, once. What has a
 // column keeps it and is stamped with the wave. The M others take the columns of the M oldest stamps below the wave, ties to the
 // lower column; the lower block gets the lower column, and who owned it has none any more. They are stamped as if a wave fresh_age
-// before this one (the first, where there were fewer) had read them. Units wholly before a row's window are skipped. The wave's distinct blocks of a head must fit the columns that are not pinned.
+// before this one (the first, where there were fewer) had read them. Units wholly before a row's window are skipped. The wave's
+// distinct blocks of a head must fit the columns that are not pinned.
 struct ResolveParams {
   ResidencyView tables;
   uint32_t wave = 1;                     // above every stamp but kPinnedStamp
@@ -76,8 +77,8 @@ struct FetchParams {
   ExtentsBelow below;
 };
 
-// Lays out contexts of a few KV heads for prefill: for head first_head + h and i in [first, count) the extent of block blocks[i], from
-// its column where it has one there, else from below. No column that a block has is where it is laid out.
+// Lays out contexts of a few KV heads for prefill: for head first_head + h and i in [first, count) the extent of block blocks[i],
+// from its column where it has one there, else from below. No column that a block has is where it is laid out.
 struct StageParams {
   KvView kv;                         // of the layer, as FetchParams has it
   const int32_t* slot_of = nullptr;  // [kv.kv_heads, slot_blocks] as ResidencyView has it

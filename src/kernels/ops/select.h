@@ -42,9 +42,9 @@ struct QueryBlockChoice : BlockChoice {
 //
 // codec.asymmetric: of the `bits` elements y of a rotated query head: m = max |y| / 7, q4 = y / m, rounded half to even; the score
 // of a key is (float(S) * f) * w, S = sum of q4[i] * (bit i ? 1 : -1), f its length factor (1 without), and w = c / |q|,
-// c = m * scale, divided in float64, |q| the root of the sum of squares in float64, in the order of HashCodec::length_factor. Where m is 0, or not
-// finite, q4 and w are 0. (f S c estimates q . k times the number of rotations; by |q| the heads of a group compare.)
-// average_group takes the sum of the group's queries in both: a scale changes no order.
+// c = m * scale, divided in float64, |q| the root of the sum of squares in float64, in the order of HashCodec::length_factor. Where
+// m is 0, or not finite, q4 and w are 0. (f S c estimates q . k times the number of rotations; by |q| the heads of a group
+// compare.) average_group takes the sum of the group's queries in both: a scale changes no order.
 struct HashSelectParams : QueryBlockChoice {
   int32_t max_len = 0;  // >= every row_len: bounds scratch
   CodesView codes;

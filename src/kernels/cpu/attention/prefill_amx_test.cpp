@@ -17,8 +17,8 @@ using testing::AttentionProblem;
 
 // The bf16 engine rounds q, the weights, and K and V of other dtypes to 8 bits: a few of these add up.
 constexpr float kBf16Tolerance = 2e-2f;  // of the largest value
-// The same where q and K are exact in bf16: weights alone are rounded, each by up to 2^-8 of itself (bf16 has 8 significant bits), and
-// their errors cancel in part.
+// The same where q and K are exact in bf16: weights alone are rounded, each by up to 2^-8 of itself (bf16 has 8 significant bits),
+// and their errors cancel in part.
 constexpr float kWeightTolerance = 1.0f / 512;
 
 // The emulation where the CPU has AVX-512, the instructions where it has AMX.
