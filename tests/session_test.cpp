@@ -51,13 +51,17 @@ TEST(DocumentSession, AsksAsOnePromptWouldAndGivesItsBlocksBack) {
   EXPECT_EQ(engine->stats().blocks_in_use, 0);
 }
 
+std::unique_ptr<Engine> make_decoder(const std::string& method) {
+  EngineOptions o = exact_options(tiny_checkpoint("qwen3_llama3_8h2kv_d64"));
+  o.decode_method = method;
+  o.sparse_min_context = 64;
+  return make_engine(o);
+}
+
 // Its tail lies in the cache too: nothing is left to compute, and a question's rows see the same bytes.
 TEST(Fork, ADocumentHeldAgainIsFoundWhole) {
   for (const char* decode : {"dense", "gsa_on_device"}) {
-    EngineOptions o = exact_options(tiny_checkpoint("qwen3_llama3_8h2kv_d64"));
-    o.decode_method = decode;
-    o.sparse_min_context = 64;
-    const auto engine = make_engine(o);
+    const auto engine = make_decoder(decode);
     Request document = greedy(random_prompt(5, 331, engine->model().vocab_size), 0);
     document.hold = true;
     std::vector<Result1> answers;
@@ -83,10 +87,7 @@ TEST(Fork, ADocumentHeldAgainIsFoundWhole) {
 // The logits of a given answer are those of a request that had sampled its tokens.
 TEST(GivenAnswer, StandsForSampledTokens) {
   for (const char* decode : {"dense", "gsa_on_device"}) {
-    EngineOptions o = exact_options(tiny_checkpoint("qwen3_llama3_8h2kv_d64"));
-    o.decode_method = decode;
-    o.sparse_min_context = 64;
-    const auto engine = make_engine(o);
+    const auto engine = make_decoder(decode);
     Request r = greedy(random_prompt(5, 331, engine->model().vocab_size), 8);
     const Result1 sampled = run_one(*engine, r);
     ASSERT_EQ(sampled.tokens.size(), 8u);

@@ -32,19 +32,6 @@ std::vector<std::string> unfinished(const std::string& dir) {
   return names;
 }
 
-// Reads all that is found of `keys`; nothing wrong may come. The reads that are ok.
-int64_t read_found(BlockStore& store, const std::vector<StoreKey>& keys) {
-  const std::vector<Located> where = locate(store, keys);
-  Reads reads(test_layout(), keys, where);
-  const auto channel = store.open_channel();
-  EXPECT_TRUE(channel->submit(reads.batch).ok());
-  EXPECT_TRUE(channel->wait(reads.batch, 1e30).ok());
-  EXPECT_EQ(reads.wrong(), 0);
-  EXPECT_EQ(reads.count(IoResult::pending), 0);
-  store.unpin(where);
-  return reads.count(IoResult::ok);
-}
-
 const std::vector<StoreKey> kBefore = chain(1, 4), kNew = chain(2, 6);
 
 // What a process does with a store, from opening to end. True if it was opened.

@@ -158,4 +158,17 @@ inline std::unique_ptr<FileStore> open_or_fail(const FileStoreConfig& config) {
   return std::move(*store);
 }
 
+// Reads all that is found of `keys`; nothing wrong may come. The reads that are ok.
+inline int64_t read_found(BlockStore& store, const std::vector<StoreKey>& keys) {
+  const std::vector<Located> where = locate(store, keys);
+  Reads reads(test_layout(), keys, where);
+  const auto channel = store.open_channel();
+  EXPECT_TRUE(channel->submit(reads.batch).ok());
+  EXPECT_TRUE(channel->wait(reads.batch, 1e30).ok());
+  EXPECT_EQ(reads.wrong(), 0);
+  EXPECT_EQ(reads.count(IoResult::pending), 0);
+  store.unpin(where);
+  return reads.count(IoResult::ok);
+}
+
 }  // namespace fovea::testing
