@@ -72,7 +72,6 @@ bool Scheduler::replay(SequenceId seq, int64_t index) {
   if (s.sparse_from < s.fork_tokens) return false;  // its parent's, by the parent's methods
   // Sparse rows may follow from the rows before them (a choice that was carried over): all of them, from the first one on.
   const int64_t bs = blocks_.block_size(), from = std::min(index, s.sparse_from / bs) * bs;
-  s.prefill_until = std::max(s.prefill_until, std::min({s.sparse_from, s.computed, s.prompt_size}));
   blocks_.truncate(s.id, from);
   s.computed = from;
   s.prefilled = std::min(s.prefilled, from);

@@ -97,6 +97,24 @@ TEST_P(FakeDeviceTest, AnEventWaitsForWhatLiesBeforeItAlone) {
   EXPECT_EQ(device_.counters().late_reads, 1);
 }
 
+TEST_P(FakeDeviceTest, AStreamOfARaceRunsAsEarlyOrAsLateAsEventsAllow) {
+  int ran[2] = {};
+  const std::unique_ptr<Stream> other = device_.make_stream();
+  const std::unique_ptr<Event> event = device_.make_event();
+  const auto enqueue = [&] {
+    for (int s = 0; s < 2; ++s) static_cast<FakeStream&>(s ? *other : *stream_).enqueue("test", [&ran, s] { ++ran[s]; });
+  };
+  device_.race(*stream_, /*is_first=*/false);
+  enqueue();
+  EXPECT_TRUE(ran[0] == 0 && ran[1] == 1);
+  device_.race(*stream_, /*is_first=*/true);
+  enqueue();
+  EXPECT_TRUE(ran[0] == 2 && ran[1] == 1);
+  event->record(*other);
+  event->hold(*stream_);
+  EXPECT_TRUE(ran[1] == 2);
+}
+
 TEST_P(FakeDeviceTest, AGraphReplaysWithWhatTheMemoryHoldsThen) {
   Buffer host = counted(100), back = pinned(100), a = on_device(100);
   auto graph = device_.capture(*stream_, [&] {

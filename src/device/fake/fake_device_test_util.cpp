@@ -84,6 +84,11 @@ void FakeCore::finish_all() {
   for (FakeStream* s : streams) s->run_until(s->enqueued_);
 }
 
+uint64_t FakeCore::runs_unasked(const FakeStream& s, uint32_t one_in, uint64_t queued) {
+  if (racer_) return (&s == racer_) == racer_is_first_ ? queued : 0;
+  return chance(one_in) ? draw(queued + 1) : 0;
+}
+
 // ---- streams ----
 
 FakeStream::FakeStream(std::shared_ptr<FakeCore> core) : core_(std::move(core)) { core_->streams.push_back(this); }
@@ -117,10 +122,10 @@ void FakeStream::push(std::function<void()> work) {
   if (recording_) return recording_->push_back(std::move(work));
   queue_.push_back(std::move(work));
   ++enqueued_;
-  if (core_->chance(16)) run_some();
+  run_unasked(16);
 }
 
-void FakeStream::run_some() { run_until(finished_ + core_->draw(queue_.size() + 1)); }
+void FakeStream::run_unasked(uint32_t one_in) { run_until(finished_ + core_->runs_unasked(*this, one_in, queue_.size())); }
 
 void FakeStream::run_until(uint64_t number) {
   if (finished_ >= number) return;
@@ -163,7 +168,7 @@ class FakeEvent final : public Event {
   }
   bool done() override {
     if (!stream_) return true;
-    if (core_->chance(2)) stream_->run_some();
+    stream_->run_unasked(2);
     return stream_->finished_ >= at_;
   }
   // Runs what was enqueued before the event, and nothing behind it.

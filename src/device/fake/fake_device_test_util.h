@@ -48,6 +48,9 @@ class FakeCore {
   bool chance(uint32_t one_in) { return random_() % one_in == 0; }
   uint64_t draw(uint64_t below) { return random_() % below; }
   void finish_all();  // of every stream
+  void set_race(const FakeStream* stream, bool is_first) { racer_ = stream, racer_is_first_ = is_first; }
+  // Work of `queued` that a stream runs although nothing waits for it.
+  uint64_t runs_unasked(const FakeStream& s, uint32_t one_in, uint64_t queued);
 
   DeviceCounters counters;
   std::vector<FakeStream*> streams;
@@ -67,6 +70,8 @@ class FakeCore {
   std::string only_;  // calls of this name; empty: all
   int64_t calls_ = 0, faults_ = 0;
   std::string last_fault_;
+  const FakeStream* racer_ = nullptr;
+  bool racer_is_first_ = false;
   Ranges device_, pinned_;
   int open_ = 0;
 };
@@ -97,7 +102,7 @@ class FakeStream final : public Stream {
   Status take_error();
   void push(std::function<void()> work);
   void run_until(uint64_t number);  // the first `number` of all ever enqueued
-  void run_some();
+  void run_unasked(uint32_t one_in);
 
   std::shared_ptr<FakeCore> core_;
   std::deque<std::function<void()>> queue_;
@@ -135,6 +140,8 @@ class FakeDevice final : public Device {
   // Another call that can fail: this one does, or not.
   Status fallible(const char* call) { return core_->strikes(call) ? core_->fault() : Status(); }
   void finish_all() { core_->finish_all(); }
+  // From now on the stream runs as early as events allow (or as late), and every other one as late (or as early).
+  void race(const Stream& stream, bool is_first) { core_->set_race(static_cast<const FakeStream*>(&stream), is_first); }
   // No call fails any more: what was enqueued has run, and errors that nobody asked about are forgotten.
   void recover();
   int64_t taken_bytes(bool on_device) const { return core_->taken_bytes(on_device); }  // or of pinned memory
