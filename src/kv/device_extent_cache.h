@@ -13,6 +13,7 @@
 #include "kernels/ops/ops.h"
 #include "kv/host_fill.h"
 #include "kv/residency_tables.h"
+#include "kv/strips.h"
 
 #include <fovea/status.h>
 #include <fovea/types.h>
@@ -87,15 +88,6 @@ class DeviceExtentCache {
   // ---- rows that read everything: strips ----
   // Before the waves of a step: whether it has such rows. On: what the lent columns held is forgotten, and nobody finds room there.
   Status set_staging(bool on, Stream& stream);
-  // Some KV heads of a layer, of one context.
-  struct Strips {
-    LayerIdx layer;
-    int32_t first = 0, count = 0;          // heads
-    const int32_t* blocks = nullptr;       // [num_blocks] BlockIds of the context in order, in device memory,
-    const int32_t* host_blocks = nullptr;  // and in the host's
-    int32_t num_blocks = 0;
-    bool operator==(const Strips&) const = default;
-  };
   // [blocks] whether what the block holds lies below too: as long as a step is launched.
   void set_stored(std::span<const uint8_t> stored) { stored_ = stored; }
   // KV heads that are laid out at a time for a context of so many blocks; 0: not even one fits.

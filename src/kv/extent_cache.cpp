@@ -15,8 +15,6 @@ namespace {
 
 constexpr size_t kReadsAtOnce = 1024;  // extents
 
-// An extent lies at a multiple of its size from the pool's beginning, or, in a store in memory, of 4096 bytes.
-constexpr int32_t kStepsBefore = 1 << 30;
 int step_shift(int64_t extent_bytes) { return std::min(12, std::countr_zero(static_cast<uint64_t>(extent_bytes))); }
 
 const char* name_of(IoResult result) {
@@ -51,13 +49,19 @@ ExtentCache::ExtentCache(KvCache& kv, const ExtentCacheConfig& config)
       extents_per_layer_(kv.plane(KvCache::kJoined).layer_stride() / extent_bytes_),
       tables_(layers_, heads_, kv.config().num_blocks, columns_),
       step_shift_(step_shift(extent_bytes_)),
-      strips_(size_t(heads_) * static_cast<size_t>(config.max_blocks)),
       misses_(size_t(heads_) * columns_),
       num_misses_(static_cast<size_t>(heads_)),
       scratch_(size_t(heads_) * columns_),
       unused_(size_t(layers_) * heads_, 0) {
   FOVEA_CHECK(config.staging_columns < columns_);
-  reads_.reserve(std::max<size_t>(kReadsAtOnce, size_t(layers_) * heads_ * static_cast<size_t>(config.staging_columns)));
+  reads_.reserve(kReadsAtOnce);
+  for (StageBuffer& b : buffers_) {
+    b.table.resize(size_t(heads_) * static_cast<size_t>(config.max_blocks));
+    const auto most = std::min(static_cast<size_t>(lent_extents()), b.table.size());
+    b.absent.reads.reserve(most);
+    b.absent.places.reserve(most);
+    b.blocks.reserve(most);
+  }
 }
 
 void ExtentCache::set_source(ExtentSource* source, const BlockHomes* homes, BlockStore* memory, StripReader* strips) {
@@ -66,12 +70,13 @@ void ExtentCache::set_source(ExtentSource* source, const BlockHomes* homes, Bloc
 }
 
 int64_t ExtentCache::bytes() const {
-  const size_t scratch = strips_.size() * sizeof(int32_t) + misses_.size() * sizeof(BlockMiss) + scratch_.size() * sizeof(uint64_t);
+  const size_t strips = buffers_.size() * buffers_[0].table.size() * sizeof(int32_t);
+  const size_t scratch = strips + misses_.size() * sizeof(BlockMiss) + scratch_.size() * sizeof(uint64_t);
   return tables_.bytes() + static_cast<int64_t>(scratch + table_.bytes() + remembered_.size() * sizeof(Remembered));
 }
 
 int64_t ExtentCache::bytes_per_block(int32_t layers, int32_t heads, int32_t max_seqs) {
-  const int64_t of_head = (int64_t{max_seqs} + 1) * static_cast<int64_t>(sizeof(int32_t));  // table_, strips_
+  const int64_t of_head = (int64_t{max_seqs} + 2) * static_cast<int64_t>(sizeof(int32_t));  // table_, those of strips
   return int64_t{layers} * heads * ResidencyTables::kBytesPerBlock + heads * of_head + static_cast<int64_t>(sizeof(Remembered));
 }
 
@@ -106,7 +111,7 @@ Status ExtentCache::load(BlockId block, BlockId to, SlotId column) {
   const size_t lost = lost_.size();
   begin_reads();
   for_each_head([&](LayerIdx layer, int32_t head) { add_read(layer, head, block, extent(number_of(layer, head, column.value))); });
-  Status s = read_all();
+  Status s = read_all(reads_, blocks_read_);
   if (s.ok()) return s;
   lost_.resize(lost);
   lost_.push_back(to);
@@ -120,25 +125,29 @@ void ExtentCache::begin_reads() {
   blocks_read_.clear();
 }
 
-void ExtentCache::add_read(LayerIdx layer, int32_t head, BlockId block, std::byte* to) {
+ExtentRead ExtentCache::read_of(LayerIdx layer, int32_t head, BlockId block, std::byte* to) const {
   const auto b = static_cast<size_t>(block.value);
   const auto unit = static_cast<uint32_t>(layer.value * heads_ + head);
-  reads_.push_back({.block = homes_->located[b], .key = homes_->keys[b], .part = 0, .unit = unit, .to = to});
+  return {.block = homes_->located[b], .key = homes_->keys[b], .part = 0, .unit = unit, .to = to};
+}
+
+void ExtentCache::add_read(LayerIdx layer, int32_t head, BlockId block, std::byte* to) {
+  reads_.push_back(read_of(layer, head, block, to));
   blocks_read_.push_back(block);
 }
 
-// All of reads_; what fails is tried again, and then lost. busy: the first that could not be had. What is late stays pending.
-Status ExtentCache::read_all(double deadline_s) {
-  if (reads_.empty()) return {};
+// What fails is tried again, and then lost. busy: the first that could not be had. What is late stays pending.
+Status ExtentCache::read_all(std::span<ExtentRead> reads, std::span<const BlockId> blocks, double deadline_s) {
+  if (reads.empty()) return {};
   FOVEA_CHECK(source_ != nullptr);
   const double begun = clock_.now_s();
   Status status;
-  const auto try_to = [&](std::span<ExtentRead> reads) {
-    ReadBatch batch{.reads = reads, .priority = 0, .deadline_s = deadline_s};
+  const auto try_to = [&](std::span<ExtentRead> some) {
+    ReadBatch batch{.reads = some, .priority = 0, .deadline_s = deadline_s};
     status = source_->read_now(batch);
   };
-  try_to(reads_);
-  for (ExtentRead& read : reads_) {
+  try_to(reads);
+  for (ExtentRead& read : reads) {
     const bool late = read.result == IoResult::pending && deadline_s < 1e30;
     for (int i = 0; i < StripReader::kTriesMore && status.ok() && !late && read.result != IoResult::ok; ++i) {
       read.result = IoResult::pending;
@@ -146,19 +155,19 @@ Status ExtentCache::read_all(double deadline_s) {
     }
   }
   counts_.seconds += clock_.now_s() - begun;
-  return end_reads(std::move(status));
+  return end_reads(reads, blocks, std::move(status));
 }
 
-// Counts what reads_ came to; `status` is the source's.
-Status ExtentCache::end_reads(Status status) {
+// Counts what reads came to; `status` is the source's.
+Status ExtentCache::end_reads(std::span<const ExtentRead> reads, std::span<const BlockId> blocks, Status status) {
   const bool source_failed = !status.ok();
   if (source_failed) status = Status::busy("KV store: " + status.message());
-  for (size_t i = 0; i < reads_.size(); ++i) {
-    const IoResult result = reads_[i].result;
+  for (size_t i = 0; i < reads.size(); ++i) {
+    const IoResult result = reads[i].result;
     if (result == IoResult::ok) counts_.bytes += extent_bytes_;
     if (result == IoResult::ok || (result == IoResult::pending && !source_failed)) continue;
-    if (status.ok()) status = why_lost(reads_[i]);
-    lost_.push_back(blocks_read_[i]);
+    if (status.ok()) status = why_lost(reads[i]);
+    lost_.push_back(blocks[i]);
   }
   return status;
 }
@@ -273,7 +282,7 @@ Status ExtentCache::read_misses(LayerIdx layer, const Wave& wave) {
       add_read(layer, head, BlockId{miss.block}, extent(number_of(layer, head, miss.column)));
     }
     if (reads_.empty()) return status;
-    if (status.ok()) status = read_all(wave.deadline_s);
+    if (status.ok()) status = read_all(reads_, blocks_read_, wave.deadline_s);
     if (status.ok()) status = read_late_windows();
     for (size_t i = 0; i < reads_.size(); ++i) {
       const auto& [of, miss] = filled_[i];
@@ -325,55 +334,130 @@ void ExtentCache::set_staging(bool on) {
 
 int32_t ExtentCache::heads_at_a_time(int64_t blocks) const {
   if (memory_) return heads_;
-  return static_cast<int32_t>(std::min<int64_t>(heads_, int64_t{layers_} * heads_ * config_.staging_columns / blocks));
+  if (lent_extents() < blocks) return 0;
+  return static_cast<int32_t>(std::clamp<int64_t>(lent_extents() / 2 / blocks, 1, heads_));
 }
 
-Status ExtentCache::stage(LayerIdx layer, int32_t first, int32_t count, std::span<const int32_t> blocks, KvView* view,
-                          const KeyGate** gate) {
-  FOVEA_CHECK(staging_ && count > 0 && count <= heads_at_a_time(static_cast<int64_t>(blocks.size())));
-  begin_reads();
-  places_.clear();
-  int32_t place = 0;
-  for (int32_t head = first; head < first + count; ++head) {
-    int32_t* strip = &strips_[static_cast<size_t>((head - first) * config_.max_blocks)];
-    for (int32_t block : blocks) {
-      FOVEA_TRY(add_to_strip(layer, head, BlockId{block}, strip++));
-      if (places_.size() < reads_.size()) places_.push_back(place);
-      ++place;
+void ExtentCache::poison_lent(int64_t first, int64_t count) {
+  for (int64_t i = 0; i < count && config_.poison_evicted; ++i)
+    std::memset(extent(lent_number(first + i)), 0xFF, static_cast<size_t>(extent_bytes_));
+}
+
+// Where attention finds each extent; what is absent is to be read, and, where somebody else does that, on its way, as far as there
+// is room beside `before` (null: attention reads nothing there).
+Status ExtentCache::begin(StageBuffer& b, const Strips& s, const StageBuffer* before) {
+  FOVEA_CHECK(staging_ && s.count > 0 && (memory_ || int64_t{s.count} * s.num_blocks <= lent_extents()));
+  b.strips = s;
+  b.begun = true;
+  b.absent.reads.clear();
+  b.absent.places.clear();
+  b.blocks.clear();
+  b.absent.all = s.count * s.num_blocks;
+  b.first = before ? before->first + std::ssize(before->blocks) : 0;
+  for (int32_t place = 0; place < b.absent.all; ++place) {
+    const int32_t head = s.first + place / s.num_blocks, i = place % s.num_blocks;
+    const BlockId block{s.host_blocks[i]};
+    int32_t& entry = b.table[static_cast<size_t>((head - s.first) * config_.max_blocks + i)];
+    const int32_t column = tables_.slot_of(s.layer, head, block);
+    if (column < 0 && memory_) {
+      FOVEA_TRY(find_in_memory(s.layer, head, block, &entry));
+      continue;
     }
+    const int64_t number = column >= 0 ? number_of(s.layer, head, column) : lent_number(b.first + std::ssize(b.blocks));
+    entry = strip_entry(number);
+    if (column >= 0) continue;
+    b.absent.reads.push_back(read_of(s.layer, head, block, extent(number)));
+    b.absent.places.push_back(place);
+    b.blocks.push_back(block);
   }
+  const int64_t room = lent_extents() - (before ? std::ssize(before->blocks) : 0);
+  const int64_t allowed = std::min<int64_t>(std::ssize(b.blocks), room);
+  poison_lent(b.first, allowed);
+  if (!strip_reader_ || b.blocks.empty()) return {};
+  b.absent.gate.close(s.num_blocks);
+  b.reading = true;
+  strip_reader_->begin(b.absent, static_cast<size_t>(allowed));
+  return {};
+}
+
+// Attention has read what was laid out last: its place is for what comes behind it.
+void ExtentCache::release_staged() {
+  staged_ = nullptr;
+  StageBuffer& b = buffers_[next_buffer_];
+  const auto allowed = static_cast<int64_t>(b.absent.allowed.load(std::memory_order_relaxed));
+  if (!b.reading || allowed == std::ssize(b.blocks)) return;
+  poison_lent(b.first + allowed, std::ssize(b.blocks) - allowed);
+  StripReader::allow(b.absent);
+}
+
+// Whether what was found in the pool when the strips were begun is still there: waves may have taken its columns.
+bool ExtentCache::still_holds(const StageBuffer& b) const {
+  size_t read = 0;
+  for (int32_t place = 0; place < b.absent.all; ++place) {
+    if (read < b.absent.places.size() && b.absent.places[read] == place) {
+      ++read;
+      continue;
+    }
+    const int32_t nth = place / b.strips.num_blocks, i = place % b.strips.num_blocks, head = b.strips.first + nth;
+    const int32_t column = tables_.slot_of(b.strips.layer, head, BlockId{b.strips.host_blocks[i]});
+    const int32_t entry = b.table[static_cast<size_t>(nth * config_.max_blocks + i)];
+    if (column < 0 || entry != strip_entry(number_of(b.strips.layer, head, column))) return false;
+  }
+  return true;
+}
+
+void ExtentCache::stage_ahead(const Strips& strips) {
+  if (!strip_reader_ || heads_at_a_time(strips.num_blocks) == 0) return;
+  const Status begun = begin(buffers_[next_buffer_], strips, staged_);
+  FOVEA_CHECK(begun.ok());  // it fails over a store in memory alone
+}
+
+Status ExtentCache::stage(const Strips& s, KvView* view, const KeyGate** gate) {
+  release_staged();
+  StageBuffer& b = buffers_[next_buffer_];
+  if (!b.begun || !(b.strips == s) || !still_holds(b)) {
+    drop_strips();
+    FOVEA_TRY(begin(b, s, nullptr));
+  }
+  b.begun = false;
+  next_buffer_ ^= 1;
+  staged_ = &b;
   *view = kv_.kv_view(LayerIdx{0});
   const int64_t before = int64_t{kStepsBefore} << step_shift_;
   view->k = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(view->k) - static_cast<uintptr_t>(before));
   view->v = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(view->v) - static_cast<uintptr_t>(before));
-  view->kv_heads = count;
+  view->kv_heads = s.count;
   view->block_stride = (int64_t{1} << step_shift_) / static_cast<int64_t>(dtype_bytes(view->dtype));
   view->head_stride = 0;
-  view->table = {strips_.data(), 0, config_.max_blocks};
-  counts_.staged += static_cast<int64_t>(reads_.size());
-  if (!gate || !strip_reader_ || reads_.empty()) return read_all();
-  gate_.close(static_cast<int32_t>(blocks.size()));
-  strip_reader_->begin(reads_, places_, place, gate_);
-  *gate = &gate_;
+  view->table = {b.table.data(), 0, config_.max_blocks};
+  counts_.staged += std::ssize(b.blocks);
+  if (b.blocks.empty()) return {};
+  if (!strip_reader_) return read_all(b.absent.reads, b.blocks);
+  if (!gate) return wait_for(b);
+  *gate = &b.absent.gate;
   return {};
+}
+
+Status ExtentCache::wait_for(StageBuffer& b) {
+  const double begun = clock_.now_s();
+  Status status = strip_reader_->end(b.absent);
+  b.reading = false;
+  counts_.seconds += clock_.now_s() - begun + b.absent.gate.take_waited_s();
+  return end_reads(b.absent.reads, b.blocks, std::move(status));
 }
 
 Status ExtentCache::end_stage() {
-  const double begun = clock_.now_s();
-  Status status = strip_reader_->end();
-  counts_.seconds += clock_.now_s() - begun + gate_.take_waited_s();
-  return end_reads(std::move(status));
+  StageBuffer& b = *staged_;
+  release_staged();
+  return wait_for(b);
 }
 
-// Where attention finds the extent; what is absent is to be read.
-Status ExtentCache::add_to_strip(LayerIdx layer, int32_t head, BlockId block, int32_t* entry) {
-  const int32_t column = tables_.slot_of(layer, head, block);
-  if (column < 0 && memory_) return find_in_memory(layer, head, block, entry);
-  const int64_t number = column >= 0 ? number_of(layer, head, column) : lent_number(static_cast<int64_t>(reads_.size()));
-  if (column < 0) add_read(layer, head, block, extent(number));
-  if (column < 0 && config_.poison_evicted) std::memset(extent(number), 0xFF, static_cast<size_t>(extent_bytes_));
-  *entry = kStepsBefore + static_cast<int32_t>(number * (extent_bytes_ >> step_shift_));
-  return {};
+void ExtentCache::drop_strips() {
+  release_staged();
+  for (StageBuffer& b : buffers_) {
+    if (b.reading) (void)strip_reader_->end(b.absent);
+    b.begun = b.reading = false;
+  }
 }
 
 Status ExtentCache::find_in_memory(LayerIdx layer, int32_t head, BlockId block, int32_t* entry) {

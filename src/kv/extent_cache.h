@@ -13,11 +13,13 @@
 #include "kv/column_pool.h"
 #include "kv/residency_tables.h"
 #include "kv/strip_reader.h"
+#include "kv/strips.h"
 #include "store/block_store.h"
 
 #include <fovea/status.h>
 #include <fovea/types.h>
 
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -117,13 +119,17 @@ class ExtentCache {
   void set_staging(bool on);
   // KV heads that are laid out at a time for a context of so many blocks; 0: not even one fits.
   int32_t heads_at_a_time(int64_t blocks) const;
-  // Heads [first, first + count) of a layer; `blocks`: BlockIds of the context, in order. What the pool or a store in memory holds
-  // is read where it is, what is absent goes to the lent columns. The view holds until the next call. `gate`: where it comes back
-  // not null, K and V are still being read, and end_stage() must follow; null: all is there. Errors: as resolve().
-  Status stage(LayerIdx layer, int32_t first, int32_t count, std::span<const int32_t> blocks, KvView* view,
-               const KeyGate** gate = nullptr);
-  // Waits for the rest. What was made of the strip is worth nothing after an error, which is as resolve()'s.
+  // What the pool or a store in memory holds is read where it is, what is absent goes to the lent columns. The view holds until the
+  // next call. `gate`: where it comes back not null, K and V are still being read, and end_stage() must follow; null: all is there.
+  // Errors: as resolve().
+  Status stage(const Strips& strips, KvView* view, const KeyGate** gate = nullptr);
+  // The next call of stage() will ask for these: on their way from now on, as far as there is room beside those that attention
+  // reads now, and the rest from end_stage() on.
+  void stage_ahead(const Strips& strips);
+  // Waits for the rest. What was made of the strips is worth nothing after an error, which is as resolve()'s.
   Status end_stage();
+  // Waits for what is on its way, which nobody will ask for: the step has failed.
+  void drop_strips();
 
   ExtentCounts take_counts() { return std::exchange(counts_, {}); }
   int32_t layers() const { return layers_; }
@@ -138,22 +144,25 @@ class ExtentCache {
  private:
   ExtentCache(KvCache& kv, const ExtentCacheConfig& config);
   std::byte* extent(int64_t number) const;
-  // Numbers of extents, from the pool's first on: of a slot, and the lent one number `lent`.
+  // Numbers of extents, from the pool's first on: of a slot, and of a lent one, counted around the ring.
   int64_t number_of(LayerIdx layer, int32_t head, int32_t column) const {
     return layer.value * extents_per_layer_ + int64_t{column} * heads_ + head;
   }
-  int64_t lent_number(int64_t lent) const {
+  int64_t lent_number(int64_t around) const {
+    const int64_t lent = around % lent_extents();
     const int64_t of_layer = int64_t{config_.staging_columns} * heads_;
     return number_of(LayerIdx{static_cast<int32_t>(lent / of_layer)}, 0, first_lent()) + lent % of_layer;
   }
   int32_t first_lent() const { return columns_ - config_.staging_columns; }
-  Status add_to_strip(LayerIdx layer, int32_t head, BlockId block, int32_t* entry);
+  int64_t lent_extents() const { return int64_t{config_.staging_columns} * layers_ * heads_; }
+  int32_t strip_entry(int64_t number) const { return kStepsBefore + static_cast<int32_t>(number * (extent_bytes_ >> step_shift_)); }
   Status find_in_memory(LayerIdx layer, int32_t head, BlockId block, int32_t* entry);
   void poison(LayerIdx layer, int32_t head, int32_t column);
   void begin_reads();
+  ExtentRead read_of(LayerIdx layer, int32_t head, BlockId block, std::byte* to) const;
   void add_read(LayerIdx layer, int32_t head, BlockId block, std::byte* to);
-  Status read_all(double deadline_s = 1e30);
-  Status end_reads(Status status);
+  Status read_all(std::span<ExtentRead> reads, std::span<const BlockId> blocks, double deadline_s = 1e30);
+  Status end_reads(std::span<const ExtentRead> reads, std::span<const BlockId> blocks, Status status);
   Status why_lost(const ExtentRead& read) const;
   Status read_misses(LayerIdx layer, const Wave& wave);
   void find_windows(const Wave& wave);
@@ -175,8 +184,6 @@ class ExtentCache {
   const BlockHomes* homes_ = nullptr;
   BlockStore* memory_ = nullptr;
   StripReader* strip_reader_ = nullptr;
-  KeyGate gate_;                 // of the strip that it reads
-  std::vector<int32_t> places_;  // [reads_] for it
   // What memory_ said of a block, for as long as it lies in the same place of the same slab: a slab's number is never another's.
   struct Remembered {
     uint32_t slab = Located::kNone;
@@ -185,8 +192,28 @@ class ExtentCache {
   };
   std::vector<Remembered> remembered_;  // [blocks]
   bool staging_ = false;
-  const int step_shift_;           // strips tell addresses in steps of 1 << step_shift_ bytes,
-  std::vector<int32_t> strips_;    // [heads, max_blocks] counted from kStepsBefore steps before the pool
+  // An extent lies at a multiple of its size from the pool's beginning, or, in a store in memory, of 4096 bytes. Strips tell
+  // addresses in steps of 1 << step_shift_ bytes, counted from kStepsBefore steps before the pool.
+  static constexpr int32_t kStepsBefore = 1 << 30;
+  const int step_shift_;
+  // Strips: those that attention reads and those behind them. The lent extents are a ring, which they take in turn.
+  struct StageBuffer {
+    int64_t first = 0;           // lent extent, counted around the ring
+    std::vector<int32_t> table;  // [heads, max_blocks]
+    Strips strips;
+    StripReads absent;
+    std::vector<BlockId> blocks;  // [absent.reads]
+    bool begun = false;           // nobody has asked for them
+    bool reading = false;         // by strip_reader_
+  };
+  Status begin(StageBuffer& buffer, const Strips& strips, const StageBuffer* before);
+  void poison_lent(int64_t first, int64_t count);
+  void release_staged();
+  bool still_holds(const StageBuffer& buffer) const;
+  Status wait_for(StageBuffer& buffer);
+  std::array<StageBuffer, 2> buffers_;
+  size_t next_buffer_ = 0;
+  StageBuffer* staged_ = nullptr;  // what the last stage() has filled, until attention has read it
   std::vector<BlockMiss> misses_;  // [heads, columns]
   std::vector<int32_t> num_misses_;
   std::vector<uint64_t> scratch_;  // [heads, columns]

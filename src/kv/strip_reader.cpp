@@ -8,9 +8,9 @@
 namespace fovea {
 namespace {
 
-// Extents of a batch: few, for attention waits for the first one, but enough for I/Os of some length. With all batches under way
-// there is work for several helpers of a store.
-constexpr size_t kBatchReads = 128;
+// Extents of a batch: enough for I/Os of some length, but few of the first ones, for attention waits for them. With all batches
+// under way there is work for several helpers of a store.
+constexpr size_t kFirstReads = 32, kBatchReads = 128;
 constexpr size_t kBatches = 8;
 
 Status submit(StoreChannel& channel, ReadBatch& batch) {
@@ -38,65 +38,80 @@ StripReader::StripReader(BlockStore& store) : store_(store), thread_([this] { ru
 StripReader::~StripReader() {
   {
     const std::lock_guard lock(mutex_);
-    FOVEA_CHECK(!busy_);
+    FOVEA_CHECK(begun_.empty());
     stop_ = true;
   }
   wake_.notify_one();
   thread_.join();
 }
 
-void StripReader::begin(std::span<ExtentRead> reads, std::span<const int32_t> places, int32_t all, KeyGate& gate) {
-  FOVEA_CHECK(!reads.empty() && places.size() == reads.size());
-  reads_ = reads, places_ = places, all_ = all, gate_ = &gate;
-  gate.open(places.front());
+void StripReader::begin(StripReads& strip, size_t allowed) {
+  FOVEA_CHECK(!strip.reads.empty() && strip.places.size() == strip.reads.size() && allowed <= strip.reads.size());
+  strip.allowed.store(allowed, std::memory_order_relaxed);
+  strip.gate.open(strip.places.front());
   {
     const std::lock_guard lock(mutex_);
-    FOVEA_CHECK(!busy_);
-    busy_ = true;
+    begun_.push_back(&strip);
   }
   wake_.notify_one();
 }
 
-Status StripReader::end() {
+void StripReader::allow(StripReads& strip) {
+  strip.allowed.store(strip.reads.size(), std::memory_order_release);
+  strip.allowed.notify_one();
+}
+
+Status StripReader::end(StripReads& strip) {
   std::unique_lock lock(mutex_);
-  ended_.wait(lock, [&] { return !busy_; });
-  return status_;
+  ended_.wait(lock, [&] { return std::find(begun_.begin(), begun_.end(), &strip) == begun_.end(); });
+  return strip.status;
 }
 
 void StripReader::run() {
   const std::unique_ptr<StoreChannel> channel = store_.open_channel();
   std::unique_lock lock(mutex_);
   for (;;) {
-    wake_.wait(lock, [&] { return stop_ || busy_; });
+    wake_.wait(lock, [&] { return stop_ || !begun_.empty(); });
     if (stop_) return;
+    StripReads& strip = *begun_.front();
     lock.unlock();
-    status_ = read(*channel);
-    gate_->open(all_);
+    strip.status = read(strip, *channel);
+    strip.gate.open(strip.all);
     lock.lock();
-    busy_ = false;
+    begun_.erase(begun_.begin());
     ended_.notify_one();
   }
 }
 
 // Batches overlap, but the gate opens in order.
-Status StripReader::read(StoreChannel& channel) {
+Status StripReader::read(StripReads& strip, StoreChannel& channel) {
+  const std::span<ExtentRead> reads = strip.reads;
   std::array<ReadBatch, kBatches> batches;
-  const size_t all = (reads_.size() + kBatchReads - 1) / kBatchReads;
+  size_t begun = 0, ended = 0;  // batches
+  size_t next = 0, done = 0;    // reads
   Status status;
-  for (size_t begun = 0, ended = 0; ended < begun || (begun < all && status.ok()); ++ended) {
-    for (; begun < all && begun - ended < kBatches && status.ok(); ++begun) {
+  while (ended < begun || (next < reads.size() && status.ok())) {
+    while (next < reads.size() && begun - ended < kBatches && status.ok()) {
+      const size_t allowed = strip.allowed.load(std::memory_order_acquire);
+      if (next == allowed && begun > ended) break;
+      if (next == allowed) {
+        strip.allowed.wait(allowed, std::memory_order_acquire);
+        continue;
+      }
       ReadBatch& batch = batches[begun % kBatches];
-      batch.reads = reads_.subspan(begun * kBatchReads, std::min(kBatchReads, reads_.size() - begun * kBatchReads));
+      batch.reads = reads.subspan(next, std::min({kFirstReads << std::min<size_t>(begun, 8), kBatchReads, allowed - next}));
       batch.priority = 0;
       if (status = submit(channel, batch); !status.ok()) break;
-      if (begun - ended > 1) channel.poll();  // less is not worth waking a helper
+      ++begun;
+      next += batch.reads.size();
+      if (begun - ended > 2) channel.poll();  // less is not worth waking a helper
     }
     if (ended == begun) break;
-    ReadBatch& batch = batches[ended % kBatches];
+    ReadBatch& batch = batches[ended++ % kBatches];
     const Status waited = channel.wait(batch, 1e30);
     if (status.ok()) status = waited.ok() ? try_again(channel, batch.reads) : waited;
-    const size_t next = (ended + 1) * kBatchReads;
-    if (next < reads_.size()) gate_->open(places_[next]);
+    done += batch.reads.size();
+    if (done < reads.size()) strip.gate.open(strip.places[done]);
   }
   return status;
 }

@@ -19,13 +19,15 @@ class StripReaderTest : public ::testing::Test {
  protected:
   StripReaderTest() : fs_(posix_file_system()), store_(open_or_fail(config_of(dir_.path(), &fs_))), keys_(chain(3, kBlocks)) {
     located_ = put(*store_, test_layout(), keys_).where;
+    strip_.all = kHeads * kBlocks;
     EXPECT_EQ(found(located_), kBlocks);
     memory_ = AlignedBuffer(size_t{kHeads} * kBlocks * kBytes);
     for (int32_t i = 0; i < kHeads * kBlocks; ++i) {
       const auto block = static_cast<size_t>(i % kBlocks);
       if (i % 7 == 3) continue;
-      places_.push_back(i);
-      reads_.push_back({.block = located_[block], .key = keys_[block], .unit = static_cast<uint32_t>(i / kBlocks), .to = at(i)});
+      strip_.places.push_back(i);
+      strip_.reads.push_back(
+          {.block = located_[block], .key = keys_[block], .unit = static_cast<uint32_t>(i / kBlocks), .to = at(i)});
     }
   }
   ~StripReaderTest() override { store_->unpin(located_); }
@@ -36,23 +38,23 @@ class StripReaderTest : public ::testing::Test {
   // Looks at every extent as soon as the gate lets it through; how many of those that were read are the right bytes.
   int64_t walk() {
     std::memset(memory_.data(), 0, size_t{kHeads} * kBlocks * kBytes);
-    for (ExtentRead& read : reads_) read.result = IoResult::pending;
+    for (ExtentRead& read : strip_.reads) read.result = IoResult::pending;
     StripReader reader(*store_);
     int64_t right = 0;
-    gate_.close(kBlocks);
-    reader.begin(reads_, places_, kHeads * kBlocks, gate_);
+    strip_.gate.close(kBlocks);
+    reader.begin(strip_, strip_.reads.size());
     size_t next = 0;
     for (int32_t place = 0; place < kHeads * kBlocks; ++place) {
-      gate_.wait(place / kBlocks, place % kBlocks + 1);
-      if (next == places_.size() || places_[next] != place) continue;
-      const ExtentRead& read = reads_[next++];
+      strip_.gate.wait(place / kBlocks, place % kBlocks + 1);
+      if (next == strip_.places.size() || strip_.places[next] != place) continue;
+      const ExtentRead& read = strip_.reads[next++];
       EXPECT_NE(read.result, IoResult::pending) << "place " << place;
       const std::vector<std::byte> bytes = bytes_of(read.key, test_layout().parts[0], read.unit);
       const bool same = std::memcmp(at(place), bytes.data(), kBytes) == 0;
       EXPECT_TRUE(same || read.result != IoResult::ok) << "place " << place;
       right += same;
     }
-    EXPECT_TRUE(reader.end().ok());
+    EXPECT_TRUE(reader.end(strip_).ok());
     return right;
   }
 
@@ -62,27 +64,48 @@ class StripReaderTest : public ::testing::Test {
   std::vector<StoreKey> keys_;
   std::vector<Located> located_;
   AlignedBuffer memory_;
-  std::vector<ExtentRead> reads_;
-  std::vector<int32_t> places_;
-  KeyGate gate_;
+  StripReads strip_;
 };
 
 TEST_F(StripReaderTest, TheGateOpensBehindWhatWasRead) {
-  EXPECT_EQ(walk(), std::ssize(reads_));
+  EXPECT_EQ(walk(), std::ssize(strip_.reads));
   fs_.throttle(0.001, 0);
-  EXPECT_EQ(walk(), std::ssize(reads_));
-  EXPECT_GT(gate_.take_waited_s(), 0);
+  EXPECT_EQ(walk(), std::ssize(strip_.reads));
+  EXPECT_GT(strip_.gate.take_waited_s(), 0);
+}
+
+// One is read while nobody has looked at the one before; whoever waits for the second waits for both.
+TEST_F(StripReaderTest, StripsAreReadInTheOrderTheyWereBegun) {
+  fs_.throttle(0.001, 0);
+  StripReader reader(*store_);
+  StripReads first;
+  first.all = 1, first.places = {0}, first.reads = {strip_.reads[0]};
+  std::vector<std::byte> there(kBytes);
+  first.reads[0].to = there.data();
+  first.gate.close(1);
+  strip_.gate.close(kBlocks);
+  reader.begin(first, 1);
+  reader.begin(strip_, 77);
+  strip_.gate.wait(0, strip_.places[77]);
+  EXPECT_TRUE(std::all_of(strip_.reads.begin() + 77, strip_.reads.end(),
+                          [](const ExtentRead& r) { return r.result == IoResult::pending; }));
+  StripReader::allow(strip_);
+  EXPECT_TRUE(reader.end(strip_).ok());
+  EXPECT_EQ(first.reads[0].result, IoResult::ok);
+  EXPECT_TRUE(std::ranges::equal(there, bytes_of(keys_[0], test_layout().parts[0], 0)));
+  EXPECT_TRUE(std::ranges::all_of(strip_.reads, [](const ExtentRead& r) { return r.result == IoResult::ok; }));
+  EXPECT_TRUE(reader.end(first).ok());
 }
 
 TEST_F(StripReaderTest, WhatFailsIsReadAgainOrToldAndTheGateOpens) {
   fs_.fail_reads(0.2, 11);
-  EXPECT_GT(walk(), std::ssize(reads_) / 2);
+  EXPECT_GT(walk(), std::ssize(strip_.reads) / 2);
   fs_.fail_reads(0, 0);
   const int64_t before = count_found(*store_, keys_);
   for (const auto& entry : std::filesystem::recursive_directory_iterator(dir_.path() + "/slabs")) {
     if (entry.is_regular_file()) std::filesystem::resize_file(entry.path(), 4096);
   }
-  EXPECT_LT(walk(), std::ssize(reads_));
+  EXPECT_LT(walk(), std::ssize(strip_.reads));
   EXPECT_LT(count_found(*store_, keys_), before);
 }
 

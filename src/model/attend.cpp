@@ -167,48 +167,48 @@ void Attention::leave_out_late(const RowGroup& g, LayerIdx layer, const ExtentCa
   }
 }
 
-// On a device: KV heads of a sequence from `head` on, as many as are laid out at a time.
-DeviceExtentCache::Strips Attention::strips_at(const RowGroup& g, LayerIdx layer, int32_t seq, int32_t head) const {
+// KV heads of a sequence from `head` on, as many as are laid out at a time.
+Strips Attention::strips_at(const RowGroup& g, LayerIdx layer, int32_t seq, int32_t head) const {
   const int32_t bs = kv_.config().block_size, blocks = (g.host_seq_len[seq] + bs - 1) / bs;
+  const DeviceExtentCache* device = kv_.device_extents();
+  const int32_t most = device ? device->heads_at_a_time(blocks) : kv_.extents()->heads_at_a_time(blocks);
   return {.layer = layer,
           .first = head,
-          .count = std::min(kv_.device_extents()->heads_at_a_time(blocks), kv_.config().kv_heads - head),
+          .count = std::min(most, kv_.config().kv_heads - head),
           .blocks = g.table.slots + seq * g.table.seq_stride,
           .host_blocks = g.host_table.slots + seq * g.host_table.seq_stride,
           .num_blocks = blocks};
 }
 
-// The strips that are next, and those behind them ahead: of these rows, of other groups, of the next layer.
-Status Attention::stage_on_device(const RowGroup& g, LayerIdx layer, KvView* view) {
-  const DeviceExtentCache::Strips strips = strips_at(g, layer, next_seq_, next_head_);
-  FOVEA_TRY(kv_.device_extents()->stage(strips, stream_, view));
-  if (next_head_ + strips.count < kv_.config().kv_heads)
-    return kv_.device_extents()->stage_ahead(strips_at(g, layer, next_seq_, next_head_ + strips.count));
-  if (next_seq_ + 1 < g.num_seqs) return kv_.device_extents()->stage_ahead(strips_at(g, layer, next_seq_ + 1, 0));
+// What is asked for behind the strips that are next: of these rows, of other groups, of the next layer.
+std::optional<Strips> Attention::strips_behind(const RowGroup& g, const Strips& s) const {
+  if (s.first + s.count < kv_.config().kv_heads) return strips_at(g, s.layer, next_seq_, s.first + s.count);
+  if (next_seq_ + 1 < g.num_seqs) return strips_at(g, s.layer, next_seq_ + 1, 0);
   const auto is_streamed = [](const RowGroup& other) { return other.blocks == RowGroup::Blocks::streamed; };
   const auto all = batch_.groups.begin(), end = batch_.groups.end();
+  LayerIdx layer = s.layer;
   auto next = std::find_if(all + (&g - batch_.groups.data()) + 1, end, is_streamed);
   if (next == end) next = std::find_if(all, end, is_streamed), layer = LayerIdx{layer.value + 1};
-  return layer.value < kv_.config().num_layers ? kv_.device_extents()->stage_ahead(strips_at(*next, layer, 0, 0)) : Status();
+  if (layer.value == kv_.config().num_layers) return std::nullopt;
+  return strips_at(*next, layer, 0, 0);
 }
 
-// The next KV heads of a sequence, or the first ones of the next sequence.
+// The next KV heads of a sequence, or the first ones of the next sequence; and those behind them ahead.
 Status Attention::next_strips(const RowGroup& g, LayerIdx layer, Reading* part, bool* more) {
   FOVEA_CHECK(whole_.selection->kind == Selection::Kind::all);
-  const int32_t s = next_seq_, bs = whole_.kv.block_size, heads = whole_.kv.kv_heads;
-  const int32_t* blocks = g.table.slots + s * g.table.seq_stride;
-  const int32_t count = (g.host_seq_len[s] + bs - 1) / bs;
-  DeviceExtentCache* device = kv_.device_extents();
-  const int32_t most = device ? device->heads_at_a_time(count) : kv_.extents()->heads_at_a_time(count);
-  if (most == 0) return Status::internal("kv offload: " + std::to_string(count) + " blocks of one KV head exceed the staging area");
-  const int32_t some = std::min(most, heads - next_head_);
-  if (device) {
-    FOVEA_TRY(stage_on_device(g, layer, &part->kv));
+  const int32_t s = next_seq_, heads = whole_.kv.kv_heads;
+  const Strips strips = strips_at(g, layer, s, next_head_);
+  if (strips.count == 0)
+    return Status::internal("kv offload: " + std::to_string(strips.num_blocks) + " blocks of one KV head exceed the staging area");
+  const std::optional<Strips> behind = strips_behind(g, strips);
+  if (DeviceExtentCache* device = kv_.device_extents()) {
+    FOVEA_TRY(device->stage(strips, stream_, &part->kv));
+    if (behind) FOVEA_TRY(device->stage_ahead(*behind));
     part->prefill = true;
   } else {
     part->gate = nullptr;
-    FOVEA_TRY(kv_.extents()->stage(layer, next_head_, some, {blocks, static_cast<size_t>(count)}, &part->kv,
-                                   part->prefill ? &part->gate : nullptr));
+    FOVEA_TRY(kv_.extents()->stage(strips, &part->kv, part->prefill ? &part->gate : nullptr));
+    if (behind) kv_.extents()->stage_ahead(*behind);
   }
   part->first_row = g.first_row + g.host_q_indptr[s];
   part->rows = g.host_q_indptr[s + 1] - g.host_q_indptr[s];
@@ -216,7 +216,7 @@ Status Attention::next_strips(const RowGroup& g, LayerIdx layer, Reading* part, 
   part->q_indptr = g.rows_of_seq + 2 * s;
   part->seq_len = g.seq_len + s;
   part->first_kv_head = next_head_;
-  next_head_ += some;
+  next_head_ += strips.count;
   if (next_head_ == heads) ++next_seq_, next_head_ = 0;
   *more = next_seq_ < g.num_seqs;
   return {};

@@ -14,6 +14,7 @@
 #include "model/forward.h"
 
 #include <array>
+#include <optional>
 #include <vector>
 
 namespace fovea {
@@ -38,7 +39,7 @@ struct Reading {
   int32_t first_kv_head = 0;          // kv has kv.kv_heads of them
   bool prefill = false;               // by the operation for prompts: its rows are, or only that one takes a part of the heads here
   const Selection* selection = nullptr;
-  KvView kv;  // of the layer, with the page table
+  KvView kv;                      // of the layer, with the page table
   const KeyGate* gate = nullptr;  // of kv: what is still being read; prefill only
 };
 
@@ -94,8 +95,8 @@ class Attention {
   Status next_wave_on_device(const RowGroup& group, LayerIdx layer, int32_t window, Reading* part, bool* more);
   Status next_wave(const RowGroup& group, LayerIdx layer, int32_t window, Reading* part, bool* more);
   void leave_out_late(const RowGroup& group, LayerIdx layer, const ExtentCache::Wave& wave);
-  DeviceExtentCache::Strips strips_at(const RowGroup& group, LayerIdx layer, int32_t seq, int32_t head) const;
-  Status stage_on_device(const RowGroup& group, LayerIdx layer, KvView* view);
+  Strips strips_at(const RowGroup& group, LayerIdx layer, int32_t seq, int32_t head) const;
+  std::optional<Strips> strips_behind(const RowGroup& group, const Strips& strips) const;
   Status next_strips(const RowGroup& group, LayerIdx layer, Reading* part, bool* more);
 
   const ForwardBatch& batch_;

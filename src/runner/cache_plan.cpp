@@ -80,8 +80,43 @@ int64_t most_blocks(const CachePlanInputs& in, int64_t all, const Bytes& bytes, 
   return std::max<int64_t>(1, std::min({by_staging, by_columns, by_host}));
 }
 
-// One head after the other where the pool is small; else as many as a quarter of it holds twice over.
+// Of a device: one head after the other where the pool is small; else as many as a quarter of it holds twice over.
 int64_t staged_heads(int64_t strip, int64_t pool, int32_t heads) { return std::clamp<int64_t>(pool / 4 / (2 * strip), 1, heads); }
+
+// How a pool is divided of which so many columns are staging, and so many are not.
+void divide(const CachePlanInputs& in, int64_t staging, int64_t columns, CachePlan* plan) {
+  plan->num_columns = static_cast<int32_t>(std::min<int64_t>(columns, INT32_MAX / 2));
+  plan->staging_columns = static_cast<int32_t>(staging);
+  const int64_t growing = std::min({in.growing_row_blocks, columns / 2, columns - kColumnsBesideRow});
+  plan->reserve_columns = static_cast<int32_t>(std::max(in.row_blocks, growing));
+  const int64_t free = plan->num_columns - plan->reserve_columns;
+  plan->max_num_seqs = static_cast<int32_t>(std::clamp<int64_t>(free / 4, 1, in.max_num_seqs));
+  // A device computes a chunk while the one before goes below. A host waits for that: a chunk is written in less time than half of
+  // one takes longer to be computed in two, each over the whole context.
+  const int64_t chunk = std::max<int64_t>(1, (free - plan->max_num_seqs) / (in.host_bytes > 0 ? 2 : 1)) * in.cache.block_size;
+  plan->max_num_batched_tokens = static_cast<int32_t>(std::min<int64_t>(chunk, in.max_num_batched_tokens));
+  plan->max_num_seqs = std::min(plan->max_num_seqs, plan->max_num_batched_tokens);
+}
+
+// Of a host attention over one KV head is short, and all threads wait where it begins and ends; and what is read ahead of it lies
+// beside it. So staging takes what whole chunks and some sequences leave, up to two strips of all heads. columns(staging): those
+// that are left.
+template <typename Columns>
+void widen_staging(const CachePlanInputs& in, int64_t all_heads_twice, Columns&& columns, CachePlan* plan) {
+  constexpr int32_t kSequences = 8;
+  const CachePlan least = *plan;
+  int64_t yes = least.staging_columns, no = std::min(all_heads_twice, 3 * (yes + columns(yes)) / 4) + 1;
+  while (no - yes > 1) {
+    const int64_t middle = yes + (no - yes) / 2;
+    CachePlan wide = least;
+    divide(in, middle, columns(middle), &wide);
+    const bool serves = wide.reserve_columns == least.reserve_columns && wide.num_columns >= in.row_blocks + kColumnsBesideRow &&
+                        wide.max_num_batched_tokens == least.max_num_batched_tokens &&
+                        wide.max_num_seqs >= std::min(kSequences, least.max_num_seqs);
+    (serves ? yes : no) = middle;
+    if (serves) *plan = wide;
+  }
+}
 
 // With tables for in.max_num_seqs sequences.
 Result<CachePlan> plan_with_tables(const CachePlanInputs& in) {
@@ -114,26 +149,19 @@ Result<CachePlan> plan_with_tables(const CachePlanInputs& in) {
         " bytes, in at most three quarters of it (a smaller --max-model-len or --kv-tokens needs less)");
   // A device fills one while it reads another, both in a seventh of the pool: no block is ever pinned there.
   const bool device = in.host_bytes > 0;
-  const int64_t staged = staged_heads(strip, device ? pool / 7 * 4 : pool, c.kv_heads);
+  const int64_t staged = device ? staged_heads(strip, pool / 7 * 4, c.kv_heads) : 1;
   const int64_t buffers = device && 2 * staged * strip <= pool / 4 ? 2 : 1;
-  const int64_t staging = in.tier_in_place ? 0 : (context_blocks * staged * buffers + heads - 1) / heads;
-  const int64_t beside = pool - staging * (bytes.column + bytes.lent_tables);
-  const int64_t columns = std::min(blocks, beside / (bytes.column + bytes.column_tables));
+  const auto staging_of = [&](int64_t strips) { return in.tier_in_place ? 0 : (context_blocks * strips + heads - 1) / heads; };
+  const auto columns_beside = [&](int64_t staging) {
+    return std::min(blocks, (pool - staging * (bytes.column + bytes.lent_tables)) / (bytes.column + bytes.column_tables));
+  };
+  const int64_t staging = staging_of(staged * buffers), columns = columns_beside(staging);
   if (columns < least)
     return Status::resource_exhausted(where + "beside the staging of a prompt they hold " + text(std::max<int64_t>(0, columns)) +
                                       " blocks of K and V; a row reads up to " + text(in.row_blocks) + ", so " + text(least) +
                                       " are needed (a method's budget_tokens bounds what a row reads)");
-  plan.num_columns = static_cast<int32_t>(std::min<int64_t>(columns, INT32_MAX / 2));
-  plan.staging_columns = static_cast<int32_t>(staging);
-  const int64_t growing = std::min({in.growing_row_blocks, columns / 2, columns - kColumnsBesideRow});
-  plan.reserve_columns = static_cast<int32_t>(std::max(in.row_blocks, growing));
-  const int64_t free = plan.num_columns - plan.reserve_columns;
-  plan.max_num_seqs = static_cast<int32_t>(std::clamp<int64_t>(free / 4, 1, in.max_num_seqs));
-  // A device computes a chunk while the one before goes below. A host waits for that: a chunk is written in less time than half of
-  // one takes longer to be computed in two, each over the whole context.
-  const int64_t chunk = std::max<int64_t>(1, (free - plan.max_num_seqs) / (device ? 2 : 1)) * bs;
-  plan.max_num_batched_tokens = static_cast<int32_t>(std::min<int64_t>(chunk, in.max_num_batched_tokens));
-  plan.max_num_seqs = std::min(plan.max_num_seqs, plan.max_num_batched_tokens);
+  divide(in, staging, columns, &plan);
+  if (!device && staging > 0) widen_staging(in, staging_of(2 * c.kv_heads), columns_beside, &plan);
   return plan;
 }
 

@@ -97,7 +97,7 @@ TEST(CachePlan, WhatAStepTakesGrowsWithThePool) {
   in.offload = OffloadChoice::on;
   const CachePlan large = *plan_cache(in);
   EXPECT_EQ(large.max_num_batched_tokens, 512);
-  EXPECT_EQ(large.staging_columns, 2 * kStaging) << "both heads, which fill the last column to the half";
+  EXPECT_EQ(large.staging_columns, 4 * kStaging - 1) << "both heads twice, in whole columns";
 }
 
 // Without --kv-tokens the longest context is what the pool serves, however long the model's may be; but half of it is columns, as
@@ -109,8 +109,9 @@ TEST(CachePlan, ContextsAreAsLongAsThePoolServes) {
     const CachePlan plan = *plan_cache(in);
     ASSERT_TRUE(plan.own_columns) << plan.note;
     EXPECT_GT(plan.num_blocks, 2 * bytes / (kColumn + 6 * 2 * 256)) << bytes;
-    EXPECT_GE(plan.num_columns, std::min<int64_t>(4 * 8 + 2 * 32 + 3, bytes * 32 / 33 / 2 / kColumn)) << bytes;
-    EXPECT_EQ(plan.staging_columns, (plan.num_blocks + 11) / 12) << "one head";
+    const int64_t one_head = (plan.num_blocks + 11) / 12, wider = plan.staging_columns - one_head;
+    EXPECT_GE(wider, 0) << bytes;
+    EXPECT_GE(plan.num_columns + wider, std::min<int64_t>(4 * 8 + 2 * 32 + 3, bytes * 32 / 33 / 2 / kColumn)) << bytes;
     EXPECT_EQ(plan.read_ahead, bytes / 33 / 4096);
     const int64_t beside = plan.num_blocks * resident(plan.max_num_seqs);
     EXPECT_LE(plan.pool_columns() * (kColumn + kColumnTables) + beside + plan.read_ahead * 4096, bytes);
@@ -119,6 +120,18 @@ TEST(CachePlan, ContextsAreAsLongAsThePoolServes) {
   CachePlanInputs in = inputs(10 * kColumn);
   in.max_model_len = 131072, in.kv_tokens = 0;
   EXPECT_FALSE(plan_cache(in)->own_columns) << "it holds as much as it would serve";
+}
+
+// Staging takes what whole chunks and eight sequences leave, and two strips of all heads at most.
+TEST(CachePlan, StagingIsAsWideAsChunksAllow) {
+  for (const int64_t spare : {0, 10, 1000}) {
+    CachePlanInputs in = inputs(512 * resident(8) + (kStaging + 75 + spare) * (kColumn + kColumnTables));
+    in.max_num_seqs = 8, in.offload = OffloadChoice::on;
+    const CachePlan plan = *plan_cache(in);
+    EXPECT_EQ(plan.max_num_batched_tokens, 512) << spare;
+    EXPECT_EQ(plan.max_num_seqs, 8) << spare;
+    EXPECT_EQ(plan.staging_columns, std::min(kStaging + 75 + spare - plan.reserve_columns - 40, 4 * kStaging - 1)) << spare;
+  }
 }
 
 TEST(CachePlan, ABudgetThatGrowsTakesHalfOfTheColumnsAtMost) {

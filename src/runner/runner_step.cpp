@@ -78,6 +78,7 @@ std::vector<BlockId> Runner::take_lost() {
 // After a step that failed: nobody knows what the device holds.
 void Runner::lose_tables() {
   batch_->forget_tables();
+  if (extents_) extents_->drop_strips();
   if (device_extents_) device_extents_->lose_tables();
 }
 
