@@ -47,13 +47,13 @@ def block_sums(q, k, first, c):
     return out
 
 
-def choose(sums, b, blocks, threshold, sinks):
-    if threshold >= 1:
+def choose(sums, b, blocks, threshold, c):
+    if c["top_k"] == 0 and threshold >= 1:
         return set(range(blocks))
-    picked = {u for u in range(blocks) if u < sinks or u == b}
+    picked = {u for u in range(blocks) if u < c["sink_blocks"] or b - c["recent_blocks"] < u <= b}
     total, have = sums[:blocks].sum(), sum(sums[u] for u in picked)
     for u in sorted(range(blocks), key=lambda u: (-sums[u], u)):
-        if have >= threshold * total:
+        if len(picked) >= c["top_k"] if c["top_k"] else have >= threshold * total:
             break
         if u not in picked:
             picked.add(u)
@@ -73,7 +73,7 @@ def run(c):
         lists = []
         for h in range(heads):
             c["sums"] += [round(float(x), 6) for x in per_head[h][b]]
-            lists.append(choose(per_head[h][b], b, blocks, c["threshold"][h], c["sink_blocks"]))
+            lists.append(choose(per_head[h][b], b, blocks, c["threshold"][h], c))
         if c["group_vote"]:
             lists = [{u for u in range(blocks) if 2 * sum(u in l for l in lists[g * group:(g + 1) * group]) >= group}
                      for g in range(kv_heads)]
@@ -82,7 +82,8 @@ def run(c):
 
 
 BASE = dict(heads=4, kv_heads=2, head_dim=16, rows=200, len=600, stride=16, block_size=128, scale=6.0, norm=1.0,
-            causal=True, threshold=[0.9, 0.8, 0.6, 1.0], sink_blocks=1, group_vote=False, q_seed=1, k_seed=2)
+            causal=True, threshold=[0.9, 0.8, 0.6, 1.0], top_k=0, sink_blocks=1, recent_blocks=1, group_vote=False,
+            q_seed=1, k_seed=2)
 CASES = [
     dict(name="plain"),
     dict(name="odd_offset", rows=211, len=613),
@@ -91,6 +92,8 @@ CASES = [
     dict(name="all_keys", causal=False, rows=150, len=419, stride=8),
     dict(name="norm_2", norm=2.0, scale=20.0),
     dict(name="vote", heads=6, threshold=[0.5, 0.7, 0.6, 0.8, 0.4, 0.6], group_vote=True, stride=32, len=1100),
+    dict(name="top_4", top_k=4, block_size=64, len=801),
+    dict(name="recent_3", recent_blocks=3, block_size=64, rows=130, len=700),
     dict(name="whole_prompt", rows=300, len=300, sink_blocks=0, stride=8),
 ]
 

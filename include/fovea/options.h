@@ -64,7 +64,9 @@ struct XAttentionOptions {
   double norm = 1.0;                            // divides the estimate's scores: above 1 spreads them
   double threshold = 0.9;                       // share of a row of blocks' estimated sum that is read; 1: everything
   std::vector<std::vector<double>> thresholds;  // [layer][head], or [layer][1]; empty: `threshold` everywhere
+  int32_t top_k = 0;                            // blocks that a tile of queries reads, instead of a share; 0: by threshold
   int32_t sink_blocks = 1;                      // first blocks, always read
+  int32_t recent_blocks = 1;                    // blocks up to the tile's own, always read
   bool group_vote = false;                      // one list per KV head: the blocks that half of its query heads selected
   int64_t min_context = 4096;                   // tiles of 128 tokens that end at or below it are read densely
 };

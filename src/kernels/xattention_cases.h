@@ -20,6 +20,8 @@ struct XCase {
   float threshold = 0.9f;  // of head 0; each next head's is smaller
   int32_t sink_blocks = 1;
   bool group_vote = false;
+  int32_t top_k = 0;
+  int32_t recent_blocks = 1;
 };
 
 // Memory and Params. Not movable: params point into it.
@@ -39,6 +41,8 @@ class XProblem {
     p_.norm = c.norm;
     p_.causal = c.causal;
     p_.sink_blocks = c.sink_blocks;
+    p_.top_k = c.top_k;
+    p_.recent_blocks = c.recent_blocks;
     p_.group_vote = c.group_vote;
     for (int32_t h = 0; h < a.num_heads; ++h) threshold_.push_back(c.threshold * (1.0f - 0.02f * h));
     p_.threshold = threshold_.data();
@@ -120,6 +124,9 @@ inline std::vector<XCase> xattention_cases() {
   cases.push_back({.name = "whole", .shape = {.seqs = odd}, .threshold = 1.5f});
   cases.push_back({.name = "vote", .shape = {.heads = 8, .seqs = odd}, .threshold = 0.6f, .group_vote = true});
   cases.push_back({.name = "vote_3", .shape = {.heads = 6, .seqs = one}, .block_size = 64, .threshold = 0.5f, .group_vote = true});
+  cases.push_back({.name = "top_2", .shape = {.seqs = odd}, .block_size = 64, .threshold = 1.5f, .top_k = 2});
+  cases.push_back({.name = "recent_3", .shape = {.seqs = odd}, .block_size = 64, .threshold = 0.3f, .recent_blocks = 3});
+  cases.push_back({.name = "vote_top_3", .shape = {.heads = 6, .seqs = one}, .group_vote = true, .top_k = 3, .recent_blocks = 2});
 #ifdef FOVEA_SANITIZED
   size_t kept = 0;  // ten times slower: a third of the table, every stride among it
   for (size_t i = 0; i < cases.size(); i += 3) cases[kept++] = cases[i];
@@ -128,13 +135,14 @@ inline std::vector<XCase> xattention_cases() {
   return cases;
 }
 
-// Sums of blocks, and what a threshold chooses of them.
+// Sums of blocks, and what a threshold or a count chooses of them.
 struct XChoiceCase {
   const char* name;
   std::vector<float> sums;
   int32_t sink, diagonal_begin, diagonal_end;
   float threshold;
   std::vector<int32_t> units;
+  int32_t top_k = 0;
 };
 
 inline const XChoiceCase kXChoiceCases[] = {
@@ -150,6 +158,12 @@ inline const XChoiceCase kXChoiceCases[] = {
     {"a threshold above 1: everything", {0, 9, 0}, 0, 2, 3, 7.0f, {0, 1, 2}},
     {"a row without cells: what is forced", {0, 0, 0}, 1, 2, 3, 0.9f, {0, 2}},
     {"not a number: everything", {1, NAN, 1, 1}, 1, 3, 4, 0.1f, {0, 1, 2, 3}},
+    {"two blocks, whatever they hold", {1, 5, 3, 0, 1}, 0, 0, 0, 0.1f, {1, 2}, 2},
+    {"three blocks with what is forced", {1, 5, 3, 0, 1}, 1, 4, 5, 1.0f, {0, 1, 4}, 3},
+    {"fewer than what is forced", {1, 5, 3, 0, 1}, 1, 3, 5, 0.9f, {0, 3, 4}, 2},
+    {"more than there are", {1, 5, 3}, 1, 2, 3, 0.9f, {0, 1, 2}, 7},
+    {"blocks of nothing count too", {0, 0, 0, 0}, 0, 3, 4, 0.9f, {0, 3}, 2},
+    {"not a number: everything, not two", {1, NAN, 1, 1}, 1, 3, 4, 0.1f, {0, 1, 2, 3}, 2},
 };
 
 }  // namespace fovea::testing

@@ -118,7 +118,9 @@ constexpr MethodKey kXAttentionKeys[] = {
     {"norm", set<&XAttentionOptions::norm>},
     {"threshold", set<&XAttentionOptions::threshold>},
     {"thresholds", set_thresholds, "a list of numbers, or of lists of numbers"},
+    {"top_k", set<&XAttentionOptions::top_k>},
     {"sink_blocks", set<&XAttentionOptions::sink_blocks>},
+    {"recent_blocks", set<&XAttentionOptions::recent_blocks>},
     {"group_vote", set<&XAttentionOptions::group_vote>},
     {"min_context", set<&XAttentionOptions::min_context>},
 };

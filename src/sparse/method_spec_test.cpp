@@ -30,7 +30,8 @@ TEST(MethodSpec, ANameHasItsDefaults) {
 
 TEST(MethodSpec, XAttentionsKeys) {
   const auto m = parse_method_spec(
-      "xattention[stride=8,block_size=64,norm=2,threshold=0.8,sink_blocks=2,group_vote=true,min_context=1024,"
+      "xattention[stride=8,block_size=64,norm=2,threshold=0.8,top_k=9,sink_blocks=2,recent_blocks=3,group_vote=true,min_context="
+      "1024,"
       "thresholds=[0.9,[0.5,0.6]]]");
   ASSERT_TRUE(m.ok()) << m.status().message();
   EXPECT_EQ(m->name, "xattention");
@@ -39,7 +40,9 @@ TEST(MethodSpec, XAttentionsKeys) {
   EXPECT_EQ(o.block_size, 64);
   EXPECT_DOUBLE_EQ(o.norm, 2);
   EXPECT_DOUBLE_EQ(o.threshold, 0.8);
+  EXPECT_EQ(o.top_k, 9);
   EXPECT_EQ(o.sink_blocks, 2);
+  EXPECT_EQ(o.recent_blocks, 3);
   EXPECT_TRUE(o.group_vote);
   EXPECT_EQ(o.min_context, 1024);
   EXPECT_EQ(o.thresholds, (std::vector<std::vector<double>>{{0.9}, {0.5, 0.6}}));

@@ -21,9 +21,10 @@
 namespace fovea {
 
 // Chooses per tile (the rows of one sequence that lie in one block of queries) and query head. Forced blocks come first and
-// count: the first `sink_blocks`, and every block the tile's diagonal crosses. Then blocks in descending P, ties to the
-// lower index, until the sum of P over the chosen reaches threshold times its sum over all; the one that crosses is in. A
-// threshold of 1 or more takes every block. If P is not a number (a key in the cache is not), every block is taken.
+// count: the first `sink_blocks`, every block the tile's diagonal crosses, and those before it that make them `recent_blocks`.
+// Then blocks in descending P, ties to the lower index, until they are top_k, or, where that is 0, until the sum of P over the
+// chosen reaches threshold times its sum over all; the one that crosses is in. A threshold of 1 or more takes every block. If P is
+// not a number (a key in the cache is not), every block is taken.
 struct XAttentionParams {
   // The rows, as in AttentionParams.
   const float* q = nullptr;  // [T, H, d], post-rope
@@ -46,7 +47,9 @@ struct XAttentionParams {
   const int32_t* tile_indptr = nullptr;  // [tiles + 1]
 
   const float* threshold = nullptr;  // [H] each > 0
+  int32_t top_k = 0;                 // blocks, instead
   int32_t sink_blocks = 1;
+  int32_t recent_blocks = 1;  // >= 1
   // One list per KV head: the blocks that at least half of its query heads chose, each by its own threshold (not their
   // union, which is dense). Forced blocks are in every list, so in this one too.
   bool group_vote = false;

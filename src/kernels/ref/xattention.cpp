@@ -112,18 +112,19 @@ Result<CellArray> softmax_fuse_block_sum(const CellArray& a, int32_t reshaped_bl
   return out;
 }
 
-std::vector<int32_t> choose_blocks(const float* sums, int32_t blocks, const ForcedBlocks& forced, float threshold) {
+std::vector<int32_t> choose_blocks(const float* sums, int32_t blocks, const ForcedBlocks& forced, float threshold, int32_t top_k) {
   const auto is_forced = [&](int32_t u) { return u < forced.sink || (u >= forced.diagonal_begin && u < forced.diagonal_end); };
   const double enough = threshold * std::accumulate(sums, sums + blocks, 0.0);
   std::vector<int32_t> units(blocks);
   std::iota(units.begin(), units.end(), 0);
-  if (threshold >= 1.0f || std::isnan(enough)) return units;
+  if ((top_k == 0 && threshold >= 1.0f) || std::isnan(enough)) return units;
   const auto rest = std::stable_partition(units.begin(), units.end(), is_forced);
   std::stable_sort(rest, units.end(), [&](int32_t a, int32_t b) { return sums[a] > sums[b]; });
   double sum = 0;
   for (auto u = units.begin(); u != rest; ++u) sum += sums[*u];
   auto end = rest;
-  while (end != units.end() && sum < enough) sum += sums[*end++];
+  const auto wants_more = [&] { return top_k > 0 ? end - units.begin() < top_k : sum < enough; };
+  while (end != units.end() && wants_more()) sum += sums[*end++];
   units.erase(end, units.end());
   std::sort(units.begin(), units.end());
   return units;
@@ -148,7 +149,8 @@ XAttentionPlace place_of_tile(const XAttentionParams& p, int32_t tile) {
   at.len = p.causal ? at.end : p.seq_len[at.seq];
   at.blocks = ceil_div(at.len, p.block_size);
   FOVEA_CHECK(at.begin >= 0 && at.begin < at.end && at.blocks <= p.capacity);
-  at.forced = {p.sink_blocks, static_cast<int32_t>(at.begin / p.block_size), ceil_div(at.end, p.block_size)};
+  const auto diagonal = static_cast<int32_t>(at.begin / p.block_size);
+  at.forced = {p.sink_blocks, std::max(0, diagonal - (p.recent_blocks - 1)), ceil_div(at.end, p.block_size)};
   return at;
 }
 
@@ -182,7 +184,7 @@ std::vector<double> tile_sums(const XAttentionParams& p, int32_t tile, const XAt
 
 void xattention_select(const XAttentionParams& p) {
   FOVEA_CHECK(p.kv.kv_heads > 0 && p.num_heads % p.kv.kv_heads == 0);
-  FOVEA_CHECK(p.stride >= 2 && p.block_size % p.stride == 0 && p.norm > 0);
+  FOVEA_CHECK(p.stride >= 2 && p.block_size % p.stride == 0 && p.norm > 0 && p.recent_blocks >= 1);
   const int32_t group = p.num_heads / p.kv.kv_heads, groups = p.group_vote ? p.kv.kv_heads : p.num_heads;
   const auto write = [&](int64_t at, const std::vector<int32_t>& units) {
     std::copy(units.begin(), units.end(), p.units + at * p.capacity);
@@ -196,7 +198,7 @@ void xattention_select(const XAttentionParams& p) {
       std::vector<float> sums(p.capacity, 0.0f);
       std::copy(exact.begin(), exact.end(), sums.begin());
       if (p.sums != nullptr) std::copy(sums.begin(), sums.end(), p.sums + (t * p.num_heads + h) * p.capacity);
-      lists.push_back(choose_blocks(sums.data(), at.blocks, at.forced, p.threshold[h]));
+      lists.push_back(choose_blocks(sums.data(), at.blocks, at.forced, p.threshold[h], p.top_k));
       if (!p.group_vote) write(t * groups + h, lists.back());
       if (h % group != group - 1) continue;
       if (p.group_vote) write(t * groups + h / group, majority_blocks(lists, at.blocks));

@@ -57,7 +57,8 @@ struct ForcedBlocks {
 };
 
 // The choice of one query head and block of queries, as XAttentionParams states it, ascending. sums: [blocks].
-std::vector<int32_t> choose_blocks(const float* sums, int32_t blocks, const ForcedBlocks& forced, float threshold);
+std::vector<int32_t> choose_blocks(const float* sums, int32_t blocks, const ForcedBlocks& forced, float threshold,
+                                   int32_t top_k = 0);
 
 // The blocks that at least half of the lists hold, ascending.
 std::vector<int32_t> majority_blocks(const std::vector<std::vector<int32_t>>& lists, int32_t blocks);

@@ -133,7 +133,8 @@ TEST(XAttentionUnfused, RefusesByName) {
 TEST(XAttentionChoice, EqualsTheTable) {
   for (const XChoiceCase& c : kXChoiceCases) {
     const ref::ForcedBlocks forced{c.sink, c.diagonal_begin, c.diagonal_end};
-    EXPECT_EQ(ref::choose_blocks(c.sums.data(), static_cast<int32_t>(c.sums.size()), forced, c.threshold), c.units) << c.name;
+    const auto blocks = static_cast<int32_t>(c.sums.size());
+    EXPECT_EQ(ref::choose_blocks(c.sums.data(), blocks, forced, c.threshold, c.top_k), c.units) << c.name;
   }
 }
 
@@ -197,7 +198,7 @@ TEST_P(XAttentionRef, EqualsTheDefinition) {
         ASSERT_NEAR(sums[u], want[u], 1e-4) << "tile " << t << " head " << h << " block " << u;
       if (p.group_vote) continue;
       const auto at = ref::place_of_tile(p, t);
-      EXPECT_EQ(problem.list(t, h), ref::choose_blocks(sums.data(), at.blocks, at.forced, p.threshold[h]));
+      EXPECT_EQ(problem.list(t, h), ref::choose_blocks(sums.data(), at.blocks, at.forced, p.threshold[h], p.top_k));
     }
   }
 }
@@ -299,6 +300,8 @@ TEST(XAttentionGolden, SumsAndChoicesOfAnIndependentProgram) {
     p.norm = g["norm"];
     p.causal = g["causal"];
     p.sink_blocks = g["sink_blocks"];
+    p.top_k = g["top_k"];
+    p.recent_blocks = g["recent_blocks"];
     p.group_vote = g["group_vote"];
     p.threshold = threshold.data();
     p.tiles = xattention_tiles(indptr, &len, 1, p.block_size, seq.data(), at.data());

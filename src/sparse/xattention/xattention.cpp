@@ -26,11 +26,13 @@ std::string exact(double x) {
 
 }  // namespace
 
-// Every option but thresholds of 1 and more, which are one, changes what is read.
+// Every option changes what is read, but thresholds of 1 and more, which are one, and those that top_k replaces.
 std::string XAttention::lineage() const {
   std::string s = "xattention stride=" + std::to_string(options_.stride) + " block_size=" + std::to_string(options_.block_size) +
                   " norm=" + exact(options_.norm) + " sink_blocks=" + std::to_string(options_.sink_blocks) +
                   " group_vote=" + (options_.group_vote ? "1" : "0") + " min_context=" + std::to_string(options_.min_context);
+  if (options_.recent_blocks != 1) s += " recent_blocks=" + std::to_string(options_.recent_blocks);
+  if (options_.top_k > 0) return s + " top_k=" + std::to_string(options_.top_k);
   if (options_.thresholds.empty()) return s + " threshold=" + exact(options_.threshold);
   s += " thresholds=";
   for (const auto& layer : options_.thresholds) {
@@ -70,6 +72,9 @@ Status XAttention::attach(const ModelShape& shape, const MethodLimits& limits, D
   if (o.block_size != 64 && o.block_size != 128) return bad("block_size", std::to_string(o.block_size) + ": 64 or 128");
   if (!std::isfinite(o.norm) || o.norm <= 0) return bad("norm", std::to_string(o.norm) + " is not above 0");
   if (o.sink_blocks < 0) return bad("sink_blocks", std::to_string(o.sink_blocks) + " is negative");
+  if (o.recent_blocks < 1) return bad("recent_blocks", std::to_string(o.recent_blocks) + ": at least 1, the block of the rows");
+  if (o.top_k < 0) return bad("top_k", std::to_string(o.top_k) + " is negative");
+  if (o.top_k > 0 && !o.thresholds.empty()) return bad("top_k", "replaces thresholds: give one of them");
   if (o.min_context < 0) return bad("min_context", std::to_string(o.min_context) + " is negative");
   shape_ = shape;
   limits_ = limits;
@@ -127,7 +132,9 @@ Status XAttention::select(const SelectInputs& in, Ops& ops, Stream& stream, Sele
   p.tile_seq = tile_seq_.data();
   p.tile_indptr = tile_indptr_.data();
   p.threshold = threshold_.data() + static_cast<size_t>(in.layer.value) * shape_.num_heads;
+  p.top_k = options_.top_k;
   p.sink_blocks = options_.sink_blocks;
+  p.recent_blocks = options_.recent_blocks;
   p.group_vote = options_.group_vote;
   p.capacity = capacity_;
   p.units = units_.as<int32_t>();

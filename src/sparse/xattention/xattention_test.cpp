@@ -58,6 +58,9 @@ TEST(XAttention, EveryOptionIsPartOfTheLineage) {
       with([](auto& o) { o.threshold = 0.8; }),
       with([](auto& o) { o.threshold = 0.80000001; }),
       with([](auto& o) { o.sink_blocks = 2; }),
+      with([](auto& o) { o.recent_blocks = 2; }),
+      with([](auto& o) { o.top_k = 2; }),
+      with([](auto& o) { o.top_k = 2, o.recent_blocks = 2; }),
       with([](auto& o) { o.group_vote = true; }),
       with([](auto& o) { o.min_context = 0; }),
       with([](auto& o) {
@@ -90,6 +93,9 @@ TEST(XAttention, BadOptionsNameTheirFieldAndValue) {
   EXPECT_THAT(refused([](auto& o) { o.threshold = 0; }), HasSubstr("threshold 0"));
   EXPECT_THAT(refused([](auto& o) { o.threshold = NAN; }), HasSubstr("threshold nan"));
   EXPECT_THAT(refused([](auto& o) { o.sink_blocks = -1; }), HasSubstr("sink_blocks -1"));
+  EXPECT_THAT(refused([](auto& o) { o.recent_blocks = 0; }), HasSubstr("recent_blocks 0"));
+  EXPECT_THAT(refused([](auto& o) { o.top_k = -1; }), HasSubstr("top_k -1"));
+  EXPECT_THAT(refused([](auto& o) { o.top_k = 4, o.thresholds = {{0.9}, {0.8}}; }), HasSubstr("top_k replaces thresholds"));
   EXPECT_THAT(refused([](auto& o) { o.min_context = -5; }), HasSubstr("min_context -5"));
   EXPECT_THAT(refused([](auto& o) { o.thresholds = {{0.9}}; }), HasSubstr("thresholds has 1 layers, the model 2"));
   EXPECT_THAT(refused([](auto& o) { o.thresholds = {{0.9}, {0.8, 0.7}}; }), HasSubstr("thresholds[1] has 2 entries"));
@@ -115,6 +121,8 @@ void expect_the_operations_choice(const XAttentionOptions& o, int32_t layer, std
   c.block_size = o.block_size;
   c.norm = static_cast<float>(o.norm);
   c.sink_blocks = o.sink_blocks;
+  c.top_k = o.top_k;
+  c.recent_blocks = o.recent_blocks;
   testing::XProblem problem(c);
   XAttentionParams& p = problem.params();
   p.threshold = threshold.data();
@@ -166,6 +174,8 @@ TEST(XAttention, ChoosesByTheOperation) {
                                  o.threshold = 0.6;
                                }),
                                1, {0.6f, 0.6f, 0.6f, 0.6f});
+  expect_the_operations_choice(with([](auto& o) { o.block_size = 64, o.top_k = 3, o.recent_blocks = 2; }), 0,
+                               {0.9f, 0.9f, 0.9f, 0.9f});
 }
 
 TEST(XAttention, ThresholdsAreOfTheirLayerAndHead) {

@@ -224,7 +224,7 @@ void XAttentionSelect::choose(const Pass& pass, int32_t tile, int32_t kv_head, i
     const float* sums = sums_of(pass, tile, head, at.blocks, worker);
     const int64_t out = int64_t{pass.first + tile} * groups + head;
     int32_t* units = p.group_vote ? list : p.units + out * p.capacity;
-    const int32_t count = choose_blocks(sums, at.blocks, at.forced, p.threshold[head], order, units);
+    const int32_t count = choose_blocks(sums, at.blocks, at.forced, p.threshold[head], p.top_k, order, units);
     if (!p.group_vote) p.counts[out] = count;
     for (int32_t i = 0; p.group_vote && i < count; ++i) ++votes[units[i]];
   }
@@ -236,7 +236,7 @@ void XAttentionSelect::choose(const Pass& pass, int32_t tile, int32_t kv_head, i
 void XAttentionSelect::run(const XAttentionParams& p, ThreadPool& pool) {
   if (p.tiles == 0) return;
   FOVEA_CHECK(limits_.xattention_stride > 0 && p.stride >= limits_.xattention_stride && p.stride <= 64);
-  FOVEA_CHECK(p.block_size == 64 || p.block_size == 128);
+  FOVEA_CHECK((p.block_size == 64 || p.block_size == 128) && p.recent_blocks >= 1);
   FOVEA_CHECK(p.num_heads <= limits_.num_heads && p.kv.kv_heads <= limits_.kv_heads);
   FOVEA_CHECK(p.num_heads % p.kv.kv_heads == 0 && p.kv.head_dim <= limits_.head_dim && p.kv.head_dim % 16 == 0);
   FOVEA_CHECK(p.kv.dtype == DType::bf16 || p.kv.dtype == DType::f16 || p.kv.dtype == DType::f32);

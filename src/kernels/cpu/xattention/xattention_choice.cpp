@@ -2,15 +2,16 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <numeric>
 
 #include "base/check.h"
 
 namespace fovea::cpu {
 
-int32_t choose_blocks(const float* sums, int32_t blocks, const ForcedBlocks& forced, float threshold, uint64_t* order,
-                      int32_t* units) {
-  if (threshold >= 1.0f) {
+int32_t choose_blocks(const float* sums, int32_t blocks, const ForcedBlocks& forced, float threshold, int32_t top_k,
+                      uint64_t* order, int32_t* units) {
+  if (top_k == 0 && threshold >= 1.0f) {
     std::iota(units, units + blocks, 0);
     return blocks;
   }
@@ -27,7 +28,8 @@ int32_t choose_blocks(const float* sums, int32_t blocks, const ForcedBlocks& for
   }
   std::sort(order, order + rest);
   const double enough = threshold * total;
-  for (int32_t i = 0; i < rest && !(sum >= enough); ++i) {  // never enough where the sum is not a number
+  const bool by_count = top_k > 0 && !std::isnan(total);
+  for (int32_t i = 0; i < rest && !(by_count ? count >= top_k : sum >= enough); ++i) {  // never enough where a sum is no number
     const auto u = static_cast<int32_t>(static_cast<uint32_t>(order[i]));
     sum += sums[u];
     units[count++] = u;
@@ -55,7 +57,7 @@ XAttentionPlace place_of_tile(const XAttentionParams& p, int32_t tile) {
   at.blocks = static_cast<int32_t>((at.len + p.block_size - 1) / p.block_size);
   FOVEA_CHECK(at.blocks <= p.capacity);
   at.forced.sink = p.sink_blocks;
-  at.forced.diagonal_begin = static_cast<int32_t>(at.begin / p.block_size);
+  at.forced.diagonal_begin = std::max(0, static_cast<int32_t>(at.begin / p.block_size) - (p.recent_blocks - 1));
   at.forced.diagonal_end = static_cast<int32_t>((at.end - 1) / p.block_size) + 1;
   return at;
 }

@@ -16,8 +16,8 @@ struct ForcedBlocks {
 
 // The choice of one query head and block of queries, as XAttentionParams states it, ascending. order: scratch [blocks].
 // Returns the count.
-int32_t choose_blocks(const float* sums, int32_t blocks, const ForcedBlocks& forced, float threshold, uint64_t* order,
-                      int32_t* units);
+int32_t choose_blocks(const float* sums, int32_t blocks, const ForcedBlocks& forced, float threshold, int32_t top_k,
+                      uint64_t* order, int32_t* units);
 
 // The blocks that at least half of `heads` lists hold, ascending: votes[u] of them hold block u. Returns the count.
 int32_t majority_blocks(const int32_t* votes, int32_t blocks, int32_t heads, int32_t* units);

@@ -74,7 +74,7 @@ void expect_right(XProblem& problem, const std::vector<float>& want, float toler
     const auto at = ref::place_of_tile(p, t);
     std::vector<std::vector<int32_t>> lists;
     for (int32_t h = 0; h < p.num_heads; ++h) {
-      lists.push_back(ref::choose_blocks(problem.sums(t, h).data(), at.blocks, at.forced, p.threshold[h]));
+      lists.push_back(ref::choose_blocks(problem.sums(t, h).data(), at.blocks, at.forced, p.threshold[h], p.top_k));
     }
     const int32_t group = p.num_heads / p.kv.kv_heads;
     for (int32_t g = 0; g < problem.groups(); ++g) {
@@ -93,7 +93,7 @@ TEST(XAttentionChoiceCpu, EqualsTheTable) {
     std::vector<uint64_t> order(c.sums.size());
     std::vector<int32_t> units(c.sums.size());
     units.resize(cpu::choose_blocks(c.sums.data(), static_cast<int32_t>(c.sums.size()), {c.sink, c.diagonal_begin, c.diagonal_end},
-                                    c.threshold, order.data(), units.data()));
+                                    c.threshold, c.top_k, order.data(), units.data()));
     EXPECT_EQ(units, c.units) << c.name;
   }
 }
