@@ -174,20 +174,24 @@ class DeepseekV32 final : public Transformer {
     summaries.update(KvWritten{.layer = layer, .tokens = b.tokens, .slot_mapping = b.slot_mapping, .kv = view}, kv, ops, stream);
   }
 
-  // For each method that keeps index keys: writes those of all tokens, and lets it choose for its rows.
+  // For each method that keeps index keys: writes those of all tokens, and lets it choose for its rows. Where it has none (prompts
+  // so short that every token would be chosen) nothing is made to choose by.
   Status index(const ForwardBatch& b, const Activations& a, const DeepseekLayerWeights& w, LayerIdx layer, KvCache& kv,
                const Summaries& summaries, Attention& attention, Ops& ops, Stream& stream) const {
     for (size_t i = 0; i < summaries.index_count(); ++i) {
       project(a.normed, b.tokens, {{&w.indexer.k, {}, a.index_k}}, ops, stream);
-      project(a.normed, b.tokens, {{&w.indexer.head_weights, {}, a.index_weights}}, ops, stream, true);
-      project(a.qr, b.tokens, {{&w.indexer.q_b, {}, a.index_q}}, ops, stream);
       IndexKeysView keys;
       const Method* method = summaries.index_keys(i, kv, layer, &keys);
+      const bool chooses = std::any_of(b.groups.begin(), b.groups.end(), [&](const RowGroup& g) { return g.method == method; });
+      if (chooses) {
+        project(a.normed, b.tokens, {{&w.indexer.head_weights, {}, a.index_weights}}, ops, stream, true);
+        project(a.qr, b.tokens, {{&w.indexer.q_b, {}, a.index_q}}, ops, stream);
+      }
       ops.index_write({.tokens = b.tokens,
-                       .heads = d_.index_heads,
-                       .q = a.index_q,
+                       .heads = chooses ? d_.index_heads : 0,
+                       .q = chooses ? a.index_q : nullptr,
                        .k = a.index_k,
-                       .weights = a.index_weights,
+                       .weights = chooses ? a.index_weights : nullptr,
                        .norm_weight = w.indexer.k_norm.data(),
                        .norm_bias = w.indexer.k_norm_bias.data(),
                        .norm_eps = kInnerEps,

@@ -17,7 +17,7 @@ void check_latent_plane(const KvView& kv, int32_t latent) {
 
 void check_index_write(const IndexWriteParams& p) {
   const IndexKeysView& keys = p.keys;
-  FOVEA_CHECK(p.heads >= 1 && p.heads <= kMaxIndexHeads);
+  FOVEA_CHECK(p.heads >= 0 && p.heads <= kMaxIndexHeads);
   FOVEA_CHECK(keys.dim >= 1 && keys.dim <= kMaxIndexDim);
   FOVEA_CHECK(p.rope_dim >= 0 && p.rope_dim % 2 == 0 && p.rope_dim <= keys.dim);
   if (keys.precision == IndexPrecision::fp8) {

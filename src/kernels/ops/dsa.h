@@ -38,7 +38,7 @@ struct IndexKeysView {
 // w * Hi^-0.5 * di^-0.5 (and times q's scale, in fp8), so that a score is sum_h weights * relu(q . k) times k's scale.
 struct IndexWriteParams {
   int32_t tokens = 0;                  // T
-  int32_t heads = 0;                   // Hi
+  int32_t heads = 0;                   // Hi; 0: keys alone are written, q and weights are null
   float* q = nullptr;                  // [T, Hi, di] in: wq_b's product; out: rotated and rounded (fp8: without its scale)
   const float* k = nullptr;            // [T, di] wk's product
   float* weights = nullptr;            // [T, Hi] in: weights_proj's product; out: see above

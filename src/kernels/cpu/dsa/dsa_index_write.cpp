@@ -87,7 +87,7 @@ void write_key(const IndexWriteParams& p, int64_t token) {
 
 void index_write(const IndexWriteParams& p, ThreadPool& pool) {
   check_index_write(p);
-  const int32_t groups = (p.heads + kHeadsPerTask - 1) / kHeadsPerTask;
+  const int32_t groups = std::max(1, (p.heads + kHeadsPerTask - 1) / kHeadsPerTask);
   pool.parallel_for(int64_t{p.tokens} * groups, [&](int64_t task, int) {
     const int64_t token = task / groups;
     const int32_t first = static_cast<int32_t>(task % groups) * kHeadsPerTask;

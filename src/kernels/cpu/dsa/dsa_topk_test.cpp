@@ -229,7 +229,8 @@ TEST(CpuIndexWrite, EqualsTheReferenceBitForBit) {
   ThreadPool pool(3);
   for (IndexPrecision precision : {IndexPrecision::exact, IndexPrecision::bf16, IndexPrecision::fp8}) {
     for (bool interleaved : {false, true}) {
-      const int32_t tokens = 21, heads = 19, dim = 128, rope = 64;
+      const int32_t tokens = 21, dim = 128, rope = 64;
+      int32_t heads = 19;
       std::vector<float> q(tokens * heads * dim), k(tokens * dim), w(tokens * heads), norm(dim), bias(dim), cos(tokens * rope / 2),
           sin;
       for (auto* v : {&q, &k, &w, &norm, &bias, &cos}) {
@@ -262,6 +263,12 @@ TEST(CpuIndexWrite, EqualsTheReferenceBitForBit) {
         EXPECT_EQ(p2, p1);
         EXPECT_EQ(s2, s1);
       });
+      const std::vector<float> q3 = q2, w3 = w2;
+      heads = 0;  // keys alone
+      write([](const IndexWriteParams& p) { ref::index_write(p); }, q2, w2, p2, s2);
+      EXPECT_TRUE(p2 == p1 && s2 == s1);
+      write([&](const IndexWriteParams& p) { cpu::index_write(p, pool); }, q2, w2, p2, s2);
+      EXPECT_TRUE(p2 == p1 && s2 == s1 && q2 == q3 && w2 == w3);
     }
   }
 }
