@@ -2,7 +2,6 @@
 // bit, what the pool gives up poisoned with NaN.
 #include "offload_test_util.h"
 
-#include "engine/lying_store_test_util.h"
 #include "store/fault_fs.h"
 #include "store/file_store.h"
 #include "store/store_test_util.h"
@@ -408,16 +407,6 @@ TEST(OffloadBatches, OnePromptOfTwoUsersAtOnce) {
 
 Result1 long_answer(Engine& engine) {
   return run_one(engine, greedy(random_prompt(7, kDocument, engine.model().vocab_size), kSanitized ? 60 : 240));
-}
-
-// Loses the places of answers' blocks, so many of them at most. Their keys differ in their first bytes alone.
-std::shared_ptr<LyingStore> loses_answers(int at_most) {
-  auto store = std::make_shared<LyingStore>();
-  store->loses = [left = at_most, first = std::map<std::vector<uint8_t>, uint8_t>()](const ExtentRead& read) mutable {
-    const auto& key = read.key.bytes;
-    return first.try_emplace({key.begin() + 8, key.end()}, key[0]).first->second != key[0] && left-- > 0;
-  };
-  return store;
 }
 
 // What prefill would not write is computed again by rows like those that wrote it, and answers stay as they are, to the bit.

@@ -3,6 +3,8 @@
 
 #include "engine_test_util.h"
 
+#include "engine/lying_store_test_util.h"
+
 #include <functional>
 #include <map>
 #include <vector>
@@ -55,6 +57,16 @@ inline std::map<uint64_t, std::vector<TokenId>> answers_of_forks(Engine& e) {
   e.release(*held);
   run_all(e);
   return tokens;
+}
+
+// Loses the places of answers' blocks, so many of them at most. Their keys differ in their first bytes alone.
+inline std::shared_ptr<LyingStore> loses_answers(int at_most) {
+  auto store = std::make_shared<LyingStore>();
+  store->loses = [left = at_most, first = std::map<std::vector<uint8_t>, uint8_t>()](const ExtentRead& read) mutable {
+    const auto& key = read.key.bytes;
+    return first.try_emplace({key.begin() + 8, key.end()}, key[0]).first->second != key[0] && left-- > 0;
+  };
+  return store;
 }
 
 // tolerance 0: bit for bit.

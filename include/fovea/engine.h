@@ -63,7 +63,7 @@ struct KvMemory {
   int64_t summaries = 0;   // of all blocks: hash codes and the like, likewise
   int64_t tables = 0;      // which block lies where, likewise
   int64_t read_ahead = 0;  // for K and V that come ahead of attention
-  int64_t host = 0;        // K and V below the pool (--kv-host-memory), pinned for a GPU
+  int64_t host = 0;        // K and V below the pool (--kv-host-memory), pinned for a GPU if it holds all of them
 };
 
 // What one row of one layer read. Called inside the step: copy what you keep.

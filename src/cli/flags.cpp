@@ -62,8 +62,8 @@ void EngineFlags::add_to(CLI::App& app, bool methods) {
       ->capture_default_str()
       ->group(kv);
   app.add_option("--kv-host-memory", kv_host_memory_,
-                 "Memory below the KV cache for K and V of contexts that are larger than it (on a GPU pinned, of all of them), e.g. "
-                 "8G; 0: none")
+                 "Memory below the KV cache for K and V of contexts that are larger than it (on a GPU pinned, for all of them, "
+                 "unless --kv-store lies below it), e.g. 8G; 0: none")
       ->transform(CLI::AsSizeValue(false))
       ->group(kv);
   app.add_option("--kv-tokens", options_.kv_tokens,

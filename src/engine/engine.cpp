@@ -68,7 +68,7 @@ Status EngineImpl::init() {
                          .swap_slots = runner_->swap_slots(),
                          .num_columns = plan.num_columns,
                          .reserve_columns = plan.reserve_columns,
-                         .host_below = runner_->device_extents() != nullptr,
+                         .host_below = runner_->device_extents() && runner_->device_extents()->host_holds_all(),
                          .reserve_swap = [this](SwapSlot slot) { return runner_->reserve_swap(slot); },
                          .private_key = random_key()});
   SchedulerConfig s;
@@ -84,8 +84,9 @@ Status EngineImpl::init() {
 Status EngineImpl::open_store() {
   const StoreOptions& o = options_.kv_store;
   std::shared_ptr<BlockStore> store = std::move(parts_.store);
-  DeviceExtentCache* below = runner_->device_extents();  // host memory is below its pool, and a store below that
-  const int64_t memory = below ? 0 : options_.kv_host_memory_bytes;
+  DeviceExtentCache* const device = runner_->device_extents();
+  DeviceExtentCache* const below = blocks_->host_below() ? device : nullptr;  // host memory holds all, and a store is below that
+  const int64_t memory = below ? 0 : options_.kv_host_memory_bytes - (device ? device->host_bytes() : 0);
   if (!store && !o.dir.empty()) {
     FOVEA_ASSIGN(std::unique_ptr<BlockStore> files,
                  FileStore::open({.options = o,
@@ -102,6 +103,10 @@ Status EngineImpl::open_store() {
     if (below) FOVEA_TRY(below->set_fill(store_->fill()));
   }
   if (below) spiller_ = std::make_unique<ColumnSpiller>(*blocks_, *runner_, o.readonly ? nullptr : store_.get());
+  if (device && !below) {
+    extent_source_ = std::make_unique<ChannelSource>(store_->store());
+    device->set_source(extent_source_.get(), &blocks_->columns()->homes());
+  }
   if (ExtentCache* extents = runner_->extents(); extents && store_) {
     const BlockHomes& homes = blocks_->columns()->homes();
     prefetcher_ = runner_->make_prefetcher(store_->store(), homes, clock_);
@@ -270,7 +275,10 @@ KvMemory EngineImpl::kv_memory() const {
   if (const ExtentCache* extents = runner_->extents()) m.tables = extents->bytes();
   if (prefetcher_) m.read_ahead = prefetcher_->engine().resident_bytes();
   if (store_) m.host = store_->store().stats().memory_bytes;
-  if (const DeviceExtentCache* extents = runner_->device_extents()) m.tables = extents->bytes(), m.host = extents->host_bytes();
+  if (const DeviceExtentCache* extents = runner_->device_extents()) {
+    m.tables = extents->bytes();
+    m.host = extents->host_bytes() + (extents->host_holds_all() ? 0 : m.host);  // beside windows, what a TieredStore keeps
+  }
   return m;
 }
 

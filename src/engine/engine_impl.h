@@ -162,7 +162,7 @@ class EngineImpl final : public Engine {
   std::unique_ptr<ExtentSource> extent_source_;
   std::unique_ptr<StripReader> strip_reader_;
   std::unique_ptr<Prefetcher> prefetcher_;
-  std::unique_ptr<ColumnSpiller> spiller_;  // of a device's pool that holds a part of contexts
+  std::unique_ptr<ColumnSpiller> spiller_;  // of a device's pool with host memory below it that holds all blocks
   std::unique_ptr<Scheduler> scheduler_;
 
   // Owned by the stepping thread.

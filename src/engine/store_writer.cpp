@@ -121,7 +121,7 @@ bool StoreWriter::save_next() {
 // False: not yet. True with put.given false: the store refused it.
 bool StoreWriter::give(Put& put) {
   if (!put.bytes->saved().ready()) return false;
-  if (!put.bytes->saved().borrows()) unpin(&put.pinned);
+  if (!put.bytes->saved().borrows() && !columns_) unpin(&put.pinned);
   PutRun run = put.run;
   run.bytes = put.bytes.get();
   run.done = [ended = ended_, bytes = put.bytes, put = &put](Status status, std::span<const Located> located) {

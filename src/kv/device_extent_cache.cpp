@@ -77,7 +77,12 @@ Status DeviceExtentCache::allocate() {
   }
   FOVEA_TRY(take(&identity_, (kWaveRowsMax + 1) * kWord, "rows of a wave"));
   FOVEA_TRY(take(&lent_, heads_ * lent_extents() * kWord, "page tables of strips"));
-  FOVEA_ASSIGN(below_, device_.allocate_pinned(static_cast<size_t>(all * blocks_ * extent_bytes()), "--kv-host-memory"));
+  if (config_.window_extents > 0) {
+    FOVEA_ASSIGN(windows_, ExtentWindows::create(device_, config_.window_extents, extent_bytes_, heads_));
+    FOVEA_TRY(make_missed());
+  } else {
+    FOVEA_ASSIGN(below_, device_.allocate_pinned(static_cast<size_t>(all * blocks_ * extent_bytes()), "--kv-host-memory"));
+  }
   return number_lent();
 }
 
@@ -133,7 +138,9 @@ ResidencyView DeviceExtentCache::tables(int32_t first, int32_t heads) const {
           columns_};
 }
 
+// Through windows nobody reads there.
 ExtentsBelow DeviceExtentCache::below(LayerIdx layer) const {
+  if (windows_) return {windows_->data(), 0};
   return {host_blocks().extent(layer.value * heads_, BlockId{0}), blocks_ * extent_bytes()};
 }
 
@@ -201,16 +208,20 @@ void DeviceExtentCache::add_lent_copies(int64_t lent, const std::byte* from, int
 
 Status DeviceExtentCache::load(BlockId block, BlockId to, SlotId column, Stream& stream) {
   FOVEA_CHECK(column_of(to) == column);
+  const size_t lost = lost_blocks_.size();
+  Status s;
   if (fill_ && fill_->is_missing_some()) {
     needed_.clear();
     for (int32_t unit = 0; unit < layers_ * heads_; ++unit) needed_.push_back({unit, block});
-    const size_t lost = lost_blocks_.size();
-    if (Status s = need(needed_); !s.ok()) {
-      lost_blocks_.resize(lost);
-      lost_blocks_.push_back(to);  // its column has no content
-      return s;
-    }
+    s = need(needed_);
+  } else if (windows_) {
+    s = load_through_windows(block, column, stream);
   }
+  if (lost_blocks_.size() > lost) {
+    lost_blocks_.resize(lost);
+    lost_blocks_.push_back(to);  // its column has no content
+  }
+  if (!s.ok() || windows_) return s;
   copies_.clear();
   add_copies(block, column, 1, /*spill=*/false);
   return device_.transfer(copies_, CopyKind::to_device, stream);
@@ -279,7 +290,7 @@ Status DeviceExtentCache::spill(std::span<const BlockId> blocks, Stream& stream,
 
 uint32_t DeviceExtentCache::begin_step(int32_t rows) {
   for (StageBuffer& b : buffers_) b.begun = false;  // of a step that failed
-  waits_ = fill_ && fill_->is_missing_some();
+  waits_ = may_miss();
   step_rows_ = rows;
   return std::exchange(wave_, wave_ + static_cast<uint32_t>(rows));
 }
@@ -312,7 +323,9 @@ Status DeviceExtentCache::resolve(LayerIdx layer, const Wave& wave, Stream& stre
                 .scratch = scratch_.as<uint64_t>(),
                 .counts = wave.counts},
                stream);
-  if (waits_) FOVEA_TRY(need_missed(layer, stream));
+  if (waits_) FOVEA_TRY(read_missed(layer, stream));
+  if (waits_ && windows_) return fetch_through_windows(layer, stream);
+  if (waits_) FOVEA_TRY(need(needed_));
   ops_.fetch_extents({.kv = kv_.kv_view(layer),
                       .misses = misses_.as<BlockMiss>(),
                       .num_misses = num_misses_.as<int32_t>(),
@@ -320,38 +333,6 @@ Status DeviceExtentCache::resolve(LayerIdx layer, const Wave& wave, Stream& stre
                       .below = below(layer)},
                      stream);
   return {};
-}
-
-// ---- host memory that a store is still filling ----
-
-Status DeviceExtentCache::set_fill(HostFill* fill) {
-  fill_ = fill;
-  FOVEA_ASSIGN(missed_, device_.allocate_pinned(misses_.bytes() + num_misses_.bytes(), "misses of a wave"));
-  return {};
-}
-
-// busy: what is lost.
-Status DeviceExtentCache::need(std::span<const HostFill::Extent> extents) {
-  const std::vector<BlockId> failed = fill_->need(extents);
-  if (failed.empty()) return {};
-  lost_blocks_.insert(lost_blocks_.end(), failed.begin(), failed.end());
-  return Status::busy("KV store: K or V of " + std::to_string(failed.size()) + " of " + std::to_string(extents.size()) +
-                      " extents cannot be read");
-}
-
-// What the last wave of a layer misses: the host waits for the device to say, and for what is not there yet.
-Status DeviceExtentCache::need_missed(LayerIdx layer, Stream& stream) {
-  auto* misses = missed_.as<BlockMiss>();
-  auto* counts = reinterpret_cast<int32_t*>(missed_.as<std::byte>() + misses_.bytes());
-  device_.copy(misses, misses_.data(), misses_.bytes(), CopyKind::to_host, stream);
-  device_.copy(counts, num_misses_.data(), num_misses_.bytes(), CopyKind::to_host, stream);
-  FOVEA_TRY(stream.synchronize());
-  needed_.clear();
-  for (int32_t h = 0; h < heads_; ++h) {
-    for (int32_t i = 0; i < counts[h]; ++i)
-      needed_.push_back({layer.value * heads_ + h, BlockId{misses[int64_t{h} * columns_ + i].block}});
-  }
-  return need(needed_);
 }
 
 // ---- rows that read everything ----
@@ -372,11 +353,20 @@ int32_t DeviceExtentCache::heads_at_a_time(int64_t blocks) const {
   return static_cast<int32_t>(std::min<int64_t>(heads_, extents_of_buffer() / blocks));
 }
 
-// The leading blocks that lie below, a run of BlockIds at a time; those behind them are still in columns.
+// What comes from below, beside the stream; the rest is still in columns.
 Status DeviceExtentCache::begin(StageBuffer& b, const Strips& s) {
   FOVEA_CHECK(staging_ && s.count > 0 && s.count <= heads_at_a_time(s.num_blocks));
   b.strips = s;
   b.begun = true;
+  b.on_device.clear();
+  const Status filled = windows_ ? fill_through_windows(b) : fill_from_host(b);
+  b.filled->record(*filling_);
+  return filled;
+}
+
+// The leading blocks that lie there, a run of BlockIds at a time.
+Status DeviceExtentCache::fill_from_host(StageBuffer& b) {
+  const Strips& s = b.strips;
   copies_.clear();
   const auto lies_below = [&](int32_t i) { return stored_[static_cast<size_t>(s.host_blocks[i])] != 0; };
   needed_.clear();
@@ -393,15 +383,13 @@ Status DeviceExtentCache::begin(StageBuffer& b, const Strips& s) {
       add_lent_copies(b.first + int64_t{h} * s.num_blocks + at, from, run);
     }
   }
-  b.below = at;
+  b.on_device.push_back({at, s.num_blocks});
   b.read->hold(*filling_);
-  const Status copied = device_.transfer(copies_, CopyKind::to_device, *filling_);
-  b.filled->record(*filling_);
-  return copied;
+  return device_.transfer(copies_, CopyKind::to_device, *filling_);
 }
 
 Status DeviceExtentCache::stage_ahead(const Strips& strips) {
-  if (num_buffers_ == 1 || heads_at_a_time(strips.num_blocks) == 0) return {};
+  if (num_buffers_ == 1 || windows_ || heads_at_a_time(strips.num_blocks) == 0) return {};
   return begin(buffers_[buffer_], strips);
 }
 
@@ -418,17 +406,19 @@ Status DeviceExtentCache::stage(const Strips& s, Stream& stream, KvView* view) {
   view->kv_heads = s.count;
   view->block_stride = view->head_stride = extent;
   view->table = {lent_.as<int32_t>() + b.first, 0, lent_extents() + s.num_blocks};
-  ops_.stage_extents({.kv = kv_.kv_view(s.layer),
-                      .slot_of = tables(s.layer.value * heads_, heads_).slot_of,
-                      .slot_blocks = blocks_,
-                      .first_head = s.first,
-                      .heads = s.count,
-                      .blocks = s.blocks,
-                      .first = b.below,
-                      .count = s.num_blocks,
-                      .below = below(s.layer),
-                      .out = *view},
-                     stream);
+  for (const Run& run : b.on_device) {
+    ops_.stage_extents({.kv = kv_.kv_view(s.layer),
+                        .slot_of = tables(s.layer.value * heads_, heads_).slot_of,
+                        .slot_blocks = blocks_,
+                        .first_head = s.first,
+                        .heads = s.count,
+                        .blocks = s.blocks,
+                        .first = run.first,
+                        .count = run.end,
+                        .below = below(s.layer),
+                        .out = *view},
+                       stream);
+  }
   return {};
 }
 

@@ -3,6 +3,10 @@
 // attention misses. The residency tables lie on the device and are written by its kernels alone, in the order of the step's stream:
 // the host waits for nothing, takes no memory, and knows only which blocks have a column that is pinned to them.
 //
+// Where host memory cannot hold them all, they lie in a store, and come from there through windows (extent_windows.h). Steps that
+// may miss something then wait: the host asks what each wave misses, and reads that. So do steps while a store is still filling
+// host memory.
+//
 // The pool is one joined plane (KvCacheConfig::joined). Its last columns are lent to rows that read everything while a step has
 // such rows: whole contexts are laid out there. At all other times they cache what is read, as all that are not pinned do.
 //
@@ -11,6 +15,7 @@
 
 #include "device/device.h"
 #include "kernels/ops/ops.h"
+#include "kv/extent_windows.h"
 #include "kv/host_fill.h"
 #include "kv/residency_tables.h"
 #include "kv/strips.h"
@@ -34,6 +39,7 @@ class KvCache;
 struct DeviceExtentCacheConfig {
   int32_t staging_columns = 0;  // the last ones, lent to strips: all extents of a context, of one layer and KV head
   int64_t max_blocks = 1;       // of a sequence, at most those of the cache
+  int32_t window_extents = 0;   // of a window, where host memory does not hold all blocks; 0: it does
   bool poison_evicted = false;  // tests: what a column held becomes NaN when it is pinned to another block
 };
 
@@ -88,29 +94,34 @@ class DeviceExtentCache {
   // ---- rows that read everything: strips ----
   // Before the waves of a step: whether it has such rows. On: what the lent columns held is forgotten, and nobody finds room there.
   Status set_staging(bool on, Stream& stream);
-  // [blocks] whether what the block holds lies below too: as long as a step is launched.
+  // [blocks] whether what the block holds lies below too: before begin_step(), and as long as a step is launched.
   void set_stored(std::span<const uint8_t> stored) { stored_ = stored; }
   // KV heads that are laid out at a time for a context of so many blocks; 0: not even one fits.
   int32_t heads_at_a_time(int64_t blocks) const;
   // Lays them out: what lies below is copied beside the stream. The view holds until the next call.
   Status stage(const Strips& strips, Stream& stream, KvView* view);
-  // The next call of stage() will ask for these: on their way from now on, where there is room for two at a time.
+  // The next call of stage() will ask for these: on their way from now on, where there is room for two at a time. (Through windows
+  // they come when they are asked for: meanwhile attention reads those before them.)
   Status stage_ahead(const Strips& strips);
   // What failed beside the stream since the last call.
   Status take_error();
 
   int64_t extent_bytes() const { return extent_bytes_; }
-  int64_t host_bytes() const { return static_cast<int64_t>(below_.bytes()); }
+  int64_t host_bytes() const { return windows_ ? windows_->bytes() : static_cast<int64_t>(below_.bytes()); }
   int64_t bytes() const;  // of the device, beside the pool: tables and scratch
   // At most, of them: for each block, each column and each of the columns that are lent, and whatever the pool.
   static int64_t bytes_per_block(int32_t layers, int32_t heads);
   static int64_t bytes_per_column(int32_t layers, int32_t heads);
   static int64_t bytes_per_lent_column(int32_t layers, int32_t heads);
   static int64_t fixed_bytes(int32_t heads);
-  // ---- host memory that a store is still filling ----
-  // Who fills it: outlives the steps that follow.
+  // ---- a store below host memory ----
+  // Host memory holds all blocks, or windows alone.
+  bool host_holds_all() const { return windows_ == nullptr; }
+  // Who fills host memory that holds all: outlives the steps that follow.
   Status set_fill(HostFill* fill);
-  // Whether steps from begin_step() on wait for what is to come: then they are no graphs. Any thread.
+  // Else: where blocks without columns are read from, and where they lie there.
+  void set_source(ExtentSource* source, const BlockHomes* homes) { windows_->set_source(source, homes); }
+  // Whether the step since begin_step() waits for what it misses: then it is no graph. Any thread.
   bool waits() const { return waits_; }
   // What failed for good, since the last call; some may be named twice.
   bool has_lost() const { return !lost_blocks_.empty(); }
@@ -147,8 +158,13 @@ class DeviceExtentCache {
   void add_lent_copies(int64_t lent, const std::byte* from, int64_t count);
   void begin_tables(Stream& stream);
   void poison(int32_t first, int32_t count, Stream& stream);
+  // device_extent_waits.cpp
+  bool may_miss() const;
+  Status make_missed();
   Status need(std::span<const HostFill::Extent> extents);
-  Status need_missed(LayerIdx layer, Stream& stream);
+  Status read_missed(LayerIdx layer, Stream& stream);
+  Status fetch_through_windows(LayerIdx layer, Stream& stream);
+  Status load_through_windows(BlockId block, SlotId column, Stream& stream);
 
   KvCache& kv_;
   const DeviceExtentCacheConfig config_;
@@ -168,6 +184,7 @@ class DeviceExtentCache {
   std::atomic<bool> waits_ = false;
   Buffer missed_;  // pinned: misses_ and num_misses_ of a layer
   std::vector<HostFill::Extent> needed_;
+  std::vector<int64_t> needed_at_;  // [needed_] column, or lent extent, that it goes to
   std::vector<BlockId> lost_blocks_;
   std::vector<ColumnMove> due_;
   std::vector<CopyExtent> copies_;
@@ -178,21 +195,27 @@ class DeviceExtentCache {
   Buffer lent_;  // int32 [heads, lent_extents()]: what a page table says so that head h finds a lent extent there
   // Strips, in one or two buffers in turn.
   bool staging_ = false;
+  struct Run {
+    int32_t first = 0, end = 0;
+  };
   struct StageBuffer {
     int64_t first = 0;  // lent extent
     Strips strips;
     bool begun = false;             // strips are on their way and nobody has asked for them
-    int32_t below = 0;              // leading blocks that come from there
-    std::unique_ptr<Event> filled;  // of them
+    std::vector<Run> on_device;     // blocks that are still in columns; the others come from below
+    std::unique_ptr<Event> filled;  // of these
     std::unique_ptr<Event> read;    // attention has read the strips
   };
   Status begin(StageBuffer& buffer, const Strips& strips);
+  Status fill_from_host(StageBuffer& buffer);
+  Status fill_through_windows(StageBuffer& buffer);
   std::array<StageBuffer, 2> buffers_;
   size_t buffer_ = 0, num_buffers_ = 1;  // the next one
   StageBuffer* reading_ = nullptr;       // what the last stage() has filled
   std::span<const uint8_t> stored_;
   std::unique_ptr<Stream> filling_;
-  Buffer below_;  // pinned
+  Buffer below_;                            // pinned: all blocks; or
+  std::unique_ptr<ExtentWindows> windows_;  // what of them comes from a store
   // Moves on their way to the device.
   static constexpr size_t kUploads = 4;  // of a step and the one before: moves, and set_staging()
   struct Upload {

@@ -2,6 +2,7 @@
 
 #include "kv/device_extent_cache.h"
 #include "kv/extent_cache.h"
+#include "kv/extent_windows.h"
 
 #include <algorithm>
 
@@ -76,7 +77,8 @@ int64_t most_blocks(const CachePlanInputs& in, int64_t all, const Bytes& bytes, 
   const int64_t staged = in.tier_in_place ? 0 : extent + bytes.lent_tables / heads;
   const int64_t by_staging = in.tier_in_place ? INT64_MAX : 3 * all / (4 * extent + 3 * bytes.resident) - 1;
   const int64_t by_columns = (all - columns) / (staged + bytes.resident);
-  const int64_t by_host = in.host_bytes > 0 ? in.host_bytes / bytes.column : by_columns;
+  const bool all_in_host = in.host_bytes > 0 && !in.store_below_host;
+  const int64_t by_host = all_in_host ? in.host_bytes / bytes.column : by_columns;
   return std::max<int64_t>(1, std::min({by_staging, by_columns, by_host}));
 }
 
@@ -118,6 +120,22 @@ void widen_staging(const CachePlanInputs& in, int64_t all_heads_twice, Columns&&
   }
 }
 
+// Host memory below a device's pool holds K and V of all blocks, or they come through it from a store.
+Status plan_host(const CachePlanInputs& in, CachePlan* plan) {
+  const int64_t whole = plan->num_blocks * plan->column_bytes,
+                extent = plan->column_bytes / in.cache.num_layers / in.cache.kv_heads;
+  if (in.host_bytes == 0 || whole <= in.host_bytes) return {};
+  const std::string given = "--kv-host-memory " + text(in.host_bytes) + ": ";
+  const std::string all = "K and V of " + text(plan->num_blocks * in.cache.block_size) + " tokens take " + text(whole) + " bytes";
+  if (!in.store_below_host)
+    return Status::resource_exhausted(given + all + " (a smaller --kv-tokens or --max-model-len needs less, and with --kv-store " +
+                                      "below it may be smaller)");
+  if (const int64_t least = ExtentWindows::least_bytes(extent, in.cache.kv_heads); in.host_bytes < least)
+    return Status::resource_exhausted(given + all + "; to come from the store through less, they need " + text(least));
+  plan->window_extents = ExtentWindows::extents_for(in.host_bytes, extent);
+  return {};
+}
+
 // With tables for in.max_num_seqs sequences.
 Result<CachePlan> plan_with_tables(const CachePlanInputs& in) {
   const KvCacheConfig& c = in.cache;
@@ -130,15 +148,12 @@ Result<CachePlan> plan_with_tables(const CachePlanInputs& in) {
   const int64_t longest = most_blocks(in, all, bytes, kind_columns(in, all, bytes.column, least));
   const int64_t blocks = in.kv_tokens ? wanted : std::min(wanted, longest);
   const int64_t context = std::min(in.max_model_len, blocks * bs);
-  if (in.host_bytes > 0 && blocks * bytes.column > in.host_bytes)
-    return Status::resource_exhausted("--kv-host-memory " + text(in.host_bytes) + ": K and V of " + text(blocks * bs) +
-                                      " tokens take " + text(blocks * bytes.column) +
-                                      " bytes (a smaller --kv-tokens or --max-model-len needs less)");
   CachePlan plan;
   plan.own_columns = true;
   plan.column_bytes = bytes.column;
   plan.num_blocks = static_cast<int32_t>(std::min<int64_t>(blocks, INT32_MAX / 2));
   plan.read_ahead = static_cast<int32_t>(ahead);
+  FOVEA_TRY(plan_host(in, &plan));
   const int64_t pool = all - blocks * bytes.resident;
   const int64_t context_blocks = (context + bs - 1) / bs, strip = context_blocks * extent;
   const std::string where = "--kv-cache-memory " + text(in.bytes) + ", of which " + text(std::max<int64_t>(pool, 0)) +

@@ -31,7 +31,8 @@ struct CachePlanInputs {
   bool tier = false;               // a store lies below the pool
   bool tier_in_place = false;      // all of it can be read in place: a prompt needs no staging
   bool reads_ahead = false;        // a method prefetches
-  int64_t host_bytes = 0;          // of host memory below a device's pool, for K and V of all blocks; 0: the pool is the host's
+  int64_t host_bytes = 0;          // of host memory below a device's pool; 0: the pool is the host's
+  bool store_below_host = false;   // a store lies below that, and takes what is written
   OffloadChoice offload = OffloadChoice::automatic;
   std::string unfit;  // what keeps this engine from a pool that is smaller than its contexts; empty: nothing
 };
@@ -43,6 +44,7 @@ struct CachePlan {
   int32_t reserve_columns = 0;  // of them, free of pins: what a row chooses
   int32_t staging_columns = 0;  // beside num_columns: they cache what is read while no prompt is
   int32_t read_ahead = 0;       // extents, beside the pool: on their way, or not taken over
+  int32_t window_extents = 0;   // of a window (kv/extent_windows.h), where host memory does not hold all blocks; 0: it does
   int32_t max_num_seqs = 1;
   int32_t max_num_batched_tokens = 1;
   int32_t pool_columns() const { return num_columns + staging_columns; }

@@ -1,6 +1,7 @@
 #include "runner/cache_plan.h"
 
 #include "kv/extent_cache.h"
+#include "kv/extent_windows.h"
 
 #include <gtest/gtest.h>
 
@@ -132,6 +133,32 @@ TEST(CachePlan, StagingIsAsWideAsChunksAllow) {
     EXPECT_EQ(plan.max_num_seqs, 8) << spare;
     EXPECT_EQ(plan.staging_columns, std::min(kStaging + 75 + spare - plan.reserve_columns - 40, 4 * kStaging - 1)) << spare;
   }
+}
+
+// Of a device. Without a store below host memory it must hold all, and says how long contexts may be where nobody else does; with one
+// it only has to let K and V through.
+TEST(CachePlan, HostMemoryMayBeSmallerThanContextsAboveAStore) {
+  CachePlanInputs in = inputs(int64_t{12} << 20);
+  in.offload = OffloadChoice::on, in.host_bytes = 512 * kColumn;
+  EXPECT_EQ(plan_cache(in)->window_extents, 0);
+  in.store_below_host = true;
+  EXPECT_EQ(plan_cache(in)->window_extents, 0);
+  in.host_bytes -= 1;
+  const int32_t window = plan_cache(in)->window_extents;
+  EXPECT_EQ(window, in.host_bytes / 16 / 4096);
+  EXPECT_LE(ExtentWindows::bytes(window, 4096, 2), in.host_bytes);
+  const int64_t least = ExtentWindows::least_bytes(4096, 2);
+  in.host_bytes = least;
+  EXPECT_EQ(plan_cache(in)->window_extents, 32);
+  EXPECT_EQ(plan_cache(in)->num_blocks, 512);
+  in.host_bytes = least - 1;
+  EXPECT_TRUE(plan_cache(in).status().message().ends_with(std::to_string(least))) << plan_cache(in).status().message();
+  in.store_below_host = false, in.host_bytes = 100 * kColumn;
+  EXPECT_NE(plan_cache(in).status().message().find("with --kv-store below it"), std::string::npos);
+  in.kv_tokens = 0;
+  EXPECT_EQ(plan_cache(in)->num_blocks, 100);
+  in.store_below_host = true;
+  EXPECT_EQ(plan_cache(in)->num_blocks, 512);
 }
 
 TEST(CachePlan, ABudgetThatGrowsTakesHalfOfTheColumnsAtMost) {

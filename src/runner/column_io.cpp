@@ -70,7 +70,7 @@ class CopiedColumns final : public SavedColumns {
 ColumnIo::ColumnIo(const KvCache& cache, const Summaries& summaries, int32_t max_rows, Device& device, Stream& stream, Ops& ops)
     : cache_(cache), summaries_(summaries), device_(device), stream_(stream), ops_(ops), extents_(cache), max_rows_(max_rows) {
   save_blocks_ = static_cast<int32_t>(blocks_per_slab(layout()));
-  if (cache.device_extents()) host_ = cache.device_extents()->host_blocks();
+  if (const DeviceExtentCache* e = cache.device_extents(); e && e->host_holds_all()) host_ = e->host_blocks();
   for (size_t p = 1; p < layout().parts.size(); ++p) {
     if (summaries_.can_rebuild(extents_.plane_of(p), ops_)) rebuildable_ |= 1u << p;
   }

@@ -40,7 +40,7 @@ class ColumnIo {
 
   // Most blocks of one save(): those of a slab.
   int32_t save_blocks_max() const { return save_blocks_; }
-  // In a device's pool that holds a part of contexts they lie in the host memory below it too. busy: as much as there is memory for
+  // Where host memory below a device's pool holds all blocks, they lie there too. busy: as much as there is memory for
   // is being saved. resource_exhausted, device errors.
   Result<std::unique_ptr<SavedColumns>> save(std::span<const BlockId> blocks);
 
@@ -71,7 +71,7 @@ class ColumnIo {
   const int32_t max_rows_;
   int32_t save_blocks_ = 1;
   uint32_t rebuildable_ = 0;
-  std::optional<HostBlocks> host_;  // below a device's pool
+  std::optional<HostBlocks> host_;  // below a device's pool, of all blocks
   std::vector<CopyExtent> copies_;
   // Of rebuild_missing().
   std::vector<int64_t> slots_, code_slots_;  // of the tokens: where K and V lie, where codes go

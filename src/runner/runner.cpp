@@ -257,6 +257,7 @@ std::string Runner::description() const {
               (plan_.staging_columns > 0 ? " (" + staging + ")" : "") + ": chunks of " +
               std::to_string(plan_.max_num_batched_tokens) + " tokens, " + std::to_string(plan_.max_num_seqs) +
               " sequences at a time";
+    if (plan_.window_extents > 0) offload += "; --kv-host-memory holds a part of them: steps wait for what they miss";
   }
   if (!device_->is_host()) return name + ", " + device_->description() + offload;
   return name + ", " + std::to_string(options_.threads) + (options_.threads == 1 ? " thread" : " threads") + offload + device_note_;

@@ -85,7 +85,7 @@ Status Runner::plan_memory() {
   in.bytes = options_.kv_cache_memory_bytes ? options_.kv_cache_memory_bytes
              : device_->is_host()           ? available_memory() * 6 / 10
                                             : device_->free_bytes() / 10 * (logits_ ? 9 : 8);
-  if (!device_->is_host()) in.host_bytes = options_.kv_host_memory_bytes;
+  if (!device_->is_host()) in.host_bytes = options_.kv_host_memory_bytes, in.store_below_host = parts_.tier;
   in.max_model_len = options_.max_model_len;
   in.kv_tokens = options_.kv_tokens;
   in.max_num_seqs = options_.max_num_seqs;
@@ -145,8 +145,10 @@ Status Runner::make_extents() {
     kv_->attach_extents(extents_.get());
     return {};
   }
-  const DeviceExtentCacheConfig config = {
-      .staging_columns = plan_.staging_columns, .max_blocks = max_blocks, .poison_evicted = parts_.poison_evicted};
+  const DeviceExtentCacheConfig config = {.staging_columns = plan_.staging_columns,
+                                          .max_blocks = max_blocks,
+                                          .window_extents = plan_.window_extents,
+                                          .poison_evicted = parts_.poison_evicted};
   FOVEA_ASSIGN(device_extents_, DeviceExtentCache::create(*kv_, config, *device_, *ops_));
   device_extents_->set_wave_base(wave_base_.device());
   kv_->attach_extents(device_extents_.get());
