@@ -1,8 +1,12 @@
 // The engine on models with latent attention, an indexer and experts: which methods serve them, what they count, and that the
 // two forms of dense attention (expanded for prompts, absorbed for answers) agree.
 #include "engine_test_util.h"
+#include "kernels/ref/ref_ops.h"
 
 #include <gmock/gmock.h>
+
+#include <algorithm>
+#include <memory>
 
 namespace fovea::testing {
 namespace {
@@ -198,6 +202,73 @@ TEST(LatentEngine, AForkThatDecodesOtherwiseSurvivesPreemption) {
   }
   EXPECT_GT(preemptions, 0);
   EXPECT_EQ(answers[0], answers[1]);
+}
+
+// The reference operations, watched.
+class Watched final : public Ops {
+ public:
+  struct Seen {
+    int32_t widest_gather = 0;                      // tokens of a chunk of a prefix
+    int32_t index_writes = 0, without_queries = 0;  // calls
+  };
+  explicit Watched(Seen* seen) : seen_(*seen) {}
+  std::string_view name() const override { return inner_->name(); }
+  Numerics numerics() const override { return inner_->numerics(); }
+  OpSet supported() const override { return inner_->supported(); }
+  Status prepare(const OpsLimits& limits) override { return inner_->prepare(limits); }
+#define FOVEA_OP(op, Params)                          \
+  void op(const Params& p, Stream& stream) override { \
+    watch(p);                                         \
+    inner_->op(p, stream);                            \
+  }
+  FOVEA_FOR_EACH_OP(FOVEA_OP)
+#undef FOVEA_OP
+
+ private:
+  void watch(const auto&) {}
+  void watch(const MlaGatherParams& p) { seen_.widest_gather = std::max(seen_.widest_gather, p.tokens); }
+  void watch(const IndexWriteParams& p) { ++seen_.index_writes, seen_.without_queries += p.heads == 0; }
+
+  Seen& seen_;
+  const std::unique_ptr<Ops> inner_ = make_ref_ops();
+};
+
+std::unique_ptr<EngineImpl> watched_engine(EngineOptions o, Watched::Seen* seen) {
+  EngineParts parts;
+  parts.make_ops = [seen](Device&) { return std::make_unique<Watched>(seen); };
+  auto engine = std::make_unique<EngineImpl>(std::move(o), std::move(parts));
+  EXPECT_EQ(engine->init().message(), "");
+  return engine;
+}
+
+// Prompts that are read whole go over their prefix chunk by chunk, as large as asked, and the answer stays.
+TEST(LatentEngine, ChunksOfAPrefixAreAsSmallAsAsked) {
+  EngineOptions o = dense();
+  o.methods = {method("dsa")};
+  o.max_num_batched_tokens = 32, o.max_num_seqs = 4;
+  std::vector<TokenId> tokens[2];
+  for (const int64_t capacity : {int64_t{131072}, int64_t{64}}) {
+    o.methods[0].dsa.prefix_chunk_capacity = capacity;
+    Watched::Seen seen;
+    auto engine = watched_engine(o, &seen);
+    tokens[capacity == 64] = run_one(*engine, greedy(random_prompt(8, 250, 64), 6)).tokens;
+    EXPECT_EQ(seen.widest_gather, capacity == 64 ? 64 : 224);
+  }
+  EXPECT_EQ(tokens[0], tokens[1]);
+  o.methods[0].dsa.prefix_chunk_capacity = 0;
+  EXPECT_THAT(refused(o).message(), HasSubstr("prefix_chunk_capacity 0 is below 1"));
+}
+
+// Rows of at most 32 tokens read them all: the indexer leaves their keys behind and asks for nothing.
+TEST(LatentEngine, ShortPromptsAskTheIndexerForNothing) {
+  Watched::Seen seen;
+  auto engine = watched_engine(small(), &seen);
+  EXPECT_EQ(run_one(*engine, greedy(random_prompt(9, 20, 64), 4)).tokens.size(), 4u);
+  EXPECT_GT(seen.index_writes, 0);
+  EXPECT_EQ(seen.without_queries, seen.index_writes);
+  seen = {};
+  EXPECT_EQ(run_one(*engine, greedy(random_prompt(9, 80, 64), 4)).tokens.size(), 4u);
+  EXPECT_EQ(seen.without_queries, 0);
 }
 
 // Recomputed where every row makes the same choice; swapped where answers were read otherwise than the prompt.

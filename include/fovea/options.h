@@ -81,7 +81,7 @@ struct DsaOptions {
   DsaTransform transform = DsaTransform::none;
   bool fuse_topk = true;                   // transform in the last stage of the choice; false: after it
   bool materialize = false;                // write the scores out, in chunks (the oracle of the streaming choice)
-  int64_t prefix_chunk_capacity = 131072;  // tokens of a chunk of prefixes, over the whole batch
+  int64_t prefix_chunk_capacity = 131072;  // most tokens of a chunk of prefixes that are read whole, over the whole batch
 };
 
 // One configuration of a method, held ready by the engine; a request picks it by its label.

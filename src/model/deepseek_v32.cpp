@@ -341,7 +341,7 @@ Result<std::unique_ptr<Transformer>> make_deepseek_v32(const ModelConfig& config
   const MlaShape shape = mla_shape(d);
   const int64_t token_bytes = int64_t{config.num_heads} * (shape.nope + shape.v) * static_cast<int64_t>(sizeof(float));
   const int64_t least = std::max(limits.max_rows, limits.max_seqs);
-  const int64_t most = std::max<int64_t>(least, kPrefixChunkCapacity);
+  const int64_t most = std::max(least, limits.prefix_chunk > 0 ? limits.prefix_chunk : kPrefixChunkCapacity);
   const auto capacity = static_cast<int32_t>(std::clamp<int64_t>(kExpandedBytes / token_bytes, least, most));
   // All heads at a time: the expansion is then a product by the whole of kv_b.
   FOVEA_ASSIGN(auto dense_prefill,

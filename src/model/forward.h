@@ -166,6 +166,7 @@ struct ForwardLimits {
   int32_t max_seqs = 1;
   int64_t max_len = 1;       // tokens of a sequence
   OpSet ops = OpSet::all();  // what the backend has
+  int64_t prefix_chunk = 0;  // most tokens of a chunk of a prefix that is read whole (latent models); 0: as memory allows
 };
 
 // DeepSeek-V3.2 and GLM-5. `weights` outlives the result. Errors: unsupported (a backend without latent attention),

@@ -71,7 +71,13 @@ Status Runner::make_transformer() {
     transformer_ = make_llama(c, *weights_);
     return {};
   }
-  const ForwardLimits limits{max_rows(), options_.max_num_seqs, options_.max_model_len, ops_->supported()};
+  ForwardLimits limits{max_rows(), options_.max_num_seqs, options_.max_model_len, ops_->supported()};
+  for (const MethodOptions& m : options_.methods) {
+    if (m.name != "dsa") continue;
+    const int64_t chunk = m.dsa.prefix_chunk_capacity;
+    if (chunk < 1) return Status::invalid_argument("dsa: prefix_chunk_capacity " + std::to_string(chunk) + " is below 1");
+    limits.prefix_chunk = limits.prefix_chunk > 0 ? std::min(limits.prefix_chunk, chunk) : chunk;
+  }
   FOVEA_ASSIGN(transformer_, make_deepseek_v32(c, *weights_, limits, *device_));
   return {};
 }

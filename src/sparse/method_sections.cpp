@@ -131,7 +131,7 @@ constexpr MethodKey kDsaKeys[] = {
     {"transform", set_transform, "none, paged or ragged", "attention reads positions, never the mapped lists"},
     {"fuse_topk", set<&DsaOptions::fuse_topk>, nullptr, "attention reads positions, never the mapped lists"},
     {"materialize", set<&DsaOptions::materialize>},
-    {"prefix_chunk_capacity", set<&DsaOptions::prefix_chunk_capacity>, nullptr, "a forward pass sizes its own chunks of a prefix"},
+    {"prefix_chunk_capacity", set<&DsaOptions::prefix_chunk_capacity>},
 };
 
 // On one line, cut where it is long: a value can be a whole tree.
