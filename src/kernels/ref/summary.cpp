@@ -107,7 +107,7 @@ void add_mass(const AttentionMassParams& p, int row, int head, float* mass) {
     const auto key = load_key(kv, slots[block] * static_cast<int64_t>(kv.block_size) + t % kv.block_size, kv_head);
     double dot = 0;
     for (int i = 0; i < kv.head_dim; ++i) dot += static_cast<double>(q[i]) * key[i];
-    keys.push_back({block, dot * p.scale});
+    keys.push_back({block, dot * p.scale * (kv.k_scale ? kv.k_scale[kv_head] : 1.0f)});
     most = std::max(most, keys.back().score);
   }
   std::vector<double> by_block(p.max_blocks, 0.0);

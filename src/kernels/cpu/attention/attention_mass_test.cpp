@@ -2,80 +2,21 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <limits>
 #include <vector>
 
-#include "kernels/attention_cases.h"
 #include "kernels/cpu/simd_targets_test_util.h"
+#include "kernels/mass_cases.h"
 #include "kernels/ref/summary.h"
 
 namespace fovea {
 namespace {
 
-// Rows of a problem as decode rows; keys beyond each row's own are poison or other rows' keys.
-struct Rows {
-  explicit Rows(testing::AttentionProblem& problem) {
-    for (int32_t r = 0; r < problem.rows(); ++r) {
-      seq.push_back(problem.row_seq(r));
-      len.push_back(static_cast<int32_t>(std::max<int64_t>(0, problem.row_pos(r) + 1)));
-    }
-    p.rows = problem.rows();
-    p.num_heads = problem.shape().heads;
-    p.q = problem.q().data();
-    p.row_seq = seq.data();
-    p.row_len = len.data();
-    p.kv = problem.params().kv;
-    p.scale = problem.params().scale;
-    p.max_blocks = (len.empty() ? 0 : *std::max_element(len.begin(), len.end())) / p.kv.block_size + 3;
-    limits.num_heads = p.num_heads;
-    limits.kv_heads = p.kv.kv_heads;
-    limits.head_dim = p.kv.head_dim;
-    limits.block_size = p.kv.block_size;
-    limits.max_len = std::max<int64_t>(1, len.empty() ? 1 : *std::max_element(len.begin(), len.end()));
-  }
-
-  template <typename Run>
-  std::vector<float> run(const Run& fn) {
-    std::vector<float> mass(static_cast<size_t>(p.rows) * p.kv.kv_heads * p.max_blocks, std::numeric_limits<float>::quiet_NaN());
-    p.mass = mass.data();
-    fn(p);
-    return mass;
-  }
-
-  std::vector<int32_t> seq, len;
-  AttentionMassParams p;
-  OpsLimits limits;
-};
-
-std::vector<testing::AttentionCase> cases() {
-  std::vector<testing::AttentionCase> out;
-  for (const auto& c : testing::attention_cases()) {
-    if (!c.select && c.window == 0 && c.head_dim % 16 == 0) out.push_back(c);
-  }
-  // Every size of group, every length around a block's end, blocks of 8 to 128.
-  for (const auto& [heads, kv_heads] : {std::pair{1, 1}, {6, 3}, {9, 3}, {5, 1}, {8, 1}, {11, 1}}) {
-    for (const int32_t bs : {8, 16, 128}) {
-      testing::AttentionCase c;
-      c.name = std::to_string(heads) + " heads of " + std::to_string(kv_heads) + ", blocks of " + std::to_string(bs);
-      c.heads = heads;
-      c.kv_heads = kv_heads;
-      c.block_size = bs;
-      c.dtype = bs == 8 ? DType::f32 : bs == 16 ? DType::bf16 : DType::f16;
-      c.layout = heads == 6 ? KvLayout::classic : KvLayout::hnd;
-      c.seqs = {{1, 1}, {1, bs - 1}, {1, bs}, {2, bs + 1}, {1, 0}, {1, 5 * bs + 3}};
-      out.push_back(c);
-    }
-  }
-  return out;
-}
-
 TEST(CpuAttentionMass, EqualsTheReferenceOnHostileProblems) {
   ThreadPool one(1), three(3);
-  for (const auto& shape : cases()) {
+  for (const auto& shape : testing::mass_cases()) {
     SCOPED_TRACE(shape.name);
     testing::AttentionProblem problem(shape);
-    Rows rows(problem);
+    testing::MassRows rows(problem);
     const auto want = rows.run([](const AttentionMassParams& p) { ref::attention_mass(p); });
     cpu::for_each_target([&] {
       cpu::AttentionMass mass;
@@ -88,23 +29,11 @@ TEST(CpuAttentionMass, EqualsTheReferenceOnHostileProblems) {
 }
 
 TEST(CpuAttentionMass, ARowsMassIsTheSizeOfItsGroup) {
-  testing::AttentionCase c;
-  c.heads = 12;
-  c.kv_heads = 2;
-  c.seqs = {{1, 3000}, {1, 0}, {1, 17}};
-  testing::AttentionProblem problem(c);
-  for (float& x : problem.q()) x *= 40.0f;  // all mass on a few keys
-  Rows rows(problem);
+  testing::LongMassProblem long_one;
   ThreadPool pool(2);
   cpu::AttentionMass mass;
-  ASSERT_TRUE(mass.prepare(rows.limits).ok());
-  const auto got = rows.run([&](const AttentionMassParams& p) { mass.run(p, pool); });
-  for (int32_t cell = 0; cell < rows.p.rows * 2; ++cell) {
-    const float* of = got.data() + int64_t{cell} * rows.p.max_blocks;
-    double sum = 0;
-    for (int32_t b = 0; b < rows.p.max_blocks; ++b) sum += of[b];
-    EXPECT_NEAR(sum, rows.len[cell / 2] == 0 ? 0.0 : 6.0, 1e-4) << cell;
-  }
+  ASSERT_TRUE(mass.prepare(long_one.rows.limits).ok());
+  long_one.expect_whole(long_one.rows.run([&](const AttentionMassParams& p) { mass.run(p, pool); }));
 }
 
 }  // namespace
