@@ -1,7 +1,7 @@
 // The engine on a device that is not the host, on any machine: its answers are the CPU's, its decode steps wait for nothing,
 // and nothing on the host looks at the device's memory (a crash). Other tests of the engine run there too:
 // FOVEA_TEST_DEVICE=fake.
-#include "engine_test_util.h"
+#include "gsa_engine_test_util.h"
 
 #include <random>
 
@@ -230,6 +230,22 @@ TEST(FakeDeviceEngine, AHundredDecodeStepsWaitForNothingAndTakeNoMemory) {
   EXPECT_EQ(after.graph_captures, before.graph_captures);
   EXPECT_EQ(after.graph_launches, before.graph_launches + 100);
   run_all(*fake);
+}
+
+TEST(FakeDeviceEngine, EveryKindOfGsaAnswersAsOnTheCpu) {
+  for (const bool overlap : {false, true}) {
+    if (kSanitized && !overlap) continue;
+    SCOPED_TRACE(overlap);
+    EngineOptions o = gsa_options(gsa_methods(overlap));
+    o.device = "cpu";
+    o.max_num_seqs = 12;
+    auto cpu = make_engine(o);
+    auto fake = make_fake_engine(o);
+    ASSERT_TRUE(cpu && fake);
+    expect_equal_answers(*cpu, *fake);
+    EXPECT_GT(fake->device().counters().graph_launches, 0);
+    expect_steady_decodes(*fake);
+  }
 }
 
 }  // namespace

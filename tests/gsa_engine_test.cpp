@@ -1,6 +1,6 @@
 // Method gsa inside the engine: summaries that stay true to the cache, answers that do not depend on what runs beside them,
 // layers that reuse a choice, what a request's state says, and decode rows within a cap.
-#include "engine_test_util.h"
+#include "gsa_engine_test_util.h"
 
 #include "engine/engine_impl.h"
 #include "kernels/ref/hash.h"
@@ -11,38 +11,14 @@
 namespace fovea::testing {
 namespace {
 
-using R = GsaRepresentation;
-
-MethodOptions gsa(R representation, const std::string& label, int32_t budget_tokens = 128) {
-  MethodOptions m;
-  m.name = "gsa";
-  m.label = label;
-  m.gsa.representation = representation;
-  m.gsa.budget_tokens = budget_tokens;
-  return m;
-}
-
-EngineOptions options(std::vector<MethodOptions> methods) {
-  EngineOptions o = exact_options(tiny_checkpoint("qwen3_llama3_8h2kv_d64"));
-  o.device = "cpu";
-  o.decode_method = methods[0].label;
-  o.methods = std::move(methods);
-  o.sparse_min_context = 64;
-  o.max_model_len = 1024;
-  o.max_num_seqs = 4;
-  return o;
-}
-
-const std::vector<std::pair<R, const char*>> kAll = {{R::hash, "hash"},       {R::mean, "mean"},           {R::minmax, "minmax"},
-                                                     {R::recency, "recency"}, {R::mean_hash, "mean_hash"}, {R::oracle, "oracle"}};
-
-std::vector<MethodOptions> all_methods(bool overlap) {
-  std::vector<MethodOptions> out;
-  for (const auto& [representation, name] : kAll) {
-    out.push_back(gsa(representation, name));
-    out.back().gsa.overlap = overlap;
-  }
-  return out;
+// Memory of an engine's device that nothing writes to meanwhile.
+template <typename T>
+std::vector<T> on_host(Device& device, const void* from, int64_t count) {
+  std::vector<T> to(static_cast<size_t>(count));
+  const auto stream = device.make_stream();
+  device.copy(to.data(), from, sizeof(T) * to.size(), CopyKind::to_host, *stream);
+  EXPECT_TRUE(stream->synchronize().ok());
+  return to;
 }
 
 // Every summary of a sequence's blocks equals one made afresh from the keys in the cache.
@@ -53,7 +29,9 @@ void expect_true_summaries(EngineImpl& e, SequenceId seq) {
   for (int64_t t = 0; t < tokens; ++t) slots.push_back(int64_t{table.block(static_cast<int32_t>(t / bs)).value} * bs + t % bs);
   const HashRotation rotation = HashRotation::make(64, 128).value();
   for (int32_t layer = 0; layer < e.model().shape.num_layers; ++layer) {
-    const KvView kv = e.kv().kv_view(LayerIdx{layer});
+    KvView kv = e.kv().kv_view(LayerIdx{layer});
+    const std::vector<float> keys = on_host<float>(e.device(), kv.k, e.blocks().num_blocks() * kv.block_stride);
+    kv.k = const_cast<float*>(keys.data());
     const auto plane = [&](const char* name) { return e.kv().plane(*e.kv().find_plane(name), LayerIdx{layer}); };
     const int64_t cells = int64_t{e.blocks().num_blocks()} * kv.kv_heads;
     std::vector<float> mean(cells * 64), minmax(cells * 128);
@@ -67,22 +45,25 @@ void expect_true_summaries(EngineImpl& e, SequenceId seq) {
     p.mean_codes = codes.data();
     p.codec = rotation.codec();
     ref::block_summaries(p);
+    const auto means = on_host<float>(e.device(), plane("mean"), cells * 64);
+    const auto boxes = on_host<float>(e.device(), plane("minmax"), cells * 128);
+    const auto mean_codes = on_host<uint64_t>(e.device(), plane("mean_codes.128.7"), cells * 2);
     for (int32_t b = 0; b < table.size(); ++b) {
       for (int64_t cell = int64_t{table.block(b).value} * kv.kv_heads; cell < (int64_t{table.block(b).value} + 1) * kv.kv_heads;
            ++cell) {
-        const auto* m = reinterpret_cast<const float*>(plane("mean")) + cell * 64;
-        const auto* x = reinterpret_cast<const float*>(plane("minmax")) + cell * 128;
-        const auto* c = reinterpret_cast<const uint64_t*>(plane("mean_codes.128.7")) + cell * 2;
-        ASSERT_TRUE(std::equal(m, m + 64, mean.begin() + cell * 64)) << "layer " << layer << " block " << b;
-        ASSERT_TRUE(std::equal(x, x + 128, minmax.begin() + cell * 128)) << "layer " << layer << " block " << b;
-        ASSERT_TRUE(std::equal(c, c + 2, codes.begin() + cell * 2)) << "layer " << layer << " block " << b;
+        const auto equal = [&](const auto& got, const auto& want, int64_t n) {
+          return std::equal(got.begin() + cell * n, got.begin() + (cell + 1) * n, want.begin() + cell * n);
+        };
+        ASSERT_TRUE(equal(means, mean, 64)) << "layer " << layer << " block " << b;
+        ASSERT_TRUE(equal(boxes, minmax, 128)) << "layer " << layer << " block " << b;
+        ASSERT_TRUE(equal(mean_codes, codes, 2)) << "layer " << layer << " block " << b;
       }
     }
   }
 }
 
 TEST(GsaEngine, SummariesFollowTheCacheThroughChunksDecodesAndForks) {
-  EngineOptions o = options(all_methods(false));
+  EngineOptions o = gsa_options(gsa_methods(false));
   o.max_num_batched_tokens = 50;  // chunks that end inside blocks
   auto engine = make_engine(o);
   auto& impl = dynamic_cast<EngineImpl&>(*engine);
@@ -96,6 +77,7 @@ TEST(GsaEngine, SummariesFollowTheCacheThroughChunksDecodesAndForks) {
   for (int i = 0; i < 2; ++i) {  // the document's last block is copied when each is appended to
     Request question = greedy(random_prompt(9 + i, 7, vocab), 23);
     question.fork_of = *held;
+    question.trace = true;  // on a device no step runs ahead
     ASSERT_TRUE(engine->submit(question).ok());
   }
   std::vector<Output> outputs;
@@ -108,7 +90,7 @@ TEST(GsaEngine, OverlapIsTheSameInBothMethods) {
   MethodOptions on_device = gsa(R::hash, "on_device"), gsa_overlap = gsa(R::hash, "gsa_overlap");
   on_device.name = "gsa_on_device";
   on_device.gsa.overlap = gsa_overlap.gsa.overlap = true;
-  EngineOptions o = options({on_device, gsa_overlap, gsa(R::hash, "no_overlap")});
+  EngineOptions o = gsa_options({on_device, gsa_overlap, gsa(R::hash, "no_overlap")});
   o.enable_prefix_caching = false;
   auto engine = make_engine(o);
   std::map<std::string, std::vector<TokenId>> tokens;
@@ -123,12 +105,12 @@ TEST(GsaEngine, OverlapIsTheSameInBothMethods) {
 
 TEST(GsaEngine, AnswersDoNotDependOnTheBatch) {
   for (const bool overlap : {false, true}) {
-    EngineOptions o = options(all_methods(overlap));
+    EngineOptions o = gsa_options(gsa_methods(overlap));
     o.enable_prefix_caching = false;  // a hit would be an extension, which chooses
     auto engine = make_engine(o);
     const auto vocab = engine->model().vocab_size;
     std::map<std::string, std::vector<TokenId>> alone;
-    for (const auto& [representation, name] : kAll) {
+    for (const auto& [representation, name] : kGsaKinds) {
       Request r = greedy(random_prompt(3, 300, vocab), 20);
       r.decode_method = name;
       const Result1 one = run_one(*engine, r);
@@ -136,7 +118,7 @@ TEST(GsaEngine, AnswersDoNotDependOnTheBatch) {
       alone[name] = one.tokens;
     }
     std::map<uint64_t, std::string> names;
-    for (const auto& [representation, name] : kAll) {
+    for (const auto& [representation, name] : kGsaKinds) {
       Request r = greedy(random_prompt(3, 300, vocab), 20);
       r.decode_method = name;
       names[engine->submit(r)->value] = name;
@@ -155,15 +137,15 @@ TEST(GsaEngine, AnswersDoNotDependOnTheBatch) {
 // Swapped out and in: a block's summaries move with it, and what a request chose, counted or carried over stays its own.
 TEST(GsaEngine, PreemptionChangesNothing) {
   for (const bool overlap : {false, true}) {
-    EngineOptions o = options(all_methods(overlap));
+    EngineOptions o = gsa_options(gsa_methods(overlap));
     o.enable_prefix_caching = false;
     o.max_num_seqs = 6;
     auto roomy = make_engine(o);
     std::vector<Request> requests;
     std::vector<Result1> want;
-    for (size_t i = 0; i < kAll.size(); ++i) {
+    for (size_t i = 0; i < kGsaKinds.size(); ++i) {
       requests.push_back(greedy(random_prompt(40 + i, 150 + 10 * static_cast<int64_t>(i), roomy->model().vocab_size), 40));
-      requests.back().decode_method = kAll[i].second;
+      requests.back().decode_method = kGsaKinds[i].second;
       want.push_back(run_one(*roomy, requests.back()));
     }
     o.kv_cache_memory_bytes = roomy->stats().block_bytes * 36;  // six requests want about 85 blocks
@@ -174,7 +156,7 @@ TEST(GsaEngine, PreemptionChangesNothing) {
     int64_t preemptions = 0;
     for (size_t i = 0; i < ids.size(); ++i) {
       const Result1& r = got.at({ids[i].value, 0});
-      EXPECT_EQ(r.tokens, want[i].tokens) << kAll[i].second << (overlap ? " overlap " : " ") << r.error.message();
+      EXPECT_EQ(r.tokens, want[i].tokens) << kGsaKinds[i].second << (overlap ? " overlap " : " ") << r.error.message();
       preemptions += r.stats.preemptions;
     }
     EXPECT_GT(preemptions, 0);
@@ -183,14 +165,14 @@ TEST(GsaEngine, PreemptionChangesNothing) {
 }
 
 TEST(GsaEngine, AWholeBudgetIsDense) {
-  EngineOptions o = options(all_methods(true));
+  EngineOptions o = gsa_options(gsa_methods(true));
   o.enable_prefix_caching = false;
   auto engine = make_engine(o);
   const auto prompt = random_prompt(5, 200, engine->model().vocab_size);
   Request dense = greedy(prompt, 12);
   dense.decode_method = "dense";
   const Result1 want = run_one(*engine, dense);
-  for (const auto& [representation, name] : kAll) {
+  for (const auto& [representation, name] : kGsaKinds) {
     Request r = greedy(prompt, 12);
     r.decode_method = name;
     r.budget_tokens = 1024;
@@ -203,8 +185,8 @@ TEST(GsaEngine, AWholeBudgetIsDense) {
 TEST(GsaEngine, OneMethodPerCodecAndASecondBesideTheFusedOne) {
   std::vector<MethodOptions> methods = {gsa(R::hash, "first"), gsa(R::hash, "second"), gsa(R::hash, "alone")};
   methods[0].gsa.hash_seed = 8;
-  auto both = make_engine(options({methods[0], methods[1]}));  // seed 8 is kept by the fused write, 7 from the cache
-  auto alone = make_engine(options({methods[2]}));
+  auto both = make_engine(gsa_options({methods[0], methods[1]}));  // seed 8 is kept by the fused write, 7 from the cache
+  auto alone = make_engine(gsa_options({methods[2]}));
   const auto prompt = random_prompt(6, 300, both->model().vocab_size);
   Request r = greedy(prompt, 20);
   r.decode_method = "second";
@@ -221,7 +203,7 @@ TEST(GsaEngine, LayersReuseAChoice) {
     MethodOptions m = gsa(R::hash, "m");
     m.name = name;
     m.gsa.reuse_layers = {1};
-    auto engine = make_engine(options({m}));
+    auto engine = make_engine(gsa_options({m}));
     ASSERT_GE(engine->model().shape.num_layers, 2);
     std::map<std::pair<int64_t, int32_t>, std::vector<int32_t>> read;
     engine->set_trace([&](const SelectionTrace& t) {
@@ -245,7 +227,7 @@ TEST(GsaEngine, LayersReuseAChoice) {
 }
 
 TEST(GsaEngine, TheStateOfARequest) {
-  auto engine = make_engine(options({gsa(R::mean, "mean")}));
+  auto engine = make_engine(gsa_options({gsa(R::mean, "mean")}));
   const auto vocab = engine->model().vocab_size;
   EXPECT_EQ(engine->request_state(RequestId{7}).status().code(), StatusCode::not_found);
   Request r = greedy(random_prompt(3, 300, vocab), 20);
@@ -294,7 +276,7 @@ TEST(GsaEngine, TheStateOfARequest) {
 }
 
 TEST(GsaEngine, AHeldRequestKeepsItsBlocks) {
-  auto engine = make_engine(options({gsa(R::mean, "mean")}));
+  auto engine = make_engine(gsa_options({gsa(R::mean, "mean")}));
   Request r = greedy(random_prompt(3, 100, engine->model().vocab_size), 0);
   r.hold = true;
   const RequestId id = *engine->submit(r);
@@ -308,7 +290,7 @@ TEST(GsaEngine, AHeldRequestKeepsItsBlocks) {
 }
 
 TEST(GsaEngine, ACapOnBlocksChangesNoAnswer) {
-  EngineOptions o = options({gsa(R::hash, "hash")});
+  EngineOptions o = gsa_options({gsa(R::hash, "hash")});
   std::vector<Answers> answers;
   for (const int64_t most : {0, 10}) {
     o.max_step_kv_blocks = most;
@@ -319,6 +301,7 @@ TEST(GsaEngine, ACapOnBlocksChangesNoAnswer) {
   }
   for (const auto& [id, result] : answers[0]) EXPECT_EQ(result.tokens, answers[1].at(id).tokens);
   o.max_step_kv_blocks = -1;
+  o.device = "cpu";
   const auto refused = Engine::create(o);
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.status().message().find("--max-step-kv-blocks"), std::string::npos);
@@ -326,11 +309,16 @@ TEST(GsaEngine, ACapOnBlocksChangesNoAnswer) {
 
 TEST(GsaEngine, WhatDoesNotFitTheModelIsRefusedByName) {
   MethodOptions m = gsa(R::mean, "mine");
+  const auto refusal = [&] {
+    EngineOptions o = gsa_options({m});
+    o.device = "cpu";
+    return Engine::create(o).status().message();
+  };
   m.gsa.reuse_layers = {0};
-  EXPECT_NE(Engine::create(options({m})).status().message().find("reuse_layers"), std::string::npos);
+  EXPECT_NE(refusal().find("reuse_layers"), std::string::npos);
   m.gsa.reuse_layers = {};
   m.gsa.prefetch_workers = 0;
-  const std::string message = Engine::create(options({m})).status().message();
+  const std::string message = refusal();
   EXPECT_NE(message.find("mine"), std::string::npos) << message;
   EXPECT_NE(message.find("prefetch_workers 0"), std::string::npos) << message;
 }

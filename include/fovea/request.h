@@ -117,7 +117,7 @@ struct SparseRequestState {
   std::vector<BlockId> block_ids;         // of its tokens, in order; empty while it waits or is swapped out
   std::vector<std::string> block_hashes;  // content keys in hex of its first blocks: those that were prefilled, full or a held tail
   // Logical blocks that its last question or answer row read in any layer that does not read everything by policy, ascending.
-  // Empty on a GPU: selections stay on the device.
+  // On a GPU of requests with `trace` alone: other selections stay on the device.
   std::vector<int32_t> selected_blocks;
   PrefetchState prefetch = PrefetchState::none;
   int64_t bytes_read = 0;   // K, V and summaries, of question and answer rows

@@ -17,6 +17,8 @@ TEST(Lacks, AnyMethodThatRunsOnTheHostAlone) {
   EXPECT_EQ(lacks(cuda_op_set(), llama, o), "");
   o.decode_method = "gsa[representation=mean]";
   EXPECT_EQ(lacks(cuda_op_set(), llama, o), "gsa[representation=mean]");
+  o.decode_method = "gsa_on_device[overlap=true]";
+  EXPECT_EQ(lacks(cuda_op_set(), llama, o), "gsa_on_device[overlap=true]");
   o.decode_method = "auto";
   o.prefill_method = "xattention";
   EXPECT_EQ(lacks(cuda_op_set(), llama, o), "xattention");

@@ -6,16 +6,13 @@ namespace fovea {
 
 bool ReadCounter::wants_selections() const {
   if (device_.is_host()) return true;
-  if (!trace_) return false;
   for (int32_t row = 0; row < batch_.forward().tokens; ++row) {
     if (const RowOwner* s = batch_.row_owner(row); s && s->trace) return true;
   }
   return false;
 }
 
-void ReadCounter::begin_step() {
-  counted_.assign(static_cast<size_t>(batch_.forward().tokens), {});
-}
+void ReadCounter::begin_step() { counted_.assign(static_cast<size_t>(batch_.forward().tokens), {}); }
 
 void ReadCounter::keep_step() const {
   for (size_t row = 0; row < counted_.size(); ++row) {
@@ -42,7 +39,9 @@ void ReadCounter::on_selection(const RowGroup& group, LayerIdx layer, const Sele
     const int32_t row = group.first_row + r, list = SelectionReader(seen).list_of(r);
     const RowOwner* owner = batch_.row_owner(row);
     if (!owner) continue;
-    if (device_.is_host()) batch_.row_is_decode(row) ? count(group, layer, seen, r, list) : count_prefill(group, seen, r, list);
+    const bool decode = batch_.row_is_decode(row);
+    if (device_.is_host()) decode ? count(group, layer, seen, r, list) : count_prefill(group, seen, r, list);
+    if (decode && (device_.is_host() || owner->trace)) note_read(group, layer, seen, r, list);
     if (owner->trace && trace_) show(group, layer, seen, r, list, scores);
   }
 }
@@ -82,12 +81,16 @@ void ReadCounter::count_prefill(const RowGroup& group, const Selection& selectio
   counted.prefill_pairs_dense += len * shape_.num_heads;
 }
 
-void ReadCounter::count(const RowGroup& group, LayerIdx layer, const Selection& selection, int32_t r, int32_t list) {
+void ReadCounter::note_read(const RowGroup& group, LayerIdx layer, const Selection& selection, int32_t r, int32_t list) {
   RowOwner& owner = *batch_.row_owner(group.first_row + r);
+  const int64_t position = batch_.row_position(group.first_row + r);
+  if (layer.value == 0) owner.last_read.begin(position, shape_.block_size);
+  if (!group.method || group.policy->rule(layer) != LayerRule::dense) owner.last_read.add(selection, list, position);
+}
+
+void ReadCounter::count(const RowGroup& group, LayerIdx layer, const Selection& selection, int32_t r, int32_t list) {
   Counted& counted = counted_[static_cast<size_t>(group.first_row + r)];
   const int64_t len = batch_.row_position(group.first_row + r) + 1;
-  if (layer.value == 0) owner.last_read.begin(len - 1, shape_.block_size);
-  if (!group.method || group.policy->rule(layer) != LayerRule::dense) owner.last_read.add(selection, list, len - 1);
   int64_t tokens = 0;  // over KV heads
   const SelectionReader reader(selection);
   for (int32_t h = 0; h < shape_.kv_heads; ++h) tokens += reader.tokens(list, reader.groups_of(h, shape_.kv_heads).first, len);

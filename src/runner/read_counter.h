@@ -60,6 +60,7 @@ class ReadCounter final : public SelectionObserver {
   };
 
   void count(const RowGroup& group, LayerIdx layer, const Selection& selection, int32_t row, int32_t list);
+  void note_read(const RowGroup& group, LayerIdx layer, const Selection& selection, int32_t row, int32_t list);
   void show(const RowGroup& group, LayerIdx layer, const Selection& selection, int32_t row, int32_t list,
             const LayerScores* scores);
   void count_prefill(const RowGroup& group, const Selection& selection, int32_t row, int32_t list);

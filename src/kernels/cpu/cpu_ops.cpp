@@ -1,4 +1,5 @@
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/common/carry_over.h"
 
 #include <string_view>
 
@@ -82,6 +83,7 @@ class CpuOpsImpl final : public CpuOps {
   void encode_codes(const EncodeCodesParams& p, Stream&) override { cpu::encode_codes(p, pool_); }
   void summary_select(const SummarySelectParams& p, Stream&) override { summary_select_.run(p, pool_); }
   void block_topk(const BlockTopkParams& p, Stream&) override { topk_.run(p, pool_); }
+  void carry_over(const CarryOverParams& p, Stream&) override { fovea::carry_over(p); }
   void attention_mass(const AttentionMassParams& p, Stream&) override { mass_.run(p, pool_); }
   void resolve(const ResolveParams& p, Stream&) override { cpu::resolve(p, pool_); }
   void xattention_select(const XAttentionParams& p, Stream&) override { xattention_.run(p, pool_); }

@@ -19,8 +19,9 @@ class FakeOps final : public Ops {
   Numerics numerics() const override { return inner_->numerics(); }
   OpSet supported() const override {
     using enum OpKind;
-    return {embed,   rms_norm,      linear,        silu_mul,     rope_angles,  kv_write,      encode_codes, hash_select,
-            resolve, fetch_extents, stage_extents, move_columns, paged_decode, paged_prefill, sample};
+    return {embed,         rms_norm,        linear,         silu_mul,       rope_angles,   kv_write,   encode_codes,
+            hash_select,   block_summaries, summary_select, attention_mass, block_topk,    carry_over, resolve,
+            fetch_extents, stage_extents,   move_columns,   paged_decode,   paged_prefill, sample};
   }
   Status prepare(const OpsLimits& limits) override { return inner_->prepare(limits); }
 
@@ -32,6 +33,11 @@ class FakeOps final : public Ops {
   void kv_write(const KvWriteParams& p, Stream& stream) override;
   void encode_codes(const EncodeCodesParams& p, Stream& stream) override { later("encode_codes", &Ops::encode_codes, p, stream); }
   void hash_select(const HashSelectParams& p, Stream& stream) override { later("hash_select", &Ops::hash_select, p, stream); }
+  void block_summaries(const BlockSummariesParams& p, Stream& s) override { later("block_summaries", &Ops::block_summaries, p, s); }
+  void summary_select(const SummarySelectParams& p, Stream& s) override { later("summary_select", &Ops::summary_select, p, s); }
+  void attention_mass(const AttentionMassParams& p, Stream& s) override { later("attention_mass", &Ops::attention_mass, p, s); }
+  void block_topk(const BlockTopkParams& p, Stream& s) override { later("block_topk", &Ops::block_topk, p, s); }
+  void carry_over(const CarryOverParams& p, Stream& s) override { later("carry_over", &Ops::carry_over, p, s); }
   void resolve(const ResolveParams& p, Stream& stream) override;
   void fetch_extents(const FetchParams& p, Stream& stream) override { later("fetch_extents", &Ops::fetch_extents, p, stream); }
   void stage_extents(const StageParams& p, Stream& stream) override { later("stage_extents", &Ops::stage_extents, p, stream); }

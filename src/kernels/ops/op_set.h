@@ -23,6 +23,7 @@ namespace fovea {
   X(summary_select, SummarySelectParams)   \
   X(attention_mass, AttentionMassParams)   \
   X(block_topk, BlockTopkParams)           \
+  X(carry_over, CarryOverParams)           \
   X(resolve, ResolveParams)                \
   X(fetch_extents, FetchParams)            \
   X(stage_extents, StageParams)            \
@@ -65,6 +66,11 @@ class OpSet {
   static constexpr OpSet all() {
     OpSet set;
     set.bits_ = ~uint64_t{0};
+    return set;
+  }
+  constexpr OpSet with(OpSet ops) const {
+    OpSet set;
+    set.bits_ = bits_ | ops.bits_;
     return set;
   }
   constexpr OpSet without(OpSet ops) const {

@@ -61,11 +61,11 @@ struct HashSelectParams : QueryBlockChoice {
 struct BlockSummariesParams {
   int32_t tokens = 0;
   const int64_t* slot_mapping = nullptr;  // [tokens] block * bs + offset; -1: none
-  KvView kv;                              // K in bf16, f16 or f32, either layout; V and the table are not read
-  float* mean = nullptr;                  // [num_blocks, kv_heads, d]: float32 sum in token order, divided by their number; or null
-  float* minmax = nullptr;                // [num_blocks, kv_heads, 2, d]: least, then greatest of each dimension; or null
-  uint64_t* mean_codes = nullptr;         // [num_blocks, kv_heads, bits / 64]: code of the mean; or null
-  HashCodec codec;                        // of mean_codes
+  KvView kv;                       // K in bf16, f16 or f32, or (ref, cuda) fp8 without its scale; V and the table are not read
+  float* mean = nullptr;           // [num_blocks, kv_heads, d]: float32 sum in token order, divided by their number; or null
+  float* minmax = nullptr;         // [num_blocks, kv_heads, 2, d]: least, then greatest of each dimension; or null
+  uint64_t* mean_codes = nullptr;  // [num_blocks, kv_heads, bits / 64]: code of the mean; or null
+  HashCodec codec;                 // of mean_codes
 };
 
 // Codes of the keys that lie in the cache now, for a codec that the fused cache write does not keep.
@@ -101,7 +101,7 @@ struct AttentionMassParams {
   const float* q = nullptr;          // [rows, H, d], post-rope
   const int32_t* row_seq = nullptr;  // [rows] row of kv.table
   const int32_t* row_len = nullptr;  // [rows] keys visible to the row
-  KvView kv;                         // K as in BlockSummariesParams; V is not read
+  KvView kv;                         // K as in BlockSummariesParams, times its scale; V is not read
   float scale = 1.0f;                // of the scores, usually d^-0.5
   float* mass = nullptr;             // out [rows, kv_heads, max_blocks]
   int32_t max_blocks = 0;            // >= ceil(row_len / bs) of every row
@@ -111,6 +111,28 @@ struct AttentionMassParams {
 struct BlockTopkParams : BlockChoice {
   const float* scores = nullptr;  // [rows, kv_heads, max_blocks]
   int32_t max_blocks = 0;
+};
+
+// Lists that were chosen for rows' contexts as they were, as lists for the rows as they are now: of min(k, blocks) ascending blocks,
+// the last `local_blocks` among them. A block that was opened since takes the place of the one that left the local window; where k
+// has grown, the latest of the blocks left out come back. (From a list chosen for the row itself: that list.) What a row's own
+// scores chose may be kept for a later call.
+struct CarryOverParams {
+  static constexpr int32_t kOwn = -1, kAbove = -2;
+  int32_t rows = 0;
+  int32_t groups = 0;
+  int32_t block_size = 16;
+  int32_t local_blocks = 2;
+  const int32_t* row_len = nullptr;     // [rows] keys visible to the row; 0: its lists stay empty
+  const int32_t* k = nullptr;           // [rows] blocks to keep, >= 1, <= capacity
+  const int32_t* chosen = nullptr;      // [rows, groups, capacity] by each row's own scores, as BlockChoice has them
+  const int32_t* from = nullptr;        // [rows] kOwn; kAbove: what the row before chose; else a place in `kept`
+  const int32_t* from_count = nullptr;  // [rows] entries of each list at that place
+  const int32_t* keep_at = nullptr;     // [rows] the place where `chosen` is kept, -1: none; no row's `from`
+  int32_t* kept = nullptr;              // [places, groups, kept_capacity] in and out
+  int32_t kept_capacity = 0;
+  int32_t* units = nullptr;  // out [rows, groups, capacity], each as long as in `chosen`; not `chosen`
+  int32_t capacity = 0;
 };
 
 }  // namespace fovea

@@ -1,5 +1,6 @@
 #include "kernels/ref/ref_ops.h"
 
+#include "kernels/common/carry_over.h"
 #include "kernels/ref/attention.h"
 #include "kernels/ref/dense_math.h"
 #include "kernels/ref/dsa_index.h"
@@ -51,6 +52,7 @@ class RefOps final : public Ops {
   void summary_select(const SummarySelectParams& p, Stream&) override { ref::summary_select(p); }
   void attention_mass(const AttentionMassParams& p, Stream&) override { ref::attention_mass(p); }
   void block_topk(const BlockTopkParams& p, Stream&) override { ref::block_topk(p); }
+  void carry_over(const CarryOverParams& p, Stream&) override { fovea::carry_over(p); }
   void resolve(const ResolveParams& p, Stream&) override { ref::resolve(p); }
   void fetch_extents(const FetchParams& p, Stream&) override { ref::fetch_extents(p); }
   void stage_extents(const StageParams& p, Stream&) override { ref::stage_extents(p); }

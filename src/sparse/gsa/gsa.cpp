@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace fovea {
 namespace {
@@ -26,7 +27,10 @@ Status Gsa::attach(const ModelShape& shape, const MethodLimits& limits, Device& 
   if (options_.representation == GsaRepresentation::oracle) {
     FOVEA_ASSIGN(mass_, device.allocate(sizeof(float) * kMassRows * shape.kv_heads * blocks, "gsa attention mass"));
   }
-  if (recency) order_.resize(blocks);
+  if (recency) {
+    order_.resize(blocks);
+    recent_counts_ = staging.take<int32_t>(limits.max_rows);
+  }
   return {};
 }
 
@@ -78,20 +82,22 @@ void Gsa::request_finish(SequenceId sequence) {
 
 Status Gsa::step_begin(const StepRows& step) {
   FOVEA_TRY(GsaFamily::step_begin(step));
-  if (options_.representation == GsaRepresentation::recency) choose_by_recency(step);
-  return {};
+  return options_.representation == GsaRepresentation::recency ? choose_by_recency(step) : Status();
 }
 
 // One choice for all layers and heads: its scores know neither. Each row is a step of its request.
-void Gsa::choose_by_recency(const StepRows& step) {
+Status Gsa::choose_by_recency(const StepRows& step) {
+  sent_ = limits_.host;
+  half_ = limits_.host ? 0 : half_ ^ 1;
+  if (!limits_.host) FOVEA_TRY(reserve(&recent_[half_], int64_t{step.rows} * capacity_, " block lists", true));
   for (int32_t r = 0; r < step.rows; ++r) {
-    int32_t* units = units_.as<int32_t>() + int64_t{r} * capacity_;
-    int32_t& count = counts_.as<int32_t>()[r];
+    int32_t& count = recent_counts_.host()[r];
     count = 0;
     if (step.row_len[r] == 0) continue;
     count = recency_[step.row_sequence[r]].choose(blocks_of(step.row_len[r]), k_.host()[r], options_.init_window_sz,
-                                                  options_.local_window_sz, order_.data(), units);
+                                                  options_.local_window_sz, order_.data(), recent_units() + int64_t{r} * capacity_);
   }
+  return {};
 }
 
 void Gsa::step_finish(bool ok) {
@@ -99,8 +105,17 @@ void Gsa::step_finish(bool ok) {
   if (ok || options_.representation != GsaRepresentation::recency) return;
   for (int32_t r = 0; r < step_.rows; ++r) {
     if (step_.row_len[r] == 0) continue;
-    recency_[step_.row_sequence[r]].take_back(units_.as<int32_t>() + int64_t{r} * capacity_, counts_.as<int32_t>()[r]);
+    recency_[step_.row_sequence[r]].take_back(recent_units() + int64_t{r} * capacity_, recent_counts_.host()[r]);
   }
+}
+
+Status Gsa::select(const SelectInputs& in, Ops& ops, Stream& stream, Selection* out) {
+  FOVEA_TRY(GsaFamily::select(in, ops, stream, out));
+  if (options_.representation != GsaRepresentation::recency) return {};
+  const size_t bytes = sizeof(int32_t) * static_cast<size_t>(int64_t{in.step->rows} * capacity_);
+  if (!std::exchange(sent_, true)) device_->copy(units_.data(), recent_units(), bytes, CopyKind::to_device, stream);
+  out->counts = recent_counts_.device();
+  return {};
 }
 
 // What each row's own query would read.

@@ -77,6 +77,8 @@ class World {
   }
 
   void begin(const std::vector<Row>& rows) {
+    if (begun_) finish(true);
+    begun_ = true;
     seqs_.clear(), lens_.clear(), budgets_.clear(), ids_.clear();
     for (const Row& r : rows) {
       seqs_.push_back(r.seq);
@@ -84,10 +86,16 @@ class World {
       budgets_.push_back(r.budget);
       ids_.push_back(SequenceId{static_cast<uint64_t>(r.seq + 1)});
     }
-    q_ = randoms(static_cast<int64_t>(rows.size()) * shape_.num_heads * shape_.head_dim);
+    draw_queries();
     step_ = testing::step_rows(seqs_, lens_, ids_, budgets_);
     EXPECT_TRUE(method_.step_begin(step_).ok());
   }
+
+  void finish(bool ok) {
+    method_.step_finish(ok);
+    begun_ = false;
+  }
+  void draw_queries() { q_ = randoms(static_cast<int64_t>(lens_.size()) * shape_.num_heads * shape_.head_dim); }
 
   Selection select(int32_t layer) {
     std::byte* plane = reinterpret_cast<std::byte*>(plane_.data());
@@ -200,6 +208,7 @@ class World {
   List tables_, seqs_, lens_, budgets_;
   std::vector<SequenceId> ids_;
   StepRows step_;
+  bool begun_ = false;
 };
 
 constexpr GsaRepresentation kWithQuery[] = {GsaRepresentation::hash, GsaRepresentation::mean, GsaRepresentation::minmax,
@@ -293,14 +302,38 @@ TEST(Gsa, LayersAndHeadsCarryTheirOwnLists) {
   GsaOptions o = options_of(GsaRepresentation::mean, 48);
   o.overlap = true;
   World w(o);
+  const auto choices = [&] { return std::vector<List>{w.own_choice(0, 0), w.own_choice(0, 1)}; };
   w.begin({{0, 180}});
   w.select(0);
-  const List zero = w.own_choice(0, 0), other_head = w.own_choice(0, 1);
-  const Selection s = w.step({{0, 181}}, {2})[0];
-  EXPECT_EQ(World::listed(s, 0, 0), w.own_choice(0, 0)) << "layer 2 had none";
-  const Selection again = w.step({{0, 181}}, {0})[0];
-  EXPECT_EQ(World::listed(again, 0, 0), zero);
-  EXPECT_EQ(World::listed(again, 0, 1), other_head);
+  const auto of_layer_0 = choices();
+  w.draw_queries();
+  w.select(2);
+  const auto of_layer_2 = choices();
+  ASSERT_NE(of_layer_0, of_layer_2);
+  ASSERT_NE(of_layer_0[0], of_layer_0[1]);
+  w.begin({{0, 181}});
+  for (const auto& [layer, want] : {std::pair{0, of_layer_0}, {2, of_layer_2}}) {
+    const Selection s = w.select(layer);
+    for (int32_t h = 0; h < 2; ++h) EXPECT_EQ(World::listed(s, 0, h), want[static_cast<size_t>(h)]) << layer << " " << h;
+  }
+}
+
+// Requests that come while others are under way, and budgets that grow: lists move to larger memory and stay whose they are.
+TEST(Gsa, ListsOutgrowTheirMemory) {
+  GsaOptions o = options_of(GsaRepresentation::hash, 32);
+  o.overlap = true;
+  World w(o);
+  w.step({{0, 180}});
+  const List first = w.own_choice(0, 1);
+  const Selection s = w.step({{0, 181}, {1, 170, 120}})[0];  // another request, which keeps 15 blocks
+  EXPECT_EQ(World::listed(s, 0, 1), first);
+  ASSERT_EQ(w.own_choice(1, 1).size(), 15u);
+  w.finish(false);  // nothing of it counts, though the memory has moved
+  EXPECT_EQ(World::listed(w.step({{0, 181}, {1, 170, 120}})[0], 0, 1), first);
+  const List kept = w.own_choice(0, 1), others = w.own_choice(1, 1);
+  const Selection next = w.step({{0, 182}, {1, 171, 120}})[0];
+  EXPECT_EQ(World::listed(next, 0, 1), kept);
+  EXPECT_EQ(World::listed(next, 1, 1), others);
 }
 
 // A step that ends busy in some layer is launched again: no layer of it may read what the lost attempt chose.
@@ -309,12 +342,12 @@ TEST(Gsa, AStepThatDoesNotCountLeavesNothing) {
   o.overlap = true;
   World w(o);
   w.step({{0, 180}}, {0, 1});
-  w.method().step_finish(true);
+  w.finish(true);
   const List before = w.own_choice(0, 0);
   for (int attempt = 0; attempt < 2; ++attempt) {
     w.step({{0, 181}, {0, 182}, {1, 150}}, {0});
     EXPECT_NE(w.own_choice(1, 0), before);
-    w.method().step_finish(false);
+    w.finish(false);
   }
   w.begin({{0, 181}, {1, 151}});
   for (const int32_t layer : {0, 1}) {
@@ -322,7 +355,7 @@ TEST(Gsa, AStepThatDoesNotCountLeavesNothing) {
     EXPECT_EQ(World::listed(s, 0, 0), before) << layer;
     EXPECT_EQ(World::listed(s, 1, 0), w.own_choice(1, 0)) << "its first step that counts";
   }
-  w.method().step_finish(true);
+  w.finish(true);
   const List kept = w.own_choice(0, 0);
   EXPECT_EQ(World::listed(w.step({{0, 182}}, {1})[0], 0, 0), kept);
 }
@@ -331,11 +364,11 @@ TEST(Gsa, RecencyForgetsAStepThatDoesNotCount) {
   World w(options_of(GsaRepresentation::recency, 40)), plain(options_of(GsaRepresentation::recency, 40));
   for (int attempt = 0; attempt < 3; ++attempt) {
     w.step({{1, 80}, {1, 81}, {0, 0}});
-    w.method().step_finish(false);
+    w.finish(false);
   }
   for (const int32_t len : {192, 80, 192}) {
     EXPECT_EQ(World::listed(w.step({{1, len}})[0], 0, 0), World::listed(plain.step({{1, len}})[0], 0, 0));
-    w.method().step_finish(true);
+    w.finish(true);
   }
 }
 

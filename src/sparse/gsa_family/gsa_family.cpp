@@ -3,7 +3,6 @@
 #include "base/check.h"
 #include "device/device.h"
 #include "sparse/gsa_family/budget.h"
-#include "sparse/gsa_family/carry_over.h"
 
 #include <algorithm>
 #include <bit>
@@ -24,22 +23,24 @@ int32_t prefetch_priority(int32_t queue_position) {
 Status GsaFamily::attach_lists(const ModelShape& shape, const MethodLimits& limits, Device& device, StepMemory& staging,
                                int32_t groups) {
   FOVEA_TRY(check_gsa_options(std::string(name()), options_, shape));
+  if (overlaps() && !limits.ops.has(OpKind::carry_over))
+    return Status::unsupported(std::string(name()) + ": device " + std::string(device.kind()) + " has no operation for overlap");
   shape_ = shape;
   limits_ = limits;
   device_ = &device;
   groups_ = groups;
   FOVEA_ASSIGN(counts_, device.allocate(sizeof(int32_t) * limits.max_rows * groups_, std::string(name()) + " counts"));
   k_ = staging.take<int32_t>(limits.max_rows);
-  row_lists_.resize(limits.max_rows);
-  FOVEA_TRY(reserve(&units_, int64_t{limits.max_rows} * groups_ * kUnitsAtFirst, " block lists"));
-  units_version_ = 1;
-  return {};
+  if (overlaps()) kept_.attach(std::string(name()), shape, groups_, limits.max_rows, device, staging);
+  return reserve(&units_, int64_t{limits.max_rows} * groups_ * kUnitsAtFirst, " block lists");
 }
 
-Status GsaFamily::reserve(Buffer* buffer, int64_t entries, const char* what) {
+Status GsaFamily::reserve(Buffer* buffer, int64_t entries, const char* what, bool pinned) {
   if (static_cast<int64_t>(buffer->bytes() / sizeof(int32_t)) >= entries) return {};
-  FOVEA_ASSIGN(*buffer, device_->allocate(sizeof(int32_t) * entries, std::string(name()) + what));
-  if (buffer == &units_) ++units_version_;
+  const size_t bytes = sizeof(int32_t) * entries;
+  const std::string named = std::string(name()) + what;
+  FOVEA_ASSIGN(*buffer, pinned ? device_->allocate_pinned(bytes, named) : device_->allocate(bytes, named));
+  ++version_;
   return {};
 }
 
@@ -47,15 +48,7 @@ Status GsaFamily::step_begin(const StepRows& step) {
   FOVEA_TRY(begin_lists(step));
   step_ = step;
   chosen_ = LayerIdx{-1};
-  for (int32_t r = 0; r < step.rows && overlaps(); ++r) {
-    row_lists_[r] = nullptr;
-    if (step.row_len[r] == 0) continue;
-    std::unique_ptr<ChosenLists>& lists = lists_[step.row_sequence[r]];
-    if (!lists) lists = std::make_unique<ChosenLists>(shape_.num_layers, groups_);
-    lists->reserve(k_.host()[r]);
-    row_lists_[r] = lists.get();
-  }
-  return {};
+  return overlaps() ? kept_.begin_step(step, k_.host()) : Status();
 }
 
 // How many blocks each row keeps, into k_, and lists that hold them. Only a step with more rows or larger budgets than any
@@ -116,64 +109,30 @@ void GsaFamily::select_by_codes(const SelectInputs& in, int32_t* units, Ops& ops
 Status GsaFamily::select(const SelectInputs& in, Ops& ops, Stream& stream, Selection* out) {
   has_next_ = false;
   score(in, overlaps() ? scored_.as<int32_t>() : units_.as<int32_t>(), ops, stream);
-  if (overlaps()) {
-    read_by_earlier_scores(in);
-    keep_lists(in);
-  }
+  if (overlaps()) FOVEA_TRY(read_by_earlier_scores(in, ops, stream));
   chosen_ = in.layer;
   *out = selection(in.step->rows);
   return {};
 }
 
-// With overlap, a row reads what the row before it chose: the one above it in this step, else the last of the step before; the
-// first of a request reads what it chose itself.
-void GsaFamily::read_by_earlier_scores(const SelectInputs& in) {
-  const StepRows& step = *in.step;
-  for (int32_t r = 0; r < step.rows; ++r) {
-    const ChosenLists* lists = row_lists_[r];
-    if (!lists) continue;
-    const int32_t blocks = blocks_of(step.row_len[r]);
-    const bool above = r > 0 && row_lists_[r - 1] == lists;
-    const int32_t chosen_of = above ? blocks_of(step.row_len[r - 1]) : lists->blocks(in.layer.value);
-    const bool own = chosen_of == 0 || chosen_of > blocks;  // nothing was chosen, or the request was rolled back
-    for (int32_t g = 0; g < groups_; ++g) {
-      const int64_t cell = int64_t{r} * groups_ + g, cell_above = cell - groups_;
-      std::span<const int32_t> from(scored_.as<int32_t>() + cell * capacity_, std::min(k_.host()[r], blocks));
-      if (!own && above) {
-        const int32_t count = std::min(k_.host()[r - 1], chosen_of);
-        from = {scored_.as<int32_t>() + cell_above * capacity_, static_cast<size_t>(count)};
-      }
-      if (!own && !above) from = lists->list(in.layer.value, g);
-      // As many blocks as this row's own scores would keep: counts_ holds.
-      const int32_t count = carry_over(from.data(), static_cast<int32_t>(from.size()), blocks, k_.host()[r],
-                                       options_.local_window_sz, units_.as<int32_t>() + cell * capacity_);
-      FOVEA_CHECK(count == counts_.as<int32_t>()[cell]);
-    }
-  }
-}
-
-bool GsaFamily::is_last_row(const StepRows& step, int32_t row) const {
-  return step.row_len[row] > 0 &&
-         (row + 1 == step.rows || step.row_sequence[row + 1] != step.row_sequence[row] || step.row_len[row + 1] == 0);
-}
-
-// The lists of each request's last row, for the next step.
-void GsaFamily::keep_lists(const SelectInputs& in) {
-  const StepRows& step = *in.step;
-  for (int32_t r = 0; r < step.rows; ++r) {
-    if (!is_last_row(step, r)) continue;
-    for (int32_t g = 0; g < groups_; ++g) {
-      const int64_t cell = int64_t{r} * groups_ + g;
-      row_lists_[r]->store(in.layer.value, g, scored_.as<int32_t>() + cell * capacity_, counts_.as<int32_t>()[cell]);
-    }
-    row_lists_[r]->set_blocks(in.layer.value, blocks_of(step.row_len[r]));
-  }
+Status GsaFamily::read_by_earlier_scores(const SelectInputs& in, Ops& ops, Stream& stream) {
+  CarryOverParams p;
+  p.rows = in.step->rows;
+  p.groups = groups_;
+  p.block_size = shape_.block_size;
+  p.local_blocks = options_.local_window_sz;
+  p.row_len = in.step->device_row_len;
+  p.k = k_.device();
+  p.chosen = scored_.as<int32_t>();
+  p.units = units_.as<int32_t>();  // each as long as the list that the row's own scores chose: counts_ holds
+  p.capacity = capacity_;
+  FOVEA_TRY(kept_.fill(in.layer, stream, &p));
+  ops.carry_over(p, stream);
+  return {};
 }
 
 void GsaFamily::step_finish(bool ok) {
-  for (int32_t r = 0; r < step_.rows && overlaps(); ++r) {
-    if (row_lists_[r]) row_lists_[r]->finish_step(ok);
-  }
+  if (overlaps()) kept_.finish_step(ok);
 }
 
 void GsaFamily::take_wants(LayerIdx layer, std::vector<Want>* wants) {

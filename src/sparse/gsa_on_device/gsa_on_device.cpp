@@ -6,9 +6,6 @@ Status GsaOnDevice::attach(const ModelShape& shape, const MethodLimits& limits, 
   FOVEA_TRY(attach_lists(shape, limits, device, staging, options_.share_heads ? 1 : shape.kv_heads));
   if (options_.representation != GsaRepresentation::hash)
     return Status::invalid_argument("gsa_on_device: representation is an option of gsa");
-  if (options_.overlap && !limits.host)
-    return Status::unsupported("gsa_on_device: overlap keeps its lists in host memory, and device " + std::string(device.kind()) +
-                               " chooses in its own");
   return codec_.place("gsa_on_device", options_, shape, device);
 }
 

@@ -21,7 +21,6 @@ class GsaOnDevice : public GsaFamily {
   std::vector<PlaneSpec> planes() const override { return {codes_plane(options_, shape_)}; }
   bool codes_view(std::byte* plane, CodesView* out) const override;
   void on_kv_written(const KvWritten& written, Ops& ops, Stream& stream) override;
-  uint64_t graph_key() const override { return uint64_t{units_version_} << 32 | static_cast<uint32_t>(capacity_); }
   int64_t summary_bytes(int64_t row_len) const override { return row_len * shape_.kv_heads * code_bytes(options_, shape_); }
 
  private:

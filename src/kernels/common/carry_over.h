@@ -1,5 +1,7 @@
-// A list of blocks chosen for a shorter context, as a list for a longer one.
+// CarryOverParams on the host (kernels/ops/select.h).
 #pragma once
+
+#include "kernels/ops/select.h"
 
 #include <cstdint>
 
@@ -8,6 +10,8 @@ namespace fovea {
 // `from`: `count` ascending blocks, chosen when there were fewer blocks or as many. Writes min(k, blocks) ascending ones to
 // `to` and returns how many. The last `local` blocks are always there: a block that was opened since takes the place of the
 // one that left the local window. Where k has grown with the context, the latest of the blocks left out come back.
-int32_t carry_over(const int32_t* from, int32_t count, int32_t blocks, int32_t k, int32_t local, int32_t* to);
+int32_t carry_list(const int32_t* from, int32_t count, int32_t blocks, int32_t k, int32_t local, int32_t* to);
+
+void carry_over(const CarryOverParams& p);
 
 }  // namespace fovea

@@ -1,0 +1,99 @@
+// Engines with method gsa, by every representation, for tests on every device.
+#pragma once
+
+#include "engine_test_util.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace fovea::testing {
+
+using R = GsaRepresentation;
+
+inline MethodOptions gsa(R representation, const std::string& label, int32_t budget_tokens = 128) {
+  MethodOptions m;
+  m.name = "gsa";
+  m.label = label;
+  m.gsa.representation = representation;
+  m.gsa.budget_tokens = budget_tokens;
+  return m;
+}
+
+inline EngineOptions gsa_options(std::vector<MethodOptions> methods) {
+  EngineOptions o = exact_options(tiny_checkpoint("qwen3_llama3_8h2kv_d64"));
+  if (o.device == "cuda") o.device = "cpu";  // a GPU has not all the operations
+  o.decode_method = methods[0].label;
+  o.methods = std::move(methods);
+  o.sparse_min_context = 64;
+  o.max_model_len = 1024;
+  o.max_num_seqs = 4;
+  return o;
+}
+
+inline const std::vector<std::pair<R, const char*>> kGsaKinds = {{R::hash, "hash"},           {R::mean, "mean"},
+                                                                 {R::minmax, "minmax"},       {R::recency, "recency"},
+                                                                 {R::mean_hash, "mean_hash"}, {R::oracle, "oracle"}};
+
+inline std::vector<MethodOptions> gsa_methods(bool overlap) {
+  std::vector<MethodOptions> out;
+  for (const auto& [representation, name] : kGsaKinds) {
+    out.push_back(gsa(representation, name));
+    out.back().gsa.overlap = overlap;
+  }
+  return out;
+}
+
+// Two requests by each kind of gsa, side by side and thus by graphs: the answers of one engine are those of the other.
+inline void expect_equal_answers(Engine& want, Engine& got) {
+  const auto answers = [](Engine& e) {
+    for (const auto& [representation, name] : kGsaKinds) {
+      for (const int64_t prompt : {300, 150}) {
+        Request r = greedy(random_prompt(static_cast<uint64_t>(prompt), prompt, e.model().vocab_size), 30);
+        r.decode_method = name;
+        EXPECT_TRUE(e.submit(r).ok());
+      }
+    }
+    return run_all(e);
+  };
+  const Answers a = answers(want), b = answers(got);
+  ASSERT_EQ(a.size(), 2 * kGsaKinds.size());
+  ASSERT_EQ(b.size(), a.size());
+  auto g = b.begin();
+  for (auto w = a.begin(); w != a.end(); ++w, ++g) {
+    SCOPED_TRACE(kGsaKinds[static_cast<size_t>(std::distance(a.begin(), w)) / 2].second);
+    EXPECT_EQ(g->second.tokens, w->second.tokens);
+    EXPECT_EQ(g->second.stats.kv_bytes_read, w->second.stats.kv_bytes_read);
+    EXPECT_EQ(g->second.stats.summary_bytes_read, w->second.stats.summary_bytes_read);
+    EXPECT_LT(g->second.stats.kv_bytes_read, g->second.stats.kv_bytes_dense);
+  }
+}
+
+// Steps in which a request of each kind of gsa decodes: they replay, wait for nothing and take no memory.
+inline void expect_steady_decodes(EngineImpl& engine) {
+  for (const auto& [representation, name] : kGsaKinds) {
+    Request r = greedy(random_prompt(9, 150, engine.model().vocab_size), 100);
+    r.decode_method = name;
+    ASSERT_TRUE(engine.submit(r).ok());
+  }
+  std::vector<Output> outputs;
+  const auto step = [&] {
+    outputs.clear();
+    ASSERT_TRUE(engine.step(&outputs).ok());
+  };
+  for (int i = 0; i < 40 && outputs.size() < kGsaKinds.size(); ++i) step();  // prefill, until all answer
+  for (int i = 0; i < 8; ++i) step();
+  const DeviceCounters before = engine.device().counters();
+  for (int i = 0; i < 50; ++i) {
+    step();
+    ASSERT_EQ(outputs.size(), kGsaKinds.size());
+  }
+  const DeviceCounters after = engine.device().counters();
+  EXPECT_EQ(after.synchronizations, before.synchronizations);
+  EXPECT_EQ(after.allocations, before.allocations);
+  EXPECT_EQ(after.graph_captures, before.graph_captures);
+  EXPECT_EQ(after.graph_launches, before.graph_launches + 50);
+  run_all(engine);
+}
+
+}  // namespace fovea::testing
