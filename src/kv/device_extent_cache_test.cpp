@@ -38,7 +38,7 @@ class DeviceExtentCacheTest : public ::testing::Test {
   static constexpr int kStrip = 0x77;  // every byte of the blocks below
   std::byte* lent() const { return kv_->plane(KvCache::kJoined).block(LayerIdx{0}, BlockId{kColumns - kLent}); }
   size_t lent_bytes() const { return static_cast<size_t>(kLent * kv_->plane(KvCache::kJoined).block_bytes()); }
-  DeviceExtentCache::Strips strips(int32_t head) const {
+  Strips strips(int32_t head) const {
     return {.layer = LayerIdx{0},
             .first = head,
             .count = 1,
