@@ -60,6 +60,9 @@ TEST(NoAllocation, InTheForwardPassOfAStep) {
   m.gsa.representation = GsaRepresentation::hash;
   m.gsa.codes = GsaCodes::asymmetric;
   m.gsa.length_factor = true;
+  m.gsa.overlap = false;
+  m.gsa.budget_split = BudgetSplit::mass;
+  m.gsa.top_p = 0.9;
   o.methods.push_back(m);
   expect_none(o);
 }

@@ -26,6 +26,12 @@ enum class GsaCodes : uint8_t {
   asymmetric,  // the query in 4 bits a dimension with signs of the key: more answers a byte
 };
 
+// How a layer's budget, KV heads times k blocks, is divided among its heads (docs/algorithms.md).
+enum class BudgetSplit : uint8_t {
+  equal,  // k each
+  mass,   // by the attention mass that scores estimate, k / 4 to 4 k each
+};
+
 // What attention does about a block that is still on its way from a store.
 enum class LatePolicy : uint8_t {
   exact,        // waits
@@ -40,8 +46,10 @@ struct GsaOptions {
   int32_t local_window_sz = 2;  // last blocks, always kept (the partial one is the last)
   int32_t min_blocks = 4;
   GsaCodes codes = GsaCodes::symmetric;
-  bool length_factor = false;  // asymmetric codes alone: each key's length too, 2 bytes a token and KV head
-  int32_t hash_bits = 128;     // a multiple of 64 up to 256; 0, of asymmetric codes: head_dim rounded up to a power of two
+  bool length_factor = false;                     // asymmetric codes alone: each key's length too, 2 bytes a token and KV head
+  BudgetSplit budget_split = BudgetSplit::equal;  // mass: of asymmetric codes with length_factor alone, on a CPU
+  double top_p = 0;         // a head stops once its blocks hold this share of its estimated mass; 0: never. Likewise
+  int32_t hash_bits = 128;  // a multiple of 64 up to 256; 0, of asymmetric codes: head_dim rounded up to a power of two
   uint64_t hash_seed = 7;
   bool average_group = false;          // average the query over the group before encoding
   bool share_heads = false;            // one selection for all KV heads

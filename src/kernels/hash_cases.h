@@ -101,11 +101,16 @@ struct HashProblem {
     for (int64_t i = 0; shape.rows > 4 && i < row; ++i) q[2 * row + i] *= 1e38f;
   }
 
+  // Every way to share blocks out that a problem of these codes has, with none first. Queries of length 10 in logits of some octaves.
+  std::vector<MassBudget> budgets() const {
+    if (!codec.length_factor || shape.share) return {{}};
+    return {{}, {true, 0, 0.1f}, {false, 5000, 0.01f}, {true, 9000, 0.001f}, {true, 9999, 1e30f}};
+  }
   void set_k(int k) {
     ks.assign(shape.rows, k);
     for (int r = 1; r < shape.rows; r += 2) ks[r] = std::max(1, k - r);  // k differs by row
     p.k = ks.data();
-    p.capacity = k;
+    p.capacity = p.budget.split ? std::max(k, std::min(4 * k, max_blocks)) : k;
     p.next_capacity = k / 4;
   }
   size_t lists() const { return static_cast<size_t>(shape.rows) * (shape.share ? 1 : shape.kv_heads); }

@@ -92,9 +92,10 @@ Status Runner::plan_memory() {
   in.max_num_batched_tokens = options_.max_num_batched_tokens;
   for (const MethodEntry& e : methods_) {
     if (!e.method || !e.method->decodes()) continue;
-    const int64_t len = options_.max_model_len, blocks = e.method->estimate_blocks(len, 0);
-    int64_t& most = e.method->estimate_blocks(2 * len, 0) > blocks ? in.growing_row_blocks : in.row_blocks;
-    most = std::max(most, blocks);
+    const int64_t len = options_.max_model_len;
+    const bool grows = e.method->estimate_blocks(2 * len, 0) > e.method->estimate_blocks(len, 0);
+    int64_t& most = grows ? in.growing_row_blocks : in.row_blocks;
+    most = std::max(most, e.method->most_blocks(len, 0));
   }
   in.reads_ahead = device_->is_host() && prefetch_limits(prefetch_options(), 0).has_value();
   // Host memory above a store of files that takes nothing takes nothing either.

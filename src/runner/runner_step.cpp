@@ -89,7 +89,7 @@ void Runner::prepare_waves() {
   for (RowGroup& g : batch_->groups()) {
     int64_t most = 1;  // blocks that a row of it reads
     for (int32_t r = 0; g.method && r < g.rows; ++r)
-      most = std::max(most, g.method->estimate_blocks(g.step.row_len[r], g.step.row_budget_tokens[r]));
+      most = std::max(most, g.method->most_blocks(g.step.row_len[r], g.step.row_budget_tokens[r]));
     g.wave_rows = std::min(g.rows, device_extents_->rows_of_wave(most));
   }
 }

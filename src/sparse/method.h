@@ -147,8 +147,11 @@ class Method {
   // Fills *out with a view of buffers that live until the next select() of this method or step_finish().
   virtual Status select(const SelectInputs& in, Ops& ops, Stream& stream, Selection* out) = 0;
 
-  // Blocks whose K and V a decode row with `tokens` visible keys reads (what a sparse request really keeps).
+  // Blocks whose K and V a decode row with `tokens` visible keys reads (what a sparse request really keeps): of all KV heads together,
+  // by their number.
   virtual int64_t estimate_blocks(int64_t tokens, int32_t budget_tokens) const = 0;
+  // The most that one KV head of such a row may read, where heads read unlike numbers of blocks.
+  virtual int64_t most_blocks(int64_t tokens, int32_t budget_tokens) const { return estimate_blocks(tokens, budget_tokens); }
   // Bytes of summaries that choosing for one row and one layer scans.
   virtual int64_t summary_bytes(int64_t row_len) const { return 0; }
   // Whether rows may do without blocks that are late (counted), and how many of their first and last ones never.

@@ -106,6 +106,11 @@ TEST(MethodConfig, AsymmetricCodesHaveTheBitsOfOneRotationUnlessToldOtherwise) {
   o = options_of("    codes: symmetric\n");
   EXPECT_EQ(o.codes, GsaCodes::symmetric);
   EXPECT_EQ(o.hash_bits, 128);
+  EXPECT_EQ(o.budget_split, BudgetSplit::equal);
+  o = options_of("    budget_split: mass\n    top_p: 0.95\n");
+  EXPECT_EQ(o.budget_split, BudgetSplit::mass);
+  EXPECT_EQ(o.top_p, 0.95);
+  expect_refused(section("    budget_split: half\n"), StatusCode::invalid_argument, {"budget_split", "half", "equal or mass"});
   expect_refused(section("    codes: both\n"), StatusCode::invalid_argument, {"codes", "both", "symmetric or asymmetric"});
 }
 

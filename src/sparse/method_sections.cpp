@@ -54,6 +54,11 @@ bool set_codes(const YAML::Node& n, MethodOptions& o) {
   return set_enum(n, kNames, &o.gsa.codes);
 }
 
+bool set_budget_split(const YAML::Node& n, MethodOptions& o) {
+  static constexpr std::pair<const char*, BudgetSplit> kNames[] = {{"equal", BudgetSplit::equal}, {"mass", BudgetSplit::mass}};
+  return set_enum(n, kNames, &o.gsa.budget_split);
+}
+
 bool set_late_policy(const YAML::Node& n, MethodOptions& o) {
   static constexpr std::pair<const char*, LatePolicy> kNames[] = {{"exact", LatePolicy::exact},
                                                                   {"best_effort", LatePolicy::best_effort}};
@@ -81,6 +86,8 @@ constexpr MethodKey kGsaFamilyKeys[] = {
     {"min_blocks", set<&GsaOptions::min_blocks>},
     {"codes", set_codes, "symmetric or asymmetric"},
     {"length_factor", set<&GsaOptions::length_factor>},
+    {"budget_split", set_budget_split, "equal or mass"},
+    {"top_p", set<&GsaOptions::top_p>},
     {"hash_bits", set<&GsaOptions::hash_bits>},
     {"hash_planes", ignore},  // check_codes() looks at it
     {"hash_seed", set<&GsaOptions::hash_seed>},

@@ -45,9 +45,28 @@ struct QueryBlockChoice : BlockChoice {
 // c = m * scale, divided in float64, |q| the root of the sum of squares in float64, in the order of HashCodec::length_factor. Where
 // m is 0, or not finite, q4 and w are 0. (f S c estimates q . k times the number of rotations; by |q| the heads of a group
 // compare.) average_group takes the sum of the group's queries in both: a scale changes no order.
+//
+// Budgets by estimated mass (MassBudget): of codec.length_factor, without share_heads; ref and cpu alone. For row r and KV head h,
+// b over all of its blocks, those of windows too: level[b] = floor((best - score[b]) * a), at most 2,047, best the greatest score, a =
+// 64 log2(e) softmax_scale (n / bits) |q|, |q| the mean length of the queries (0 of one without q4), in float64, rounded once. Its
+// mass[b] is 2^30 2^(-level[b] / 64) by a table of integers, M their sum, m = floor(64 log2(M / 2^30)): -(level[b] + m) / 64 is
+// log2 of the block's share (kernels/common/mass_levels.h).
+// split, of rows with k < blocks: T levels of share leave head h n_h(T) blocks: its windows, and the others with level + m <= T; at
+// least k / 4 (rounded up) and its windows, at most 4 k and all. T is the greatest at which all heads have kv_heads * k or fewer;
+// what is left of these goes to the heads in order, up to n_h(T + 1) each. The n_h by score, as above, are kept.
+// top_p: then n_h falls to the least number, but for the windows, that hold the share: 10,000 times their mass >= M * top_p_1e4.
+struct MassBudget {
+  bool split = false;       // kv_heads * k[r] blocks of all heads together: capacity >= min(4 k, blocks)
+  int32_t top_p_1e4 = 0;    // in units of 1 / 10,000; 0: all that they may keep
+  float softmax_scale = 1;  // of attention's scores
+  bool operator==(const MassBudget&) const = default;
+  explicit operator bool() const { return split || top_p_1e4 > 0; }
+};
+
 struct HashSelectParams : QueryBlockChoice {
   int32_t max_len = 0;  // >= every row_len: bounds scratch
   CodesView codes;
+  MassBudget budget;
   // The k[r] / 4 blocks (or as many as are left) next in score behind those that row r keeps by score, ties to the lower index,
   // ascending: what its next steps may keep. None where it keeps none by score. next_counts null: not wanted. cpu and ref alone.
   int32_t* next_units = nullptr;   // out [rows, groups, next_capacity]

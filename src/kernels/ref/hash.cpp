@@ -4,11 +4,14 @@
 #include <array>
 #include <bit>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "base/check.h"
 #include "kernels/common/convert.h"
+#include "kernels/common/mass_levels.h"
 #include "kernels/ref/asymmetric.h"
+#include "kernels/ref/mass_budget.h"
 
 namespace fovea {
 namespace {
@@ -132,36 +135,56 @@ void score_blocks(const HashSelectParams& p, int row, int h, const BlockCodes& v
   asymmetric_block_scores(view, quantized, scores);
 }
 
+float levels_per_score(const HashSelectParams& p, int row, int h) {
+  double lengths = 0;
+  const auto queries = group_queries(p, row, h);
+  for (const auto& query : queries) lengths += quantize_query(p.codes.codec, query.data()).length;
+  return fovea::levels_per_score(p.codes.codec, p.budget.softmax_scale, lengths, static_cast<int>(queries.size()));
+}
+
+BlockCodes codes_of(const HashSelectParams& p, int row, int h) {
+  BlockCodes view;
+  view.codes = p.codes.codes + h * p.codes.head_stride;
+  view.block_stride = p.codes.block_stride;
+  view.slots = p.table.slots + p.row_seq[row] * p.table.seq_stride + h * p.table.head_stride;
+  view.block_size = p.block_size;
+  view.len = p.row_len[row];
+  view.words = p.codes.codec.bits / 64;
+  view.length_factor = p.codes.codec.length_factor;
+  return view;
+}
+
+// [KV heads] blocks that a row keeps.
+template <typename Score>
+std::vector<int32_t> blocks_kept(const HashSelectParams& p, int row, const std::vector<std::vector<Score>>& scores) {
+  if constexpr (std::is_same_v<Score, float>) {
+    std::vector<HeadScores> heads;
+    for (int h = 0; h < p.kv_heads && p.budget; ++h) heads.push_back({scores[h], levels_per_score(p, row, h)});
+    if (p.budget) return blocks_by_mass(p.budget, heads, p.k[row], p.init_blocks, p.local_blocks);
+  }
+  return std::vector<int32_t>(p.kv_heads, p.k[row]);
+}
+
 template <typename Score>
 void select_by(const HashSelectParams& p) {
   const int groups = p.share_heads ? 1 : p.kv_heads;
-  constexpr auto kInfinity = std::numeric_limits<Score>::infinity();  // 0 of an integer
-  constexpr Score kLeast = kInfinity > 0 ? -kInfinity : std::numeric_limits<Score>::min();
-  std::vector<Score> scores, shared;
   for (int row = 0; row < p.rows; ++row) {
     FOVEA_CHECK(p.row_len[row] >= 0 && p.row_len[row] <= p.max_len);
-    FOVEA_CHECK(p.k[row] >= 1 && p.k[row] <= p.capacity);
     const int blocks = (p.row_len[row] + p.block_size - 1) / p.block_size;
-    scores.resize(blocks);
-    shared.assign(blocks, kLeast);
-    for (int h = 0; h < p.kv_heads; ++h) {
-      BlockCodes view;
-      view.codes = p.codes.codes + h * p.codes.head_stride;
-      view.block_stride = p.codes.block_stride;
-      view.slots = p.table.slots + p.row_seq[row] * p.table.seq_stride + h * p.table.head_stride;
-      view.block_size = p.block_size;
-      view.len = p.row_len[row];
-      view.words = p.codes.codec.bits / 64;
-      view.length_factor = p.codes.codec.length_factor;
-      score_blocks(p, row, h, view, scores.data());
-      for (int b = 0; b < blocks; ++b) shared[b] = std::max(shared[b], scores[b]);
-      if (p.share_heads && h + 1 < p.kv_heads) continue;
-      const int64_t list = static_cast<int64_t>(row) * groups + (p.share_heads ? 0 : h);
-      const Score* by = p.share_heads ? shared.data() : scores.data();
-      p.counts[list] = select_topk(by, blocks, p.k[row], p.init_blocks, p.local_blocks, p.units + list * p.capacity);
+    FOVEA_CHECK(p.k[row] >= 1 && p.k[row] <= p.capacity && (!p.budget.split || std::min(4 * p.k[row], blocks) <= p.capacity));
+    std::vector<std::vector<Score>> scores(p.kv_heads, std::vector<Score>(blocks));
+    for (int h = 0; h < p.kv_heads; ++h) score_blocks(p, row, h, codes_of(p, row, h), scores[h].data());
+    for (int h = 1; h < p.kv_heads && p.share_heads; ++h) {
+      for (int b = 0; b < blocks; ++b) scores[0][b] = std::max(scores[0][b], scores[h][b]);
+    }
+    const std::vector<int32_t> kept = blocks_kept(p, row, scores);
+    for (int g = 0; g < groups; ++g) {
+      const int64_t list = static_cast<int64_t>(row) * groups + g;
+      const Score* by = scores[g].data();
+      p.counts[list] = select_topk(by, blocks, kept[g], p.init_blocks, p.local_blocks, p.units + list * p.capacity);
       if (!p.next_counts) continue;
       int32_t* next = p.next_units + list * p.next_capacity;
-      p.next_counts[list] = select_next(by, blocks, p.k[row], p.init_blocks, p.local_blocks, next);
+      p.next_counts[list] = select_next(by, blocks, kept[g], p.init_blocks, p.local_blocks, p.k[row] / 4, next);
     }
   }
 }
@@ -170,6 +193,7 @@ void select_by(const HashSelectParams& p) {
 
 void hash_select(const HashSelectParams& p) {
   FOVEA_CHECK(p.kv_heads > 0 && p.num_heads % p.kv_heads == 0);
+  FOVEA_CHECK(!p.budget || (p.codes.codec.length_factor && !p.share_heads));
   if (p.codes.codec.asymmetric) return select_by<float>(p);
   select_by<int32_t>(p);
 }

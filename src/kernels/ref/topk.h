@@ -47,10 +47,10 @@ int select_topk(const Score* scores, int blocks, int k, int init, int local, int
   return count;
 }
 
-// The k / 4 blocks (or as many as are left) next in score behind those that select_topk() keeps by score, ascending; none where it
-// keeps none by score. Returns the count.
+// The `most` blocks (or as many as are left) next in score behind the k that select_topk() keeps, ascending; none where it keeps none
+// by score. Returns the count.
 template <typename Score>
-int select_next(const Score* scores, int blocks, int k, int init, int local, int32_t* units) {
+int select_next(const Score* scores, int blocks, int k, int init, int local, int most, int32_t* units) {
   const int count = std::min(k, blocks);
   local = std::min(local, count);
   init = std::min(init, count - local);
@@ -59,7 +59,7 @@ int select_next(const Score* scores, int blocks, int k, int init, int local, int
   std::vector<int32_t> middle(blocks - init - local);
   std::iota(middle.begin(), middle.end(), init);
   std::stable_sort(middle.begin(), middle.end(), [&](int32_t a, int32_t b) { return rank_of(scores[a]) > rank_of(scores[b]); });
-  const int next = std::min<int>(k / 4, static_cast<int>(middle.size()) - by_score);
+  const int next = std::min<int>(most, static_cast<int>(middle.size()) - by_score);
   std::copy_n(middle.begin() + by_score, next, units);
   std::sort(units, units + next);
   return next;

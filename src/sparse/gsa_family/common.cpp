@@ -29,6 +29,16 @@ Status check_gsa_options(const std::string& method, const GsaOptions& o, const M
   if (o.length_factor && o.codes != GsaCodes::asymmetric) return bad("length_factor is an option of asymmetric codes");
   if (o.codes == GsaCodes::asymmetric && o.representation != GsaRepresentation::hash)
     return bad("codes: asymmetric compares hash codes of tokens: representation is another");
+  if (!(o.top_p >= 0 && o.top_p < 1)) return bad("top_p " + std::to_string(o.top_p) + " is not in [0, 1)");
+  if (const std::string asked = o.budget_split == BudgetSplit::mass ? "budget_split: mass"
+                                : o.top_p > 0                       ? "top_p"
+                                                                    : "";
+      !asked.empty()) {
+    if (!o.length_factor || o.representation != GsaRepresentation::hash)
+      return bad(asked + " needs scores that estimate attention mass: codes: asymmetric with length_factor: true");
+    if (o.share_heads) return bad(asked + " counts blocks of each KV head: share_heads has one list of them");
+    if (o.overlap) return bad(asked + " counts blocks of this step: overlap reads those of the step before");
+  }
   const auto check_layers = [&](const char* name, const std::vector<int32_t>& layers) -> Status {
     for (int32_t layer : layers) {
       if (layer < 0 || layer >= shape.num_layers)

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 namespace fovea {
 namespace {
@@ -25,6 +26,9 @@ Status GsaFamily::attach_lists(const ModelShape& shape, const MethodLimits& limi
   FOVEA_TRY(check_gsa_options(std::string(name()), options_, shape));
   if (overlaps() && !limits.ops.has(OpKind::carry_over))
     return Status::unsupported(std::string(name()) + ": device " + std::string(device.kind()) + " has no operation for overlap");
+  if (!limits.host && (options_.budget_split == BudgetSplit::mass || options_.top_p > 0))
+    return Status::unsupported(std::string(name()) + ": budget_split: mass and top_p are not on device " +
+                               std::string(device.kind()) + " yet");
   shape_ = shape;
   limits_ = limits;
   device_ = &device;
@@ -60,7 +64,7 @@ Status GsaFamily::begin_lists(const StepRows& step) {
     const int32_t blocks = blocks_of(step.row_len[r]);
     const int32_t k = blocks == 0 ? 1 : gsa_blocks_kept(options_, step.row_budget_tokens[r], blocks, shape_.block_size);
     k_.host()[r] = k;
-    most = std::max(most, k);
+    most = std::max(most, longest_list(k, blocks));
   }
   capacity_ = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(most)));
   const int64_t entries = int64_t{step.rows} * groups_ * capacity_;
@@ -93,10 +97,17 @@ QueryBlockChoice GsaFamily::query_choice(const SelectInputs& in, int32_t* units)
   return c;
 }
 
+MassBudget GsaFamily::mass_budget() const {
+  return {.split = options_.budget_split == BudgetSplit::mass,
+          .top_p_1e4 = static_cast<int32_t>(std::llround(options_.top_p * 10000)),
+          .softmax_scale = 1 / std::sqrt(static_cast<float>(shape_.head_dim))};
+}
+
 void GsaFamily::select_by_codes(const SelectInputs& in, int32_t* units, Ops& ops, Stream& stream) {
   HashSelectParams p{query_choice(in, units)};
   p.max_len = static_cast<int32_t>(limits_.max_len);
   p.codes = codes_in(in.planes[0], codec_.codec(), shape_);
+  p.budget = mass_budget();
   if (guesses()) {
     p.next_units = next_units_.as<int32_t>();
     p.next_counts = next_counts_.as<int32_t>();
@@ -169,6 +180,15 @@ Selection GsaFamily::selection(int32_t rows) const {
 
 int64_t GsaFamily::estimate_blocks(int64_t tokens, int32_t budget_tokens) const {
   return gsa_blocks_kept(options_, budget_tokens, blocks_of(tokens), shape_.block_size);
+}
+
+int64_t GsaFamily::most_blocks(int64_t tokens, int32_t budget_tokens) const {
+  const int32_t blocks = blocks_of(tokens);
+  return longest_list(gsa_blocks_kept(options_, budget_tokens, blocks, shape_.block_size), blocks);
+}
+
+int32_t GsaFamily::longest_list(int32_t k, int32_t blocks) const {
+  return options_.budget_split == BudgetSplit::mass ? std::max(k, std::min(4 * k, blocks)) : k;
 }
 
 }  // namespace fovea

@@ -29,6 +29,7 @@ class GsaFamily : public Method {
   std::vector<int32_t> dense_layers() const override { return options_.dense_layers; }
   std::vector<int32_t> reuse_layers() const override { return options_.reuse_layers; }
   int64_t estimate_blocks(int64_t tokens, int32_t budget_tokens) const override;
+  int64_t most_blocks(int64_t tokens, int32_t budget_tokens) const override;
   void request_finish(SequenceId sequence) override { kept_.forget(sequence); }
   Status step_begin(const StepRows& step) override;
   void step_finish(bool ok) override;
@@ -54,6 +55,7 @@ class GsaFamily : public Method {
   virtual bool chooses_by_scores() const { return true; }
   // What every choice of blocks by a step's queries is told; the lists go to `units` and counts_.
   QueryBlockChoice query_choice(const SelectInputs& in, int32_t* units) const;
+  MassBudget mass_budget() const;
   // Lists of the best blocks by their tokens' codes, and with wants the next best.
   void select_by_codes(const SelectInputs& in, int32_t* units, Ops& ops, Stream& stream);
   Selection selection(int32_t rows) const;
@@ -71,10 +73,11 @@ class GsaFamily : public Method {
   Buffer units_;          // int32 [rows, groups, capacity of this step]; grows with the largest step
   Buffer counts_;         // int32 [rows, groups]
   Staged<int32_t> k_;     // [rows] blocks each row keeps, from lengths alone
-  int32_t capacity_ = 0;  // of this step: the power of two that holds its largest k
+  int32_t capacity_ = 0;  // of this step: the power of two that holds its longest list
   StepRows step_;
 
  private:
+  int32_t longest_list(int32_t k, int32_t blocks) const;
   bool overlaps() const { return options_.overlap && chooses_by_scores(); }
   bool guesses() const { return wanted_ && options_.prefetch && options_.prefetch_ahead > 0; }
   Status begin_lists(const StepRows& step);

@@ -422,6 +422,50 @@ TEST(GsaOnDevice, BadOptionsNameTheirFieldAndValue) {
   }
   m = refused([](GsaOptions& o) { o.length_factor = true; });
   EXPECT_TRUE(has(m, "length_factor")) << m;
+  const auto lengths = [](GsaOptions& o) {
+    o.codes = GsaCodes::asymmetric;
+    o.length_factor = true;
+    o.budget_split = BudgetSplit::mass;
+  };
+  m = refused([](GsaOptions& o) { o.budget_split = BudgetSplit::mass; });
+  EXPECT_TRUE(has(m, "budget_split: mass needs") && has(m, "length_factor")) << m;
+  m = refused([](GsaOptions& o) { o.top_p = 0.9; });
+  EXPECT_TRUE(has(m, "top_p needs")) << m;
+  m = refused([&](GsaOptions& o) { lengths(o), o.share_heads = true; });
+  EXPECT_TRUE(has(m, "budget_split: mass") && has(m, "share_heads")) << m;
+  m = refused([&](GsaOptions& o) { lengths(o), o.overlap = true; });
+  EXPECT_TRUE(has(m, "overlap")) << m;
+  for (double top_p : {-0.1, 1.0, std::nan("")}) {
+    m = refused([&](GsaOptions& o) { lengths(o), o.top_p = top_p; });
+    EXPECT_TRUE(has(m, "is not in [0, 1)")) << m;
+  }
+}
+
+// Budgets by mass: one head's blocks stand out, the other's are alike.
+TEST(GsaOnDevice, HeadsShareABudgetByTheirMass) {
+  GsaOptions o = options_of(64, 6 * 16);
+  o.codes = GsaCodes::asymmetric;
+  o.length_factor = true;
+  o.budget_split = BudgetSplit::mass;
+  for (const double top_p : {0.0, 0.5}) {
+    o.top_p = top_p;
+    World w(o, shape_of(64, 16));
+    const std::vector<World::Row> rows = {{0, kBlocksMax * 16, 0}, {1, 16 * 16 - 1, 0}, {0, 16, 0}};
+    const Selection s = w.select(rows);
+    const int32_t kept[] = {6, 6, 1};
+    int32_t fewer = 0, unlike = 0;
+    for (int32_t r = 0; r < s.rows; ++r) {
+      const auto first = static_cast<int32_t>(World::listed(s, r, 0).size()),
+                 second = static_cast<int32_t>(World::listed(s, r, 1).size());
+      EXPECT_LE(first + second, 2 * kept[r]);
+      EXPECT_EQ(w.method().most_blocks(rows[r].len, 0), r == 2 ? 1 : std::min(24, r == 0 ? kBlocksMax : 16));
+      EXPECT_LE(std::max(first, second), w.method().most_blocks(rows[r].len, 0));
+      fewer += first + second < 2 * kept[r];
+      unlike += first != second;
+    }
+    EXPECT_EQ(fewer > 0, top_p > 0);
+    EXPECT_GT(unlike, 0);
+  }
 }
 
 }  // namespace

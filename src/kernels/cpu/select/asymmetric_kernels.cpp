@@ -61,7 +61,9 @@ QueryScale prepare_query(const HashCodec& codec, const float* query, uint8_t* ta
   float unit = 0;
   rotate(codec, query, y);
   if (quantize(y, codec.bits, q4, &unit)) {
-    out.weight = static_cast<float>(unit * codec.scale / length_of(query, codec.head_dim));
+    const double length = length_of(query, codec.head_dim);
+    out.weight = static_cast<float>(unit * codec.scale / length);
+    out.length = static_cast<float>(length);
   }
   for (int i = 0; i < codec.bits; i += 4, tables += kTableBytes) {
     int away = 0;  // of a nibble of zeros: the positive ones disagree

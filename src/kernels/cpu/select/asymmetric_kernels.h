@@ -17,6 +17,7 @@ inline constexpr int kTableBytesPerWord = 16 * kTableBytes;  // [16 nibbles, low
 struct QueryScale {
   int32_t sum = 0;   // A
   float weight = 0;  // c / |q|
+  float length = 0;  // |q|; 0 where q4 is
 };
 
 // Tables [codec.bits / 64, 16, 16] and scale of one query head.

@@ -39,7 +39,7 @@ struct HashSelect::Pass {
   BlockWindows windows(int row) const {
     return BlockWindows::of(p.row_len[first + row], p.block_size, p.k[first + row], p.init_blocks, p.local_blocks);
   }
-  bool scores(int row) const { return windows(row).by_score() > 0; }
+  bool scores(int row) const { return windows(row).by_score() > 0 || (p.budget && p.row_len[first + row] > 0); }
 };
 
 Status HashSelect::prepare(const OpsLimits& limits, int threads) {
@@ -56,9 +56,12 @@ Status HashSelect::prepare(const OpsLimits& limits, int threads) {
     tables_.assign(queries * kTableBytesPerWord, 0);
     scales_.assign(static_cast<size_t>(rows_) * num_heads_, {});
     distances_.assign(distances * sizeof(int32_t), std::byte{0});
+    shares_.prepare(rows_, kv_heads_);
   } catch (const std::bad_alloc&) {
-    return Status::resource_exhausted("hash selection: no memory for " +
-                                      std::to_string(queries * (8 + kTableBytesPerWord) + distances * 4) + " bytes of scratch");
+    return Status::resource_exhausted(
+        "hash selection: no memory for " +
+        std::to_string(queries * (8 + kTableBytesPerWord) + distances * 4 + MassShares::bytes(rows_, kv_heads_)) +
+        " bytes of scratch");
   }
   return {};
 }
@@ -96,9 +99,9 @@ void HashSelect::scan(const Pass& pass, int64_t task) {
   const int row = static_cast<int>(task % pass.rows);
   const int32_t chunk = static_cast<int32_t>(task / pass.rows);
   const BlockWindows w = pass.windows(row);
-  if (w.by_score() == 0) return;
-  const int32_t begin = w.init + chunk * pass.per_task;  // windows need no score
-  const int32_t end = std::min(w.end(), begin + pass.per_task);
+  if (!pass.scores(row)) return;
+  const int32_t begin = (p.budget ? 0 : w.init) + chunk * pass.per_task;  // windows need no score, only their mass does
+  const int32_t end = std::min(p.budget ? w.blocks : w.end(), begin + pass.per_task);
   if (begin >= end) return;
   CodeScan s;
   s.kv_heads = p.kv_heads;
@@ -121,6 +124,22 @@ void HashSelect::scan(const Pass& pass, int64_t task) {
   hash_scan({s, queries_.data() + word, distances<uint16_t>(row, 0), distance_stride_}, begin, end);
 }
 
+void HashSelect::share(const Pass& pass, ThreadPool& pool) {
+  const HashSelectParams& p = pass.p;
+  pool.parallel_for(static_cast<int64_t>(pass.rows) * p.kv_heads, [&](int64_t task, int) {
+    const auto row = static_cast<int>(task / p.kv_heads), h = static_cast<int>(task % p.kv_heads);
+    if (!pass.scores(row)) return;
+    const QueryScale* scales = &scales_[pass.first_query(row) + h * pass.queries_per_head()];
+    double lengths = 0;
+    for (int q = 0; q < pass.queries_per_head(); ++q) lengths += scales[q].length;
+    const float worth = levels_per_score(p.codes.codec, p.budget.softmax_scale, lengths, pass.queries_per_head());
+    shares_.measure(row, h, distances<int32_t>(row, h), worth, pass.windows(row));
+  });
+  for (int row = 0; row < pass.rows; ++row) {
+    if (pass.scores(row)) shares_.share(row, p.budget, p.kv_heads, p.k[pass.first + row], pass.windows(row));
+  }
+}
+
 template <typename Distance>
 void HashSelect::keep(const Pass& pass, int64_t task, int32_t farthest) {
   const HashSelectParams& p = pass.p;
@@ -128,7 +147,9 @@ void HashSelect::keep(const Pass& pass, int64_t task, int32_t farthest) {
   const int list = static_cast<int>(task % pass.lists());
   const int64_t at = static_cast<int64_t>(pass.first + row) * pass.lists() + list;
   int32_t* units = p.units + at * p.capacity;
-  const BlockWindows w = pass.windows(row);
+  BlockWindows w = pass.windows(row);
+  if (p.budget && pass.scores(row))
+    w = BlockWindows::of(p.row_len[pass.first + row], p.block_size, shares_.blocks(row, list), p.init_blocks, p.local_blocks);
   p.counts[at] = w.count;
   if (p.next_counts) p.next_counts[at] = 0;
   w.fill(units);
@@ -147,6 +168,7 @@ void HashSelect::keep(const Pass& pass, int64_t task, int32_t farthest) {
 void HashSelect::run(const HashSelectParams& p, ThreadPool& pool) {
   FOVEA_CHECK(p.kv_heads >= 1 && p.kv_heads <= kv_heads_ && p.num_heads <= num_heads_);
   FOVEA_CHECK(p.num_heads % p.kv_heads == 0 && p.codes.codec.head_dim <= kMaxHeadDim);
+  FOVEA_CHECK(!p.budget || (p.codes.codec.length_factor && !p.share_heads));
   FOVEA_CHECK(p.block_size >= 8 && p.block_size % 8 == 0 && p.init_blocks >= 0 && p.local_blocks >= 0);
   for (int first = 0; first < p.rows; first += rows_) {
     Pass pass{p, first, std::min(rows_, p.rows - first)};
@@ -154,6 +176,7 @@ void HashSelect::run(const HashSelectParams& p, ThreadPool& pool) {
     for (int row = 0; row < pass.rows; ++row) {
       FOVEA_CHECK(p.row_len[first + row] >= 0 && pass.windows(row).blocks <= blocks_);
       FOVEA_CHECK(p.k[first + row] >= 1 && p.k[first + row] <= p.capacity);
+      FOVEA_CHECK(!p.budget.split || std::min<int64_t>(4 * int64_t{p.k[first + row]}, pass.windows(row).blocks) <= p.capacity);
       FOVEA_CHECK(!p.next_counts || p.k[first + row] / 4 <= p.next_capacity);
       if (!pass.scores(row)) continue;
       any = true;
@@ -172,6 +195,7 @@ void HashSelect::run(const HashSelectParams& p, ThreadPool& pool) {
     const int64_t chunks = ceil_div(pass.longest, pass.per_task);
     pool.parallel_for(static_cast<int64_t>(pass.rows) * p.kv_heads, [&](int64_t t, int) { encode(pass, t); });
     pool.parallel_for(static_cast<int64_t>(pass.rows) * chunks, [&](int64_t t, int) { scan(pass, t); });
+    if (p.budget) share(pass, pool);
     pool.parallel_for(lists, keep_list);
   }
 }

@@ -10,6 +10,7 @@
 
 #include "base/thread_pool.h"
 #include "kernels/cpu/select/asymmetric_kernels.h"
+#include "kernels/cpu/select/mass_shares.h"
 #include "kernels/ops/limits.h"
 #include "kernels/ops/select.h"
 
@@ -30,6 +31,7 @@ class HashSelect {
 
   void encode(const Pass& pass, int64_t task);
   void scan(const Pass& pass, int64_t task);
+  void share(const Pass& pass, ThreadPool& pool);
   template <typename Distance>
   void keep(const Pass& pass, int64_t task, int32_t farthest);
   // Of a row of a pass, and of its list.
@@ -43,9 +45,10 @@ class HashSelect {
   int kv_heads_ = 0;
   int64_t blocks_ = 0;  // most blocks of a row
   int64_t distance_stride_ = 0;
-  std::vector<uint64_t> queries_;     // [rows, num_heads, words]
-  std::vector<uint8_t> tables_;       // [rows, num_heads, words, 16, 16]: of asymmetric codes
-  std::vector<QueryScale> scales_;    // [rows, num_heads], likewise
+  std::vector<uint64_t> queries_;   // [rows, num_heads, words]
+  std::vector<uint8_t> tables_;     // [rows, num_heads, words, 16, 16]: of asymmetric codes
+  std::vector<QueryScale> scales_;  // [rows, num_heads], likewise
+  MassShares shares_;
   std::vector<std::byte> distances_;  // [rows, kv_heads, distance_stride]: uint16_t, or int32_t ranks of asymmetric codes
 };
 

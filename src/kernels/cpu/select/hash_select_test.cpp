@@ -109,6 +109,42 @@ TEST(CpuHashSelect, EqualsTheReferenceOnHostileShapes) {
   }
 }
 
+// Shares of blocks too: the same counts on every target and number of threads.
+TEST(CpuHashSelect, BudgetsByMassEqualTheReference) {
+  ThreadPool one(1), three(3);
+  uint32_t seed = 0;
+  int64_t uneven = 0, fewer = 0;
+  for (const auto& [shape, codes] : testing::hash_cases()) {
+    HashProblem s(shape, ++seed, 40 * shape.block_size + 3, codes);
+    for (const MassBudget& budget : s.budgets()) {
+      SCOPED_TRACE(named(shape, codes) + ", top_p " + std::to_string(budget.top_p_1e4) + (budget.split ? ", split" : ""));
+      s.p.budget = budget;
+      for (int k : {1, 2, 3, 7, 12, 40, 41, 60}) {
+        if (!budget) continue;
+        s.set_k(k);
+        s.p.init_blocks = k % 3, s.p.local_blocks = 1 + k % 2;
+        const HashLists want = reference(s);
+        for (size_t list = 0; list < want.counts.size(); ++list) {
+          const int32_t row = static_cast<int32_t>(list) / shape.kv_heads;
+          const int32_t blocks = (s.row_len[row] + shape.block_size - 1) / shape.block_size;
+          uneven += want.counts[list] > s.ks[row], fewer += want.counts[list] < std::min(s.ks[row], blocks);
+        }
+        cpu::for_each_target([&] {
+          cpu::HashSelect select;
+          ASSERT_TRUE(select.prepare(s.limits, 3).ok());
+          const HashLists got = s.run([&](const HashSelectParams& p) { select.run(p, one); }, true);
+          const HashLists threaded = s.run([&](const HashSelectParams& p) { select.run(p, three); }, true);
+          ASSERT_EQ(got.counts, want.counts) << "k " << k;
+          ASSERT_TRUE(got == want) << "k " << k;
+          ASSERT_TRUE(threaded == want) << "k " << k;
+        });
+      }
+    }
+  }
+  EXPECT_GT(uneven, 60);
+  EXPECT_GT(fewer, 200);
+}
+
 TEST(CpuHashSelect, LongRowsOverManyTasks) {
   ThreadPool pool(3);
   for (const Codes codes : {Codes::symmetric, Codes::asymmetric, Codes::with_factor}) {

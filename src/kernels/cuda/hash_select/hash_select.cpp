@@ -13,6 +13,7 @@ namespace {
 
 void check_params(const HashSelectParams& p, const OpsLimits& limits) {
   const HashCodec& codec = p.codes.codec;
+  FOVEA_CHECK(!p.budget);
   FOVEA_CHECK(p.kv_heads > 0 && p.num_heads % p.kv_heads == 0 && p.kv_heads <= limits.kv_heads);
   FOVEA_CHECK(p.num_heads / p.kv_heads <= hash::kQueriesMax);
   FOVEA_CHECK(!codec.asymmetric || p.average_group || p.num_heads / p.kv_heads <= hash::kQuantizedMax);
