@@ -3,6 +3,7 @@
 #include "device_offload_test_util.h"
 
 #include "store/store_test_util.h"
+#include "store/tiered_store.h"
 
 namespace fovea::testing {
 namespace {
@@ -98,6 +99,18 @@ TEST(SmallHost, FilesLieBelow) {
   }
 }
 
+// A prompt is read from below once a chunk, from one end to the other. Of one that is larger than the memory above a store a part
+// stays there, though what was used least recently is always what comes next.
+TEST(SmallHost, PromptsLargerThanMemoryAreReadFromItInPart) {
+  const EngineOptions o = small_host("gsa_on_device");
+  const int64_t context = kDocument / 16 * make_above(std::make_shared<LyingStore>(), o)->cache_plan().column_bytes;
+  const auto store = std::make_shared<TieredStore>(std::make_unique<MemoryStore>(int64_t{1} << 30), context / 4);
+  ask(*make_above(store, o), kDocument, 0);
+  const int64_t hits = store->memory_hits(), all = hits + store->stats().read_extents;
+  EXPECT_GT(hits, 0);
+  if (!kSanitized) EXPECT_GT(4 * hits, all);  // so short a prompt is hardly read from below
+}
+
 // Forks of a document that answer side by side, and documents beside it.
 TEST(SmallHost, ManySequencesShareIt) {
   EngineOptions o = options("gsa_on_device");
@@ -109,8 +122,8 @@ TEST(SmallHost, ManySequencesShareIt) {
   expect_consistent(*engine);
 }
 
-// An answer that is longer than the pool has columns for goes to the store as well, and is gone from it with its request. What of it
-// is lost is computed again as it was.
+// An answer that is longer than the pool has columns for goes to the store as well, and is gone from it with its request. What is
+// lost of it is computed again as it was.
 TEST(SmallHost, AnAnswerMayBeLongerThanThePool) {
   const EngineOptions all = options("gsa_on_device"), o = with_host(offloaded(all, least_memory(all)), least_host());
   constexpr int64_t kPrompt = 160, kTokens = kSanitized ? 100 : 360;

@@ -79,7 +79,7 @@ Status DeviceExtentCache::fetch_through_windows(LayerIdx layer, Stream& stream) 
                        stream);
     return {};
   };
-  return windows_->read(needed_, stream, fetch, &lost_blocks_);
+  return windows_->read(needed_, /*passing=*/false, stream, fetch, &lost_blocks_);
 }
 
 // All layers and heads of a block.
@@ -97,7 +97,7 @@ Status DeviceExtentCache::load_through_windows(BlockId block, SlotId column, Str
     }
     return device_.transfer(copies_, CopyKind::to_device, stream);
   };
-  return windows_->read(needed_, stream, copy, &lost_blocks_);
+  return windows_->read(needed_, /*passing=*/false, stream, copy, &lost_blocks_);
 }
 
 // What no column is pinned to.
@@ -129,7 +129,7 @@ Status DeviceExtentCache::fill_through_windows(StageBuffer& b) {
     }
     return device_.transfer(copies_, CopyKind::to_device, *filling_);
   };
-  return windows_->read(needed_, *filling_, copy, &lost_blocks_);
+  return windows_->read(needed_, /*passing=*/true, *filling_, copy, &lost_blocks_);
 }
 
 }  // namespace fovea

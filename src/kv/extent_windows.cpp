@@ -39,7 +39,7 @@ Result<std::unique_ptr<ExtentWindows>> ExtentWindows::create(Device& device, int
   return windows;
 }
 
-Status ExtentWindows::read(std::span<const HostFill::Extent> extents, Stream& stream,
+Status ExtentWindows::read(std::span<const HostFill::Extent> extents, bool passing, Stream& stream,
                            const std::function<Status(const Window&)>& take, std::vector<BlockId>* lost) {
   const auto most = static_cast<size_t>(extents_);
   for (size_t first = 0; first < extents.size(); first += most) {
@@ -48,7 +48,7 @@ Status ExtentWindows::read(std::span<const HostFill::Extent> extents, Stream& st
     FOVEA_TRY(w.free->done() ? Status() : w.free->wait());
     const std::span<const HostFill::Extent> some = extents.subspan(first, std::min(most, extents.size() - first));
     auto* const data = w.memory.as<std::byte>();
-    FOVEA_TRY(read_into(data, some, lost));
+    FOVEA_TRY(read_into(data, some, passing, lost));
     auto* const misses = reinterpret_cast<BlockMiss*>(data + extents_ * extent_bytes_);
     const Status taken = take({first, some.size(), data, misses, reinterpret_cast<int32_t*>(misses + int64_t{heads_} * extents_)});
     w.free->record(stream);
@@ -57,7 +57,8 @@ Status ExtentWindows::read(std::span<const HostFill::Extent> extents, Stream& st
   return {};
 }
 
-Status ExtentWindows::read_into(std::byte* to, std::span<const HostFill::Extent> extents, std::vector<BlockId>* lost) {
+Status ExtentWindows::read_into(std::byte* to, std::span<const HostFill::Extent> extents, bool passing,
+                                std::vector<BlockId>* lost) {
   FOVEA_CHECK(source_ != nullptr);
   reads_.clear();
   for (const HostFill::Extent& e : extents) {
@@ -66,7 +67,7 @@ Status ExtentWindows::read_into(std::byte* to, std::span<const HostFill::Extent>
     to += extent_bytes_;
   }
   const auto try_to = [&](std::span<ExtentRead> reads) {
-    ReadBatch batch{.reads = reads, .priority = 0};
+    ReadBatch batch{.reads = reads, .priority = 0, .passing = passing};
     return source_->read_now(batch);
   };
   Status source = try_to(reads_);

@@ -43,10 +43,10 @@ class ExtentWindows {
     int32_t* num_misses = nullptr;  // [heads]
   };
   // Reads them in their order; for each window take() enqueues to `stream` all that reads its memory. Waits for reads, and for what
-  // the stream does with the window but one before. busy: some could not be read, in three tries each; their blocks are appended to
-  // `lost`, and nothing behind the window of the first is read.
-  Status read(std::span<const HostFill::Extent> extents, Stream& stream, const std::function<Status(const Window&)>& take,
-              std::vector<BlockId>* lost);
+  // the stream does with the window but one before. `passing`: as ReadBatch has it. busy: some could not be read, in three tries
+  // each; their blocks are appended to `lost`, and nothing behind the window of the first is read.
+  Status read(std::span<const HostFill::Extent> extents, bool passing, Stream& stream,
+              const std::function<Status(const Window&)>& take, std::vector<BlockId>* lost);
 
   const std::byte* data() const { return windows_[0].memory.as<std::byte>(); }
   int64_t bytes() const { return bytes(extents_, extent_bytes_, heads_); }
@@ -60,7 +60,7 @@ class ExtentWindows {
   ExtentWindows(int32_t extents, int64_t extent_bytes, int32_t heads)
       : extents_(extents), extent_bytes_(extent_bytes), heads_(heads) {}
   static int64_t window_bytes(int32_t extents, int64_t extent_bytes, int32_t heads);
-  Status read_into(std::byte* to, std::span<const HostFill::Extent> extents, std::vector<BlockId>* lost);
+  Status read_into(std::byte* to, std::span<const HostFill::Extent> extents, bool passing, std::vector<BlockId>* lost);
 
   const int32_t extents_;  // of a window
   const int64_t extent_bytes_;

@@ -65,6 +65,7 @@ struct ReadBatch {
   std::span<ExtentRead> reads;
   int32_t priority = 3;          // batches of a lower number begin first; the same number: in the order of submit()
   double deadline_s = 1e30;      // for whoever orders batches above a store (prefetch); a store does not look at it
+  bool passing = false;          // of whole contexts, read again and again: drives nothing out of memory above a store
   std::atomic<int32_t> left{0};  // reads without a result; set by submit()
 };
 

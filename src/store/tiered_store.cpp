@@ -29,13 +29,15 @@ bool ExtentMemory::get(const StoreKey& key, uint32_t unit, std::byte* to) {
   return true;
 }
 
-void ExtentMemory::put(const StoreKey& key, uint32_t unit, const std::byte* bytes) {
+void ExtentMemory::put(const StoreKey& key, uint32_t unit, const std::byte* bytes, bool replaces) {
   const std::lock_guard lock(mutex_);
   if (places_ == 0 || found_.contains({key, unit})) return;
   if (!free_.empty()) {
     entries_.splice(entries_.begin(), free_, free_.begin());
   } else if (static_cast<int64_t>(entries_.size()) < places_) {
     entries_.push_front({{}, static_cast<int64_t>(entries_.size())});
+  } else if (!replaces) {
+    return;
   } else {
     entries_.splice(entries_.begin(), entries_, std::prev(entries_.end()));
     found_.erase(entries_.front().id);
@@ -90,6 +92,7 @@ class TieredStore::Channel final : public StoreChannel {
       active->of = &batch;
       active->batch.reads = active->reads;
       active->batch.priority = batch.priority;
+      active->batch.passing = batch.passing;
       if (Status s = below_->submit(active->batch); !s.ok()) {
         batch.left.store(0, std::memory_order_release);
         return s;
@@ -136,7 +139,7 @@ class TieredStore::Channel final : public StoreChannel {
       for (size_t i = 0; i < active->reads.size(); ++i) {
         const ExtentRead& read = active->reads[i];
         active->of->reads[active->index[i]].result = read.result;
-        if (read.part == 0 && read.result == IoResult::ok) memory_.put(read.key, read.unit, read.to);
+        if (read.part == 0 && read.result == IoResult::ok) memory_.put(read.key, read.unit, read.to, !active->batch.passing);
       }
       ended_ += static_cast<int>(active->reads.size());
       active->of->left.store(0, std::memory_order_release);

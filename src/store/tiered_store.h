@@ -1,5 +1,6 @@
 // TieredStore: memory above another store. It keeps extents of the first part ("kv") that were read or put lately; the store below
-// has all blocks, and is the one that finds, pins and collects them. What comes from below was verified there.
+// has all blocks, and is the one that finds, pins and collects them. What comes from below was verified there. Of contexts that are
+// larger than it, and are read again and again from one end to the other, it keeps a part (ReadBatch::passing).
 #pragma once
 
 #include "store/block_store.h"
@@ -20,7 +21,8 @@ class ExtentMemory {
   static Result<std::unique_ptr<ExtentMemory>> create(int64_t limit_bytes, uint32_t extent_bytes);
 
   bool get(const StoreKey& key, uint32_t unit, std::byte* to);  // false: it is not there
-  void put(const StoreKey& key, uint32_t unit, const std::byte* bytes);
+  // `replaces`: where all places are taken, the one that was used least recently.
+  void put(const StoreKey& key, uint32_t unit, const std::byte* bytes, bool replaces = true);
   void erase(const StoreKey& key, uint32_t unit);
   int64_t hits() const;
   int64_t bytes() const;  // that were taken

@@ -22,10 +22,11 @@ class TieredStoreTest : public ::testing::Test {
     EXPECT_TRUE(store_->open_layout(layout_).ok());
     return *store_;
   }
-  void read_right(const std::vector<StoreKey>& keys) {
+  void read_right(const std::vector<StoreKey>& keys, bool passing = false) {
     const auto where = locate(*store_, keys);
     Reads reads(layout_, keys, where);
     std::ranges::shuffle(reads.reads, std::mt19937_64(7));
+    reads.batch.passing = passing;
     const auto channel = store_->open_channel();
     ASSERT_TRUE(channel->submit(reads.batch).ok());
     ASSERT_TRUE(channel->wait(reads.batch, 1e30).ok());
@@ -68,6 +69,18 @@ TEST_F(TieredStoreTest, WhatWasReadIsThereTheNextTimeAndTheLeastUsedGoes) {
   EXPECT_EQ(store.memory_hits(), 30);
   one(1);
   EXPECT_EQ(store.memory_hits(), 30);
+}
+
+// As long as there is room it stays, then what is there does.
+TEST_F(TieredStoreTest, WhatPassesDrivesNothingOut) {
+  const std::vector<StoreKey> keys = chain(2, 6);
+  make(100).unpin(put(*store_, layout_, keys).where);
+  store_.reset();
+  TieredStore& store = make(12);  // two blocks
+  for (int round = 0; round < 3; ++round) {
+    for (const StoreKey& key : keys) read_right({key}, /*passing=*/true);
+    EXPECT_EQ(store.memory_hits(), round * 12);
+  }
 }
 
 TEST_F(TieredStoreTest, ErasedBlocksLeaveMemoryAndTheirPlacesServeAgain) {
