@@ -1,7 +1,7 @@
 // Hostile problems for the choice of blocks by codes: one table that the tests of every backend walk.
 //
 // A problem owns its memory: codes with garbage everywhere, sequences of hostile lengths, each with its own permuted pages. Among
-// its query rows are one of zeros and one that float32 cannot rotate.
+// its query rows are one of zeros, one that float32 cannot rotate and one that is flat when rotated.
 #pragma once
 
 #include <algorithm>
@@ -99,6 +99,22 @@ struct HashProblem {
     for (float& x : q) x = normal(rng);
     if (shape.rows > 2) std::fill_n(q.begin() + row, row, 0.0f);
     for (int64_t i = 0; shape.rows > 4 && i < row; ++i) q[2 * row + i] *= 1e38f;
+    for (int h = 0; shape.rows > 3 && codec.n == shape.head_dim && h < shape.heads; ++h) flatten(&q[3 * row + h * codec.n]);
+  }
+
+  // The query whose first rotation has elements of one size, with the signs of x: no other has a greater sum of |q4|.
+  void flatten(float* x) const {
+    for (int i = 0; i < codec.n; ++i) x[i] = x[i] > 0 ? 1.0f : -1.0f;
+    for (int round = 2; round >= 0; --round) {  // sums of integers below 2^24 are exact
+      for (int half = 1; half < codec.n; half *= 2) {
+        for (int i = 0; i < codec.n; ++i) {
+          if (i & half) continue;
+          const float a = x[i], b = x[i + half];
+          x[i] = a + b, x[i + half] = a - b;
+        }
+      }
+      for (int i = 0; i < codec.n; ++i) x[i] *= codec.signs[round * codec.n + i];
+    }
   }
 
   // Every way to share blocks out that a problem of these codes has, with none first. Queries of length 10 in logits of some octaves.

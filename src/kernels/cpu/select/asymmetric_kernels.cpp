@@ -1,6 +1,7 @@
 #include "kernels/cpu/select/asymmetric_kernels.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -111,13 +112,11 @@ HWY_INLINE float score_tokens(const AsymmetricScan& s, const uint64_t* codes, in
   return best;
 }
 
-HWY_INLINE void put(const AsymmetricScan& s, int32_t block, int head, float score) {
-  const int32_t rank = rank_of(score);
-  if (!s.share_heads) {
-    s.ranks[head * s.rank_stride + block] = rank;
-  } else {
-    s.ranks[block] = head == 0 ? rank : std::min(s.ranks[block], rank);
-  }
+// The ranks of `count` blocks of one head.
+HWY_INLINE void put(const AsymmetricScan& s, int32_t block, int head, const int32_t* ranks, int32_t count) {
+  int32_t* to = s.ranks + (s.share_heads ? 0 : head * s.rank_stride) + block;
+  const bool lower = s.share_heads && head > 0;
+  for (int32_t i = 0; i < count; ++i) to[i] = lower ? std::min(to[i], ranks[i]) : ranks[i];
 }
 
 #if HWY_TARGET != HWY_SCALAR
@@ -129,13 +128,17 @@ using HalfTag = hn::Repartition<uint16_t, ByteTag>;
 using WordTag = hn::Repartition<uint64_t, ByteTag>;
 using ByteVec = hn::Vec<ByteTag>;
 using HalfVec = hn::Vec<HalfTag>;
+using WideTag = hn::Repartition<uint32_t, ByteTag>;
 using IntTag = hn::Repartition<int32_t, ByteTag>;
 using ScoreTag = hn::Repartition<float, ByteTag>;
+using ScoreVec = hn::Vec<ScoreTag>;
 
 constexpr int kVectors = 8;
 constexpr int kBytes = static_cast<int>(hn::MaxLanes(ByteTag()));
 constexpr int kTokens = kBytes / 8;  // of a vector
 constexpr int kPlacesPerWord = 16 * kBytes;
+// As many units as a vector has lanes of 128 bits make a group: their sums over lanes are taken together.
+constexpr int kUnits = kBytes / 16, kGroupVectors = kUnits * kVectors, kGroupTokens = kGroupVectors * kTokens;
 
 // Where the codes of eight vectors of tokens lie.
 struct Unit {
@@ -191,194 +194,250 @@ HWY_INLINE void split_codes(const Unit& unit, int64_t word_offset, uint8_t* HWY_
   }
 }
 
-// D of a unit's tokens to one query: piece i of a lane is of vector i, the first token of the lane's two in `even`.
-HWY_INLINE void distances(const uint8_t* HWY_RESTRICT places, const uint8_t* HWY_RESTRICT tables, int words, HalfVec& even,
-                          HalfVec& odd) {
+// D of the tokens of each unit to one query: piece i of a lane is of vector i, the first token of the lane's two in `even`.
+struct Distances {
+  HalfVec even[kUnits], odd[kUnits];
+};
+
+// Bytes hold the sums over kNibbles nibbles. A table is loaded once for all units.
+template <int kNibbles>
+HWY_INLINE void sum_nibbles(const uint8_t* HWY_RESTRICT places, const uint8_t* HWY_RESTRICT tables, int words, Distances& to) {
   const ByteTag d8;
   const HalfTag d16;
-  const auto look_up = [&](int at) HWY_ATTR {
-    return hn::TableLookupBytes(hn::LoadDup128(d8, tables + at * kTableBytes), hn::Load(d8, places + at * kBytes));
-  };
   const HalfVec low = hn::Set(d16, uint16_t{255});
-  even = odd = hn::Zero(d16);
-  for (int at = 0; at < 16 * words; at += 8) {
-    ByteVec sum = look_up(at);  // a nibble gives at most 28: eight of them fit a byte
-    HWY_UNROLL(7)
-    for (int i = 1; i < 8; ++i) sum = hn::Add(sum, look_up(at + i));
-    even = hn::Add(even, hn::And(hn::BitCast(d16, sum), low));
-    odd = hn::Add(odd, hn::ShiftRight<8>(hn::BitCast(d16, sum)));
+  for (int u = 0; u < kUnits; ++u) to.even[u] = to.odd[u] = hn::Zero(d16);
+  for (int at = 0; at < 16 * words; at += kNibbles) {
+    ByteVec sum[kUnits];
+    for (int u = 0; u < kUnits; ++u) sum[u] = hn::Zero(d8);
+    HWY_UNROLL(16)
+    for (int i = at; i < at + kNibbles; ++i) {
+      const ByteVec table = hn::LoadDup128(d8, tables + i * kTableBytes);
+      for (int u = 0; u < kUnits; ++u) {
+        sum[u] = hn::Add(sum[u], hn::TableLookupBytes(table, hn::Load(d8, places + (u * 16 * words + i) * kBytes)));
+      }
+    }
+    for (int u = 0; u < kUnits; ++u) {
+      to.even[u] = hn::Add(to.even[u], hn::And(hn::BitCast(d16, sum[u]), low));
+      to.odd[u] = hn::Add(to.odd[u], hn::ShiftRight<8>(hn::BitCast(d16, sum[u])));
+    }
   }
 }
+HWY_INLINE void distances(const AsymmetricScan& s, int64_t query, const uint8_t* HWY_RESTRICT places, Distances& to) {
+  const uint8_t* tables = s.tables + query * s.words * kTableBytesPerWord;
+  // No sum is more than A, and a nibble gives at most 28.
+  if (s.scales[query].sum < 256) return sum_nibbles<16>(places, tables, s.words, to);
+  sum_nibbles<8>(places, tables, s.words, to);
+}
 
-// op over the lanes of 128 bits.
+// Lane u of 128 bits: op over the lanes of v[u].
 template <class D, class V, class Op>
-HWY_INLINE auto fold_lanes(D d, V v, const Op& op) {
-  if constexpr (hn::MaxLanes(D()) * sizeof(hn::TFromD<D>) > 16) {
-    const hn::Half<D> half;
-    return fold_lanes(half, op(hn::LowerHalf(half, v), hn::UpperHalf(half, v)), op);
+HWY_INLINE V fold_lanes(D d, const V (&v)[kUnits], const Op& op) {
+  static_assert(kUnits == 2 || kUnits == 4);
+  const auto halves = [&](V a, V b) HWY_ATTR { return op(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a)); };
+  if constexpr (kUnits == 4) {
+    const V a = halves(v[0], v[2]), b = halves(v[1], v[3]);
+    return op(hn::OddEvenBlocks(b, a), hn::SwapAdjacentBlocks(hn::OddEvenBlocks(a, b)));
   } else {
-    return v;
+    return halves(v[0], v[1]);
   }
 }
 
-using Int4 = hn::Full128<int32_t>;
-using Float4 = hn::Full128<float>;
-using FloatVec4 = hn::Vec<Float4>;
+// float(A - 2 D), D the lower and the upper 16 of each 32 bits. Every step is exact.
+struct SignedSums {
+  ScoreVec sum, minus_two = hn::Set(ScoreTag(), -2.0f);
+  explicit HWY_INLINE SignedSums(int32_t a) : sum(hn::Set(ScoreTag(), static_cast<float>(a))) {}
 
-// The lower and the upper 16 of each 32 bits, as integers.
-template <class D32, class V>
-HWY_INLINE auto lower(D32 di, V v) {
-  return hn::And(hn::BitCast(di, v), hn::Set(di, 0xffff));
-}
-template <class D32, class V>
-HWY_INLINE auto upper(D32 di, V v) {
-  const hn::RebindToUnsigned<D32> du;
-  return hn::BitCast(di, hn::ShiftRight<16>(hn::BitCast(du, v)));
+  HWY_INLINE ScoreVec lower(HalfVec distance) const {
+    const IntTag d;
+    return of(hn::And(hn::BitCast(d, distance), hn::Set(d, 0xffff)));
+  }
+  HWY_INLINE ScoreVec upper(HalfVec distance) const {
+    return of(hn::BitCast(IntTag(), hn::ShiftRight<16>(hn::BitCast(WideTag(), distance))));
+  }
+  HWY_INLINE ScoreVec of(hn::Vec<IntTag> distance) const { return hn::MulAdd(hn::ConvertTo(ScoreTag(), distance), minus_two, sum); }
+};
+
+// Length factors of a unit: of lane l and place j, those of vector 2 j's two tokens in lane l, and of the vector after it.
+struct Factors {
+  ScoreVec even[2], odd[2];  // [first or second token]
+};
+
+// Places of pairs of factors in the first half of a unit's, `vector` of them behind; j counts to 2, and again.
+constexpr std::array<int32_t, kBytes / 4> pair_places(int vector) {
+  std::array<int32_t, kBytes / 4> places{};
+  for (int i = 0; i < kBytes / 4; ++i) places[i] = (i % 2 * 2 + vector) * (kTokens / 2) + i / 4;
+  return places;
 }
 
-// float(A - 2 D)
-template <class D32, class V>
-HWY_INLINE auto signed_sums(D32 di, V distance, int32_t sum) {
-  return hn::ConvertTo(hn::RebindToFloat<D32>(), hn::Sub(hn::Set(di, sum), hn::Add(distance, distance)));
+HWY_INLINE Factors load_factors(const Unit& unit) {
+  const WideTag d;
+  const ScoreTag df;
+  static constexpr auto kEven = pair_places(0), kOdd = pair_places(1);
+  HWY_ALIGN uint16_t all[kVectors * kTokens];
+  for (int i = 0; i < kVectors; ++i) std::memcpy(all + i * kTokens, unit.factors[i], kTokens * sizeof(uint16_t));
+  const auto front = hn::BitCast(d, hn::Load(HalfTag(), all)), back = hn::BitCast(d, hn::Load(HalfTag(), all + kBytes / 2));
+  const auto pairs_of = [&](const int32_t* places) HWY_ATTR {
+    const auto from = hn::SetTableIndices(d, places);
+    const hn::Repartition<uint64_t, WideTag> d64;
+    return hn::BitCast(d, hn::InterleaveLower(d64, hn::BitCast(d64, hn::TableLookupLanes(front, from)),
+                                              hn::BitCast(d64, hn::TableLookupLanes(back, from))));
+  };
+  const auto even = pairs_of(kEven.data()), odd = pairs_of(kOdd.data()), high = hn::Set(d, 0xffff0000u);
+  return {{hn::BitCast(df, hn::ShiftLeft<16>(even)), hn::BitCast(df, hn::And(even, high))},
+          {hn::BitCast(df, hn::ShiftLeft<16>(odd)), hn::BitCast(df, hn::And(odd, high))}};
 }
 
-// The best scores of each vector of a unit so far: of vectors 0, 2, 4, 6 and of 1, 3, 5, 7.
+// Where the codes of a group's blocks lie.
+struct Group {
+  const uint64_t* codes[kGroupVectors];
+
+  // Of `blocks` blocks from `block` on; the one before `end` stands for those from there on.
+  HWY_INLINE void find(const AsymmetricScan& s, int32_t block, int32_t end, int32_t blocks, int head) {
+    for (int32_t i = 0; i < blocks; ++i) codes[i] = block_codes(s, std::min(block + i, end - 1), head);
+  }
+  // The same of the next head.
+  HWY_INLINE void move(const AsymmetricScan& s, int32_t block, int32_t end, int32_t blocks, int head) {
+    if (s.slot_head_stride != 0) return find(s, block, end, blocks, head);
+    for (int32_t i = 0; i < blocks; ++i) codes[i] += s.head_stride;
+  }
+};
+
+// A group that comes later. Its codes are fetched in parts, between the queries that score another: a core has few lines under way.
+struct Ahead {
+  static constexpr int kParts = 4;
+  Group group;
+  int32_t blocks = 0;
+  int bytes = 0;  // of a block's codes
+
+  HWY_INLINE void fetch(int first_part, int end_part) const {
+    for (int32_t i = blocks * first_part / kParts; i < blocks * end_part / kParts; ++i) {
+      for (int at = 0; at < bytes; at += 64) hwy::Prefetch(reinterpret_cast<const uint8_t*>(group.codes[i]) + at);
+    }
+  }
+  // Between query number q of `count` and the next.
+  HWY_INLINE void fetch_at(int64_t q, int64_t count) const {
+    if (q < kParts) fetch(static_cast<int>(q), q == count - 1 ? kParts : static_cast<int>(q) + 1);
+  }
+};
+
+// Best scores: lane u of 128 bits has those of vectors 0, 2, 4, 6 of unit u, and of 1, 3, 5, 7.
 struct Best {
-  FloatVec4 even, odd;
+  ScoreVec even, odd;
 };
 
 // Where all keys count alike the nearest token of a vector is its best.
-HWY_INLINE void take_nearest(HalfVec even, HalfVec odd, const QueryScale& scale, Best& best) {
-  const Int4 di;
-  const auto nearest = fold_lanes(HalfTag(), hn::Min(even, odd), [](auto a, auto b) HWY_ATTR { return hn::Min(a, b); });
-  const auto weight = hn::Set(Float4(), scale.weight);
-  best.even = hn::Max(best.even, hn::Mul(signed_sums(di, lower(di, nearest), scale.sum), weight));
-  best.odd = hn::Max(best.odd, hn::Mul(signed_sums(di, upper(di, nearest), scale.sum), weight));
-}
-
-// `factors`: of the even and the odd tokens, as the distances lie.
-HWY_INLINE void take_longest(HalfVec even, HalfVec odd, const HalfVec (&factors)[2], const QueryScale& scale, Best& best) {
-  const IntTag di;
-  const ScoreTag df;
-  const hn::RebindToUnsigned<IntTag> du;
-  const auto greatest = [](auto a, auto b) HWY_ATTR { return hn::Max(a, b); };
-  const auto low_factor = [&](HalfVec f) HWY_ATTR { return hn::BitCast(df, hn::ShiftLeft<16>(hn::BitCast(du, f))); };
-  const auto high_factor = [&](HalfVec f)
-                               HWY_ATTR { return hn::BitCast(df, hn::And(hn::BitCast(du, f), hn::Set(du, 0xffff0000u))); };
-  const auto low = hn::Max(hn::Mul(signed_sums(di, lower(di, even), scale.sum), low_factor(factors[0])),
-                           hn::Mul(signed_sums(di, lower(di, odd), scale.sum), low_factor(factors[1])));
-  const auto high = hn::Max(hn::Mul(signed_sums(di, upper(di, even), scale.sum), high_factor(factors[0])),
-                            hn::Mul(signed_sums(di, upper(di, odd), scale.sum), high_factor(factors[1])));
-  const auto weight = hn::Set(Float4(), scale.weight);
-  best.even = hn::Max(best.even, hn::Mul(fold_lanes(df, low, greatest), weight));
-  best.odd = hn::Max(best.odd, hn::Mul(fold_lanes(df, high, greatest), weight));
-}
-
-// Length factors of a unit as its distances lie.
-HWY_INLINE void load_factors(const Unit& unit, HalfVec (&factors)[2]) {
-  const hn::Full128<uint16_t> d;
-  hn::Vec<decltype(d)> rows[8];
-  for (int i = 0; i < kVectors; ++i) {
-    alignas(16) uint16_t row[8] = {};
-    std::memcpy(row, unit.factors[i], kTokens * sizeof(uint16_t));
-    rows[i] = hn::Load(d, row);
-  }
-  transpose(d, rows);  // row t: token t of each vector
-  HWY_ALIGN uint16_t lanes[2][kBytes / 2];
-  for (int t = 0; t < kTokens; ++t) hn::Store(rows[t], d, lanes[t % 2] + t / 2 * 8);
-  for (int i = 0; i < 2; ++i) factors[i] = hn::Load(HalfTag(), lanes[i]);
-}
-
-// best[i] of vector i of a unit over the queries of a head.
-template <bool kFactors>
-HWY_INLINE void score_unit(const AsymmetricScan& s, const Unit& unit, int head, uint8_t* HWY_RESTRICT places,
-                           float* HWY_RESTRICT best) {
-  const Float4 df;
-  for (int w = 0; w < s.words; ++w) {
-    split_codes(unit, static_cast<int64_t>(w) * s.block_size, places + w * kPlacesPerWord);
-  }
-  HalfVec factors[2], even, odd;
-  if (kFactors) load_factors(unit, factors);
-  const auto none = hn::Set(df, -std::numeric_limits<float>::infinity());
-  Best scores{none, none};
-  const int64_t first = int64_t{head} * s.queries_per_head;
-  const uint8_t* tables = s.tables + first * s.words * kTableBytesPerWord;
-  for (int q = 0; q < s.queries_per_head; ++q, tables += s.words * kTableBytesPerWord) {
-    distances(places, tables, s.words, even, odd);
-    if constexpr (kFactors) {
-      take_longest(even, odd, factors, s.scales[first + q], scores);
-    } else {
-      take_nearest(even, odd, s.scales[first + q], scores);
-    }
-  }
-  hn::StoreInterleaved2(scores.even, scores.odd, df, best);
-}
-
-constexpr int kPrefetchUnits = 6;  // units of a head ahead: a memory latency
-
-HWY_INLINE void prefetch_blocks(const AsymmetricScan& s, int32_t begin, int32_t end, int head, int bytes) {
-  for (int32_t b = begin; b < end; ++b) {
-    const auto* line = reinterpret_cast<const uint8_t*>(block_codes(s, b, head));
-    for (int i = 0; i < bytes; i += 64) hwy::Prefetch(line + i);
-  }
-}
-
-// A unit of whole blocks, `per_block` vectors each; the last one stands for those beyond `count`. scores: [kVectors / per_block].
-template <bool kFactors>
-HWY_INLINE void score_small_blocks(const AsymmetricScan& s, int32_t block, int32_t count, int per_block, int head,
-                                   uint8_t* HWY_RESTRICT places, float* HWY_RESTRICT scores) {
-  Unit unit;
-  for (int at = 0, i = 0; i < kVectors; ++at) {
-    const uint64_t* codes = block_codes(s, block + std::min(at, count - 1), head);
-    for (int v = 0; v < per_block; ++v, ++i) {
-      unit.codes[i] = codes + v * kTokens;
-      if (kFactors) unit.factors[i] = factors_of(s, codes) + v * kTokens;
-    }
-  }
-  score_unit<kFactors>(s, unit, head, places, scores);
-  for (int n = kVectors / 2; per_block > 1; n /= 2, per_block /= 2) {
-    for (int i = 0; i < n; ++i) scores[i] = std::max(scores[2 * i], scores[2 * i + 1]);
-  }
-}
-
-// A block of one unit or several.
-template <bool kFactors>
-HWY_INLINE float score_large_block(const AsymmetricScan& s, int32_t block, int head, uint8_t* HWY_RESTRICT places) {
-  const uint64_t* codes = block_codes(s, block, head);
-  float best = -std::numeric_limits<float>::infinity();
-  for (int first = 0; first < s.block_size; first += kVectors * kTokens) {
-    Unit unit;
-    for (int i = 0; i < kVectors; ++i) {
-      unit.codes[i] = codes + first + i * kTokens;
-      if (kFactors) unit.factors[i] = factors_of(s, codes) + first + i * kTokens;
-    }
-    float scores[kVectors];
-    score_unit<kFactors>(s, unit, head, places, scores);
-    for (const float score : scores) best = std::max(best, score);
+HWY_INLINE Best score_alike(const AsymmetricScan& s, const Ahead& ahead, const uint8_t* HWY_RESTRICT places, int64_t first_query) {
+  const auto least = [](HalfVec a, HalfVec b) HWY_ATTR { return hn::Min(a, b); };
+  const ScoreVec none = hn::Set(ScoreTag(), -std::numeric_limits<float>::infinity());
+  Best best{none, none};
+  for (int64_t q = first_query; q < first_query + s.queries_per_head; ++q) {
+    ahead.fetch_at(q - first_query, s.queries_per_head);
+    Distances distance;
+    distances(s, q, places, distance);
+    HalfVec nearest[kUnits];
+    for (int u = 0; u < kUnits; ++u) nearest[u] = hn::Min(distance.even[u], distance.odd[u]);
+    const HalfVec folded = fold_lanes(HalfTag(), nearest, least);
+    const SignedSums sums(s.scales[q].sum);
+    const ScoreVec weight = hn::Set(ScoreTag(), s.scales[q].weight);
+    best.even = hn::Max(best.even, hn::Mul(sums.lower(folded), weight));
+    best.odd = hn::Max(best.odd, hn::Mul(sums.upper(folded), weight));
   }
   return best;
 }
 
+HWY_INLINE Best score_by_length(const AsymmetricScan& s, const Ahead& ahead, const Unit (&units)[kUnits],
+                                const uint8_t* HWY_RESTRICT places, int64_t first_query) {
+  const ScoreTag df;
+  const auto greatest = [](ScoreVec a, ScoreVec b) HWY_ATTR { return hn::Max(a, b); };
+  Factors factors[kUnits];
+  ScoreVec even_best[kUnits], odd_best[kUnits];
+  for (int u = 0; u < kUnits; ++u) {
+    factors[u] = load_factors(units[u]);
+    even_best[u] = odd_best[u] = hn::Set(df, -std::numeric_limits<float>::infinity());
+  }
+  for (int64_t q = first_query; q < first_query + s.queries_per_head; ++q) {
+    ahead.fetch_at(q - first_query, s.queries_per_head);
+    Distances to;
+    distances(s, q, places, to);
+    const SignedSums sums(s.scales[q].sum);
+    const ScoreVec weight = hn::Set(df, s.scales[q].weight);
+    for (int u = 0; u < kUnits; ++u) {
+      const ScoreVec(&even)[2] = factors[u].even, (&odd)[2] = factors[u].odd;
+      const ScoreVec lower = hn::Max(hn::Mul(sums.lower(to.even[u]), even[0]), hn::Mul(sums.lower(to.odd[u]), even[1]));
+      const ScoreVec upper = hn::Max(hn::Mul(sums.upper(to.even[u]), odd[0]), hn::Mul(sums.upper(to.odd[u]), odd[1]));
+      even_best[u] = hn::Max(even_best[u], hn::Mul(lower, weight));
+      odd_best[u] = hn::Max(odd_best[u], hn::Mul(upper, weight));
+    }
+  }
+  return {fold_lanes(df, even_best, greatest), fold_lanes(df, odd_best, greatest)};
+}
+
+// rank_of, lane by lane.
+HWY_INLINE hn::Vec<IntTag> ranks_of(ScoreVec score) {
+  const IntTag d;
+  const auto bits = hn::BitCast(d, hn::Add(score, hn::Zero(ScoreTag())));
+  return hn::Not(hn::Xor(bits, hn::And(hn::BroadcastSignBit(bits), hn::Set(d, 0x7fffffff))));
+}
+
+// Ranks of a group's blocks, or of tokens [first, first + kGroupTokens) of its only one. ranks: [kGroupVectors].
+template <bool kFactors>
+HWY_INLINE void rank_group(const AsymmetricScan& s, const Group& group, const Ahead& ahead, int first, int head,
+                           uint8_t* HWY_RESTRICT places, int32_t* HWY_RESTRICT ranks) {
+  Unit units[kUnits];
+  const int shift = std::countr_zero(static_cast<uint32_t>(s.block_size)), mask = s.block_size - 1;
+  for (int v = 0, at = first; v < kGroupVectors; ++v, at += kTokens) {
+    const uint64_t* codes = group.codes[first > 0 ? 0 : at >> shift];
+    Unit& unit = units[v / kVectors];
+    unit.codes[v % kVectors] = codes + (at & mask);
+    if (kFactors) unit.factors[v % kVectors] = factors_of(s, codes) + (at & mask);
+  }
+  for (int u = 0; u < kUnits; ++u) {
+    for (int w = 0; w < s.words; ++w) {
+      split_codes(units[u], static_cast<int64_t>(w) * s.block_size, places + (u * s.words + w) * kPlacesPerWord);
+    }
+  }
+  const int64_t first_query = int64_t{head} * s.queries_per_head;
+  const Best best = kFactors ? score_by_length(s, ahead, units, places, first_query) : score_alike(s, ahead, places, first_query);
+  const IntTag d;
+  if (s.block_size == kTokens) return hn::StoreInterleaved2(ranks_of(best.even), ranks_of(best.odd), d, ranks);
+  hn::StoreU(ranks_of(hn::Max(best.even, best.odd)), d, ranks);
+  int n = kGroupVectors / 2;
+  for (int size = 2 * kTokens; size < s.block_size && n > 1; size *= 2) {
+    n /= 2;
+    for (int i = 0; i < n; ++i) ranks[i] = std::min(ranks[2 * i], ranks[2 * i + 1]);
+  }
+}
+
+constexpr int kPrefetchGroups = 3;  // of a head ahead: a memory latency
+
 // Blocks [begin, end), all of them whole.
 template <bool kFactors>
 HWY_INLINE void scan_whole(const AsymmetricScan& s, int32_t begin, int32_t end) {
-  HWY_ALIGN uint8_t places[kMaxHashWords * kPlacesPerWord];
-  const int per_block = s.block_size / kTokens;            // vectors
-  const int32_t step = std::max(1, kVectors / per_block);  // blocks of a unit
+  HWY_ALIGN uint8_t places[kUnits * kMaxHashWords * kPlacesPerWord];
+  const int32_t step = std::max(1, kGroupTokens / s.block_size);  // blocks of a group
   const int32_t blocks = (s.len + s.block_size - 1) / s.block_size;
-  const int32_t ahead = step * ((kPrefetchUnits + s.kv_heads - 1) / s.kv_heads);
-  const int bytes = s.block_size * (8 * s.words + (kFactors ? 2 : 0));  // of a head's codes
+  const int32_t ahead = step * ((kPrefetchGroups + s.kv_heads - 1) / s.kv_heads);
+  Group group;
+  Ahead next;
+  next.bytes = s.block_size * (8 * s.words + (kFactors ? 2 : 0));
   for (int32_t b = begin; b < end; b += step) {
     const int32_t count = std::min(step, end - b);
+    next.blocks = std::clamp(blocks - b - ahead, 0, step);
     for (int h = 0; h < s.kv_heads; ++h) {
-      prefetch_blocks(s, b + ahead, std::min(b + ahead + step, blocks), h, bytes);
-      float scores[kVectors];
-      if (per_block < kVectors) {
-        score_small_blocks<kFactors>(s, b, count, per_block, h, places, scores);
+      if (h == 0) {
+        group.find(s, b, end, step, 0);
+        next.group.find(s, b + ahead, blocks, next.blocks, 0);
       } else {
-        scores[0] = score_large_block<kFactors>(s, b, h, places);
+        group.move(s, b, end, step, h);
+        next.group.move(s, b + ahead, blocks, next.blocks, h);
       }
-      for (int32_t i = 0; i < count; ++i) put(s, b + i, h, scores[i]);
+      int32_t ranks[kGroupVectors], more[kGroupVectors];
+      rank_group<kFactors>(s, group, next, 0, h, places, ranks);
+      for (int first = kGroupTokens; first < s.block_size; first += kGroupTokens) {
+        rank_group<kFactors>(s, group, next, first, h, places, more);
+        ranks[0] = std::min(ranks[0], more[0]);
+      }
+      put(s, b, h, ranks, count);
     }
   }
 }
@@ -399,7 +458,10 @@ void scan_asymmetric(const AsymmetricScan& s, int32_t begin, int32_t end) {
 #endif
   for (; begin < end; ++begin) {
     const int valid = std::min(s.block_size, s.len - begin * s.block_size);
-    for (int h = 0; h < s.kv_heads; ++h) put(s, begin, h, score_tokens(s, block_codes(s, begin, h), h, valid));
+    for (int h = 0; h < s.kv_heads; ++h) {
+      const int32_t rank = rank_of(score_tokens(s, block_codes(s, begin, h), h, valid));
+      put(s, begin, h, &rank, 1);
+    }
   }
 }
 

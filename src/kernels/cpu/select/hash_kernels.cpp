@@ -116,9 +116,9 @@ HWY_INLINE WordVec nearest_query(const uint64_t* HWY_RESTRICT codes, int block_s
 }
 #endif
 
-// Least distance from any of the queries to the first `valid` tokens of a block.
+// Lane by lane the least distance from any of the queries to the first `valid` tokens of a block.
 template <int kWords, int kQueries>
-HWY_INLINE uint16_t block_distance(const uint64_t* HWY_RESTRICT codes, int block_size, int valid,
+HWY_INLINE WordVec block_distances(const uint64_t* HWY_RESTRICT codes, int block_size, int valid,
                                    const QueryWord* HWY_RESTRICT queries, int query_count) {
   const WordTag d;
   const int lanes = static_cast<int>(hn::Lanes(d)), step = kVectorsAtOnce * lanes;
@@ -135,43 +135,85 @@ HWY_INLINE uint16_t block_distance(const uint64_t* HWY_RESTRICT codes, int block
     const WordVec nearest = nearest_query<kWords, kQueries, 1>(codes + t, block_size, queries, query_count);
     best = least(best, hn::IfThenElse(hn::FirstN(d, static_cast<size_t>(valid - t)), nearest, far));
   }
-  const hn::Rebind<uint16_t, WordTag> d16;
-  return hn::GetLane(hn::MinOfLanes(d16, hn::TruncateTo(d16, best)));
+  return best;
+}
+
+constexpr int kRun = 4;  // blocks whose distances are summed up together
+
+#if HWY_TARGET != HWY_SCALAR
+// The least of each fourth lane of 16 bits.
+template <class D, class V>
+HWY_INLINE uint64_t least_of_fourths(D d, V v) {
+  if constexpr (hn::MaxLanes(D()) > 8) {
+    const hn::Half<D> half;
+    return least_of_fourths(half, hn::Min(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  } else {
+    const hn::Repartition<uint64_t, D> d64;
+    return hn::GetLane(hn::BitCast(d64, hn::Min(v, hn::BitCast(d, hn::Shuffle01(hn::BitCast(d64, v))))));
+  }
+}
+#endif
+
+// The least lane of each of four.
+HWY_INLINE void store_least(const WordVec (&v)[kRun], uint16_t* to) {
+#if HWY_TARGET == HWY_SCALAR
+  for (int i = 0; i < kRun; ++i) to[i] = static_cast<uint16_t>(hn::GetLane(v[i]));
+#else
+  const hn::Repartition<uint16_t, WordTag> d;
+  const WordVec all = hn::Or(hn::Or(v[0], hn::ShiftLeft<16>(v[1])), hn::Or(hn::ShiftLeft<32>(v[2]), hn::ShiftLeft<48>(v[3])));
+  const uint64_t four = least_of_fourths(d, hn::BitCast(d, all));
+  __builtin_memcpy(to, &four, sizeof(four));
+#endif
 }
 
 constexpr int kPrefetchHeads = 16;    // block heads ahead: some 500 cycles of scoring, a memory latency
 constexpr int kMaxQueryWords = 1024;  // [kv_heads, queries_per_head, words] of a scan
 
+// Where the codes of a run of blocks lie, head after head.
+struct Run {
+  const uint64_t* codes[kRun];
+
+  // Of blocks from `block` on; the last one stands for those beyond it.
+  HWY_INLINE void find(const HashScan& s, int32_t block, int32_t blocks, int head) {
+    for (int32_t i = 0; i < kRun; ++i) {
+      const int32_t slot = s.slots[head * s.slot_head_stride + (block + i < blocks ? block + i : blocks - 1)];
+      codes[i] = s.codes + slot * s.block_stride + head * s.head_stride;
+    }
+  }
+  HWY_INLINE void move(const HashScan& s, int32_t block, int32_t blocks, int head) {
+    if (s.slot_head_stride != 0) return find(s, block, blocks, head);
+    for (const uint64_t*& c : codes) c += s.head_stride;
+  }
+};
+
+// Blocks [begin, end), in runs.
 template <int kWords, int kQueries>
 HWY_INLINE void scan_blocks(const HashScan& s, const QueryWord* HWY_RESTRICT queries, int32_t begin, int32_t end) {
   const int32_t blocks = (s.len + s.block_size - 1) / s.block_size;
-  const int lines = kWords * s.block_size / 8;                                    // cache lines of a head's codes
-  const int32_t distance_ahead = (kPrefetchHeads + s.kv_heads - 1) / s.kv_heads;  // blocks
-  const int query_words = s.queries_per_head * kWords;
-  for (int32_t b = begin; b < end; ++b) {
-    const int valid = s.len - b * s.block_size < s.block_size ? s.len - b * s.block_size : s.block_size;
-    const int32_t ahead = b + distance_ahead < blocks ? b + distance_ahead : b;
-    const uint64_t* here = s.codes + s.slots[b] * s.block_stride;
-    const uint64_t* next = s.codes + s.slots[ahead] * s.block_stride;
+  const int lines = kWords * s.block_size / 8;  // cache lines of a head's codes
+  const int32_t ahead = (kPrefetchHeads + kRun * s.kv_heads - 1) / (kRun * s.kv_heads) * kRun;
+  Run run, next;
+  for (int32_t b = begin; b < end; b += kRun) {
+    const int32_t count = end - b < kRun ? end - b : kRun;
     const QueryWord* HWY_RESTRICT query = queries;
-    uint16_t* to = s.distances + b;
-    uint16_t nearest = kFar;
-    for (int h = 0; h < s.kv_heads; ++h, query += query_words, to += s.distance_stride) {
-      if (s.slot_head_stride != 0) {
-        const int32_t* slots = s.slots + h * s.slot_head_stride;
-        here = s.codes + slots[b] * s.block_stride + h * s.head_stride;
-        next = s.codes + slots[ahead] * s.block_stride + h * s.head_stride;
+    for (int h = 0; h < s.kv_heads; ++h, query += s.queries_per_head * kWords) {
+      if (h == 0) {
+        run.find(s, b, blocks, 0), next.find(s, b + ahead, blocks, 0);
+      } else {
+        run.move(s, b, blocks, h), next.move(s, b + ahead, blocks, h);
       }
-      for (int line = 0; line < lines; line += kWords) {
-        for (int w = 0; w < kWords; ++w) hwy::Prefetch(next + (line + w) * 8);
+      WordVec nearest[kRun];
+      for (int i = 0; i < kRun; ++i) {
+        for (int line = 0; line < lines; ++line) hwy::Prefetch(next.codes[i] + line * 8);
+        const int32_t left = s.len - (b + i) * s.block_size, valid = left < s.block_size ? left : s.block_size;
+        nearest[i] = block_distances<kWords, kQueries>(run.codes[i], s.block_size, valid, query, s.queries_per_head);
       }
-      const uint16_t distance = block_distance<kWords, kQueries>(here, s.block_size, valid, query, s.queries_per_head);
-      if (!s.share_heads) *to = distance;
-      nearest = distance < nearest ? distance : nearest;
-      here += s.head_stride;
-      next += s.head_stride;
+      uint16_t least[kRun];
+      store_least(nearest, least);
+      uint16_t* to = s.distances + (s.share_heads ? 0 : h * s.distance_stride) + b;
+      const bool lower = s.share_heads && h > 0;
+      for (int32_t i = 0; i < count; ++i) to[i] = lower && to[i] < least[i] ? to[i] : least[i];
     }
-    if (s.share_heads) s.distances[b] = nearest;
   }
 }
 
