@@ -232,13 +232,16 @@ HWY_INLINE void distances(const AsymmetricScan& s, int64_t query, const uint8_t*
 // Lane u of 128 bits: op over the lanes of v[u].
 template <class D, class V, class Op>
 HWY_INLINE V fold_lanes(D d, const V (&v)[kUnits], const Op& op) {
-  static_assert(kUnits == 2 || kUnits == 4);
+  constexpr size_t kLanes = hn::MaxLanes(D()) * sizeof(hn::TFromD<D>) / 16;
+  static_assert(kLanes == kUnits && (kLanes == 1 || kLanes == 2 || kLanes == 4));
   const auto halves = [&](V a, V b) HWY_ATTR { return op(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a)); };
-  if constexpr (kUnits == 4) {
+  if constexpr (kLanes == 4) {
     const V a = halves(v[0], v[2]), b = halves(v[1], v[3]);
     return op(hn::OddEvenBlocks(b, a), hn::SwapAdjacentBlocks(hn::OddEvenBlocks(a, b)));
-  } else {
+  } else if constexpr (kLanes == 2) {
     return halves(v[0], v[1]);
+  } else {
+    return v[0];
   }
 }
 
