@@ -117,7 +117,7 @@ struct HashProblem {
     }
   }
 
-  // Every way to share blocks out that a problem of these codes has, with none first. Queries of length 10 in logits of some octaves.
+  // Every way to share blocks out that a problem of these codes has, none first. Queries of length 10 in logits of some octaves.
   std::vector<MassBudget> budgets() const {
     if (!codec.length_factor || shape.share) return {{}};
     return {{}, {true, 0, 0.1f}, {false, 5000, 0.01f}, {true, 9000, 0.001f}, {true, 9999, 1e30f}};

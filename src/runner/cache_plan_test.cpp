@@ -135,8 +135,8 @@ TEST(CachePlan, StagingIsAsWideAsChunksAllow) {
   }
 }
 
-// Of a device. Without a store below host memory it must hold all, and says how long contexts may be where nobody else does; with one
-// it only has to let K and V through.
+// Of a device. Without a store below host memory it must hold all, and says how long contexts may be where nobody else does; with
+// one it only has to let K and V through.
 TEST(CachePlan, HostMemoryMayBeSmallerThanContextsAboveAStore) {
   CachePlanInputs in = inputs(int64_t{12} << 20);
   in.offload = OffloadChoice::on, in.host_bytes = 512 * kColumn;

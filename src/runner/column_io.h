@@ -47,9 +47,9 @@ class ColumnIo {
   // Memory that loads come from, pinned on a GPU.
   Result<Buffer> load_buffer(int64_t bytes) { return device_.allocate_pinned(static_cast<size_t>(bytes), "blocks from a store"); }
   // Copies the first blocks of the buffer into the planes: of block i the parts whose bits are set in parts[i]; the
-  // others are made again, from K and V in the planes; where blocks may be without a column (KvCache::has_columns()), in the buffer,
-  // where they then lie whatever the bits say. `last_tokens`: of the last block; the others are full. `done` is recorded behind it:
-  // until then the buffer is read.
+  // others are made again, from K and V in the planes; where blocks may be without a column (KvCache::has_columns()), in the
+  // buffer, where they then lie whatever the bits say. `last_tokens`: of the last block; the others are full. `done` is recorded
+  // behind it: until then the buffer is read.
   Status load(std::span<const BlockId> blocks, std::span<const uint32_t> parts, int32_t last_tokens, std::byte* buffer,
               const ExtentBuffer& where, Event& done);
   std::unique_ptr<Event> make_event() { return device_.make_event(); }

@@ -47,9 +47,9 @@ struct QueryBlockChoice : BlockChoice {
 // compare.) average_group takes the sum of the group's queries in both: a scale changes no order.
 //
 // Budgets by estimated mass (MassBudget): of codec.length_factor, without share_heads; ref and cpu alone. For row r and KV head h,
-// b over all of its blocks, those of windows too: level[b] = floor((best - score[b]) * a), at most 2,047, best the greatest score, a =
-// 64 log2(e) softmax_scale (n / bits) |q|, |q| the mean length of the queries (0 of one without q4), in float64, rounded once. Its
-// mass[b] is 2^30 2^(-level[b] / 64) by a table of integers, M their sum, m = floor(64 log2(M / 2^30)): -(level[b] + m) / 64 is
+// b over all of its blocks, those of windows too: level[b] = floor((best - score[b]) * a), at most 2,047, best the greatest score,
+// a = 64 log2(e) softmax_scale (n / bits) |q|, |q| the mean length of the queries (0 of one without q4), in float64, rounded once.
+// Its mass[b] is 2^30 2^(-level[b] / 64) by a table of integers, M their sum, m = floor(64 log2(M / 2^30)): -(level[b] + m) / 64 is
 // log2 of the block's share (kernels/common/mass_levels.h).
 // split, of rows with k < blocks: T levels of share leave head h n_h(T) blocks: its windows, and the others with level + m <= T; at
 // least k / 4 (rounded up) and its windows, at most 4 k and all. T is the greatest at which all heads have kv_heads * k or fewer;
@@ -132,10 +132,10 @@ struct BlockTopkParams : BlockChoice {
   int32_t max_blocks = 0;
 };
 
-// Lists that were chosen for rows' contexts as they were, as lists for the rows as they are now: of min(k, blocks) ascending blocks,
-// the last `local_blocks` among them. A block that was opened since takes the place of the one that left the local window; where k
-// has grown, the latest of the blocks left out come back. (From a list chosen for the row itself: that list.) What a row's own
-// scores chose may be kept for a later call.
+// Lists that were chosen for rows' contexts as they were, as lists for the rows as they are now: of min(k, blocks) ascending
+// blocks, the last `local_blocks` among them. A block that was opened since takes the place of the one that left the local window;
+// where k has grown, the latest of the blocks left out come back. (From a list chosen for the row itself: that list.) What a row's
+// own scores chose may be kept for a later call.
 struct CarryOverParams {
   static constexpr int32_t kOwn = -1, kAbove = -2;
   int32_t rows = 0;

@@ -47,8 +47,8 @@ int select_topk(const Score* scores, int blocks, int k, int init, int local, int
   return count;
 }
 
-// The `most` blocks (or as many as are left) next in score behind the k that select_topk() keeps, ascending; none where it keeps none
-// by score. Returns the count.
+// The `most` blocks (or as many as are left) next in score behind the k that select_topk() keeps, ascending; none where it keeps
+// none by score. Returns the count.
 template <typename Score>
 int select_next(const Score* scores, int blocks, int k, int init, int local, int most, int32_t* units) {
   const int count = std::min(k, blocks);

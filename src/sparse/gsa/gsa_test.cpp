@@ -5,6 +5,7 @@
 #include "kernels/ref/hash.h"
 #include "kernels/ref/ref_ops.h"
 #include "kernels/ref/summary.h"
+#include "sparse/gsa/gsa_test_util.h"
 #include "sparse/step_rows_test_util.h"
 
 #include <gtest/gtest.h>
@@ -13,39 +14,16 @@
 #include <numeric>
 #include <random>
 #include <set>
-#include <tuple>
 
 namespace fovea {
 namespace {
+
+using namespace testing;
 
 using List = std::vector<int32_t>;
 
 constexpr int32_t kBlocksMax = 24;  // of a sequence
 constexpr int32_t kSeqs = 2;
-
-ModelShape shape_of(int32_t block_size = 8) {
-  ModelShape s;
-  s.num_layers = 3;
-  s.num_heads = 4;
-  s.kv_heads = 2;
-  s.head_dim = 64;
-  s.block_size = block_size;
-  s.kv_bytes_per_token_head = int64_t{2} * s.head_dim * 4;
-  return s;
-}
-
-GsaOptions options_of(GsaRepresentation representation, int32_t budget_tokens = 32) {
-  GsaOptions o;
-  o.representation = representation;
-  o.budget_tokens = budget_tokens;
-  return o;
-}
-
-Status attach(Gsa& m, const ModelShape& shape) {
-  static const std::unique_ptr<Device> device = make_cpu_device();
-  StepMemory staging(*device);
-  return m.attach(shape, {4, 1000}, *device, staging);
-}
 
 struct Row {
   int32_t seq, len, budget = 0;
@@ -458,51 +436,6 @@ TEST(Gsa, WantsThatNobodyTakesAreNotKept) {
 TEST(Gsa, PrioritiesFollowTheQueue) {
   const std::pair<int32_t, int32_t> expected[] = {{0, 0}, {1, 1}, {4, 1}, {5, 2}, {16, 2}, {17, 3}, {1000, 3}};
   for (const auto& [position, priority] : expected) EXPECT_EQ(prefetch_priority(position), priority) << position;
-}
-
-TEST(Gsa, PlanesCarryTheirConfigurationAndScansAreCounted) {
-  const auto plane = [](GsaRepresentation r) {
-    GsaOptions o = options_of(r);
-    o.hash_bits = 256;
-    o.hash_seed = 9;
-    Gsa m(o);
-    EXPECT_TRUE(attach(m, shape_of(16)).ok());
-    CodesView view;
-    EXPECT_EQ(m.codes_view(nullptr, &view), r == GsaRepresentation::hash);
-    const auto planes = m.planes();
-    return std::tuple(planes.empty() ? "" : planes[0].name, planes.empty() ? 0 : planes[0].bytes_per_block, m.summary_bytes(33));
-  };
-  EXPECT_EQ(plane(GsaRepresentation::hash), std::tuple("codes.256.9", 16 * 32, 33 * 2 * 32));
-  EXPECT_EQ(plane(GsaRepresentation::mean), std::tuple("mean", 64 * 4, 3 * 2 * 64 * 4));
-  EXPECT_EQ(plane(GsaRepresentation::minmax), std::tuple("minmax", 64 * 8, 3 * 2 * 64 * 8));
-  EXPECT_EQ(plane(GsaRepresentation::mean_hash), std::tuple("mean_codes.256.9", 32, 3 * 2 * 32));
-  EXPECT_EQ(plane(GsaRepresentation::recency), std::tuple("", 0, 0));
-  EXPECT_EQ(plane(GsaRepresentation::oracle), std::tuple("", 0, 33 * 2 * 64 * 4)) << "every key";
-}
-
-TEST(Gsa, BadOptionsNameTheirFieldAndValue) {
-  const auto refused = [](auto change) {
-    GsaOptions o;
-    change(o);
-    Gsa m(o);
-    const Status s = attach(m, shape_of());
-    EXPECT_EQ(s.code(), StatusCode::invalid_argument);
-    EXPECT_EQ(s.message().rfind("gsa: ", 0), 0u) << s.message();
-    return s.message();
-  };
-  const auto has = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
-  EXPECT_TRUE(has(refused([](GsaOptions& o) { o.prefetch_workers = 0; }), "prefetch_workers 0"));
-  EXPECT_TRUE(has(refused([](GsaOptions& o) { o.max_pending_prefetch = -1; }), "max_pending_prefetch -1"));
-  EXPECT_TRUE(has(refused([](GsaOptions& o) { o.prefetch_ahead = -2; }), "prefetch_ahead -2"));
-  EXPECT_TRUE(has(refused([](GsaOptions& o) { o.prefetch_cache_size = 0; }), "prefetch_cache_size 0"));
-  EXPECT_TRUE(has(refused([](GsaOptions& o) { o.local_window_sz = 0; }), "local_window_sz 0"));
-  const auto means = [](GsaOptions& o) { o.codes = GsaCodes::asymmetric, o.representation = GsaRepresentation::mean_hash; };
-  EXPECT_TRUE(has(refused(means), "representation"));
-  EXPECT_TRUE(has(refused([](GsaOptions& o) { o.reuse_layers = {1, 3}; }), "reuse_layers holds 3"));
-  Gsa latent{GsaOptions{}};
-  ModelShape mla = shape_of();
-  mla.kv_lora_rank = 512;
-  EXPECT_EQ(attach(latent, mla).code(), StatusCode::unsupported);
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
 // What the methods of the GSA family are made of: how many blocks each row keeps, the lists that hold them, the choice by codes,
 // what `overlap` carries from step to step, and what later steps will want near. A method says how blocks are scored.
 //
-// Memory of a request: with `overlap` its lists, twice (a step may be taken back): 2 x layers x groups x (the power of two that holds
-// the largest k of all requests so far) entries of 4 bytes, in memory of the device. Taken as requests begin and contexts double, never
-// by a step of a steady decode; another request takes it over. A fork begins without any.
+// Memory of a request: with `overlap` its lists, twice (a step may be taken back): 2 x layers x groups x (the power of two that
+// holds the largest k of all requests so far) entries of 4 bytes, in memory of the device. Taken as requests begin and contexts
+// double, never by a step of a steady decode; another request takes it over. A fork begins without any.
 #pragma once
 
 #include <fovea/options.h>

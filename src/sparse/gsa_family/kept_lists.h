@@ -1,5 +1,5 @@
-// The block lists that requests' last rows left behind, layer by layer: what overlap reads by. They stay in the memory of the device;
-// the host knows which are there and of how many blocks they were chosen, both from lengths alone.
+// The block lists that requests' last rows left behind, layer by layer: what overlap reads by. They stay in the memory of the
+// device; the host knows which are there and of how many blocks they were chosen, both from lengths alone.
 #pragma once
 
 #include "device/device.h"
