@@ -21,6 +21,20 @@ inline int hex_value(char32_t c) {
   return -1;
 }
 
+// What a message quotes of a pattern may hold line breaks: it is one line all the same.
+inline std::string on_one_line(const std::string& text) {
+  std::string line;
+  for (const char c : text) {
+    constexpr const char* kHex = "0123456789abcdef";
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20)
+      line += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
+    else
+      line += c;
+  }
+  return line;
+}
+
 class PatternReader {
  protected:
   explicit PatternReader(std::u32string pattern) : in_(std::move(pattern)) {}
@@ -36,9 +50,11 @@ class PatternReader {
     at_ += s.size();
     return true;
   }
-  Status fail(const std::string& what) const { return Status::invalid_argument(what + " at character " + std::to_string(at_)); }
+  Status fail(const std::string& what) const {
+    return Status::invalid_argument(on_one_line(what) + " at character " + std::to_string(at_));
+  }
   Status refuse(const std::string& what) const {
-    return Status::unsupported(what + " at character " + std::to_string(at_) + " is not supported");
+    return Status::unsupported(on_one_line(what) + " at character " + std::to_string(at_) + " is not supported");
   }
 
   // Behind \x.

@@ -128,6 +128,11 @@ TEST(RegexTest, PatternsThatAreNoneAreRefused) {
   EXPECT_FALSE(Regex::compile(wordy).ok());
 }
 
+TEST(RegexTest, WhatIsQuotedOfAPatternBreaksNoLine) {
+  EXPECT_EQ(Regex::compile("\\p{L\n}").status().message(), "unknown property \\p{L\\x0a} at character 6");
+  EXPECT_EQ(Regex::compile("[[:al\npha:]]").status().message().find('\n'), std::string::npos);
+}
+
 TEST(RegexTest, EmptyMatchesComeAsTheOracleYieldsThem) {
   const auto spans_of = [](const char* pattern, const char* text) {
     RegexScratch scratch;
