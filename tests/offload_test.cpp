@@ -157,9 +157,9 @@ INSTANTIATE_TEST_SUITE_P(Methods, OffloadOf, ::testing::Values("gsa_on_device", 
 // Where a layer's budget is shared out by mass, one head may read four times as much as another: the smallest pool has room for it.
 TEST(OffloadLists, HeadsMayReadUnlikeNumbersOfBlocks) {
   EngineOptions o = options("asymmetric", kDocument + 100);
+  o.methods[0].gsa.budget_tokens = 64;
   const int64_t least_of_equal = least_memory(o);
-  o.methods[0].gsa.budget_split = BudgetSplit::mass;
-  o.methods[0].gsa.top_p = 0.99;
+  o.methods[0].gsa.budget_split = BudgetSplit::mass, o.methods[0].gsa.top_p = 0.99;
   const int64_t least = least_memory(o);
   EXPECT_GT(least, least_of_equal);
   expect_same(ask(*make_offloaded(o, least), kDocument), ask(*make_engine(o), kDocument));
