@@ -75,6 +75,15 @@ inline std::unique_ptr<EngineImpl> make_fake_engine(EngineOptions options, uint6
   return made.ok() ? std::move(engine) : nullptr;
 }
 
+// The steps since `before` were graphs that were there already, waited for nothing and took no memory.
+inline void expect_replayed(EngineImpl& engine, const DeviceCounters& before, int64_t steps) {
+  const DeviceCounters after = engine.device().counters();
+  EXPECT_EQ(after.synchronizations, before.synchronizations);
+  EXPECT_EQ(after.allocations, before.allocations);
+  EXPECT_EQ(after.graph_captures, before.graph_captures);
+  EXPECT_EQ(after.graph_launches, before.graph_launches + steps);
+}
+
 inline std::unique_ptr<Engine> make_engine(EngineOptions options) {
   if (options.device == "fake") return make_fake_engine(std::move(options));
   auto engine = Engine::create(std::move(options));

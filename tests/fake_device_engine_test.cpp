@@ -224,11 +224,7 @@ TEST(FakeDeviceEngine, AHundredDecodeStepsWaitForNothingAndTakeNoMemory) {
     step();
     ASSERT_EQ(outputs.size(), 5u);
   }
-  const DeviceCounters after = fake->device().counters();
-  EXPECT_EQ(after.synchronizations, before.synchronizations);
-  EXPECT_EQ(after.allocations, before.allocations);
-  EXPECT_EQ(after.graph_captures, before.graph_captures);
-  EXPECT_EQ(after.graph_launches, before.graph_launches + 100);
+  expect_replayed(*fake, before, 100);
   run_all(*fake);
 }
 

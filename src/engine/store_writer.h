@@ -1,7 +1,6 @@
 // StoreWriter: gives a store what prefill published, run by run. The blocks stay pinned until their bytes need them no more, or,
-// where they give up their columns then, until they lie there. Where
-// the store is slower than prefill, runs wait, pinned; if the pool runs short they are given up. What the store has not taken when
-// a disk hangs is taken back.
+// where they give up their columns then, until they lie there. Where the store is slower than prefill, runs wait, pinned; if the
+// pool runs short they are given up. What the store has not taken when a disk hangs is taken back.
 #pragma once
 
 #include "kv/block_manager.h"

@@ -9,7 +9,7 @@
 
 namespace fovea::testing {
 
-// Those that every GPU has. `inner` runs on the host; here its Params point into the fake device's memory.
+// Those that a GPU has for models with K and V of each head, and for the methods of the GSA family. `inner` runs on the host; here its Params point into the fake device's memory.
 class FakeOps final : public Ops {
  public:
   FakeOps(FakeDevice& device, std::unique_ptr<Ops> inner) : device_(device), inner_(std::move(inner)) {}
