@@ -101,6 +101,7 @@ Status StripReader::read(StripReads& strip, StoreChannel& channel) {
       ReadBatch& batch = batches[begun % kBatches];
       batch.reads = reads.subspan(next, std::min({kFirstReads << std::min<size_t>(begun, 8), kBatchReads, allowed - next}));
       batch.priority = 0;
+      batch.passing = true;
       if (status = submit(channel, batch); !status.ok()) break;
       ++begun;
       next += batch.reads.size();

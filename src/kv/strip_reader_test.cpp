@@ -2,6 +2,7 @@
 
 #include "store/fault_fs.h"
 #include "store/store_test_util.h"
+#include "store/tiered_store.h"
 
 #include <gtest/gtest.h>
 
@@ -30,7 +31,9 @@ class StripReaderTest : public ::testing::Test {
           {.block = located_[block], .key = keys_[block], .unit = static_cast<uint32_t>(i / kBlocks), .to = at(i)});
     }
   }
-  ~StripReaderTest() override { store_->unpin(located_); }
+  ~StripReaderTest() override {
+    if (store_) store_->unpin(located_);
+  }
 
   static constexpr size_t kBytes = 4096;
   std::byte* at(int32_t place) const { return memory_.data() + static_cast<size_t>(place) * kBytes; }
@@ -95,6 +98,27 @@ TEST_F(StripReaderTest, StripsAreReadInTheOrderTheyWereBegun) {
   EXPECT_TRUE(std::ranges::equal(there, bytes_of(keys_[0], test_layout().parts[0], 0)));
   EXPECT_TRUE(std::ranges::all_of(strip_.reads, [](const ExtentRead& r) { return r.result == IoResult::ok; }));
   EXPECT_TRUE(reader.end(first).ok());
+}
+
+// Of contexts that are longer than memory above the files, read over and over, it keeps what it can.
+TEST_F(StripReaderTest, MemoryAboveFilesKeepsAPartOfWhatPasses) {
+  store_->unpin(located_);
+  constexpr int64_t kPlaces = 100;
+  store_.reset();
+  TieredStore store(FileStore::open(config_of(dir_.path(), &fs_)).value(), kPlaces * static_cast<int64_t>(kBytes));
+  ASSERT_TRUE(store.open_layout(test_layout()).ok());
+  located_ = locate(store, keys_);
+  for (size_t i = 0; i < strip_.reads.size(); ++i)
+    strip_.reads[i].block = located_[static_cast<size_t>(strip_.places[i] % kBlocks)];
+  for (int round = 0; round < 3; ++round) {
+    StripReader reader(store);
+    strip_.gate.close(kBlocks);
+    reader.begin(strip_, strip_.reads.size());
+    EXPECT_TRUE(reader.end(strip_).ok());
+    EXPECT_EQ(store.memory_hits(), round * kPlaces);
+  }
+  store.unpin(located_);
+  located_.clear();
 }
 
 TEST_F(StripReaderTest, WhatFailsIsReadAgainOrToldAndTheGateOpens) {
