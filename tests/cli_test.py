@@ -225,6 +225,31 @@ class Cli(unittest.TestCase):
         self.assertEqual(json.loads(r.stdout)["answers"][0]["answer"], q["answer"])
         self.refused("run", "--model", MODEL, "--prompt", "x", "--prefill-method", "gsa_on_device", names=["--prefill-method", "gsa_on_device"])
 
+    def test_fp8_answers_with_calibrated_scales(self):
+        scales, log = self.tmp / "scales.json", self.tmp / "log.txt"
+        r = fovea("calibrate", "--model", MODEL, "--text", log, ROOT / "README.md", "--out", scales)
+        self.assertEqual(r.returncode, 0, r.stderr)
+        written = json.loads(scales.read_text())
+        self.assertEqual((written["layers"], written["kv_heads"], written["margin"]), (6, 2, 2.0))
+        self.assertGreater(written["tokens"], 4000)
+        for q in [q for q in self.questions if q["task"] == "kv"][:2]:
+            for dtype in ["fp8", "fp8_e5m2"]:
+                r = fovea("run", "--model", MODEL, "--file", log, "--question", q["question"], "--kv-cache-dtype", dtype,
+                          "--kv-scales", scales, "--json")
+                self.assertEqual(r.returncode, 0, r.stderr)
+                self.assertEqual(json.loads(r.stdout)["answers"][0]["answer"], q["answer"])
+        run = ["run", "--model", MODEL, "--prompt", "x"]
+        self.refused(*run, "--kv-scales", scales, names=["--kv-scales", "scales.json", "bf16"])
+        fp8 = [*run, "--kv-cache-dtype", "fp8", "--kv-scales"]
+        self.refused(*fp8, self.tmp / "none.json", names=["none.json"])
+        del written["v_amax"]
+        bad = self.tmp / "bad_scales.json"
+        bad.write_text(json.dumps(written))
+        self.refused(*fp8, bad, names=["bad_scales.json", "v_amax"])
+        calibrate = ["calibrate", "--model", MODEL, "--out", scales, "--text"]
+        self.refused(*calibrate, self.tmp / "none.txt", names=["none.txt"])
+        self.refused(*calibrate, log, "--margin", 0.5, names=["--margin"])
+
     def test_trace_writes_its_pictures(self):
         out = self.tmp / "pictures"
         r = fovea("trace", "--model", MODEL, "--set", self.tmp / "set.jsonl", "--out", out, "--json")

@@ -114,7 +114,8 @@ struct EngineOptions {
   std::string model_dir;
   std::string device = "auto";         // auto (a GPU if there is one), cpu, cuda
   int32_t block_size = 16;             // tokens a KV block holds
-  DType kv_cache_dtype = DType::bf16;  // bf16, f16, f32; fp8_e4m3 on a GPU
+  DType kv_cache_dtype = DType::bf16;  // bf16, f16, f32, fp8_e4m3 or fp8_e5m2
+  std::string kv_scales;               // file of an fp8 cache's scales (calibrate.h); empty: the checkpoint's, or 1
   int64_t kv_cache_memory_bytes = 0;   // most bytes of KV (all planes); 0: what max_num_seqs and memory allow
   OffloadChoice kv_offload = OffloadChoice::automatic;
   int64_t kv_host_memory_bytes = 0;             // of a tier of blocks below the pool, in host memory; 0: none

@@ -10,7 +10,7 @@
 
 namespace fovea {
 
-enum class DType : uint8_t { f32, f16, bf16, fp8_e4m3, u64, i32, u8 };
+enum class DType : uint8_t { f32, f16, bf16, fp8_e4m3, fp8_e5m2, u64, i32, u8 };
 
 constexpr size_t dtype_bytes(DType t) {
   switch (t) {
@@ -23,6 +23,7 @@ constexpr size_t dtype_bytes(DType t) {
     case DType::u64:
       return 8;
     case DType::fp8_e4m3:
+    case DType::fp8_e5m2:
     case DType::u8:
       return 1;
   }
@@ -39,6 +40,8 @@ constexpr std::string_view dtype_name(DType t) {
       return "bf16";
     case DType::fp8_e4m3:
       return "fp8_e4m3";
+    case DType::fp8_e5m2:
+      return "fp8_e5m2";
     case DType::u64:
       return "u64";
     case DType::i32:
@@ -48,6 +51,8 @@ constexpr std::string_view dtype_name(DType t) {
   }
   return "?";
 }
+
+constexpr bool is_fp8(DType t) { return t == DType::fp8_e4m3 || t == DType::fp8_e5m2; }
 
 // An integer that cannot be taken for another one: load(BlockId{7}, LayerIdx{3}), never load(7, 3).
 template <typename Tag, typename Int = int32_t>

@@ -44,9 +44,12 @@ void EngineFlags::add_to(CLI::App& app, bool methods) {
   app.add_option("--block-size", options_.block_size, "Tokens in a KV block: a power of two from 8 to 256")
       ->capture_default_str()
       ->group(kv);
-  app.add_option("--kv-cache-dtype", kv_cache_dtype_, "Type of cached keys and values: bf16, f16 or f32; on a GPU also fp8 (e4m3)")
-      ->check(CLI::IsMember({"bf16", "bfloat16", "f16", "float16", "f32", "float32", "fp8", "fp8_e4m3", "auto"}))
+  app.add_option("--kv-cache-dtype", kv_cache_dtype_, "Type of cached keys and values: bf16, f16, f32, fp8 (fp8_e4m3) or fp8_e5m2")
+      ->check(CLI::IsMember({"bf16", "bfloat16", "f16", "float16", "f32", "float32", "fp8", "fp8_e4m3", "fp8_e5m2", "auto"}))
       ->capture_default_str()
+      ->group(kv);
+  app.add_option("--kv-scales", options_.kv_scales,
+                 "Scales of an fp8 KV cache, a file that `fovea calibrate` wrote; without it the checkpoint's own, or 1")
       ->group(kv);
   app.add_option("--kv-cache-memory", kv_cache_memory_,
                  "Most memory for the KV cache, e.g. 2G; 0: 60 % of free memory, taken as needed (on a GPU 90 %, at once)")
@@ -143,6 +146,7 @@ Result<EngineOptions> EngineFlags::options() const {
   const std::string& t = kv_cache_dtype_;
   o.kv_cache_dtype = t == "f32" || t == "float32"   ? DType::f32
                      : t == "f16" || t == "float16" ? DType::f16
+                     : t == "fp8_e5m2"              ? DType::fp8_e5m2
                      : t.starts_with("fp8")         ? DType::fp8_e4m3
                                                     : DType::bf16;
   o.numerics = numerics_ == "f32" ? NumericsChoice::f32 : numerics_ == "bf16" ? NumericsChoice::bf16 : NumericsChoice::automatic;

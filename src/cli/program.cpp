@@ -15,7 +15,8 @@ int run_program(int argc, char** argv) {
       "  fovea bench   decode --model DIR --dummy-weights --depths 2048,32768\n"
       "  fovea trace   --model DIR --set SET.jsonl --out demo\n"
       "  fovea inspect --model DIR\n"
-      "  fovea store   ls --kv-store DIR",
+      "  fovea store   ls --kv-store DIR\n"
+      "  fovea calibrate --model DIR --text BOOK.txt --out scales.json",
       "fovea"};
   app.set_version_flag("--version", std::string("fovea ") + FOVEA_VERSION);
   app.require_subcommand(1);
@@ -23,12 +24,9 @@ int run_program(int argc, char** argv) {
     const char* name;
     Run run;
   };
-  const Command commands[] = {{"run", add_run(app)},
-                              {"eval", add_eval(app)},
-                              {"bench", add_bench(app)},
-                              {"trace", add_trace(app)},
-                              {"inspect", add_inspect(app)},
-                              {"store", add_store(app)}};
+  const Command commands[] = {
+      {"run", add_run(app)},         {"eval", add_eval(app)},   {"bench", add_bench(app)},        {"trace", add_trace(app)},
+      {"inspect", add_inspect(app)}, {"store", add_store(app)}, {"calibrate", add_calibrate(app)}};
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& e) {

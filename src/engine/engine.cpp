@@ -3,6 +3,7 @@
 #include "base/cores.h"
 #include "engine/sampler.h"
 #include "model/cache_key.h"
+#include "model/kv_scales.h"
 #include "store/file_store.h"
 #include "store/memory_store.h"
 #include "store/tiered_store.h"
@@ -130,6 +131,7 @@ BlockHasher* EngineImpl::hasher_of(int32_t prefill_method) {
   key.model_digest = model_->model_digest;
   key.tokenizer_digest = model_->tokenizer_digest;
   key.kv_dtype = options_.kv_cache_dtype;
+  key.kv_scales = kv_scales_digest(model_->weights.kv_scales);
   key.block_size = options_.block_size;
   key.tenant_salt = options_.tenant_salt;
   key.lineage = lineage;

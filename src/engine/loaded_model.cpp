@@ -1,6 +1,8 @@
 #include "engine/loaded_model.h"
 
 #include "model/digest.h"
+#include "model/kv_scales.h"
+#include "model/tensor_source.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -43,6 +45,21 @@ void describe_deepseek(const DeepseekConfig& d, ModelShape* shape) {
   }
 }
 
+// Of an fp8 cache: from the file, or from the checkpoint.
+Status load_kv_scales(const EngineOptions& o, LoadedModel* m) {
+  if (!is_fp8(o.kv_cache_dtype)) return {};
+  if (m->config.deepseek)
+    return Status::unsupported("--kv-cache-dtype " + std::string(dtype_name(o.kv_cache_dtype)) + ": " + m->config.architecture +
+                               " caches latents, in bf16, f16 or f32");
+  if (!o.kv_scales.empty()) {
+    FOVEA_ASSIGN(m->weights.kv_scales, read_kv_scales(o.kv_scales, m->config, o.kv_cache_dtype));
+  } else if (!o.dummy_weights) {
+    FOVEA_ASSIGN(const std::unique_ptr<TensorSource> tensors, open_tensors(o.model_dir));
+    FOVEA_ASSIGN(m->weights.kv_scales, find_kv_scales(*tensors, m->config));
+  }
+  return {};
+}
+
 // What a user gets who sets nothing: greedy, unless the model asks to be sampled.
 SamplingParams sampling_defaults(const SamplingDefaults& d) {
   SamplingParams s;
@@ -72,6 +89,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const EngineOptions& options) {
     FOVEA_ASSIGN(const Digest digest, model_digest(options.model_dir));
     m->model_digest = digest_hex(digest);
   }
+  FOVEA_TRY(load_kv_scales(options, m.get()));
   FOVEA_TRY(load_text(options, m.get()));
   return m;
 }

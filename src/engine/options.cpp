@@ -17,9 +17,11 @@ Status check_options(const EngineOptions& o) {
   if (o.device != "auto" && o.device != "cpu" && o.device != "cuda") return bad("--device", o.device, "auto, cpu or cuda");
   if (o.block_size < 8 || o.block_size > 256 || (o.block_size & (o.block_size - 1)))
     return bad("--block-size", std::to_string(o.block_size), "a power of two from 8 to 256");
-  if (o.kv_cache_dtype != DType::bf16 && o.kv_cache_dtype != DType::f16 && o.kv_cache_dtype != DType::f32 &&
-      o.kv_cache_dtype != DType::fp8_e4m3)
-    return bad("--kv-cache-dtype", std::string(dtype_name(o.kv_cache_dtype)), "bf16, f16, f32 or fp8_e4m3");
+  if (!is_kv_dtype(o.kv_cache_dtype))
+    return bad("--kv-cache-dtype", std::string(dtype_name(o.kv_cache_dtype)), "bf16, f16, f32, fp8_e4m3 or fp8_e5m2");
+  if (!o.kv_scales.empty() && !is_fp8(o.kv_cache_dtype))
+    return Status::invalid_argument("--kv-scales " + o.kv_scales + ": a KV cache of " + std::string(dtype_name(o.kv_cache_dtype)) +
+                                    " has no scales; they are for --kv-cache-dtype fp8");
   FOVEA_TRY(parse_variables(o.chat_template_kwargs, "--template-kwargs").status());
   if (o.kv_cache_memory_bytes < 0) return bad("--kv-cache-memory", std::to_string(o.kv_cache_memory_bytes), ">= 0");
   if (o.kv_host_memory_bytes < 0) return bad("--kv-host-memory", std::to_string(o.kv_host_memory_bytes), ">= 0");

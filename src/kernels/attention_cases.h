@@ -1,5 +1,5 @@
 // Hostile attention problems: one table that the tests of ref, CPU decode, CPU prefill and other backends
-// walk. attention_cases() is legal for every backend; fp8_attention_cases() for those that read fp8 KV.
+// walk, legal for every backend.
 //
 // A problem owns its memory, and everything in it that no row may read is poison: K and V beyond every row's
 // position, unselected or out of the window, unused blocks and the padding between blocks and heads are NaN;
@@ -176,7 +176,7 @@ class AttentionProblem {
       store_f32(k_.data(), c_.dtype, i, std::numeric_limits<float>::quiet_NaN());
       store_f32(v_.data(), c_.dtype, i, std::numeric_limits<float>::quiet_NaN());
     }
-    if (c_.dtype == DType::fp8_e4m3) {  // of few bits: an element times its scale is exact in float32
+    if (is_fp8(c_.dtype)) {  // of few bits: an element times its scale is exact in float32
       for (int32_t h = 0; h < c_.kv_heads; ++h) {
         k_scales_.push_back(static_cast<float>(2 * h + 3) / 128);
         v_scales_.push_back(static_cast<float>(2 * h + 5) / 64);
@@ -294,6 +294,25 @@ inline std::vector<AttentionCase> attention_cases() {
          .select = true,
          .tokens_per_unit = 8,
          .keep = 0.5});
+  }
+  // fp8, with a scale for each KV head.
+  for (DType t : {DType::fp8_e4m3, DType::fp8_e5m2}) {
+    const auto fp8 = [&](AttentionCase c) {
+      c.name += "_" + std::string(dtype_name(t));
+      c.dtype = t;
+      add(std::move(c));
+    };
+    for (int32_t d : {64, 80, 112, 128, 256}) fp8({.name = "dim_" + std::to_string(d), .head_dim = d, .seqs = growing});
+    fp8({.name = "deep", .heads = 8, .head_dim = 128, .seqs = deep});
+    fp8({.name = "classic", .head_dim = 96, .seqs = growing, .layout = KvLayout::classic});
+    fp8({.name = "list", .heads = 6, .kv_heads = 3, .head_dim = 128, .seqs = growing, .select = true, .keep = 0.5});
+    fp8({.name = "tokens_per_query_head",
+         .seqs = growing,
+         .select = true,
+         .groups = per_query_head,
+         .tokens_per_unit = 1,
+         .keep = 0.5});
+    fp8({.name = "all_of_it", .head_dim = 80, .seqs = growing, .soft_cap = 2.0f, .window = 50, .alibi = true});
   }
   add({.name = "table_per_head", .heads = 6, .kv_heads = 3, .seqs = growing, .table_per_head = true});
   add({.name = "pool_per_head", .seqs = growing, .table_per_head = true, .head_major = true, .select = true});
@@ -416,29 +435,6 @@ inline std::vector<AttentionCase> padded_attention_cases() {
   cases.push_back({.name = "padded_list", .seqs = padded, .select = true});
   cases.push_back(
       {.name = "padded_range_shared", .seqs = padded, .select = true, .kind = Selection::Kind::range, .rows_per_list = 2});
-  return cases;
-}
-
-// fp8 e4m3 KV with a scale per KV head, for backends that read it.
-inline std::vector<AttentionCase> fp8_attention_cases() {
-  using enum HeadGroups;
-  const std::vector<SeqShape> growing = {{5, 5}, {3, 40}, {7, 130}};
-  std::vector<AttentionCase> cases;
-  auto add = [&](AttentionCase c) {
-    c.dtype = DType::fp8_e4m3;
-    cases.push_back(std::move(c));
-  };
-  for (int32_t d : {64, 80, 112, 128, 256}) add({.name = "fp8_dim_" + std::to_string(d), .head_dim = d, .seqs = growing});
-  add({.name = "fp8_deep", .heads = 8, .head_dim = 128, .seqs = {{1, 1023}, {1, 1025}, {2, 2100}}});
-  add({.name = "fp8_classic", .head_dim = 96, .seqs = growing, .layout = KvLayout::classic});
-  add({.name = "fp8_list", .heads = 6, .kv_heads = 3, .head_dim = 128, .seqs = growing, .select = true, .keep = 0.5});
-  add({.name = "fp8_tokens_per_query_head",
-       .seqs = growing,
-       .select = true,
-       .groups = per_query_head,
-       .tokens_per_unit = 1,
-       .keep = 0.5});
-  add({.name = "fp8_all_of_it", .head_dim = 80, .seqs = growing, .soft_cap = 2.0f, .window = 50, .alibi = true});
   return cases;
 }
 

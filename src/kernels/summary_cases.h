@@ -24,9 +24,10 @@ struct SummaryShape {
 };
 
 inline const SummaryShape kSummaryShapes[] = {
-    {64, 16, 2, 128, DType::bf16, KvLayout::hnd},   {128, 8, 3, 64, DType::f16, KvLayout::hnd},
-    {80, 128, 1, 256, DType::f32, KvLayout::hnd},   {256, 32, 5, 128, DType::bf16, KvLayout::classic},
-    {96, 16, 2, 64, DType::f32, KvLayout::classic}, {64, 64, 1, 256, DType::f16, KvLayout::classic},
+    {64, 16, 2, 128, DType::bf16, KvLayout::hnd},     {128, 8, 3, 64, DType::f16, KvLayout::hnd},
+    {80, 128, 1, 256, DType::f32, KvLayout::hnd},     {256, 32, 5, 128, DType::bf16, KvLayout::classic},
+    {96, 16, 2, 64, DType::f32, KvLayout::classic},   {64, 64, 1, 256, DType::f16, KvLayout::classic},
+    {128, 16, 2, 64, DType::fp8_e4m3, KvLayout::hnd}, {80, 16, 3, 128, DType::fp8_e5m2, KvLayout::classic},
 };
 
 inline constexpr int kSummaryBlocks = 12;
@@ -48,6 +49,8 @@ struct SummaryProblem {
     k.resize(size * dtype_bytes(s.dtype));
     for (int64_t i = 0; i < size; ++i) store_f32(k.data(), s.dtype, i, std::numeric_limits<float>::quiet_NaN());
     kv.k = k.data();
+    for (int h = 0; h < s.kv_heads; ++h) k_scales.push_back(0.3f + 1.7f * static_cast<float>(h));
+    if (is_fp8(s.dtype)) kv.k_scale = k_scales.data();
     // The step wrote the last few tokens of each block; those before came in earlier steps.
     for (size_t b = 0; b < tokens.size(); ++b) {
       for (int t = 0; t < tokens[b]; ++t) {
@@ -105,6 +108,7 @@ struct SummaryProblem {
   HashRotation rotation;
   KvView kv;
   std::vector<uint8_t> k;
+  std::vector<float> k_scales;
   std::vector<int64_t> slots;
 };
 

@@ -103,7 +103,7 @@ inline std::vector<XCase> xattention_cases() {
       cases.push_back({.name = name + "_all_keys", .shape = {.seqs = odd}, .stride = stride, .block_size = block, .causal = false});
     }
   }
-  for (DType t : {DType::bf16, DType::f16, DType::f32}) {
+  for (DType t : {DType::bf16, DType::f16, DType::f32, DType::fp8_e4m3, DType::fp8_e5m2}) {
     const std::string dtype(dtype_name(t));
     cases.push_back({.name = "hnd_" + dtype, .shape = {.head_dim = 128, .seqs = one, .dtype = t}});
     cases.push_back({.name = "classic_" + dtype,

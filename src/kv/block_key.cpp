@@ -25,6 +25,7 @@ enum class Field : uint8_t {
   lineage = 12,
   parent = 13,
   tokens = 14,
+  kv_scales = 15,  // behind kv_dtype; no field where there are none
 };
 
 void put_int(std::vector<uint8_t>& out, uint64_t value, int bytes) {
@@ -72,6 +73,7 @@ void put_context(std::vector<uint8_t>& out, const KeyContext& c) {
     ints(Field::latent, {});
   }
   put_bytes(out, Field::kv_dtype, dtype_name(c.kv_dtype));
+  if (!c.kv_scales.empty()) put_bytes(out, Field::kv_scales, c.kv_scales);
   ints(Field::block_size, {c.block_size});
   put_bytes(out, Field::tenant_salt, c.tenant_salt);
   put_bytes(out, Field::lineage, c.lineage);

@@ -82,6 +82,10 @@ TEST(BlockKey, EveryFieldOfTheContextChangesIt) {
       [](KeyContext& c) { c = latent_context(), c.latent->index_topk = 1024; },
       [](KeyContext& c) { c = latent_context(), c.latent->index_interleaved = false; },
       [](KeyContext& c) { c.kv_dtype = DType::f16; },
+      [](KeyContext& c) { c.kv_dtype = DType::fp8_e4m3; },
+      [](KeyContext& c) { c.kv_dtype = DType::fp8_e5m2; },
+      [](KeyContext& c) { c.kv_dtype = DType::fp8_e4m3, c.kv_scales = "some"; },
+      [](KeyContext& c) { c.kv_dtype = DType::fp8_e4m3, c.kv_scales = "others"; },
       [](KeyContext& c) { c.tenant_salt = ""; },
       [](KeyContext& c) { c.lineage = "xattention;stride=16"; },
       // The same bytes, cut elsewhere.

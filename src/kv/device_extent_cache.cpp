@@ -404,6 +404,7 @@ Status DeviceExtentCache::stage(const Strips& s, Stream& stream, KvView* view) {
   const int64_t extent = extent_bytes_ / static_cast<int64_t>(dtype_bytes(kv_.config().dtype));
   *view = kv_.kv_view(LayerIdx{0});
   view->kv_heads = s.count;
+  kv_.set_scales(s.layer, s.first, view);
   view->block_stride = view->head_stride = extent;
   view->table = {lent_.as<int32_t>() + b.first, 0, lent_extents() + s.num_blocks};
   for (const Run& run : b.on_device) {

@@ -427,6 +427,7 @@ Status ExtentCache::stage(const Strips& s, KvView* view, const KeyGate** gate) {
   view->k = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(view->k) - static_cast<uintptr_t>(before));
   view->v = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(view->v) - static_cast<uintptr_t>(before));
   view->kv_heads = s.count;
+  kv_.set_scales(s.layer, s.first, view);
   view->block_stride = (int64_t{1} << step_shift_) / static_cast<int64_t>(dtype_bytes(view->dtype));
   view->head_stride = 0;
   view->table = {b.table.data(), 0, config_.max_blocks};

@@ -35,10 +35,13 @@ Status validate(const KvCacheConfig& c) {
   if (c.head_dim <= 0 || c.head_dim % 8 != 0 || c.head_dim > 4096) {
     return field_error("head_dim", c.head_dim, "a multiple of 8 up to 4096");
   }
-  const bool fp8 = c.dtype == DType::fp8_e4m3 && c.device;
-  if (c.dtype != DType::bf16 && c.dtype != DType::f16 && c.dtype != DType::f32 && !fp8) {
-    return Status::invalid_argument("kv cache: dtype is " + std::string(dtype_name(c.dtype)) +
-                                    ", must be bf16, f16 or f32, or fp8_e4m3 on a GPU");
+  if (!is_kv_dtype(c.dtype) || (c.latent && is_fp8(c.dtype))) {
+    return Status::invalid_argument("kv cache: dtype is " + std::string(dtype_name(c.dtype)) + ", must be bf16, f16 or f32" +
+                                    (c.latent ? "" : ", fp8_e4m3 or fp8_e5m2"));
+  }
+  const size_t scales = static_cast<size_t>(c.num_layers) * static_cast<size_t>(c.kv_heads);
+  if (!c.scales.empty() && (!is_fp8(c.dtype) || c.scales.k.size() != scales || c.scales.v.size() != scales)) {
+    return field_error("scales", static_cast<int64_t>(c.scales.k.size()), "one a layer and KV head, of an fp8 cache");
   }
   return Status();
 }
@@ -76,7 +79,17 @@ Result<std::unique_ptr<KvCache>> KvCache::create(const KvCacheConfig& config) {
     cache->bytes_per_block_ += plane.block_bytes() * config.num_layers;
     cache->planes_.push_back(std::move(plane));
   }
+  if (!c.scales.empty()) FOVEA_TRY(cache->place_scales());
   return cache;
+}
+
+Status KvCache::place_scales() {
+  const size_t bytes = config_.scales.k.size() * sizeof(float);
+  FOVEA_ASSIGN(scales_, config_.device->allocate(2 * bytes, "scales of the KV cache"));
+  const std::unique_ptr<Stream> stream = config_.device->make_stream();
+  config_.device->copy(scales_.data(), config_.scales.k.data(), bytes, CopyKind::to_device, *stream);
+  config_.device->copy(scales_.as<std::byte>() + bytes, config_.scales.v.data(), bytes, CopyKind::to_device, *stream);
+  return stream->synchronize();
 }
 
 std::optional<PlaneIdx> KvCache::find_plane(std::string_view name) const {
@@ -98,7 +111,14 @@ KvView KvCache::kv_view(LayerIdx layer) const {
   view.head_dim = config_.head_dim;
   view.block_stride = plane(kK).block_bytes() / element;
   view.head_stride = plane(kK).head_bytes() / element;
+  set_scales(layer, 0, &view);
   return view;
+}
+
+void KvCache::set_scales(LayerIdx layer, int32_t first_head, KvView* view) const {
+  if (!scales_) return;
+  view->k_scale = scales_.as<float>() + int64_t{layer.value} * config_.kv_heads + first_head;
+  view->v_scale = view->k_scale + config_.scales.k.size();
 }
 
 void KvCache::add_extents(const CacheOp& op, int32_t columns, SwapArea* swap) {

@@ -4,6 +4,7 @@
 
 #include "kernels/ops/attention.h"
 #include "kv/cache_op.h"
+#include "kv/kv_scales.h"
 #include "kv/plane.h"
 
 #include <fovea/status.h>
@@ -29,7 +30,8 @@ struct KvCacheConfig {
   bool latent = false;
   // Instead of k and v one plane `kv`, K and then V of a head side by side, as an extent of a store has them.
   bool joined = false;
-  DType dtype = DType::bf16;  // bf16, f16, f32, or fp8_e4m3 on a GPU
+  DType dtype = DType::bf16;  // is_kv_dtype(); of latents no fp8
+  KvScales scales;            // [num_layers, kv_heads], of fp8 alone
   KvLayout layout = KvLayout::hnd;
   std::vector<PlaneSpec> extra_planes;  // methods' summaries, after k and v
   Device* device = nullptr;             // whose memory it is; null: the host's (never a device that is the host)
@@ -61,6 +63,8 @@ class KvCache {
 
   // Pointers and strides of one layer; its page table is left empty. Of a latent cache k is the latent and v null.
   KvView kv_view(LayerIdx layer) const;
+  // What of a view is the layer's own where its K and V lie elsewhere: the scales of KV heads from `first_head` on.
+  void set_scales(LayerIdx layer, int32_t first_head, KvView* view) const;
 
   // Enqueues the moves of a step in their order: batches of extents, neighbouring columns together; nothing waits. `swap` may
   // be null where there are no swaps. After an error (no memory for the swap area, a copy that the device refuses) the columns
@@ -82,6 +86,7 @@ class KvCache {
 
  private:
   KvCache() = default;
+  Status place_scales();
   void add_extents(const CacheOp& op, int32_t columns, SwapArea* swap);
   Status change_residency(const CacheOp& op, Stream& stream);
   template <typename Extents, typename... Where>
@@ -90,6 +95,7 @@ class KvCache {
   KvCacheConfig config_;
   std::unique_ptr<Device> host_;  // where the config names no device
   std::vector<Plane> planes_;
+  Buffer scales_;  // float [2, num_layers, kv_heads]: of K, then of V; null: none
   std::vector<CopyExtent> extents_;
   ExtentCache* extents_cache_ = nullptr;
   DeviceExtentCache* device_extents_ = nullptr;

@@ -69,6 +69,26 @@ TEST(KvCache, LatentsLieInOnePlane) {
   EXPECT_NE(KvCache::create(c).status().message().find("kv_heads is 2"), std::string::npos);
 }
 
+TEST(KvCache, ViewHasTheScalesOfItsLayer) {
+  KvCacheConfig c = small();
+  c.dtype = DType::fp8_e5m2;
+  EXPECT_EQ((*KvCache::create(c))->kv_view(LayerIdx{1}).k_scale, nullptr);
+  c.scales = {.k = {1, 2, 3, 4, 5, 6}, .v = {20, 21, 22, 23, 24, 25}};
+  const auto cache = KvCache::create(c);
+  ASSERT_TRUE(cache.ok()) << cache.status().message();
+  KvView view = (*cache)->kv_view(LayerIdx{1});
+  EXPECT_EQ(view.k_scale[0], 3.0f);
+  EXPECT_EQ(view.v_scale[1], 23.0f);
+  (*cache)->set_scales(LayerIdx{2}, 1, &view);
+  EXPECT_EQ(view.k_scale[0], 6.0f);
+  EXPECT_EQ(view.v_scale[0], 25.0f);
+  c.scales.v.pop_back();
+  EXPECT_NE(KvCache::create(c).status().message().find("scales"), std::string::npos);
+  c = small();
+  c.scales = {.k = std::vector<float>(6, 1.0f), .v = std::vector<float>(6, 1.0f)};
+  EXPECT_NE(KvCache::create(c).status().message().find("scales"), std::string::npos) << "of bf16 there are none";
+}
+
 TEST(KvCache, ViewHasThePointersAndStridesOfItsLayer) {
   auto made = KvCache::create(small());
   ASSERT_TRUE(made.ok()) << made.status().message();

@@ -7,7 +7,7 @@
 
 namespace fovea {
 
-// Rope, attention and latent; the caller adds digests, dtype, block size, salt and lineage.
+// Rope, attention and latent; the caller adds digests, dtype and its scales, block size, salt and lineage.
 KeyContext key_context(const ModelConfig& config);
 
 }  // namespace fovea

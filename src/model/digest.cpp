@@ -67,11 +67,15 @@ std::string digest_hex(const Digest& digest) {
   return out;
 }
 
-Result<Digest> file_digest(const std::string& path) {
-  FOVEA_ASSIGN(const std::string bytes, read_file(path));
+Digest bytes_digest(std::string_view bytes) {
   Sha256 sha;
   sha.raw(bytes);
   return sha.finish();
+}
+
+Result<Digest> file_digest(const std::string& path) {
+  FOVEA_ASSIGN(const std::string bytes, read_file(path));
+  return bytes_digest(bytes);
 }
 
 Result<Digest> model_digest(const std::string& model_dir) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include <fovea/status.h>
 
@@ -12,6 +13,8 @@ namespace fovea {
 using Digest = std::array<uint8_t, 32>;  // SHA-256
 
 std::string digest_hex(const Digest& digest);  // 64 lower-case digits
+
+Digest bytes_digest(std::string_view bytes);  // SHA-256
 
 // SHA-256 of a whole file (tokenizer.json).
 Result<Digest> file_digest(const std::string& path);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/ops/weight.h"
+#include "kv/kv_scales.h"
 #include "model/config.h"
 
 #include <fovea/status.h>
@@ -70,6 +71,7 @@ struct ModelWeights {
   std::vector<DeepseekLayerWeights> deepseek_layers;  // of a model with latent attention; else empty
   WeightVector final_norm;                            // [hidden]
   WeightView lm_head;                                 // [vocab, hidden]; the same data as embed where the head is tied
+  KvScales kv_scales;                                 // of an fp8 cache
   std::shared_ptr<const void> owner;                  // what the views point into; copies of ModelWeights share it
 };
 

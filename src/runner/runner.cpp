@@ -35,6 +35,7 @@ Status Runner::init(ModelWeights& weights) {
     FOVEA_ASSIGN(weights_, copy_weights(weights, config_, *device_, *stream_));
     weights.owner.reset();  // the copy serves; the file need not stay mapped
   }
+  kv_scales_ = weights.kv_scales;
   FOVEA_TRY(make_ops());
   FOVEA_TRY(make_transformer());
   staging_ = std::make_unique<StepMemory>(*device_);

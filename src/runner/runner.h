@@ -149,6 +149,7 @@ class Runner {
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<PlacedWeights> weights_;
+  KvScales kv_scales_;
   std::unique_ptr<Transformer> transformer_;
   std::unique_ptr<StepMemory> staging_;
   std::vector<MethodEntry> methods_;  // [0] is dense

@@ -53,6 +53,7 @@ Result<KvCacheConfig> Runner::cache_config() const {
   k.kv_heads = shape_.kv_heads;
   k.head_dim = shape_.head_dim;
   k.dtype = options_.kv_cache_dtype;
+  k.scales = kv_scales_;
   k.device = device_->is_host() ? nullptr : device_.get();
   k.latent = shape_.kv_lora_rank > 0;
   for (const MethodEntry& e : methods_) {

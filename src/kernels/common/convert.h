@@ -1,4 +1,4 @@
-// 16-bit floats and fp8 e4m3 to float32 and back: exact one way, rounded to nearest even the other; a NaN
+// 16-bit floats and fp8 (e4m3 and e5m2) to float32 and back: exact one way, rounded to nearest even the other; a NaN
 // stays a NaN of its sign. Scalar and branch-light: what every kernel's conversion must equal bit for bit.
 #pragma once
 
@@ -84,7 +84,32 @@ inline uint8_t f32_to_fp8_e4m3(float x) {
   return static_cast<uint8_t>(sign | rounded);
 }
 
-// Element i of an array of f32, f16, bf16 or fp8_e4m3.
+// e5m2: the upper half of a f16, with its infinities and NaN; largest finite 57344.
+inline float fp8_e5m2_to_f32(uint8_t x) { return f16_to_f32(static_cast<uint16_t>(x << 8)); }
+
+// Saturating likewise.
+inline uint8_t f32_to_fp8_e5m2(float x) {
+  const uint32_t u = std::bit_cast<uint32_t>(x);
+  const uint32_t sign = (u >> 24) & 0x80u;
+  const uint32_t a = u & 0x7fffffffu;
+  if (a > 0x7f800000u) return static_cast<uint8_t>(sign | 0x7fu);
+  if (a >= 0x47600000u) return static_cast<uint8_t>(sign | 0x7bu);  // >= 57344
+  if (a >= 0x38800000u) {                                           // normal: >= 2^-14
+    const uint32_t rounded = a + 0xfffffu + ((a >> 21) & 1u);
+    return static_cast<uint8_t>(sign | ((rounded - 0x38000000u) >> 21));
+  }
+  if (a < 0x37000000u) return static_cast<uint8_t>(sign);  // < 2^-17: zero
+  const uint32_t shift = 134u - (a >> 23);                 // in [22, 24]: the subnormal's unit is 2^-16
+  const uint32_t mantissa = (a & 0x7fffffu) | 0x800000u;
+  const uint32_t half = 1u << (shift - 1);
+  const uint32_t rounded = (mantissa + half - 1u + ((mantissa >> shift) & 1u)) >> shift;
+  return static_cast<uint8_t>(sign | rounded);
+}
+
+// Largest finite value of an fp8 dtype.
+constexpr float fp8_max(DType dtype) { return dtype == DType::fp8_e5m2 ? 57344.0f : 448.0f; }
+
+// Element i of an array of f32, f16, bf16 or fp8.
 inline float load_as_f32(const void* p, DType dtype, int64_t i) {
   switch (dtype) {
     case DType::f32:
@@ -95,6 +120,8 @@ inline float load_as_f32(const void* p, DType dtype, int64_t i) {
       return bf16_to_f32(static_cast<const uint16_t*>(p)[i]);
     case DType::fp8_e4m3:
       return fp8_e4m3_to_f32(static_cast<const uint8_t*>(p)[i]);
+    case DType::fp8_e5m2:
+      return fp8_e5m2_to_f32(static_cast<const uint8_t*>(p)[i]);
     default:
       FOVEA_CHECK(false && "load_as_f32: a float dtype");
   }
@@ -113,6 +140,9 @@ inline void store_f32(void* p, DType dtype, int64_t i, float x) {
       return;
     case DType::fp8_e4m3:
       static_cast<uint8_t*>(p)[i] = f32_to_fp8_e4m3(x);
+      return;
+    case DType::fp8_e5m2:
+      static_cast<uint8_t*>(p)[i] = f32_to_fp8_e5m2(x);
       return;
     default:
       FOVEA_CHECK(false && "store_f32: a float dtype");

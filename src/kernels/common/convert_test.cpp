@@ -59,34 +59,50 @@ TEST(Convert, KnownValuesAndEnds) {
   EXPECT_TRUE(std::isnan(f16_to_f32(f32_to_f16(std::bit_cast<float>(0xff800001u)))));
 }
 
+struct Fp8 {
+  float (*widen)(uint8_t);
+  uint8_t (*narrow)(float);
+  uint32_t largest;  // finite; beyond it lie infinity, where there is one, and NaN
+};
+constexpr Fp8 kFp8[] = {{&fp8_e4m3_to_f32, &f32_to_fp8_e4m3, 0x7e}, {&fp8_e5m2_to_f32, &f32_to_fp8_e5m2, 0x7b}};
+
 TEST(Convert, EveryFp8ValueSurvivesTheRoundTrip) {
-  for (uint32_t i = 0; i < 256; ++i) {
-    const auto bits = static_cast<uint8_t>(i);
-    if ((i & 0x7fu) == 0x7fu) {
-      EXPECT_TRUE(std::isnan(fp8_e4m3_to_f32(bits)));
-      EXPECT_EQ(f32_to_fp8_e4m3(std::copysign(std::nanf(""), i < 128 ? 1.0f : -1.0f)), bits);
-    } else {
-      EXPECT_EQ(f32_to_fp8_e4m3(fp8_e4m3_to_f32(bits)), bits);
+  for (const Fp8& f : kFp8) {
+    for (uint32_t i = 0; i < 256; ++i) {
+      const auto bits = static_cast<uint8_t>(i);
+      if ((i & 0x7fu) <= f.largest) {
+        EXPECT_EQ(f.narrow(f.widen(bits)), bits);
+      } else {
+        EXPECT_FALSE(std::isfinite(f.widen(bits)));
+      }
     }
+    EXPECT_EQ(f.narrow(std::nanf("")), 0x7f);
+    EXPECT_EQ(f.narrow(-std::nanf("")), 0xff);
+    EXPECT_TRUE(std::isnan(f.widen(0x7f)));
   }
 }
 
 TEST(Convert, Fp8RoundsToNearestEvenAndSaturates) {
-  for (uint32_t i = 0; i < 0x7eu; ++i) {
-    const auto lo = static_cast<uint8_t>(i), hi = static_cast<uint8_t>(i + 1), even = i % 2 == 0 ? lo : hi;
-    const float mid = (fp8_e4m3_to_f32(lo) + fp8_e4m3_to_f32(hi)) / 2;  // exact in float32
-    EXPECT_EQ(f32_to_fp8_e4m3(mid), even);
-    EXPECT_EQ(f32_to_fp8_e4m3(std::nextafter(mid, 0.0f)), lo);
-    EXPECT_EQ(f32_to_fp8_e4m3(std::nextafter(mid, kInf)), hi);
-    EXPECT_EQ(f32_to_fp8_e4m3(-mid), even | 0x80u);
+  for (const Fp8& f : kFp8) {
+    for (uint32_t i = 0; i < f.largest; ++i) {
+      const auto lo = static_cast<uint8_t>(i), hi = static_cast<uint8_t>(i + 1), even = i % 2 == 0 ? lo : hi;
+      const float mid = (f.widen(lo) + f.widen(hi)) / 2;  // exact in float32
+      EXPECT_EQ(f.narrow(mid), even);
+      EXPECT_EQ(f.narrow(std::nextafter(mid, 0.0f)), lo);
+      EXPECT_EQ(f.narrow(std::nextafter(mid, kInf)), hi);
+      EXPECT_EQ(f.narrow(-mid), even | 0x80u);
+    }
+    for (float x : {f.widen(static_cast<uint8_t>(f.largest)) * 1.001f, 1e30f, kInf}) {
+      EXPECT_EQ(f.narrow(x), f.largest);
+      EXPECT_EQ(f.narrow(-x), f.largest | 0x80u);
+    }
   }
   EXPECT_EQ(fp8_e4m3_to_f32(0x38), 1.0f);
   EXPECT_EQ(fp8_e4m3_to_f32(0x01), 0x1p-9f);
-  EXPECT_EQ(fp8_e4m3_to_f32(0x7e), 448.0f);
-  for (float x : {448.1f, 1e30f, kInf}) {
-    EXPECT_EQ(f32_to_fp8_e4m3(x), 0x7eu);
-    EXPECT_EQ(f32_to_fp8_e4m3(-x), 0xfeu);
-  }
+  EXPECT_EQ(fp8_e4m3_to_f32(0x7e), fp8_max(DType::fp8_e4m3));
+  EXPECT_EQ(fp8_e5m2_to_f32(0x3c), 1.0f);
+  EXPECT_EQ(fp8_e5m2_to_f32(0x01), 0x1p-16f);
+  EXPECT_EQ(fp8_e5m2_to_f32(0x7b), fp8_max(DType::fp8_e5m2));
 }
 
 TEST(Convert, ArraysByDtype) {
@@ -98,6 +114,8 @@ TEST(Convert, ArraysByDtype) {
   store_f32(bf16, DType::bf16, 1, 1.0009766f);
   store_f32(fp8, DType::fp8_e4m3, 1, 1.0009766f);
   EXPECT_EQ(load_as_f32(fp8, DType::fp8_e4m3, 1), 1.0f);
+  store_f32(fp8, DType::fp8_e5m2, 1, -1.3f);
+  EXPECT_EQ(load_as_f32(fp8, DType::fp8_e5m2, 1), -1.25f);
   EXPECT_EQ(load_as_f32(f32, DType::f32, 1), 1.0009766f);
   EXPECT_EQ(load_as_f32(f16, DType::f16, 1), 1.0009766f);
   EXPECT_EQ(load_as_f32(bf16, DType::bf16, 1), 1.0f);

@@ -23,17 +23,20 @@ struct PageTableView {
   int64_t head_stride = 0;
 };
 
+// What a cache may hold. fp8 rounds to nearest even and saturates.
+constexpr bool is_kv_dtype(DType t) { return t == DType::bf16 || t == DType::f16 || t == DType::f32 || is_fp8(t); }
+
 struct KvView {
   void* k = nullptr;
   void* v = nullptr;
-  DType dtype = DType::bf16;  // bf16, f16, f32; fp8_e4m3 on ref and cuda
+  DType dtype = DType::bf16;  // is_kv_dtype()
   KvLayout layout = KvLayout::hnd;
   int32_t block_size = 16;  // tokens, a power of two in [8, 256]
   int32_t kv_heads = 0;
   int32_t head_dim = 0;            // d, a multiple of 16 in [64, 256] (any multiple of 8 in ref)
   int64_t block_stride = 0;        // elements from a slot to the next, K and V alike
   int64_t head_stride = 0;         // elements from a KV head to the next
-  const float* k_scale = nullptr;  // [kv_heads] or null (1): quantised KV only
+  const float* k_scale = nullptr;  // [kv_heads] or null (1), of fp8 alone: a key is what is stored times its head's scale
   const float* v_scale = nullptr;
   PageTableView table;
 };

@@ -80,11 +80,11 @@ struct HashSelectParams : QueryBlockChoice {
 struct BlockSummariesParams {
   int32_t tokens = 0;
   const int64_t* slot_mapping = nullptr;  // [tokens] block * bs + offset; -1: none
-  KvView kv;                       // K in bf16, f16 or f32, or (ref, cuda) fp8 without its scale; V and the table are not read
-  float* mean = nullptr;           // [num_blocks, kv_heads, d]: float32 sum in token order, divided by their number; or null
-  float* minmax = nullptr;         // [num_blocks, kv_heads, 2, d]: least, then greatest of each dimension; or null
-  uint64_t* mean_codes = nullptr;  // [num_blocks, kv_heads, bits / 64]: code of the mean; or null
-  HashCodec codec;                 // of mean_codes
+  KvView kv;                              // K, times its scale; V and the table are not read
+  float* mean = nullptr;                  // [num_blocks, kv_heads, d]: float32 sum in token order, divided by their number; or null
+  float* minmax = nullptr;                // [num_blocks, kv_heads, 2, d]: least, then greatest of each dimension; or null
+  uint64_t* mean_codes = nullptr;         // [num_blocks, kv_heads, bits / 64]: code of the mean; or null
+  HashCodec codec;                        // of mean_codes
 };
 
 // Codes of the keys that lie in the cache now, for a codec that the fused cache write does not keep.
@@ -120,7 +120,7 @@ struct AttentionMassParams {
   const float* q = nullptr;          // [rows, H, d], post-rope
   const int32_t* row_seq = nullptr;  // [rows] row of kv.table
   const int32_t* row_len = nullptr;  // [rows] keys visible to the row
-  KvView kv;                         // K as in BlockSummariesParams, times its scale; V is not read
+  KvView kv;                         // K as in BlockSummariesParams; V is not read
   float scale = 1.0f;                // of the scores, usually d^-0.5
   float* mass = nullptr;             // out [rows, kv_heads, max_blocks]
   int32_t max_blocks = 0;            // >= ceil(row_len / bs) of every row

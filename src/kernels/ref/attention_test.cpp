@@ -97,8 +97,6 @@ INSTANTIATE_TEST_SUITE_P(Cases, RefAttention, ::testing::ValuesIn(testing::atten
                          [](const auto& info) { return info.param.name; });
 INSTANTIATE_TEST_SUITE_P(Padded, RefAttention, ::testing::ValuesIn(testing::padded_attention_cases()),
                          [](const auto& info) { return info.param.name; });
-INSTANTIATE_TEST_SUITE_P(Fp8, RefAttention, ::testing::ValuesIn(testing::fp8_attention_cases()),
-                         [](const auto& info) { return info.param.name; });
 
 // The classic incremental example: attention over a cache that grows token by token equals attention over the
 // whole.

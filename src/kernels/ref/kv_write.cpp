@@ -48,7 +48,7 @@ void kv_write(const KvWriteParams& p) {
       for (int i = 0; i < d; ++i) {
         const int64_t at = base + key_offset(kv, in_block, i);
         store_f32(kv.k, kv.dtype, at, key[i] / k_scale);
-        key[i] = load_as_f32(kv.k, kv.dtype, at);  // what the code is of: a positive scale changes no sign
+        key[i] = load_as_f32(kv.k, kv.dtype, at) * k_scale;  // what the code is of: the key that attention reads
         store_f32(kv.v, kv.dtype, base + value_offset(kv, in_block, i), p.v[row + i] / v_scale);
       }
       if (p.codes && code_slot >= 0) write_code(*p.codes, kv.block_size, code_slot, h, key.data());

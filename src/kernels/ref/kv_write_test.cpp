@@ -45,7 +45,7 @@ class KvWriteTest : public ::testing::TestWithParam<Case> {
     v_cache = k_cache;
     p.kv.k = k_cache.data(), p.kv.v = v_cache.data();
     p.kv.dtype = c.dtype, p.kv.layout = c.layout, p.kv.block_size = kBs;
-    if (c.dtype == DType::fp8_e4m3) p.kv.k_scale = k_scales, p.kv.v_scale = v_scales;
+    if (is_fp8(c.dtype)) p.kv.k_scale = k_scales, p.kv.v_scale = v_scales;
     p.kv.kv_heads = kKvHeads, p.kv.head_dim = kDim;
     p.kv.head_stride = kBs * kDim, p.kv.block_stride = kKvHeads * kBs * kDim;
     codes.codes = code_words.data();
@@ -102,9 +102,9 @@ TEST_P(KvWriteTest, WritesWhatTheFormulasSay) {
   p.q = q.data();
   ref::kv_write(p);
   const DType dtype = GetParam().dtype;
-  const bool fp8 = dtype == DType::fp8_e4m3;
-  const double ulp = dtype == DType::f32 ? 1e-6 : dtype == DType::f16 ? 6e-4 : fp8 ? 0.0626 : 5e-3;
-  const double least = fp8 ? 0x1p-10 : 0;  // half of a subnormal
+  const bool fp8 = is_fp8(dtype), e5m2 = dtype == DType::fp8_e5m2;
+  const double ulp = dtype == DType::f32 ? 1e-6 : dtype == DType::f16 ? 6e-4 : e5m2 ? 0.1251 : fp8 ? 0.0626 : 5e-3;
+  const double least = e5m2 ? 0x1p-17 : fp8 ? 0x1p-10 : 0;  // half of a subnormal
   for (int t = 0; t < kTokens; ++t) {
     for (int h = 0; h < kHeads; ++h) {
       const auto want = expected(q_in, t * kHeads + h, t, p.q_norm);
@@ -116,8 +116,8 @@ TEST_P(KvWriteTest, WritesWhatTheFormulasSay) {
       const float k_scale = fp8 ? k_scales[h] : 1.0f, v_scale = fp8 ? v_scales[h] : 1.0f;
       std::vector<float> key(kDim);
       for (int i = 0; i < kDim; ++i) {
-        key[i] = cached(k_cache, true, slots[t], h, i);
-        EXPECT_NEAR(key[i] * k_scale, want[i], 2e-5 + ulp * std::abs(want[i]) + least * k_scale);
+        key[i] = cached(k_cache, true, slots[t], h, i) * k_scale;
+        EXPECT_NEAR(key[i], want[i], 2e-5 + ulp * std::abs(want[i]) + least * k_scale);
         const float v_in = v_[(t * kKvHeads + h) * kDim + i];
         EXPECT_NEAR(cached(v_cache, false, slots[t], h, i) * v_scale, v_in, ulp * std::abs(v_in) + least * v_scale);
       }
@@ -166,7 +166,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{DType::f16, KvLayout::hnd, true, kDim, false}, Case{DType::f16, KvLayout::classic, true, 16, true},
                       Case{DType::f32, KvLayout::hnd, false, 0, true}, Case{DType::f32, KvLayout::classic, true, kDim, false},
                       Case{DType::fp8_e4m3, KvLayout::hnd, false, kDim, true},
-                      Case{DType::fp8_e4m3, KvLayout::classic, true, 16, false}));
+                      Case{DType::fp8_e4m3, KvLayout::classic, true, 16, false},
+                      Case{DType::fp8_e5m2, KvLayout::hnd, true, 16, false},
+                      Case{DType::fp8_e5m2, KvLayout::classic, false, kDim, true}));
 
 }  // namespace
 }  // namespace fovea

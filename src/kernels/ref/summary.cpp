@@ -21,6 +21,7 @@ std::vector<float> load_key(const KvView& kv, int64_t slot, int head) {
   std::vector<float> key(kv.head_dim);
   for (int i = 0; i < kv.head_dim; ++i) {
     key[i] = load_as_f32(kv.k, kv.dtype, base + key_offset(kv, slot % kv.block_size, i));
+    if (kv.k_scale) key[i] *= kv.k_scale[head];
   }
   return key;
 }
@@ -107,7 +108,7 @@ void add_mass(const AttentionMassParams& p, int row, int head, float* mass) {
     const auto key = load_key(kv, slots[block] * static_cast<int64_t>(kv.block_size) + t % kv.block_size, kv_head);
     double dot = 0;
     for (int i = 0; i < kv.head_dim; ++i) dot += static_cast<double>(q[i]) * key[i];
-    keys.push_back({block, dot * p.scale * (kv.k_scale ? kv.k_scale[kv_head] : 1.0f)});
+    keys.push_back({block, dot * p.scale});
     most = std::max(most, keys.back().score);
   }
   std::vector<double> by_block(p.max_blocks, 0.0);

@@ -221,7 +221,8 @@ void DecodeAttention::merge(const Call& call, const Span& span, int32_t group, c
   const int64_t row = span.row * p.heads_per_row() + head;
   merge_partials({first.o + offset * d, first.m + offset, first.l + offset}, count,
                  partial_floats(span.groups * call.heads_per_group, d), call.heads_per_group, p.kv.head_dim,
-                 p.kv.v_scale != nullptr ? p.kv.v_scale[kv_head] : 1.0f, p.out + row * d, p.lse != nullptr ? p.lse + row : nullptr);
+                 decode_unit(p.kv.dtype) * (p.kv.v_scale != nullptr ? p.kv.v_scale[kv_head] : 1.0f), p.out + row * d,
+                 p.lse != nullptr ? p.lse + row : nullptr);
 }
 
 }  // namespace fovea::cpu

@@ -17,6 +17,7 @@
 #include <hwy/highway.h>
 
 #include "kernels/cpu/attention/decode_math_inl.h"
+#include "kernels/cpu/elementwise/fp8_inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fovea::cpu::HWY_NAMESPACE {
@@ -38,6 +39,21 @@ void copy_classic(const KvView& kv, const KeyChunk& chunk, int64_t head_offset, 
   }
 }
 
+// Rows of fp8 to f16 (divided by decode_unit), [keys, d]: of a chunk in the cache (`at`), or side by side (null). Meanwhile asks
+// for as many lines of what is read next.
+template <typename T>
+void widen_rows(const T* from, const int64_t* at, int32_t count, int64_t d, const Ahead<T>& ahead, uint16_t* HWY_RESTRICT to) {
+  static_assert(kF16Unit<T> == decode_unit(std::is_same_v<T, E4m3> ? DType::fp8_e4m3 : DType::fp8_e5m2));
+  const hn::CappedTag<int16_t, 16> tag;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(tag));
+  int64_t line = 0;
+  for (int32_t t = 0; t < count; ++t) {
+    const T* row = from + (at ? at[t] : t * d);
+    for (int64_t e = 0; e < d; e += lanes) hn::StoreU(f16_bits(tag, row + e), tag, reinterpret_cast<int16_t*>(to) + t * d + e);
+    for (; ahead.line_at && line * 64 < (t + 1) * d; ++line) ahead.touch(line);
+  }
+}
+
 // Calls fn(heads as a compile-time constant, first head) with powers of two up to kMost, until all are done.
 template <int kMost, typename Fn>
 HWY_INLINE void for_head_tiles(int32_t heads, Fn&& fn) {
@@ -51,7 +67,8 @@ HWY_INLINE void for_head_tiles(int32_t heads, Fn&& fn) {
   }
 }
 
-template <typename T>
+// T: of scores and values; Stored: of the cache.
+template <typename T, typename Stored = T>
 class TaskRunner {
  public:
   TaskRunner(const DecodeTask& task, DecodeScratch& s)
@@ -60,6 +77,7 @@ class TaskRunner {
         s_(s),
         d_(p_.kv.head_dim),
         classic_(p_.kv.layout == KvLayout::classic),
+        copied_rows_(classic_ || kWidened),
         kv_share_(p_.num_heads / p_.kv.kv_heads / task.heads_per_group) {}
 
   // Chunk after chunk, stream after stream; a chunk's memory is prefetched while the one before it computes.
@@ -81,6 +99,8 @@ class TaskRunner {
   }
 
  private:
+  static constexpr bool kWidened = !std::is_same_v<T, Stored>;
+
   // Fills `chunk` from the first stream that still has keys; the stream, or num_streams (and no keys) at the
   // end.
   int32_t next_chunk(KeyChunk& chunk) {
@@ -113,7 +133,7 @@ class TaskRunner {
     const int32_t heads = heads_of(s);
     for (int32_t g = 0; g < s.groups; ++g) {
       const float k_scale = p_.kv.k_scale != nullptr ? p_.kv.k_scale[kv_head(s, g)] : 1.0f;
-      const float factor = p_.scale * k_scale * (p_.soft_cap > 0 ? 1.0f : kLog2e);
+      const float factor = p_.scale * k_scale * decode_unit(p_.kv.dtype) * (p_.soft_cap > 0 ? 1.0f : kLog2e);
       const int64_t first = int64_t{g} * task_.heads_per_group;
       for_head_tiles<kScoreHeads>(task_.heads_per_group, [&](auto n, int32_t h) {
         pack_queries<T>(s.q + (first + h) * d_, factor, d_, n, s_.q + (first + h) * d_ * kMerge);
@@ -133,15 +153,30 @@ class TaskRunner {
     }
   }
 
-  Ahead<T> ahead(const T* base, const KeyChunk& chunk) const {
-    const bool listed = !classic_ && d_ * static_cast<int64_t>(sizeof(T)) <= 64 * kDecodeLines;
+  Ahead<Stored> ahead(const Stored* base, const KeyChunk& chunk) const {
+    const bool listed = !classic_ && d_ * static_cast<int64_t>(sizeof(Stored)) <= 64 * kDecodeLines;
     return {base, listed && chunk.count > 0 ? chunk.line_at : nullptr};
   }
   // K of the first head group of a chunk.
-  Ahead<T> first_ahead(const KeyChunk& chunk) const { return ahead(static_cast<const T*>(p_.kv.k), chunk); }
-  void ask_for(const Ahead<T>& rows, int32_t count) const {
+  Ahead<Stored> first_ahead(const KeyChunk& chunk) const { return ahead(static_cast<const Stored*>(p_.kv.k), chunk); }
+  void ask_for(const Ahead<Stored>& rows, int32_t count) const {
     if (rows.line_at == nullptr) return;
-    for (int64_t line = 0; line < count * d_ * static_cast<int64_t>(sizeof(T)) / 64; ++line) rows.touch(line);
+    for (int64_t line = 0; line < count * d_ * static_cast<int64_t>(sizeof(Stored)) / 64; ++line) rows.touch(line);
+  }
+
+  // Rows that are not scored in place, to scratch as [keys, d].
+  void copy_rows(const KeyChunk& chunk, int64_t head_offset, const Ahead<Stored>& values, const Ahead<Stored>& following) const {
+    const int64_t behind = kWidened ? kDecodeChunk * d_ * static_cast<int64_t>(sizeof(T)) : 0;  // classic rows of fp8
+    auto* k = reinterpret_cast<Stored*>(s_.k_copy + behind);
+    auto* v = reinterpret_cast<Stored*>(s_.v_copy + behind);
+    if (classic_) copy_classic<Stored>(p_.kv, chunk, head_offset, k, v);
+    if constexpr (kWidened) {
+      const int64_t* at = classic_ ? nullptr : chunk.at;
+      const Stored* keys = classic_ ? k : static_cast<const Stored*>(p_.kv.k) + head_offset;
+      const Stored* vals = classic_ ? v : static_cast<const Stored*>(p_.kv.v) + head_offset;
+      widen_rows(keys, at, chunk.count, d_, values, reinterpret_cast<uint16_t*>(s_.k_copy));
+      widen_rows(vals, at, chunk.count, d_, following, reinterpret_cast<uint16_t*>(s_.v_copy));
+    }
   }
 
   // One chunk of one head group: scores, weights, values. What is read after it is the next group, or the
@@ -149,19 +184,24 @@ class TaskRunner {
   void attend_group(const DecodeStream& s, const KeyChunk& chunk, int32_t g, const KeyChunk& next) {
     const int32_t heads = task_.heads_per_group, first = g * heads;
     const int64_t offset = g / kv_share_ * p_.kv.head_stride;
-    const T* k = static_cast<const T*>(p_.kv.k) + offset;
-    const T* v = static_cast<const T*>(p_.kv.v) + offset;
+    const auto* stored_k = static_cast<const Stored*>(p_.kv.k) + offset;
+    const auto* stored_v = static_cast<const Stored*>(p_.kv.v) + offset;
+    const Ahead<Stored> values_ahead = ahead(stored_v, chunk);
+    const Ahead<Stored> next_ahead = g + 1 == s.groups ? first_ahead(next) : ahead(stored_k + p_.kv.head_stride, chunk);
+    const T* k = reinterpret_cast<const T*>(stored_k);
+    const T* v = reinterpret_cast<const T*>(stored_v);
     const int64_t* at = chunk.at;
-    if (classic_) {
-      copy_classic<T>(p_.kv, chunk, offset, reinterpret_cast<T*>(s_.k_copy), reinterpret_cast<T*>(s_.v_copy));
+    Ahead<T> values, following;
+    if (copied_rows_) {
+      copy_rows(chunk, offset, values_ahead, next_ahead);
       k = reinterpret_cast<const T*>(s_.k_copy);
       v = reinterpret_cast<const T*>(s_.v_copy);
       for (int32_t t = 0; t < kDecodeChunk; ++t) copied_[t] = std::min(t, chunk.count - 1) * d_;
       at = copied_;
+    } else if constexpr (!kWidened) {
+      values = values_ahead, following = next_ahead;
     }
     const Keys keys = {chunk.count, at};
-    const Ahead<T> values = ahead(v, chunk);
-    const Ahead<T> following = g + 1 == s.groups ? first_ahead(next) : ahead(k + p_.kv.head_stride, chunk);
     for_head_tiles<kScoreHeads>(heads, [&](auto n, int32_t h) {
       const bool ask = h == 0 && values.line_at != nullptr;
       const auto score = ask ? &score_chunk<T, n, true> : &score_chunk<T, n, false>;
@@ -185,6 +225,7 @@ class TaskRunner {
   DecodeScratch& s_;
   const int64_t d_;
   const bool classic_;
+  const bool copied_rows_;
   const int32_t kv_share_;  // head groups of one KV head: 1, or its query heads where each has its own list
   KeyCursor cursor_;
   bool open_ = false;
@@ -195,6 +236,8 @@ class TaskRunner {
 void AttendBf16(const DecodeTask& t, DecodeScratch& s) { TaskRunner<hwy::bfloat16_t>(t, s).run(); }
 void AttendF16(const DecodeTask& t, DecodeScratch& s) { TaskRunner<hwy::float16_t>(t, s).run(); }
 void AttendF32(const DecodeTask& t, DecodeScratch& s) { TaskRunner<float>(t, s).run(); }
+void AttendE4m3(const DecodeTask& t, DecodeScratch& s) { TaskRunner<hwy::float16_t, E4m3>(t, s).run(); }
+void AttendE5m2(const DecodeTask& t, DecodeScratch& s) { TaskRunner<hwy::float16_t, E5m2>(t, s).run(); }
 
 // ---- Merge -------------------------------------------------------------------------------------------
 
@@ -230,6 +273,8 @@ namespace fovea::cpu {
 HWY_EXPORT(AttendBf16);
 HWY_EXPORT(AttendF16);
 HWY_EXPORT(AttendF32);
+HWY_EXPORT(AttendE4m3);
+HWY_EXPORT(AttendE5m2);
 HWY_EXPORT(MergePartials);
 
 void attend_task(const DecodeTask& task, DecodeScratch& scratch) {
@@ -240,8 +285,12 @@ void attend_task(const DecodeTask& task, DecodeScratch& scratch) {
       return HWY_DYNAMIC_DISPATCH(AttendF16)(task, scratch);
     case DType::f32:
       return HWY_DYNAMIC_DISPATCH(AttendF32)(task, scratch);
+    case DType::fp8_e4m3:
+      return HWY_DYNAMIC_DISPATCH(AttendE4m3)(task, scratch);
+    case DType::fp8_e5m2:
+      return HWY_DYNAMIC_DISPATCH(AttendE5m2)(task, scratch);
     default:
-      FOVEA_CHECK(false && "decode attention: KV of bf16, f16 or f32");
+      FOVEA_CHECK(false && "decode attention: a dtype that a cache may hold");
   }
 }
 

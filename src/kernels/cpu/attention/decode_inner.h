@@ -43,10 +43,13 @@ struct DecodeScratch {
   float* m = nullptr;         // [num_heads]
   float* l = nullptr;         // [num_heads, 16] a sum per lane
   float* rescale = nullptr;   // [heads of a group]
-  uint8_t* k_copy = nullptr;  // [kDecodeChunk, d] of the cache's dtype: classic layout
+  uint8_t* k_copy = nullptr;  // [kDecodeChunk, d] rows that are not scored in place: of the classic layout, or as f16 of fp8
   uint8_t* v_copy = nullptr;
   KeyChunk chunks[2];
 };
+
+// fp8 KV is scored as f16: its keys and values are this times those.
+constexpr float decode_unit(DType dtype) { return dtype == DType::fp8_e4m3 ? 256.0f : 1.0f; }
 
 void attend_task(const DecodeTask& task, DecodeScratch& scratch);
 

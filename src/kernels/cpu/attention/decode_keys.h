@@ -19,7 +19,7 @@ inline constexpr int32_t kDecodeTile = 32;  // most keys of a tile of scores
 // Keys of a chunk: K and V of one KV head fit half of a 32 KiB cache. (32 keys of d 64 are 2 % slower, 64 of
 // d 128 as well.)
 inline int32_t decode_chunk_keys(const KvView& kv) {
-  const int64_t row = static_cast<int64_t>(dtype_bytes(kv.dtype)) * kv.head_dim;
+  const int64_t row = static_cast<int64_t>(is_fp8(kv.dtype) ? 2 : dtype_bytes(kv.dtype)) * kv.head_dim;  // as scored
   return row <= 128 ? 64 : row <= 256 ? 32 : 16;
 }
 

@@ -23,12 +23,24 @@ inline __m256i round_bf16(__m512 x) {
   return _mm512_cvtepi32_epi16(r);
 }
 
+// 16 elements of fp8, as kernels/cpu/elementwise/fp8_inl.h has them.
+inline __m512 widen_fp8(const uint8_t* p, DType dtype) {
+  const __m256i x = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  if (dtype == DType::fp8_e5m2) return _mm512_cvtph_ps(_mm256_slli_epi16(x, 8));
+  const __m256i low = _mm256_set1_epi16(0x7f);
+  const __m256i nan = _mm256_and_si256(_mm256_cmpeq_epi16(_mm256_and_si256(x, low), low), _mm256_set1_epi16(0x7c00));
+  const __m256i moved = _mm256_and_si256(_mm256_slli_epi16(x, 7), _mm256_set1_epi16(static_cast<int16_t>(0xbf80)));
+  return _mm512_mul_ps(_mm512_cvtph_ps(_mm256_or_si256(moved, nan)), _mm512_set1_ps(256.0f));
+}
+
 // One key's K or V to bf16, hnd.
 inline void convert_row(const void* data, DType dtype, int64_t at, int32_t dim, uint16_t* to) {
   for (int32_t i = 0; i < dim; i += 16) {
     __m256i x;
     if (dtype == DType::f32) {
       x = round_bf16(_mm512_loadu_ps(static_cast<const float*>(data) + at + i));
+    } else if (is_fp8(dtype)) {
+      x = round_bf16(widen_fp8(static_cast<const uint8_t*>(data) + at + i, dtype));  // exact
     } else {
       x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(static_cast<const uint16_t*>(data) + at + i));
       if (dtype == DType::f16) x = round_bf16(_mm512_cvtph_ps(x));

@@ -17,7 +17,7 @@ void check_params(const AttentionParams& p, const OpsLimits& limits) {
   const KvView& kv = p.kv;
   FOVEA_CHECK(kv.kv_heads > 0 && p.num_heads > 0 && p.num_heads % kv.kv_heads == 0);
   FOVEA_CHECK(kv.head_dim % 16 == 0 && kv.head_dim >= 16 && kv.head_dim <= limits.head_dim);
-  FOVEA_CHECK(kv.dtype == DType::bf16 || kv.dtype == DType::f16 || kv.dtype == DType::f32);
+  FOVEA_CHECK(is_kv_dtype(kv.dtype));
   FOVEA_CHECK(p.q_indptr[p.num_seqs] - p.q_indptr[0] <= limits.max_rows);
   FOVEA_CHECK(!p.gate || (p.num_seqs == 1 && (!p.selection || p.selection->kind == Selection::Kind::all)));
 }

@@ -113,17 +113,7 @@ void pack_tile(const TileJob& job, int64_t base, int64_t begin, int64_t end, con
   KeyRuns runs(job.keys, kv, job.seq, job.kv_head, begin, end);
   for (KeyRun run; runs.next(&run);) {
     const auto j = static_cast<int32_t>(run.index - base);
-    switch (kv.dtype) {
-      case DType::f32:
-        pack_run<float>(job, run, j, w);
-        break;
-      case DType::f16:
-        pack_run<hwy::float16_t>(job, run, j, w);
-        break;
-      default:
-        pack_run<uint16_t>(job, run, j, w);
-        break;
-    }
+    with_element(kv.dtype, [&](auto* t) { pack_run<std::remove_pointer_t<decltype(t)>>(job, run, j, w); });
     for (int32_t i = 0; i < run.n; ++i) w.k_pos[j + i] = static_cast<float>(run.pos + i);
   }
 }

@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "kernels/common/convert.h"
+#include "kernels/cpu/elementwise/fp8_inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fovea::cpu::HWY_NAMESPACE {
@@ -50,6 +51,8 @@ HWY_INLINE V load_wide(const T* p) {
   const D d;
   if constexpr (std::is_same_v<T, float>) {
     return hn::LoadU(d, p);
+  } else if constexpr (sizeof(T) == 1) {
+    return load_fp8(d, p);
   } else if constexpr (std::is_same_v<T, hwy::float16_t>) {
     return hn::PromoteTo(d, hn::LoadU(hn::Rebind<hwy::float16_t, D>(), p));
   } else {
@@ -61,6 +64,25 @@ HWY_INLINE V load_wide(const T* p) {
 HWY_INLINE float widen(float x) { return x; }
 HWY_INLINE float widen(uint16_t x) { return bf16_to_f32(x); }
 HWY_INLINE float widen(hwy::float16_t x) { return f16_to_f32(x.bits); }
+HWY_INLINE float widen(E4m3 x) { return fp8_e4m3_to_f32(x.bits); }
+HWY_INLINE float widen(E5m2 x) { return fp8_e5m2_to_f32(x.bits); }
+
+// Calls fn with a null pointer to the cache's element.
+template <typename Fn>
+HWY_INLINE void with_element(DType dtype, Fn&& fn) {
+  switch (dtype) {
+    case DType::f32:
+      return fn(static_cast<float*>(nullptr));
+    case DType::f16:
+      return fn(static_cast<hwy::float16_t*>(nullptr));
+    case DType::fp8_e4m3:
+      return fn(static_cast<E4m3*>(nullptr));
+    case DType::fp8_e5m2:
+      return fn(static_cast<E5m2*>(nullptr));
+    default:
+      return fn(static_cast<uint16_t*>(nullptr));  // bf16
+  }
+}
 
 // A key or value of `dim` elements that lie one after the other (hnd).
 template <typename T>

@@ -17,6 +17,7 @@
 #include <hwy/highway.h>
 #include "base/check.h"
 #include "kernels/common/convert.h"
+#include "kernels/cpu/elementwise/fp8_inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fovea::cpu::HWY_NAMESPACE {
@@ -60,7 +61,7 @@ HWY_INLINE float inverse_rms(const float* HWY_RESTRICT x, int64_t n, double eps)
   return static_cast<float>(1.0 / std::sqrt(sum / static_cast<double>(n) + eps));
 }
 
-// ---- 16-bit floats, `lanes` at a time, bit for bit as kernels/common/convert.h -------------------------------
+// ---- Narrow floats, `lanes` at a time, bit for bit as kernels/common/convert.h -------------------------------
 
 HWY_INLINE FloatVec load_bf16(FloatTag d, const uint16_t* p) {
   const hn::Rebind<uint16_t, FloatTag> d16;
@@ -122,10 +123,34 @@ HWY_INLINE void widen(const void* in, DType dtype, int64_t n, float* HWY_RESTRIC
     case DType::f16:
       for (; i + lanes <= n; i += lanes) hn::StoreU(load_f16(d, half + i), d, out + i);
       break;
+    case DType::fp8_e4m3:
+      for (; i + lanes <= n; i += lanes) hn::StoreU(load_fp8(d, static_cast<const E4m3*>(in) + i), d, out + i);
+      break;
+    case DType::fp8_e5m2:
+      for (; i + lanes <= n; i += lanes) hn::StoreU(load_fp8(d, static_cast<const E5m2*>(in) + i), d, out + i);
+      break;
     default:
       FOVEA_CHECK(false && "widen: a float dtype");
   }
   for (; i < n; ++i) out[i] = load_as_f32(in, dtype, i);
+}
+
+// x[0..n) *= factor, each product rounded.
+HWY_INLINE void times(float factor, int64_t n, float* x) {
+  const FloatTag d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) hn::StoreU(rounded(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, factor))), d, x + i);
+  for (; i < n; ++i) x[i] = rounded(x[i] * factor);
+}
+
+// x[0..n) /= by, each quotient rounded.
+HWY_INLINE void divide(float by, int64_t n, float* x) {
+  const FloatTag d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) hn::StoreU(hn::Div(hn::LoadU(d, x + i), hn::Set(d, by)), d, x + i);
+  for (; i < n; ++i) x[i] /= by;
 }
 
 // out[0..n) = in rounded to dtype.
@@ -143,6 +168,12 @@ HWY_INLINE void narrow(const float* HWY_RESTRICT in, DType dtype, int64_t n, voi
       break;
     case DType::f16:
       for (; i + lanes <= n; i += lanes) store_f16(d, hn::LoadU(d, in + i), half + i);
+      break;
+    case DType::fp8_e4m3:
+      for (; i + lanes <= n; i += lanes) store_fp8(d, hn::LoadU(d, in + i), static_cast<E4m3*>(out) + i);
+      break;
+    case DType::fp8_e5m2:
+      for (; i + lanes <= n; i += lanes) store_fp8(d, hn::LoadU(d, in + i), static_cast<E5m2*>(out) + i);
       break;
     default:
       FOVEA_CHECK(false && "narrow: a float dtype");

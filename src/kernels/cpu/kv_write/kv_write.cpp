@@ -90,6 +90,8 @@ HWY_INLINE void place(const KvView& kv, const uint8_t* HWY_RESTRICT row, int64_t
   } else if (is_key) {
     const int64_t pieces = kv.head_dim * element / 16;
     for (int64_t i = 0; i < pieces; ++i) std::memcpy(out + (i * kv.block_size + in_block) * 16, row + i * 16, 16);
+  } else if (element == 1) {
+    for (int64_t i = 0; i < kv.head_dim; ++i) out[i * kv.block_size + in_block] = row[i];
   } else if (element == 2) {
     for (int64_t i = 0; i < kv.head_dim; ++i) std::memcpy(out + (i * kv.block_size + in_block) * 2, row + i * 2, 2);
   } else {
@@ -108,13 +110,17 @@ HWY_INLINE void write_token(const KvWriteParams& p, int64_t t, int64_t slot, int
     const int64_t base = slot / kv.block_size * kv.block_stride + h * kv.head_stride;
     std::memcpy(key, p.k + in, sizeof(float) * d);
     norm_and_rope(p, t, p.k_norm, key);
+    if (kv.k_scale) divide(kv.k_scale[h], d, key);
     narrow(key, kv.dtype, d, row);
     place(kv, row, base, in_block, true, kv.k);
     if (p.codes && code_slot >= 0) {
       widen(row, kv.dtype, d, key);  // the code is of what attention will read
+      if (kv.k_scale) times(kv.k_scale[h], d, key);
       write_code(*p.codes, kv.block_size, code_slot, h, key);
     }
-    narrow(p.v + in, kv.dtype, d, row);
+    std::memcpy(key, p.v + in, sizeof(float) * d);
+    if (kv.v_scale) divide(kv.v_scale[h], d, key);
+    narrow(key, kv.dtype, d, row);
     place(kv, row, base, in_block, false, kv.v);
   }
 }

@@ -68,6 +68,8 @@ struct Case {
     p.kv.dtype = s.dtype, p.kv.layout = s.layout, p.kv.block_size = kBs;
     p.kv.kv_heads = s.kv_heads, p.kv.head_dim = s.head_dim;
     p.kv.head_stride = kBs * s.head_dim, p.kv.block_stride = s.kv_heads * p.kv.head_stride;
+    for (int h = 0; h < s.kv_heads; ++h) k_scale.push_back(0.013f * (h + 1)), v_scale.push_back(0.7f / (h + 1));
+    if (is_fp8(s.dtype)) p.kv.k_scale = k_scale.data(), p.kv.v_scale = v_scale.data();
     if (s.bits == 0) return;
     rotation = HashRotation::make(s.head_dim, s.bits).value();
     codes.codec = rotation.codec();
@@ -91,7 +93,7 @@ struct Case {
   Memory initial;
   HashRotation rotation;
   CodesView codes;
-  std::vector<float> k, v, q_norm, k_norm, cos, sin;
+  std::vector<float> k, v, q_norm, k_norm, cos, sin, k_scale, v_scale;
   std::vector<int64_t> slots, code_slots;
   KvWriteParams p;
 };
@@ -109,6 +111,10 @@ const Shape kShapes[] = {
     {9, 5, 1, 80, 32, true, false, DType::f16, KvLayout::classic, 192, true},
     {9, 4, 2, 256, 256, false, true, DType::f32, KvLayout::hnd, 64, true},
     {5, 2, 2, 16, 16, false, true, DType::f32, KvLayout::hnd, 256, true},
+    {70, 6, 3, 64, 64, false, true, DType::fp8_e4m3, KvLayout::hnd, 64, true},
+    {9, 4, 2, 80, 32, true, false, DType::fp8_e5m2, KvLayout::hnd, 128},
+    {7, 4, 2, 256, 64, false, true, DType::fp8_e4m3, KvLayout::classic, 128},
+    {7, 3, 3, 112, 112, false, true, DType::fp8_e5m2, KvLayout::classic, 0},
 };
 
 TEST(CpuKvWrite, EqualsTheReferenceByteForByte) {
@@ -168,12 +174,17 @@ TEST(CpuKvWrite, FactorsOfKeysAtTheEdges) {
 
 TEST(CpuKvWrite, RoundsAsTheReferenceAtTheEdges) {
   ThreadPool pool(1);
-  for (DType dtype : {DType::bf16, DType::f16, DType::f32}) {
+  for (DType dtype : {DType::bf16, DType::f16, DType::f32, DType::fp8_e4m3, DType::fp8_e5m2}) {
     Case s({1, 1, 1, 64, 0, false, false, dtype, KvLayout::hnd, 0});
     const float edges[] = {0.0f,  -0.0f,  INFINITY,    -INFINITY,   NAN,     65504.0f, 65520.0f, 65519.0f, 1e-8f,
                            6e-8f, -3e-5f, 1.00390625f, 1.01171875f, 3.4e38f, 1e-40f,   2049.0f,  2051.0f};
+    const float fp8_edges[] = {447.9f,     448.0f,    448.1f,   57344.0f, 61441.0f, -432.0f, -0x1.fp-7f,
+                               0x1.ep-15f, 0x1p-10f,  0x3p-10f, 0x1p-17f, 0x3p-17f, 1.0625f, 1.125f,
+                               1.375f,     -0x7p-16f, 0x1p-9f,  0x1p-16f, -NAN,     -1.1875f};
     std::copy(std::begin(edges), std::end(edges), s.k.begin());
+    std::copy(std::begin(fp8_edges), std::end(fp8_edges), s.k.begin() + 40);
     std::copy(std::begin(edges), std::end(edges), s.v.begin() + 30);
+    std::copy(std::begin(fp8_edges), std::end(fp8_edges), s.v.begin() + 3);
     const Memory want = s.run([](const KvWriteParams& p) { ref::kv_write(p); });
     cpu::for_each_target([&] { EXPECT_TRUE(s.run([&](const KvWriteParams& p) { cpu::kv_write(p, pool); }) == want); });
   }

@@ -239,7 +239,7 @@ void XAttentionSelect::run(const XAttentionParams& p, ThreadPool& pool) {
   FOVEA_CHECK((p.block_size == 64 || p.block_size == 128) && p.recent_blocks >= 1);
   FOVEA_CHECK(p.num_heads <= limits_.num_heads && p.kv.kv_heads <= limits_.kv_heads);
   FOVEA_CHECK(p.num_heads % p.kv.kv_heads == 0 && p.kv.head_dim <= limits_.head_dim && p.kv.head_dim % 16 == 0);
-  FOVEA_CHECK(p.kv.dtype == DType::bf16 || p.kv.dtype == DType::f16 || p.kv.dtype == DType::f32);
+  FOVEA_CHECK(is_kv_dtype(p.kv.dtype));
   FOVEA_CHECK(p.tile_indptr[p.tiles] - p.tile_indptr[0] <= limits_.max_rows && pool.size() <= threads_);
   for (int32_t first = 0; first < p.tiles;) {
     Pass pass{p, first, tiles_of_pass(p, first)};

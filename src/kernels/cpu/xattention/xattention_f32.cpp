@@ -97,17 +97,7 @@ void pack_keys(const XJob& job, int64_t first, int32_t cells, const XScratch& w)
   const KeyList every;
   KeyRuns runs(every, p.kv, job.strip->seq, job.kv_head, begin, end);
   for (KeyRun run; runs.next(&run);) {
-    switch (p.kv.dtype) {
-      case DType::f32:
-        widen_run<float>(p, run, first, w);
-        break;
-      case DType::f16:
-        widen_run<hwy::float16_t>(p, run, first, w);
-        break;
-      default:
-        widen_run<uint16_t>(p, run, first, w);
-        break;
-    }
+    with_element(p.kv.dtype, [&](auto* t) { widen_run<std::remove_pointer_t<decltype(t)>>(p, run, first, w); });
   }
   const int64_t missing = (first + cells) * p.stride - end;
   float* row = w.k + (cells - 1) * w.k_stride;

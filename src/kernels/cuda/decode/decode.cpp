@@ -20,9 +20,10 @@ Status failed(const char* call, cudaError_t e) {
 }
 
 std::vector<decode::Entry> all_entries() {
-  std::vector<decode::Entry> all;
-  for (auto* family : {decode::bf16_entries, decode::f16_entries, decode::fp8_entries, decode::scalar_entries}) {
-    const std::vector<decode::Entry> entries = family();
+  using namespace decode;
+  std::vector<Entry> all;
+  for (auto* family : {bf16_entries, f16_entries, e4m3_entries, e5m2_entries, scalar_entries}) {
+    const std::vector<Entry> entries = family();
     all.insert(all.end(), entries.begin(), entries.end());
   }
   return all;

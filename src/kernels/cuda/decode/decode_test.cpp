@@ -48,7 +48,7 @@ std::vector<AttentionCase> split_cases() {
 
 std::vector<AttentionCase> all_cases() {
   std::vector<AttentionCase> cases = testing::attention_cases();
-  for (auto&& more : {testing::padded_attention_cases(), testing::fp8_attention_cases(), split_cases()}) {
+  for (auto&& more : {testing::padded_attention_cases(), split_cases()}) {
     cases.insert(cases.end(), more.begin(), more.end());
   }
   return cases;

@@ -19,7 +19,8 @@ struct Entry {
 
 std::vector<Entry> bf16_entries();
 std::vector<Entry> f16_entries();
-std::vector<Entry> fp8_entries();
+std::vector<Entry> e4m3_entries();
+std::vector<Entry> e5m2_entries();
 std::vector<Entry> scalar_entries();
 
 }  // namespace fovea::cuda::decode

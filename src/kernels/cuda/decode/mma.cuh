@@ -75,11 +75,12 @@ struct F16Kv : MmaF16 {
   using Eight = uint4;
   __device__ static void widen(const Eight& x, uint32_t (&r)[4]) { r[0] = x.x, r[1] = x.y, r[2] = x.z, r[3] = x.w; }
 };
-struct Fp8Kv : MmaF16 {  // every e4m3 value is an f16 value
+template <__nv_fp8_interpretation_t kKind>
+struct Fp8Kv : MmaF16 {  // every fp8 value is an f16 value
   using Stored = uint8_t;
   using Eight = uint2;
   __device__ static uint32_t two(uint32_t x) {
-    const __half2_raw h = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(x), __NV_E4M3);
+    const __half2_raw h = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(x), kKind);
     return static_cast<uint32_t>(h.y) << 16 | h.x;
   }
   __device__ static void widen(const Eight& x, uint32_t (&r)[4]) {

@@ -17,9 +17,12 @@ Entry entry(DType dtype) {
 }  // namespace
 
 std::vector<Entry> scalar_entries() {
-  return {entry<ScalarF32, KvLayout::hnd>(DType::f32), entry<ScalarF32, KvLayout::classic>(DType::f32),
-          entry<ScalarBf16, KvLayout::classic>(DType::bf16), entry<ScalarF16, KvLayout::classic>(DType::f16),
-          entry<ScalarFp8, KvLayout::classic>(DType::fp8_e4m3)};
+  return {entry<ScalarF32, KvLayout::hnd>(DType::f32),
+          entry<ScalarF32, KvLayout::classic>(DType::f32),
+          entry<ScalarBf16, KvLayout::classic>(DType::bf16),
+          entry<ScalarF16, KvLayout::classic>(DType::f16),
+          entry<ScalarFp8<__NV_E4M3>, KvLayout::classic>(DType::fp8_e4m3),
+          entry<ScalarFp8<__NV_E5M2>, KvLayout::classic>(DType::fp8_e5m2)};
 }
 
 }  // namespace fovea::cuda::decode

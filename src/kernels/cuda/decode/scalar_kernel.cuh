@@ -22,9 +22,10 @@ struct ScalarF16 {
   using Stored = __half;
   __device__ static float widen(Stored x) { return __half2float(x); }
 };
+template <__nv_fp8_interpretation_t kKind>
 struct ScalarFp8 {
   using Stored = __nv_fp8_storage_t;
-  __device__ static float widen(Stored x) { return __half2float(__half(__nv_cvt_fp8_to_halfraw(x, __NV_E4M3))); }
+  __device__ static float widen(Stored x) { return __half2float(__half(__nv_cvt_fp8_to_halfraw(x, kKind))); }
 };
 
 template <typename Kv, KvLayout kLayout>

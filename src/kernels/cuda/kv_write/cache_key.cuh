@@ -11,6 +11,14 @@
 
 namespace fovea::cuda::kv_writing {
 
+__device__ inline float widen_fp8(__nv_fp8_storage_t x, DType dtype) {
+  return __half2float(__half(__nv_cvt_fp8_to_halfraw(x, dtype == DType::fp8_e5m2 ? __NV_E5M2 : __NV_E4M3)));
+}
+
+__device__ inline __nv_fp8_storage_t narrow_fp8(float x, DType dtype) {
+  return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, dtype == DType::fp8_e5m2 ? __NV_E5M2 : __NV_E4M3);
+}
+
 __device__ inline float read(const void* cache, DType dtype, int64_t at) {
   switch (dtype) {
     case DType::f32:
@@ -20,7 +28,7 @@ __device__ inline float read(const void* cache, DType dtype, int64_t at) {
     case DType::bf16:
       return __bfloat162float(static_cast<const __nv_bfloat16*>(cache)[at]);
     default:
-      return __half2float(__half(__nv_cvt_fp8_to_halfraw(static_cast<const __nv_fp8_storage_t*>(cache)[at], __NV_E4M3)));
+      return widen_fp8(static_cast<const __nv_fp8_storage_t*>(cache)[at], dtype);
   }
 }
 
@@ -31,8 +39,11 @@ __device__ inline int offset_in_block(int64_t slot, int block_size) { return sta
 // Where element i of a token lies, from the start of its block and head.
 __device__ inline int key_offset(const KvView& kv, int token, int i) {
   if (kv.layout == KvLayout::hnd) return token * kv.head_dim + i;
-  const int x = 16 / (kv.dtype == DType::f32 ? 4 : kv.dtype == DType::fp8_e4m3 ? 1 : 2);
+  const int x = 16 / (kv.dtype == DType::f32 ? 4 : is_fp8(kv.dtype) ? 1 : 2);
   return (i / x * kv.block_size + token) * x + i % x;
 }
+
+// What the elements of a head's keys are to be multiplied by.
+__device__ inline float key_scale(const KvView& kv, int head) { return kv.k_scale == nullptr ? 1.0f : kv.k_scale[head]; }
 
 }  // namespace fovea::cuda::kv_writing

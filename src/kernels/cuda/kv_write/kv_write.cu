@@ -38,9 +38,9 @@ __device__ float store(void* cache, DType dtype, int64_t at, float x) {
     case DType::bf16:
       return __bfloat162float(static_cast<__nv_bfloat16*>(cache)[at] = __float2bfloat16_rn(x));
     default: {
-      const __nv_fp8_storage_t y = __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
+      const __nv_fp8_storage_t y = narrow_fp8(x, dtype);
       static_cast<__nv_fp8_storage_t*>(cache)[at] = y;
-      return __half2float(__half(__nv_cvt_fp8_to_halfraw(y, __NV_E4M3)));
+      return widen_fp8(y, dtype);
     }
   }
 }
@@ -102,13 +102,12 @@ struct Vector {
   }
 };
 
-// The key as it is stored, times its scale, stays in `key`: without the scale, which changes no sign of the
-// code.
+// The key as attention will read it stays in `key`.
 template <int kRegs>
 __device__ void write_cache(const KvWriteParams& p, int token, int head, int64_t slot, Vector<kRegs>& key) {
   const KvView& kv = p.kv;
   const float* v = p.v + (static_cast<int64_t>(token) * kv.kv_heads + head) * kv.head_dim;
-  const float k_scale = kv.k_scale == nullptr ? 1.0f : kv.k_scale[head];
+  const float k_scale = key_scale(kv, head);
   const float v_scale = kv.v_scale == nullptr ? 1.0f : kv.v_scale[head];
   const int64_t base = block_of(slot, kv.block_size) * kv.block_stride + head * kv.head_stride;
   const int in_block = offset_in_block(slot, kv.block_size);
@@ -116,7 +115,7 @@ __device__ void write_cache(const KvWriteParams& p, int token, int head, int64_t
   for (int r = 0; r < kRegs; ++r) {
     const int e = Vector<kRegs>::element(r);
     if (e >= kv.head_dim) continue;
-    key.x[r] = store(kv.k, kv.dtype, base + key_offset(kv, in_block, e), __fdiv_rn(key.x[r], k_scale));
+    key.x[r] = __fmul_rn(store(kv.k, kv.dtype, base + key_offset(kv, in_block, e), __fdiv_rn(key.x[r], k_scale)), k_scale);
     store(kv.v, kv.dtype, base + value_offset(kv, in_block, e), __fdiv_rn(v[e], v_scale));
   }
 }
@@ -175,11 +174,12 @@ __global__ void __launch_bounds__(kWarps* kWarp) encode(const __grid_constant__ 
   if (slot < 0 || code_slot < 0) return;
   const int64_t base = block_of(slot, kv.block_size) * kv.block_stride + head * kv.head_stride;
   const int in_block = offset_in_block(slot, kv.block_size);
+  const float k_scale = key_scale(kv, head);
   Vector<kRegs> key;
 #pragma unroll
   for (int r = 0; r < kRegs; ++r) {
     const int e = Vector<kRegs>::element(r);
-    key.x[r] = e < kv.head_dim ? read(kv.k, kv.dtype, base + key_offset(kv, in_block, e)) : 0.0f;
+    key.x[r] = e < kv.head_dim ? __fmul_rn(read(kv.k, kv.dtype, base + key_offset(kv, in_block, e)), k_scale) : 0.0f;
   }
   write_codes(p.codes, kv.block_size, code_slot, head, key);
 }

@@ -9,7 +9,7 @@
 
 namespace fovea::cuda {
 
-// head_dim up to 256; with codes, the codec's n is 64, 128 or 256. KV of f32, f16, bf16 or fp8 e4m3, either
+// head_dim up to 256; with codes, the codec's n is 64, 128 or 256. KV of f32, f16, bf16 or fp8, either
 // layout.
 void kv_write(const KvWriteParams& p, cudaStream_t stream);
 

@@ -46,8 +46,10 @@ std::vector<Case> cases() {
   }
   for (int dim : {64, 80, 96, 128, 256}) {
     for (int bits : {64, 128, 256}) all.push_back({19, 6, 2, dim, 32, DType::bf16, hnd, dim, false, true, bits, true});
-    all.push_back({5, 3, 3, dim, 256, DType::fp8_e4m3, hnd, dim / 4, true, true, 128});
-    all.push_back({5, 4, 2, dim, 16, DType::fp8_e4m3, classic, 16, false, false, 0});
+    for (DType t : {DType::fp8_e4m3, DType::fp8_e5m2}) {
+      all.push_back({5, 3, 3, dim, 256, t, hnd, dim / 4, true, true, 128});
+      all.push_back({5, 4, 2, dim, 16, t, classic, 16, false, false, 0});
+    }
   }
   for (DType t : {DType::f32, DType::f16, DType::bf16}) {
     all.push_back({23, 6, 2, 112, 64, t, classic, 112, true, true, 128});
@@ -119,7 +121,7 @@ struct Problem {
     to.cos = at(cos), to.sin = at(sin);
     to.slot_mapping = at(slots), to.code_mapping = c.own_code_blocks ? at(code_slots) : nullptr;
     to.kv.k = at(k_cache), to.kv.v = at(v_cache);
-    if (c.dtype == DType::fp8_e4m3) to.kv.k_scale = at(k_scale), to.kv.v_scale = at(v_scale);
+    if (is_fp8(c.dtype)) to.kv.k_scale = at(k_scale), to.kv.v_scale = at(v_scale);
     if (c.bits == 0) return;
     view.codec = codec;
     view.codec.signs = at(signs);

@@ -35,14 +35,16 @@ __device__ float warp_max(float x) {
 __device__ float weight(float x, float most) { return x == kNone ? 0.0f : expf(x - most); }
 
 using cuda::widen;
-__device__ void widen(uint4 v, float (&out)[16], __nv_fp8_e4m3) {
+__device__ void widen_fp8(uint4 v, float (&out)[16], __nv_fp8_interpretation_t kind) {
   const uint32_t words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
   for (int i = 0; i < 16; ++i) {
     const auto byte = static_cast<__nv_fp8_storage_t>(words[i / 4] >> (i % 4 * 8));
-    out[i] = __half2float(__half(__nv_cvt_fp8_to_halfraw(byte, __NV_E4M3)));
+    out[i] = __half2float(__half(__nv_cvt_fp8_to_halfraw(byte, kind)));
   }
 }
+__device__ void widen(uint4 v, float (&out)[16], __nv_fp8_e4m3) { widen_fp8(v, out, __NV_E4M3); }
+__device__ void widen(uint4 v, float (&out)[16], __nv_fp8_e5m2) { widen_fp8(v, out, __NV_E5M2); }
 
 // Scores of a thread's token: `heads` query heads from the first on.
 template <typename T>
@@ -150,10 +152,11 @@ void AttentionMass::run(const AttentionMassParams& p, cudaStream_t stream) {
     const int32_t rows = std::min(rows_, p.rows - first);
     const mass::Args args{p, first, parts_.as<float2>(), blocks_};
     const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(limits_.max_len, mass::kThreads)), kv.kv_heads, rows);
-    auto* parts = kv.dtype == DType::f32    ? &mass::parts<float>
-                  : kv.dtype == DType::f16  ? &mass::parts<__half>
-                  : kv.dtype == DType::bf16 ? &mass::parts<__nv_bfloat16>
-                                            : &mass::parts<__nv_fp8_e4m3>;
+    auto* parts = kv.dtype == DType::f32        ? &mass::parts<float>
+                  : kv.dtype == DType::f16      ? &mass::parts<__half>
+                  : kv.dtype == DType::bf16     ? &mass::parts<__nv_bfloat16>
+                  : kv.dtype == DType::fp8_e5m2 ? &mass::parts<__nv_fp8_e5m2>
+                                                : &mass::parts<__nv_fp8_e4m3>;
     parts<<<grid, dim3(mass::kThreads), 0, stream>>>(args);
     check_launch("parts of attention mass");
     mass::put_together<<<dim3(kv.kv_heads, rows), dim3(mass::kThreads), 0, stream>>>(args);

@@ -29,7 +29,7 @@ bool suits_wgmma(const PrefillShape& s) {
 PrefillPath choose_path(const PrefillShape& s) {
   if (s.numerics == Numerics::f32 || s.kv_dtype == DType::f32) return PrefillPath::f32;
   if (s.head_dim > 192 && s.shared_kib < kSharedKibOfDim256) return PrefillPath::f32;
-  const bool as_it_lies = s.kv_dtype != DType::fp8_e4m3 && s.layout == KvLayout::hnd;
+  const bool as_it_lies = !is_fp8(s.kv_dtype) && s.layout == KvLayout::hnd;
   if (!as_it_lies) return PrefillPath::mma_converted;
   return suits_wgmma(s) ? PrefillPath::wgmma : PrefillPath::mma;
 }
@@ -105,7 +105,7 @@ PrefillConfig choose(const PrefillShape& s) {
   c.padded_dim = pad_dim(c.path, s.head_dim);
   c.math = c.path == PrefillPath::f32  ? DType::f32
            : s.kv_dtype == DType::bf16 ? DType::bf16
-                                       : DType::f16;  // f16 holds every e4m3 value
+                                       : DType::f16;  // f16 holds every fp8 value
   choose_tiles(s, c);
   if (c.path == PrefillPath::wgmma) c.box_keys = contiguous_keys(s);
   return c;

@@ -17,7 +17,7 @@ struct KeyRing {
 };
 
 // 16 bytes of elements: what classic K keeps together of one key.
-__device__ inline int32_t elements_in_16_bytes(DType t) { return t == DType::fp8_e4m3 ? 16 : t == DType::f32 ? 4 : 8; }
+__device__ inline int32_t elements_in_16_bytes(DType t) { return is_fp8(t) ? 16 : t == DType::f32 ? 4 : 8; }
 
 // Resolves one key of each tile for its thread. Two reads depend on each other: feed() does one step of each for three
 // different tiles, so that neither is waited for. What it knows of the job stays in shared memory, since registers are
@@ -90,6 +90,9 @@ __device__ inline float4 read_4(const void* data, DType dtype, int64_t first, in
         break;
       case DType::bf16:
         x[i] = __bfloat162float(static_cast<const __nv_bfloat16*>(data)[at]);
+        break;
+      case DType::fp8_e5m2:
+        x[i] = static_cast<float>(static_cast<const __nv_fp8_e5m2*>(data)[at]);
         break;
       default:
         x[i] = static_cast<float>(static_cast<const __nv_fp8_e4m3*>(data)[at]);

@@ -171,7 +171,7 @@ std::vector<AttentionCase> tile_cases() {
 
 std::vector<AttentionCase> all_cases() {
   std::vector<AttentionCase> cases = testing::attention_cases();
-  for (const auto& more : {testing::padded_attention_cases(), testing::fp8_attention_cases(), tile_cases()}) {
+  for (const auto& more : {testing::padded_attention_cases(), tile_cases()}) {
     cases.insert(cases.end(), more.begin(), more.end());
   }
   return cases;

@@ -18,6 +18,7 @@ namespace {
 using hash::kWarp;
 using kv_writing::block_of;
 using kv_writing::key_offset;
+using kv_writing::key_scale;
 using kv_writing::offset_in_block;
 using kv_writing::read;
 
@@ -57,6 +58,7 @@ __device__ void summarize(const BlockSummariesParams& p, int64_t block, int toke
   const KvView& kv = p.kv;
   const int lane = threadIdx.x % kWarp, d = kv.head_dim;
   const int64_t base = block * kv.block_stride + head * kv.head_stride, cell = block * kv.kv_heads + head;
+  const float k_scale = key_scale(kv, head);
   Running<kRegs> keys;
   for (int first = 0; first < tokens; first += kAtOnce) {
     float x[kAtOnce][kRegs];
@@ -65,7 +67,8 @@ __device__ void summarize(const BlockSummariesParams& p, int64_t block, int toke
 #pragma unroll
       for (int r = 0; r < kRegs; ++r) {
         const int e = lane + kWarp * r;
-        x[t][r] = first + t < tokens && e < d ? read(kv.k, kDtype, base + key_offset(kv, first + t, e)) : 0.0f;
+        const bool there = first + t < tokens && e < d;
+        x[t][r] = there ? __fmul_rn(read(kv.k, kDtype, base + key_offset(kv, first + t, e)), k_scale) : 0.0f;
       }
     }
 #pragma unroll
@@ -114,10 +117,11 @@ void block_summaries(const BlockSummariesParams& p, cudaStream_t stream) {
   const int32_t n = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(std::max(64, p.kv.head_dim))));
   FOVEA_CHECK(p.kv.kv_heads > 0 && n <= 256 && std::has_single_bit(static_cast<uint32_t>(p.kv.block_size)));
   FOVEA_CHECK(p.mean_codes == nullptr || p.codec.n == n);
-  auto* kernel = p.kv.dtype == DType::f32    ? kernel_of<DType::f32>(n)
-                 : p.kv.dtype == DType::f16  ? kernel_of<DType::f16>(n)
-                 : p.kv.dtype == DType::bf16 ? kernel_of<DType::bf16>(n)
-                                             : kernel_of<DType::fp8_e4m3>(n);
+  auto* kernel = p.kv.dtype == DType::f32        ? kernel_of<DType::f32>(n)
+                 : p.kv.dtype == DType::f16      ? kernel_of<DType::f16>(n)
+                 : p.kv.dtype == DType::bf16     ? kernel_of<DType::bf16>(n)
+                 : p.kv.dtype == DType::fp8_e5m2 ? kernel_of<DType::fp8_e5m2>(n)
+                                                 : kernel_of<DType::fp8_e4m3>(n);
   kernel<<<dim3(static_cast<unsigned>(p.tokens)), dim3(kThreads), 0, stream>>>(p);
   check_launch("block summaries");
 }

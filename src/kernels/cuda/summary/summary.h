@@ -14,7 +14,7 @@
 
 namespace fovea::cuda {
 
-// Bit for bit as ref does. K of any dtype that kv_write writes, by its values without k_scale.
+// Bit for bit as ref does. K of any dtype that kv_write writes.
 void block_summaries(const BlockSummariesParams& p, cudaStream_t stream);
 
 // Choices by summaries and by given scores: scores become ranks of 32 bits, of which hash_select's top-k keeps the lowest. Two

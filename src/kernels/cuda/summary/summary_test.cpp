@@ -34,6 +34,8 @@ class SummaryTest : public testing::GpuTest {
   void summarize(const SummaryProblem& c, BlockSummariesParams p, SummaryProblem::Out& out) {
     const DeviceArray<int64_t> slots(c.slots);
     const DeviceArray<uint8_t> k(c.k);
+    const DeviceArray<float> k_scales(c.k_scales);
+    if (p.kv.k_scale) p.kv.k_scale = k_scales.data();
     const DeviceArray<float> signs(copy_of(p.codec.signs, static_cast<size_t>(p.codec.rotations) * 3 * p.codec.n));
     const DeviceArray<float> mean(out.mean), minmax(out.minmax);
     const DeviceArray<uint64_t> codes(out.mean_codes);

@@ -2,6 +2,6 @@
 
 namespace fovea::cuda::decode {
 
-std::vector<Entry> fp8_entries() { return mma_entries<Fp8Kv>(DType::fp8_e4m3); }
+std::vector<Entry> e4m3_entries() { return mma_entries<Fp8Kv<__NV_E4M3>>(DType::fp8_e4m3); }
 
 }  // namespace fovea::cuda::decode
