@@ -32,7 +32,7 @@ TEST_P(DeviceOffloadOf, AnswersOfASmallPoolAreTheResidentOnes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Methods, DeviceOffloadOf, ::testing::Values("gsa_on_device", "dense"));
+INSTANTIATE_TEST_SUITE_P(Methods, DeviceOffloadOf, ::testing::Values("gsa_on_device", "dense", "gsa[budget_tokens=96,overlap=true]"));
 
 // Forks of a document that answer side by side, and documents beside it: more than the pool takes at a time.
 TEST(DeviceOffload, ManySequencesShareASmallPool) {

@@ -1,6 +1,6 @@
 // The engine on a GPU: what a decode step may not do, graphs against eager launches, and the CPU engine's answers. The other
 // engine tests run there too, with FOVEA_TEST_DEVICE=cuda.
-#include "engine_test_util.h"
+#include "gsa_engine_test_util.h"
 
 #include "device/gpu_test_util.h"
 #include "engine/engine_impl.h"
@@ -117,6 +117,21 @@ TEST_F(GpuEngine, AnswersAsTheCpuDoes) {
       ASSERT_FALSE(got.logits.empty());
       EXPECT_LE(max_difference(got.logits[0], want.logits[0]), 1e-3f);
     }
+  }
+}
+
+TEST_F(GpuEngine, EveryKindOfGsaAnswersAsOnTheCpu) {
+  for (const bool overlap : {false, true}) {
+    SCOPED_TRACE(overlap);
+    EngineOptions o = gsa_options(gsa_methods(overlap));
+    o.max_num_seqs = 12;
+    o.device = "cpu";
+    auto cpu = make_engine(o);
+    o.device = "cuda";
+    auto gpu = make_engine(o);
+    ASSERT_TRUE(cpu && gpu);
+    expect_equal_answers(*cpu, *gpu);
+    expect_steady_decodes(dynamic_cast<EngineImpl&>(*gpu));
   }
 }
 

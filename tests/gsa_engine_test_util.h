@@ -22,7 +22,6 @@ inline MethodOptions gsa(R representation, const std::string& label, int32_t bud
 
 inline EngineOptions gsa_options(std::vector<MethodOptions> methods) {
   EngineOptions o = exact_options(tiny_checkpoint("qwen3_llama3_8h2kv_d64"));
-  if (o.device == "cuda") o.device = "cpu";  // a GPU has not all the operations
   o.decode_method = methods[0].label;
   o.methods = std::move(methods);
   o.sparse_min_context = 64;

@@ -9,7 +9,7 @@ namespace {
 
 EngineOptions sparse_options(bool reference) {
   EngineOptions o = exact_options(tiny_checkpoint("qwen3_llama3_8h2kv_d64"));
-  o.device = "cpu";
+  if (reference) o.device = "cpu";
   MethodOptions m;
   m.name = "gsa_on_device";
   m.gsa.budget_tokens = 64;

@@ -43,7 +43,7 @@ struct Request {
   // and logits are those of a request that had sampled them. Needs n = 1 and max_tokens > 0; empty: tokens are sampled.
   std::vector<TokenId> given_answer;
   bool trace = false;       // report Selections to the engine's trace callback
-  bool trace_mass = false;  // and the true attention mass of blocks for the answer's rows; costs dense attention; CPU only
+  bool trace_mass = false;  // and the true attention mass of blocks for the answer's rows; costs dense attention
 };
 
 enum class FinishReason : uint8_t { none, stop, length, aborted, failed };

@@ -223,7 +223,7 @@ void add_flags(EvalFlags& f, CLI::App& cmd) {
       "Also compare every run with dense prefill and decode: answers equal token for token, tokens before the first difference, "
       "and how far apart the next token's distributions are (KL divergence, nats) along dense attention's answers");
   cmd.add_flag("--trace", f.trace,
-               "Also judge what was chosen by the true attention, and write trace-N.html for each run to --out (CPU only)");
+               "Also judge what was chosen by the true attention, and write trace-N.html for each run to --out");
   cmd.add_option("--trace-questions", f.trace_questions, "How many questions to trace, of the first document of each length")
       ->capture_default_str();
   cmd.add_flag("--verbose", f.verbose, "Print wrong answers");

@@ -198,7 +198,7 @@ Status EngineImpl::check_request(const Request& r) const {
   FOVEA_TRY(check_method("decode method", r.decode_method, false));
   FOVEA_TRY(check_method("prefill method", r.prefill_method, true));
   if (r.trace_mass && !runner_->can_trace_mass())
-    return Status::unsupported("trace_mass: it needs --device cpu, and a model with K and V in its cache, not MLA");
+    return Status::unsupported("trace_mass: it needs a model with K and V in its cache, not MLA");
   if (r.trace_mass && blocks_->columns())
     return Status::unsupported("trace_mass: it reads whole contexts, and the KV pool holds only a part of them (--kv-offload)");
   if (r.budget_tokens < 0) return Status::invalid_argument("budget_tokens: " + std::to_string(r.budget_tokens) + " is negative");

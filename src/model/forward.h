@@ -35,6 +35,8 @@ struct RowGroup {
   // Device memory.
   const int32_t* q_indptr = nullptr;  // [num_seqs + 1], relative to first_row
   const int32_t* seq_len = nullptr;   // [num_seqs]
+  const int32_t* row_seq = nullptr;   // [rows] row of the table
+  const int32_t* row_len = nullptr;   // [rows] keys visible to the row: its position + 1
   PageTableView table;                // BlockIds; its row 0 is the group's first sequence
   PageTableView columns;              // where K and V lie, of a group in_pool; null: the same
   // Of a group that is streamed: the first three in host memory, and for each sequence {0, its rows}, in the device's.

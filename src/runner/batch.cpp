@@ -115,6 +115,8 @@ Status Batch::emit_group(int32_t group, const StepInput& plan) {
   for (int32_t s = 0; s < g.num_seqs; ++s) FOVEA_TRY(emit_rows(plan.rows[pieces[s]], s, pieces[s]));
   if (pure_decode_ && g.blocks != RowGroup::Blocks::streamed) pad_group(&g);
   g.rows = forward_.tokens - g.first_row;
+  g.row_seq = row_seq_.device() + g.first_row;
+  g.row_len = row_len_.device() + g.first_row;
   int32_t* indptr = q_indptr_.host() + indptr_at;
   indptr[0] = 0;
   for (int32_t row = 0; row < g.rows; ++row) indptr[row_seq_.host()[g.first_row + row] + 1] = row + 1;
@@ -140,8 +142,8 @@ Status Batch::emit_group(int32_t group, const StepInput& plan) {
               row_len_.host() + g.first_row,
               row_ids_.data() + g.first_row,
               row_budget_.data() + g.first_row,
-              row_seq_.device() + g.first_row,
-              row_len_.device() + g.first_row,
+              g.row_seq,
+              g.row_len,
               g.num_seqs,
               indptr,
               seq_len_.host() + first_table};

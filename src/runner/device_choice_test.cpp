@@ -16,9 +16,10 @@ TEST(Lacks, AnyMethodThatRunsOnTheHostAlone) {
   o.decode_method = "gsa_on_device[hash_bits=256]";
   EXPECT_EQ(lacks(cuda_op_set(), llama, o), "");
   o.decode_method = "gsa[representation=mean]";
-  EXPECT_EQ(lacks(cuda_op_set(), llama, o), "gsa[representation=mean]");
+  EXPECT_EQ(lacks(cuda_op_set(), llama, o), "");
+  EXPECT_EQ(lacks(cuda_op_set().without({OpKind::summary_select}), llama, o), "gsa[representation=mean]");
   o.decode_method = "gsa_on_device[overlap=true]";
-  EXPECT_EQ(lacks(cuda_op_set(), llama, o), "gsa_on_device[overlap=true]");
+  EXPECT_EQ(lacks(cuda_op_set(), llama, o), "");
   o.decode_method = "auto";
   o.prefill_method = "xattention";
   EXPECT_EQ(lacks(cuda_op_set(), llama, o), "xattention");

@@ -66,7 +66,11 @@ void ReadCounter::show(const RowGroup& group, LayerIdx layer, const Selection& s
   t.blocks = static_cast<int32_t>((len + shape_.block_size - 1) / shape_.block_size);
   t.prefill = !batch_.row_is_decode(row);
   t.answer = !t.prefill && len >= owner.prompt_tokens;
-  if (owner.trace_mass && t.answer && scores) t.block_mass = mass_.sample(group, r, static_cast<int32_t>(len), *scores);
+  if (owner.trace_mass && t.answer && scores) {
+    const Result<const float*> mass = mass_.sample(group, r, static_cast<int32_t>(len), *scores);
+    if (!mass.ok()) error_ = mass.status();
+    t.block_mass = mass.ok() ? *mass : nullptr;
+  }
   trace_(t);
 }
 

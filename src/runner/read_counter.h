@@ -21,7 +21,7 @@ namespace fovea {
 class ReadCounter final : public SelectionObserver {
  public:
   ReadCounter(const ModelShape& shape, const Batch& batch, Device& device, Ops& ops, Stream& stream)
-      : shape_(shape), batch_(batch), device_(device), stream_(stream), mass_(shape, ops, stream) {}
+      : shape_(shape), batch_(batch), device_(device), stream_(stream), mass_(shape, device, ops, stream) {}
   void set_trace(std::function<void(const SelectionTrace&)> trace) { trace_ = std::move(trace); }
 
   // Whether the step's Selections have to be shown to on_selection().

@@ -59,7 +59,7 @@ class Runner {
   Result<std::span<const float>> logits(size_t i);
   // Whether another step may be launched before the last launched one is collected.
   bool runs_ahead() const { return !device_->is_host() && batch_->is_pure_decode() && !waits_for_host(); }
-  bool can_trace_mass() const { return device_->is_host() && shape_.kv_lora_rank == 0; }
+  bool can_trace_mass() const { return ops_->supported().has(OpKind::attention_mass) && shape_.kv_lora_rank == 0; }
   std::string description() const;
   Numerics numerics() const { return ops_->numerics(); }
   const std::vector<MethodEntry>& methods() const { return methods_; }

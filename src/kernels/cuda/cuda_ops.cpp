@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "device/cuda/cuda_device.h"
+#include "kernels/cuda/carry_over/carry_over.h"
 #include "kernels/cuda/decode/decode.h"
 #include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/embed/embed.h"
@@ -9,10 +10,12 @@
 #include "kernels/cuda/kv_write/kv_write.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/linear/linear.h"
+#include "kernels/cuda/mass/attention_mass.h"
 #include "kernels/cuda/norm/rms_norm.h"
 #include "kernels/cuda/prefill/prefill.h"
 #include "kernels/cuda/residency/residency.h"
 #include "kernels/cuda/sample/sample.h"
+#include "kernels/cuda/summary/summary.h"
 
 namespace fovea {
 namespace {
@@ -32,6 +35,8 @@ class CudaOps final : public Ops {
     FOVEA_TRY(decode_.prepare(limits, device_));
     FOVEA_TRY(prefill_.prepare(limits, device_, numerics_));
     FOVEA_TRY(select_.prepare(limits, device_));
+    FOVEA_TRY(summaries_.prepare(limits, device_));
+    FOVEA_TRY(mass_.prepare(limits, device_));
     return sample_.prepare(limits, device_);
   }
 
@@ -43,6 +48,11 @@ class CudaOps final : public Ops {
   void kv_write(const KvWriteParams& p, Stream& s) override { cuda::kv_write(p, on(s)); }
   void encode_codes(const EncodeCodesParams& p, Stream& s) override { cuda::encode_codes(p, on(s)); }
   void hash_select(const HashSelectParams& p, Stream& s) override { select_.run(p, on(s)); }
+  void block_summaries(const BlockSummariesParams& p, Stream& s) override { cuda::block_summaries(p, on(s)); }
+  void summary_select(const SummarySelectParams& p, Stream& s) override { summaries_.run(p, on(s)); }
+  void attention_mass(const AttentionMassParams& p, Stream& s) override { mass_.run(p, on(s)); }
+  void block_topk(const BlockTopkParams& p, Stream& s) override { summaries_.run(p, on(s)); }
+  void carry_over(const CarryOverParams& p, Stream& s) override { cuda::carry_over(p, on(s)); }
   void resolve(const ResolveParams& p, Stream& s) override { cuda::resolve(p, queue(s)); }
   void fetch_extents(const FetchParams& p, Stream& s) override { cuda::fetch_extents(p, queue(s)); }
   void stage_extents(const StageParams& p, Stream& s) override { cuda::stage_extents(p, queue(s)); }
@@ -67,6 +77,8 @@ class CudaOps final : public Ops {
   cuda::Decode decode_;
   cuda::Prefill prefill_;
   cuda::HashSelect select_;
+  cuda::SummarySelect summaries_;
+  cuda::AttentionMass mass_;
   cuda::Sample sample_;
 };
 
