@@ -92,7 +92,7 @@ TEST_P(Fp8Kv, ASmallPoolGivesTheSameBits) {
     const std::vector<Result1> want = ask(*make_engine(o), kDocument);
     EngineOptions small = o;
     small.kv_offload = OffloadChoice::on;
-    small.kv_cache_memory_bytes = int64_t{3} << 18;
+    small.kv_cache_memory_bytes = 1280 * kDocument;  // half of it
     EngineParts parts;
     parts.store = std::make_shared<LyingStore>();
     parts.poison_evicted = true;
