@@ -73,8 +73,8 @@ endif()
 
 # What C++ and CUDA sources of a target that uses CUDA are compiled with.
 function(fovea_cuda_common target)
-  target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)
-  target_include_directories(${target} SYSTEM PUBLIC ${CUDAToolkit_INCLUDE_DIRS})
+  fovea_headers(${target} PUBLIC)
+  target_include_directories(${target} SYSTEM PUBLIC $<BUILD_INTERFACE:${CUDAToolkit_INCLUDE_DIRS}>)
   list(JOIN FOVEA_WARNINGS "," host_warnings)
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:${FOVEA_WARNINGS}>
