@@ -72,6 +72,7 @@ class DsaProblem {
   const DsaCase& shape() const { return c_; }
   int32_t rows() const { return static_cast<int32_t>(row_len_.size()); }
   int32_t max_len() const { return max_len_; }
+  int64_t slots() const { return int64_t{blocks_} * c_.block_size; }  // of the planes
   const std::vector<int32_t>& row_len() const { return row_len_; }
   const std::vector<int32_t>& row_seq() const { return row_seq_; }
   const std::vector<int32_t>& ragged_start() const { return ragged_start_; }

@@ -35,6 +35,9 @@ void check_index_topk(const IndexTopkParams& p) {
     FOVEA_CHECK(p.mapped.space != IndexSpace::position && p.mapped.rows == p.rows && p.topk <= p.mapped.capacity);
     FOVEA_CHECK(p.mapped.space != IndexSpace::ragged || p.ragged_start);
   }
+}
+
+void check_index_lengths(const IndexTopkParams& p) {
   for (int32_t r = 0; r < p.rows; ++r) FOVEA_CHECK(p.row_len[r] >= 0 && p.row_len[r] <= p.max_len);
 }
 

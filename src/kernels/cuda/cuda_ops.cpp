@@ -4,6 +4,7 @@
 #include "device/cuda/cuda_device.h"
 #include "kernels/cuda/carry_over/carry_over.h"
 #include "kernels/cuda/decode/decode.h"
+#include "kernels/cuda/dsa/dsa.h"
 #include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/embed/embed.h"
 #include "kernels/cuda/hash_select/hash_select.h"
@@ -37,6 +38,7 @@ class CudaOps final : public Ops {
     FOVEA_TRY(select_.prepare(limits, device_));
     FOVEA_TRY(summaries_.prepare(limits, device_));
     FOVEA_TRY(mass_.prepare(limits, device_));
+    FOVEA_TRY(index_topk_.prepare(limits, device_));
     return sample_.prepare(limits, device_);
   }
 
@@ -53,6 +55,9 @@ class CudaOps final : public Ops {
   void attention_mass(const AttentionMassParams& p, Stream& s) override { mass_.run(p, on(s)); }
   void block_topk(const BlockTopkParams& p, Stream& s) override { summaries_.run(p, on(s)); }
   void carry_over(const CarryOverParams& p, Stream& s) override { cuda::carry_over(p, on(s)); }
+  void index_write(const IndexWriteParams& p, Stream& s) override { cuda::index_write(p, on(s)); }
+  void index_topk(const IndexTopkParams& p, Stream& s) override { index_topk_.run(p, on(s)); }
+  void index_transform(const IndexTransformParams& p, Stream& s) override { cuda::index_transform(p, on(s)); }
   void resolve(const ResolveParams& p, Stream& s) override { cuda::resolve(p, queue(s)); }
   void fetch_extents(const FetchParams& p, Stream& s) override { cuda::fetch_extents(p, queue(s)); }
   void stage_extents(const StageParams& p, Stream& s) override { cuda::stage_extents(p, queue(s)); }
@@ -79,6 +84,7 @@ class CudaOps final : public Ops {
   cuda::HashSelect select_;
   cuda::SummarySelect summaries_;
   cuda::AttentionMass mass_;
+  cuda::IndexTopk index_topk_;
   cuda::Sample sample_;
 };
 

@@ -19,9 +19,9 @@ Result<std::unique_ptr<Ops>> make_cuda_ops(Device& device, Numerics numerics);
 // What it has, also for those who have not made it yet.
 constexpr OpSet cuda_op_set() {
   using enum OpKind;
-  return {embed,         rms_norm,        linear,         silu_mul,       rope_angles,   kv_write,   encode_codes,
-          hash_select,   block_summaries, summary_select, attention_mass, block_topk,    carry_over, resolve,
-          fetch_extents, stage_extents,   move_columns,   paged_decode,   paged_prefill, sample};
+  return {embed,           rms_norm,       linear,         silu_mul,   rope_angles, kv_write,   encode_codes,   hash_select,
+          block_summaries, summary_select, attention_mass, block_topk, carry_over,  resolve,    fetch_extents,  stage_extents,
+          move_columns,    paged_decode,   paged_prefill,  sample,     index_write, index_topk, index_transform};
 }
 
 }  // namespace fovea

@@ -72,6 +72,7 @@ int32_t topk_positions(const float* scores, int32_t len, int32_t topk, int32_t* 
 
 void index_topk(const IndexTopkParams& p) {
   check_index_topk(p);
+  check_index_lengths(p);
   std::vector<float> own(p.logits ? 0 : p.max_len);
   float* logits = p.logits ? p.logits : own.data();
   const int32_t chunk = p.logits ? logits_rows_at_once(p) : 1;

@@ -192,6 +192,7 @@ void IndexTopk::choose(const Pass& pass, int32_t row) {
 
 void IndexTopk::run(const IndexTopkParams& p, ThreadPool& pool) {
   check_index_topk(p);
+  check_index_lengths(p);
   FOVEA_CHECK(p.heads <= heads_ && p.keys.dim <= dim_ && p.topk <= topk_);
   const int32_t at_once = p.logits ? std::min(logits_rows_at_once(p), lists_) : lists_;
   for (int32_t first = 0; first < p.rows;) {

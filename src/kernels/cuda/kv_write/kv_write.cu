@@ -1,7 +1,4 @@
-// A warp takes one head vector of one token: a query head, or a key with its value. Lane l holds elements l,
-// l + 32, ...: the order in which hash codes are computed. Products and sums are rounded one by one as the
-// reference rounds them (no fused multiply-add), so that keys, and with them their codes, come out the same
-// bit for bit.
+// A warp takes one head vector of one token: a query head, or a key with its value.
 #include "kernels/cuda/kv_write/kv_write.h"
 
 #include <cuda_bf16.h>
@@ -14,6 +11,7 @@
 #include "kernels/cuda/hash_select/hash_code.cuh"
 #include "kernels/cuda/kv_write/cache_key.cuh"
 #include "kernels/cuda/kv_write/config.h"
+#include "kernels/cuda/kv_write/vector.cuh"
 #include "kernels/cuda/launch.h"
 
 namespace fovea::cuda {
@@ -49,58 +47,10 @@ __device__ int value_offset(const KvView& kv, int token, int i) {
   return kv.layout == KvLayout::hnd ? token * kv.head_dim + i : i * kv.block_size + token;
 }
 
-template <int kRegs>
-struct Vector {
-  float x[kRegs];  // element lane + 32 * r; 0 beyond head_dim
-
-  __device__ static int element(int r) { return static_cast<int>(threadIdx.x) % kWarp + kWarp * r; }
-
-  __device__ void load(const float* from, int d) {
-#pragma unroll
-    for (int r = 0; r < kRegs; ++r) x[r] = element(r) < d ? from[element(r)] : 0.0f;
-  }
-  __device__ void save(float* to, int d) const {
-#pragma unroll
-    for (int r = 0; r < kRegs; ++r) {
-      if (element(r) < d) to[element(r)] = x[r];
-    }
-  }
-
-  // Squares are summed in float64, where each is exact: the order of the sum does not show in the float32
-  // result.
-  __device__ void norm(const float* weight, int d, float eps) {
-    double sum = 0.0;
-#pragma unroll
-    for (int r = 0; r < kRegs; ++r) sum += static_cast<double>(x[r]) * x[r];
-    for (int step = 1; step < kWarp; step *= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
-    const auto inverse = static_cast<float>(1.0 / sqrt(sum / d + eps));
-#pragma unroll
-    for (int r = 0; r < kRegs; ++r) {
-      if (element(r) < d) x[r] = __fmul_rn(__fmul_rn(x[r], inverse), weight[element(r)]);
-    }
-  }
-
-  // `row`: shared memory of this warp, in which each element finds its partner.
-  __device__ void rope(const KvWriteParams& p, int token, float* row) {
-    const int half = p.rope_dim / 2;
-    const float* cos = p.cos + static_cast<int64_t>(token) * half;
-    const float* sin = p.sin + static_cast<int64_t>(token) * half;
-#pragma unroll
-    for (int r = 0; r < kRegs; ++r) row[element(r)] = x[r];
-    __syncwarp();
-#pragma unroll
-    for (int r = 0; r < kRegs; ++r) {
-      const int e = element(r);
-      if (e >= p.rope_dim) continue;
-      const int pair = p.rope_interleaved ? e / 2 : e % half;
-      const bool first = p.rope_interleaved ? e % 2 == 0 : e < half;
-      const float other = row[p.rope_interleaved ? e ^ 1 : first ? e + half : e - half];
-      const float turned = __fmul_rn(other, sin[pair]), kept = __fmul_rn(x[r], cos[pair]);
-      x[r] = first ? __fsub_rn(kept, turned) : __fadd_rn(kept, turned);
-    }
-    __syncwarp();
-  }
-};
+__device__ Rope rope_of(const KvWriteParams& p, int token) {
+  const int64_t at = static_cast<int64_t>(token) * (p.rope_dim / 2);
+  return {p.rope_dim, p.rope_interleaved, p.cos + at, p.sin + at};
+}
 
 // The key as attention will read it stays in `key`.
 template <int kRegs>
@@ -149,7 +99,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) write(const __grid_constant__ A
     float* q = p.q + (static_cast<int64_t>(token) * p.num_heads + head + p.num_heads) * d;
     vector.load(q, d);
     if (p.q_norm != nullptr) vector.norm(p.q_norm, d, p.norm_eps);
-    if (p.rope_dim > 0) vector.rope(p, token, rows[warp]);
+    if (p.rope_dim > 0) vector.rope(rope_of(p, token), rows[warp]);
     vector.save(q, d);
     return;
   }
@@ -157,7 +107,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) write(const __grid_constant__ A
   if (slot < 0) return;
   vector.load(p.k + (static_cast<int64_t>(token) * p.kv.kv_heads + head) * d, d);
   if (p.k_norm != nullptr) vector.norm(p.k_norm, d, p.norm_eps);
-  if (p.rope_dim > 0) vector.rope(p, token, rows[warp]);
+  if (p.rope_dim > 0) vector.rope(rope_of(p, token), rows[warp]);
   write_cache(p, token, head, slot, vector);
   const int64_t code_slot = p.code_mapping == nullptr ? slot : p.code_mapping[token];
   if (p.codes != nullptr && code_slot >= 0) write_codes(a.codes, p.kv.block_size, code_slot, head, vector);

@@ -1,0 +1,159 @@
+// Candidates of a row, and the choice of the best of them by a group of threads. A candidate is its score's rank and its position
+// in one number: no two of a row are equal, so what is best is unique, whatever the order in which they came.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace fovea::cuda::dsa {
+
+inline constexpr unsigned kAllLanes = 0xffffffffu;
+
+// The better, the greater. A NaN is least, the two zeros are one, ties go to the lower position.
+using Candidate = uint64_t;
+
+__device__ inline Candidate candidate(float score, int32_t position) {
+  const uint32_t bits = __float_as_uint(__fadd_rn(score, 0.0f));
+  const uint32_t rank = score != score ? 0u : (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+  return static_cast<uint64_t>(rank) << 32 | ~static_cast<uint32_t>(position);
+}
+__device__ inline int32_t position_of(Candidate c) { return static_cast<int32_t>(~static_cast<uint32_t>(c)); }
+// A NaN of the least rank.
+__device__ inline float score_of(Candidate c) {
+  const auto rank = static_cast<uint32_t>(c >> 32);
+  return __uint_as_float((rank & 0x80000000u) != 0 ? rank & 0x7fffffffu : ~rank);
+}
+
+// What a later key must beat; at first, and after a cut that had to keep a NaN, nothing is beaten by it.
+inline constexpr float kNoBound = __builtin_nanf("");
+__device__ inline bool beats(float score, float bound) { return !(score <= bound); }
+
+// kThreads of a CTA, whole warps that begin at a multiple of kThreads, with one of the CTA's numbered barriers.
+template <int kCount>
+struct Group {
+  static constexpr int kThreads = kCount, kWarps = kCount / 32;
+  int barrier = 0;
+
+  __device__ static int rank() { return static_cast<int>(threadIdx.x) % kThreads; }
+  __device__ void sync() const { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory"); }
+};
+
+template <int kThreads>
+struct ChoiceShared {
+  static constexpr int kBins = 2 * kThreads;
+  uint32_t bins[kBins];
+  Candidate least[kThreads / 32], most[kThreads / 32];
+  uint32_t totals[kThreads / 32];
+  uint32_t bin, inside, above;  // where the last one kept was found
+  uint32_t kept;
+};
+
+// The sum of x over the group's threads up to and with this one; `total` over all. Call it again after a barrier only.
+template <int kThreads>
+__device__ uint32_t sum_through(Group<kThreads> group, uint32_t x, ChoiceShared<kThreads>& s, uint32_t* total) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = group.rank() / 32;
+  for (int step = 1; step < 32; step *= 2) {
+    const uint32_t other = __shfl_up_sync(kAllLanes, x, step);
+    if (lane >= step) x += other;
+  }
+  if (lane == 31) s.totals[warp] = x;
+  group.sync();
+  *total = 0;
+  for (int w = 0; w < kThreads / 32; ++w) {
+    if (w == warp) x += *total;
+    *total += s.totals[w];
+  }
+  return x;
+}
+
+// The least of the best k of a row's candidates, of which there are at least k >= 1. each(visit) visits all of them, shared out
+// among the threads. A round counts them in bins of equal width and goes on in the bin that the k-th lies in, until a
+// bin's edge parts the best k from the others.
+template <int kThreads, typename Each>
+__device__ Candidate last_kept(Group<kThreads> group, uint32_t k, const Each& each, ChoiceShared<kThreads>& s) {
+  using Shared = ChoiceShared<kThreads>;
+  constexpr int kBinBits = 32 - __builtin_clz(Shared::kBins - 1);
+  const int rank = group.rank();
+  Candidate low = ~Candidate{0}, high = 0;
+  each([&](Candidate c) { low = min(low, c), high = max(high, c); });
+  for (int step = 16; step > 0; step /= 2) {
+    low = min(low, __shfl_xor_sync(kAllLanes, low, step));
+    high = max(high, __shfl_xor_sync(kAllLanes, high, step));
+  }
+  if (rank % 32 == 0) s.least[rank / 32] = low, s.most[rank / 32] = high;
+  group.sync();
+  for (int w = 0; w < kThreads / 32; ++w) low = min(low, s.least[w]), high = max(high, s.most[w]);
+  for (;;) {
+    const int shift = max(0, 64 - __clzll(static_cast<int64_t>(high - low)) - kBinBits);
+    for (int b = rank; b < Shared::kBins; b += kThreads) s.bins[b] = 0;
+    group.sync();
+    each([&](Candidate c) {
+      if (c >= low && c <= high) atomicAdd(&s.bins[(c - low) >> shift], 1u);
+    });
+    group.sync();
+    const int upper = Shared::kBins - 1 - 2 * rank;  // this thread's bins are upper and the one below it
+    const uint32_t first = s.bins[upper], second = s.bins[upper - 1];
+    uint32_t total;
+    const uint32_t through = sum_through(group, first + second, s, &total), before = through - first - second;
+    if (before < k && k <= through) {
+      const bool in_first = k <= before + first;
+      s.bin = in_first ? upper : upper - 1;
+      s.inside = in_first ? first : second;
+      s.above = in_first ? before : before + first;
+    }
+    group.sync();
+    low += static_cast<uint64_t>(s.bin) << shift;
+    k -= s.above;
+    if (s.inside == k) return low;
+    const uint64_t width = (uint64_t{1} << shift) - 1;
+    if (high - low > width) high = low + width;
+  }
+}
+
+// A list of a row's candidates in global memory, in any order.
+struct List {
+  Candidate* entries;
+  uint32_t* count;  // in shared memory
+
+  // By a whole warp; there is room for 32.
+  __device__ void append(bool take, Candidate c) const {
+    const unsigned takers = __ballot_sync(kAllLanes, take);
+    if (takers == 0) return;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    uint32_t at = 0;
+    if (lane == 0) at = atomicAdd(count, static_cast<uint32_t>(__popc(takers)));
+    at = __shfl_sync(kAllLanes, at, 0) + static_cast<uint32_t>(__popc(takers & ((1u << lane) - 1)));
+    if (take) entries[at] = c;
+  }
+
+  // Leaves the best k, of at least k. Returns the bound of those that come later. Between barriers of the group.
+  template <int kThreads>
+  __device__ float cut(Group<kThreads> group, uint32_t k, ChoiceShared<kThreads>& s) const {
+    constexpr int kEach = 8;
+    const uint32_t size = *count, rank = static_cast<uint32_t>(group.rank());
+    const Candidate last = last_kept(
+        group, k,
+        [&](auto visit) {
+          for (uint32_t i = rank; i < size; i += kThreads) visit(entries[i]);
+        },
+        s);
+    if (rank == 0) s.kept = 0;
+    for (uint32_t first = 0; first < size; first += kThreads * kEach) {
+      Candidate mine[kEach];
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const uint32_t at = first + i * kThreads + rank;
+        mine[i] = at < size ? entries[at] : 0;  // below any candidate that is kept
+      }
+      group.sync();  // what is overwritten was read by all
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) List{entries, &s.kept}.append(mine[i] >= last, mine[i]);
+    }
+    group.sync();
+    if (rank == 0) *count = k;
+    return score_of(last);
+  }
+};
+
+}  // namespace fovea::cuda::dsa

@@ -1,0 +1,38 @@
+// The DSA indexer on a GPU (kernels/ops/dsa.h).
+#pragma once
+
+#include <fovea/status.h>
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "device/device.h"
+#include "kernels/cuda/dsa/config.h"
+#include "kernels/ops/dsa.h"
+#include "kernels/ops/limits.h"
+
+namespace fovea::cuda {
+
+// Bit for bit as ref does.
+void index_write(const IndexWriteParams& p, cudaStream_t stream);
+void index_transform(const IndexTransformParams& p, cudaStream_t stream);
+
+// Two launches for as many rows as scratch has lists: one streams scores into lists of candidates, one makes the rows' lists of
+// them. Bit for bit as ref does.
+class IndexTopk {
+ public:
+  // Errors: resource_exhausted; unsupported: a model's indexer that is too large, a device that cannot run the kernels.
+  Status prepare(const OpsLimits& limits, Device& device);
+
+  // Calls of one object are on one stream: they share its scratch.
+  void run(const IndexTopkParams& p, cudaStream_t stream);
+
+ private:
+  OpsLimits limits_;
+  dsa::Scratch scratch_;
+  int32_t sm_count_ = 1;
+  Buffer lists_, counts_;
+};
+
+}  // namespace fovea::cuda
