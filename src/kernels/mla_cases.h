@@ -60,6 +60,12 @@ class MlaProblem {
   std::vector<float>& q() { return q_; }      // [T, H, latent + rope]
   std::vector<float>& out() { return out_; }  // [T, H, latent], NaN until written
   std::vector<float>& lse() { return lse_; }  // [T, H]
+  // What Params point to.
+  const std::vector<uint8_t>& plane() const { return plane_; }
+  const std::vector<int32_t>& table() const { return table_; }
+  const std::vector<int32_t>& q_indptr() const { return rows_.q_indptr; }
+  const std::vector<int32_t>& seq_len() const { return rows_.seq_len; }
+  const CaseLists& lists() const { return lists_; }
   // Entries as the plane's dtype holds them: [len, latent + rope] of one sequence.
   const std::vector<float>& entries(int32_t seq) const { return entries_[seq]; }
 
@@ -209,6 +215,11 @@ inline std::vector<MlaCase> mla_cases() {
   add({.name = "list_full_16", .heads = 16, .shape = full, .seqs = {{6, 600}}, .select = true, .keep = 0.5});
   add({.name = "list_partitions", .seqs = {{1, 3000}, {2, 1500}}, .select = true, .keep = 0.7});
   return cases;
+}
+
+// Of the projections beside attention, with sizes of which no tile is made up.
+inline std::vector<MlaShape> mla_projection_shapes() {
+  return {{16, 2, 1, 1}, {48, 6, 10, 13}, {80, 0, 7, 5}, {512, 64, 128, 128}, {272, 16, 33, 40}};
 }
 
 // What Ops is prepared with for a case.

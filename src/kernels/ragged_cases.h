@@ -128,7 +128,8 @@ inline std::vector<RaggedCase> ragged_cases() {
 }
 
 // Attention over all keys is the merge of attention over the first part and over the rest, wherever it is cut.
-inline void expect_halves_merge(void (*attend)(const RaggedAttentionParams&), void (*merge)(const LseMergeParams&)) {
+template <typename Attend, typename Merge>
+void expect_halves_merge(const Attend& attend, const Merge& merge) {
   for (int32_t cut : {0, 1, 13, 39, 40}) {
     RaggedProblem whole({.name = "", .seqs = {{7, 40}}}), a({.name = "", .seqs = {{7, 40}}});
     attend(whole.params());
@@ -157,7 +158,8 @@ inline void expect_halves_merge(void (*attend)(const RaggedAttentionParams&), vo
 }
 
 // -inf on either side, on both, lse too far apart for float32, and too large to exponentiate.
-inline void expect_merge_of_nothing(void (*merge)(const LseMergeParams&)) {
+template <typename Merge>
+void expect_merge_of_nothing(const Merge& merge) {
   const float inf = std::numeric_limits<float>::infinity();
   std::vector<float> lse = {-inf, 2.5f, -inf, 500.0f, 300.0f, 0.0f}, out = {0, 3, 0, 5, 2, 1};
   const std::vector<float> other_lse = {1.25f, -inf, -inf, -500.0f, 300.0f, std::log(3.0f)}, other_out = {7, 0, 0, 9, 4, 5};

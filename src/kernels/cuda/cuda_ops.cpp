@@ -12,6 +12,9 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/linear/linear.h"
 #include "kernels/cuda/mass/attention_mass.h"
+#include "kernels/cuda/mla/mla.h"
+#include "kernels/cuda/mla/ragged.h"
+#include "kernels/cuda/moe/moe.h"
 #include "kernels/cuda/norm/rms_norm.h"
 #include "kernels/cuda/prefill/prefill.h"
 #include "kernels/cuda/residency/residency.h"
@@ -39,6 +42,9 @@ class CudaOps final : public Ops {
     FOVEA_TRY(summaries_.prepare(limits, device_));
     FOVEA_TRY(mass_.prepare(limits, device_));
     FOVEA_TRY(index_topk_.prepare(limits, device_));
+    FOVEA_TRY(latents_.prepare(limits, device_));
+    FOVEA_TRY(ragged_.prepare(limits));
+    FOVEA_TRY(moe_.prepare(limits, device_, numerics_));
     return sample_.prepare(limits, device_);
   }
 
@@ -65,6 +71,15 @@ class CudaOps final : public Ops {
   void paged_decode(const AttentionParams& p, Stream& s) override { decode_.run(p, on(s)); }
   void paged_prefill(const AttentionParams& p, Stream& s) override { prefill_.run(p, on(s)); }
   void sample(const SampleParams& p, Stream& s) override { sample_.run(p, queue(s)); }
+  void mla_write(const MlaWriteParams& p, Stream& s) override { cuda::mla_write(p, on(s)); }
+  void mla_absorb(const MlaAbsorbParams& p, Stream& s) override { cuda::mla_absorb(p, on(s)); }
+  void mla_unabsorb(const MlaUnabsorbParams& p, Stream& s) override { cuda::mla_unabsorb(p, on(s)); }
+  void mla_attend(const MlaAttendParams& p, Stream& s) override { latents_.run(p, on(s)); }
+  void mla_gather(const MlaGatherParams& p, Stream& s) override { cuda::mla_gather(p, on(s)); }
+  void ragged_attend(const RaggedAttentionParams& p, Stream& s) override { ragged_.run(p, on(s)); }
+  void lse_merge(const LseMergeParams& p, Stream& s) override { cuda::lse_merge(p, on(s)); }
+  void moe_route(const MoeRouteParams& p, Stream& s) override { moe_.route(p, linear_, queue(s)); }
+  void moe_experts(const MoeExpertsParams& p, Stream& s) override { moe_.experts(p, queue(s)); }
 
  private:
   // A launch goes to the thread's current GPU, whatever the stream's: the step's thread need not be the one
@@ -85,6 +100,9 @@ class CudaOps final : public Ops {
   cuda::SummarySelect summaries_;
   cuda::AttentionMass mass_;
   cuda::IndexTopk index_topk_;
+  cuda::MlaAttention latents_;
+  cuda::RaggedAttention ragged_;
+  cuda::Moe moe_;
   cuda::Sample sample_;
 };
 

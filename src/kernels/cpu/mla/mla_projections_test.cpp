@@ -14,8 +14,6 @@
 namespace fovea {
 namespace {
 
-const std::vector<MlaShape> kShapes = {{16, 2, 1, 1}, {48, 6, 10, 13}, {80, 0, 7, 5}, {512, 64, 128, 128}, {272, 16, 33, 40}};
-
 std::vector<float> random_floats(size_t n, uint32_t seed) {
   std::mt19937 rng(seed);
   std::normal_distribution<float> normal;
@@ -134,7 +132,7 @@ TEST_P(MlaProjections, WriteAndGatherEqualTheReference) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, MlaProjections, ::testing::ValuesIn(kShapes),
+INSTANTIATE_TEST_SUITE_P(Shapes, MlaProjections, ::testing::ValuesIn(testing::mla_projection_shapes()),
                          [](const auto& info) { return "latent_" + std::to_string(info.param.latent); });
 
 }  // namespace

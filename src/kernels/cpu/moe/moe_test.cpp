@@ -3,78 +3,18 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <random>
 #include <string>
 
-#include "kernels/common/convert.h"
+#include "kernels/moe_cases.h"
 #include "kernels/ref/moe.h"
 
 namespace fovea {
 namespace {
 
-struct MoeCase {
-  std::string name;
-  int32_t rows, hidden, inter, experts, top_k;
-  DType dtype = DType::bf16;
-  bool crowded = false;  // every row chooses the first experts
-};
+using testing::MoeCase;
+using testing::MoeProblem;
 
-// Random experts and rows; rows choose different experts at random.
-struct Problem {
-  explicit Problem(const MoeCase& c)
-      : shape(c), rng(3), x(floats(size_t{1} * c.rows * c.hidden)), bias(floats(c.experts)), out(x.size(), NAN) {
-    const size_t each = size_t{1} * c.hidden * c.inter;
-    weights = narrow(floats(3 * each * c.experts), 0.2f);
-    gate_weight = narrow(floats(size_t{1} * c.experts * c.hidden), 0.3f);
-    const auto at = [&](size_t i) { return weights.data() + i * each * dtype_bytes(c.dtype); };
-    expert_weights.resize(c.experts);
-    for (int32_t e = 0; e < c.experts; ++e) {
-      const bool chosen = !c.crowded || e < c.top_k;
-      if (!chosen) continue;  // what nobody chose is not read
-      expert_weights[e] = {weight_view(at(3 * e), c.dtype, c.inter, c.hidden),
-                           weight_view(at(3 * e + 1), c.dtype, c.inter, c.hidden),
-                           weight_view(at(3 * e + 2), c.dtype, c.hidden, c.inter)};
-    }
-    for (int32_t t = 0; t < c.rows; ++t) {
-      std::vector<int32_t> all(c.experts);
-      for (int32_t e = 0; e < c.experts; ++e) all[e] = e;
-      if (!c.crowded) std::shuffle(all.begin(), all.end(), rng);
-      ids.insert(ids.end(), all.begin(), all.begin() + c.top_k);
-    }
-    scale = floats(ids.size());
-  }
-  MoeExpertsParams params() {
-    return {x.data(),      out.data(),  shape.rows, shape.hidden, shape.inter,
-            shape.experts, shape.top_k, ids.data(), scale.data(), expert_weights.data()};
-  }
-  OpsLimits limits() const {
-    OpsLimits l;
-    l.max_rows = std::max(1, shape.rows);
-    l.max_k = l.max_n = std::max(shape.hidden, shape.inter);
-    l.moe = {shape.experts, shape.top_k, shape.hidden, shape.inter};
-    return l;
-  }
-  std::vector<float> floats(size_t n) {
-    std::normal_distribution<float> normal;
-    std::vector<float> v(n);
-    for (float& f : v) f = normal(rng);
-    return v;
-  }
-  std::vector<uint8_t> narrow(const std::vector<float>& v, float factor) const {
-    std::vector<uint8_t> bytes(v.size() * dtype_bytes(shape.dtype));
-    for (size_t i = 0; i < v.size(); ++i) store_f32(bytes.data(), shape.dtype, static_cast<int64_t>(i), v[i] * factor);
-    return bytes;
-  }
-
-  MoeCase shape;
-  std::mt19937 rng;
-  std::vector<float> x, bias, out, scale;
-  std::vector<uint8_t> weights, gate_weight;
-  std::vector<FeedForwardWeights> expert_weights;
-  std::vector<int32_t> ids;
-};
-
-void run(Problem& problem, const MoeExpertsParams& p, int threads) {
+void run(MoeProblem& problem, const MoeExpertsParams& p, int threads) {
   ThreadPool pool(threads);
   cpu::Linear linear;
   cpu::Moe moe;
@@ -86,7 +26,7 @@ void run(Problem& problem, const MoeExpertsParams& p, int threads) {
 class MoeExperts : public ::testing::TestWithParam<MoeCase> {};
 
 TEST_P(MoeExperts, EqualTheReference) {
-  Problem problem(GetParam());
+  MoeProblem problem(GetParam());
   ref::moe_experts(problem.params());
   const std::vector<float> want = problem.out;
   for (int threads : {1, 3}) {
@@ -96,17 +36,12 @@ TEST_P(MoeExperts, EqualTheReference) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, MoeExperts,
-                         ::testing::Values(MoeCase{"one_row", 1, 40, 24, 7, 3}, MoeCase{"few_rows", 9, 40, 24, 7, 3, DType::f32},
-                                           MoeCase{"rows", 70, 72, 20, 5, 2, DType::f16}, MoeCase{"all_experts", 19, 16, 8, 4, 4},
-                                           MoeCase{"crowded", 40, 33, 17, 9, 2, DType::bf16, true},
-                                           MoeCase{"one_expert", 30, 16, 16, 1, 1}, MoeCase{"blocks", 1100, 24, 8, 3, 1},
-                                           MoeCase{"no_rows", 0, 16, 8, 4, 2}),
+INSTANTIATE_TEST_SUITE_P(Cases, MoeExperts, ::testing::ValuesIn(testing::moe_cases()),
                          [](const auto& info) { return info.param.name; });
 
 // Where an expert has at most 16 rows in either batch, a row's bits do not depend on the others.
 TEST(MoeExpertsRows, ARowHasTheSameBitsAlone) {
-  Problem problem({"", 12, 48, 32, 6, 3});
+  MoeProblem problem({"", 12, 48, 32, 6, 3});
   run(problem, problem.params(), 2);
   const std::vector<float> all = problem.out;
   for (int32_t t = 0; t < 12; ++t) {
@@ -122,7 +57,7 @@ TEST(MoeExpertsRows, ARowHasTheSameBitsAlone) {
 
 // The same numbers, half of the matrices widened: each is read by its own type.
 TEST(MoeExperts, MayMixTypes) {
-  Problem problem({"", 20, 40, 24, 6, 2, DType::bf16});
+  MoeProblem problem({"", 20, 40, 24, 6, 2, DType::bf16});
   ref::moe_experts(problem.params());
   const std::vector<float> want = problem.out;
   std::vector<std::vector<float>> wide;
@@ -141,7 +76,7 @@ TEST(MoeExperts, MayMixTypes) {
 
 TEST(MoeRoute, EqualsTheReferenceAndDependsOnTheRowAlone) {
   for (DType dtype : {DType::bf16, DType::f32}) {
-    Problem problem({"", 50, 40, 8, 48, 6, dtype});
+    MoeProblem problem({"", 50, 40, 8, 48, 6, dtype});
     std::vector<int32_t> want_ids(50 * 6), ids(50 * 6), one_ids(6);
     std::vector<float> want(50 * 6), weights(50 * 6), one(6);
     const WeightView gate = weight_view(problem.gate_weight.data(), dtype, 48, 40);

@@ -1,0 +1,210 @@
+// Latent attention on a GPU, over the tables that the CPU's tests walk.
+#include "kernels/cuda/mla/mla.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/gpu_test_util.h"
+#include "kernels/mla_cases.h"
+#include "kernels/ref/mla.h"
+
+namespace fovea {
+namespace {
+
+using testing::device_ok;
+using testing::DeviceArray;
+using testing::MlaCase;
+using testing::MlaProblem;
+
+// A problem's memory on the GPU, and Params over it.
+class OnDevice {
+ public:
+  explicit OnDevice(MlaProblem& problem)
+      : problem_(problem),
+        q_(problem.q()),
+        plane_(problem.plane()),
+        table_(problem.table()),
+        q_indptr_(problem.q_indptr()),
+        seq_len_(problem.seq_len()),
+        indptr_(problem.lists().indptr()),
+        units_(problem.lists().units()),
+        counts_(problem.lists().counts()),
+        begins_(problem.lists().begins()),
+        ends_(problem.lists().ends()),
+        out_(std::vector<float>(problem.out().size(), NAN)),
+        lse_(std::vector<float>(problem.lse().size(), NAN)),
+        kv_(problem.kv()) {
+    kv_.k = plane_.data();
+    kv_.table.slots = table_.data();
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+  MlaAttendParams params() {
+    MlaAttendParams p = problem_.params();
+    p.q = q_.data();
+    p.out = out_.data();
+    p.lse = lse_.data();
+    p.q_indptr = q_indptr_.data();
+    p.seq_len = seq_len_.data();
+    p.kv = &kv_;
+    if (p.selection == nullptr) return p;
+    selection_ = *p.selection;
+    if (selection_.row_indptr) selection_.row_indptr = indptr_.data();
+    if (selection_.units) selection_.units = units_.data(), selection_.counts = counts_.data();
+    if (selection_.begins) selection_.begins = begins_.data(), selection_.ends = ends_.data();
+    p.selection = &selection_;
+    return p;
+  }
+  KvView& kv() { return kv_; }
+  Selection& selection() { return selection_; }
+  void reload_plane() { plane_.upload(problem_.plane()); }
+  std::vector<float> out() const { return out_.download(); }
+  std::vector<float> lse() const { return lse_.download(); }
+
+ private:
+  MlaProblem& problem_;
+  DeviceArray<float> q_;
+  DeviceArray<uint8_t> plane_;
+  DeviceArray<int32_t> table_, q_indptr_, seq_len_, indptr_, units_, counts_, begins_, ends_;
+  DeviceArray<float> out_, lse_;
+  KvView kv_;
+  Selection selection_;
+};
+
+void expect_close(const std::vector<float>& got, const std::vector<float>& want, float tolerance) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < want.size(); ++i) {
+    if (std::isinf(want[i])) {
+      ASSERT_EQ(got[i], want[i]) << i;
+    } else {
+      ASSERT_NEAR(got[i], want[i], tolerance * std::max(1.0f, std::abs(want[i]))) << i;
+    }
+  }
+}
+
+class MlaAttention : public testing::OnGpu<::testing::TestWithParam<MlaCase>> {
+ protected:
+  void attend(const MlaAttendParams& p) {
+    if (!prepared_) {
+      ASSERT_TRUE(attention_.prepare(testing::mla_limits(GetParam()), *device_).ok());
+    }
+    prepared_ = true;
+    attention_.run(p, handle());
+    ASSERT_TRUE(device_ok());
+  }
+
+ private:
+  cuda::MlaAttention attention_;
+  bool prepared_ = false;
+};
+
+TEST_P(MlaAttention, EqualsTheReference) {
+  MlaProblem problem(GetParam());
+  ref::mla_attend(problem.params());
+  OnDevice on_device(problem);
+  attend(on_device.params());
+  expect_close(on_device.out(), problem.out(), 3e-5f);
+  expect_close(on_device.lse(), problem.lse(), 2e-5f);
+}
+
+// Not by the rows beside it: so not by chunks of a prefill either.
+TEST_P(MlaAttention, NoBitIsChangedByOtherRows) {
+  MlaProblem problem(GetParam());
+  const MlaCase& c = GetParam();
+  OnDevice on_device(problem);
+  attend(on_device.params());
+  const std::vector<float> out = on_device.out(), lse = on_device.lse();
+  const int64_t width = int64_t{c.heads} * c.shape.latent;
+  const DeviceArray<int32_t> indptr(std::vector<int32_t>{0, 1});
+  for (int32_t row = 0; row < problem.rows(); row += 1 + row / 4) {
+    if (problem.row_pos(row) < 0) continue;  // it pads
+    const DeviceArray<int32_t> len(std::vector<int32_t>{static_cast<int32_t>(problem.row_pos(row) + 1)});
+    const DeviceArray<float> one_out(std::vector<float>(width, NAN)), one_lse(std::vector<float>(c.heads, NAN));
+    MlaAttendParams one = on_device.params();
+    KvView kv = *one.kv;
+    Selection selection;
+    one.rows = one.num_seqs = 1;
+    one.q_indptr = indptr.data();
+    one.seq_len = len.data();
+    one.q += int64_t{row} * c.heads * problem.entry();
+    one.out = one_out.data();
+    one.lse = one_lse.data();
+    kv.table.slots += problem.row_seq(row) * kv.table.seq_stride;
+    one.kv = &kv;
+    if (one.selection != nullptr && one.selection->kind != Selection::Kind::all) {
+      selection = *one.selection;
+      const int64_t list = problem.row_list(row);
+      if (selection.units) selection.units += list * selection.capacity, selection.counts += list;
+      if (selection.begins) selection.begins += list, selection.ends += list;
+      selection.rows = 1;
+      selection.row_indptr = nullptr;
+      one.selection = &selection;
+    }
+    attend(one);
+    const std::vector<float> row_out = one_out.download(), row_lse = one_lse.download();
+    for (int64_t i = 0; i < width; ++i) ASSERT_EQ(row_out[i], out[row * width + i]) << "row " << row;
+    for (int32_t h = 0; h < c.heads; ++h) ASSERT_EQ(row_lse[h], lse[row * c.heads + h]) << "row " << row;
+  }
+}
+
+// An entry after the query is not multiplied, though a later row of the same call reads it.
+TEST_P(MlaAttention, LaterRowsEntriesAreNotMultiplied) {
+  MlaProblem problem(GetParam());
+  const MlaCase& c = GetParam();
+  OnDevice on_device(problem);
+  attend(on_device.params());
+  const std::vector<float> before = on_device.out();
+  for (int32_t s = 0; s < static_cast<int32_t>(c.seqs.size()); ++s) {
+    if (c.seqs[s].rows > 0 && c.seqs[s].len > 0) problem.write_token(s, c.seqs[s].len - 1, NAN);
+  }
+  on_device.reload_plane();
+  attend(on_device.params());
+  const std::vector<float> after = on_device.out();
+  const int64_t width = int64_t{c.heads} * c.shape.latent;
+  for (int32_t row = 0; row < problem.rows(); ++row) {
+    if (problem.row_pos(row) == c.seqs[problem.row_seq(row)].len - 1) continue;
+    for (int64_t i = row * width; i < (row + 1) * width; ++i) ASSERT_EQ(after[i], before[i]) << "row " << row;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, MlaAttention, ::testing::ValuesIn(testing::mla_cases()),
+                         [](const auto& info) { return info.param.name; });
+
+class MlaAttentionOnGpu : public testing::GpuTest {};
+
+// A list of every token is dense bit for bit.
+TEST_F(MlaAttentionOnGpu, EveryUnitIsDense) {
+  const MlaCase dense = {.name = "", .heads = 5, .shape = {64, 16, 4, 4}, .seqs = {{30, 700}}};
+  MlaCase list = dense;
+  list.select = true;
+  list.keep = 1;
+  MlaProblem a(dense), b(list);
+  OnDevice on_device(a), lists(b);
+  cuda::MlaAttention attention;
+  ASSERT_TRUE(attention.prepare(testing::mla_limits(dense), *device_).ok());
+  MlaAttendParams p = on_device.params();
+  attention.run(p, handle());
+  const std::vector<float> out = on_device.out(), lse = on_device.lse();
+  p.selection = lists.params().selection;
+  attention.run(p, handle());
+  ASSERT_TRUE(device_ok());
+  EXPECT_EQ(on_device.out(), out);
+  EXPECT_EQ(on_device.lse(), lse);
+}
+
+TEST_F(MlaAttentionOnGpu, RefusesWhatItCannotDo) {
+  cuda::MlaAttention attention;
+  OpsLimits limits;
+  limits.mla = {520, 64, 128, 128};
+  EXPECT_NE(attention.prepare(limits, *device_).message().find("kv_lora_rank 520"), std::string::npos);
+  limits.mla = {512, 63, 128, 128};
+  EXPECT_NE(attention.prepare(limits, *device_).message().find("qk_rope_head_dim 63"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace fovea

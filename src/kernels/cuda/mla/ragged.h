@@ -1,0 +1,27 @@
+// Attention over contiguous keys and values on a GPU, and the merge of two partial results (kernels/ops/attention.h).
+#pragma once
+
+#include <fovea/status.h>
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/ops/attention.h"
+#include "kernels/ops/limits.h"
+
+namespace fovea::cuda {
+
+class RaggedAttention {
+ public:
+  // Errors: unsupported: a model's sizes, or a device that cannot run the kernel.
+  Status prepare(const OpsLimits& limits);
+
+  // Float32. A row's bits depend on its keys alone.
+  void run(const RaggedAttentionParams& p, cudaStream_t stream);
+
+ private:
+  size_t shared_bytes_ = 0;  // that the kernel was allowed
+};
+
+void lse_merge(const LseMergeParams& p, cudaStream_t stream);
+
+}  // namespace fovea::cuda
