@@ -82,21 +82,25 @@ std::string text(const char* format, double v) {
 Status measure_depth(const RestartBenchOptions& o, const EngineOptions& options, int64_t depth, Report* report) {
   std::string backend;
   FOVEA_ASSIGN(const FirstAnswer computed, answer_once(o, options, depth, &backend));
-  FOVEA_ASSIGN(const FirstAnswer restarted, answer_once(o, options, depth, &backend));
   const std::string at = std::to_string(depth) + " tokens";
   report->note(at + ": " + backend);
-  if (restarted.document.computed_tokens() > 0)
-    return Status::internal(at + ": " + std::to_string(restarted.document.computed_tokens()) +
-                            " of them were computed again: does --kv-store-size hold them?");
-  const double computed_s = computed.document_s + computed.question_s, restarted_s = restarted.document_s + restarted.question_s;
-  report->add(
-      {"first token after a restart, " + at, 1000 * restarted_s, "ms", "computed", 1000 * computed_s, computed_s / restarted_s});
-  const auto bytes = static_cast<double>(restarted.document.loaded_bytes);
-  report->note(at + ": restarted, the document in " + text("%.0f ms", 1000 * restarted.document_s) + " (" +
-               text("%.2f GB", bytes / 1e9) + " from the store), the question's first token after " +
-               text("%.0f ms", 1000 * restarted.question_s) + " more; computed, in " + text("%.0f ms", 1000 * computed.document_s) +
-               " and " + text("%.0f ms", 1000 * computed.question_s) +
-               (restarted.tokens == computed.tokens ? "; the same answer" : "; ANOTHER ANSWER"));
+  const double computed_s = computed.document_s + computed.question_s;
+  report->note(at + ": computed, the document in " + text("%.0f ms", 1000 * computed.document_s) +
+               ", the question's first token after " + text("%.0f ms", 1000 * computed.question_s) + " more");
+  // The second finds in the page cache what the first has read, where a kernel has meanwhile dropped what was written.
+  for (const char* restart : {"a restart", "another one"}) {
+    FOVEA_ASSIGN(const FirstAnswer restarted, answer_once(o, options, depth, &backend));
+    if (restarted.document.computed_tokens() > 0)
+      return Status::internal(at + ": " + std::to_string(restarted.document.computed_tokens()) +
+                              " of them were computed again: does --kv-store-size hold them?");
+    const double restarted_s = restarted.document_s + restarted.question_s;
+    const std::string what = "first token after " + std::string(restart) + ", " + at;
+    report->add({what, 1000 * restarted_s, "ms", "computed", 1000 * computed_s, computed_s / restarted_s});
+    const auto bytes = static_cast<double>(restarted.document.loaded_bytes);
+    report->note(what + ": the document in " + text("%.0f ms", 1000 * restarted.document_s) + " (" + text("%.2f GB", bytes / 1e9) +
+                 " from the store), the question's first token after " + text("%.0f ms", 1000 * restarted.question_s) + " more" +
+                 (restarted.tokens == computed.tokens ? "; the same answer" : "; ANOTHER ANSWER"));
+  }
   return {};
 }
 
@@ -113,7 +117,7 @@ Result<Report> bench_restart(const RestartBenchOptions& options) {
       return Status::invalid_argument("--depths " + std::to_string(depth) + ": at least " + std::to_string(KvStore::kLeastTokens));
     EngineOptions engine = o.engine;
     engine.max_model_len = depth + o.question_tokens + o.steps + kRoom;
-    engine.tenant_salt = "bench " + std::to_string(std::random_device()());  // found by these two engines alone
+    engine.tenant_salt = "bench " + std::to_string(std::random_device()());  // found by these engines alone
     FOVEA_TRY(measure_depth(o, engine, depth, &report));
   }
   return report;
