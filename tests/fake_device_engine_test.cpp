@@ -97,6 +97,40 @@ TEST(FakeDeviceEngine, ABatchOfAllKindsAnswersAsTheCpuDoes) {
   }
 }
 
+// The choice is made on the device, from tiles and thresholds that lie there; what prefill worked on is counted there too.
+TEST(FakeDeviceEngine, SparsePrefillReadsWhatTheCpuReads) {
+  EngineOptions o = options();
+  o.max_num_batched_tokens = 384;
+  MethodOptions m;
+  m.name = m.label = "xattention";
+  m.xattention.threshold = 0.4;
+  m.xattention.min_context = 128;
+  m.xattention.stride = 8;
+  o.methods.push_back(m);
+  m.label = "voted";
+  m.xattention.group_vote = true;
+  o.methods.push_back(m);
+  auto cpu = make_engine(o);
+  auto fake = make_fake_engine(o);
+  ASSERT_TRUE(cpu && fake);
+  for (const char* prefill : {"dense", "xattention", "voted"}) {
+    SCOPED_TRACE(prefill);
+    Request r = request(5, 450, 12, "gsa_on_device");
+    r.prefill_method = prefill;
+    int64_t traced = 0;
+    r.trace = true;
+    fake->set_trace([&](const SelectionTrace& t) { traced += t.prefill && t.selection->kind == Selection::Kind::list; });
+    const Result1 want = run_one(*cpu, r), got = run_one(*fake, r);
+    ASSERT_TRUE(got.error.ok()) << got.error.message();
+    EXPECT_EQ(got.tokens, want.tokens);
+    EXPECT_EQ(got.stats.prefill_pairs_read, want.stats.prefill_pairs_read);
+    EXPECT_EQ(got.stats.prefill_pairs_dense, want.stats.prefill_pairs_dense);
+    EXPECT_EQ(got.stats.prefill_share() < 1.0, traced > 0);
+    r.trace = false;
+    EXPECT_EQ(run_one(*fake, r).stats.prefill_pairs_read, want.stats.prefill_pairs_read);
+  }
+}
+
 // The end comes as a surprise: a step for the next token runs already, and in the end it is a step that no one waits for.
 TEST(FakeDeviceEngine, AnswersThatEndByAStopTokenLeaveNothingBehind) {
   auto cpu = make_engine(options());

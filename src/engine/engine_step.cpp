@@ -254,7 +254,9 @@ void EngineImpl::add_reads(const StepResult& result) {
     a->stats.kv_bytes_read += r.kv_bytes;
     a->stats.kv_bytes_dense += r.kv_bytes_dense;
     a->stats.summary_bytes_read += r.summary_bytes;
-    ++a->stats.rows_by_method;
+    a->stats.rows_by_method += r.rows_by_method;
+    a->stats.prefill_pairs_read += r.prefill_pairs;
+    a->stats.prefill_pairs_dense += r.prefill_pairs_dense;
     a->stats.offload_hits += r.looked_up - r.missed;
     a->stats.offload_misses += r.missed;
     if (const DeviceExtentCache* extents = runner_->device_extents()) a->stats.offload_bytes += r.missed * extents->extent_bytes();

@@ -146,7 +146,9 @@ Status Batch::emit_group(int32_t group, const StepInput& plan) {
               g.row_len,
               g.num_seqs,
               indptr,
-              seq_len_.host() + first_table};
+              seq_len_.host() + first_table,
+              g.q_indptr,
+              g.seq_len};
   }
   groups_.push_back(g);
   return {};

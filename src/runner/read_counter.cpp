@@ -2,6 +2,10 @@
 
 #include "kernels/common/selection_reader.h"
 
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
 namespace fovea {
 
 bool ReadCounter::wants_selections() const {
@@ -114,11 +118,18 @@ const Selection& ReadCounter::on_host(const Selection& s) {
   host_units_.resize(cells * static_cast<size_t>(s.capacity));
   device_.copy(host_counts_.data(), s.counts, sizeof(int32_t) * host_counts_.size(), CopyKind::to_host, stream_);
   device_.copy(host_units_.data(), s.units, sizeof(int32_t) * host_units_.size(), CopyKind::to_host, stream_);
-  if (Status s = stream_.synchronize(); !s.ok()) {
-    error_ = std::move(s);
+  if (s.row_indptr) {
+    host_indptr_.resize(static_cast<size_t>(s.rows) + 1);
+    device_.copy(host_indptr_.data(), s.row_indptr, sizeof(int32_t) * host_indptr_.size(), CopyKind::to_host, stream_);
+  }
+  if (Status read = stream_.synchronize(); !read.ok()) {
+    error_ = std::move(read);
     host_counts_.assign(cells, 0);
+    std::fill(host_indptr_.begin(), host_indptr_.end(), std::numeric_limits<int32_t>::max());
+    if (s.row_indptr) host_indptr_[0] = 0;  // every row has the first list
   }
   host_selection_ = s;
+  if (s.row_indptr) host_selection_.row_indptr = host_indptr_.data();
   host_selection_.counts = host_counts_.data();
   host_selection_.units = host_units_.data();
   return host_selection_;
@@ -130,8 +141,12 @@ void ReadCounter::note_step(std::vector<Row>* rows) const {
   for (const RowGroup& g : batch_.forward().groups) {
     for (int32_t row = g.first_row; row < g.first_row + g.rows; ++row) {
       const RowOwner* s = batch_.row_owner(row);
-      if (!s || !batch_.row_is_decode(row)) continue;
-      Row r{s->id, row, batch_.row_position(row) + 1, g.method != nullptr, 0};
+      if (!s) continue;
+      Row r{s->id, row, batch_.row_position(row) + 1, 0, g.method != nullptr, 0};
+      if (!batch_.row_is_decode(row)) {
+        note_prefill(r, rows);
+        continue;
+      }
       for (int32_t layer = 0; g.method && layer < shape_.num_layers; ++layer) {
         if (g.policy->rule(LayerIdx{layer}) == LayerRule::own) r.summary_bytes += g.method->summary_bytes(r.len);
       }
@@ -140,11 +155,42 @@ void ReadCounter::note_step(std::vector<Row>* rows) const {
   }
 }
 
+// Attention over latents counts nothing.
+void ReadCounter::note_prefill(Row r, std::vector<Row>* rows) const {
+  if (shape_.kv_lora_rank > 0) return;
+  if (!rows->empty()) {
+    Row& last = rows->back();
+    if (last.sequence == r.sequence && last.prefill_rows > 0 && last.row + last.prefill_rows == r.row &&
+        last.counted == r.counted) {
+      ++last.prefill_rows;
+      return;
+    }
+  }
+  r.prefill_rows = 1;
+  rows->push_back(r);
+}
+
+RowRead ReadCounter::prefill_read(const Row& r, const int64_t* keys_read) const {
+  RowRead out{.sequence = r.sequence};
+  for (int64_t i = 0; i < r.prefill_rows; ++i) out.prefill_pairs_dense += (r.len + i) * shape_.num_heads * shape_.num_layers;
+  out.prefill_pairs =
+      r.counted ? std::accumulate(keys_read + r.row, keys_read + r.row + r.prefill_rows, int64_t{0}) : out.prefill_pairs_dense;
+  return out;
+}
+
 void ReadCounter::count_step(std::span<const Row> rows, const int64_t* keys_read, const int64_t* fetched,
                              std::vector<RowRead>* out) const {
   for (const Row& r : rows) {
+    if (r.prefill_rows > 0) {
+      out->push_back(prefill_read(r, keys_read));
+      continue;
+    }
     const int64_t dense = r.len * shape_.kv_heads * shape_.num_layers, bytes = shape_.kv_bytes_per_token_head;
-    out->push_back({r.sequence, (r.counted ? keys_read[r.row] : dense) * bytes, dense * bytes, r.summary_bytes});
+    out->push_back({.sequence = r.sequence,
+                    .rows_by_method = 1,
+                    .kv_bytes = (r.counted ? keys_read[r.row] : dense) * bytes,
+                    .kv_bytes_dense = dense * bytes,
+                    .summary_bytes = r.summary_bytes});
     if (fetched) out->back().looked_up = fetched[2 * r.row], out->back().missed = fetched[2 * r.row + 1];
   }
 }

@@ -1,7 +1,7 @@
 // Counts what attention reads, row by row, and passes Selections to the trace callback.
 //
 // On the CPU the host sees every Selection before attention reads through it. On a GPU no one waits for that: attention itself
-// counts the keys it reads (AttentionParams::keys_read), and the step's counts arrive with its tokens.
+// counts what it reads (AttentionParams::keys_read), and the step's counts arrive with its tokens.
 #pragma once
 
 #include "device/device.h"
@@ -37,12 +37,13 @@ class ReadCounter final : public SelectionObserver {
   // The device failed under a trace: told after the forward pass.
   Status take_error() { return std::exchange(error_, Status()); }
 
-  // A question or answer row whose keys the device counts, until the count is read.
+  // A question or answer row, or neighbours of a prompt, whose keys the device counts, until the count is read.
   struct Row {
     SequenceId sequence;
     int32_t row = 0;
-    int64_t len = 0;
-    bool counted = false;  // else it read all of them
+    int64_t len = 0;           // of the first
+    int32_t prefill_rows = 0;  // 0: a question or answer row
+    bool counted = false;      // else it read all of them
     int64_t summary_bytes = 0;
   };
   void note_step(std::vector<Row>* rows) const;  // after the batch was built; no rows where the host counts
@@ -65,6 +66,8 @@ class ReadCounter final : public SelectionObserver {
             const LayerScores* scores);
   void count_prefill(const RowGroup& group, const Selection& selection, int32_t row, int32_t list);
   const Selection& on_host(const Selection& selection);
+  void note_prefill(Row r, std::vector<Row>* rows) const;
+  RowRead prefill_read(const Row& r, const int64_t* keys_read) const;
 
   const ModelShape shape_;
   const Batch& batch_;
@@ -75,7 +78,7 @@ class ReadCounter final : public SelectionObserver {
   Status error_;
   std::vector<Counted> counted_;  // [rows of the step]
   Selection host_selection_;
-  std::vector<int32_t> host_units_, host_counts_;
+  std::vector<int32_t> host_units_, host_counts_, host_indptr_;
 };
 
 }  // namespace fovea

@@ -78,10 +78,12 @@ struct SampledToken {
   int32_t token = 0;
 };
 
-// Bytes that a question or answer row read, counted on the device.
+// What a question or answer row read, or the rows of a prompt, counted on the device.
 struct RowRead {
   SequenceId sequence;
+  int32_t rows_by_method = 0;  // question and answer rows
   int64_t kv_bytes = 0, kv_bytes_dense = 0, summary_bytes = 0;
+  int64_t prefill_pairs = 0, prefill_pairs_dense = 0;
   int64_t looked_up = 0, missed = 0;  // (layer, KV head, block), where not every block lies in the pool
 };
 

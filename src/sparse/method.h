@@ -45,8 +45,10 @@ struct StepRows {
   const int32_t* device_row_len = nullptr;
   // As AttentionParams has them: sequence s owns rows [q_indptr[s], q_indptr[s+1]) and has seq_len[s] keys.
   int32_t num_seqs = 0;
-  const int32_t* q_indptr = nullptr;  // [num_seqs + 1]
-  const int32_t* seq_len = nullptr;   // [num_seqs]
+  const int32_t* q_indptr = nullptr;         // [num_seqs + 1]
+  const int32_t* seq_len = nullptr;          // [num_seqs]
+  const int32_t* device_q_indptr = nullptr;  // both in device memory
+  const int32_t* device_seq_len = nullptr;
 };
 
 // What a layer offers for a choice. Device memory of the backend. Pointers a model does not have are null.

@@ -9,11 +9,16 @@ namespace fovea::testing {
 namespace {
 
 // What attention on a GPU counts as it loads.
-void count_keys(const AttentionParams& p, const Selection& s) {
+void count_keys(const AttentionParams& p, const Selection& s, bool prefill) {
   const SelectionReader reader(s);
   for (int32_t seq = 0; seq < p.num_seqs; ++seq) {
     for (int32_t row = p.q_indptr[seq]; row < p.q_indptr[seq + 1]; ++row) {
       const int64_t len = std::max(0, p.seq_len[seq] - (p.q_indptr[seq + 1] - 1 - row));
+      if (prefill) {
+        const int32_t lists = reader.groups();
+        for (int32_t g = 0; g < lists; ++g) p.keys_read[row] += reader.tokens(reader.list_of(row), g, len) * (p.num_heads / lists);
+        continue;
+      }
       for (int32_t head = 0; head < p.kv.kv_heads; ++head)
         p.keys_read[row] += reader.tokens(reader.list_of(row), reader.groups_of(head, p.kv.kv_heads).first, len);
     }
@@ -65,7 +70,7 @@ void FakeOps::attend(const char* name, Op<AttentionParams> op, const AttentionPa
         AttentionParams now = p;
         now.selection = &selection;
         (inner_.get()->*op)(now, host_);
-        if (p.keys_read) count_keys(p, selection);
+        if (p.keys_read) count_keys(p, selection, op == &Ops::paged_prefill);
       },
       true);
 }

@@ -21,7 +21,7 @@ class FakeOps final : public Ops {
     using enum OpKind;
     return {embed,         rms_norm,        linear,         silu_mul,       rope_angles,   kv_write,   encode_codes,
             hash_select,   block_summaries, summary_select, attention_mass, block_topk,    carry_over, resolve,
-            fetch_extents, stage_extents,   move_columns,   paged_decode,   paged_prefill, sample};
+            fetch_extents, stage_extents,   move_columns,   paged_decode,   paged_prefill, sample,     xattention_select};
   }
   Status prepare(const OpsLimits& limits) override { return inner_->prepare(limits); }
 
@@ -44,6 +44,7 @@ class FakeOps final : public Ops {
   void move_columns(const MoveColumnsParams& p, Stream& stream) override { later("move_columns", &Ops::move_columns, p, stream); }
   void paged_decode(const AttentionParams& p, Stream& stream) override { attend("paged_decode", &Ops::paged_decode, p, stream); }
   void paged_prefill(const AttentionParams& p, Stream& stream) override { attend("paged_prefill", &Ops::paged_prefill, p, stream); }
+  void xattention_select(const XAttentionParams& p, Stream& s) override { later("xattention", &Ops::xattention_select, p, s); }
   void sample(const SampleParams& p, Stream& stream) override { later("sample", &Ops::sample, p, stream); }
 
  private:

@@ -71,8 +71,8 @@ struct AttentionParams {
   // K and V that come while the call runs: a block is read when the gate lets it through. Dense paged_prefill of one sequence on a
   // host only; null: all are there.
   const KeyGate* gate = nullptr;
-  // Counts what was read: adds, for each row, its (key, KV head) pairs whose K and V were loaded for it. cuda only
-  // (elsewhere the host sees the Selection itself); null: not counted.
+  // Counts what was read: adds, for each row, the (key, KV head) pairs whose K and V were loaded for it (paged_decode) or its
+  // (key, query head) pairs (paged_prefill). cuda only (elsewhere the host sees the Selection itself); null: not counted.
   int64_t* keys_read = nullptr;  // [T]
 
   int64_t heads_per_row() const { return q_heads ? q_heads : num_heads; }

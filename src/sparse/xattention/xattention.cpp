@@ -61,7 +61,23 @@ Status XAttention::check_thresholds() const {
   return {};
 }
 
-Status XAttention::attach(const ModelShape& shape, const MethodLimits& limits, Device& device, StepMemory&) {
+// Those of every layer and head, on the device.
+Status XAttention::place_thresholds() {
+  std::vector<float> all;
+  for (int32_t layer = 0; layer < shape_.num_layers; ++layer) {
+    for (int32_t h = 0; h < shape_.num_heads; ++h) {
+      const auto* row = options_.thresholds.empty() ? nullptr : &options_.thresholds[layer];
+      const double t = row == nullptr ? options_.threshold : row->size() == 1 ? row->front() : (*row)[h];
+      all.push_back(static_cast<float>(t));
+    }
+  }
+  FOVEA_ASSIGN(threshold_, device_->allocate(sizeof(float) * all.size(), "xattention thresholds"));
+  const auto stream = device_->make_stream();
+  device_->copy(threshold_.data(), all.data(), sizeof(float) * all.size(), CopyKind::to_device, *stream);
+  return stream->synchronize();
+}
+
+Status XAttention::attach(const ModelShape& shape, const MethodLimits& limits, Device& device, StepMemory& staging) {
   const XAttentionOptions& o = options_;
   if (!limits.ops.has_all(needs()))
     return Status::unsupported("xattention: device " + std::string(device.kind()) +
@@ -80,16 +96,9 @@ Status XAttention::attach(const ModelShape& shape, const MethodLimits& limits, D
   limits_ = limits;
   device_ = &device;
   FOVEA_TRY(check_thresholds());
-  threshold_.resize(static_cast<size_t>(shape.num_layers) * shape.num_heads);
-  for (int32_t layer = 0; layer < shape.num_layers; ++layer) {
-    for (int32_t h = 0; h < shape.num_heads; ++h) {
-      const auto* row = o.thresholds.empty() ? nullptr : &o.thresholds[layer];
-      const double t = row == nullptr ? o.threshold : row->size() == 1 ? row->front() : (*row)[h];
-      threshold_[static_cast<size_t>(layer) * shape.num_heads + h] = static_cast<float>(t);
-    }
-  }
-  tile_seq_.resize(limits.max_rows);
-  tile_indptr_.resize(static_cast<size_t>(limits.max_rows) + 1);
+  FOVEA_TRY(place_thresholds());
+  tile_seq_ = staging.take<int32_t>(limits.max_rows);
+  tile_indptr_ = staging.take<int32_t>(limits.max_rows + 1);
   FOVEA_ASSIGN(counts_, device.allocate(sizeof(int32_t) * limits.max_rows * groups(), "xattention counts"));
   const int64_t tiles = limits.max_rows / o.block_size + 2;  // of one sequence that fills a step
   return reserve_units(tiles * groups() * ((limits.max_len + o.block_size - 1) / o.block_size));
@@ -109,7 +118,7 @@ Status XAttention::reserve_units(int64_t entries) {
 
 Status XAttention::step_begin(const StepRows& step) {
   FOVEA_CHECK(step.prefill && step.rows <= limits_.max_rows);
-  tiles_ = xattention_tiles(step.q_indptr, step.seq_len, step.num_seqs, options_.block_size, tile_seq_.data(), tile_indptr_.data());
+  tiles_ = xattention_tiles(step.q_indptr, step.seq_len, step.num_seqs, options_.block_size, tile_seq_.host(), tile_indptr_.host());
   capacity_ = 1;
   for (int32_t s = 0; s < step.num_seqs; ++s)
     capacity_ = std::max(capacity_, (step.seq_len[s] + options_.block_size - 1) / options_.block_size);
@@ -121,17 +130,17 @@ Status XAttention::select(const SelectInputs& in, Ops& ops, Stream& stream, Sele
   p.q = in.q;
   p.num_heads = shape_.num_heads;
   p.num_seqs = in.step->num_seqs;
-  p.q_indptr = in.step->q_indptr;
-  p.seq_len = in.step->seq_len;
+  p.q_indptr = in.step->device_q_indptr;
+  p.seq_len = in.step->device_seq_len;
   p.kv = in.kv;
   p.scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
   p.stride = options_.stride;
   p.block_size = options_.block_size;
   p.norm = static_cast<float>(options_.norm);
   p.tiles = tiles_;
-  p.tile_seq = tile_seq_.data();
-  p.tile_indptr = tile_indptr_.data();
-  p.threshold = threshold_.data() + static_cast<size_t>(in.layer.value) * shape_.num_heads;
+  p.tile_seq = tile_seq_.device();
+  p.tile_indptr = tile_indptr_.device();
+  p.threshold = threshold_.as<float>() + static_cast<size_t>(in.layer.value) * shape_.num_heads;
   p.top_k = options_.top_k;
   p.sink_blocks = options_.sink_blocks;
   p.recent_blocks = options_.recent_blocks;

@@ -5,10 +5,10 @@
 #include <fovea/options.h>
 
 #include "device/device.h"
+#include "device/step_memory.h"
 #include "sparse/method.h"
 
 #include <string>
-#include <vector>
 
 namespace fovea {
 
@@ -33,6 +33,7 @@ class XAttention final : public Method {
 
  private:
   Status check_thresholds() const;
+  Status place_thresholds();
   Status reserve_units(int64_t entries);
   int32_t groups() const { return options_.group_vote ? shape_.kv_heads : shape_.num_heads; }
 
@@ -40,9 +41,9 @@ class XAttention final : public Method {
   ModelShape shape_;
   MethodLimits limits_;
   Device* device_ = nullptr;
-  std::vector<float> threshold_;      // [layers, H]
-  std::vector<int32_t> tile_seq_;     // of this step: [tiles]
-  std::vector<int32_t> tile_indptr_;  // [tiles + 1]
+  Buffer threshold_;             // float [layers, H]
+  Staged<int32_t> tile_seq_;     // of this step: [tiles]
+  Staged<int32_t> tile_indptr_;  // [tiles + 1]
   int32_t tiles_ = 0;
   int32_t capacity_ = 0;  // blocks of the step's longest sequence
   Buffer units_;          // int32 [tiles, groups, capacity]; grows with the largest step

@@ -132,12 +132,13 @@ void expect_the_operations_choice(const XAttentionOptions& o, int32_t layer, std
   StepMemory staging(*device);
   XAttention m(o);
   ASSERT_TRUE(m.attach(shape_of(), {512, 1000}, *device, staging).ok());
+  ASSERT_TRUE(staging.commit().ok());
   StepRows step;
   step.prefill = true;
   step.rows = p.q_indptr[p.num_seqs];
   step.num_seqs = p.num_seqs;
-  step.q_indptr = p.q_indptr;
-  step.seq_len = p.seq_len;
+  step.q_indptr = step.device_q_indptr = p.q_indptr;
+  step.seq_len = step.device_seq_len = p.seq_len;
   ASSERT_TRUE(m.step_begin(step).ok());
   SelectInputs in;
   in.layer = LayerIdx{layer};

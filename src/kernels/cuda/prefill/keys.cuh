@@ -74,11 +74,10 @@ struct KeySpan {
 struct Job {
   RowTile tile;
   int32_t kv_head;
-  int32_t head;       // first query head
-  int32_t heads;      // query heads
-  int32_t lanes;      // in use: rows * heads; lane l is row l / heads, head l % heads
-  int32_t pos;        // of the first row
-  bool counts_reads;  // into AttentionParams::keys_read: one block of those that share a list
+  int32_t head;   // first query head
+  int32_t heads;  // query heads
+  int32_t lanes;  // in use: rows * heads; lane l is row l / heads, head l % heads
+  int32_t pos;    // of the first row
   KeyList keys;
   KeySpan span;          // some lane sees each of these, none another
   const int32_t* slots;  // page table of this sequence and KV head
@@ -105,8 +104,6 @@ __device__ inline bool find_job(const PrefillArgs& a, Job& job) {
   job.heads = min(a.heads_per_tile, group - part * a.heads_per_tile);
   job.lanes = job.tile.rows * job.heads;
   job.pos = a.p.seq_len[job.tile.seq] - (a.p.q_indptr[job.tile.seq + 1] - job.tile.row);
-  const bool own_list = a.selection.kind != Selection::Kind::all && a.selection.heads == HeadGroups::per_query_head;
-  job.counts_reads = a.p.keys_read != nullptr && (own_list || part == 0);
   job.keys = find_keys(a.selection, job.tile.list, job.kv_head, job.head);
   job.span = {keys_before(a, job.keys, job.pos), job.keys.count_upto(job.pos + job.tile.rows - 1)};
   const PageTableView& table = a.p.kv.table;
@@ -135,9 +132,9 @@ __device__ void fill_lane_views(const PrefillArgs& a, const Job& job, LaneViews<
     views.hi[lane] = hi;
     views.pos[lane] = pos;
     views.slope[lane] = used && a.p.alibi_slopes != nullptr ? a.p.alibi_slopes[job.head + lane % job.heads] * 1.44269504f : 0.0f;
-    if (used && job.counts_reads && lane % job.heads == 0) {
+    if (used && a.p.keys_read != nullptr && lane % job.heads == 0) {
       atomicAdd(reinterpret_cast<unsigned long long*>(&a.p.keys_read[job.tile.row + lane / job.heads]),
-                static_cast<unsigned long long>(max(hi - lo, 0)));
+                static_cast<unsigned long long>(max(hi - lo, 0)) * job.heads);
     }
   }
 }
