@@ -1,4 +1,5 @@
 #include "bench/bench.h"
+#include "bench/gpu_index.h"
 #include "bench/gpu_layers.h"
 
 #include <memory>
@@ -24,7 +25,8 @@ class GpuOpsBench {
     FOVEA_TRY(prefill(128, 32768, 32768));
     FOVEA_TRY(prefill(64, 32768, 32768));
     FOVEA_TRY(prefill(128, 8192, 8192));
-    return prefill(128, 32768, 2048);
+    FOVEA_TRY(prefill(128, 32768, 2048));
+    return bench_gpu_index(device_, stream_, bandwidth_, rounds_, report_);
   }
 
  private:

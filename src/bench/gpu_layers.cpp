@@ -18,7 +18,9 @@ double median(std::vector<double> v) {
   return v[v.size() / 2];
 }
 
-std::vector<float> normals(int64_t count, uint32_t seed) {
+}  // namespace
+
+std::vector<float> drawn_normals(int64_t count, uint32_t seed) {
   std::mt19937 rng(seed);
   std::normal_distribution<float> normal;
   std::vector<float> v(static_cast<size_t>(std::min<int64_t>(count, 1 << 20)));
@@ -29,7 +31,20 @@ std::vector<float> normals(int64_t count, uint32_t seed) {
   return v;
 }
 
-}  // namespace
+Result<double> time_replays(Device& device, Stream& stream, int rounds, const std::function<void()>& work) {
+  work();  // first use
+  FOVEA_TRY(stream.synchronize());
+  FOVEA_ASSIGN(const std::unique_ptr<Graph> graph, device.capture(stream, [&]() -> Status {
+    work();
+    return {};
+  }));
+  std::vector<double> seconds;
+  for (int i = 0; i < rounds + 3; ++i) {
+    FOVEA_ASSIGN(const double s, device.time(stream, [&] { return graph->launch(stream); }));
+    if (i >= 3) seconds.push_back(s);
+  }
+  return median(std::move(seconds));
+}
 
 template <typename T>
 Result<Buffer> GpuLayers::send(const std::vector<T>& values, const char* what) {
@@ -78,7 +93,7 @@ Status GpuLayers::place() {
   FOVEA_ASSIGN(table_, send(host_table_, "page tables"));
 
   const int64_t rows = int64_t{s_.seqs} * s_.rows;
-  FOVEA_ASSIGN(q_, send(normals(rows * s_.heads * s_.head_dim, 1), "queries"));
+  FOVEA_ASSIGN(q_, send(drawn_normals(rows * s_.heads * s_.head_dim, 1), "queries"));
   FOVEA_ASSIGN(out_, device_.allocate(q_.bytes(), "attention output"));
   std::vector<int32_t> indptr, lens(static_cast<size_t>(s_.seqs), static_cast<int32_t>(s_.tokens)), row_seq;
   for (int32_t i = 0; i <= s_.seqs; ++i) indptr.push_back(i * s_.rows);
@@ -109,10 +124,10 @@ CodesView GpuLayers::codes(int32_t layer) const {
 
 Status GpuLayers::fill() {
   const int64_t kv = kChunk * s_.kv_heads * s_.head_dim;
-  FOVEA_ASSIGN(const Buffer q, send(normals(kChunk * s_.heads * s_.head_dim, 2), "queries"));
+  FOVEA_ASSIGN(const Buffer q, send(drawn_normals(kChunk * s_.heads * s_.head_dim, 2), "queries"));
   // Each write takes K and V from another place of a longer array, so that no two blocks are alike.
-  FOVEA_ASSIGN(const Buffer k, send(normals(kv + 4099, 3), "keys"));
-  FOVEA_ASSIGN(const Buffer v, send(normals(kv + 4099, 4), "values"));
+  FOVEA_ASSIGN(const Buffer k, send(drawn_normals(kv + 4099, 3), "keys"));
+  FOVEA_ASSIGN(const Buffer v, send(drawn_normals(kv + 4099, 4), "values"));
   std::vector<int64_t> slots;
   for (int64_t t = 0; t < s_.seqs * s_.tokens; ++t)
     slots.push_back(int64_t{host_table_[static_cast<size_t>(t / s_.block_size)]} * s_.block_size + t % s_.block_size);
@@ -182,18 +197,10 @@ void GpuLayers::sparse(int32_t layer) {
 double GpuLayers::kv_bytes() const { return 2.0 * s_.seqs * static_cast<double>(s_.tokens) * s_.kv_heads * s_.head_dim * 2; }
 
 Result<double> GpuLayers::time_op(void (GpuLayers::*op)(int32_t), int rounds) {
-  for (int32_t layer = 0; layer < s_.layers; ++layer) (this->*op)(layer);  // first use
-  FOVEA_TRY(stream_.synchronize());
-  FOVEA_ASSIGN(const std::unique_ptr<Graph> graph, device_.capture(stream_, [&]() -> Status {
-    for (int32_t layer = 0; layer < s_.layers; ++layer) (this->*op)(layer);
-    return {};
-  }));
-  std::vector<double> seconds;
-  for (int i = 0; i < rounds + 3; ++i) {
-    FOVEA_ASSIGN(const double s, device_.time(stream_, [&] { return graph->launch(stream_); }));
-    if (i >= 3) seconds.push_back(s / s_.layers);
-  }
-  return median(std::move(seconds));
+  FOVEA_ASSIGN(const double s, time_replays(device_, stream_, rounds, [&] {
+                 for (int32_t layer = 0; layer < s_.layers; ++layer) (this->*op)(layer);
+               }));
+  return s / s_.layers;
 }
 
 Result<double> gpu_read_bandwidth(Device& device, Stream& stream) {

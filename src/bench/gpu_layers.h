@@ -62,6 +62,12 @@ class GpuLayers {
   Selection selection_;
 };
 
+// Normal values, a million of them drawn and the rest repeated in another order.
+std::vector<float> drawn_normals(int64_t count, uint32_t seed);
+
+// Seconds of `work`, which only enqueues: the median over replays of its graph.
+Result<double> time_replays(Device& device, Stream& stream, int rounds, const std::function<void()>& work);
+
 // Bytes per second of a read of 4 GiB (less where less is free): the ceiling of everything that reads memory.
 Result<double> gpu_read_bandwidth(Device& device, Stream& stream);
 

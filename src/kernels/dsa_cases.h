@@ -188,11 +188,17 @@ class DsaProblem {
     }
   }
 
+  // As index_write leaves a query's element.
+  float rounded(float x) const {
+    if (c_.precision == IndexPrecision::exact) return x;
+    return c_.precision == IndexPrecision::bf16 ? bf16_to_f32(f32_to_bf16(x)) : fp8_e4m3_to_f32(f32_to_fp8_e4m3(x));
+  }
+
   void build_queries() {
     q_.resize(int64_t{rows()} * c_.heads * c_.dim);
     weights_.resize(int64_t{rows()} * c_.heads);
     const bool equal = c_.data == IndexData::constant || c_.data == IndexData::zeros;
-    for (float& x : q_) x = equal ? 1.0f : c_.data == IndexData::integers ? key_value(0) : noise(rng_);
+    for (float& x : q_) x = rounded(equal ? 1.0f : c_.data == IndexData::integers ? key_value(0) : noise(rng_));
     for (float& x : weights_) x = equal ? 0.5f : c_.data == IndexData::integers ? key_value(0) : noise(rng_);
   }
 

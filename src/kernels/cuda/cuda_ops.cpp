@@ -41,7 +41,7 @@ class CudaOps final : public Ops {
     FOVEA_TRY(select_.prepare(limits, device_));
     FOVEA_TRY(summaries_.prepare(limits, device_));
     FOVEA_TRY(mass_.prepare(limits, device_));
-    FOVEA_TRY(index_topk_.prepare(limits, device_));
+    FOVEA_TRY(index_topk_.prepare(limits, device_, numerics_));
     FOVEA_TRY(latents_.prepare(limits, device_));
     FOVEA_TRY(ragged_.prepare(limits));
     FOVEA_TRY(moe_.prepare(limits, device_, numerics_));

@@ -12,6 +12,7 @@ Result<std::unique_ptr<Ops>> make_cuda_ops(Device&, Numerics) {
 
 // Who asks for it has a CUDA device, which this build cannot make.
 void cuda::read_sweep(const void*, size_t, float*, Stream&) { FOVEA_CHECK(false && "built without CUDA"); }
+double cuda::product_sweep(DType, int, float*, Stream&) { FOVEA_CHECK(false && "built without CUDA"); }
 
 }  // namespace fovea
 #endif

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/dsa/config.h"
+#include "kernels/cuda/prefill/tensor_map.h"
 #include "kernels/ops/dsa.h"
 
 namespace fovea::cuda::dsa {
@@ -20,12 +21,14 @@ struct ScoreArgs {
   int32_t* counts = nullptr;  // [lists]
 };
 
-inline constexpr int kFmaRows = 4;  // that share a tile of keys
-
 // Scores the keys of rows longer than topk, by fused multiply-add in the order that the contract says. With p.logits they go
 // to p.logits [pass.rows, max_len], else into lists. prepare_fma: once, for keys of up to `dim`.
 cudaError_t prepare_fma(int32_t dim);
 void score_fma(const ScoreArgs& a, cudaStream_t stream);
+
+// The same on tensor cores, for the ways that choose_way() gives them.
+cudaError_t prepare_wgmma();
+void score_wgmma(const ScoreArgs& a, const Way& way, prefill::EncodeTensorMap encode, cudaStream_t stream);
 
 // The rows' lists from their candidates, or from p.logits.
 void choose(const ScoreArgs& a, cudaStream_t stream);

@@ -9,7 +9,12 @@
 
 namespace fovea::cuda::dsa {
 
-inline constexpr int kTileKeys = 128;  // scored at once: a list has room for so many when they come
+inline constexpr int kFmaRows = 4;       // that share a tile of keys
+inline constexpr int kGroupLanes = 256;  // heads of rows that a warpgroup multiplies with a tile of keys
+inline constexpr int kGroups = 2;        // warpgroups that score
+inline constexpr int kWgmmaKeys = 64;    // of a tile of the wgmma path
+inline constexpr int kPaddedDim = 128;   // there
+inline constexpr int kTileKeys = 128;    // most that are scored at once: a list has room for so many when they come
 
 // The lists of candidates in scratch: every row being scored has one for each range of its keys.
 struct Scratch {
@@ -21,6 +26,24 @@ struct Scratch {
 // Does not grow with the length of a context.
 Scratch choose_scratch(const OpsLimits& limits, int64_t budget = int64_t{64} << 20);
 
+// How keys are scored.
+enum class Path : uint8_t {
+  fma,    // float32 FMA in the order of the contract: equal to the reference bit for bit
+  wgmma,  // tensor cores of sm_90a, bf16 and fp8: sums in another order
+};
+struct Way {
+  Path path = Path::fma;
+  int32_t group = 4;         // rows that share tiles of keys
+  int32_t ctas_per_sm = 3;   // at di 128
+  int32_t padded_heads = 0;  // wgmma only
+  int32_t box_keys = 0;      // keys of one TMA copy; wgmma only
+
+  std::string describe() const;
+};
+
+// `tensor_cores`: the device runs code for sm_90a, and sums may be in another order than the contract's.
+Way choose_way(const IndexTopkParams& p, bool tensor_cores);
+
 // What one launch scores: `rows` rows, `group` at a time, the keys of each in `splits` ranges.
 struct Pass {
   int32_t rows = 0;
@@ -30,7 +53,7 @@ struct Pass {
   std::string describe() const;
 };
 
-// Rows that are left of a call; `ctas`: how many occupy the device.
-Pass choose_pass(int32_t rows, int64_t max_len, int32_t group, int32_t ctas, const Scratch& scratch);
+// `rows`: those that are left of a call.
+Pass choose_pass(int32_t rows, int64_t max_len, const Way& way, int32_t sm_count, const Scratch& scratch);
 
 }  // namespace fovea::cuda::dsa

@@ -12,11 +12,21 @@
 namespace fovea::cuda {
 namespace {
 
-constexpr int32_t kCtasPerSm = 3;  // at di 128
+// Null where tensor cores are not to be used, or are not of a kind that there is a kernel for.
+cudaError_t find_tensor_cores(int32_t ordinal, Numerics numerics, prefill::EncodeTensorMap* encode) {
+  *encode = nullptr;
+  if (numerics == Numerics::f32) return cudaSuccess;
+  int32_t major = 0, minor = 0;
+  cudaError_t e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal);
+  if (e == cudaSuccess) e = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal);
+  if (e != cudaSuccess || major != 9 || minor != 0) return e;
+  *encode = prefill::find_tensor_map_encoder();
+  return *encode ? dsa::prepare_wgmma() : cudaSuccess;
+}
 
 }  // namespace
 
-Status IndexTopk::prepare(const OpsLimits& limits, Device& device) {
+Status IndexTopk::prepare(const OpsLimits& limits, Device& device, Numerics numerics) {
   if (limits.index_heads == 0) return {};
   limits_ = limits;
   if (limits.index_heads > kMaxIndexHeads || limits.index_dim > kMaxIndexDim || limits.index_dim % 8 != 0 ||
@@ -32,6 +42,7 @@ Status IndexTopk::prepare(const OpsLimits& limits, Device& device) {
   cudaError_t e = cudaGetDevice(&current);
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&sm_count_, cudaDevAttrMultiProcessorCount, current);
   if (e == cudaSuccess) e = dsa::prepare_fma(limits.index_dim);
+  if (e == cudaSuccess) e = find_tensor_cores(current, numerics, &encode_);
   if (e == cudaSuccess) return {};
   return Status::unsupported(std::string("DSA indexer: ") + cudaGetErrorString(e));
 }
@@ -42,11 +53,16 @@ void IndexTopk::run(const IndexTopkParams& p, cudaStream_t stream) {
               p.topk <= limits_.index_topk);
   FOVEA_CHECK(std::has_single_bit(static_cast<uint32_t>(p.keys.block_size)) && p.max_len <= INT32_MAX);
   dsa::ScoreArgs args{p, 0, {}, scratch_.capacity, lists_.as<uint64_t>(), counts_.as<int32_t>()};
+  const dsa::Way way = dsa::choose_way(p, encode_ != nullptr);
   const int32_t at_once = p.logits ? logits_rows_at_once(p) : p.rows;
   while (args.first_row < p.rows) {
     const int32_t left = std::min(at_once, p.rows - args.first_row);
-    args.pass = dsa::choose_pass(left, p.max_len, dsa::kFmaRows, kCtasPerSm * sm_count_, scratch_);
-    dsa::score_fma(args, stream);
+    args.pass = dsa::choose_pass(left, p.max_len, way, sm_count_, scratch_);
+    if (way.path == dsa::Path::wgmma) {
+      dsa::score_wgmma(args, way, encode_, stream);
+    } else {
+      dsa::score_fma(args, stream);
+    }
     dsa::choose(args, stream);
     args.first_row += args.pass.rows;
   }

@@ -9,8 +9,10 @@
 
 #include "device/device.h"
 #include "kernels/cuda/dsa/config.h"
+#include "kernels/cuda/prefill/tensor_map.h"
 #include "kernels/ops/dsa.h"
 #include "kernels/ops/limits.h"
+#include "kernels/ops/linear.h"
 
 namespace fovea::cuda {
 
@@ -19,11 +21,13 @@ void index_write(const IndexWriteParams& p, cudaStream_t stream);
 void index_transform(const IndexTransformParams& p, cudaStream_t stream);
 
 // Two launches for as many rows as scratch has lists: one streams scores into lists of candidates, one makes the rows' lists of
-// them. Bit for bit as ref does.
+// them. Bit for bit as ref does, but for scores of bf16 and fp8 keys on Hopper's tensor cores: their sums are in
+// another order, and a key with an infinite element ranks as a NaN.
+// Numerics::f32 keeps away from those.
 class IndexTopk {
  public:
   // Errors: resource_exhausted; unsupported: a model's indexer that is too large, a device that cannot run the kernels.
-  Status prepare(const OpsLimits& limits, Device& device);
+  Status prepare(const OpsLimits& limits, Device& device, Numerics numerics);
 
   // Calls of one object are on one stream: they share its scratch.
   void run(const IndexTopkParams& p, cudaStream_t stream);
@@ -32,6 +36,7 @@ class IndexTopk {
   OpsLimits limits_;
   dsa::Scratch scratch_;
   int32_t sm_count_ = 1;
+  prefill::EncodeTensorMap encode_ = nullptr;  // null: no tensor cores
   Buffer lists_, counts_;
 };
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -78,15 +79,22 @@ class OnDevice {
   IndexTopkParams p_;
 };
 
+struct How {
+  Numerics numerics = Numerics::f32;  // bf16: on tensor cores, where the device has those that there is a kernel for
+  IndexSpace space = IndexSpace::slot;
+  int32_t logits_rows = 0;
+  int32_t max_rows = 0;  // what is prepared for; 0: the problem's
+};
+
 class DsaTest : public testing::GpuTest {
  protected:
-  void prepare(cuda::IndexTopk& topk, int32_t heads, int32_t dim, int32_t k, int32_t max_rows) {
+  void prepare(cuda::IndexTopk& topk, int32_t heads, int32_t dim, int32_t k, int32_t max_rows, Numerics numerics = Numerics::f32) {
     OpsLimits limits;
     limits.max_rows = max_rows;
     limits.index_heads = heads;
     limits.index_dim = dim;
     limits.index_topk = k;
-    const Status s = topk.prepare(limits, *device_);
+    const Status s = topk.prepare(limits, *device_, numerics);
     ASSERT_TRUE(s.ok()) << s.message();
   }
 
@@ -97,12 +105,12 @@ class DsaTest : public testing::GpuTest {
     problem.download(p);
   }
 
-  DsaLists run(const DsaProblem& problem, IndexSpace space = IndexSpace::slot, int32_t logits_rows = 0, int32_t max_rows = 0) {
+  DsaLists run(const DsaProblem& problem, const How& how = {}) {
     const DsaCase& c = problem.shape();
     cuda::IndexTopk topk;
-    prepare(topk, c.heads, c.dim, c.topk, max_rows > 0 ? max_rows : problem.rows());
-    return problem.run([&](const IndexTopkParams& p) { run_params(topk, p, std::ssize(c.seqs), problem.slots()); }, space,
-                       logits_rows);
+    prepare(topk, c.heads, c.dim, c.topk, how.max_rows > 0 ? how.max_rows : problem.rows(), how.numerics);
+    return problem.run([&](const IndexTopkParams& p) { run_params(topk, p, std::ssize(c.seqs), problem.slots()); }, how.space,
+                       how.logits_rows);
   }
 };
 
@@ -120,39 +128,126 @@ TEST_F(DsaTest, TheMaterialisedFormEqualsTheReferenceInAnyChunks) {
     SCOPED_TRACE(c.name);
     const DsaProblem problem(c);
     const DsaLists want = problem.run(ref::index_topk, IndexSpace::ragged);
-    for (int32_t rows : {1, 7, problem.rows()}) EXPECT_EQ(run(problem, IndexSpace::ragged, rows), want) << rows;
+    for (int32_t rows : {1, 7, problem.rows()})
+      EXPECT_EQ(run(problem, {.space = IndexSpace::ragged, .logits_rows = rows}), want) << rows;
   }
 }
 
 // Long enough for several cuts of every list and for several ranges of keys; more rows than there are lists.
-TEST_F(DsaTest, StreamingEqualsMaterialisedOnLongContexts) {
-  const DsaCase cases[] = {
-      {"decode", 4, 128, 16, IndexPrecision::exact, {{1, 30000}, {1, 9000}, {1, 17}}, 512},
-      {"decode fp8", 4, 128, 64, IndexPrecision::fp8, {{2, 30000}}, 2048},
-      {"rows", 4, 64, 16, IndexPrecision::bf16, {{150, 12000}, {40, 3000}}, 256},
-      {"more rows than lists", 1, 8, 16, IndexPrecision::bf16, {{700, 20000}}, 32},
-      {"ties", 4, 32, 64, IndexPrecision::bf16, {{70, 12000}}, 1024, IndexData::integers},
-      {"equal", 2, 16, 16, IndexPrecision::exact, {{5, 40000}}, 2048, IndexData::constant},
-      {"zeros", 2, 16, 16, IndexPrecision::exact, {{5, 40000}}, 2048, IndexData::zeros},
-      {"a window and more of marks", 1, 8, 64, IndexPrecision::fp8, {{2, 300000}}, 700},
+std::vector<DsaCase> long_cases() {
+  using enum IndexPrecision;
+  return {
+      {"decode", 4, 128, 16, exact, {{1, 30000}, {1, 9000}, {1, 17}}, 512},
+      {"decode fp8", 4, 128, 64, fp8, {{2, 30000}}, 2048},
+      {"rows", 4, 64, 16, bf16, {{150, 12000}, {40, 3000}}, 256},
+      {"more rows than lists", 1, 8, 16, bf16, {{1300, 4000}}, 32},
+      {"ties", 4, 32, 64, bf16, {{70, 12000}}, 1024, IndexData::integers},
+      {"equal", 2, 16, 16, bf16, {{5, 40000}}, 2048, IndexData::constant},
+      {"zeros", 2, 16, 16, exact, {{5, 40000}}, 2048, IndexData::zeros},
+      {"a window and more of marks", 1, 16, 64, fp8, {{2, 300000}}, 700},
+      {"DeepSeek heads, bf16", 64, 128, 64, bf16, {{21, 9000}, {1, 2100}, {3, 8000}}, 2048},
+      {"DeepSeek heads, fp8", 64, 128, 16, fp8, {{21, 9000}, {1, 2100}, {3, 8000}}, 2048},
+      {"128 heads, bf16", 100, 120, 8, bf16, {{6, 3000}}, 300},
+      {"32 heads, fp8", 32, 64, 256, fp8, {{30, 3000}}, 300},
   };
-  for (const DsaCase& c : cases) {
+}
+
+TEST_F(DsaTest, StreamingEqualsMaterialisedOnLongContexts) {
+  for (const DsaCase& c : long_cases()) {
     SCOPED_TRACE(c.name);
     const DsaProblem problem(c);
-    const DsaLists want = run(problem, IndexSpace::slot, problem.rows());
-    EXPECT_EQ(run(problem, IndexSpace::slot, 0, 1), want);
+    for (Numerics numerics : {Numerics::f32, Numerics::bf16}) {
+      const DsaLists want = run(problem, {.numerics = numerics, .logits_rows = problem.rows()});
+      EXPECT_EQ(run(problem, {.numerics = numerics, .max_rows = 1}), want);
+    }
   }
 }
 
-TEST_F(DsaTest, PagesAndTheirSizeChangeNothing) {
-  for (IndexPrecision precision : {IndexPrecision::exact, IndexPrecision::bf16, IndexPrecision::fp8}) {
-    std::vector<DsaLists> all;
-    for (int32_t block_size : {16, 64}) {
-      const DsaCase c{"", 4, 64, block_size, precision, {{5, 3000}, {1, 777}}, 200};
-      for (uint64_t pages : {1, 2}) {
-        all.push_back(run(DsaProblem(c, 7, pages), IndexSpace::position));
-        EXPECT_EQ(all.back(), all.front()) << block_size << " " << pages;
+// Where a list differs from the reference's by more than keys whose scores are within rounding of its worst; empty: nowhere.
+std::string difference(const DsaProblem& problem, const DsaLists& got, const DsaLists& want) {
+  if (got.counts != want.counts) return "counts";
+  const DsaCase& c = problem.shape();
+  const float tolerance = c.precision == IndexPrecision::fp8 ? 4e-3f : 1e-5f;  // e4m3 is summed with some 14 bits
+  std::vector<float> scores(problem.max_len());
+  for (int32_t r = 0; r < problem.rows(); ++r) {
+    const auto of_row = [&](const DsaLists& lists) {
+      const auto from = lists.positions.begin() + int64_t{r} * c.topk;
+      return std::vector<int32_t>(from, from + lists.counts[r]);
+    };
+    const std::vector<int32_t> mine = of_row(got), best = of_row(want);
+    if (!std::ranges::is_sorted(mine, std::less_equal<>())) return "order of row " + std::to_string(r);
+    if (mine == best) continue;
+    ref::index_logits(problem.params(), r, 1, scores.data(), problem.max_len());
+    float worst = scores[best[0]], most = 0.0f;
+    for (int32_t s : best) worst = std::min(worst, scores[s]), most = std::max(most, std::abs(scores[s]));
+    for (int32_t s : mine) {
+      if (s < 0 || s >= problem.row_len()[r] || !(scores[s] >= worst - tolerance * most)) {
+        return "row " + std::to_string(r) + " has " + std::to_string(s);
       }
+    }
+    for (int32_t s : best) {
+      if (!std::ranges::binary_search(mine, s) && scores[s] > worst + tolerance * most) {
+        return "row " + std::to_string(r) + " lacks " + std::to_string(s);
+      }
+    }
+  }
+  return "";
+}
+
+TEST_F(DsaTest, TensorCoresChooseAsTheReferenceUpToRounding) {
+  std::vector<DsaCase> cases = testing::dsa_cases();
+  for (const DsaCase& c : long_cases()) {
+    if (c.seqs[0].rows * int64_t{c.seqs[0].len} * c.heads * c.dim < int64_t{2} << 30) cases.push_back(c);
+  }
+  for (const DsaCase& c : cases) {
+    SCOPED_TRACE(c.name);
+    const DsaProblem problem(c);
+    const DsaLists want = problem.run(ref::index_topk),
+                   got = run(problem, {.numerics = Numerics::bf16, .space = IndexSpace::position});
+    EXPECT_EQ(difference(problem, got, want), "");
+    if (c.data != IndexData::normal) EXPECT_EQ(got, want) << "sums are exact in any order";
+  }
+}
+
+TEST_F(DsaTest, TensorCoresFuseTheTransform) {
+  const DsaProblem problem({"", 64, 128, 16, IndexPrecision::fp8, {{9, 700}, {1, 90}}, 100});
+  const How how{.numerics = Numerics::bf16};
+  std::vector<int32_t> counts;
+  const DsaLists fused = run(problem, how), after = run(problem, {.numerics = Numerics::bf16, .space = IndexSpace::position});
+  EXPECT_EQ(problem.transformed(ref::index_transform, after, how.space, &counts), fused.mapped);
+}
+
+TEST_F(DsaTest, PagesAndTheirSizeChangeNothing) {
+  for (Numerics numerics : {Numerics::f32, Numerics::bf16}) {
+    for (IndexPrecision precision : {IndexPrecision::exact, IndexPrecision::bf16, IndexPrecision::fp8}) {
+      std::vector<DsaLists> all;
+      for (int32_t block_size : {16, 64}) {
+        const DsaCase c{"", 4, 64, block_size, precision, {{5, 3000}, {1, 777}}, 200};
+        for (uint64_t pages : {1, 2}) {
+          all.push_back(run(DsaProblem(c, 7, pages), {.numerics = numerics, .space = IndexSpace::position}));
+          EXPECT_EQ(all.back(), all.front()) << block_size << " " << pages;
+        }
+      }
+    }
+  }
+}
+
+// A row's score has the same bits in any batch.
+TEST_F(DsaTest, ARowDoesNotDependOnTheRowsBesideIt) {
+  for (IndexPrecision precision : {IndexPrecision::bf16, IndexPrecision::fp8}) {
+    const DsaCase c{"", 64, 128, 16, precision, {{11, 5000}, {3, 700}}, 300};
+    const DsaProblem problem(c);
+    const DsaLists all = run(problem, {.numerics = Numerics::bf16});
+    cuda::IndexTopk topk;
+    prepare(topk, c.heads, c.dim, c.topk, 1, Numerics::bf16);
+    for (int32_t r = 0; r < problem.rows(); ++r) {
+      IndexTopkParams p = problem.params();
+      std::vector<int32_t> positions(c.topk), counts(1);
+      p.rows = 1;
+      p.q += int64_t{r} * c.heads * c.dim, p.weights += int64_t{r} * c.heads, p.row_seq += r, p.row_len += r;
+      p.out = {IndexSpace::position, 1, c.topk, positions.data(), counts.data()};
+      run_params(topk, p, std::ssize(c.seqs), problem.slots());
+      ASSERT_TRUE(std::equal(positions.begin(), positions.end(), all.positions.begin() + int64_t{r} * c.topk)) << r;
     }
   }
 }
@@ -160,34 +255,42 @@ TEST_F(DsaTest, PagesAndTheirSizeChangeNothing) {
 TEST_F(DsaTest, RanksAsTheReferenceDoes) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr int32_t kLen = 20000, kTopk = 300, kDim = 16;
   std::mt19937 rng(5);
   // One head, one dimension after another's zeros: a key's score is its first element where the weight is 1.
   for (const std::vector<float>& kinds :
        std::vector<std::vector<float>>{{0.0f, 1.0f, 2.0f}, {kNan, 3.0f, kInf, 1e-40f}, {kNan}, {kNan, 0.0f}, {1e38f, kInf, 5.0f}}) {
     for (float weight : {1.0f, -1.0f}) {
-      const int32_t len = 20000, k = 300, zero = 0;
-      std::vector<float> keys(int64_t{len} * 16, 0.0f), q(16, 0.0f);
-      for (int32_t s = 0; s < len; ++s) keys[int64_t{s} * 16] = kinds[rng() % kinds.size()];
-      q[0] = 1;
-      std::vector<int32_t> table(len / 16), want(k), got(k);
-      std::iota(table.begin(), table.end(), 0);
-      int32_t count = 0;
-      IndexTopkParams p;
-      p.rows = p.heads = 1;
-      p.q = q.data();
-      p.weights = &weight;
-      p.row_seq = &zero;
-      p.row_len = &len;
-      p.topk = k;
-      p.max_len = len;
-      p.keys = {IndexPrecision::exact, keys.data(), nullptr, 16, 16, table.data(), len / 16};
-      p.out = {IndexSpace::position, 1, k, want.data(), &count};
-      ref::index_topk(p);
-      p.out.indices = got.data();
-      cuda::IndexTopk topk;
-      prepare(topk, 1, 16, k, 1);
-      run_params(topk, p, 1, len);
-      EXPECT_EQ(got, want);
+      for (IndexPrecision precision : {IndexPrecision::exact, IndexPrecision::bf16}) {
+        const bool bf16 = precision == IndexPrecision::bf16;
+        std::vector<std::byte> keys(int64_t{kLen} * kDim * index_element_bytes(precision));
+        for (int64_t s = 0; s < kLen; ++s) {
+          const float kind = kinds[rng() % kinds.size()];  // tensor cores multiply padding too, and infinity with it
+          store_f32(keys.data(), bf16 ? DType::bf16 : DType::f32, s * kDim, bf16 && std::isinf(kind) ? 2e38f : kind);
+        }
+        std::vector<float> q(kDim, 0.0f);
+        q[0] = 1;
+        std::vector<int32_t> table(kLen / 16), want(kTopk), got(kTopk);
+        std::iota(table.begin(), table.end(), 0);
+        const int32_t zero = 0, len = kLen;
+        int32_t count = 0;
+        IndexTopkParams p;
+        p.rows = p.heads = 1;
+        p.q = q.data();
+        p.weights = &weight;
+        p.row_seq = &zero;
+        p.row_len = &len;
+        p.topk = kTopk;
+        p.max_len = kLen;
+        p.keys = {precision, keys.data(), nullptr, 16, kDim, table.data(), kLen / 16};
+        p.out = {IndexSpace::position, 1, kTopk, want.data(), &count};
+        ref::index_topk(p);
+        p.out.indices = got.data();
+        cuda::IndexTopk topk;
+        prepare(topk, 1, kDim, kTopk, 1, bf16 ? Numerics::bf16 : Numerics::f32);
+        run_params(topk, p, 1, kLen);
+        EXPECT_EQ(got, want) << weight << " " << bf16;
+      }
     }
   }
 }
@@ -236,7 +339,7 @@ TEST_F(DsaTest, AnIndexerThatIsTooLargeIsRefused) {
   limits.index_dim = 128;
   limits.index_topk = 8;
   cuda::IndexTopk topk;
-  const Status s = topk.prepare(limits, *device_);
+  const Status s = topk.prepare(limits, *device_, Numerics::f32);
   EXPECT_FALSE(s.ok());
   EXPECT_NE(s.message().find("129 heads"), std::string::npos) << s.message();
 }

@@ -9,7 +9,7 @@
 
 namespace fovea::cuda::prefill {
 
-// [slots, kv_heads, block_size, head_dim] at `data`, read in boxes of 64 dims of box_keys keys. Both bf16 or f16, hnd.
+// [slots, kv_heads, block_size, head_dim] at `data`, read in boxes of 128 bytes of box_keys keys. bf16, f16 or fp8, hnd.
 // Dims beyond head_dim read as zeros. Pure: computes on the host, allocates nothing.
 using EncodeTensorMap = decltype(&cuTensorMapEncodeTiled);
 CUtensorMap make_tensor_map(EncodeTensorMap encode, const KvView& kv, const void* data, int32_t box_keys);

@@ -1,0 +1,423 @@
+// Scores on Hopper's tensor cores. One warp copies tiles of keys by TMA; two warpgroups multiply each tile with the queries of
+// their own rows, which stay in shared memory: a product has keys for rows and the heads of the rows for columns, so that a score's
+// sum over heads needs no more than the four lanes that share a key. One warpgroup's sums overlap the other's products.
+#include <algorithm>
+
+#include "base/check.h"
+#include "kernels/cuda/dsa/args.h"
+#include "kernels/cuda/dsa/candidates.cuh"
+#include "kernels/cuda/dsa/products.cuh"
+#include "kernels/cuda/dsa/rows.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/prefill/hopper.cuh"
+
+namespace fovea::cuda::dsa {
+namespace {
+
+using namespace prefill;
+
+struct WgmmaArgs {
+  ScoreArgs a;
+  int32_t box_keys = 0;
+  CUtensorMap keys;
+};
+
+template <typename Element, int kPaddedHeads>
+struct Traits {
+  using T = Element;
+  static constexpr bool kFp8 = sizeof(T) == 1;
+  static constexpr int kHeads = kPaddedHeads;
+  static constexpr int kRows = kGroupLanes / kHeads;            // of a warpgroup
+  static constexpr int kPanels = kPaddedDim * sizeof(T) / 128;  // rows of 128 bytes: what TMA and wgmma permute
+  static constexpr int kPanelBytes = kWgmmaKeys * 128;
+  static constexpr int kStages = kFp8 ? 8 : 5;
+  static constexpr int kTiles = kGroupLanes / 8;  // of 8 columns
+  static constexpr int kThreads = 128 * (kGroups + 1);
+  static constexpr int kCopyRegisters = 24, kScoreRegisters = 240;
+};
+
+template <typename Traits>
+struct WgmmaShared {
+  alignas(1024) uint8_t q[kGroups][Traits::kPanels][kGroupLanes * 128];
+  alignas(1024) uint8_t k[Traits::kStages][Traits::kPanels][Traits::kPanelBytes];
+  alignas(16) float scales[Traits::kStages][Traits::kFp8 ? kWgmmaKeys : 4];
+  alignas(8) uint64_t full[Traits::kStages], empty[Traits::kStages];
+  uint32_t counts[kGroups][Traits::kRows];
+  ChoiceShared<128> choice[kGroups];
+};
+
+// The stages in turn: which one, and the parity of its turn.
+template <int kStages>
+struct Ring {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ void next() {
+    if (++stage < kStages) return;
+    stage = 0;
+    parity ^= 1;
+  }
+};
+
+// True in all 128 threads of a warpgroup if it was in one of them.
+__device__ inline bool any_of_group(int barrier, bool mine) {
+  int any;
+  asm volatile("{\n.reg .pred p, q;\nsetp.ne.b32 q, %1, 0;\nbar.red.or.pred p, %2, 128, q;\nselp.b32 %0, 1, 0, p;\n}\n"
+               : "=r"(any)
+               : "r"(static_cast<int>(mine)), "r"(barrier)
+               : "memory");
+  return any != 0;
+}
+
+// max(x, 0), and a NaN where x is one.
+__device__ __forceinline__ float relu(float x) {
+  float y;
+  asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// ---- The copying warp ------------------------------------------------------------------------------------------------------
+
+// Each lane copies one box of every tile: box_keys keys that lie together in a page, 128 bytes of them; and with it their scales.
+template <typename Traits>
+class Copier {
+ public:
+  __device__ Copier(const WgmmaArgs& args, WgmmaShared<Traits>& shared)
+      : a_(args),
+        s_(shared),
+        lane_(static_cast<int>(threadIdx.x) % 32),
+        panel_(lane_ % Traits::kPanels),
+        first_key_(lane_ / Traits::kPanels * args.box_keys) {}
+
+  __device__ void run(const RowRun& run) {
+    const KeyRange range = key_range(run.longest, kWgmmaKeys, blockIdx.y, a_.a.pass.splits);
+    int64_t slot = slot_of_box(run, range.begin, range);
+    for (int32_t tile = range.begin; tile < range.end; ++tile) {
+      const int64_t next = slot_of_box(run, tile + 1, range);
+      barrier_wait(s_.empty[ring_.stage], ring_.parity ^ 1);
+      copy(slot);
+      ring_.next();
+      slot = next;
+    }
+  }
+
+ private:
+  // Negative: this lane has no box of the tile.
+  __device__ int64_t slot_of_box(const RowRun& run, int32_t tile, const KeyRange& range) const {
+    const int32_t key = tile * kWgmmaKeys + first_key_;
+    return first_key_ < kWgmmaKeys && tile < range.end && key < run.longest ? slot_of(a_.a.p.keys, run.seq, key) : -1;
+  }
+
+  __device__ void copy(int64_t slot) const {
+    const IndexKeysView& keys = a_.a.p.keys;
+    uint64_t& full = s_.full[ring_.stage];
+    const bool mine = slot >= 0, scales = Traits::kFp8 && mine;
+    const int boxes = __popc(__ballot_sync(kAllLanes, mine));
+    constexpr int kBytes = 128 + (Traits::kFp8 ? 4 : 0);  // of a key, and its scale
+    if (lane_ == 0) barrier_arrive_expecting(full, boxes * a_.box_keys * kBytes);
+    __syncwarp();
+    const int shift = __ffs(keys.block_size) - 1;
+    if (mine) {
+      copy_box(s_.k[ring_.stage][panel_] + first_key_ * 128, a_.keys, panel_ * (128 / static_cast<int>(sizeof(typename Traits::T))),
+               static_cast<int>(slot) & (keys.block_size - 1), 0, static_cast<int>(slot >> shift), full);
+    }
+    if (scales) copy_bytes(&s_.scales[ring_.stage][first_key_], keys.scale + slot, a_.box_keys * 4, full);
+  }
+
+  __device__ static void copy_bytes(void* to, const void* from, int bytes, uint64_t& barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
+        "l"(from), "r"(bytes), "r"(shared_address(&barrier))
+        : "memory");
+  }
+
+  const WgmmaArgs& a_;
+  WgmmaShared<Traits>& s_;
+  const int lane_, panel_, first_key_;
+  Ring<Traits::kStages> ring_;
+};
+
+// ---- The scoring warpgroups ------------------------------------------------------------------------------------------------
+
+template <typename Traits>
+class GroupScorer {
+ public:
+  __device__ GroupScorer(const ScoreArgs& args, WgmmaShared<Traits>& shared, int group)
+      : a_(args), s_(shared), group_(group), lane_(static_cast<int>(threadIdx.x) % 32), odd_row_(lane_ >> 1 & 1) {}
+
+  __device__ __forceinline__ void run(const RowRun& run) {
+    const KeyRange range = key_range(run.longest, kWgmmaKeys, blockIdx.y, a_.pass.splits);
+    first_row_ = run.first + group_ * kRows;
+    rows_ = max(0, min(run.rows - group_ * kRows, kRows));
+    if (rows_ == 0) return pass(range);
+    Own own;
+    take_rows(own);
+    float products[kTiles][4] = {};  // or what a first product does not read would be kept from run to run
+    for (int32_t tile = range.begin; tile < range.end; ++tile) {
+      multiply(products);
+      float scale = 1.0f;
+      if (Traits::kFp8) scale = s_.scales[ring_.stage][key_of_lane()];
+      leave();
+      const bool full = take_scores(own, tile, products, scale);
+      if (a_.p.logits == nullptr && any_of_group(kBarrier + group_, full)) make_room(own);
+    }
+    sync();
+    if (a_.p.logits == nullptr && rank() < rows_) {
+      a_.counts[list_of(a_, first_row_ + rank())] = static_cast<int32_t>(s_.counts[group_][rank()]);
+    }
+  }
+
+ private:
+  static constexpr int kRows = Traits::kRows, kHeads = Traits::kHeads, kTiles = Traits::kTiles;
+  static constexpr int kTilesOfRow = kHeads / 8;
+  static constexpr int kBarrier = 1;      // and the next: of each warpgroup
+  static constexpr int kOwn = kRows / 2;  // rows whose scores end in a lane: 2 i + odd_row_
+
+  // What a lane knows of the rows: weights of its columns; of the rows whose scores end in it, how far they see and what beats them.
+  struct Own {
+    float weights[kTiles][2];
+    int32_t lengths[kOwn];
+    float bounds[kOwn];
+  };
+
+  __device__ static int rank() { return Group<128>::rank(); }
+  __device__ void sync() const { Group<128>{kBarrier + group_}.sync(); }
+  // In a tile: where the two lanes that have the same rows of the product, and the next's, part.
+  __device__ int key_of_lane() const { return rank() / 32 * 16 + lane_ / 4 + 8 * (lane_ & 1); }
+
+  __device__ void leave() {
+    __syncwarp();
+    if (lane_ == 0) barrier_arrive(s_.empty[ring_.stage]);
+    ring_.next();
+  }
+
+  __device__ void pass(const KeyRange& range) {
+    for (int32_t tile = range.begin; tile < range.end; ++tile) {
+      barrier_wait(s_.full[ring_.stage], ring_.parity);
+      leave();
+    }
+  }
+
+  // Queries to shared memory, in the element of the keys: exact, as index_write left them. What pads a row is zero.
+  __device__ __forceinline__ void take_rows(Own& own) {
+    constexpr int kOfChunk = 16 / sizeof(typename Traits::T), kChunks = kPaddedDim / kOfChunk;
+    const IndexTopkParams& p = a_.p;
+    sync();  // the rows before these are done with
+#pragma unroll 2
+    for (int i = rank(); i < rows_ * kHeads * kChunks; i += 128) {
+      const int column = i / kChunks, chunk = i % kChunks, head = column % kHeads, element = chunk * kOfChunk;
+      uint4 bytes = make_uint4(0, 0, 0, 0);
+      if (head < p.heads && element < p.keys.dim) {
+        bytes = narrow(p.q + (static_cast<int64_t>(first_row_ + column / kHeads) * p.heads + head) * p.keys.dim + element);
+      }
+      *reinterpret_cast<uint4*>(s_.q[group_][chunk / 8] + column * 128 + ((chunk % 8 ^ column % 8) << 4)) = bytes;
+    }
+    if (rank() < kRows) s_.counts[group_][rank()] = 0;
+    async_proxy_fence();
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      const int row = n / kTilesOfRow, head = n % kTilesOfRow * 8 + 2 * (lane_ % 4);
+      const float* weights = p.weights + static_cast<int64_t>(first_row_ + row) * p.heads + head;
+#pragma unroll
+      for (int e = 0; e < 2; ++e) own.weights[n][e] = row < rows_ && head + e < p.heads ? weights[e] : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      own.lengths[i] = row_of(i) < rows_ ? scored_length(p, first_row_ + row_of(i)) : 0;
+      own.bounds[i] = kNoBound;
+    }
+    sync();
+  }
+
+  __device__ static uint4 narrow(const float* from) {
+    uint32_t words[4];
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      if constexpr (Traits::kFp8) {
+        const float4 x = reinterpret_cast<const float4*>(from)[w];
+        const uint32_t low = __nv_cvt_float2_to_fp8x2(make_float2(x.x, x.y), __NV_SATFINITE, __NV_E4M3);
+        const uint32_t high = __nv_cvt_float2_to_fp8x2(make_float2(x.z, x.w), __NV_SATFINITE, __NV_E4M3);
+        words[w] = low | high << 16;
+      } else {
+        const float2 x = reinterpret_cast<const float2*>(from)[w];
+        words[w] = pack2<__nv_bfloat16>(x.x, x.y);
+      }
+    }
+    return make_uint4(words[0], words[1], words[2], words[3]);
+  }
+
+  __device__ int row_of(int i) const { return 2 * i + odd_row_; }
+
+  // Keys of the tile, in 16 rows of each warp, against all columns.
+  __device__ __forceinline__ void multiply(float (&products)[kTiles][4]) {
+    barrier_wait(s_.full[ring_.stage], ring_.parity);
+    pin(products);
+    wgmma_begin();
+#pragma unroll
+    for (int step = 0; step < Traits::kPanels * 4; ++step) {
+      const uint64_t k = matrix_descriptor(shared_address(s_.k[ring_.stage][step / 4]) + step % 4 * 32);
+      const uint64_t q = matrix_descriptor(shared_address(s_.q[group_][step / 4]) + step % 4 * 32);
+      multiply_256<typename Traits::T>(products, k, q, step > 0);
+    }
+    wgmma_commit();
+    wgmma_wait<0>();
+    pin(products);
+  }
+
+  // Sums over heads, and what they say of the keys. True if a list may not hold another tile.
+  __device__ __forceinline__ bool take_scores(const Own& own, int32_t tile, const float (&products)[kTiles][4], float scale) {
+    const int32_t position = tile * kWgmmaKeys + key_of_lane();
+    bool full = false;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      float sums[2];  // of rows 2 i and 2 i + 1
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float low = 0.0f, high = 0.0f;  // the product's rows lane / 4 and lane / 4 + 8
+#pragma unroll
+        for (int t = 0; t < kTilesOfRow; ++t) {
+          const int n = (2 * i + r) * kTilesOfRow + t;
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            low = fmaf(own.weights[n][e], relu(products[n][e]), low);
+            high = fmaf(own.weights[n][e], relu(products[n][e + 2]), high);
+          }
+        }
+        // Of four lanes that hold parts of two keys' sums, two get the one key's and two the other's.
+        const bool upper = (lane_ & 1) != 0;
+        const float other = __shfl_xor_sync(kAllLanes, upper ? low : high, 1);
+        sums[r] = (upper ? high : low) + other;
+      }
+      const float other = __shfl_xor_sync(kAllLanes, odd_row_ != 0 ? sums[0] : sums[1], 2);
+      const float score = ((odd_row_ != 0 ? sums[1] : sums[0]) + other) * scale;
+      if (a_.p.logits != nullptr) {
+        const int32_t row = first_row_ + row_of(i) - a_.first_row;
+        if (position < own.lengths[i]) a_.p.logits[row * a_.p.max_len + position] = score;
+      } else {
+        full |= append(i, position < own.lengths[i] && beats(score, own.bounds[i]), score, position);
+      }
+    }
+    return full;
+  }
+
+  // Two rows at a time. True where the list may not hold another tile.
+  __device__ __forceinline__ bool append(int i, bool take, float score, int32_t position) {
+    unsigned takers = __ballot_sync(kAllLanes, take);
+    if (takers == 0) return false;
+    takers &= odd_row_ != 0 ? 0xccccccccu : 0x33333333u;
+    const int leader = takers == 0 ? lane_ : __ffs(static_cast<int>(takers)) - 1;
+    uint32_t at = 0;
+    if (takers != 0 && lane_ == leader) at = atomicAdd(&s_.counts[group_][row_of(i)], static_cast<uint32_t>(__popc(takers)));
+    at = __shfl_sync(kAllLanes, at, leader) + static_cast<uint32_t>(__popc(takers & ((1u << lane_) - 1)));
+    if (!take) return false;
+    list(row_of(i)).entries[at] = candidate(score, position);
+    return at + kWgmmaKeys >= static_cast<uint32_t>(a_.capacity);
+  }
+
+  __device__ List list(int row) const {
+    return {a_.lists + static_cast<int64_t>(list_of(a_, first_row_ + row)) * a_.capacity, &s_.counts[group_][row]};
+  }
+
+  // By all threads of the warpgroup: cuts the lists that may not hold another tile.
+  __device__ __forceinline__ void make_room(Own& own) {
+    for (int row = 0; row < rows_; ++row) {
+      if (s_.counts[group_][row] + kWgmmaKeys <= static_cast<uint32_t>(a_.capacity)) continue;
+      const float bound = list(row).cut(Group<128>{kBarrier + group_}, static_cast<uint32_t>(a_.p.topk), s_.choice[group_]);
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+        if (row_of(i) == row) own.bounds[i] = bound;
+      }
+    }
+    sync();  // all have read the counts
+  }
+
+  const ScoreArgs& a_;
+  WgmmaShared<Traits>& s_;
+  const int group_, lane_, odd_row_;
+  int first_row_ = 0, rows_ = 0;
+  Ring<Traits::kStages> ring_;
+};
+
+template <typename Traits>
+__global__ void __launch_bounds__(Traits::kThreads, 1) score(const __grid_constant__ WgmmaArgs args) {
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  auto& s = *reinterpret_cast<WgmmaShared<Traits>*>(shared_memory());
+  const ScoreArgs& a = args.a;
+  const int32_t begin = a.first_row + static_cast<int32_t>(blockIdx.x) * kGroups * Traits::kRows;
+  const int32_t end = min(begin + kGroups * Traits::kRows, a.first_row + a.pass.rows);
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < Traits::kStages; ++stage) {
+      barrier_init(s.full[stage], 1);
+      barrier_init(s.empty[stage], 4 * kGroups);
+    }
+    barrier_init_fence();
+  }
+  __syncthreads();
+  const int group = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / 128, 0) - 1;  // the same in a warp, and known to be
+  if (group < 0) {
+    keep_registers<Traits::kCopyRegisters>();
+    if (threadIdx.x >= 32) return;
+    Copier<Traits> copier(args, s);
+    for_each_run(a.p, begin, end, [&](const RowRun& run) { copier.run(run); });
+  } else {
+    take_registers<Traits::kScoreRegisters>();
+    GroupScorer<Traits> scorer(a, s, group);
+    for_each_run(a.p, begin, end, [&](const RowRun& run) { scorer.run(run); });
+  }
+#endif
+}
+
+struct Entry {
+  void (*kernel)(WgmmaArgs);
+  int32_t threads, shared_bytes;
+};
+
+template <typename Traits>
+Entry entry() {
+  return {&score<Traits>, Traits::kThreads, static_cast<int32_t>(sizeof(WgmmaShared<Traits>))};
+}
+
+Entry find_kernel(IndexPrecision precision, int32_t padded_heads) {
+  using B = __nv_bfloat16;
+  using E = __nv_fp8_e4m3;
+  const bool bf16 = precision == IndexPrecision::bf16;
+  switch (padded_heads) {
+    case 16:
+      return bf16 ? entry<Traits<B, 16>>() : entry<Traits<E, 16>>();
+    case 32:
+      return bf16 ? entry<Traits<B, 32>>() : entry<Traits<E, 32>>();
+    case 64:
+      return bf16 ? entry<Traits<B, 64>>() : entry<Traits<E, 64>>();
+    default:
+      FOVEA_CHECK(padded_heads == 128);
+      return bf16 ? entry<Traits<B, 128>>() : entry<Traits<E, 128>>();
+  }
+}
+
+}  // namespace
+
+cudaError_t prepare_wgmma() {
+  for (IndexPrecision precision : {IndexPrecision::bf16, IndexPrecision::fp8}) {
+    for (int32_t heads : {16, 32, 64, 128}) {
+      const Entry e = find_kernel(precision, heads);
+      const cudaError_t error = cudaFuncSetAttribute(e.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, e.shared_bytes);
+      if (error != cudaSuccess) return error;
+    }
+  }
+  return cudaSuccess;
+}
+
+void score_wgmma(const ScoreArgs& a, const Way& way, EncodeTensorMap encode, cudaStream_t stream) {
+  const IndexKeysView& keys = a.p.keys;
+  KvView view;
+  view.dtype = keys.precision == IndexPrecision::bf16 ? DType::bf16 : DType::fp8_e4m3;
+  view.block_size = keys.block_size, view.kv_heads = 1, view.head_dim = keys.dim;
+  view.block_stride = view.head_stride = int64_t{keys.block_size} * keys.dim;
+  FOVEA_CHECK(reinterpret_cast<uintptr_t>(keys.k) % 16 == 0 && reinterpret_cast<uintptr_t>(keys.scale) % 16 == 0);
+  const WgmmaArgs args{a, way.box_keys, make_tensor_map(encode, view, keys.k, way.box_keys)};
+  const Entry e = find_kernel(keys.precision, way.padded_heads);
+  const dim3 grid(static_cast<unsigned>(a.pass.groups), static_cast<unsigned>(a.pass.splits));
+  e.kernel<<<grid, dim3(e.threads), e.shared_bytes, stream>>>(args);
+  check_launch("index scores by tensor cores");
+}
+
+}  // namespace fovea::cuda::dsa
