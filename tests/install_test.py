@@ -35,6 +35,11 @@ def check_engine(prefix, folder):
     assert "48213" in said, said
 
 
+def check_kernels(prefix, folder):
+    build_example("kernels", prefix, folder)
+    assert "blocks read" in run(folder / "paged")
+
+
 def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -45,6 +50,7 @@ def main():
                 assert str(path) not in target.read_text(), f"{target.name} names {path}"
         check_program(prefix)
         check_engine(prefix, folder / "engine")
+        check_kernels(prefix, folder / "kernels")
     print("installed, moved and used")
 
 

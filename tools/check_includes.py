@@ -18,7 +18,7 @@ THIN_MAY = {"eval", "bench", "base"}
 # The oracle judges the product, so the product does not include it: tests do, and what offers it as a backend (its Ops alone).
 ORACLE = "kernels/ref/"
 TEST = re.compile(r"_(test|cases|fuzz|test_util|test_cases|test_world)\.")
-ORACLE_OPS_MAY = {"engine", "runner"}
+ORACLE_OPS_MAY = {"kernels", "engine", "runner"}
 # What differs between the host and a device is decided where devices are run.
 HOST_MAY_BE_ASKED = {"device", "runner"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<(fovea/[^>]+)>)')

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes tests/data/xattention/estimate.json: block sums and choices of XAttention's estimate, computed with numpy from
-the definition in src/kernels/ops/xattention.h (every pair of query and key, no cells in memory order, float64).
+the definition in fovea/kernels/xattention.h (every pair of query and key, no cells in memory order, float64).
 
 Needs: numpy.   Usage: tools/make_xattention_goldens.py
 """

@@ -2,9 +2,10 @@
 // and query rows at its end: what the operations of a step read. 32 query and 8 KV heads, pages of 16 tokens.
 #pragma once
 
+#include <fovea/kernels/hash_rotation.h>
+
 #include "base/thread_pool.h"
 #include "device/stream.h"
-#include "kernels/common/hash_rotation.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kv/kv_cache.h"
 

@@ -2,8 +2,9 @@
 // operations of one step read. Several layers, so that repeated runs find nothing in the L2 cache.
 #pragma once
 
+#include <fovea/kernels/hash_rotation.h>
+
 #include "device/device.h"
-#include "kernels/common/hash_rotation.h"
 #include "kernels/ops/ops.h"
 #include "kv/kv_cache.h"
 

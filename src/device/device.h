@@ -102,6 +102,8 @@ class Device {
   virtual Result<Buffer> allocate_pinned(size_t bytes, std::string_view what) = 0;
 
   virtual std::unique_ptr<Stream> make_stream() = 0;
+  // A stream that someone else made and keeps: on a GPU a cudaStream_t. Elsewhere the handle means nothing.
+  virtual std::unique_ptr<Stream> borrow_stream(void* handle) { return make_stream(); }
   virtual std::unique_ptr<Event> make_event() = 0;
   // Enqueued on the stream; host memory is pinned, or the call waits (and counts that).
   virtual void copy(void* to, const void* from, size_t bytes, CopyKind kind, Stream& stream) = 0;

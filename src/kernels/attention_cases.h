@@ -6,6 +6,9 @@
 // table entries that no row needs are a slot that does not exist.
 #pragma once
 
+#include <fovea/kernels/attention.h>
+#include <fovea/kernels/limits.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -17,8 +20,6 @@
 
 #include "kernels/common/convert.h"
 #include "kernels/noise_cases.h"
-#include "kernels/ops/attention.h"
-#include "kernels/ops/limits.h"
 #include "kernels/row_cases.h"
 
 namespace fovea::testing {

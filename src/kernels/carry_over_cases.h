@@ -1,13 +1,13 @@
 // Problems for lists that are carried over from step to step: what the tests of every backend walk.
 #pragma once
 
+#include <fovea/kernels/select.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
 #include <random>
 #include <vector>
-
-#include "kernels/ops/select.h"
 
 namespace fovea::testing {
 

@@ -4,6 +4,8 @@
 // in unused blocks are NaN, and table entries that no row needs name a block that does not exist.
 #pragma once
 
+#include <fovea/kernels/indexer.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -16,7 +18,6 @@
 
 #include "kernels/common/convert.h"
 #include "kernels/noise_cases.h"
-#include "kernels/ops/dsa.h"
 
 namespace fovea::testing {
 

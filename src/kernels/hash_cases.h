@@ -4,6 +4,10 @@
 // its query rows are one of zeros, one that float32 cannot rotate and one that is flat when rotated.
 #pragma once
 
+#include <fovea/kernels/hash_rotation.h>
+#include <fovea/kernels/limits.h>
+#include <fovea/kernels/select.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -14,9 +18,6 @@
 #include <vector>
 
 #include "kernels/common/convert.h"
-#include "kernels/common/hash_rotation.h"
-#include "kernels/ops/limits.h"
-#include "kernels/ops/select.h"
 
 namespace fovea::testing {
 

@@ -1,6 +1,8 @@
 // Problems for attention mass, from those of attention: one table that the tests of every backend walk.
 #pragma once
 
+#include <fovea/kernels/select.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -11,7 +13,6 @@
 #include <gtest/gtest.h>
 
 #include "kernels/attention_cases.h"
-#include "kernels/ops/select.h"
 
 namespace fovea::testing {
 

@@ -5,6 +5,9 @@
 // does not exist.
 #pragma once
 
+#include <fovea/kernels/limits.h>
+#include <fovea/kernels/mla.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -15,8 +18,6 @@
 
 #include "kernels/common/convert.h"
 #include "kernels/noise_cases.h"
-#include "kernels/ops/limits.h"
-#include "kernels/ops/mla.h"
 #include "kernels/row_cases.h"
 
 namespace fovea::testing {

@@ -1,6 +1,9 @@
 // Problems of mixtures of experts, for the tests of every backend.
 #pragma once
 
+#include <fovea/kernels/limits.h>
+#include <fovea/kernels/moe.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -9,8 +12,6 @@
 #include <vector>
 
 #include "kernels/common/convert.h"
-#include "kernels/ops/limits.h"
-#include "kernels/ops/moe.h"
 
 namespace fovea::testing {
 

@@ -2,6 +2,8 @@
 // read, and the gaps between rows, are NaN.
 #pragma once
 
+#include <fovea/kernels/attention.h>
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,7 +14,6 @@
 #include <vector>
 
 #include "kernels/noise_cases.h"
-#include "kernels/ops/attention.h"
 
 namespace fovea::testing {
 

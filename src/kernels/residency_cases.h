@@ -1,13 +1,13 @@
 // A random life of one layer's residency tables, for the tests of every backend: pins come and go, waves of random lists resolve.
 #pragma once
 
+#include <fovea/kernels/residency.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <random>
 #include <string>
 #include <vector>
-
-#include "kernels/ops/residency.h"
 
 namespace fovea::testing {
 

@@ -1,6 +1,10 @@
 // Problems for summaries of blocks and the choice by them: one table that the tests of every backend walk.
 #pragma once
 
+#include <fovea/kernels/hash_rotation.h>
+#include <fovea/kernels/limits.h>
+#include <fovea/kernels/select.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
@@ -11,9 +15,6 @@
 #include <vector>
 
 #include "kernels/common/convert.h"
-#include "kernels/common/hash_rotation.h"
-#include "kernels/ops/limits.h"
-#include "kernels/ops/select.h"
 
 namespace fovea::testing {
 

@@ -3,11 +3,11 @@
 #pragma once
 
 #include "device/device.h"
-#include "kernels/ops/residency.h"
 #include "kv/column_pool.h"
 #include "kv/host_fill.h"
 #include "store/block_store.h"
 
+#include <fovea/kernels/residency.h>
 #include <fovea/status.h>
 #include <fovea/types.h>
 

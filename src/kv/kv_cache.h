@@ -2,11 +2,11 @@
 // BlockManager's.
 #pragma once
 
-#include "kernels/ops/attention.h"
 #include "kv/cache_op.h"
 #include "kv/kv_scales.h"
 #include "kv/plane.h"
 
+#include <fovea/kernels/attention.h>
 #include <fovea/status.h>
 #include <fovea/types.h>
 

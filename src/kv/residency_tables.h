@@ -1,9 +1,8 @@
-// Which column of the pool holds which block, for each (layer, KV head) separately: kernels/ops/residency.h has the words and the
+// Which column of the pool holds which block, for each (layer, KV head) separately: fovea/kernels/residency.h has the words and the
 // rule of eviction. Pure bookkeeping in host memory, one writer.
 #pragma once
 
-#include "kernels/ops/residency.h"
-
+#include <fovea/kernels/residency.h>
 #include <fovea/status.h>
 #include <fovea/types.h>
 

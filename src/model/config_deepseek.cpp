@@ -9,7 +9,7 @@ namespace {
 
 using nlohmann::json;
 
-// What the kernels are built for (kernels/ops/mla.h, kernels/ops/dsa.h).
+// What the kernels are built for (fovea/kernels/mla.h, fovea/kernels/indexer.h).
 constexpr int64_t kLatentMax = 512;
 constexpr int64_t kRopeDimMax = 128;
 constexpr int64_t kIndexDimMax = 256;

@@ -1,10 +1,10 @@
 // The weights of a model as views, and the one list of them: what loads, places, makes up, counts or cuts weights walks it.
 #pragma once
 
-#include "kernels/ops/weight.h"
 #include "kv/kv_scales.h"
 #include "model/config.h"
 
+#include <fovea/kernels/weight.h>
 #include <fovea/status.h>
 #include <fovea/types.h>
 

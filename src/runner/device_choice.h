@@ -1,9 +1,9 @@
 // What `--device auto` asks before it takes a GPU. Pure: knows no device.
 #pragma once
 
-#include "kernels/ops/op_set.h"
 #include "model/config.h"
 
+#include <fovea/kernels/op_set.h>
 #include <fovea/options.h>
 
 #include <string>

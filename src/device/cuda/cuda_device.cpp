@@ -159,6 +159,10 @@ std::unique_ptr<Stream> CudaDevice::make_stream() {
   return std::make_unique<CudaStream>(counters_);
 }
 
+std::unique_ptr<Stream> CudaDevice::borrow_stream(void* handle) {
+  return std::make_unique<CudaStream>(counters_, static_cast<cudaStream_t>(handle));
+}
+
 std::unique_ptr<Event> CudaDevice::make_event() {
   make_current();
   return std::make_unique<CudaEvent>(counters_);

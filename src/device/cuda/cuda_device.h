@@ -20,6 +20,7 @@ class CudaDevice final : public Device {
   Result<Buffer> allocate(size_t bytes, std::string_view what) override;
   Result<Buffer> allocate_pinned(size_t bytes, std::string_view what) override;
   std::unique_ptr<Stream> make_stream() override;
+  std::unique_ptr<Stream> borrow_stream(void* handle) override;
   std::unique_ptr<Event> make_event() override;
   void copy(void* to, const void* from, size_t bytes, CopyKind kind, Stream& stream) override;
   Status transfer(std::span<const CopyExtent> extents, CopyKind kind, Stream& stream) override;

@@ -17,7 +17,12 @@ CudaStream::CudaStream(std::shared_ptr<CudaCounters> counters) : counters_(std::
   FOVEA_CHECK(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking) == cudaSuccess);
 }
 
-CudaStream::~CudaStream() { (void)cudaStreamDestroy(handle_); }
+CudaStream::CudaStream(std::shared_ptr<CudaCounters> counters, cudaStream_t borrowed)
+    : handle_(borrowed), owned_(false), counters_(std::move(counters)) {}
+
+CudaStream::~CudaStream() {
+  if (owned_) (void)cudaStreamDestroy(handle_);
+}
 
 void CudaStream::note(const char* call, cudaError_t error) {
   if (error == cudaSuccess) return;

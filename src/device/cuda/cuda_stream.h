@@ -28,6 +28,7 @@ Status cuda_failure(const char* call, cudaError_t error);
 class CudaStream final : public Stream {
  public:
   explicit CudaStream(std::shared_ptr<CudaCounters> counters);
+  CudaStream(std::shared_ptr<CudaCounters> counters, cudaStream_t borrowed);
   ~CudaStream() override;
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
@@ -44,6 +45,7 @@ class CudaStream final : public Stream {
 
  private:
   cudaStream_t handle_ = nullptr;
+  bool owned_ = true;
   std::shared_ptr<CudaCounters> counters_;
   Status error_;
 };

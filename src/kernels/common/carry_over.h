@@ -1,7 +1,7 @@
-// CarryOverParams on the host (kernels/ops/select.h).
+// CarryOverParams on the host (fovea/kernels/select.h).
 #pragma once
 
-#include "kernels/ops/select.h"
+#include <fovea/kernels/select.h>
 
 #include <cstdint>
 

@@ -1,14 +1,14 @@
 // Bounds that callers of an operation keep, asserted the same by every backend.
 #pragma once
 
-#include <cstdint>
+#include <fovea/kernels/indexer.h>
+#include <fovea/kernels/mla.h>
 
-#include "kernels/ops/dsa.h"
-#include "kernels/ops/mla.h"
+#include <cstdint>
 
 namespace fovea {
 
-// A latent plane as kernels/ops/mla.h defines it.
+// A latent plane as fovea/kernels/mla.h defines it.
 void check_latent_plane(const KvView& kv, int32_t latent);
 
 void check_index_write(const IndexWriteParams& p);

@@ -1,4 +1,4 @@
-#include "kernels/common/hash_rotation.h"
+#include <fovea/kernels/hash_rotation.h>
 
 #include <bit>
 #include <cmath>

@@ -1,11 +1,11 @@
-// Estimated shares of attention in integers, alike on every device: what MassBudget (kernels/ops/select.h) is defined by.
+// Estimated shares of attention in integers, alike on every device: what MassBudget (fovea/kernels/select.h) is defined by.
 //
 // A level is 1/64 of an octave below the best of a head's blocks: level l has mass 2^30 * 2^(-l / 64).
 #pragma once
 
-#include <cstdint>
+#include <fovea/kernels/cache.h>
 
-#include "kernels/ops/kv_write.h"
+#include <cstdint>
 
 namespace fovea {
 

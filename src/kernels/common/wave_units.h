@@ -1,11 +1,12 @@
 // Walks the units that the rows of a wave read, as ResolveParams has them.
 #pragma once
 
+#include <fovea/kernels/residency.h>
+
 #include <algorithm>
 #include <cstdint>
 
 #include "base/check.h"
-#include "kernels/ops/residency.h"
 
 namespace fovea {
 

@@ -1,36 +1,15 @@
-// Ops: every numeric operation of a forward pass, behind one interface. One plain Params struct per operation.
+// Ops: every numeric operation of a forward pass, behind one interface. One plain Params struct per operation:
+// fovea/kernels/<family>.h; fovea/kernels.h has the conventions, and offers them to others.
 //
-// Pointers are device memory of the backend (host memory for ref and cpu), arrays of lengths, indices and counts among
-// them; the Params structs themselves, Selection and LinearParams::weights are host memory, read before the call returns.
-// Shapes are row-major, innermost last; T is the number of token rows, H query heads, KV heads, d head_dim, bs block size
-// in tokens. Activations are float32.
-// Operations are enqueued on `stream` in order; on the CPU they are finished when the call returns. They allocate
-// nothing and wait for nothing: prepare() sizes all scratch once, and what a launch looks like follows from the plain
-// numbers of Params alone, never from an array, so that a captured launch replays with other lengths.
 // Input that violates a stated bound is a bug and asserts (where the host can see it).
 #pragma once
 
-#include <fovea/status.h>
+#include <fovea/kernels.h>
 
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <string_view>
-
-#include "kernels/ops/attention.h"
-#include "kernels/ops/dsa.h"
-#include "kernels/ops/elementwise.h"
-#include "kernels/ops/kv_write.h"
-#include "kernels/ops/limits.h"
-#include "kernels/ops/linear.h"
-#include "kernels/ops/mla.h"
-#include "kernels/ops/moe.h"
-#include "kernels/ops/op_set.h"
-#include "kernels/ops/residency.h"
-#include "kernels/ops/sample.h"
-#include "kernels/ops/select.h"
-#include "kernels/ops/xattention.h"
 
 namespace fovea {
 

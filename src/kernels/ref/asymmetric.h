@@ -2,11 +2,12 @@
 // reference operation each. Source: docs/algorithms.md, "Asymmetric codes", after RaBitQ (Gao and Long 2024).
 #pragma once
 
+#include <fovea/kernels/hash_rotation.h>
+
 #include <array>
 #include <cstdint>
 #include <span>
 
-#include "kernels/common/hash_rotation.h"
 #include "kernels/ref/hash.h"
 
 namespace fovea::ref {

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "kernels/common/convert.h"
+#include "kernels/ops/key_gate.h"
 #include "kernels/ref/kv_layout.h"
 #include "kernels/ref/softmax_sum.h"
 

@@ -1,7 +1,7 @@
 // Paged attention, scalar: the definition that every other kernel is compared with.
 #pragma once
 
-#include "kernels/ops/attention.h"
+#include <fovea/kernels/attention.h>
 
 namespace fovea::ref {
 

@@ -2,8 +2,8 @@
 // shows.
 #pragma once
 
-#include "kernels/ops/elementwise.h"
-#include "kernels/ops/linear.h"
+#include <fovea/kernels/elementwise.h>
+#include <fovea/kernels/linear.h>
 
 namespace fovea::ref {
 

@@ -2,9 +2,9 @@
 // constant of the score folded in. Source: DeepSeek-V3.2 as docs/dsa.md restates it.
 #pragma once
 
-#include <cstdint>
+#include <fovea/kernels/indexer.h>
 
-#include "kernels/ops/dsa.h"
+#include <cstdint>
 
 namespace fovea::ref {
 
@@ -30,7 +30,7 @@ void index_store(const IndexKeysView& keys, int64_t slot, float* key);
 // Key at a slot as float32 [di], without its scale.
 void index_load(const IndexKeysView& keys, int64_t slot, float* key);
 
-// As kernels/ops/dsa.h states it.
+// As fovea/kernels/indexer.h states it.
 void index_write(const IndexWriteParams& p);
 
 }  // namespace fovea::ref

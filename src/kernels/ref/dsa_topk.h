@@ -1,9 +1,9 @@
 // Scores of the DSA indexer and the choice of tokens, scalar, each step a function of its own.
 #pragma once
 
-#include <cstdint>
+#include <fovea/kernels/indexer.h>
 
-#include "kernels/ops/dsa.h"
+#include <cstdint>
 
 namespace fovea::ref {
 
@@ -15,7 +15,7 @@ void index_logits(const IndexTopkParams& p, int32_t first, int32_t rows, float* 
 // Returns how many.
 int32_t topk_positions(const float* scores, int32_t len, int32_t topk, int32_t* positions);
 
-// As kernels/ops/dsa.h states them. Without `logits`, index_topk takes memory of its own for one row.
+// As fovea/kernels/indexer.h states them. Without `logits`, index_topk takes memory of its own for one row.
 void index_topk(const IndexTopkParams& p);
 void index_transform(const IndexTransformParams& p);
 

@@ -2,10 +2,11 @@
 // each. Source: GSA On-Device of UCM as docs/algorithms.md restates it; see docs/hash-selection.md.
 #pragma once
 
+#include <fovea/kernels/hash_rotation.h>
+#include <fovea/kernels/select.h>
+
 #include <cstdint>
 
-#include "kernels/common/hash_rotation.h"
-#include "kernels/ops/select.h"
 #include "kernels/ref/topk.h"
 
 namespace fovea {
@@ -50,7 +51,7 @@ void block_scores(const BlockCodes& blocks, const uint64_t* queries, int query_c
 // The code of one token's key [codec.head_dim], with its length factor, to its place in the plane. slot: block * bs + offset.
 void write_code(const CodesView& view, int block_size, int64_t slot, int head, const float* key);
 
-// All of the above, as kernels/ops/select.h states it.
+// All of the above, as fovea/kernels/select.h states it.
 void hash_select(const HashSelectParams& p);
 
 }  // namespace ref

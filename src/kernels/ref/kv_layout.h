@@ -1,10 +1,10 @@
 // Where element i of a token's key and value lies in its block, counted from the start of (slot, KV head): the two layouts of
-// kernels/ops/attention.h.
+// fovea/kernels/attention.h.
 #pragma once
 
-#include <cstdint>
+#include <fovea/kernels/attention.h>
 
-#include "kernels/ops/attention.h"
+#include <cstdint>
 
 namespace fovea::ref {
 

@@ -2,7 +2,7 @@
 // reference.
 #pragma once
 
-#include "kernels/ops/kv_write.h"
+#include <fovea/kernels/cache.h>
 
 namespace fovea::ref {
 

@@ -1,10 +1,10 @@
-// How many blocks each KV head of a row keeps where budgets follow estimated mass: MassBudget of kernels/ops/select.h, plainly.
+// How many blocks each KV head of a row keeps where budgets follow estimated mass: MassBudget of fovea/kernels/select.h, plainly.
 #pragma once
+
+#include <fovea/kernels/select.h>
 
 #include <cstdint>
 #include <vector>
-
-#include "kernels/ops/select.h"
 
 namespace fovea::ref {
 

@@ -1,11 +1,11 @@
 // Multi-head latent attention, scalar: the definitions that faster kernels are compared with. Sums in float64.
 #pragma once
 
-#include "kernels/ops/mla.h"
+#include <fovea/kernels/mla.h>
 
 namespace fovea::ref {
 
-// See kernels/ops/mla.h. They allocate and are not for speed.
+// See fovea/kernels/mla.h. They allocate and are not for speed.
 void mla_write(const MlaWriteParams& p);
 void mla_absorb(const MlaAbsorbParams& p);
 void mla_unabsorb(const MlaUnabsorbParams& p);

@@ -1,7 +1,7 @@
-// Oracle of kernels/ops/residency.h.
+// Oracle of fovea/kernels/residency.h.
 #pragma once
 
-#include "kernels/ops/residency.h"
+#include <fovea/kernels/residency.h>
 
 namespace fovea::ref {
 

@@ -1,7 +1,7 @@
-// Choosing tokens from logits, as kernels/ops/sample.h states it: a full ranking for each row. Allocates; not for speed.
+// Choosing tokens from logits, as fovea/kernels/sample.h states it: a full ranking for each row. Allocates; not for speed.
 #pragma once
 
-#include "kernels/ops/sample.h"
+#include <fovea/kernels/sample.h>
 
 namespace fovea::ref {
 

@@ -1,8 +1,8 @@
-// What stands for a block when blocks are chosen, scalar: kernels/ops/select.h states each operation. They allocate; not for
+// What stands for a block when blocks are chosen, scalar: fovea/kernels/select.h states each operation. They allocate; not for
 // speed.
 #pragma once
 
-#include "kernels/ops/select.h"
+#include <fovea/kernels/select.h>
 
 namespace fovea::ref {
 

@@ -1,13 +1,12 @@
 // XAttention's estimate, scalar: the two unfused operations of its published kernels over contiguous arrays, the choice
-// by threshold, and all of it over a paged cache as kernels/ops/xattention.h states it. See docs/xattention.md.
+// by threshold, and all of it over a paged cache as fovea/kernels/xattention.h states it. See docs/xattention.md.
 #pragma once
 
+#include <fovea/kernels/xattention.h>
 #include <fovea/status.h>
 
 #include <cstdint>
 #include <vector>
-
-#include "kernels/ops/xattention.h"
 
 namespace fovea::ref {
 

@@ -1,10 +1,10 @@
 // What the methods of the GSA family share: the checks of their options, and the codes of their keys.
 #pragma once
 
+#include <fovea/kernels/hash_rotation.h>
 #include <fovea/options.h>
 
 #include "device/device.h"
-#include "kernels/common/hash_rotation.h"
 #include "sparse/method.h"
 
 #include <string>

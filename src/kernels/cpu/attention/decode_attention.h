@@ -2,6 +2,8 @@
 // how.
 #pragma once
 
+#include <fovea/kernels/attention.h>
+#include <fovea/kernels/limits.h>
 #include <fovea/status.h>
 
 #include <cstdint>
@@ -9,8 +11,6 @@
 
 #include "base/thread_pool.h"
 #include "kernels/cpu/attention/decode_inner.h"
-#include "kernels/ops/attention.h"
-#include "kernels/ops/limits.h"
 
 namespace fovea::cpu {
 

@@ -3,11 +3,11 @@
 // dense, lists of pages and lists of single tokens run through the same arithmetic.
 #pragma once
 
+#include <fovea/kernels/attention.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-
-#include "kernels/ops/attention.h"
 
 namespace fovea::cpu {
 

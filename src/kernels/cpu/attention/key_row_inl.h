@@ -6,12 +6,13 @@
 #define FOVEA_KERNELS_CPU_KEY_ROW_INL_H_
 #endif
 
+#include <fovea/kernels/attention.h>
+#include <fovea/kernels/hash_rotation.h>
+
 #include <cstring>
 
 #include <hwy/highway.h>
-#include "kernels/common/hash_rotation.h"
 #include "kernels/cpu/elementwise/elementwise_inl.h"
-#include "kernels/ops/attention.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fovea::cpu::HWY_NAMESPACE {

@@ -2,13 +2,14 @@
 // that allow AVX-512 (prefill_amx_inl.h, xattention_amx_inl.h).
 #pragma once
 
+#include <fovea/kernels/attention.h>
+
 #include <immintrin.h>
 
 #include <cstdint>
 
 #include "kernels/common/convert.h"
 #include "kernels/cpu/attention/prefill_keys.h"
-#include "kernels/ops/attention.h"
 
 namespace fovea::cpu {
 namespace {

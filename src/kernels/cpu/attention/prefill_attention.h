@@ -1,6 +1,9 @@
 // Prefill attention on the CPU: tiles of query rows over paged K and V, online softmax.
 #pragma once
 
+#include <fovea/kernels/attention.h>
+#include <fovea/kernels/limits.h>
+#include <fovea/kernels/linear.h>
 #include <fovea/status.h>
 
 #include <memory>
@@ -8,9 +11,6 @@
 
 #include "base/thread_pool.h"
 #include "kernels/cpu/attention/prefill_engine.h"
-#include "kernels/ops/attention.h"
-#include "kernels/ops/limits.h"
-#include "kernels/ops/linear.h"
 
 namespace fovea::cpu {
 

@@ -1,11 +1,12 @@
 // What runs the jobs of a prefill call: a row of a table, so that tests can put in another.
 #pragma once
 
+#include <fovea/kernels/linear.h>
+
 #include <cstddef>
 #include <cstdint>
 
 #include "kernels/cpu/attention/prefill_plan.h"
-#include "kernels/ops/linear.h"
 
 namespace fovea::cpu {
 

@@ -6,11 +6,11 @@
 // ascend.
 #pragma once
 
+#include <fovea/kernels/attention.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-
-#include "kernels/ops/attention.h"
 
 namespace fovea::cpu {
 

@@ -1,10 +1,12 @@
 // Cuts one prefill call into tasks: (sequence, range of query rows, heads that share their keys). Pure.
 #pragma once
 
+#include <fovea/kernels/attention.h>
+
 #include <cstdint>
 
 #include "kernels/cpu/attention/prefill_keys.h"
-#include "kernels/ops/attention.h"
+#include "kernels/ops/key_gate.h"
 
 namespace fovea::cpu {
 

@@ -13,6 +13,7 @@
 
 #include "kernels/attention_cases.h"
 #include "kernels/cpu/attention/prefill_attention.h"
+#include "kernels/ops/key_gate.h"
 #include "kernels/ref/attention.h"
 
 namespace fovea::testing {

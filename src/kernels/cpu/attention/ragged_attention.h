@@ -1,14 +1,14 @@
 // Attention over contiguous float32 keys and values on the CPU, and the merge of partial results.
 #pragma once
 
+#include <fovea/kernels/attention.h>
+#include <fovea/kernels/limits.h>
 #include <fovea/status.h>
 
 #include <cstdlib>
 #include <memory>
 
 #include "base/thread_pool.h"
-#include "kernels/ops/attention.h"
-#include "kernels/ops/limits.h"
 
 namespace fovea::cpu {
 

@@ -1,7 +1,7 @@
-// Lists of chosen tokens in the spaces of memory (PAGED and RAGGED), as kernels/ops/dsa.h states them.
+// Lists of chosen tokens in the spaces of memory (PAGED and RAGGED), as fovea/kernels/indexer.h states them.
 #pragma once
 
-#include "kernels/ops/dsa.h"
+#include <fovea/kernels/indexer.h>
 
 namespace fovea::cpu {
 

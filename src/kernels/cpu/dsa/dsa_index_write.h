@@ -1,8 +1,9 @@
 // Index queries and keys of the DSA indexer: norm, rope, rounding, cache write, on all threads.
 #pragma once
 
+#include <fovea/kernels/indexer.h>
+
 #include "base/thread_pool.h"
-#include "kernels/ops/dsa.h"
 
 namespace fovea::cpu {
 

@@ -7,6 +7,8 @@
 #define FOVEA_KERNELS_CPU_DSA_PANEL_INL_H_
 #endif
 
+#include <fovea/kernels/indexer.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +17,6 @@
 #include <hwy/highway.h>
 #include "kernels/common/convert.h"
 #include "kernels/cpu/dsa/dsa_sweep.h"
-#include "kernels/ops/dsa.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fovea::cpu::HWY_NAMESPACE {

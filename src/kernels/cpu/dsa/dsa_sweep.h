@@ -2,9 +2,9 @@
 // best. Chosen at run time for the CPU; docs/dsa.md says why they look so.
 #pragma once
 
-#include <cstdint>
+#include <fovea/kernels/indexer.h>
 
-#include "kernels/ops/dsa.h"
+#include <cstdint>
 
 namespace fovea::cpu {
 

@@ -1,6 +1,8 @@
 // The DSA indexer's choice of tokens: scores stream by tiles into running lists of candidates, on any number of threads.
 #pragma once
 
+#include <fovea/kernels/indexer.h>
+#include <fovea/kernels/limits.h>
 #include <fovea/status.h>
 
 #include <cstddef>
@@ -9,8 +11,6 @@
 
 #include "base/thread_pool.h"
 #include "kernels/cpu/dsa/dsa_sweep.h"
-#include "kernels/ops/dsa.h"
-#include "kernels/ops/limits.h"
 
 namespace fovea::cpu {
 

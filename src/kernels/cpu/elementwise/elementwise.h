@@ -2,8 +2,9 @@
 // not on the rows beside it, bit for bit. Small inputs stay on the calling thread: a barrier costs more than a decode row.
 #pragma once
 
+#include <fovea/kernels/elementwise.h>
+
 #include "base/thread_pool.h"
-#include "kernels/ops/elementwise.h"
 
 namespace fovea::cpu {
 

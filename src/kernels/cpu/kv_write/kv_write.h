@@ -1,8 +1,9 @@
 // Norm of q and k per head, rope, cache write and hash codes in one pass over the projections, with SIMD.
 #pragma once
 
+#include <fovea/kernels/cache.h>
+
 #include "base/thread_pool.h"
-#include "kernels/ops/kv_write.h"
 
 namespace fovea::cpu {
 

@@ -6,6 +6,8 @@
 // rounded to bf16 by AMX and oneDNN, and so are f16 and f32 weights in oneDNN's part; gemv rounds nothing.
 #pragma once
 
+#include <fovea/kernels/limits.h>
+#include <fovea/kernels/linear.h>
 #include <fovea/status.h>
 
 #include <cstdlib>
@@ -17,8 +19,6 @@
 #include "base/thread_pool.h"
 #include "kernels/cpu/linear/linear_choice.h"
 #include "kernels/cpu/linear/linear_library.h"
-#include "kernels/ops/limits.h"
-#include "kernels/ops/linear.h"
 
 namespace fovea::cpu {
 

@@ -8,11 +8,12 @@
 // full_precision: gemv, 16 rows at a time, whatever the numerics.
 #pragma once
 
+#include <fovea/kernels/linear.h>
+
 #include <cstdint>
 #include <string>
 
 #include "kernels/cpu/cpu_features.h"
-#include "kernels/ops/linear.h"
 
 namespace fovea::cpu {
 

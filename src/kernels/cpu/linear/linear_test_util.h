@@ -1,6 +1,9 @@
 // A linear call with its data, and the float64 result that every kernel is held to.
 #pragma once
 
+#include <fovea/kernels/limits.h>
+#include <fovea/kernels/linear.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -9,8 +12,6 @@
 #include <vector>
 
 #include "kernels/common/convert.h"
-#include "kernels/ops/limits.h"
-#include "kernels/ops/linear.h"
 
 namespace fovea::testing {
 

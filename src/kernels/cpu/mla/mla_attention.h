@@ -1,6 +1,8 @@
 // Absorbed latent attention on the CPU: which worker computes which rows, heads and keys. docs/mla.md tells how.
 #pragma once
 
+#include <fovea/kernels/limits.h>
+#include <fovea/kernels/mla.h>
 #include <fovea/status.h>
 
 #include <cstdlib>
@@ -10,8 +12,6 @@
 #include "base/thread_pool.h"
 #include "kernels/cpu/attention/prefill_plan.h"
 #include "kernels/cpu/mla/mla_inner.h"
-#include "kernels/ops/limits.h"
-#include "kernels/ops/mla.h"
 
 namespace fovea::cpu {
 

@@ -2,12 +2,13 @@
 // heads. Row and head together are a lane; all lanes share a read of the entries.
 #pragma once
 
+#include <fovea/kernels/mla.h>
+
 #include <cstdint>
 
 #include "kernels/cpu/attention/decode_keys.h"
 #include "kernels/cpu/attention/prefill_keys.h"
 #include "kernels/cpu/attention/prefill_scratch.h"
-#include "kernels/ops/mla.h"
 
 namespace fovea::cpu {
 

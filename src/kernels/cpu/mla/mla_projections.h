@@ -2,12 +2,13 @@
 // kv_b_proj (read in place), and the gathering of entries.
 #pragma once
 
+#include <fovea/kernels/mla.h>
+
 #include "base/thread_pool.h"
-#include "kernels/ops/mla.h"
 
 namespace fovea::cpu {
 
-// See kernels/ops/mla.h. Nothing allocates. A row's bits never depend on the rows beside it or on the threads: every output
+// See fovea/kernels/mla.h. Nothing allocates. A row's bits never depend on the rows beside it or on the threads: every output
 // is one chain of sums (absorb) or one dot product of gemv (unabsorb).
 void mla_write(const MlaWriteParams& p, ThreadPool& pool);
 void mla_absorb(const MlaAbsorbParams& p, ThreadPool& pool);

@@ -1,7 +1,7 @@
 // The choice of experts for one row, as MoeRouteParams states it.
 #pragma once
 
-#include "kernels/ops/moe.h"
+#include <fovea/kernels/moe.h>
 
 namespace fovea::cpu {
 

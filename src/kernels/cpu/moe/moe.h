@@ -1,14 +1,14 @@
 // Mixture of experts on the CPU: routing, and the experts' products over gathered rows.
 #pragma once
 
+#include <fovea/kernels/limits.h>
+#include <fovea/kernels/moe.h>
 #include <fovea/status.h>
 
 #include <vector>
 
 #include "base/thread_pool.h"
 #include "kernels/cpu/linear/linear.h"
-#include "kernels/ops/limits.h"
-#include "kernels/ops/moe.h"
 
 namespace fovea::cpu {
 

@@ -1,8 +1,9 @@
-// kernels/ops/residency.h on the CPU: a task a head.
+// fovea/kernels/residency.h on the CPU: a task a head.
 #pragma once
 
+#include <fovea/kernels/residency.h>
+
 #include "base/thread_pool.h"
-#include "kernels/ops/residency.h"
 
 namespace fovea::cpu {
 

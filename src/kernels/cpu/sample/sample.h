@@ -1,11 +1,11 @@
 // Choosing tokens from logits, on one thread: a scan of the vocabulary is small beside the product that made it.
 #pragma once
 
+#include <fovea/kernels/sample.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <vector>
-
-#include "kernels/ops/sample.h"
 
 namespace fovea::cpu {
 

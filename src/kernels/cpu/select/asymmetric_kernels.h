@@ -1,7 +1,7 @@
 // The SIMD pieces of selection by asymmetric codes: prepare the queries, scan. Chosen at run time for the CPU.
 //
 // A code and a query q4 meet in a weighted distance: D = sum of |q4[i]| over the bits whose sign is not that of q4[i]. The signed
-// sum of kernels/ops/select.h is S = A - 2 D, A = sum of |q4[i]|. D is looked up: a table gives the share of each value of a
+// sum of fovea/kernels/select.h is S = A - 2 D, A = sum of |q4[i]|. D is looked up: a table gives the share of each value of a
 // nibble.
 #pragma once
 

@@ -1,14 +1,14 @@
 // The best blocks by scores in float32.
 #pragma once
 
+#include <fovea/kernels/limits.h>
+#include <fovea/kernels/select.h>
 #include <fovea/status.h>
 
 #include <cstdint>
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "kernels/ops/limits.h"
-#include "kernels/ops/select.h"
 
 namespace fovea::cpu {
 

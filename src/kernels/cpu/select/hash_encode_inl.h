@@ -7,13 +7,14 @@
 #define FOVEA_KERNELS_CPU_HASH_ENCODE_INL_H_
 #endif
 
+#include <fovea/kernels/cache.h>
+#include <fovea/kernels/hash_rotation.h>
+
 #include <cstring>
 
 #include <hwy/highway.h>
 #include "kernels/common/convert.h"
-#include "kernels/common/hash_rotation.h"
 #include "kernels/cpu/elementwise/elementwise_inl.h"
-#include "kernels/ops/kv_write.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fovea::cpu::HWY_NAMESPACE {

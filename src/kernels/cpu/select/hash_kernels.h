@@ -1,9 +1,9 @@
 // The SIMD pieces of selection by hash codes: encode, scan, top-k. Chosen at run time for the CPU.
 #pragma once
 
-#include <cstdint>
+#include <fovea/kernels/cache.h>
 
-#include "kernels/ops/kv_write.h"
+#include <cstdint>
 
 namespace fovea::cpu {
 

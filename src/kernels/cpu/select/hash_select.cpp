@@ -1,12 +1,13 @@
 #include "kernels/cpu/select/hash_select.h"
 
+#include <fovea/kernels/hash_rotation.h>
+
 #include <algorithm>
 #include <limits>
 #include <new>
 #include <string>
 
 #include "base/check.h"
-#include "kernels/common/hash_rotation.h"
 #include "kernels/cpu/select/block_windows.h"
 #include "kernels/cpu/select/hash_kernels.h"
 

@@ -2,6 +2,8 @@
 // leaves it. Symmetric and asymmetric codes differ in how a query is prepared and scans; the rest is one.
 #pragma once
 
+#include <fovea/kernels/limits.h>
+#include <fovea/kernels/select.h>
 #include <fovea/status.h>
 
 #include <cstddef>
@@ -11,8 +13,6 @@
 #include "base/thread_pool.h"
 #include "kernels/cpu/select/asymmetric_kernels.h"
 #include "kernels/cpu/select/mass_shares.h"
-#include "kernels/ops/limits.h"
-#include "kernels/ops/select.h"
 
 namespace fovea::cpu {
 

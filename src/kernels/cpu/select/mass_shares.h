@@ -1,6 +1,8 @@
-// How many blocks each KV head of a row keeps where budgets follow estimated mass: MassBudget of kernels/ops/select.h, from one
+// How many blocks each KV head of a row keeps where budgets follow estimated mass: MassBudget of fovea/kernels/select.h, from one
 // histogram of levels a head.
 #pragma once
+
+#include <fovea/kernels/select.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -8,7 +10,6 @@
 
 #include "kernels/common/mass_levels.h"
 #include "kernels/cpu/select/block_windows.h"
-#include "kernels/ops/select.h"
 
 namespace fovea::cpu {
 

@@ -1,14 +1,14 @@
 // Summaries of blocks from the keys in the cache, and codes for codecs that the fused cache write does not keep.
 #pragma once
 
+#include <fovea/kernels/limits.h>
+#include <fovea/kernels/select.h>
 #include <fovea/status.h>
 
 #include <cstdint>
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "kernels/ops/limits.h"
-#include "kernels/ops/select.h"
 
 namespace fovea::cpu {
 

@@ -1,9 +1,9 @@
 // Scores of blocks by their summaries. Chosen at run time for the CPU.
 #pragma once
 
-#include <cstdint>
+#include <fovea/kernels/select.h>
 
-#include "kernels/ops/select.h"
+#include <cstdint>
 
 namespace fovea::cpu {
 

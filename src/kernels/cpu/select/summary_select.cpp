@@ -1,11 +1,12 @@
 #include "kernels/cpu/select/summary_select.h"
 
+#include <fovea/kernels/hash_rotation.h>
+
 #include <algorithm>
 #include <new>
 #include <string>
 
 #include "base/check.h"
-#include "kernels/common/hash_rotation.h"
 #include "kernels/cpu/select/block_topk.h"
 #include "kernels/cpu/select/block_windows.h"
 #include "kernels/cpu/select/hash_kernels.h"

@@ -1,14 +1,14 @@
 // Selection of blocks by one summary each: scores, then the best.
 #pragma once
 
+#include <fovea/kernels/limits.h>
+#include <fovea/kernels/select.h>
 #include <fovea/status.h>
 
 #include <cstdint>
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "kernels/ops/limits.h"
-#include "kernels/ops/select.h"
 
 namespace fovea::cpu {
 

@@ -2,6 +2,9 @@
 // and block sums a choice before the next tiles of queries are scored. See docs/xattention.md.
 #pragma once
 
+#include <fovea/kernels/limits.h>
+#include <fovea/kernels/linear.h>
+#include <fovea/kernels/xattention.h>
 #include <fovea/status.h>
 
 #include <cstdint>
@@ -10,9 +13,6 @@
 
 #include "base/thread_pool.h"
 #include "kernels/cpu/xattention/xattention_job.h"
-#include "kernels/ops/limits.h"
-#include "kernels/ops/linear.h"
-#include "kernels/ops/xattention.h"
 
 namespace fovea::cpu {
 

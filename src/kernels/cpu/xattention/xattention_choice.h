@@ -1,9 +1,9 @@
 // Which blocks a tile of XAttentionParams reads, from the estimate of what each holds.
 #pragma once
 
-#include <cstdint>
+#include <fovea/kernels/xattention.h>
 
-#include "kernels/ops/xattention.h"
+#include <cstdint>
 
 namespace fovea::cpu {
 

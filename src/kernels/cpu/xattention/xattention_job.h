@@ -2,10 +2,10 @@
 // head are numbered cell * group + head of the group, so that all heads of a group share each key.
 #pragma once
 
+#include <fovea/kernels/xattention.h>
+
 #include <cstddef>
 #include <cstdint>
-
-#include "kernels/ops/xattention.h"
 
 namespace fovea::cpu {
 

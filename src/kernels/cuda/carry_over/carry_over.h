@@ -1,9 +1,9 @@
 // Lists of an earlier choice as lists for rows as they are now (CarryOverParams), on a GPU.
 #pragma once
 
-#include <cuda_runtime_api.h>
+#include <fovea/kernels/select.h>
 
-#include "kernels/ops/select.h"
+#include <cuda_runtime_api.h>
 
 namespace fovea::cuda {
 

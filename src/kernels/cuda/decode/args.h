@@ -1,10 +1,11 @@
 // What a decode kernel is launched with.
 #pragma once
 
+#include <fovea/kernels/attention.h>
+
 #include <cstdint>
 
 #include "kernels/cuda/decode/config.h"
-#include "kernels/ops/attention.h"
 
 namespace fovea::cuda::decode {
 

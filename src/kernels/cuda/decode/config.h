@@ -2,11 +2,11 @@
 // looked at.
 #pragma once
 
+#include <fovea/kernels/attention.h>
+#include <fovea/kernels/limits.h>
+
 #include <cstdint>
 #include <string>
-
-#include "kernels/ops/attention.h"
-#include "kernels/ops/limits.h"
 
 namespace fovea::cuda::decode {
 

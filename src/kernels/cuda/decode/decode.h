@@ -8,6 +8,8 @@
 // of 16 bytes, and so do their heads and blocks.
 #pragma once
 
+#include <fovea/kernels/attention.h>
+#include <fovea/kernels/limits.h>
 #include <fovea/status.h>
 
 #include <cuda_runtime_api.h>
@@ -17,8 +19,6 @@
 
 #include "device/device.h"
 #include "kernels/cuda/decode/config.h"
-#include "kernels/ops/attention.h"
-#include "kernels/ops/limits.h"
 
 namespace fovea::cuda {
 

@@ -1,13 +1,14 @@
 // What the kernels of the DSA indexer's choice are launched with.
 #pragma once
 
+#include <fovea/kernels/indexer.h>
+
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 
 #include "kernels/cuda/dsa/config.h"
 #include "kernels/cuda/prefill/tensor_map.h"
-#include "kernels/ops/dsa.h"
 
 namespace fovea::cuda::dsa {
 

@@ -1,11 +1,11 @@
 // How the DSA indexer's choice is launched: pure choices from plain numbers.
 #pragma once
 
+#include <fovea/kernels/indexer.h>
+#include <fovea/kernels/limits.h>
+
 #include <cstdint>
 #include <string>
-
-#include "kernels/ops/dsa.h"
-#include "kernels/ops/limits.h"
 
 namespace fovea::cuda::dsa {
 

@@ -1,6 +1,9 @@
-// The DSA indexer on a GPU (kernels/ops/dsa.h).
+// The DSA indexer on a GPU (fovea/kernels/indexer.h).
 #pragma once
 
+#include <fovea/kernels/indexer.h>
+#include <fovea/kernels/limits.h>
+#include <fovea/kernels/linear.h>
 #include <fovea/status.h>
 
 #include <cuda_runtime_api.h>
@@ -10,9 +13,6 @@
 #include "device/device.h"
 #include "kernels/cuda/dsa/config.h"
 #include "kernels/cuda/prefill/tensor_map.h"
-#include "kernels/ops/dsa.h"
-#include "kernels/ops/limits.h"
-#include "kernels/ops/linear.h"
 
 namespace fovea::cuda {
 

@@ -1,8 +1,9 @@
 // SiLU times up, and the cosines and sines of rotary angles.
 #pragma once
 
+#include <fovea/kernels/elementwise.h>
+
 #include "kernels/cuda/launch.h"
-#include "kernels/ops/elementwise.h"
 
 namespace fovea::cuda {
 

@@ -1,8 +1,9 @@
 // Embedding: rows of the table as float32.
 #pragma once
 
+#include <fovea/kernels/elementwise.h>
+
 #include "kernels/cuda/launch.h"
-#include "kernels/ops/elementwise.h"
 
 namespace fovea::cuda {
 

@@ -1,10 +1,11 @@
 // What the kernels of block selection are launched with.
 #pragma once
 
+#include <fovea/kernels/select.h>
+
 #include <cstdint>
 
 #include "kernels/cuda/hash_select/config.h"
-#include "kernels/ops/select.h"
 
 namespace fovea::cuda::hash {
 

@@ -1,11 +1,11 @@
 // How block selection by hash codes is launched: pure choices from plain numbers.
 #pragma once
 
+#include <fovea/kernels/limits.h>
+#include <fovea/kernels/select.h>
+
 #include <cstdint>
 #include <string>
-
-#include "kernels/ops/limits.h"
-#include "kernels/ops/select.h"
 
 namespace fovea::cuda::hash {
 

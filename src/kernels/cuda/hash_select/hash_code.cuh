@@ -3,11 +3,11 @@
 // then over registers: every sum rounds as the reference's does, so codes are equal bit for bit.
 #pragma once
 
+#include <fovea/kernels/cache.h>
+
 #include <cuda_bf16.h>
 
 #include <cstdint>
-
-#include "kernels/ops/kv_write.h"
 
 namespace fovea::cuda::hash {
 

@@ -5,14 +5,14 @@
 // passes of two launches each.
 #pragma once
 
+#include <fovea/kernels/limits.h>
+#include <fovea/kernels/select.h>
 #include <fovea/status.h>
 
 #include <cuda_runtime_api.h>
 
 #include "device/device.h"
 #include "kernels/cuda/hash_select/config.h"
-#include "kernels/ops/limits.h"
-#include "kernels/ops/select.h"
 
 namespace fovea::cuda {
 

@@ -1,13 +1,13 @@
 // Keys as the cache holds them.
 #pragma once
 
+#include <fovea/kernels/attention.h>
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
 #include <cstdint>
-
-#include "kernels/ops/attention.h"
 
 namespace fovea::cuda::kv_writing {
 

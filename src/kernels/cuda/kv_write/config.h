@@ -1,10 +1,10 @@
 // How the cache write is launched: pure choices from plain numbers.
 #pragma once
 
+#include <fovea/kernels/cache.h>
+
 #include <cstdint>
 #include <string>
-
-#include "kernels/ops/kv_write.h"
 
 namespace fovea::cuda::kv_writing {
 

@@ -2,10 +2,10 @@
 // (KvWriteParams).
 #pragma once
 
-#include <cuda_runtime_api.h>
+#include <fovea/kernels/cache.h>
+#include <fovea/kernels/select.h>
 
-#include "kernels/ops/kv_write.h"
-#include "kernels/ops/select.h"
+#include <cuda_runtime_api.h>
 
 namespace fovea::cuda {
 

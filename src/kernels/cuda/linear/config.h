@@ -1,10 +1,10 @@
 // Which of the ways to multiply a linear call takes: a pure choice from the plain numbers of its Params.
 #pragma once
 
+#include <fovea/kernels/linear.h>
+
 #include <cstdint>
 #include <string>
-
-#include "kernels/ops/linear.h"
 
 namespace fovea::cuda {
 

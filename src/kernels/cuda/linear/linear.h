@@ -1,12 +1,12 @@
 // Linear layers: which of the ways to multiply a call takes.
 #pragma once
+#include <fovea/kernels/limits.h>
+#include <fovea/kernels/linear.h>
 #include <fovea/status.h>
 
 #include "device/device.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/linear/library_gemm.h"
-#include "kernels/ops/limits.h"
-#include "kernels/ops/linear.h"
 
 namespace fovea::cuda {
 

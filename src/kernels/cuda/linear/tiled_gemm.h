@@ -2,9 +2,9 @@
 // does not take.
 #pragma once
 
-#include <cuda_runtime_api.h>
+#include <fovea/kernels/linear.h>
 
-#include "kernels/ops/linear.h"
+#include <cuda_runtime_api.h>
 
 namespace fovea::cuda {
 

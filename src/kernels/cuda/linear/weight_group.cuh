@@ -1,8 +1,9 @@
 // The weights of one launch, read side by side: those of a LinearParams that have one type.
 #pragma once
 
+#include <fovea/kernels/linear.h>
+
 #include "kernels/cuda/launch.h"
-#include "kernels/ops/linear.h"
 
 namespace fovea::cuda {
 

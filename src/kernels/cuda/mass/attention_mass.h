@@ -2,6 +2,8 @@
 // every key and leaves each block's part of each query head's softmax, the second puts the parts together.
 #pragma once
 
+#include <fovea/kernels/limits.h>
+#include <fovea/kernels/select.h>
 #include <fovea/status.h>
 
 #include <cuda_runtime_api.h>
@@ -9,8 +11,6 @@
 #include <cstdint>
 
 #include "device/device.h"
-#include "kernels/ops/limits.h"
-#include "kernels/ops/select.h"
 
 namespace fovea::cuda {
 

@@ -1,12 +1,13 @@
 // What the kernels of absorbed attention are launched with.
 #pragma once
 
+#include <fovea/kernels/mla.h>
+
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 
 #include "kernels/cuda/mla/config.h"
-#include "kernels/ops/mla.h"
 
 namespace fovea::cuda::mla {
 

@@ -1,9 +1,9 @@
 // How absorbed attention is cut: pure choices from plain numbers.
 #pragma once
 
-#include <cstdint>
+#include <fovea/kernels/mla.h>
 
-#include "kernels/ops/mla.h"
+#include <cstdint>
 
 namespace fovea::cuda::mla {
 

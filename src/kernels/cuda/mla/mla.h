@@ -1,14 +1,14 @@
-// Latent attention on a GPU (kernels/ops/mla.h).
+// Latent attention on a GPU (fovea/kernels/mla.h).
 #pragma once
 
+#include <fovea/kernels/limits.h>
+#include <fovea/kernels/mla.h>
 #include <fovea/status.h>
 
 #include <cuda_runtime_api.h>
 
 #include "device/device.h"
 #include "kernels/cuda/mla/config.h"
-#include "kernels/ops/limits.h"
-#include "kernels/ops/mla.h"
 
 namespace fovea::cuda {
 

@@ -1,12 +1,11 @@
-// Attention over contiguous keys and values on a GPU, and the merge of two partial results (kernels/ops/attention.h).
+// Attention over contiguous keys and values on a GPU, and the merge of two partial results (fovea/kernels/attention.h).
 #pragma once
 
+#include <fovea/kernels/attention.h>
+#include <fovea/kernels/limits.h>
 #include <fovea/status.h>
 
 #include <cuda_runtime_api.h>
-
-#include "kernels/ops/attention.h"
-#include "kernels/ops/limits.h"
 
 namespace fovea::cuda {
 

@@ -1,11 +1,11 @@
 // What the kernels of experts are launched with.
 #pragma once
 
+#include <fovea/kernels/moe.h>
+
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
-
-#include "kernels/ops/moe.h"
 
 namespace fovea::cuda::moe {
 

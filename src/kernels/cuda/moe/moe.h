@@ -1,18 +1,18 @@
-// Mixture of experts on a GPU (kernels/ops/moe.h).
+// Mixture of experts on a GPU (fovea/kernels/moe.h).
 //
 // Rows are grouped by their experts on the device. A product is one launch over tiles of such rows: as many as there may be, of
 // which those that there are not leave at once. Where the matrices lie goes along as a parameter of the launch: a captured one
 // reads nothing that a host writes.
 #pragma once
 
+#include <fovea/kernels/limits.h>
+#include <fovea/kernels/moe.h>
 #include <fovea/status.h>
 
 #include <cuda_runtime_api.h>
 
 #include "device/device.h"
 #include "kernels/cuda/linear/linear.h"
-#include "kernels/ops/limits.h"
-#include "kernels/ops/moe.h"
 
 namespace fovea::cuda {
 

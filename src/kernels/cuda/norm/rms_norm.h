@@ -1,8 +1,9 @@
 // RMSNorm with the residual addition before it.
 #pragma once
 
+#include <fovea/kernels/elementwise.h>
+
 #include "kernels/cuda/launch.h"
-#include "kernels/ops/elementwise.h"
 
 namespace fovea::cuda {
 

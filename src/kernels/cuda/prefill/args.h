@@ -1,11 +1,11 @@
 // What every prefill kernel is given, by value.
 #pragma once
 
+#include <fovea/kernels/attention.h>
+
 #include <cuda.h>
 
 #include <cstdint>
-
-#include "kernels/ops/attention.h"
 
 namespace fovea::cuda::prefill {
 

@@ -4,11 +4,11 @@
 // V serves the whole group; a tile is rows_per_tile query rows times heads_per_tile heads.
 #pragma once
 
+#include <fovea/kernels/attention.h>
+#include <fovea/kernels/linear.h>
+
 #include <cstdint>
 #include <string>
-
-#include "kernels/ops/attention.h"
-#include "kernels/ops/linear.h"
 
 namespace fovea::cuda {
 

@@ -5,6 +5,9 @@
 // its state exactly as it was.
 #pragma once
 
+#include <fovea/kernels/attention.h>
+#include <fovea/kernels/limits.h>
+#include <fovea/kernels/linear.h>
 #include <fovea/status.h>
 
 #include <cuda_runtime_api.h>
@@ -12,9 +15,6 @@
 #include "device/device.h"
 #include "kernels/cuda/prefill/config.h"
 #include "kernels/cuda/prefill/tensor_map.h"
-#include "kernels/ops/attention.h"
-#include "kernels/ops/limits.h"
-#include "kernels/ops/linear.h"
 
 namespace fovea::cuda {
 

@@ -1,11 +1,11 @@
 // How the TMA is told where paged K and V lie.
 #pragma once
 
+#include <fovea/kernels/attention.h>
+
 #include <cuda.h>
 
 #include <cstdint>
-
-#include "kernels/ops/attention.h"
 
 namespace fovea::cuda::prefill {
 

@@ -1,10 +1,10 @@
-// kernels/ops/residency.h on a GPU: the host takes no part, so a captured step finds and fetches what it misses by itself.
+// fovea/kernels/residency.h on a GPU: the host takes no part, so a captured step finds and fetches what it misses by itself.
 #pragma once
 
+#include <fovea/kernels/residency.h>
 #include <fovea/status.h>
 
 #include "kernels/cuda/launch.h"
-#include "kernels/ops/residency.h"
 
 namespace fovea::cuda {
 

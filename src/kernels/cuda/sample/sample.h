@@ -1,14 +1,14 @@
 // Choosing tokens from logits (SampleParams): a block a row, whatever the vocabulary's size.
 #pragma once
 
+#include <fovea/kernels/limits.h>
+#include <fovea/kernels/sample.h>
 #include <fovea/status.h>
 
 #include <cstdint>
 
 #include "device/device.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/ops/limits.h"
-#include "kernels/ops/sample.h"
 
 namespace fovea::cuda {
 

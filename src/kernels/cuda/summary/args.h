@@ -1,11 +1,11 @@
 // What the kernels that score summaries are launched with.
 #pragma once
 
+#include <fovea/kernels/select.h>
+
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
-
-#include "kernels/ops/select.h"
 
 namespace fovea::cuda::summary {
 

@@ -1,6 +1,8 @@
-// Summaries of blocks on a GPU: made from the cache, and scored (kernels/ops/select.h).
+// Summaries of blocks on a GPU: made from the cache, and scored (fovea/kernels/select.h).
 #pragma once
 
+#include <fovea/kernels/limits.h>
+#include <fovea/kernels/select.h>
 #include <fovea/status.h>
 
 #include <cuda_runtime_api.h>
@@ -9,8 +11,6 @@
 
 #include "device/device.h"
 #include "kernels/cuda/hash_select/config.h"
-#include "kernels/ops/limits.h"
-#include "kernels/ops/select.h"
 
 namespace fovea::cuda {
 

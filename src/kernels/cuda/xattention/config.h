@@ -4,12 +4,12 @@
 // the cells of keys another, and their product is cut into tiles of `lanes` x `cells`.
 #pragma once
 
+#include <fovea/kernels/limits.h>
+#include <fovea/kernels/linear.h>
+#include <fovea/kernels/xattention.h>
+
 #include <cstdint>
 #include <string>
-
-#include "kernels/ops/limits.h"
-#include "kernels/ops/linear.h"
-#include "kernels/ops/xattention.h"
 
 namespace fovea::cuda::xattention {
 

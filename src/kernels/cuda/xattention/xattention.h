@@ -1,19 +1,19 @@
-// XAttention's estimate and choice on an NVIDIA GPU (kernels/ops/xattention.h; docs/xattention.md): three launches for as many
+// XAttention's estimate and choice on an NVIDIA GPU (fovea/kernels/xattention.h; docs/xattention.md): three launches for as many
 // tiles as scratch holds. The first lays the queries out as cells, the second multiplies cells and leaves each block's part of each row's
 // softmax, the third sums them and chooses.
 //
 // A score's bits depend on its cells alone, so chunks that are cut at multiples of the block size choose the same.
 #pragma once
 
+#include <fovea/kernels/limits.h>
+#include <fovea/kernels/linear.h>
+#include <fovea/kernels/xattention.h>
 #include <fovea/status.h>
 
 #include <cuda_runtime_api.h>
 
 #include "device/device.h"
 #include "kernels/cuda/xattention/config.h"
-#include "kernels/ops/limits.h"
-#include "kernels/ops/linear.h"
-#include "kernels/ops/xattention.h"
 
 namespace fovea::cuda {
 

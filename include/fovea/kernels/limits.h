@@ -1,14 +1,14 @@
 // The largest of everything one call of an operation will see.
 #pragma once
 
-#include <cstdint>
+#include <fovea/kernels/mla.h>
+#include <fovea/kernels/moe.h>
 
-#include "kernels/ops/mla.h"
-#include "kernels/ops/moe.h"
+#include <cstdint>
 
 namespace fovea {
 
-// What Ops::prepare() sizes scratch from, once.
+// What prepare() sizes scratch from, once.
 struct OpsLimits {
   int32_t max_rows = 1;         // T
   int32_t max_decode_rows = 1;  // rows of one paged_decode or hash_select call
@@ -17,7 +17,7 @@ struct OpsLimits {
   int32_t kv_heads = 1;
   int32_t head_dim = 64;
   int32_t block_size = 16;
-  int32_t max_k = 1;            // widest linear input
+  int32_t max_k = 1;            // widest linear input; 1: no linear is called
   int32_t max_n = 1;            // widest linear output
   int32_t max_sample_rows = 1;  // rows of one sample() call
   int32_t vocab = 1;

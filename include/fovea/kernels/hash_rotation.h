@@ -1,18 +1,16 @@
 // The signs of a hash codec: part of what codes mean, so product and oracle share them. docs/hash-selection.md.
 #pragma once
 
+#include <fovea/kernels/cache.h>
 #include <fovea/status.h>
 
 #include <cstdint>
 #include <vector>
 
-#include "kernels/ops/kv_write.h"
-
 namespace fovea {
 
 inline constexpr int kMaxHashBits = 256;
 inline constexpr int kMaxHashWords = kMaxHashBits / 64;
-inline constexpr int kMaxHeadDim = 256;
 
 // The signs of a HashCodec, drawn from splitmix64: the same on every machine for the same (head_dim, bits, seed).
 class HashRotation {

@@ -1,4 +1,4 @@
-// Sampling of tokens from logits. ops.h has the conventions.
+// Sampling of tokens from logits. fovea/kernels.h has the conventions.
 #pragma once
 
 #include <cstdint>

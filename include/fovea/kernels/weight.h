@@ -1,4 +1,4 @@
-// WeightView: a weight matrix where an operation reads it. ops.h has the conventions.
+// WeightView: a weight matrix where an operation reads it. fovea/kernels.h has the conventions.
 #pragma once
 
 #include <fovea/types.h>

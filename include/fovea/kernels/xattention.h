@@ -13,10 +13,10 @@
 // them: unscaled sums overflow 16-bit types.
 #pragma once
 
+#include <fovea/kernels/attention.h>
+
 #include <algorithm>
 #include <cstdint>
-
-#include "kernels/ops/attention.h"
 
 namespace fovea {
 

@@ -1,11 +1,10 @@
-// Linear layers. ops.h has the conventions.
+// Linear layers. fovea/kernels.h has the conventions.
 #pragma once
 
+#include <fovea/kernels/weight.h>
 #include <fovea/types.h>
 
 #include <cstdint>
-
-#include "kernels/ops/weight.h"
 
 namespace fovea {
 

@@ -1,4 +1,5 @@
-// Where the blocks lie that attention is about to read, when the pool holds only a part of the context. ops.h has the conventions.
+// Where the blocks lie that attention is about to read, when the pool holds only a part of the context. fovea/kernels.h has the
+// conventions.
 //
 // A column is one entry of the planes K and V: one slot in every (layer, KV head), and each (layer, KV head) owns its slots
 // separately. A block is named by its BlockId. The blocks of a column that is pinned agree in all of them; a mobile column holds
@@ -6,10 +7,10 @@
 // (ResolveParams::fresh_age). The last columns may be withheld: contexts are laid out there for prefill meanwhile.
 #pragma once
 
+#include <fovea/kernels/attention.h>
+
 #include <cstddef>
 #include <cstdint>
-
-#include "kernels/ops/attention.h"
 
 namespace fovea {
 

@@ -1,9 +1,9 @@
-// Rope, norm of q and k, cache write and hash codes in one pass. ops.h has the conventions.
+// Rope, norm of q and k, cache write and hash codes in one pass. fovea/kernels.h has the conventions.
 #pragma once
 
-#include <cstdint>
+#include <fovea/kernels/attention.h>
 
-#include "kernels/ops/attention.h"
+#include <cstdint>
 
 namespace fovea {
 

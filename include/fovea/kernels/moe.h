@@ -1,12 +1,11 @@
 // Mixture of experts (MoE). Sources: DeepSeek-V2 and -V3 (arXiv 2405.04434, 2412.19437) and the DeepseekV3 module of
-// transformers. ops.h has the conventions.
+// transformers. fovea/kernels.h has the conventions.
 #pragma once
 
+#include <fovea/kernels/weight.h>
 #include <fovea/types.h>
 
 #include <cstdint>
-
-#include "kernels/ops/weight.h"
 
 namespace fovea {
 

@@ -1,11 +1,10 @@
-// Embedding, rotary angles, norm and activation. ops.h has the conventions.
+// Embedding, rotary angles, norm and activation. fovea/kernels.h has the conventions.
 #pragma once
 
+#include <fovea/kernels/weight.h>
 #include <fovea/types.h>
 
 #include <cstdint>
-
-#include "kernels/ops/weight.h"
 
 namespace fovea {
 

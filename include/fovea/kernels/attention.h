@@ -1,7 +1,6 @@
-// Attention over a paged KV cache: how a layer's K and V lie in memory, and the calls that read them. ops.h has the conventions.
+// Attention over a paged KV cache: how a layer's K and V lie in memory, and the calls that read them. fovea/kernels.h has the
+// conventions.
 #pragma once
-
-#include "kernels/ops/key_gate.h"
 
 #include <fovea/selection.h>
 #include <fovea/types.h>
@@ -9,6 +8,8 @@
 #include <cstdint>
 
 namespace fovea {
+
+class KeyGate;  // of an engine's own
 
 enum class KvLayout : uint8_t {
   hnd,      // K and V: [num_blocks, kv_heads, bs, d]; natural for per-head block selection, the default
@@ -22,6 +23,8 @@ struct PageTableView {
   int64_t seq_stride = 0;
   int64_t head_stride = 0;
 };
+
+inline constexpr int32_t kMinHeadDim = 64, kMaxHeadDim = 256;
 
 // What a cache may hold. fp8 rounds to nearest even and saturates.
 constexpr bool is_kv_dtype(DType t) { return t == DType::bf16 || t == DType::f16 || t == DType::f32 || is_fp8(t); }

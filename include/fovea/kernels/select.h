@@ -1,14 +1,14 @@
 // Selection of blocks for rows that read only a part of their context: by hash codes of the keys, by a summary of each block
 // (the mean of its keys, the box around them, one hash code), or by the attention mass that a block holds, which all of these
-// approximate. ops.h has the conventions.
+// approximate. fovea/kernels.h has the conventions.
 //
 // Sources: mean: UCM's GSA; box: Quest (Tang et al. 2024); codes: docs/hash-selection.md.
 #pragma once
 
-#include <cstdint>
+#include <fovea/kernels/attention.h>
+#include <fovea/kernels/cache.h>
 
-#include "kernels/ops/attention.h"
-#include "kernels/ops/kv_write.h"
+#include <cstdint>
 
 namespace fovea {
 

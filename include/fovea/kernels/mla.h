@@ -1,5 +1,5 @@
 // Multi-head latent attention (MLA) over a paged latent cache. Sources: DeepSeek-V2 and -V3 (arXiv 2405.04434, 2412.19437)
-// and the DeepseekV3 module of transformers. ops.h has the conventions.
+// and the DeepseekV3 module of transformers. fovea/kernels.h has the conventions.
 //
 // MLA keeps one entry a token for all heads: a latent of `latent` elements after its RMSNorm, then `rope` elements that
 // carry the position. With kv_b_proj's matrix [H * (nope + v), latent], of each head first W_UK (nope rows) and then W_UV
@@ -16,13 +16,12 @@
 // 1, head_dim latent + rope, layout hnd, dtype bf16, f16 or f32.
 #pragma once
 
+#include <fovea/kernels/attention.h>
+#include <fovea/kernels/weight.h>
 #include <fovea/selection.h>
 #include <fovea/types.h>
 
 #include <cstdint>
-
-#include "kernels/ops/attention.h"
-#include "kernels/ops/weight.h"
 
 namespace fovea {
 

@@ -1,0 +1,199 @@
+#include "kernels/common/param_checks.h"
+
+#include <algorithm>
+#include <bit>
+#include <string>
+
+namespace fovea {
+namespace {
+
+Status bad(const char* field, int64_t value, const std::string& wanted) {
+  return Status::invalid_argument(std::string(field) + " is " + std::to_string(value) + ", not " + wanted);
+}
+
+Status in_range(const char* field, int64_t value, int64_t least, int64_t most) {
+  if (value >= least && value <= most) return {};
+  return bad(field, value, "in [" + std::to_string(least) + ", " + std::to_string(most) + "]");
+}
+
+Status at_least(const char* field, int64_t value, int64_t least) {
+  return value >= least ? Status() : bad(field, value, std::to_string(least) + " or more");
+}
+
+Status given(const char* field, const void* pointer) {
+  return pointer ? Status() : Status::invalid_argument(std::string(field) + " is null");
+}
+
+Status check_heads(int32_t num_heads, int32_t kv_heads, const OpsLimits& limits) {
+  FOVEA_TRY(in_range("kv_heads", kv_heads, 1, limits.kv_heads));
+  FOVEA_TRY(in_range("num_heads", num_heads, kv_heads, limits.num_heads));
+  return num_heads % kv_heads == 0 ? Status() : bad("num_heads", num_heads, "a multiple of kv_heads, " + std::to_string(kv_heads));
+}
+
+Status check_block_size(int32_t block_size) {
+  if (block_size >= 8 && block_size <= 256 && std::has_single_bit(static_cast<unsigned>(block_size))) return {};
+  return bad("block_size", block_size, "a power of two in [8, 256]");
+}
+
+Status check_head_dim(const char* field, int32_t d, int32_t most) {
+  if (d >= kMinHeadDim && d <= most && d % 16 == 0) return {};
+  return bad(field, d, "a multiple of 16 in [" + std::to_string(kMinHeadDim) + ", " + std::to_string(most) + "]");
+}
+
+Status check_kv(const KvView& kv, const OpsLimits& limits, bool values) {
+  FOVEA_TRY(given("kv.k", kv.k));
+  if (values) FOVEA_TRY(given("kv.v", kv.v));
+  if (!is_kv_dtype(kv.dtype)) {
+    return Status::invalid_argument("kv.dtype is " + std::string(dtype_name(kv.dtype)) + ", not bf16, f16, f32 or fp8");
+  }
+  FOVEA_TRY(check_block_size(kv.block_size));
+  FOVEA_TRY(in_range("kv.kv_heads", kv.kv_heads, 1, limits.kv_heads));
+  FOVEA_TRY(check_head_dim("kv.head_dim", kv.head_dim, limits.head_dim));
+  // Rows are read 16 bytes at a time.
+  const auto step = 16 / static_cast<int64_t>(dtype_bytes(kv.dtype));
+  FOVEA_TRY(at_least("kv.block_stride", kv.block_stride, 1));
+  if (kv.block_stride % step) return bad("kv.block_stride", kv.block_stride, "a multiple of " + std::to_string(step));
+  if (kv.head_stride % step) return bad("kv.head_stride", kv.head_stride, "a multiple of " + std::to_string(step));
+  return {};
+}
+
+Status check_selection(const Selection& s, const AttentionParams& p) {
+  if (s.kind == Selection::Kind::all) return {};
+  const int32_t groups = s.heads == HeadGroups::all ? 1 : s.heads == HeadGroups::per_kv_head ? p.kv.kv_heads : p.num_heads;
+  if (s.groups != groups) return bad("selection.groups", s.groups, std::to_string(groups) + " as its heads say");
+  FOVEA_TRY(at_least("selection.tokens_per_unit", s.tokens_per_unit, 1));
+  if (!s.row_indptr) FOVEA_TRY(at_least("selection.rows", s.rows, p.rows));
+  if (s.kind == Selection::Kind::range) {
+    FOVEA_TRY(given("selection.begins", s.begins));
+    return given("selection.ends", s.ends);
+  }
+  FOVEA_TRY(given("selection.units", s.units));
+  return given("selection.counts", s.counts);
+}
+
+Status check_codec(const HashCodec& codec) {
+  FOVEA_TRY(given("codec.signs", codec.signs));
+  if (codec.bits < 64 || codec.bits > 256 || codec.bits % 64) return bad("codec.bits", codec.bits, "a multiple of 64 up to 256");
+  return {};
+}
+
+Status check_choice(const BlockChoice& p, const OpsLimits& limits) {
+  FOVEA_TRY(in_range("rows", p.rows, 0, limits.max_decode_rows));
+  FOVEA_TRY(in_range("kv_heads", p.kv_heads, 1, limits.kv_heads));
+  FOVEA_TRY(check_block_size(p.block_size));
+  FOVEA_TRY(at_least("init_blocks", p.init_blocks, 0));
+  FOVEA_TRY(at_least("local_blocks", p.local_blocks, 0));
+  FOVEA_TRY(at_least("capacity", p.capacity, 1));
+  FOVEA_TRY(given("row_len", p.row_len));
+  FOVEA_TRY(given("k", p.k));
+  FOVEA_TRY(given("units", p.units));
+  return given("counts", p.counts);
+}
+
+}  // namespace
+
+Status check_limits(const OpsLimits& l) {
+  FOVEA_TRY(at_least("max_rows", l.max_rows, 1));
+  FOVEA_TRY(at_least("max_decode_rows", l.max_decode_rows, 1));
+  FOVEA_TRY(at_least("max_len", l.max_len, 1));
+  FOVEA_TRY(at_least("kv_heads", l.kv_heads, 1));
+  FOVEA_TRY(check_head_dim("head_dim", l.head_dim, kMaxHeadDim));
+  FOVEA_TRY(check_block_size(l.block_size));
+  return check_heads(l.num_heads, l.kv_heads, l);
+}
+
+Status check_params(const AttentionParams& p, const OpsLimits& limits) {
+  FOVEA_TRY(in_range("rows", p.rows, 0, std::max(limits.max_rows, limits.max_decode_rows)));
+  FOVEA_TRY(check_kv(p.kv, limits, true));
+  FOVEA_TRY(check_heads(p.num_heads, p.kv.kv_heads, limits));
+  if (p.q_heads != 0) FOVEA_TRY(at_least("q_heads", p.q_heads, p.num_heads));
+  FOVEA_TRY(in_range("max_len", p.max_len, 0, limits.max_len));
+  FOVEA_TRY(at_least("window", p.window, 0));
+  if (!(p.soft_cap >= 0)) return Status::invalid_argument("soft_cap is " + std::to_string(p.soft_cap) + ", below 0");
+  FOVEA_TRY(given("q", p.q));
+  FOVEA_TRY(given("out", p.out));
+  FOVEA_TRY(given("q_indptr", p.q_indptr));
+  FOVEA_TRY(given("seq_len", p.seq_len));
+  FOVEA_TRY(given("kv.table.slots", p.kv.table.slots));
+  return p.selection ? check_selection(*p.selection, p) : Status();
+}
+
+Status check_params(const KvWriteParams& p, const OpsLimits& limits) {
+  FOVEA_TRY(in_range("tokens", p.tokens, 0, limits.max_rows));
+  FOVEA_TRY(check_kv(p.kv, limits, true));
+  FOVEA_TRY(in_range("num_heads", p.num_heads, 0, limits.num_heads));
+  FOVEA_TRY(in_range("rope_dim", p.rope_dim, 0, p.kv.head_dim));
+  if (p.rope_dim % 2) return bad("rope_dim", p.rope_dim, "even");
+  if (p.num_heads > 0) FOVEA_TRY(given("q", p.q));
+  FOVEA_TRY(given("k", p.k));
+  FOVEA_TRY(given("v", p.v));
+  if (p.rope_dim > 0) {
+    FOVEA_TRY(given("cos", p.cos));
+    FOVEA_TRY(given("sin", p.sin));
+  }
+  FOVEA_TRY(given("slot_mapping", p.slot_mapping));
+  return p.codes ? check_codec(p.codes->codec) : Status();
+}
+
+Status check_params(const EncodeCodesParams& p, const OpsLimits& limits) {
+  FOVEA_TRY(in_range("tokens", p.tokens, 0, limits.max_rows));
+  FOVEA_TRY(check_kv(p.kv, limits, false));
+  FOVEA_TRY(given("slot_mapping", p.slot_mapping));
+  FOVEA_TRY(given("codes.codes", p.codes.codes));
+  return check_codec(p.codes.codec);
+}
+
+Status check_params(const HashSelectParams& p, const OpsLimits& limits) {
+  FOVEA_TRY(check_choice(p, limits));
+  FOVEA_TRY(check_heads(p.num_heads, p.kv_heads, limits));
+  FOVEA_TRY(in_range("max_len", p.max_len, 0, limits.max_len));
+  FOVEA_TRY(given("q", p.q));
+  FOVEA_TRY(given("row_seq", p.row_seq));
+  FOVEA_TRY(given("table.slots", p.table.slots));
+  FOVEA_TRY(given("codes.codes", p.codes.codes));
+  return check_codec(p.codes.codec);
+}
+
+Status check_params(const BlockTopkParams& p, const OpsLimits& limits) {
+  FOVEA_TRY(check_choice(p, limits));
+  FOVEA_TRY(at_least("max_blocks", p.max_blocks, 0));
+  return given("scores", p.scores);
+}
+
+Status check_params(const XAttentionParams& p, const OpsLimits& limits) {
+  FOVEA_TRY(check_kv(p.kv, limits, false));
+  FOVEA_TRY(check_heads(p.num_heads, p.kv.kv_heads, limits));
+  if (limits.xattention_stride == 0) return Status::invalid_argument("prepare() was told of no call: xattention_stride is 0");
+  FOVEA_TRY(in_range("stride", p.stride, limits.xattention_stride, 64));
+  if (p.stride < 4 || !std::has_single_bit(static_cast<unsigned>(p.stride))) return bad("stride", p.stride, "a power of two in [4, 64]");
+  if (p.block_size != 64 && p.block_size != 128) return bad("block_size", p.block_size, "64 or 128");
+  if (!(p.norm > 0)) return Status::invalid_argument("norm is " + std::to_string(p.norm) + ", not above 0");
+  FOVEA_TRY(at_least("top_k", p.top_k, 0));
+  FOVEA_TRY(at_least("sink_blocks", p.sink_blocks, 0));
+  FOVEA_TRY(at_least("recent_blocks", p.recent_blocks, 1));
+  FOVEA_TRY(at_least("capacity", p.capacity, 1));
+  FOVEA_TRY(given("q", p.q));
+  FOVEA_TRY(given("tile_seq", p.tile_seq));
+  FOVEA_TRY(given("tile_indptr", p.tile_indptr));
+  if (p.top_k == 0) FOVEA_TRY(given("threshold", p.threshold));
+  FOVEA_TRY(given("units", p.units));
+  return given("counts", p.counts);
+}
+
+Status check_params(const IndexTopkParams& p, const OpsLimits& limits) {
+  FOVEA_TRY(in_range("heads", p.heads, 1, limits.index_heads));
+  FOVEA_TRY(in_range("keys.dim", p.keys.dim, 1, limits.index_dim));
+  FOVEA_TRY(in_range("rows", p.rows, 0, std::max(limits.max_rows, limits.max_decode_rows)));
+  FOVEA_TRY(in_range("topk", p.topk, 1, std::min(limits.index_topk, p.out.capacity)));
+  FOVEA_TRY(in_range("max_len", p.max_len, 0, limits.max_len));
+  if (p.out.space != IndexSpace::position) return Status::invalid_argument("out.space is not position");
+  if (p.out.rows != p.rows) return bad("out.rows", p.out.rows, std::to_string(p.rows) + ", the rows");
+  if (p.mapped.indices && p.mapped.space == IndexSpace::position) return Status::invalid_argument("mapped.space is position");
+  if (p.mapped.indices && p.mapped.space == IndexSpace::ragged) FOVEA_TRY(given("ragged_start", p.ragged_start));
+  FOVEA_TRY(given("q", p.q));
+  FOVEA_TRY(given("weights", p.weights));
+  FOVEA_TRY(given("row_len", p.row_len));
+  return given("out.indices", p.out.indices);
+}
+
+}  // namespace fovea
