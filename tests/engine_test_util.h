@@ -37,12 +37,6 @@ inline std::string test_device() {
   return device ? device : "cpu";
 }
 
-// Models with latent attention run on the CPU wherever the tests run.
-inline bool runs_on_gpu(const std::string& model_dir) {
-  const std::string name = model_dir.substr(model_dir.rfind('/') + 1);
-  return name != "tiny-dsa" && !name.starts_with("deepseek") && !name.starts_with("glm");
-}
-
 // The longest prompt that tests read: sanitized, where a token costs ten times as much, the longest are left out or cut.
 #ifdef FOVEA_SANITIZED
 inline constexpr bool kSanitized = true;
@@ -55,7 +49,7 @@ inline constexpr int64_t kLongestPrompt = kSanitized ? 1000 : INT64_MAX;
 inline EngineOptions exact_options(const std::string& model_dir) {
   EngineOptions o;
   o.model_dir = model_dir;
-  o.device = runs_on_gpu(model_dir) ? test_device() : "cpu";
+  o.device = test_device();
   o.numerics = NumericsChoice::f32;
   o.kv_cache_dtype = DType::f32;
   o.threads = 2;
@@ -164,6 +158,30 @@ inline Request greedy(std::vector<TokenId> prompt, int32_t max_tokens) {
   r.sampling.max_tokens = max_tokens;
   r.sampling.ignore_eos = true;
   return r;
+}
+
+// Steps in which a request of each method decodes: they replay, wait for nothing and take no memory.
+inline void expect_steady_decodes(EngineImpl& engine, const std::vector<std::string>& methods) {
+  constexpr int32_t kSteps = 50;
+  for (const std::string& name : methods) {
+    Request r = greedy(random_prompt(9, 150, engine.model().vocab_size), 2 * kSteps);
+    r.decode_method = name;
+    ASSERT_TRUE(engine.submit(r).ok());
+  }
+  std::vector<Output> outputs;
+  const auto step = [&] {
+    outputs.clear();
+    ASSERT_TRUE(engine.step(&outputs).ok());
+  };
+  for (int i = 0; i < 40 && outputs.size() < methods.size(); ++i) step();  // prefill, until all answer
+  for (int i = 0; i < 8; ++i) step();
+  const DeviceCounters before = engine.device().counters();
+  for (int32_t i = 0; i < kSteps; ++i) {
+    step();
+    ASSERT_EQ(outputs.size(), methods.size());
+  }
+  expect_replayed(engine, before, kSteps);
+  run_all(engine);
 }
 
 inline float max_difference(const std::vector<float>& a, const std::vector<float>& b) {

@@ -2,6 +2,7 @@
 // and nothing on the host looks at the device's memory (a crash). Other tests of the engine run there too:
 // FOVEA_TEST_DEVICE=fake.
 #include "gsa_engine_test_util.h"
+#include "latent_engine_test_util.h"
 
 #include <random>
 
@@ -274,7 +275,22 @@ TEST(FakeDeviceEngine, EveryKindOfGsaAnswersAsOnTheCpu) {
     ASSERT_TRUE(cpu && fake);
     expect_equal_answers(*cpu, *fake);
     EXPECT_GT(fake->device().counters().graph_launches, 0);
-    expect_steady_decodes(*fake);
+    expect_steady_gsa(*fake);
+  }
+}
+
+TEST(FakeDeviceEngine, LatentModelsAnswerAsOnTheCpu) {
+  for (const std::string& checkpoint : kLatentCheckpoints) {
+    SCOPED_TRACE(checkpoint);
+    EngineOptions o = latent_options(checkpoint);
+    o.device = "cpu";
+    auto cpu = make_engine(o);
+    auto fake = make_fake_engine(o);
+    ASSERT_TRUE(cpu && fake);
+    expect_equal_latent_answers(*cpu, *fake);
+    expect_steady_decodes(*fake, {"dense", "dsa"});
+    EXPECT_EQ(fake->stats().blocks_in_use, 0);
+    if (kSanitized) break;
   }
 }
 

@@ -1,6 +1,7 @@
 // The engine on a GPU: what a decode step may not do, graphs against eager launches, and the CPU engine's answers. The other
 // engine tests run there too, with FOVEA_TEST_DEVICE=cuda.
 #include "gsa_engine_test_util.h"
+#include "latent_engine_test_util.h"
 
 #include "device/gpu_test_util.h"
 #include "engine/engine_impl.h"
@@ -131,7 +132,7 @@ TEST_F(GpuEngine, EveryKindOfGsaAnswersAsOnTheCpu) {
     auto gpu = make_engine(o);
     ASSERT_TRUE(cpu && gpu);
     expect_equal_answers(*cpu, *gpu);
-    expect_steady_decodes(dynamic_cast<EngineImpl&>(*gpu));
+    expect_steady_gsa(dynamic_cast<EngineImpl&>(*gpu));
   }
 }
 
@@ -159,6 +160,35 @@ TEST_F(GpuEngine, Bf16GivesTheGoldenIds) {
   auto engine = make_engine(options("cuda", NumericsChoice::bf16));
   ASSERT_TRUE(engine);
   const auto golden = read_json(tiny_gqa() + "/golden.json");
+  const auto want = golden.at("generated_ids").get<std::vector<TokenId>>();
+  const Result1 r =
+      run_one(*engine, greedy(golden.at("prompt_ids").get<std::vector<TokenId>>(), static_cast<int32_t>(want.size())));
+  EXPECT_EQ(r.tokens, want);
+}
+
+TEST_F(GpuEngine, LatentModelsAnswerAsOnTheCpu) {
+  for (const std::string& checkpoint : kLatentCheckpoints) {
+    SCOPED_TRACE(checkpoint);
+    EngineOptions o = latent_options(checkpoint);
+    o.device = "cpu";
+    auto cpu = make_engine(o);
+    o.device = "cuda";
+    auto gpu = make_engine(o);
+    ASSERT_TRUE(cpu && gpu);
+    expect_equal_latent_answers(*cpu, *gpu);
+    expect_steady_decodes(dynamic_cast<EngineImpl&>(*gpu), {"dense", "dsa"});
+  }
+}
+
+// What it was trained in: the ids of transformers, from latents and products in bf16.
+TEST_F(GpuEngine, LatentModelsInBf16GiveTheGoldenIds) {
+  EngineOptions o = exact_options(tiny_dsa());
+  o.device = "cuda";
+  o.numerics = NumericsChoice::bf16;
+  o.kv_cache_dtype = DType::bf16;
+  auto engine = make_engine(o);
+  ASSERT_TRUE(engine);
+  const auto golden = read_json(tiny_dsa() + "/golden.json");
   const auto want = golden.at("generated_ids").get<std::vector<TokenId>>();
   const Result1 r =
       run_one(*engine, greedy(golden.at("prompt_ids").get<std::vector<TokenId>>(), static_cast<int32_t>(want.size())));

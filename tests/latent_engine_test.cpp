@@ -29,6 +29,7 @@ EngineOptions dense() {
 }
 
 Status refused(EngineOptions o) {
+  o.device = "cpu";
   auto engine = Engine::create(std::move(o));
   return engine.ok() ? Status() : engine.status();
 }
@@ -234,6 +235,7 @@ class Watched final : public Ops {
 };
 
 std::unique_ptr<EngineImpl> watched_engine(EngineOptions o, Watched::Seen* seen) {
+  o.device = "cpu";
   EngineParts parts;
   parts.make_ops = [seen](Device&) { return std::make_unique<Watched>(seen); };
   auto engine = std::make_unique<EngineImpl>(std::move(o), std::move(parts));

@@ -223,6 +223,56 @@ inline std::vector<MlaShape> mla_projection_shapes() {
   return {{16, 2, 1, 1}, {48, 6, 10, 13}, {80, 0, 7, 5}, {512, 64, 128, 128}, {272, 16, 33, 40}};
 }
 
+// Sequences to gather from: of a dense problem all of their tokens are readable but those of one without rows, which is not.
+inline const std::vector<SeqShape> kGatheredSeqs = {{3, 40}, {0, 9}, {7, 7}, {1, 100}, {40, 130}};
+
+// What is asked of them: own tokens, and runs that end before, within and behind the prefixes.
+inline std::vector<MlaGatherParams> mla_gathers() {
+  std::vector<MlaGatherParams> all;
+  all.push_back({.own = true});
+  for (const auto& [first, count] : std::vector<std::pair<int32_t, int32_t>>{{0, 1}, {0, 37}, {30, 64}, {64, 26}, {98, 500}, {99, 7}})
+    all.push_back({.first = first, .count = count});
+  return all;
+}
+
+// Results of a gather, from the problem's entries.
+struct GatheredEntries {
+  GatheredEntries(const MlaProblem& problem, const MlaGatherParams& asked) {
+    const auto& seqs = problem.shape().seqs;
+    for (size_t s = 0; s < seqs.size(); ++s) {
+      const auto [first, end] = asked.range(seqs[s].rows, seqs[s].len);
+      for (int64_t pos = first; pos < end; ++pos) {
+        const float* entry = problem.entries(static_cast<int32_t>(s)).data() + pos * problem.entry();
+        latent.insert(latent.end(), entry, entry + problem.shape().shape.latent);
+        rope.insert(rope.end(), entry + problem.shape().shape.latent, entry + problem.entry());
+      }
+      cu_lengths.push_back(static_cast<int32_t>(latent.size()) / problem.shape().shape.latent);
+    }
+  }
+  GatheredEntries empty_copy() const {
+    GatheredEntries copy = *this;
+    copy.cu_lengths.assign(cu_lengths.size(), -1);
+    copy.latent.assign(latent.size(), std::numeric_limits<float>::quiet_NaN());
+    copy.rope.assign(rope.size(), std::numeric_limits<float>::quiet_NaN());
+    return copy;
+  }
+  MlaGatherParams params(MlaProblem& problem, MlaGatherParams p) {
+    p.kv = &problem.kv();
+    p.num_seqs = problem.params().num_seqs;
+    p.q_indptr = problem.q_indptr().data();
+    p.seq_len = problem.seq_len().data();
+    p.latent = problem.shape().shape.latent;
+    p.tokens = static_cast<int32_t>(latent.size()) / p.latent;
+    p.cu_lengths = cu_lengths.data();
+    p.latent_out = latent.data();
+    p.rope_out = rope.data();
+    return p;
+  }
+
+  std::vector<int32_t> cu_lengths = {0};
+  std::vector<float> latent, rope;
+};
+
 // What Ops is prepared with for a case.
 inline OpsLimits mla_limits(const MlaCase& c) {
   OpsLimits limits;

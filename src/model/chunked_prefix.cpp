@@ -26,6 +26,7 @@ int32_t heads_that_fit(const ChunkedPrefixConfig& c) {
 Result<ChunkedPrefixAttention> ChunkedPrefixAttention::create(const ChunkedPrefixConfig& c, Device& device) {
   FOVEA_TRY(check("num_heads", c.num_heads));
   FOVEA_TRY(check("max_rows", c.max_rows));
+  FOVEA_TRY(check("max_seqs", c.max_seqs));
   FOVEA_TRY(check("max_chunk_tokens", c.max_chunk_tokens));
   FOVEA_TRY(check("latent", c.shape.latent));
   FOVEA_TRY(check("v", c.shape.v));
@@ -35,6 +36,8 @@ Result<ChunkedPrefixAttention> ChunkedPrefixAttention::create(const ChunkedPrefi
   const auto floats = [&](int64_t rows, int64_t width, const char* what) {
     return device.allocate(static_cast<size_t>(std::max<int64_t>(1, rows * width)) * sizeof(float), what);
   };
+  const size_t lengths = sizeof(int32_t) * (static_cast<size_t>(c.max_seqs) + 1);
+  FOVEA_ASSIGN(a.cu_lengths_, device.allocate(lengths, "lengths of a chunk of the prefix"));
   FOVEA_ASSIGN(a.latents_, floats(c.max_chunk_tokens, c.shape.latent, "latents of a chunk of the prefix"));
   FOVEA_ASSIGN(a.ropes_, floats(c.max_chunk_tokens, c.shape.rope, "rope parts of a chunk of the prefix"));
   FOVEA_ASSIGN(a.expanded_, floats(c.max_chunk_tokens, a.weight_rows(), "keys and values of a chunk of the prefix"));
@@ -44,25 +47,35 @@ Result<ChunkedPrefixAttention> ChunkedPrefixAttention::create(const ChunkedPrefi
 }
 
 void ChunkedPrefixAttention::run(const ChunkedPrefixParams& p, int32_t max_linear_rows, Ops& ops, Stream& stream) {
-  FOVEA_CHECK(p.rows <= config_.max_rows && p.own.tokens == p.rows && max_linear_rows >= 1);
+  FOVEA_CHECK(p.rows <= config_.max_rows && p.num_seqs <= config_.max_seqs && max_linear_rows >= 1);
   const auto whole = [&](const LatentChunk& chunk, bool own) {
-    FOVEA_CHECK(chunk.tokens <= config_.max_chunk_tokens);
-    ops.mla_gather({.kv = p.kv,
-                    .slots = chunk.slots,
-                    .tokens = chunk.tokens,
-                    .latent = config_.shape.latent,
-                    .latent_out = latents_.as<float>(),
-                    .rope_out = ropes_.as<float>()},
-                   stream);
+    gather(p, chunk, own, ops, stream);
     for (int32_t head = 0; head < config_.num_heads; head += heads_) {
       expand(p, chunk.tokens, head, max_linear_rows, ops, stream);
-      attend(p, chunk, own, head, ops, stream);
+      attend(p, own, head, ops, stream);
     }
   };
-  whole(p.own, true);
+  whole({.tokens = p.rows}, true);
   for (const LatentChunk& chunk : p.prefix) {
     if (chunk.tokens > 0) whole(chunk, false);
   }
+}
+
+void ChunkedPrefixAttention::gather(const ChunkedPrefixParams& p, const LatentChunk& chunk, bool own, Ops& ops, Stream& stream) {
+  FOVEA_CHECK(chunk.tokens <= config_.max_chunk_tokens);
+  ops.mla_gather({.kv = p.kv,
+                  .num_seqs = p.num_seqs,
+                  .q_indptr = p.q_indptr,
+                  .seq_len = p.seq_len,
+                  .own = own,
+                  .first = chunk.first,
+                  .count = chunk.count,
+                  .tokens = chunk.tokens,
+                  .latent = config_.shape.latent,
+                  .cu_lengths = cu_lengths_.as<int32_t>(),
+                  .latent_out = latents_.as<float>(),
+                  .rope_out = ropes_.as<float>()},
+                 stream);
 }
 
 void ChunkedPrefixAttention::expand(const ChunkedPrefixParams& p, int32_t tokens, int32_t head, int32_t max_rows, Ops& ops,
@@ -78,8 +91,7 @@ void ChunkedPrefixAttention::expand(const ChunkedPrefixParams& p, int32_t tokens
 }
 
 // Heads [head, head + heads_): a chunk of the prefix goes to scratch and is merged, the rows' own come first and do not.
-void ChunkedPrefixAttention::attend(const ChunkedPrefixParams& p, const LatentChunk& chunk, bool own, int32_t head, Ops& ops,
-                                    Stream& stream) {
+void ChunkedPrefixAttention::attend(const ChunkedPrefixParams& p, bool own, int32_t head, Ops& ops, Stream& stream) {
   const auto [latent, rope, nope, v] = config_.shape;
   const int32_t each = nope + v;
   float* const out = p.out + int64_t{head} * v;
@@ -100,7 +112,7 @@ void ChunkedPrefixAttention::attend(const ChunkedPrefixParams& p, const LatentCh
   r.rows = p.rows;
   r.num_seqs = p.num_seqs;
   r.q_indptr = p.q_indptr;
-  r.kv_indptr = chunk.cu_lengths;
+  r.kv_indptr = cu_lengths_.as<int32_t>();
   r.causal = own;
   r.scale = p.scale;
   r.out = own ? out : out_.as<float>();

@@ -13,18 +13,18 @@
 
 namespace fovea {
 
-// One chunk: sequence s of the batch has the tokens [cu_lengths[s], cu_lengths[s + 1]) of it, none if these are equal.
-// Arrays in device memory.
+// Tokens [first, first + count) of every sequence's prefix, as far as that reaches.
 struct LatentChunk {
-  int32_t tokens = 0;                   // cu_lengths[num_seqs]
-  const int32_t* cu_lengths = nullptr;  // [num_seqs + 1]
-  const int32_t* slots = nullptr;       // [tokens] slot * bs + offset of each token's entry
+  int32_t first = 0;
+  int32_t count = 0;
+  int32_t tokens = 0;  // of all sequences
 };
 
 struct ChunkedPrefixConfig {
   int32_t num_heads = 0;  // H
   MlaShape shape;
   int32_t max_rows = 0;                         // query rows of a run
+  int32_t max_seqs = 0;                         // sequences of a run
   int32_t max_chunk_tokens = 0;                 // of any chunk, the rows' own tokens among them
   int64_t expanded_bytes = int64_t{256} << 20;  // of keys and values at once; more only if one head of a chunk needs more
 };
@@ -36,11 +36,11 @@ struct ChunkedPrefixParams {
   int32_t rows = 0;          // T
   int32_t num_seqs = 0;
   const int32_t* q_indptr = nullptr;  // [num_seqs + 1] rows of each sequence
-  const KvView* kv = nullptr;         // the latent plane: the rows' own entries are written
+  const int32_t* seq_len = nullptr;   // [num_seqs] tokens of each, its rows included
+  const KvView* kv = nullptr;         // the latent plane with its page table: the rows' own entries are written
   WeightView kv_b;                    // [H * (nope + v), latent]
   float scale = 1.0f;
-  LatentChunk own;                      // the rows' own tokens: cu_lengths are q_indptr; attended causally
-  std::span<const LatentChunk> prefix;  // what lies before them, in any order; attended whole
+  std::span<const LatentChunk> prefix;  // what lies before the rows, in any order; attended whole, their own tokens causally
 };
 
 class ChunkedPrefixAttention {
@@ -55,16 +55,18 @@ class ChunkedPrefixAttention {
   int32_t weight_rows() const { return heads_ * (config_.shape.nope + config_.shape.v); }
 
  private:
-  void attend(const ChunkedPrefixParams& p, const LatentChunk& chunk, bool own, int32_t head, Ops& ops, Stream& stream);
+  void gather(const ChunkedPrefixParams& p, const LatentChunk& chunk, bool own, Ops& ops, Stream& stream);
+  void attend(const ChunkedPrefixParams& p, bool own, int32_t head, Ops& ops, Stream& stream);
   void expand(const ChunkedPrefixParams& p, int32_t tokens, int32_t head, int32_t max_rows, Ops& ops, Stream& stream);
 
   ChunkedPrefixConfig config_;
   int32_t heads_ = 0;
-  Buffer latents_;   // [max_chunk_tokens, latent]
-  Buffer ropes_;     // [max_chunk_tokens, rope]
-  Buffer expanded_;  // [max_chunk_tokens, heads_, nope + v]
-  Buffer out_;       // [max_rows, heads_, v] of one chunk of the prefix
-  Buffer lse_;       // [max_rows, heads_]
+  Buffer cu_lengths_;  // int32 [max_seqs + 1] where each sequence's tokens of a chunk begin
+  Buffer latents_;     // [max_chunk_tokens, latent]
+  Buffer ropes_;       // [max_chunk_tokens, rope]
+  Buffer expanded_;    // [max_chunk_tokens, heads_, nope + v]
+  Buffer out_;         // [max_rows, heads_, v] of one chunk of the prefix
+  Buffer lse_;         // [max_rows, heads_]
 };
 
 }  // namespace fovea

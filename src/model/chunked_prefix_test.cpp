@@ -56,45 +56,31 @@ class ChunkedPrefix : public ::testing::TestWithParam<const char*> {
     return out;
   }
 
-  // Every sequence's tokens [begin, end) that lie in its prefix, or its own rows' tokens.
-  struct Chunk {
-    std::vector<int32_t> cu = {0}, slots;
-    LatentChunk view() const { return {cu.back(), cu.data(), slots.data()}; }
-  };
-  Chunk chunk(int32_t begin, int32_t end, bool own) {
-    Chunk c;
-    for (size_t s = 0; s < problem_.shape().seqs.size(); ++s) {
-      const auto [rows, len] = problem_.shape().seqs[s];
-      const int32_t prefix = rows > 0 ? len - rows : 0;  // a sequence without rows reads nothing
-      const int32_t first = own ? prefix : std::min(begin, prefix), last = own ? prefix + rows : std::min(end, prefix);
-      for (int32_t pos = first; pos < last; ++pos) {
-        c.slots.push_back(problem_.kv().table.slots[s * problem_.kv().table.seq_stride + pos / 16] * 16 + pos % 16);
-      }
-      c.cu.push_back(static_cast<int32_t>(c.slots.size()));
+  // Tokens [first, first + count) of every prefix.
+  LatentChunk chunk(int32_t first, int32_t count) const {
+    LatentChunk c{first, count, 0};
+    for (const auto& [rows, len] : problem_.shape().seqs) {
+      const auto range = MlaGatherParams{.first = first, .count = count}.range(rows, len);
+      c.tokens += range.end - range.first;
     }
     return c;
   }
 
   void run(int32_t chunk_len, int64_t expanded_bytes) {
     const int32_t rows = problem_.rows(), v = problem_.shape().shape.v;
-    const Chunk own = chunk(0, 0, true);
-    std::vector<Chunk> chunks;
-    std::vector<LatentChunk> views;
-    for (int32_t at = 0; at < 100; at += chunk_len) chunks.push_back(chunk(at, at + chunk_len, false));
+    std::vector<LatentChunk> chunks;
+    for (int32_t at = 0; at < 100; at += chunk_len) chunks.push_back(chunk(at, chunk_len));
     int32_t most = rows;
-    for (const Chunk& c : chunks) {
-      views.push_back(c.view());
-      most = std::max(most, views.back().tokens);
-    }
+    for (const LatentChunk& c : chunks) most = std::max(most, c.tokens);
     const auto device = make_cpu_device();
     Result<ChunkedPrefixAttention> attention =
-        ChunkedPrefixAttention::create({6, problem_.shape().shape, rows, most, expanded_bytes}, *device);
+        ChunkedPrefixAttention::create({6, problem_.shape().shape, rows, problem_.params().num_seqs, most, expanded_bytes}, *device);
     ASSERT_TRUE(attention.ok());
     heads_per_pass_ = attention->heads_per_pass();
     out_.assign(size_t{6} * rows * v, NAN);
     lse_.assign(size_t{6} * rows, NAN);
     attention->run({q_.data(), out_.data(), lse_.data(), rows, problem_.params().num_seqs, problem_.params().q_indptr,
-                    &problem_.kv(), kv_b(), problem_.params().scale, own.view(), views},
+                    problem_.params().seq_len, &problem_.kv(), kv_b(), problem_.params().scale, chunks},
                    kMaxLinearRows, *ops_, stream_);
   }
 
@@ -131,7 +117,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, ChunkedPrefix, ::testing::Values("ref", "cpu"
 
 TEST(ChunkedPrefixLimits, NamesTheFieldAndTheValue) {
   const auto device = make_cpu_device();
-  const auto result = ChunkedPrefixAttention::create({4, {32, 8, 16, 16}, 0, 64}, *device);
+  const auto result = ChunkedPrefixAttention::create({4, {32, 8, 16, 16}, 0, 1, 64}, *device);
   ASSERT_FALSE(result.ok());
   EXPECT_NE(result.status().message().find("max_rows is 0"), std::string::npos);
 }

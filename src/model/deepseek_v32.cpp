@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <utility>
+#include <vector>
 
 namespace fovea {
 namespace {
@@ -55,10 +56,12 @@ class DeepseekV32 final : public Transformer {
         w_(weights),
         rope_scaling_(rope_attention_scaling(config.rope)),
         limits_(limits),
-        dense_prefill_(std::move(dense_prefill)) {}
+        dense_prefill_(std::move(dense_prefill)) {
+    prefix_.reserve(static_cast<size_t>(latent_chunks_at_most(limits)));
+  }
 
   size_t workspace_bytes(int32_t max_tokens, int32_t) const override {
-    size_t sum = latent_plan_bytes(limits_) + Arena::bytes_for<int32_t>(int64_t{max_tokens} * d_.experts_per_token);
+    size_t sum = Arena::bytes_for<int32_t>(int64_t{max_tokens} * d_.experts_per_token);
     for (const Scratch& s : scratch()) sum += Arena::bytes_for<float>(max_tokens * s.width);
     return sum;
   }
@@ -76,7 +79,7 @@ class DeepseekV32 final : public Transformer {
     ops.embed({.table = w_.embed, .ids = b.ids, .out = a.x, .tokens = b.tokens, .hidden = c_.hidden_size, .previous = b.previous},
               stream);
     Attention attention(b, kv, ops, stream);
-    const LatentPlan plan = plan_dense_prefill(b, kv, arena);
+    plan_dense_prefill(b);
     const float* add = nullptr;
     for (int32_t i = 0; i < c_.num_layers; ++i) {
       const LayerIdx layer{i};
@@ -89,7 +92,7 @@ class DeepseekV32 final : public Transformer {
       project(a.qr, b.tokens, {{&w.q_b, {}, a.q}}, ops, stream);
       write_latents(b, a, w, layer, kv, summaries, ops, stream);
       if (d_.layer_indexes[i]) FOVEA_TRY(index(b, a, w, layer, kv, summaries, attention, ops, stream));
-      FOVEA_TRY(attend(b, a, w, layer, attention, plan, ops, stream));
+      FOVEA_TRY(attend(b, a, w, layer, attention, ops, stream));
       project(a.heads, b.tokens, {{&w.o, w.o_bias, a.delta}}, ops, stream);
       norm(b, a, a.delta, w.post_attention_norm, ops, stream);
       if (d_.layer_moe[i]) {
@@ -215,16 +218,16 @@ class DeepseekV32 final : public Transformer {
   static bool is_dense_prefill(const RowGroup& g) { return g.kind == RowGroup::Kind::prefill && !g.method; }
 
   // There is one such group at most: rows of prompts that no method serves.
-  LatentPlan plan_dense_prefill(const ForwardBatch& b, const KvCache& kv, Arena& arena) const {
+  void plan_dense_prefill(const ForwardBatch& b) {
     const auto g = std::find_if(b.groups.begin(), b.groups.end(), is_dense_prefill);
-    if (g == b.groups.end()) return {};
+    if (g == b.groups.end()) return;
     FOVEA_CHECK(std::count_if(b.groups.begin(), b.groups.end(), is_dense_prefill) == 1);
-    return plan_latents(*g, b.slot_mapping + g->first_row, kv.config().block_size, limits_, arena);
+    plan_latents(*g, limits_, &prefix_);
   }
 
   // Rows that read a choice and rows that decode: absorbed. Prompts read whole: expanded.
   Status attend(const ForwardBatch& b, const Activations& a, const DeepseekLayerWeights& w, LayerIdx layer, Attention& attention,
-                const LatentPlan& plan, Ops& ops, Stream& stream) {
+                Ops& ops, Stream& stream) {
     const auto asked = [&](const RowGroup& g) { return queries(g, a); };
     return attention.attend(layer, asked, [&](const RowGroup& g, const Reading& reading) {
       const float* q = a.q + int64_t{g.first_row} * c_.num_heads * d_.qk_dim();
@@ -236,20 +239,20 @@ class DeepseekV32 final : public Transformer {
                             .rows = g.rows,
                             .num_seqs = g.num_seqs,
                             .q_indptr = g.q_indptr,
+                            .seq_len = g.seq_len,
                             .kv = &reading.kv,
                             .kv_b = w.kv_b,
                             .scale = d_.softmax_scale,
-                            .own = plan.own,
-                            .prefix = plan.prefix},
+                            .prefix = prefix_},
                            limits_.max_rows, ops, stream);
       } else {
-        attend_absorbed(g, a, w, reading, q, out, ops, stream);
+        attend_absorbed(b, g, a, w, reading, q, out, ops, stream);
       }
     });
   }
 
-  void attend_absorbed(const RowGroup& g, const Activations& a, const DeepseekLayerWeights& w, const Reading& reading,
-                       const float* q, float* out, Ops& ops, Stream& stream) const {
+  void attend_absorbed(const ForwardBatch& b, const RowGroup& g, const Activations& a, const DeepseekLayerWeights& w,
+                       const Reading& reading, const float* q, float* out, Ops& ops, Stream& stream) const {
     const MlaShape shape = mla_shape(d_);
     float* absorbed = a.absorbed + int64_t{g.first_row} * c_.num_heads * d_.latent_dim();
     float* latent = a.latent + int64_t{g.first_row} * c_.num_heads * d_.kv_lora_rank;
@@ -264,7 +267,8 @@ class DeepseekV32 final : public Transformer {
                                .kv = &reading.kv,
                                .latent = d_.kv_lora_rank,
                                .scale = d_.softmax_scale,
-                               .selection = reading.selection};
+                               .selection = reading.selection,
+                               .keys_read = g.method && b.keys_read ? b.keys_read + g.first_row : nullptr};
     ops.mla_attend(p, stream);
     ops.mla_unabsorb({.x = latent, .kv_b = w.kv_b, .rows = g.rows, .num_heads = c_.num_heads, .shape = shape, .out = out}, stream);
   }
@@ -325,6 +329,7 @@ class DeepseekV32 final : public Transformer {
   const PlacedWeights& w_;
   const float rope_scaling_;
   const LatentPlanLimits limits_;
+  std::vector<LatentChunk> prefix_;  // of the pass's dense prefill
   ChunkedPrefixAttention dense_prefill_;
 };
 
@@ -345,7 +350,7 @@ Result<std::unique_ptr<Transformer>> make_deepseek_v32(const ModelConfig& config
   const auto capacity = static_cast<int32_t>(std::clamp<int64_t>(kExpandedBytes / token_bytes, least, most));
   // All heads at a time: the expansion is then a product by the whole of kv_b.
   FOVEA_ASSIGN(auto dense_prefill,
-               ChunkedPrefixAttention::create({config.num_heads, shape, limits.max_rows, capacity, INT64_MAX}, device));
+               ChunkedPrefixAttention::create({config.num_heads, shape, limits.max_rows, limits.max_seqs, capacity, INT64_MAX}, device));
   const LatentPlanLimits plan{limits.max_rows, limits.max_seqs, limits.max_len, capacity};
   return std::unique_ptr<Transformer>(std::make_unique<DeepseekV32>(config, weights, plan, std::move(dense_prefill)));
 }

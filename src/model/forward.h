@@ -39,11 +39,12 @@ struct RowGroup {
   const int32_t* row_len = nullptr;   // [rows] keys visible to the row: its position + 1
   PageTableView table;                // BlockIds; its row 0 is the group's first sequence
   PageTableView columns;              // where K and V lie, of a group in_pool; null: the same
-  // Of a group that is streamed: the first three in host memory, and for each sequence {0, its rows}, in the device's.
+  // As q_indptr and seq_len, in host memory.
   const int32_t* host_q_indptr = nullptr;
   const int32_t* host_seq_len = nullptr;
-  PageTableView host_table;              // as `table`
-  const int32_t* rows_of_seq = nullptr;  // [num_seqs, 2]
+  // Of a group that is streamed.
+  PageTableView host_table;              // as `table`, in host memory
+  const int32_t* rows_of_seq = nullptr;  // [num_seqs, 2] of each sequence {0, its rows}, in the device's
   int32_t wave_rows = 0;                 // of a mobile group on a device: rows that find columns together
   // Sparse groups only. Decode: every row chooses for itself.
   Method* method = nullptr;

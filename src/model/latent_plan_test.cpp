@@ -1,6 +1,5 @@
 #include "model/latent_plan.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "model/prefix_chunks_test_util.h"
@@ -8,34 +7,24 @@
 namespace fovea {
 namespace {
 
-using testing::ElementsAreArray;
-
-// Sequences of the given prefixes, each with some rows behind it, on pages in descending order.
+// Sequences of the given prefixes, each with some rows behind it.
 struct Batch {
-  Batch(std::vector<int32_t> prefixes, std::vector<int32_t> rows, int32_t bs) : prefix(std::move(prefixes)) {
-    const auto seqs = static_cast<int32_t>(prefix.size());
-    const int32_t stride = 40;
-    int32_t next = seqs * stride;
-    for (int32_t i = 0; i < seqs * stride; ++i) table.push_back(--next);
-    indptr.push_back(0);
-    for (int32_t s = 0; s < seqs; ++s) {
+  Batch(const std::vector<int32_t>& prefixes, const std::vector<int32_t>& rows) {
+    for (size_t s = 0; s < prefixes.size(); ++s) {
       indptr.push_back(indptr.back() + rows[s]);
-      seq_len.push_back(prefix[s] + rows[s]);
-      for (int32_t t = prefix[s]; t < seq_len[s]; ++t) slots.push_back(int64_t{table[s * stride + t / bs]} * bs + t % bs);
+      seq_len.push_back(prefixes[s] + rows[s]);
     }
     group.kind = RowGroup::Kind::prefill;
     group.rows = indptr.back();
-    group.num_seqs = seqs;
-    group.q_indptr = indptr.data();
-    group.seq_len = seq_len.data();
-    group.table = {table.data(), stride, 0};
+    group.num_seqs = static_cast<int32_t>(prefixes.size());
+    group.host_q_indptr = indptr.data();
+    group.host_seq_len = seq_len.data();
   }
-  std::vector<int32_t> prefix, table, indptr, seq_len;
-  std::vector<int64_t> slots;
+  std::vector<int32_t> indptr = {0}, seq_len;
   RowGroup group;
 };
 
-TEST(LatentPlan, IsTheChunkedPrefixCacheInMemorySizedBefore) {
+TEST(LatentPlan, IsTheChunkedPrefixCache) {
   const struct {
     std::vector<int32_t> prefixes, rows;
     int32_t capacity;
@@ -47,22 +36,25 @@ TEST(LatentPlan, IsTheChunkedPrefixCacheInMemorySizedBefore) {
       {{128}, {1}, 128},
   };
   for (const auto& c : kCases) {
-    const int32_t bs = 16;
-    const Batch b(c.prefixes, c.rows, bs);
+    const int32_t bs = 16, stride = 40;
+    const Batch b(c.prefixes, c.rows);
     const LatentPlanLimits limits{b.group.rows, b.group.num_seqs, 640, c.capacity};
-    Arena arena(latent_plan_bytes(limits));
-    const LatentPlan plan = plan_latents(b.group, b.slots.data(), bs, limits, arena);
-    EXPECT_EQ(plan.own.tokens, b.group.rows);
-    EXPECT_EQ(plan.own.cu_lengths, b.group.q_indptr);
-    for (int32_t i = 0; i < b.group.rows; ++i) EXPECT_EQ(plan.own.slots[i], b.slots[i]);
-    const PrefixChunks want = plan_prefix_chunks(b.prefix, b.table.data(), b.group.table.seq_stride, bs, c.capacity);
-    ASSERT_EQ(plan.prefix.size(), static_cast<size_t>(want.count));
-    for (size_t i = 0; i < plan.prefix.size(); ++i) {
-      const LatentChunk& chunk = plan.prefix[i];
-      const size_t at = i * (b.prefix.size() + 1);
-      EXPECT_THAT(std::vector(chunk.cu_lengths, chunk.cu_lengths + b.prefix.size() + 1),
-                  ElementsAreArray(want.cu_lengths.begin() + at, want.cu_lengths.begin() + at + b.prefix.size() + 1));
-      EXPECT_THAT(std::vector(chunk.slots, chunk.slots + chunk.tokens), ElementsAreArray(want.slots[i]));
+    std::vector<LatentChunk> plan;
+    plan_latents(b.group, limits, &plan);
+    EXPECT_LE(static_cast<int64_t>(plan.size()), latent_chunks_at_most(limits));
+    std::vector<int32_t> table(c.prefixes.size() * stride);
+    const PrefixChunks want = plan_prefix_chunks(c.prefixes, table.data(), stride, bs, c.capacity);
+    ASSERT_EQ(plan.size(), static_cast<size_t>(want.count));
+    for (size_t i = 0; i < plan.size(); ++i) {
+      const MlaGatherParams asked{.first = plan[i].first, .count = plan[i].count};
+      EXPECT_EQ(plan[i].tokens, static_cast<int32_t>(want.slots[i].size()));
+      for (size_t s = 0; s < c.prefixes.size(); ++s) {
+        const auto range = asked.range(c.rows[s], c.prefixes[s] + c.rows[s]);
+        EXPECT_EQ(range.end - range.first, want.lengths[i * c.prefixes.size() + s]);
+        if (range.first < range.end) {
+          EXPECT_EQ(range.first, want.starts[i * c.prefixes.size() + s]);
+        }
+      }
     }
   }
 }

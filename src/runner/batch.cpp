@@ -120,9 +120,9 @@ Status Batch::emit_group(int32_t group, const StepInput& plan) {
   int32_t* indptr = q_indptr_.host() + indptr_at;
   indptr[0] = 0;
   for (int32_t row = 0; row < g.rows; ++row) indptr[row_seq_.host()[g.first_row + row] + 1] = row + 1;
+  g.host_q_indptr = indptr;
+  g.host_seq_len = seq_len_.host() + first_table;
   if (g.blocks == RowGroup::Blocks::streamed) {
-    g.host_q_indptr = indptr;
-    g.host_seq_len = seq_len_.host() + first_table;
     const Buffer& host_tables = host_tables_ ? host_tables_ : device_tables_;
     g.host_table = {host_tables.as<int32_t>() + int64_t{first_table} * limits_.max_blocks, limits_.max_blocks, 0};
     g.rows_of_seq = rows_of_seq_.device() + 2 * first_table;

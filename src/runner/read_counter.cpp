@@ -155,9 +155,7 @@ void ReadCounter::note_step(std::vector<Row>* rows) const {
   }
 }
 
-// Attention over latents counts nothing.
 void ReadCounter::note_prefill(Row r, std::vector<Row>* rows) const {
-  if (shape_.kv_lora_rank > 0) return;
   if (!rows->empty()) {
     Row& last = rows->back();
     if (last.sequence == r.sequence && last.prefill_rows > 0 && last.row + last.prefill_rows == r.row &&
@@ -175,6 +173,7 @@ RowRead ReadCounter::prefill_read(const Row& r, const int64_t* keys_read) const 
   for (int64_t i = 0; i < r.prefill_rows; ++i) out.prefill_pairs_dense += (r.len + i) * shape_.num_heads * shape_.num_layers;
   out.prefill_pairs =
       r.counted ? std::accumulate(keys_read + r.row, keys_read + r.row + r.prefill_rows, int64_t{0}) : out.prefill_pairs_dense;
+  if (r.counted && shape_.kv_lora_rank > 0) out.prefill_pairs *= shape_.num_heads;  // attention over latents counts entries
   return out;
 }
 

@@ -86,16 +86,35 @@ struct MlaAttendParams {
   int32_t latent = 0;
   float scale = 1.0f;                    // (nope + rope)^-0.5, times mscale^2 with YaRN
   const Selection* selection = nullptr;  // null or Kind::all: dense
+  // Counts what was read: adds, for each row, the entries that were loaded for it. cuda only; null: not counted.
+  int64_t* keys_read = nullptr;  // [T]
 };
 
-// Entries of single tokens, widened and parted, in the order of `slots`.
+// Entries of some tokens of every sequence, widened and parted, sequence by sequence: of its rows' own tokens, or of those before
+// them the tokens [first, first + count), as far as they reach. A sequence without rows has none.
 struct MlaGatherParams {
-  const KvView* kv = nullptr;      // the latent plane; its table is not used
-  const int32_t* slots = nullptr;  // [tokens] slot * bs + offset
-  int32_t tokens = 0;
+  const KvView* kv = nullptr;  // the latent plane with its page table
+  int32_t num_seqs = 0;
+  const int32_t* q_indptr = nullptr;  // [num_seqs + 1] rows of each sequence
+  const int32_t* seq_len = nullptr;   // [num_seqs] its tokens, the rows' own included
+  bool own = false;
+  int32_t first = 0, count = 0;   // of what is before them
+  int32_t tokens = 0;             // of all sequences
   int32_t latent = 0;
-  float* latent_out = nullptr;  // [tokens, latent]
-  float* rope_out = nullptr;    // [tokens, rope]
+  int32_t* cu_lengths = nullptr;  // out [num_seqs + 1] where each sequence's tokens begin, and the end
+  float* latent_out = nullptr;    // [tokens, latent]
+  float* rope_out = nullptr;      // [tokens, rope]
+
+  // Those of a sequence of `len` tokens, `rows` of them its rows' own: positions [first, end).
+  struct Range {
+    int32_t first, end;
+  };
+  constexpr Range range(int32_t rows, int32_t len) const {
+    const int32_t before = len - rows;
+    if (own) return {before, len};
+    if (rows == 0 || first >= before) return {0, 0};
+    return {first, count < before - first ? first + count : before};
+  }
 };
 
 }  // namespace fovea

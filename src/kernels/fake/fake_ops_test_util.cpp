@@ -9,7 +9,8 @@ namespace fovea::testing {
 namespace {
 
 // What attention on a GPU counts as it loads.
-void count_keys(const AttentionParams& p, const Selection& s, bool prefill) {
+template <typename Params>
+void count_keys(const Params& p, int32_t kv_heads, const Selection& s, bool prefill) {
   const SelectionReader reader(s);
   for (int32_t seq = 0; seq < p.num_seqs; ++seq) {
     for (int32_t row = p.q_indptr[seq]; row < p.q_indptr[seq + 1]; ++row) {
@@ -19,8 +20,8 @@ void count_keys(const AttentionParams& p, const Selection& s, bool prefill) {
         for (int32_t g = 0; g < lists; ++g) p.keys_read[row] += reader.tokens(reader.list_of(row), g, len) * (p.num_heads / lists);
         continue;
       }
-      for (int32_t head = 0; head < p.kv.kv_heads; ++head)
-        p.keys_read[row] += reader.tokens(reader.list_of(row), reader.groups_of(head, p.kv.kv_heads).first, len);
+      for (int32_t head = 0; head < kv_heads; ++head)
+        p.keys_read[row] += reader.tokens(reader.list_of(row), reader.groups_of(head, kv_heads).first, len);
     }
   }
 }
@@ -70,7 +71,33 @@ void FakeOps::attend(const char* name, Op<AttentionParams> op, const AttentionPa
         AttentionParams now = p;
         now.selection = &selection;
         (inner_.get()->*op)(now, host_);
-        if (p.keys_read) count_keys(p, selection, op == &Ops::paged_prefill);
+        if (p.keys_read) count_keys(p, p.kv.kv_heads, selection, op == &Ops::paged_prefill);
+      },
+      true);
+}
+
+void FakeOps::mla_attend(const MlaAttendParams& p, Stream& stream) {
+  const Selection selection = p.selection ? *p.selection : Selection();
+  static_cast<FakeStream&>(stream).enqueue(
+      "mla_attend",
+      [this, p, kv = *p.kv, selection] {
+        MlaAttendParams now = p;
+        now.kv = &kv;
+        now.selection = &selection;
+        inner_->mla_attend(now, host_);
+        if (p.keys_read) count_keys(p, 1, selection, false);
+      },
+      true);
+}
+
+void FakeOps::moe_experts(const MoeExpertsParams& p, Stream& stream) {
+  std::vector<FeedForwardWeights> weights(p.expert_weights, p.expert_weights + p.experts);
+  static_cast<FakeStream&>(stream).enqueue(
+      "moe_experts",
+      [this, p, weights = std::move(weights)] {
+        MoeExpertsParams now = p;
+        now.expert_weights = weights.data();
+        inner_->moe_experts(now, host_);
       },
       true);
 }

@@ -9,7 +9,7 @@
 
 namespace fovea::testing {
 
-// Those that a GPU has for models with K and V of each head, and for the methods of the GSA family. `inner` runs on the host; here its Params point into the fake device's memory.
+// Those that a GPU has. `inner` runs on the host; here its Params point into the fake device's memory.
 class FakeOps final : public Ops {
  public:
   FakeOps(FakeDevice& device, std::unique_ptr<Ops> inner) : device_(device), inner_(std::move(inner)) {}
@@ -21,7 +21,9 @@ class FakeOps final : public Ops {
     using enum OpKind;
     return {embed,         rms_norm,        linear,         silu_mul,       rope_angles,   kv_write,   encode_codes,
             hash_select,   block_summaries, summary_select, attention_mass, block_topk,    carry_over, resolve,
-            fetch_extents, stage_extents,   move_columns,   paged_decode,   paged_prefill, sample,     xattention_select};
+            fetch_extents, stage_extents,   move_columns,   paged_decode,   paged_prefill, sample,     xattention_select,
+            mla_write,     mla_absorb,      mla_unabsorb,   mla_attend,     mla_gather,    ragged_attend,
+            lse_merge,     moe_route,       moe_experts,    index_write,   index_topk,    index_transform};
   }
   Status prepare(const OpsLimits& limits) override { return inner_->prepare(limits); }
 
@@ -46,6 +48,18 @@ class FakeOps final : public Ops {
   void paged_prefill(const AttentionParams& p, Stream& stream) override { attend("paged_prefill", &Ops::paged_prefill, p, stream); }
   void xattention_select(const XAttentionParams& p, Stream& s) override { later("xattention", &Ops::xattention_select, p, s); }
   void sample(const SampleParams& p, Stream& stream) override { later("sample", &Ops::sample, p, stream); }
+  void mla_write(const MlaWriteParams& p, Stream& stream) override { on_plane("mla_write", &Ops::mla_write, p, stream); }
+  void mla_absorb(const MlaAbsorbParams& p, Stream& stream) override { later("mla_absorb", &Ops::mla_absorb, p, stream); }
+  void mla_unabsorb(const MlaUnabsorbParams& p, Stream& stream) override { later("mla_unabsorb", &Ops::mla_unabsorb, p, stream); }
+  void mla_attend(const MlaAttendParams& p, Stream& stream) override;
+  void mla_gather(const MlaGatherParams& p, Stream& stream) override { on_plane("mla_gather", &Ops::mla_gather, p, stream); }
+  void ragged_attend(const RaggedAttentionParams& p, Stream& s) override { later("ragged_attend", &Ops::ragged_attend, p, s); }
+  void lse_merge(const LseMergeParams& p, Stream& stream) override { later("lse_merge", &Ops::lse_merge, p, stream); }
+  void moe_route(const MoeRouteParams& p, Stream& stream) override { later("moe_route", &Ops::moe_route, p, stream); }
+  void moe_experts(const MoeExpertsParams& p, Stream& stream) override;
+  void index_write(const IndexWriteParams& p, Stream& stream) override { later("index_write", &Ops::index_write, p, stream); }
+  void index_topk(const IndexTopkParams& p, Stream& stream) override { later("index_topk", &Ops::index_topk, p, stream); }
+  void index_transform(const IndexTransformParams& p, Stream& s) override { later("index_transform", &Ops::index_transform, p, s); }
 
  private:
   template <typename Params>
@@ -55,6 +69,18 @@ class FakeOps final : public Ops {
   void later(const char* name, Op<Params> op, const Params& p, Stream& stream) {
     static_cast<FakeStream&>(stream).enqueue(
         name, [this, op, p] { (inner_.get()->*op)(p, host_); }, true);
+  }
+  // Params whose kv is host memory, read before the call returns.
+  template <typename Params>
+  void on_plane(const char* name, Op<Params> op, const Params& p, Stream& stream) {
+    static_cast<FakeStream&>(stream).enqueue(
+        name,
+        [this, op, p, kv = *p.kv] {
+          Params now = p;
+          now.kv = &kv;
+          (inner_.get()->*op)(now, host_);
+        },
+        true);
   }
   void attend(const char* name, Op<AttentionParams> op, const AttentionParams& p, Stream& stream);
 

@@ -124,11 +124,19 @@ void mla_gather(const MlaGatherParams& p) {
   const KvView& kv = *p.kv;
   check_latent_plane(kv, p.latent);
   const int32_t rope_dim = kv.head_dim - p.latent;
-  for (int64_t t = 0; t < p.tokens; ++t) {
-    const int64_t at = entry_at(kv, p.slots[t]);
-    for (int32_t i = 0; i < p.latent; ++i) p.latent_out[t * p.latent + i] = load_as_f32(kv.k, kv.dtype, at + i);
-    for (int32_t i = 0; i < rope_dim; ++i) p.rope_out[t * rope_dim + i] = load_as_f32(kv.k, kv.dtype, at + p.latent + i);
+  int64_t to = 0;
+  p.cu_lengths[0] = 0;
+  for (int32_t s = 0; s < p.num_seqs; ++s) {
+    const auto [first, end] = p.range(p.q_indptr[s + 1] - p.q_indptr[s], p.seq_len[s]);
+    for (int32_t pos = first; pos < end; ++pos, ++to) {
+      const int64_t slot = kv.table.slots[s * kv.table.seq_stride + pos / kv.block_size];
+      const int64_t at = entry_at(kv, slot * kv.block_size + pos % kv.block_size);
+      for (int32_t i = 0; i < p.latent; ++i) p.latent_out[to * p.latent + i] = load_as_f32(kv.k, kv.dtype, at + i);
+      for (int32_t i = 0; i < rope_dim; ++i) p.rope_out[to * rope_dim + i] = load_as_f32(kv.k, kv.dtype, at + p.latent + i);
+    }
+    p.cu_lengths[s + 1] = static_cast<int32_t>(to);
   }
+  FOVEA_CHECK(to == p.tokens);
 }
 
 }  // namespace fovea::ref

@@ -156,20 +156,14 @@ TEST(RefMlaWrite, NormsRotatesAndWrites) {
   }
 }
 
-TEST(RefMlaGather, TakesEntriesInTheOrderOfTheSlots) {
-  MlaProblem problem({.name = "", .seqs = {{40, 40}}});
-  const auto [latent, rope, nope, v] = problem.shape().shape;
-  std::vector<int32_t> slots;
-  const std::vector<int32_t> positions = {39, 0, 0, 17, 16, 15};
-  for (int32_t pos : positions) slots.push_back(problem.kv().table.slots[pos / 16] * 16 + pos % 16);
-  KvView kv = problem.kv();
-  kv.block_stride = problem.kv().block_stride;
-  std::vector<float> c(slots.size() * latent), r(slots.size() * rope);
-  ref::mla_gather({&kv, slots.data(), static_cast<int32_t>(slots.size()), latent, c.data(), r.data()});
-  for (size_t j = 0; j < positions.size(); ++j) {
-    const float* want = problem.entries(0).data() + positions[j] * problem.entry();
-    for (int32_t i = 0; i < latent; ++i) EXPECT_EQ(c[j * latent + i], want[i]);
-    for (int32_t i = 0; i < rope; ++i) EXPECT_EQ(r[j * rope + i], want[latent + i]);
+TEST(RefMlaGather, TakesTheTokensOfEverySequence) {
+  for (const MlaGatherParams& asked : testing::mla_gathers()) {
+    MlaProblem problem({.name = "", .seqs = testing::kGatheredSeqs});
+    testing::GatheredEntries want(problem, asked), got = want.empty_copy();
+    ref::mla_gather(got.params(problem, asked));
+    EXPECT_EQ(got.cu_lengths, want.cu_lengths);
+    EXPECT_EQ(got.latent, want.latent);
+    EXPECT_EQ(got.rope, want.rope);
   }
 }
 

@@ -225,9 +225,20 @@ void mla_unabsorb(const MlaUnabsorbParams& p, ThreadPool& pool) {
 }
 
 void mla_gather(const MlaGatherParams& p, ThreadPool& pool) {
-  check_latent_plane(*p.kv, p.latent);
+  const KvView& kv = *p.kv;
+  check_latent_plane(kv, p.latent);
+  const auto range = [&](int32_t s) { return p.range(p.q_indptr[s + 1] - p.q_indptr[s], p.seq_len[s]); };
+  p.cu_lengths[0] = 0;
+  for (int32_t s = 0; s < p.num_seqs; ++s) p.cu_lengths[s + 1] = p.cu_lengths[s] + range(s).end - range(s).first;
+  FOVEA_CHECK(p.cu_lengths[p.num_seqs] == p.tokens);
   for_tokens(pool, p.tokens, [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) HWY_DYNAMIC_DISPATCH(WidenEntry)(p, entry_at(*p.kv, p.slots[t]), t);
+    int32_t s = static_cast<int32_t>(std::upper_bound(p.cu_lengths, p.cu_lengths + p.num_seqs + 1, begin) - p.cu_lengths) - 1;
+    for (int64_t t = begin; t < end; ++t) {
+      while (t >= p.cu_lengths[s + 1]) ++s;
+      const int64_t pos = range(s).first + t - p.cu_lengths[s];
+      const int64_t slot = kv.table.slots[s * kv.table.seq_stride + pos / kv.block_size];
+      HWY_DYNAMIC_DISPATCH(WidenEntry)(p, entry_at(kv, slot * kv.block_size + pos % kv.block_size), t);
+    }
   });
 }
 

@@ -93,7 +93,7 @@ TEST_P(MlaProjections, ARowHasTheSameBitsAlone) {
   }
 }
 
-TEST_P(MlaProjections, WriteAndGatherEqualTheReference) {
+TEST_P(MlaProjections, WriteEqualsTheReference) {
   const MlaShape& s = GetParam();
   const int32_t tokens = 37, heads = 3, block = 16, entry = s.latent + s.rope;
   std::vector<int64_t> slots;
@@ -104,8 +104,7 @@ TEST_P(MlaProjections, WriteAndGatherEqualTheReference) {
   for (DType dtype : {DType::bf16, DType::f16, DType::f32}) {
     for (bool interleaved : {true, false}) {
       std::vector<uint8_t> planes[2];
-      std::vector<float> rotated[2] = {q, q}, c[2], r[2];
-      std::vector<int32_t> wanted = {5, 47, 11, 11, 0};
+      std::vector<float> rotated[2] = {q, q}, written[2];
       ThreadPool pool(2);
       for (int i = 0; i < 2; ++i) {
         planes[i].assign(3 * block * entry * dtype_bytes(dtype), 0x3c);
@@ -119,21 +118,31 @@ TEST_P(MlaProjections, WriteAndGatherEqualTheReference) {
         const MlaWriteParams p{tokens, heads,       s,          rotated[i].data(), kv_a.data(),  norm.data(),
                                1e-5f,  interleaved, cos.data(), sin.data(),        slots.data(), &kv};
         i == 0 ? ref::mla_write(p) : cpu::mla_write(p, pool);
-        c[i].assign(wanted.size() * s.latent, NAN);
-        r[i].assign(wanted.size() * s.rope + 1, 0.0f);
-        const MlaGatherParams g{&kv, wanted.data(), static_cast<int32_t>(wanted.size()), s.latent, c[i].data(), r[i].data()};
-        i == 0 ? ref::mla_gather(g) : cpu::mla_gather(g, pool);
+        for (int64_t e = 0; e < 3 * block * entry; ++e) written[i].push_back(load_as_f32(planes[i].data(), dtype, e));
       }
       expect_near(rotated[1], rotated[0], 1e-6f);
       const float bound = dtype == DType::f32 ? 2e-6f : 0.02f;  // a 16-bit rounding may fall the other way
-      expect_near(c[1], c[0], bound);
-      expect_near(r[1], r[0], bound);
+      expect_near(written[1], written[0], bound);
     }
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, MlaProjections, ::testing::ValuesIn(testing::mla_projection_shapes()),
                          [](const auto& info) { return "latent_" + std::to_string(info.param.latent); });
+
+TEST(MlaGather, TakesTheTokensOfEverySequence) {
+  ThreadPool pool(2);
+  for (DType dtype : {DType::bf16, DType::f16, DType::f32}) {
+    for (const MlaGatherParams& asked : testing::mla_gathers()) {
+      testing::MlaProblem problem({.name = "", .seqs = testing::kGatheredSeqs, .dtype = dtype});
+      testing::GatheredEntries want(problem, asked), got = want.empty_copy();
+      cpu::mla_gather(got.params(problem, asked), pool);
+      EXPECT_EQ(got.cu_lengths, want.cu_lengths);
+      EXPECT_EQ(got.latent, want.latent);
+      EXPECT_EQ(got.rope, want.rope);
+    }
+  }
+}
 
 }  // namespace
 }  // namespace fovea

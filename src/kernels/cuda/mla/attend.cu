@@ -86,15 +86,18 @@ __global__ void __launch_bounds__(kThreads) attend_splits(const __grid_constant_
   const float* q = a.p.q + (static_cast<int64_t>(row) * a.p.num_heads + head) * attend.entry;
   for (int e = attend.lane; there && e < attend.entry; e += kWarp) attend.q[e] = q[e];
   Query query;
+  int read = 0;
   const int end = min(attend.keys.keys, (split + 1) * each);
   for (int first = split * each; first < end; first += kKeys) {
     attend.load_entries(first, end);
+    const bool seen = attend.places[attend.lane] >= 0;
+    if (a.p.keys_read != nullptr && blockIdx.x == 0 && attend.warp == 0) read += __popc(__ballot_sync(kAllLanes, seen));
     if (there) {
-      query.take(attend.q, attend.entries, attend.entry, attend.entries, a.p.latent, attend.pitch, a.p.scale,
-                 attend.places[attend.lane] >= 0);
+      query.take(attend.q, attend.entries, attend.entry, attend.entries, a.p.latent, attend.pitch, a.p.scale, seen);
     }
   }
   if (there) attend.store(query, row, head, split, splits);
+  if (read > 0 && attend.lane == 0) atomicAdd(reinterpret_cast<unsigned long long*>(a.p.keys_read + row), static_cast<unsigned long long>(read));
 }
 
 // Grid: (heads, rows). Splits are added in their order.

@@ -37,6 +37,7 @@ class OnDevice {
         ends_(problem.lists().ends()),
         out_(std::vector<float>(problem.out().size(), NAN)),
         lse_(std::vector<float>(problem.lse().size(), NAN)),
+        keys_read_(std::vector<int64_t>(problem.rows(), 0)),
         kv_(problem.kv()) {
     kv_.k = plane_.data();
     kv_.table.slots = table_.data();
@@ -51,6 +52,7 @@ class OnDevice {
     p.lse = lse_.data();
     p.q_indptr = q_indptr_.data();
     p.seq_len = seq_len_.data();
+    p.keys_read = keys_read_.data();
     p.kv = &kv_;
     if (p.selection == nullptr) return p;
     selection_ = *p.selection;
@@ -65,6 +67,7 @@ class OnDevice {
   void reload_plane() { plane_.upload(problem_.plane()); }
   std::vector<float> out() const { return out_.download(); }
   std::vector<float> lse() const { return lse_.download(); }
+  std::vector<int64_t> keys_read() const { return keys_read_.download(); }
 
  private:
   MlaProblem& problem_;
@@ -72,6 +75,7 @@ class OnDevice {
   DeviceArray<uint8_t> plane_;
   DeviceArray<int32_t> table_, q_indptr_, seq_len_, indptr_, units_, counts_, begins_, ends_;
   DeviceArray<float> out_, lse_;
+  DeviceArray<int64_t> keys_read_;
   KvView kv_;
   Selection selection_;
 };
@@ -110,6 +114,12 @@ TEST_P(MlaAttention, EqualsTheReference) {
   attend(on_device.params());
   expect_close(on_device.out(), problem.out(), 3e-5f);
   expect_close(on_device.lse(), problem.lse(), 2e-5f);
+  const std::vector<int64_t> keys_read = on_device.keys_read();
+  for (int32_t row = 0; row < problem.rows(); ++row) {
+    int64_t seen = 0;
+    for (int64_t pos = 0; pos <= problem.row_pos(row); ++pos) seen += problem.sees(row, pos);
+    ASSERT_EQ(keys_read[row], seen) << "row " << row;
+  }
 }
 
 // Not by the rows beside it: so not by chunks of a prefill either.
@@ -132,6 +142,7 @@ TEST_P(MlaAttention, NoBitIsChangedByOtherRows) {
     one.q_indptr = indptr.data();
     one.seq_len = len.data();
     one.q += int64_t{row} * c.heads * problem.entry();
+    one.keys_read = nullptr;
     one.out = one_out.data();
     one.lse = one_lse.data();
     kv.table.slots += problem.row_seq(row) * kv.table.seq_stride;

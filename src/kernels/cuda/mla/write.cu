@@ -2,6 +2,8 @@
 // reference's, one by one.
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "kernels/common/checks.h"
 #include "kernels/cuda/kv_write/cache_key.cuh"
@@ -94,14 +96,55 @@ struct GatherArgs {
   KvView kv;
 };
 
-__global__ void __launch_bounds__(kThreads) gather_entries(const __grid_constant__ GatherArgs a) {
-  const int64_t token = blockIdx.x;
-  const int latent = a.p.latent, rope = a.kv.head_dim - latent;
-  const int64_t at = entry_at(a.kv, a.p.slots[token]);
-  for (int i = threadIdx.x; i < a.kv.head_dim; i += kThreads) {
-    const float x = kv_writing::read(a.kv.k, a.kv.dtype, at + i);
-    (i < latent ? a.p.latent_out[token * latent + i] : a.p.rope_out[token * rope + i - latent]) = x;
+// The sequence that holds token `token` of the result, and where its tokens begin there. A lane a sequence, 32 at a time; whole
+// warps call it. With `to`, all ends are written there.
+struct Segment {
+  int32_t seq, begin;
+};
+__device__ Segment find_segment(const MlaGatherParams& p, int32_t token, int32_t* to) {
+  const int lane = threadIdx.x % 32;
+  Segment found{p.num_seqs, 0};
+  int32_t before = 0;
+  for (int32_t first = 0; first < p.num_seqs && (to != nullptr || found.seq == p.num_seqs); first += 32) {
+    const int32_t s = first + lane;
+    int32_t size = 0;
+    if (s < p.num_seqs) {
+      const auto range = p.range(p.q_indptr[s + 1] - p.q_indptr[s], p.seq_len[s]);
+      size = range.end - range.first;
+    }
+    int32_t end = size;
+    for (int step = 1; step < 32; step *= 2) {
+      const int32_t other = __shfl_up_sync(0xffffffffu, end, step);
+      if (lane >= step) end += other;
+    }
+    end += before;
+    if (to != nullptr && s < p.num_seqs) to[s + 1] = end;
+    const unsigned holds = __ballot_sync(0xffffffffu, end - size <= token && token < end);
+    if (holds != 0) {
+      const int at = __ffs(holds) - 1;
+      found = {first + at, __shfl_sync(0xffffffffu, end - size, at)};
+    }
+    before = __shfl_sync(0xffffffffu, end, 31);
   }
+  return found;
+}
+
+// A warp a token.
+__global__ void __launch_bounds__(kThreads) gather_entries(const __grid_constant__ GatherArgs a) {
+  const MlaGatherParams& p = a.p;
+  const int32_t token = static_cast<int32_t>(blockIdx.x) * (kThreads / 32) + static_cast<int32_t>(threadIdx.x) / 32;
+  const int lane = threadIdx.x % 32, rope = a.kv.head_dim - p.latent;
+  const bool first = token == 0;
+  if (first && lane == 0) p.cu_lengths[0] = 0;
+  const Segment at = find_segment(p, token, first ? p.cu_lengths : nullptr);
+  if (token >= p.tokens) return;
+  const auto range = p.range(p.q_indptr[at.seq + 1] - p.q_indptr[at.seq], p.seq_len[at.seq]);
+  const int32_t pos = range.first + token - at.begin;
+  const int64_t slot = a.kv.table.slots[at.seq * a.kv.table.seq_stride + kv_writing::block_of(pos, a.kv.block_size)];
+  const int64_t from = entry_at(a.kv, slot * a.kv.block_size + kv_writing::offset_in_block(pos, a.kv.block_size));
+  float *latent_out = p.latent_out + static_cast<int64_t>(token) * p.latent, *rope_out = p.rope_out + static_cast<int64_t>(token) * rope;
+  for (int i = lane; i < p.latent; i += 32) latent_out[i] = kv_writing::read(a.kv.k, a.kv.dtype, from + i);
+  for (int i = lane; i < rope; i += 32) rope_out[i] = kv_writing::read(a.kv.k, a.kv.dtype, from + p.latent + i);
 }
 
 }  // namespace
@@ -116,9 +159,9 @@ void mla_write(const MlaWriteParams& p, cudaStream_t stream) {
 }
 
 void mla_gather(const MlaGatherParams& p, cudaStream_t stream) {
-  if (p.tokens == 0) return;
   check_latent_plane(*p.kv, p.latent);
-  mla::gather_entries<<<dim3(static_cast<unsigned>(p.tokens)), dim3(mla::kThreads), 0, stream>>>({p, *p.kv});
+  const auto blocks = static_cast<unsigned>(std::max(1, ceil_div(p.tokens, mla::kThreads / 32)));
+  mla::gather_entries<<<dim3(blocks), dim3(mla::kThreads), 0, stream>>>({p, *p.kv});
   check_launch("mla gather");
 }
 

@@ -74,7 +74,7 @@ TEST_P(MoeExperts, EqualTheReference) {
     run(problem, numerics, on_device.params(problem));
     const std::vector<float> got = on_device.out();
     // An inner activation may round to bf16 the other way; where nothing is rounded the reference's rounding shows.
-    const float bound = numerics == Numerics::f32 ? 2e-5f : 3e-2f;
+    const float bound = numerics == Numerics::f32 ? 5e-5f : 3e-2f;
     for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], problem.out[i], bound * (1 + std::abs(problem.out[i]))) << i;
   }
 }
