@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/peers.cuh"
+
 namespace fovea::cuda::dsa {
 
 inline constexpr unsigned kAllLanes = 0xffffffffu;
@@ -39,11 +41,33 @@ struct Group {
   __device__ void sync() const { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory"); }
 };
 
+// Who makes one choice together: a group alone, or all threads of the CTAs of a cluster.
+template <int kCount>
+struct Alone : Group<kCount> {
+  __device__ int peers() const { return 1; }
+  __device__ void sync_all() const { this->sync(); }
+  template <typename T>
+  __device__ const T& of(const T& mine, int) const {
+    return mine;
+  }
+};
+template <int kCount>
+struct Cluster : Group<kCount> {
+  Peers all = Peers::of_this_block();
+  __device__ int peers() const { return all.count; }
+  __device__ void sync_all() const { all.sync(); }
+  template <typename T>
+  __device__ const T& of(const T& mine, int peer) const {
+    return *all.at(&mine, peer);
+  }
+};
+
 template <int kThreads>
 struct ChoiceShared {
   static constexpr int kBins = 2 * kThreads;
-  uint32_t bins[kBins];
+  alignas(8) uint32_t bins[kBins];
   Candidate least[kThreads / 32], most[kThreads / 32];
+  Candidate range[2];  // least and most of the CTA
   uint32_t totals[kThreads / 32];
   uint32_t bin, inside, above;  // where the last one kept was found
   uint32_t kept;
@@ -51,7 +75,7 @@ struct ChoiceShared {
 
 // The sum of x over the group's threads up to and with this one; `total` over all. Call it again after a barrier only.
 template <int kThreads>
-__device__ uint32_t sum_through(Group<kThreads> group, uint32_t x, ChoiceShared<kThreads>& s, uint32_t* total) {
+__device__ uint32_t sum_through(const Group<kThreads>& group, uint32_t x, ChoiceShared<kThreads>& s, uint32_t* total) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = group.rank() / 32;
   for (int step = 1; step < 32; step *= 2) {
     const uint32_t other = __shfl_up_sync(kAllLanes, x, step);
@@ -68,13 +92,12 @@ __device__ uint32_t sum_through(Group<kThreads> group, uint32_t x, ChoiceShared<
 }
 
 // The least of the best k of a row's candidates, of which there are at least k >= 1. each(visit) visits all of them, shared out
-// among the threads. A round counts them in bins of equal width and goes on in the bin that the k-th lies in, until a
-// bin's edge parts the best k from the others.
-template <int kThreads, typename Each>
-__device__ Candidate last_kept(Group<kThreads> group, uint32_t k, const Each& each, ChoiceShared<kThreads>& s) {
-  using Shared = ChoiceShared<kThreads>;
-  constexpr int kBinBits = 32 - __builtin_clz(Shared::kBins - 1);
-  const int rank = group.rank();
+// among the team's threads. A round counts them in bins of equal width and goes on in the bin that the k-th lies in, until a
+// bin's edge parts the best k from the others. Every CTA finds the same.
+template <typename Team, typename Each>
+__device__ Candidate last_kept(const Team& team, uint32_t k, const Each& each, ChoiceShared<Team::kThreads>& s) {
+  constexpr int kBins = ChoiceShared<Team::kThreads>::kBins, kBinBits = 32 - __builtin_clz(kBins - 1);
+  const int rank = team.rank();
   Candidate low = ~Candidate{0}, high = 0;
   each([&](Candidate c) { low = min(low, c), high = max(high, c); });
   for (int step = 16; step > 0; step /= 2) {
@@ -82,27 +105,37 @@ __device__ Candidate last_kept(Group<kThreads> group, uint32_t k, const Each& ea
     high = max(high, __shfl_xor_sync(kAllLanes, high, step));
   }
   if (rank % 32 == 0) s.least[rank / 32] = low, s.most[rank / 32] = high;
-  group.sync();
-  for (int w = 0; w < kThreads / 32; ++w) low = min(low, s.least[w]), high = max(high, s.most[w]);
+  team.sync();
+  for (int w = 0; w < Team::kWarps; ++w) low = min(low, s.least[w]), high = max(high, s.most[w]);
+  if (rank == 0) s.range[0] = low, s.range[1] = high;
+  team.sync_all();
+  for (int peer = 0; peer < team.peers(); ++peer) {
+    low = min(low, team.of(s.range[0], peer));
+    high = max(high, team.of(s.range[1], peer));
+  }
   for (;;) {
     const int shift = max(0, 64 - __clzll(static_cast<int64_t>(high - low)) - kBinBits);
-    for (int b = rank; b < Shared::kBins; b += kThreads) s.bins[b] = 0;
-    group.sync();
+    for (int b = rank; b < kBins; b += Team::kThreads) s.bins[b] = 0;
+    team.sync();
     each([&](Candidate c) {
       if (c >= low && c <= high) atomicAdd(&s.bins[(c - low) >> shift], 1u);
     });
-    group.sync();
-    const int upper = Shared::kBins - 1 - 2 * rank;  // this thread's bins are upper and the one below it
-    const uint32_t first = s.bins[upper], second = s.bins[upper - 1];
+    team.sync_all();
+    const int upper = kBins - 1 - 2 * rank;  // this thread's bins are upper and the one below it
+    uint32_t first = 0, second = 0;
+    for (int peer = 0; peer < team.peers(); ++peer) {
+      const uint2 bins = team.of(*reinterpret_cast<const uint2*>(&s.bins[upper - 1]), peer);
+      first += bins.y, second += bins.x;
+    }
     uint32_t total;
-    const uint32_t through = sum_through(group, first + second, s, &total), before = through - first - second;
+    const uint32_t through = sum_through<Team::kThreads>(team, first + second, s, &total), before = through - first - second;
     if (before < k && k <= through) {
       const bool in_first = k <= before + first;
       s.bin = in_first ? upper : upper - 1;
       s.inside = in_first ? first : second;
       s.above = in_first ? before : before + first;
     }
-    group.sync();
+    team.sync_all();  // the bins were read, too
     low += static_cast<uint64_t>(s.bin) << shift;
     k -= s.above;
     if (s.inside == k) return low;
@@ -129,7 +162,7 @@ struct List {
 
   // Leaves the best k, of at least k. Returns the bound of those that come later. Between barriers of the group.
   template <int kThreads>
-  __device__ float cut(Group<kThreads> group, uint32_t k, ChoiceShared<kThreads>& s) const {
+  __device__ float cut(const Alone<kThreads>& group, uint32_t k, ChoiceShared<kThreads>& s) const {
     constexpr int kEach = 8;
     const uint32_t size = *count, rank = static_cast<uint32_t>(group.rank());
     const Candidate last = last_kept(

@@ -24,20 +24,39 @@ struct Shared {
   ChoiceShared<kThreads> choice;
 };
 
-// Where a row's candidates are.
+using Team = Cluster<kThreads>;
+
+// [of * peer / peers, of * (peer + 1) / peers)
+struct Share {
+  int32_t begin, end;
+  __device__ Share(const Team& team, int32_t of)
+      : begin(static_cast<int32_t>(static_cast<int64_t>(of) * team.all.rank / team.peers())),
+        end(static_cast<int32_t>(static_cast<int64_t>(of) * (team.all.rank + 1) / team.peers())) {}
+};
+
+// Where a row's candidates are. CTAs of a cluster have them in order of position, each a range.
 struct FromLists {
   const ScoreArgs& a;
+  const Team& team;
   const int32_t first_list;
 
   // Each in a position of [begin, end).
   template <typename Visit>
   __device__ void visit_all(int32_t begin, int32_t end, const Visit& visit) const {
-    for (int32_t list = first_list; list < first_list + a.pass.splits; ++list) {
+    constexpr int kEach = 8;  // loads of a thread in flight
+    const Share share(team, a.pass.splits);
+    const int32_t lists = share.end - share.begin, pieces = lists * ((a.capacity + 32 * kEach - 1) / (32 * kEach));
+    for (int32_t piece = static_cast<int32_t>(threadIdx.x) / 32; piece < pieces; piece += Team::kWarps) {
+      const int32_t list = first_list + share.begin + piece % lists, count = a.counts[list];
+      const int32_t first = piece / lists * 32 * kEach + static_cast<int32_t>(threadIdx.x) % 32;
       const Candidate* entries = a.lists + static_cast<int64_t>(list) * a.capacity;
-      const int32_t count = a.counts[list];
-      for (int32_t i = threadIdx.x; i < count; i += kThreads) {
-        const Candidate c = entries[i];
-        if (position_of(c) >= begin && position_of(c) < end) visit(c);
+      Candidate mine[kEach];
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) mine[i] = first + 32 * i < count ? entries[first + 32 * i] : 0;
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const int32_t position = position_of(mine[i]);
+        if (first + 32 * i < count && position >= begin && position < end) visit(mine[i]);
       }
     }
   }
@@ -45,10 +64,16 @@ struct FromLists {
 
 struct FromLogits {
   const float* logits;  // of the row
+  const Team& team;
+  const int32_t len;
 
   template <typename Visit>
   __device__ void visit_all(int32_t begin, int32_t end, const Visit& visit) const {
-    for (int32_t i = begin + static_cast<int32_t>(threadIdx.x); i < end; i += kThreads) visit(candidate(logits[i], i));
+    const Share share(team, len);
+    const int32_t stop = min(end, share.end);
+    for (int32_t i = max(begin, share.begin) + static_cast<int32_t>(threadIdx.x); i < stop; i += kThreads) {
+      visit(candidate(logits[i], i));
+    }
   }
 };
 
@@ -82,12 +107,27 @@ class RowOut {
   int32_t *const positions_, *const mapped_;
 };
 
+// How many of the best the CTAs before this one have.
+template <typename Source>
+__device__ uint32_t chosen_before(const Source& source, int32_t len, Candidate last, Shared& s) {
+  const Team& team = source.team;
+  if (team.peers() == 1) return 0;
+  uint32_t mine = 0, total;
+  source.visit_all(0, len, [&](Candidate c) { mine += c >= last; });
+  sum_through<kThreads>(team, mine, s.choice, &total);
+  if (threadIdx.x == 0) s.choice.kept = total;
+  team.sync_all();
+  uint32_t before = 0;
+  for (int peer = 0; peer < team.all.rank; ++peer) before += team.of(s.choice.kept, peer);
+  team.sync_all();  // no CTA leaves while another reads its shared memory
+  return before;
+}
+
 template <typename Source>
 __device__ void put_best(const Source& source, int32_t len, int32_t topk, const RowOut& out, Shared& s) {
-  const Group<kThreads> group;
   const Candidate last = last_kept(
-      group, static_cast<uint32_t>(topk), [&](auto visit) { source.visit_all(0, len, visit); }, s.choice);
-  uint32_t before = 0;  // chosen in the windows so far
+      source.team, static_cast<uint32_t>(topk), [&](auto visit) { source.visit_all(0, len, visit); }, s.choice);
+  uint32_t before = chosen_before(source, len, last, s);  // and in the windows so far
   for (int32_t window = 0; window < len; window += min(kWindow, len - window)) {
     const int32_t end = window + min(kWindow, len - window), words = (end - window + 31) / 32;
     for (int w = threadIdx.x; w < kWords; w += kThreads) s.words[w] = 0;
@@ -103,7 +143,7 @@ __device__ void put_best(const Source& source, int32_t len, int32_t topk, const 
     const int first = static_cast<int>(threadIdx.x) * each;
     uint32_t mine = 0, total;
     for (int w = first; w < first + each; ++w) mine += __popc(s.words[w]);
-    uint32_t i = before + sum_through(group, mine, s.choice, &total) - mine;
+    uint32_t i = before + sum_through<kThreads>(source.team, mine, s.choice, &total) - mine;
     for (int w = first; w < first + each; ++w) {
       for (uint32_t bits = s.words[w]; bits != 0; bits &= bits - 1) {
         out.put(static_cast<int32_t>(i++), window + 32 * w + __ffs(static_cast<int>(bits)) - 1);
@@ -114,17 +154,21 @@ __device__ void put_best(const Source& source, int32_t len, int32_t topk, const 
   }
 }
 
+// A cluster a row.
 __global__ void __launch_bounds__(kThreads) choose_rows(const __grid_constant__ ScoreArgs a) {
   __shared__ Shared shared;
   const IndexTopkParams& p = a.p;
-  const int32_t row = a.first_row + static_cast<int32_t>(blockIdx.x), len = p.row_len[row];
+  const Team team;
+  const int32_t of_pass = static_cast<int32_t>(blockIdx.x) / team.peers(), row = a.first_row + of_pass, len = p.row_len[row];
   const RowOut out(p, row);
+  if (len > p.topk && p.logits != nullptr) {
+    put_best(FromLogits{p.logits + of_pass * p.max_len, team, len}, len, p.topk, out, shared);
+  } else if (len > p.topk) {
+    put_best(FromLists{a, team, of_pass * a.pass.splits}, len, p.topk, out, shared);
+  }
+  if (team.all.rank != 0) return;
   if (len <= p.topk) {
     for (int32_t i = threadIdx.x; i < len; i += kThreads) out.put(i, i);
-  } else if (p.logits != nullptr) {
-    put_best(FromLogits{p.logits + blockIdx.x * p.max_len}, len, p.topk, out, shared);
-  } else {
-    put_best(FromLists{a, static_cast<int32_t>(blockIdx.x) * a.pass.splits}, len, p.topk, out, shared);
   }
   out.end(min(len, p.topk));
 }
@@ -149,8 +193,8 @@ __global__ void __launch_bounds__(kThreads) transform(const __grid_constant__ In
 }  // namespace
 
 void choose(const ScoreArgs& a, cudaStream_t stream) {
-  choose_rows<<<dim3(static_cast<unsigned>(a.pass.rows)), dim3(kThreads), 0, stream>>>(a);
-  check_launch("index top-k");
+  const dim3 grid(static_cast<unsigned>(a.pass.rows * a.pass.peers));
+  launch_clusters("index top-k", choose_rows, a.pass.peers, grid, dim3(kThreads), Queue{stream}, a);
 }
 
 }  // namespace dsa

@@ -8,6 +8,7 @@ namespace {
 constexpr int32_t kLeastSlack = 1024;                        // candidates beyond topk, so that cuts are rare
 constexpr int32_t kLeastLists = kGroups * kGroupLanes / 16;  // the most rows of a group
 constexpr int32_t kListsForSplits = 1056;                    // where rows are few: 8 on each of 132 multiprocessors
+constexpr int32_t kMostPeers = 8;                            // what every GPU with clusters runs
 constexpr int64_t kLeastSplit = 1024;                        // keys
 
 }  // namespace
@@ -31,13 +32,17 @@ Way choose_way(const IndexTopkParams& p, bool tensor_cores) {
   return w;
 }
 
-Pass choose_pass(int32_t rows, int64_t max_len, const Way& way, int32_t sm_count, const Scratch& scratch) {
+Pass choose_pass(int32_t rows, int64_t max_len, const Way& way, const DsaDevice& device, const Scratch& scratch) {
   Pass p;
-  const int32_t group = way.group, ctas = way.ctas_per_sm * sm_count;
+  const int32_t group = way.group, ctas = way.ctas_per_sm * device.sm_count;
   p.rows = std::min(rows, scratch.lists / group * group);
   p.groups = (p.rows + group - 1) / group;
   const int64_t wanted = std::min<int64_t>((ctas + p.groups - 1) / p.groups, (max_len + kLeastSplit - 1) / kLeastSplit);
   p.splits = static_cast<int32_t>(std::max<int64_t>(1, std::min<int64_t>(wanted, scratch.lists / p.rows)));
+  // Clusters leave some multiprocessors idle; with a list of keys alone, one CTA is done before many have met.
+  while (device.clusters && p.peers < kMostPeers && 2 * p.peers <= p.splits && 2 * p.peers * p.rows <= device.sm_count * 3 / 4) {
+    p.peers *= 2;
+  }
   return p;
 }
 
@@ -48,7 +53,8 @@ std::string Way::describe() const {
 }
 
 std::string Pass::describe() const {
-  return std::to_string(rows) + " rows in " + std::to_string(groups) + " groups, " + std::to_string(splits) + " ranges of keys";
+  return std::to_string(rows) + " rows in " + std::to_string(groups) + " groups, " + std::to_string(splits) +
+         " ranges of keys, chosen by " + std::to_string(peers);
 }
 
 }  // namespace fovea::cuda::dsa

@@ -49,11 +49,18 @@ struct Pass {
   int32_t rows = 0;
   int32_t splits = 1;
   int32_t groups = 0;
+  int32_t peers = 1;  // CTAs that choose a row's keys together
 
   std::string describe() const;
 };
 
+// What choices rest on.
+struct DsaDevice {
+  int32_t sm_count = 1;
+  bool clusters = false;  // runs code for 9.0 or later
+};
+
 // `rows`: those that are left of a call.
-Pass choose_pass(int32_t rows, int64_t max_len, const Way& way, int32_t sm_count, const Scratch& scratch);
+Pass choose_pass(int32_t rows, int64_t max_len, const Way& way, const DsaDevice& device, const Scratch& scratch);
 
 }  // namespace fovea::cuda::dsa

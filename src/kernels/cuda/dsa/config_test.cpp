@@ -49,14 +49,16 @@ TEST(DsaWay, EqualsTheTable) {
 
 TEST(DsaPass, FewRowsShareTheDeviceByRangesOfKeys) {
   const Scratch scratch{.lists = 1000, .capacity = 4096};
+  const DsaDevice device{.sm_count = 132, .clusters = true};
   const Way fma{.group = 4, .ctas_per_sm = 3}, wgmma{.path = Path::wgmma, .group = 8, .ctas_per_sm = 1};
-  EXPECT_EQ(choose_pass(4096, 131072, fma, 132, scratch).describe(), "1000 rows in 250 groups, 1 ranges of keys");
-  EXPECT_EQ(choose_pass(1, 131072, fma, 132, scratch).describe(), "1 rows in 1 groups, 128 ranges of keys");
-  EXPECT_EQ(choose_pass(8, 131072, fma, 132, scratch).describe(), "8 rows in 2 groups, 125 ranges of keys");
-  EXPECT_EQ(choose_pass(8, 4096, fma, 132, scratch).describe(), "8 rows in 2 groups, 4 ranges of keys");
-  EXPECT_EQ(choose_pass(8, 100, fma, 132, scratch).describe(), "8 rows in 2 groups, 1 ranges of keys");
-  EXPECT_EQ(choose_pass(520, 131072, wgmma, 132, scratch).describe(), "520 rows in 65 groups, 1 ranges of keys");
-  EXPECT_EQ(choose_pass(16, 131072, wgmma, 132, scratch).describe(), "16 rows in 2 groups, 62 ranges of keys");
+  EXPECT_EQ(choose_pass(4096, 131072, fma, device, scratch).describe(), "1000 rows in 250 groups, 1 ranges of keys, chosen by 1");
+  EXPECT_EQ(choose_pass(1, 131072, fma, device, scratch).describe(), "1 rows in 1 groups, 128 ranges of keys, chosen by 8");
+  EXPECT_EQ(choose_pass(8, 131072, fma, device, scratch).describe(), "8 rows in 2 groups, 125 ranges of keys, chosen by 8");
+  EXPECT_EQ(choose_pass(8, 4096, fma, device, scratch).describe(), "8 rows in 2 groups, 4 ranges of keys, chosen by 4");
+  EXPECT_EQ(choose_pass(8, 100, fma, device, scratch).describe(), "8 rows in 2 groups, 1 ranges of keys, chosen by 1");
+  EXPECT_EQ(choose_pass(520, 131072, wgmma, device, scratch).describe(), "520 rows in 65 groups, 1 ranges of keys, chosen by 1");
+  EXPECT_EQ(choose_pass(1, 131072, fma, {.sm_count = 108}, scratch).peers, 1);
+  EXPECT_EQ(choose_pass(16, 131072, wgmma, device, scratch).describe(), "16 rows in 2 groups, 62 ranges of keys, chosen by 4");
 }
 
 }  // namespace

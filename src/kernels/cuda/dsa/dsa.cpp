@@ -40,7 +40,8 @@ Status IndexTopk::prepare(const OpsLimits& limits, Device& device, Numerics nume
   FOVEA_ASSIGN(counts_, device.allocate(sizeof(int32_t) * scratch_.lists, "counts of the indexer's candidates"));
   int current = 0;
   cudaError_t e = cudaGetDevice(&current);
-  if (e == cudaSuccess) e = cudaDeviceGetAttribute(&sm_count_, cudaDevAttrMultiProcessorCount, current);
+  if (e == cudaSuccess) e = cudaDeviceGetAttribute(&device_.sm_count, cudaDevAttrMultiProcessorCount, current);
+  device_.clusters = runs_code_for_hopper();
   if (e == cudaSuccess) e = dsa::prepare_fma(limits.index_dim);
   if (e == cudaSuccess) e = find_tensor_cores(current, numerics, &encode_);
   if (e == cudaSuccess) return {};
@@ -57,7 +58,7 @@ void IndexTopk::run(const IndexTopkParams& p, cudaStream_t stream) {
   const int32_t at_once = p.logits ? logits_rows_at_once(p) : p.rows;
   while (args.first_row < p.rows) {
     const int32_t left = std::min(at_once, p.rows - args.first_row);
-    args.pass = dsa::choose_pass(left, p.max_len, way, sm_count_, scratch_);
+    args.pass = dsa::choose_pass(left, p.max_len, way, device_, scratch_);
     if (way.path == dsa::Path::wgmma) {
       dsa::score_wgmma(args, way, encode_, stream);
     } else {

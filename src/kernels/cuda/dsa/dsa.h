@@ -35,7 +35,7 @@ class IndexTopk {
  private:
   OpsLimits limits_;
   dsa::Scratch scratch_;
-  int32_t sm_count_ = 1;
+  dsa::DsaDevice device_;
   prefill::EncodeTensorMap encode_ = nullptr;  // null: no tensor cores
   Buffer lists_, counts_;
 };

@@ -31,7 +31,6 @@ struct Traits {
   static constexpr int kPanels = kPaddedDim * sizeof(T) / 128;  // rows of 128 bytes: what TMA and wgmma permute
   static constexpr int kPanelBytes = kWgmmaKeys * 128;
   static constexpr int kStages = kFp8 ? 8 : 5;
-  static constexpr int kTiles = kGroupLanes / 8;  // of 8 columns
   static constexpr int kThreads = 128 * (kGroups + 1);
   static constexpr int kCopyRegisters = 24, kScoreRegisters = 240;
 };
@@ -149,16 +148,11 @@ class GroupScorer {
     first_row_ = run.first + group_ * kRows;
     rows_ = max(0, min(run.rows - group_ * kRows, kRows));
     if (rows_ == 0) return pass(range);
-    Own own;
-    take_rows(own);
-    float products[kTiles][4] = {};  // or what a first product does not read would be kept from run to run
-    for (int32_t tile = range.begin; tile < range.end; ++tile) {
-      multiply(products);
-      float scale = 1.0f;
-      if (Traits::kFp8) scale = s_.scales[ring_.stage][key_of_lane()];
-      leave();
-      const bool full = take_scores(own, tile, products, scale);
-      if (a_.p.logits == nullptr && any_of_group(kBarrier + group_, full)) make_room(own);
+    take_rows();
+    if (rows_ <= kRows / 2) {
+      score_tiles<kRows / 2>(range);
+    } else {
+      score_tiles<kRows>(range);
     }
     sync();
     if (a_.p.logits == nullptr && rank() < rows_) {
@@ -167,16 +161,18 @@ class GroupScorer {
   }
 
  private:
-  static constexpr int kRows = Traits::kRows, kHeads = Traits::kHeads, kTiles = Traits::kTiles;
-  static constexpr int kTilesOfRow = kHeads / 8;
-  static constexpr int kBarrier = 1;      // and the next: of each warpgroup
-  static constexpr int kOwn = kRows / 2;  // rows whose scores end in a lane: 2 i + odd_row_
+  static constexpr int kRows = Traits::kRows, kHeads = Traits::kHeads;
+  static constexpr int kTilesOfRow = kHeads / 8;  // of 8 columns
+  static constexpr int kBarrier = 1;              // and the next: of each warpgroup
 
-  // What a lane knows of the rows: weights of its columns; of the rows whose scores end in it, how far they see and what beats them.
+  // What a lane knows of the warpgroup's first kCount rows, whose columns are kCount * kTilesOfRow tiles: the weights of its columns;
+  // of the rows whose scores end in it, 2 i + odd_row_ or the only one, how far they see and what beats them.
+  template <int kCount>
   struct Own {
+    static constexpr int kTiles = kCount * kTilesOfRow, kScores = (kCount + 1) / 2;
     float weights[kTiles][2];
-    int32_t lengths[kOwn];
-    float bounds[kOwn];
+    int32_t lengths[kScores];
+    float bounds[kScores];
   };
 
   __device__ static int rank() { return Group<128>::rank(); }
@@ -197,8 +193,23 @@ class GroupScorer {
     }
   }
 
+  template <int kCount>
+  __device__ __forceinline__ void score_tiles(const KeyRange& range) {
+    Own<kCount> own;
+    know_rows(own);
+    float products[Own<kCount>::kTiles][4] = {};  // or what a first product does not read would be kept from run to run
+    for (int32_t tile = range.begin; tile < range.end; ++tile) {
+      multiply_tile(products);
+      float scale = 1.0f;
+      if (Traits::kFp8) scale = s_.scales[ring_.stage][key_of_lane()];
+      leave();
+      const bool full = take_scores(own, tile, products, scale);
+      if (a_.p.logits == nullptr && any_of_group(kBarrier + group_, full)) make_room(own);
+    }
+  }
+
   // Queries to shared memory, in the element of the keys: exact, as index_write left them. What pads a row is zero.
-  __device__ __forceinline__ void take_rows(Own& own) {
+  __device__ __forceinline__ void take_rows() {
     constexpr int kOfChunk = 16 / sizeof(typename Traits::T), kChunks = kPaddedDim / kOfChunk;
     const IndexTopkParams& p = a_.p;
     sync();  // the rows before these are done with
@@ -213,19 +224,24 @@ class GroupScorer {
     }
     if (rank() < kRows) s_.counts[group_][rank()] = 0;
     async_proxy_fence();
+    sync();
+  }
+
+  template <int kCount>
+  __device__ __forceinline__ void know_rows(Own<kCount>& own) const {
+    const IndexTopkParams& p = a_.p;
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
+    for (int n = 0; n < Own<kCount>::kTiles; ++n) {
       const int row = n / kTilesOfRow, head = n % kTilesOfRow * 8 + 2 * (lane_ % 4);
       const float* weights = p.weights + static_cast<int64_t>(first_row_ + row) * p.heads + head;
 #pragma unroll
       for (int e = 0; e < 2; ++e) own.weights[n][e] = row < rows_ && head + e < p.heads ? weights[e] : 0.0f;
     }
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
+    for (int i = 0; i < Own<kCount>::kScores; ++i) {
       own.lengths[i] = row_of(i) < rows_ ? scored_length(p, first_row_ + row_of(i)) : 0;
       own.bounds[i] = kNoBound;
     }
-    sync();
   }
 
   __device__ static uint4 narrow(const float* from) {
@@ -248,7 +264,8 @@ class GroupScorer {
   __device__ int row_of(int i) const { return 2 * i + odd_row_; }
 
   // Keys of the tile, in 16 rows of each warp, against all columns.
-  __device__ __forceinline__ void multiply(float (&products)[kTiles][4]) {
+  template <int kTiles>
+  __device__ __forceinline__ void multiply_tile(float (&products)[kTiles][4]) {
     barrier_wait(s_.full[ring_.stage], ring_.parity);
     pin(products);
     wgmma_begin();
@@ -256,7 +273,7 @@ class GroupScorer {
     for (int step = 0; step < Traits::kPanels * 4; ++step) {
       const uint64_t k = matrix_descriptor(shared_address(s_.k[ring_.stage][step / 4]) + step % 4 * 32);
       const uint64_t q = matrix_descriptor(shared_address(s_.q[group_][step / 4]) + step % 4 * 32);
-      multiply_256<typename Traits::T>(products, k, q, step > 0);
+      multiply<typename Traits::T>(products, k, q, step > 0);
     }
     wgmma_commit();
     wgmma_wait<0>();
@@ -264,14 +281,16 @@ class GroupScorer {
   }
 
   // Sums over heads, and what they say of the keys. True if a list may not hold another tile.
-  __device__ __forceinline__ bool take_scores(const Own& own, int32_t tile, const float (&products)[kTiles][4], float scale) {
+  template <int kCount>
+  __device__ __forceinline__ bool take_scores(const Own<kCount>& own, int32_t tile, const float (&products)[Own<kCount>::kTiles][4],
+                                              float scale) {
     const int32_t position = tile * kWgmmaKeys + key_of_lane();
     bool full = false;
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
-      float sums[2];  // of rows 2 i and 2 i + 1
+    for (int i = 0; i < Own<kCount>::kScores; ++i) {
+      float sums[2] = {};  // of rows 2 i and 2 i + 1
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
+      for (int r = 0; r < 2 && 2 * i + r < kCount; ++r) {
         float low = 0.0f, high = 0.0f;  // the product's rows lane / 4 and lane / 4 + 8
 #pragma unroll
         for (int t = 0; t < kTilesOfRow; ++t) {
@@ -318,12 +337,13 @@ class GroupScorer {
   }
 
   // By all threads of the warpgroup: cuts the lists that may not hold another tile.
-  __device__ __forceinline__ void make_room(Own& own) {
+  template <int kCount>
+  __device__ __forceinline__ void make_room(Own<kCount>& own) {
     for (int row = 0; row < rows_; ++row) {
       if (s_.counts[group_][row] + kWgmmaKeys <= static_cast<uint32_t>(a_.capacity)) continue;
-      const float bound = list(row).cut(Group<128>{kBarrier + group_}, static_cast<uint32_t>(a_.p.topk), s_.choice[group_]);
+      const float bound = list(row).cut(Alone<128>{kBarrier + group_}, static_cast<uint32_t>(a_.p.topk), s_.choice[group_]);
 #pragma unroll
-      for (int i = 0; i < kOwn; ++i) {
+      for (int i = 0; i < Own<kCount>::kScores; ++i) {
         if (row_of(i) == row) own.bounds[i] = bound;
       }
     }

@@ -7,14 +7,13 @@
 // A row belongs to a cluster of blocks, whose shared memories are read by each other: one multiprocessor
 // alone is busy with the arithmetic of 128K logits for longer than a small model's layer takes. Every block
 // finds the same answers.
-#include <cooperative_groups.h>
-
 #include <algorithm>
 #include <string>
 
 #include "base/check.h"
 #include "device/cuda/cuda_device.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/peers.cuh"
 #include "kernels/cuda/sample/sample.h"
 
 namespace fovea::cuda {
@@ -33,37 +32,6 @@ constexpr int kTiles = 1024;    // pieces of the vocabulary in the last walk
 constexpr int kUnroll = 8;      // loads of a thread in flight
 constexpr uint64_t kWorst = ~uint64_t{0};
 constexpr int32_t kVocabMax = 1 << (2 * kDigitBits);
-
-// The blocks of a row.
-struct Peers {
-  int rank = 0, count = 1;
-
-  __device__ static Peers of_this_block() {
-#if __CUDA_ARCH__ >= 900
-    const auto cluster = cooperative_groups::this_cluster();
-    return {static_cast<int>(cluster.block_rank()), static_cast<int>(cluster.num_blocks())};
-#else
-    return {};
-#endif
-  }
-  // Waits for all threads of all blocks; what they wrote to their shared memories can then be read.
-  __device__ void sync() const {
-#if __CUDA_ARCH__ >= 900
-    cooperative_groups::this_cluster().sync();
-#else
-    __syncthreads();
-#endif
-  }
-  // What `mine`, in shared memory, is in block `peer`.
-  template <typename T>
-  __device__ T* at(T* mine, int peer) const {
-#if __CUDA_ARCH__ >= 900
-    return cooperative_groups::this_cluster().map_shared_rank(mine, peer);
-#else
-    return mine;
-#endif
-  }
-};
 
 // One row's logits as they are ranked: penalised, NaN last.
 struct Row {
