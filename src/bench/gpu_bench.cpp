@@ -1,5 +1,6 @@
 #include "bench/bench.h"
 #include "bench/gpu_index.h"
+#include "bench/gpu_latent.h"
 #include "bench/gpu_layers.h"
 
 #include <memory>
@@ -26,7 +27,8 @@ class GpuOpsBench {
     FOVEA_TRY(prefill(64, 32768, 32768));
     FOVEA_TRY(prefill(128, 8192, 8192));
     FOVEA_TRY(prefill(128, 32768, 2048));
-    return bench_gpu_index(device_, stream_, bandwidth_, rounds_, report_);
+    FOVEA_TRY(bench_gpu_index(device_, stream_, bandwidth_, rounds_, report_));
+    return bench_gpu_latent(device_, stream_, rounds_, report_);
   }
 
  private:

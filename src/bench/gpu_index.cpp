@@ -1,7 +1,6 @@
 #include "bench/gpu_index.h"
 
 #include "bench/gpu_layers.h"
-#include "kernels/cuda/ceilings/ceilings.h"
 #include "kernels/cuda/cuda_ops.h"
 
 #include <algorithm>
@@ -114,15 +113,6 @@ class IndexLayer {
   Buffer keys_, scales_, table_, q_, weights_, indices_, counts_, lens_, seqs_;
   double pairs_ = 0;
 };
-
-// Operations per second of the tensor cores; 0 where nothing measures them.
-Result<double> products_per_second(DType dtype, Device& device, Stream& stream, int rounds) {
-  FOVEA_ASSIGN(const Buffer sink, device.allocate(sizeof(float), "product sweep"));
-  double flops = 0;
-  FOVEA_ASSIGN(const double s,
-               time_replays(device, stream, rounds, [&] { flops = cuda::product_sweep(dtype, 20000, sink.as<float>(), stream); }));
-  return flops / s;
-}
 
 }  // namespace
 

@@ -219,4 +219,12 @@ Result<double> gpu_read_bandwidth(Device& device, Stream& stream) {
   return static_cast<double>(bytes) / median(std::move(seconds));
 }
 
+Result<double> products_per_second(DType dtype, Device& device, Stream& stream, int rounds) {
+  FOVEA_ASSIGN(const Buffer sink, device.allocate(sizeof(float), "product sweep"));
+  double flops = 0;
+  FOVEA_ASSIGN(const double s,
+               time_replays(device, stream, rounds, [&] { flops = cuda::product_sweep(dtype, 20000, sink.as<float>(), stream); }));
+  return flops / s;
+}
+
 }  // namespace fovea

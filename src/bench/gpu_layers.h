@@ -72,4 +72,7 @@ Result<double> time_replays(Device& device, Stream& stream, int rounds, const st
 // Bytes per second of a read of 4 GiB (less where less is free): the ceiling of everything that reads memory.
 Result<double> gpu_read_bandwidth(Device& device, Stream& stream);
 
+// Operations per second of the tensor cores' bare products; 0 where nothing measures them.
+Result<double> products_per_second(DType dtype, Device& device, Stream& stream, int rounds);
+
 }  // namespace fovea

@@ -220,7 +220,7 @@ inline std::vector<MlaCase> mla_cases() {
 
 // Of the projections beside attention, with sizes of which no tile is made up.
 inline std::vector<MlaShape> mla_projection_shapes() {
-  return {{16, 2, 1, 1}, {48, 6, 10, 13}, {80, 0, 7, 5}, {512, 64, 128, 128}, {272, 16, 33, 40}};
+  return {{16, 2, 1, 1}, {48, 6, 10, 13}, {80, 0, 7, 5}, {512, 64, 128, 128}, {272, 16, 33, 40}, {64, 16, 72, 40}};
 }
 
 // Sequences to gather from: of a dense problem all of their tokens are readable but those of one without rows, which is not.

@@ -42,8 +42,8 @@ class CudaOps final : public Ops {
     FOVEA_TRY(summaries_.prepare(limits, device_));
     FOVEA_TRY(mass_.prepare(limits, device_));
     FOVEA_TRY(index_topk_.prepare(limits, device_, numerics_));
-    FOVEA_TRY(latents_.prepare(limits, device_));
-    FOVEA_TRY(ragged_.prepare(limits));
+    FOVEA_TRY(latents_.prepare(limits, device_, numerics_));
+    FOVEA_TRY(ragged_.prepare(limits, numerics_));
     FOVEA_TRY(moe_.prepare(limits, device_, numerics_));
     return sample_.prepare(limits, device_);
   }
@@ -72,13 +72,13 @@ class CudaOps final : public Ops {
   void paged_prefill(const AttentionParams& p, Stream& s) override { prefill_.run(p, on(s)); }
   void sample(const SampleParams& p, Stream& s) override { sample_.run(p, queue(s)); }
   void mla_write(const MlaWriteParams& p, Stream& s) override { cuda::mla_write(p, on(s)); }
-  void mla_absorb(const MlaAbsorbParams& p, Stream& s) override { cuda::mla_absorb(p, on(s)); }
-  void mla_unabsorb(const MlaUnabsorbParams& p, Stream& s) override { cuda::mla_unabsorb(p, on(s)); }
+  void mla_absorb(const MlaAbsorbParams& p, Stream& s) override { cuda::mla_absorb(p, numerics_, on(s)); }
+  void mla_unabsorb(const MlaUnabsorbParams& p, Stream& s) override { cuda::mla_unabsorb(p, numerics_, on(s)); }
   void mla_attend(const MlaAttendParams& p, Stream& s) override { latents_.run(p, on(s)); }
   void mla_gather(const MlaGatherParams& p, Stream& s) override { cuda::mla_gather(p, on(s)); }
   void ragged_attend(const RaggedAttentionParams& p, Stream& s) override { ragged_.run(p, on(s)); }
   void lse_merge(const LseMergeParams& p, Stream& s) override { cuda::lse_merge(p, on(s)); }
-  void moe_route(const MoeRouteParams& p, Stream& s) override { moe_.route(p, linear_, queue(s)); }
+  void moe_route(const MoeRouteParams& p, Stream& s) override { moe_.route(p, on(s)); }
   void moe_experts(const MoeExpertsParams& p, Stream& s) override { moe_.experts(p, queue(s)); }
 
  private:

@@ -19,11 +19,11 @@ class FakeOps final : public Ops {
   Numerics numerics() const override { return inner_->numerics(); }
   OpSet supported() const override {
     using enum OpKind;
-    return {embed,         rms_norm,        linear,         silu_mul,       rope_angles,   kv_write,   encode_codes,
-            hash_select,   block_summaries, summary_select, attention_mass, block_topk,    carry_over, resolve,
-            fetch_extents, stage_extents,   move_columns,   paged_decode,   paged_prefill, sample,     xattention_select,
-            mla_write,     mla_absorb,      mla_unabsorb,   mla_attend,     mla_gather,    ragged_attend,
-            lse_merge,     moe_route,       moe_experts,    index_write,   index_topk,    index_transform};
+    return {embed,         rms_norm,        linear,         silu_mul,       rope_angles,    kv_write,      encode_codes,
+            hash_select,   block_summaries, summary_select, attention_mass, block_topk,     carry_over,    resolve,
+            fetch_extents, stage_extents,   move_columns,   paged_decode,   paged_prefill,  sample,        xattention_select,
+            mla_write,     mla_absorb,      mla_unabsorb,   mla_attend,     mla_gather,     ragged_attend, lse_merge,
+            moe_route,     moe_experts,     index_write,    index_topk,     index_transform};
   }
   Status prepare(const OpsLimits& limits) override { return inner_->prepare(limits); }
 

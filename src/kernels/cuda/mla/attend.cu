@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "kernels/common/checks.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/mla/kernels.h"
 #include "kernels/cuda/mla/mla.h"
 #include "kernels/cuda/mla/row_keys.cuh"
 #include "kernels/cuda/mla/warp_query.cuh"
@@ -97,7 +98,8 @@ __global__ void __launch_bounds__(kThreads) attend_splits(const __grid_constant_
     }
   }
   if (there) attend.store(query, row, head, split, splits);
-  if (read > 0 && attend.lane == 0) atomicAdd(reinterpret_cast<unsigned long long*>(a.p.keys_read + row), static_cast<unsigned long long>(read));
+  if (read > 0 && attend.lane == 0)
+    atomicAdd(reinterpret_cast<unsigned long long*>(a.p.keys_read + row), static_cast<unsigned long long>(read));
 }
 
 // Grid: (heads, rows). Splits are added in their order.
@@ -107,21 +109,30 @@ __global__ void __launch_bounds__(kLatentMax / 4) merge_splits(const __grid_cons
   if (splits <= 1) return;
   const int64_t row_head = static_cast<int64_t>(row) * a.p.num_heads + head;
   const int64_t at = (static_cast<int64_t>(blockIdx.y) * a.p.num_heads + head) * a.splits;
-  float2 total = {-INFINITY, 0.0f};
-  for (int s = 0; s < splits; ++s) total.x = fmaxf(total.x, a.softmax[at + s].x);
-  for (int s = 0; s < splits; ++s) total.y += a.softmax[at + s].y * relative_weight(a.softmax[at + s].x, total.x);
-  const float factor = inverse_of_sum(total.y);
-  for (int e = 4 * threadIdx.x; e < a.p.latent; e += 4 * blockDim.x) {
-    float4 sum = {};
-    for (int s = 0; s < splits; ++s) {
-      const float w = relative_weight(a.softmax[at + s].x, total.x);
-      const float4 x = *reinterpret_cast<const float4*>(a.sums + (at + s) * a.p.latent + e);
-      sum = {fmaf(w, x.x, sum.x), fmaf(w, x.y, sum.y), fmaf(w, x.z, sum.z), fmaf(w, x.w, sum.w)};
-    }
+  const int e = 4 * static_cast<int>(threadIdx.x);
+  const bool there = e < a.p.latent;
+  Merge merge;
+  merge.softmax = {-INFINITY, 0.0f};
+  float4 sum = {};
+  for (int s = 0; s < splits; ++s) {
+    merge = Merge(merge.softmax, a.softmax[at + s]);
+    const float4 x = there ? *reinterpret_cast<const float4*>(a.sums + (at + s) * a.p.latent + e) : float4{};
+    sum = {merge(sum.x, x.x), merge(sum.y, x.y), merge(sum.z, x.z), merge(sum.w, x.w)};
+  }
+  const float factor = merge.inverse();
+  if (there) {
     *reinterpret_cast<float4*>(a.p.out + row_head * a.p.latent + e) = {sum.x * factor, sum.y * factor, sum.z * factor,
                                                                        sum.w * factor};
   }
-  if (threadIdx.x == 0 && a.p.lse != nullptr) a.p.lse[row_head] = lse_of(total);
+  if (threadIdx.x == 0 && a.p.lse != nullptr) a.p.lse[row_head] = lse_of(merge.softmax);
+}
+
+void attend_scalar(const AttendArgs& a, int32_t rows, cudaStream_t stream) {
+  const dim3 grid(ceil_div(a.p.num_heads, kHeads), a.splits, rows);
+  with_float_type(a.kv.dtype, [&](auto type) {
+    attend_splits<decltype(type)><<<grid, dim3(kThreads), shared_bytes(a.kv.head_dim), stream>>>(a);
+  });
+  check_launch("latent attention");
 }
 
 Status check_limits(const MlaShape& s) {
@@ -137,18 +148,20 @@ Status check_limits(const MlaShape& s) {
 }  // namespace
 }  // namespace mla
 
-Status MlaAttention::prepare(const OpsLimits& limits, Device& device) {
-  constexpr int64_t kScratchFloats = int64_t{16} << 20;  // 64 rows of 4 splits, 128 heads
+Status MlaAttention::prepare(const OpsLimits& limits, Device& device, Numerics numerics) {
+  constexpr int64_t kScratchFloats = int64_t{16} << 20;
   limits_ = limits;
   const MlaShape& s = limits.mla;
   if (s.latent == 0) return {};
   FOVEA_TRY(mla::check_limits(s));
-  const int64_t row = int64_t{limits.num_heads} * std::max(1, rule_.splits(limits.max_len)) * s.latent;
+  for_wgmma_ = numerics == Numerics::bf16 && mla::suits_wgmma(s, limits.num_heads) && runs_code_for_hopper();
+  const int64_t splits = std::max(mla::kScalarSplits.splits(limits.max_len), mla::kWgmmaSplits.splits(limits.max_len));
+  const int64_t row = int64_t{limits.num_heads} * std::max<int64_t>(1, splits) * s.latent;
   const int64_t floats = std::max(row, std::min(kScratchFloats, row * limits.max_rows));
   FOVEA_ASSIGN(sums_, device.allocate(floats * sizeof(float), "latent attention's splits"));
   FOVEA_ASSIGN(softmax_, device.allocate(floats / s.latent * sizeof(float2), "latent attention's splits"));
   const auto bytes = static_cast<int>(mla::shared_bytes(s.latent + s.rope));
-  cudaError_t error = cudaSuccess;
+  cudaError_t error = for_wgmma_ ? mla::prepare_wgmma() : cudaSuccess;
   for (DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     with_float_type(dtype, [&](auto type) {
       const cudaError_t e =
@@ -160,29 +173,37 @@ Status MlaAttention::prepare(const OpsLimits& limits, Device& device) {
   return Status::unsupported(std::string("latent attention: cudaFuncSetAttribute: ") + cudaGetErrorString(error));
 }
 
+bool MlaAttention::takes_wgmma(const MlaAttendParams& p) const {
+  const KvView& kv = *p.kv;
+  return for_wgmma_ && mla::suits_wgmma(limits_.mla, p.num_heads) && kv.dtype != DType::f32 && kv.block_stride % 8 == 0 &&
+         aligned16(kv.k) && aligned16(p.q);
+}
+
 void MlaAttention::run(const MlaAttendParams& p, cudaStream_t stream) {
   if (p.rows == 0) return;
   check_latent_plane(*p.kv, p.latent);
   FOVEA_CHECK(p.latent == limits_.mla.latent && p.kv->head_dim == limits_.mla.latent + limits_.mla.rope);
   FOVEA_CHECK(p.num_heads <= limits_.num_heads && aligned16(p.out));
   FOVEA_CHECK(p.selection == nullptr || p.selection->kind == Selection::Kind::all || p.selection->heads == HeadGroups::all);
+  const bool wgmma = takes_wgmma(p);
   mla::AttendArgs a{.p = p, .kv = *p.kv, .sums = sums_.as<float>(), .softmax = softmax_.as<float2>()};
   if (p.selection != nullptr) a.selection = *p.selection;
-  a.rule = rule_;
-  a.splits = std::max(1, rule_.splits(mla::keys_at_most(p, limits_.max_len)));
+  a.rule = wgmma ? mla::kWgmmaSplits : mla::kScalarSplits;
+  a.splits = std::max(1, a.rule.splits(mla::keys_at_most(p, limits_.max_len)));
+  const bool walks = wgmma && mla::walks_splits(p.rows, p.num_heads);
+  const bool merges = a.splits > 1 && !walks;
   const int64_t row_floats = int64_t{p.num_heads} * a.splits * p.latent, floats = sums_.bytes() / sizeof(float);
-  const auto at_once = static_cast<int32_t>(a.splits == 1 ? 65535 : std::clamp<int64_t>(floats / row_floats, 1, 65535));
-  FOVEA_CHECK(a.splits == 1 || row_floats <= floats);
-  const size_t bytes = mla::shared_bytes(p.kv->head_dim);
+  FOVEA_CHECK(!merges || row_floats <= floats);
+  const auto at_once = static_cast<int32_t>(merges ? std::clamp<int64_t>(floats / row_floats, 1, 65535) : 65535);
   for (int32_t first = 0; first < p.rows; first += at_once) {
     const int32_t rows = std::min(at_once, p.rows - first);
     a.first_row = first;
-    const dim3 grid(ceil_div(p.num_heads, mla::kHeads), a.splits, rows);
-    with_float_type(p.kv->dtype, [&](auto type) {
-      mla::attend_splits<decltype(type)><<<grid, dim3(mla::kThreads), bytes, stream>>>(a);
-    });
-    check_launch("latent attention");
-    if (a.splits == 1) continue;
+    if (wgmma) {
+      mla::attend_wgmma(a, rows, walks, stream);
+    } else {
+      mla::attend_scalar(a, rows, stream);
+    }
+    if (!merges) continue;
     mla::merge_splits<<<dim3(p.num_heads, rows), dim3(mla::kLatentMax / 4), 0, stream>>>(a);
     check_launch("latent attention's merge");
   }

@@ -6,7 +6,7 @@ namespace fovea::cuda::mla {
 namespace {
 
 TEST(MlaSplitRule, CoversEveryKeyWithinTheMostSplits) {
-  const SplitRule rule;
+  const SplitRule rule = kWgmmaSplits;
   for (int64_t keys : {0, 1, 511, 512, 513, 2048, 16384, 16385, 131072, 1000001}) {
     const int64_t splits = rule.splits(keys), each = rule.split_keys(keys);
     EXPECT_LE(splits, rule.max_splits) << keys;
@@ -15,7 +15,19 @@ TEST(MlaSplitRule, CoversEveryKeyWithinTheMostSplits) {
     EXPECT_EQ(each % SplitRule::kTileKeys, 0);
   }
   EXPECT_EQ(rule.splits(0), 0);
-  EXPECT_EQ(rule.splits(2048), 4);
+  EXPECT_EQ(rule.splits(2048), 2);
+  EXPECT_EQ(kScalarSplits.splits(2048), 8);
+}
+
+TEST(MlaWgmma, TakesDeepSeeksSizes) {
+  EXPECT_TRUE(suits_wgmma({512, 64, 128, 128}, 128));
+  EXPECT_TRUE(suits_wgmma({512, 64, 192, 256}, 16));
+  EXPECT_FALSE(suits_wgmma({512, 64, 128, 128}, 15));
+  EXPECT_FALSE(suits_wgmma({256, 64, 128, 128}, 128));
+  EXPECT_FALSE(suits_wgmma({512, 32, 128, 128}, 128));
+  EXPECT_TRUE(walks_splits(64, 128));
+  EXPECT_FALSE(walks_splits(63, 128));
+  EXPECT_FALSE(walks_splits(127, 64));
 }
 
 TEST(MlaKeysAtMost, AreThoseOfTheListsOrTheSequence) {

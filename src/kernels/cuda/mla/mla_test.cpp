@@ -91,99 +91,154 @@ void expect_close(const std::vector<float>& got, const std::vector<float>& want,
   }
 }
 
-class MlaAttention : public testing::OnGpu<::testing::TestWithParam<MlaCase>> {
+class OnGpuTest : public testing::OnGpu<::testing::TestWithParam<MlaCase>> {
  protected:
+  explicit OnGpuTest(Numerics numerics) : numerics_(numerics) {}
+
   void attend(const MlaAttendParams& p) {
     if (!prepared_) {
-      ASSERT_TRUE(attention_.prepare(testing::mla_limits(GetParam()), *device_).ok());
+      ASSERT_TRUE(attention_.prepare(testing::mla_limits(GetParam()), *device_, numerics_).ok());
     }
     prepared_ = true;
     attention_.run(p, handle());
     ASSERT_TRUE(device_ok());
   }
 
+  // To what tensor cores multiply.
+  static void round_queries(MlaProblem& problem) {
+    for (float& x : problem.q()) {
+      uint32_t bits = 0;
+      store_f32(&bits, problem.shape().dtype, 0, x);
+      x = load_as_f32(&bits, problem.shape().dtype, 0);
+    }
+  }
+
+  void expect_the_reference(float out_tolerance, float lse_tolerance) {
+    MlaProblem problem(GetParam());
+    if (numerics_ == Numerics::bf16) round_queries(problem);
+    ref::mla_attend(problem.params());
+    OnDevice on_device(problem);
+    attend(on_device.params());
+    expect_close(on_device.out(), problem.out(), out_tolerance);
+    expect_close(on_device.lse(), problem.lse(), lse_tolerance);
+    const std::vector<int64_t> keys_read = on_device.keys_read();
+    for (int32_t row = 0; row < problem.rows(); ++row) {
+      int64_t seen = 0;
+      for (int64_t pos = 0; pos <= problem.row_pos(row); ++pos) seen += problem.sees(row, pos);
+      ASSERT_EQ(keys_read[row], seen) << "row " << row;
+    }
+  }
+
+  // Not by the rows beside it: so not by chunks of a prefill either.
+  void expect_the_same_rows_alone() {
+    MlaProblem problem(GetParam());
+    const MlaCase& c = GetParam();
+    OnDevice on_device(problem);
+    attend(on_device.params());
+    const std::vector<float> out = on_device.out(), lse = on_device.lse();
+    const int64_t width = int64_t{c.heads} * c.shape.latent;
+    const DeviceArray<int32_t> indptr(std::vector<int32_t>{0, 1});
+    for (int32_t row = 0; row < problem.rows(); row += 1 + row / 4) {
+      if (problem.row_pos(row) < 0) continue;  // it pads
+      const DeviceArray<int32_t> len(std::vector<int32_t>{static_cast<int32_t>(problem.row_pos(row) + 1)});
+      const DeviceArray<float> one_out(std::vector<float>(width, NAN)), one_lse(std::vector<float>(c.heads, NAN));
+      MlaAttendParams one = on_device.params();
+      KvView kv = *one.kv;
+      Selection selection;
+      one.rows = one.num_seqs = 1;
+      one.q_indptr = indptr.data();
+      one.seq_len = len.data();
+      one.q += int64_t{row} * c.heads * problem.entry();
+      one.keys_read = nullptr;
+      one.out = one_out.data();
+      one.lse = one_lse.data();
+      kv.table.slots += problem.row_seq(row) * kv.table.seq_stride;
+      one.kv = &kv;
+      if (one.selection != nullptr && one.selection->kind != Selection::Kind::all) {
+        selection = *one.selection;
+        const int64_t list = problem.row_list(row);
+        if (selection.units) selection.units += list * selection.capacity, selection.counts += list;
+        if (selection.begins) selection.begins += list, selection.ends += list;
+        selection.rows = 1;
+        selection.row_indptr = nullptr;
+        one.selection = &selection;
+      }
+      attend(one);
+      const std::vector<float> row_out = one_out.download(), row_lse = one_lse.download();
+      for (int64_t i = 0; i < width; ++i) ASSERT_EQ(row_out[i], out[row * width + i]) << "row " << row;
+      for (int32_t h = 0; h < c.heads; ++h) ASSERT_EQ(row_lse[h], lse[row * c.heads + h]) << "row " << row;
+    }
+  }
+
+  // An entry after the query is not multiplied, though a later row of the same call reads it.
+  void expect_later_entries_unread() {
+    MlaProblem problem(GetParam());
+    const MlaCase& c = GetParam();
+    OnDevice on_device(problem);
+    attend(on_device.params());
+    const std::vector<float> before = on_device.out();
+    for (int32_t s = 0; s < static_cast<int32_t>(c.seqs.size()); ++s) {
+      if (c.seqs[s].rows > 0 && c.seqs[s].len > 0) problem.write_token(s, c.seqs[s].len - 1, NAN);
+    }
+    on_device.reload_plane();
+    attend(on_device.params());
+    const std::vector<float> after = on_device.out();
+    const int64_t width = int64_t{c.heads} * c.shape.latent;
+    for (int32_t row = 0; row < problem.rows(); ++row) {
+      if (problem.row_pos(row) == c.seqs[problem.row_seq(row)].len - 1) continue;
+      for (int64_t i = row * width; i < (row + 1) * width; ++i) ASSERT_EQ(after[i], before[i]) << "row " << row;
+    }
+  }
+
  private:
+  const Numerics numerics_;
   cuda::MlaAttention attention_;
   bool prepared_ = false;
 };
 
-TEST_P(MlaAttention, EqualsTheReference) {
-  MlaProblem problem(GetParam());
-  ref::mla_attend(problem.params());
-  OnDevice on_device(problem);
-  attend(on_device.params());
-  expect_close(on_device.out(), problem.out(), 3e-5f);
-  expect_close(on_device.lse(), problem.lse(), 2e-5f);
-  const std::vector<int64_t> keys_read = on_device.keys_read();
-  for (int32_t row = 0; row < problem.rows(); ++row) {
-    int64_t seen = 0;
-    for (int64_t pos = 0; pos <= problem.row_pos(row); ++pos) seen += problem.sees(row, pos);
-    ASSERT_EQ(keys_read[row], seen) << "row " << row;
-  }
-}
+class MlaAttention : public OnGpuTest {
+ protected:
+  MlaAttention() : OnGpuTest(Numerics::f32) {}
+};
 
-// Not by the rows beside it: so not by chunks of a prefill either.
-TEST_P(MlaAttention, NoBitIsChangedByOtherRows) {
-  MlaProblem problem(GetParam());
-  const MlaCase& c = GetParam();
-  OnDevice on_device(problem);
-  attend(on_device.params());
-  const std::vector<float> out = on_device.out(), lse = on_device.lse();
-  const int64_t width = int64_t{c.heads} * c.shape.latent;
-  const DeviceArray<int32_t> indptr(std::vector<int32_t>{0, 1});
-  for (int32_t row = 0; row < problem.rows(); row += 1 + row / 4) {
-    if (problem.row_pos(row) < 0) continue;  // it pads
-    const DeviceArray<int32_t> len(std::vector<int32_t>{static_cast<int32_t>(problem.row_pos(row) + 1)});
-    const DeviceArray<float> one_out(std::vector<float>(width, NAN)), one_lse(std::vector<float>(c.heads, NAN));
-    MlaAttendParams one = on_device.params();
-    KvView kv = *one.kv;
-    Selection selection;
-    one.rows = one.num_seqs = 1;
-    one.q_indptr = indptr.data();
-    one.seq_len = len.data();
-    one.q += int64_t{row} * c.heads * problem.entry();
-    one.keys_read = nullptr;
-    one.out = one_out.data();
-    one.lse = one_lse.data();
-    kv.table.slots += problem.row_seq(row) * kv.table.seq_stride;
-    one.kv = &kv;
-    if (one.selection != nullptr && one.selection->kind != Selection::Kind::all) {
-      selection = *one.selection;
-      const int64_t list = problem.row_list(row);
-      if (selection.units) selection.units += list * selection.capacity, selection.counts += list;
-      if (selection.begins) selection.begins += list, selection.ends += list;
-      selection.rows = 1;
-      selection.row_indptr = nullptr;
-      one.selection = &selection;
-    }
-    attend(one);
-    const std::vector<float> row_out = one_out.download(), row_lse = one_lse.download();
-    for (int64_t i = 0; i < width; ++i) ASSERT_EQ(row_out[i], out[row * width + i]) << "row " << row;
-    for (int32_t h = 0; h < c.heads; ++h) ASSERT_EQ(row_lse[h], lse[row * c.heads + h]) << "row " << row;
-  }
-}
-
-// An entry after the query is not multiplied, though a later row of the same call reads it.
-TEST_P(MlaAttention, LaterRowsEntriesAreNotMultiplied) {
-  MlaProblem problem(GetParam());
-  const MlaCase& c = GetParam();
-  OnDevice on_device(problem);
-  attend(on_device.params());
-  const std::vector<float> before = on_device.out();
-  for (int32_t s = 0; s < static_cast<int32_t>(c.seqs.size()); ++s) {
-    if (c.seqs[s].rows > 0 && c.seqs[s].len > 0) problem.write_token(s, c.seqs[s].len - 1, NAN);
-  }
-  on_device.reload_plane();
-  attend(on_device.params());
-  const std::vector<float> after = on_device.out();
-  const int64_t width = int64_t{c.heads} * c.shape.latent;
-  for (int32_t row = 0; row < problem.rows(); ++row) {
-    if (problem.row_pos(row) == c.seqs[problem.row_seq(row)].len - 1) continue;
-    for (int64_t i = row * width; i < (row + 1) * width; ++i) ASSERT_EQ(after[i], before[i]) << "row " << row;
-  }
-}
+TEST_P(MlaAttention, EqualsTheReference) { expect_the_reference(3e-5f, 2e-5f); }
+TEST_P(MlaAttention, NoBitIsChangedByOtherRows) { expect_the_same_rows_alone(); }
+TEST_P(MlaAttention, LaterRowsEntriesAreNotMultiplied) { expect_later_entries_unread(); }
 
 INSTANTIATE_TEST_SUITE_P(Cases, MlaAttention, ::testing::ValuesIn(testing::mla_cases()),
+                         [](const auto& info) { return info.param.name; });
+
+// Weights are rounded to the entries' type.
+class MlaOnTensorCores : public OnGpuTest {
+ protected:
+  MlaOnTensorCores() : OnGpuTest(Numerics::bf16) {}
+};
+
+TEST_P(MlaOnTensorCores, EqualsTheReference) { expect_the_reference(GetParam().dtype == DType::f16 ? 1e-3f : 6e-3f, 1e-4f); }
+TEST_P(MlaOnTensorCores, NoBitIsChangedByOtherRows) { expect_the_same_rows_alone(); }
+TEST_P(MlaOnTensorCores, LaterRowsEntriesAreNotMultiplied) { expect_later_entries_unread(); }
+
+std::vector<MlaCase> tensor_core_cases() {
+  const MlaShape full = {512, 64, 128, 128};
+  std::vector<MlaCase> cases;
+  for (MlaCase c : testing::mla_cases()) {
+    c.shape = full;
+    if (c.heads < 16) c.heads = 16;
+    if (c.dtype != DType::f32) cases.push_back(c);
+  }
+  for (int32_t heads : {40, 64, 128}) {  // several splits
+    const std::string name = "long_" + std::to_string(heads);
+    cases.push_back({.name = name,
+                     .heads = heads,
+                     .shape = full,
+                     .seqs = {{1, 2100}, {3, 1090}},
+                     .select = true,
+                     .tokens_per_unit = 1,
+                     .keep = 0.97});
+  }
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(Cases, MlaOnTensorCores, ::testing::ValuesIn(tensor_core_cases()),
                          [](const auto& info) { return info.param.name; });
 
 class MlaAttentionOnGpu : public testing::GpuTest {};
@@ -197,7 +252,7 @@ TEST_F(MlaAttentionOnGpu, EveryUnitIsDense) {
   MlaProblem a(dense), b(list);
   OnDevice on_device(a), lists(b);
   cuda::MlaAttention attention;
-  ASSERT_TRUE(attention.prepare(testing::mla_limits(dense), *device_).ok());
+  ASSERT_TRUE(attention.prepare(testing::mla_limits(dense), *device_, Numerics::f32).ok());
   MlaAttendParams p = on_device.params();
   attention.run(p, handle());
   const std::vector<float> out = on_device.out(), lse = on_device.lse();
@@ -208,13 +263,39 @@ TEST_F(MlaAttentionOnGpu, EveryUnitIsDense) {
   EXPECT_EQ(on_device.lse(), lse);
 }
 
+// Many rows walk their splits in one thread block each; a few leave them to several, and a launch puts them together.
+TEST_F(MlaAttentionOnGpu, SplitsGiveTheSameBitsHoweverTheyAreShared) {
+  const MlaCase c = {.name = "", .heads = 128, .shape = {512, 64, 128, 128}, .seqs = {{64, 2600}}, .select = true, .keep = 0.98};
+  MlaProblem problem(c);
+  OnDevice on_device(problem);
+  cuda::MlaAttention attention;
+  ASSERT_TRUE(attention.prepare(testing::mla_limits(c), *device_, Numerics::bf16).ok());
+  MlaAttendParams p = on_device.params();
+  attention.run(p, handle());
+  const std::vector<float> out = on_device.out(), lse = on_device.lse();
+  const DeviceArray<int32_t> indptr(std::vector<int32_t>{0, 2}), len(std::vector<int32_t>{2600});
+  p.rows = 2;  // the last
+  p.q_indptr = indptr.data();
+  p.seq_len = len.data();
+  const int64_t first = 62, width = int64_t{c.heads} * c.shape.latent;
+  p.q += first * c.heads * problem.entry();
+  on_device.selection().units += first * on_device.selection().capacity;
+  on_device.selection().counts += first;
+  on_device.selection().rows = 2;
+  attention.run(p, handle());
+  ASSERT_TRUE(device_ok());
+  const std::vector<float> few = on_device.out(), few_lse = on_device.lse();
+  ASSERT_TRUE(std::equal(few.begin(), few.begin() + 2 * width, out.begin() + first * width));
+  ASSERT_TRUE(std::equal(few_lse.begin(), few_lse.begin() + 2 * c.heads, lse.begin() + first * c.heads));
+}
+
 TEST_F(MlaAttentionOnGpu, RefusesWhatItCannotDo) {
   cuda::MlaAttention attention;
   OpsLimits limits;
   limits.mla = {520, 64, 128, 128};
-  EXPECT_NE(attention.prepare(limits, *device_).message().find("kv_lora_rank 520"), std::string::npos);
+  EXPECT_NE(attention.prepare(limits, *device_, Numerics::f32).message().find("kv_lora_rank 520"), std::string::npos);
   limits.mla = {512, 63, 128, 128};
-  EXPECT_NE(attention.prepare(limits, *device_).message().find("qk_rope_head_dim 63"), std::string::npos);
+  EXPECT_NE(attention.prepare(limits, *device_, Numerics::f32).message().find("qk_rope_head_dim 63"), std::string::npos);
 }
 
 }  // namespace

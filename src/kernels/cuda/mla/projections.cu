@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/mla/mla.h"
+#include "kernels/cuda/mla/product.h"
 #include "kernels/cuda/vec.cuh"
 
 namespace fovea::cuda {
@@ -16,17 +17,6 @@ constexpr int kCols = 64, kAcross = kCols / 4;
 constexpr int kDown = kThreads / kAcross;
 constexpr int kDepth = 16;  // of the inner dimension in shared memory at a time
 constexpr int kPad = 4;
-
-// out[t, c] = sum over k of x[t, k] w(k, c), of each head.
-struct Product {
-  const float* x;  // row t, head h at x + (t * heads + h) * x_width
-  const void* w;   // [heads * w_rows, latent]; a head's part begins at its row first_row
-  float* out;      // row t, head h at out + (t * heads + h) * out_width
-  int32_t rows, heads, depth, cols;
-  int32_t x_width, out_width;
-  int32_t w_rows, first_row, latent;
-  int32_t copied;  // elements behind x's depth that are copied behind out's cols
-};
 
 // Element (k, c) of a head's part: with kAcrossRows a column is a row of it, else an element of its rows.
 template <typename T, bool kAcrossRows>
@@ -88,56 +78,72 @@ __global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ Pro
   }
 }
 
-template <bool kAcrossRows>
-void launch_product(const Product& p, DType dtype, cudaStream_t stream) {
-  if (p.rows == 0 || p.heads == 0) return;
+}  // namespace
+
+void multiply_f32(const Product& p, DType dtype, cudaStream_t stream) {
   const bool few = p.rows <= kDown;
   const dim3 grid(ceil_div(p.cols, kCols), ceil_div(p.rows, few ? kDown : 4 * kDown), p.heads);
   with_float_type(dtype, [&](auto type) {
     using T = decltype(type);
-    auto* kernel = few ? &multiply<T, kAcrossRows, 1> : &multiply<T, kAcrossRows, 4>;
+    auto* kernel = p.across_rows ? few ? &multiply<T, true, 1> : &multiply<T, true, 4>
+                   : few ? &multiply<T, false, 1>
+                                 : &multiply<T, false, 4>;
     kernel<<<grid, dim3(kThreads), 0, stream>>>(p);
   });
   check_launch("mla product");
 }
 
-}  // namespace
 }  // namespace mla
 
-void mla_absorb(const MlaAbsorbParams& p, cudaStream_t stream) {
-  const MlaShape& s = p.shape;
-  mla::launch_product<false>({.x = p.q,
-                              .w = p.kv_b.data,
-                              .out = p.out,
-                              .rows = p.rows,
-                              .heads = p.num_heads,
-                              .depth = s.nope,
-                              .cols = s.latent,
-                              .x_width = s.nope + s.rope,
-                              .out_width = s.latent + s.rope,
-                              .w_rows = s.nope + s.v,
-                              .first_row = 0,
-                              .latent = s.latent,
-                              .copied = s.rope},
-                             p.kv_b.dtype(), stream);
+namespace {
+
+void multiply(const mla::Product& p, DType dtype, Numerics numerics, cudaStream_t stream) {
+  if (p.rows == 0 || p.heads == 0) return;
+  if (numerics == Numerics::bf16 && dtype == DType::bf16 && mla::on_vectors(p)) {
+    mla::multiply_bf16(p, stream);
+  } else {
+    mla::multiply_f32(p, dtype, stream);
+  }
 }
 
-void mla_unabsorb(const MlaUnabsorbParams& p, cudaStream_t stream) {
+}  // namespace
+
+void mla_absorb(const MlaAbsorbParams& p, Numerics numerics, cudaStream_t stream) {
   const MlaShape& s = p.shape;
-  mla::launch_product<true>({.x = p.x,
-                             .w = p.kv_b.data,
-                             .out = p.out,
-                             .rows = p.rows,
-                             .heads = p.num_heads,
-                             .depth = s.latent,
-                             .cols = s.v,
-                             .x_width = s.latent,
-                             .out_width = s.v,
-                             .w_rows = s.nope + s.v,
-                             .first_row = s.nope,
-                             .latent = s.latent,
-                             .copied = 0},
-                            p.kv_b.dtype(), stream);
+  multiply({.x = p.q,
+            .w = p.kv_b.data,
+            .out = p.out,
+            .rows = p.rows,
+            .heads = p.num_heads,
+            .depth = s.nope,
+            .cols = s.latent,
+            .x_width = s.nope + s.rope,
+            .out_width = s.latent + s.rope,
+            .w_rows = s.nope + s.v,
+            .first_row = 0,
+            .latent = s.latent,
+            .across_rows = false,
+            .copied = s.rope},
+           p.kv_b.dtype(), numerics, stream);
+}
+
+void mla_unabsorb(const MlaUnabsorbParams& p, Numerics numerics, cudaStream_t stream) {
+  const MlaShape& s = p.shape;
+  multiply({.x = p.x,
+            .w = p.kv_b.data,
+            .out = p.out,
+            .rows = p.rows,
+            .heads = p.num_heads,
+            .depth = s.latent,
+            .cols = s.v,
+            .x_width = s.latent,
+            .out_width = s.v,
+            .w_rows = s.nope + s.v,
+            .first_row = s.nope,
+            .latent = s.latent,
+            .across_rows = true,
+            .copied = 0},
+           p.kv_b.dtype(), numerics, stream);
 }
 
 }  // namespace fovea::cuda

@@ -55,12 +55,15 @@ TEST_P(MlaProjections, AbsorbAndUnabsorbEqualTheReference) {
       ref::mla_unabsorb({x.data(), kv_b(w.data()), rows, heads, s, want_v.data()});
       const DeviceArray<uint8_t> on_device(w);
       const DeviceArray<float> device_q(q), device_x(x);
-      const DeviceArray<float> got(std::vector<float>(want.size(), NAN)), got_v(std::vector<float>(want_v.size(), NAN));
-      cuda::mla_absorb({device_q.data(), kv_b(on_device.data()), rows, heads, s, got.data()}, handle());
-      cuda::mla_unabsorb({device_x.data(), kv_b(on_device.data()), rows, heads, s, got_v.data()}, handle());
-      ASSERT_TRUE(device_ok());
-      expect_near(got.download(), want, tolerance(s.nope));
-      expect_near(got_v.download(), want_v, tolerance(s.latent));
+      for (Numerics numerics : {Numerics::f32, Numerics::bf16}) {
+        const DeviceArray<float> got(std::vector<float>(want.size(), NAN)), got_v(std::vector<float>(want_v.size(), NAN));
+        cuda::mla_absorb({device_q.data(), kv_b(on_device.data()), rows, heads, s, got.data()}, numerics, handle());
+        cuda::mla_unabsorb({device_x.data(), kv_b(on_device.data()), rows, heads, s, got_v.data()}, numerics, handle());
+        ASSERT_TRUE(device_ok());
+        const float rounded = numerics == Numerics::bf16 && dtype == DType::bf16 ? 2000.0f : 1.0f;  // 8 bits of 24 - 5
+        expect_near(got.download(), want, tolerance(s.nope) * rounded);
+        expect_near(got_v.download(), want_v, tolerance(s.latent) * rounded);
+      }
     }
   }
 }
@@ -73,17 +76,19 @@ TEST_P(MlaProjections, ARowHasTheSameBitsAlone) {
   const DeviceArray<uint8_t> w(random_weights(size_t{1} * heads * (s.nope + s.v) * s.latent, DType::bf16));
   const WeightView kv_b = weight_view(w.data(), DType::bf16, heads * (s.nope + s.v), s.latent);
   const DeviceArray<float> q(random_floats(rows * q_row, 1)), x(random_floats(rows * x_row, 2));
-  const DeviceArray<float> all(std::vector<float>(rows * out_row)), all_v(std::vector<float>(rows * v_row));
-  const DeviceArray<float> one(std::vector<float>(rows * out_row)), one_v(std::vector<float>(rows * v_row));
-  cuda::mla_absorb({q.data(), kv_b, rows, heads, s, all.data()}, handle());
-  cuda::mla_unabsorb({x.data(), kv_b, rows, heads, s, all_v.data()}, handle());
-  for (int32_t r = 0; r < rows; ++r) {
-    cuda::mla_absorb({q.data() + r * q_row, kv_b, 1, heads, s, one.data() + r * out_row}, handle());
-    cuda::mla_unabsorb({x.data() + r * x_row, kv_b, 1, heads, s, one_v.data() + r * v_row}, handle());
+  for (Numerics numerics : {Numerics::f32, Numerics::bf16}) {
+    const DeviceArray<float> all(std::vector<float>(rows * out_row)), all_v(std::vector<float>(rows * v_row));
+    const DeviceArray<float> one(std::vector<float>(rows * out_row)), one_v(std::vector<float>(rows * v_row));
+    cuda::mla_absorb({q.data(), kv_b, rows, heads, s, all.data()}, numerics, handle());
+    cuda::mla_unabsorb({x.data(), kv_b, rows, heads, s, all_v.data()}, numerics, handle());
+    for (int32_t r = 0; r < rows; ++r) {
+      cuda::mla_absorb({q.data() + r * q_row, kv_b, 1, heads, s, one.data() + r * out_row}, numerics, handle());
+      cuda::mla_unabsorb({x.data() + r * x_row, kv_b, 1, heads, s, one_v.data() + r * v_row}, numerics, handle());
+    }
+    ASSERT_TRUE(device_ok());
+    EXPECT_EQ(one.download(), all.download());
+    EXPECT_EQ(one_v.download(), all_v.download());
   }
-  ASSERT_TRUE(device_ok());
-  EXPECT_EQ(one.download(), all.download());
-  EXPECT_EQ(one_v.download(), all_v.download());
 }
 
 TEST_P(MlaProjections, WriteEqualsTheReference) {

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/mla/ragged_tiles.cuh"
 #include "kernels/cuda/mla/warp_query.cuh"
 
 namespace fovea::cuda {
@@ -21,27 +22,10 @@ constexpr size_t shared_bytes(int dim, int v_dim) {
   return sizeof(float) * (static_cast<size_t>(kKeys) * key_pitch(dim + v_dim) + kRows * dim);
 }
 
-// The rows of a thread block: some of sequence seq. Sequences are cut into tiles of kRows, counted through all of them.
-struct RowTile {
-  int seq = 0, first = 0, end = 0;
-
-  __device__ RowTile(const RaggedAttentionParams& p, int tile) {
-    for (; seq < p.num_seqs; ++seq) {
-      const int begin = p.q_indptr[seq], rows = p.q_indptr[seq + 1] - begin, tiles = ceil_div(rows, kRows);
-      if (tile < tiles) {
-        first = begin + tile * kRows;
-        end = min(first + kRows, begin + rows);
-        return;
-      }
-      tile -= tiles;
-    }
-  }
-};
-
 // Grid: (tiles of rows, heads).
 __global__ void __launch_bounds__(kThreads) ragged(const __grid_constant__ RaggedAttentionParams p) {
   extern __shared__ __align__(16) float keys[];
-  const RowTile tile(p, static_cast<int>(blockIdx.x));
+  const RowTile tile(p, static_cast<int>(blockIdx.x), kRows);
   if (tile.seq == p.num_seqs) return;
   const int head = static_cast<int>(blockIdx.y), lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int dim = p.k_dim + p.shared_dim, width = dim + p.v_dim, pitch = key_pitch(width);
@@ -99,8 +83,9 @@ __global__ void __launch_bounds__(kThreads) merge(const __grid_constant__ LseMer
 }  // namespace
 }  // namespace mla
 
-Status RaggedAttention::prepare(const OpsLimits& limits) {
+Status RaggedAttention::prepare(const OpsLimits& limits, Numerics numerics) {
   const MlaShape& s = limits.mla;
+  numerics_ = numerics;
   if (s.latent == 0) return {};
   if (s.nope + s.rope > mla::kKeyMax || s.v > mla::kValueMax) {
     return Status::unsupported("latent attention: keys of " + std::to_string(s.nope + s.rope) + " and values of " +
@@ -108,14 +93,15 @@ Status RaggedAttention::prepare(const OpsLimits& limits) {
                                std::to_string(mla::kValueMax));
   }
   shared_bytes_ = mla::shared_bytes(s.nope + s.rope, s.v);
-  const cudaError_t e =
-      cudaFuncSetAttribute(mla::ragged, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes_));
+  cudaError_t e = cudaFuncSetAttribute(mla::ragged, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes_));
+  if (e == cudaSuccess) e = mla::prepare_ragged_bf16();
   if (e == cudaSuccess) return {};
   return Status::unsupported(std::string("ragged attention: cudaFuncSetAttribute: ") + cudaGetErrorString(e));
 }
 
 void RaggedAttention::run(const RaggedAttentionParams& p, cudaStream_t stream) {
   if (p.rows == 0 || p.num_heads == 0) return;
+  if (numerics_ == Numerics::bf16 && mla::suits_tensor_cores(p.k_dim, p.shared_dim, p.v_dim)) return mla::ragged_bf16(p, stream);
   const size_t bytes = mla::shared_bytes(p.k_dim + p.shared_dim, p.v_dim);
   FOVEA_CHECK(bytes <= shared_bytes_ && p.v_dim <= mla::kValueMax);
   const dim3 grid(p.rows / mla::kRows + p.num_seqs, p.num_heads);

@@ -26,7 +26,7 @@ DeviceArray<T> copy_of(const T* from, int64_t count) {
 class OnGpuTest : public testing::OnGpu<::testing::TestWithParam<RaggedCase>> {
  protected:
   // The call with everything that Params point to copied to the GPU, results copied back.
-  void attend(const RaggedAttentionParams& host) {
+  void attend(const RaggedAttentionParams& host, Numerics numerics = Numerics::f32) {
     const int64_t dim = host.k_dim + host.shared_dim, last = host.num_heads - 1, keys = host.kv_indptr[host.num_seqs];
     RaggedAttentionParams p = host;
     const auto q = copy_of(host.q, (host.rows - 1) * host.q_stride + host.num_heads * dim);
@@ -41,7 +41,7 @@ class OnGpuTest : public testing::OnGpu<::testing::TestWithParam<RaggedCase>> {
     OpsLimits limits;
     limits.mla = {16, p.shared_dim, p.k_dim, p.v_dim};
     cuda::RaggedAttention attention;
-    ASSERT_TRUE(attention.prepare(limits).ok());
+    ASSERT_TRUE(attention.prepare(limits, numerics).ok());
     attention.run(p, handle());
     ASSERT_TRUE(device_ok());
     const auto all_out = out.download(), all_lse = lse.download();
@@ -66,40 +66,46 @@ class OnGpuTest : public testing::OnGpu<::testing::TestWithParam<RaggedCase>> {
 class RaggedAttention : public OnGpuTest {};
 
 TEST_P(RaggedAttention, EqualsTheReference) {
-  RaggedProblem want(GetParam()), problem(GetParam());
+  RaggedProblem want(GetParam());
   ref::ragged_attend(want.params());
-  attend(problem.params());
-  for (int32_t row = 0; row < problem.rows(); ++row) {
-    for (int32_t h = 0; h < GetParam().heads; ++h) {
-      if (std::isinf(*want.lse(row, h))) {
-        ASSERT_EQ(*problem.lse(row, h), *want.lse(row, h));
-      } else {
-        ASSERT_NEAR(*problem.lse(row, h), *want.lse(row, h), 1e-5f * std::max(1.0f, std::abs(*want.lse(row, h))));
+  for (Numerics numerics : {Numerics::f32, Numerics::bf16}) {
+    RaggedProblem problem(GetParam());
+    attend(problem.params(), numerics);
+    const float bound = numerics == Numerics::f32 ? 1e-5f : 4e-2f;
+    for (int32_t row = 0; row < problem.rows(); ++row) {
+      for (int32_t h = 0; h < GetParam().heads; ++h) {
+        if (std::isinf(*want.lse(row, h))) {
+          ASSERT_EQ(*problem.lse(row, h), *want.lse(row, h));
+        } else {
+          ASSERT_NEAR(*problem.lse(row, h), *want.lse(row, h), bound * std::max(1.0f, std::abs(*want.lse(row, h))));
+        }
+        for (int32_t i = 0; i < GetParam().v_dim; ++i)
+          ASSERT_NEAR(problem.out(row, h)[i], want.out(row, h)[i], 2 * bound) << "row " << row;
       }
-      for (int32_t i = 0; i < GetParam().v_dim; ++i)
-        ASSERT_NEAR(problem.out(row, h)[i], want.out(row, h)[i], 2e-5f) << "row " << row;
     }
   }
 }
 
 // Without causality every row sees the same keys: its bits are those of the row alone.
 TEST_P(RaggedAttention, ARowHasTheSameBitsAlone) {
-  RaggedProblem problem(GetParam()), again(GetParam());
-  attend(problem.params());
-  for (int32_t s = 0, row = 0; s < problem.params().num_seqs; ++s) {
-    for (; row < problem.params().q_indptr[s + 1]; ++row) {
-      const int32_t indptr[] = {0, 1}, keys[] = {problem.first_key(row), problem.end_key(row)};
-      RaggedAttentionParams p = again.params();
-      p.q += row * p.q_stride;
-      p.out += row * p.out_stride;
-      p.lse += row * p.lse_stride;
-      p.rows = p.num_seqs = 1;
-      p.q_indptr = indptr;
-      p.kv_indptr = keys;
-      attend(p);
-      for (int32_t h = 0; h < GetParam().heads; ++h) {
-        ASSERT_EQ(*again.lse(row, h), *problem.lse(row, h)) << "row " << row;
-        for (int32_t i = 0; i < GetParam().v_dim; ++i) ASSERT_EQ(again.out(row, h)[i], problem.out(row, h)[i]) << "row " << row;
+  for (Numerics numerics : {Numerics::f32, Numerics::bf16}) {
+    RaggedProblem problem(GetParam()), again(GetParam());
+    attend(problem.params(), numerics);
+    for (int32_t s = 0, row = 0; s < problem.params().num_seqs; ++s) {
+      for (; row < problem.params().q_indptr[s + 1]; ++row) {
+        const int32_t indptr[] = {0, 1}, keys[] = {problem.first_key(row), problem.end_key(row)};
+        RaggedAttentionParams p = again.params();
+        p.q += row * p.q_stride;
+        p.out += row * p.out_stride;
+        p.lse += row * p.lse_stride;
+        p.rows = p.num_seqs = 1;
+        p.q_indptr = indptr;
+        p.kv_indptr = keys;
+        attend(p, numerics);
+        for (int32_t h = 0; h < GetParam().heads; ++h) {
+          ASSERT_EQ(*again.lse(row, h), *problem.lse(row, h)) << "row " << row;
+          for (int32_t i = 0; i < GetParam().v_dim; ++i) ASSERT_EQ(again.out(row, h)[i], problem.out(row, h)[i]) << "row " << row;
+        }
       }
     }
   }

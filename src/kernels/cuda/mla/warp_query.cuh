@@ -26,6 +26,22 @@ __device__ inline float relative_weight(float x, float max) { return x == -INFIN
 __device__ inline float lse_of(float2 softmax) { return (softmax.x + log2f(softmax.y)) * kLn2; }
 __device__ inline float inverse_of_sum(float sum) { return sum == 0.0f ? 0.0f : 1.0f / sum; }
 
+// The splits of a row put together one by one, in their order.
+struct Merge {
+  float2 softmax;  // of all so far
+  float old, add;  // what sums so far, and those of the split, are multiplied by
+
+  __device__ Merge() = default;
+  __device__ Merge(float2 before, float2 split) {
+    softmax.x = fmaxf(before.x, split.x);
+    old = relative_weight(before.x, softmax.x);
+    add = relative_weight(split.x, softmax.x);
+    softmax.y = fmaf(split.y, add, before.y * old);
+  }
+  __device__ float operator()(float before, float split) const { return fmaf(split, add, before * old); }
+  __device__ float inverse() const { return inverse_of_sum(softmax.y); }
+};
+
 // kEach: elements of a result that a lane owns: lane, lane + 32, ...
 template <int kEach>
 struct WarpQuery {

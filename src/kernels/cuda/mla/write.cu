@@ -82,8 +82,7 @@ __global__ void __launch_bounds__(kThreads) write_entries(const __grid_constant_
   const float* entry = p.kv_a + static_cast<int64_t>(token) * (s.latent + s.rope);
   const int64_t at = entry_at(a.kv, p.slot_mapping[token]);
   const float inverse = inverse_rms(entry, s.latent, p.norm_eps);
-  for (int i = threadIdx.x; i < s.latent; i += kThreads)
-    store(a.kv, at + i, __fmul_rn(__fmul_rn(entry[i], inverse), p.norm[i]));
+  for (int i = threadIdx.x; i < s.latent; i += kThreads) store(a.kv, at + i, __fmul_rn(__fmul_rn(entry[i], inverse), p.norm[i]));
   for (int i = threadIdx.x; i < half; i += kThreads) {
     const Turned t = turn(p, entry + s.latent, token, i);
     store(a.kv, at + s.latent + t.first, t.a);
@@ -142,7 +141,8 @@ __global__ void __launch_bounds__(kThreads) gather_entries(const __grid_constant
   const int32_t pos = range.first + token - at.begin;
   const int64_t slot = a.kv.table.slots[at.seq * a.kv.table.seq_stride + kv_writing::block_of(pos, a.kv.block_size)];
   const int64_t from = entry_at(a.kv, slot * a.kv.block_size + kv_writing::offset_in_block(pos, a.kv.block_size));
-  float *latent_out = p.latent_out + static_cast<int64_t>(token) * p.latent, *rope_out = p.rope_out + static_cast<int64_t>(token) * rope;
+  float *latent_out = p.latent_out + static_cast<int64_t>(token) * p.latent,
+        *rope_out = p.rope_out + static_cast<int64_t>(token) * rope;
   for (int i = lane; i < p.latent; i += 32) latent_out[i] = kv_writing::read(a.kv.k, a.kv.dtype, from + i);
   for (int i = lane; i < rope; i += 32) rope_out[i] = kv_writing::read(a.kv.k, a.kv.dtype, from + p.latent + i);
 }

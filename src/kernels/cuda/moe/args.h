@@ -53,7 +53,9 @@ struct ProductArgs {
   MatrixName matrix[kExpertsMax], up[kExpertsMax];  // [cols, depth]
 };
 
-// logits [rows, experts] of the router, p.x and p.gate are not read.
+// logits [rows, experts] = p.x p.gate^T in float32.
+void route_logits(const MoeRouteParams& p, float* logits, cudaStream_t stream);
+// p.x and p.gate are not read.
 void choose_experts(const MoeRouteParams& p, const float* logits, cudaStream_t stream);
 void group_places(const int32_t* ids, int32_t places, const Groups& groups, cudaStream_t stream);
 // x and out float32, matrices of any type: sums are chains of fused multiply-adds in ascending order.

@@ -32,9 +32,8 @@ bool on_vectors(const WeightView& w) {
 // Experts that no row may choose have no matrices.
 bool for_tensor_cores(const MoeExpertsParams& p) {
   return p.hidden % 8 == 0 && p.inter % 8 == 0 &&
-         std::all_of(p.expert_weights, p.expert_weights + p.experts, [](const FeedForwardWeights& w) {
-           return on_vectors(w.gate) && on_vectors(w.up) && on_vectors(w.down);
-         });
+         std::all_of(p.expert_weights, p.expert_weights + p.experts,
+                     [](const FeedForwardWeights& w) { return on_vectors(w.gate) && on_vectors(w.up) && on_vectors(w.down); });
 }
 
 }  // namespace
@@ -59,15 +58,12 @@ Status Moe::prepare(const OpsLimits& limits, Device& device, Numerics numerics) 
   return {};
 }
 
-void Moe::route(const MoeRouteParams& p, Linear& linear, const Queue& queue) {
+void Moe::route(const MoeRouteParams& p, cudaStream_t stream) {
   if (p.rows == 0) return;
   FOVEA_CHECK(p.rows <= limits_.max_rows && p.experts <= limits_.moe.experts && p.groups <= moe::kGroupsMax);
   FOVEA_CHECK(p.groups >= 1 && p.experts % p.groups == 0 && p.top_k <= p.topk_groups * (p.experts / p.groups));
-  const LinearWeight gate{p.gate, nullptr, logits_.as<float>()};
-  LinearParams product{p.x, p.rows, p.hidden, &gate, 1};
-  product.full_precision = true;
-  linear.run(product, queue);
-  moe::choose_experts(p, logits_.as<float>(), queue.stream);
+  moe::route_logits(p, logits_.as<float>(), stream);
+  moe::choose_experts(p, logits_.as<float>(), stream);
 }
 
 void Moe::experts(const MoeExpertsParams& p, const Queue& queue) {

@@ -6,13 +6,14 @@
 #pragma once
 
 #include <fovea/kernels/limits.h>
+#include <fovea/kernels/linear.h>
 #include <fovea/kernels/moe.h>
 #include <fovea/status.h>
 
 #include <cuda_runtime_api.h>
 
 #include "device/device.h"
-#include "kernels/cuda/linear/linear.h"
+#include "kernels/cuda/launch.h"
 
 namespace fovea::cuda {
 
@@ -22,7 +23,7 @@ class Moe {
   Status prepare(const OpsLimits& limits, Device& device, Numerics numerics);
 
   // Calls of one object are on one stream: they share its scratch.
-  void route(const MoeRouteParams& p, Linear& linear, const Queue& queue);
+  void route(const MoeRouteParams& p, cudaStream_t stream);
   // With Numerics::bf16 tensor cores multiply, where all matrices are bf16 and lie on 16-byte vectors; else float32. A row's bits
   // depend on the row alone.
   void experts(const MoeExpertsParams& p, const Queue& queue);

@@ -16,10 +16,10 @@ using namespace prefill;  // PTX
 
 constexpr int kWarps = 4, kThreads = 32 * kWarps;
 constexpr int kCols = 64;
-constexpr int kDepth = 64;                    // elements of a row at a time: 128 bytes
-constexpr int kChunks = kDepth / 8;           // of 16 bytes
-constexpr int kTileBytes = 64 * 2 * kDepth;   // of 64 rows
-constexpr int kStageBytes = 3 * kTileBytes;   // x, matrix, up
+constexpr int kDepth = 64;                   // elements of a row at a time: 128 bytes
+constexpr int kChunks = kDepth / 8;          // of 16 bytes
+constexpr int kTileBytes = 64 * 2 * kDepth;  // of 64 rows
+constexpr int kStageBytes = 3 * kTileBytes;  // x, matrix, up
 constexpr int kSharedBytes = 2 * kStageBytes;
 static_assert(kTileRows == 64 && kCols == 64);
 

@@ -36,7 +36,8 @@ __device__ void multiply_tile(const ProductArgs& a, const T* w, int first_col, i
     __syncthreads();
 #pragma unroll
     for (int k = 0; k < kDepth; ++k) {
-      const float4 u = *reinterpret_cast<const float4*>(&s.x[k][4 * down]), v = *reinterpret_cast<const float4*>(&s.w[k][4 * across]);
+      const float4 u = *reinterpret_cast<const float4*>(&s.x[k][4 * down]),
+                   v = *reinterpret_cast<const float4*>(&s.w[k][4 * across]);
       const float left[4] = {u.x, u.y, u.z, u.w}, right[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
       for (int i = 0; i < 4; ++i) {

@@ -115,17 +115,22 @@ __device__ __forceinline__ void pin(float (&d)[kTiles][4]) {
 // d = a b^T (add false) or d += a b^T: a [64, 16] and b [8 kTiles, 16] in shared memory, rows contiguous in the 16.
 template <typename T, int kTiles>
 __device__ __forceinline__ void wgmma_keys(float (&d)[kTiles][4], uint64_t a, uint64_t b, bool add) {
-  static_assert(kTiles == 16);
-#define FOVEA_WGMMA(type)                                                                                               \
-  asm volatile(                                                                                                         \
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"                                                                      \
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " " FOVEA_NAMES_64 ", %64, %65, p, 1, 1, 0, 0;\n}\n" \
-      : FOVEA_ROWS_16                                                                                                   \
+  static_assert(kTiles == 8 || kTiles == 16);
+#define FOVEA_WGMMA(type, shape, names, rows, a0, b0, p0)                                                         \
+  asm volatile(                                                                                                   \
+      "{\n.reg .pred p;\nsetp.ne.b32 p, " p0                                                                      \
+      ", 0;\n"                                                                                                    \
+      "wgmma.mma_async.sync.aligned." shape ".f32." type "." type " " names ", " a0 ", " b0 ", p, 1, 1, 0, 0;\n}\n" \
+      : rows                                                                                                      \
       : "l"(a), "l"(b), "r"(static_cast<int>(add)))
-  if constexpr (std::is_same_v<T, __half>) {
-    FOVEA_WGMMA("f16");
+  if constexpr (kTiles == 16 && std::is_same_v<T, __half>) {
+    FOVEA_WGMMA("f16", "m64n128k16", FOVEA_NAMES_64, FOVEA_ROWS_16, "%64", "%65", "%66");
+  } else if constexpr (kTiles == 16) {
+    FOVEA_WGMMA("bf16", "m64n128k16", FOVEA_NAMES_64, FOVEA_ROWS_16, "%64", "%65", "%66");
+  } else if constexpr (std::is_same_v<T, __half>) {
+    FOVEA_WGMMA("f16", "m64n64k16", FOVEA_NAMES_32, FOVEA_ROWS_8, "%32", "%33", "%34");
   } else {
-    FOVEA_WGMMA("bf16");
+    FOVEA_WGMMA("bf16", "m64n64k16", FOVEA_NAMES_32, FOVEA_ROWS_8, "%32", "%33", "%34");
   }
 #undef FOVEA_WGMMA
 }
@@ -150,6 +155,23 @@ __device__ __forceinline__ void wgmma_values(float (&d)[kTiles][4], const uint32
     FOVEA_WGMMA("f16", "m64n64k16", FOVEA_NAMES_32, FOVEA_ROWS_8, "%32", "%33", "%34", "%35", "%36");
   } else {
     FOVEA_WGMMA("bf16", "m64n64k16", FOVEA_NAMES_32, FOVEA_ROWS_8, "%32", "%33", "%34", "%35", "%36");
+  }
+#undef FOVEA_WGMMA
+}
+
+// The same with a [64, 16] in shared memory, rows contiguous in the 16.
+template <typename T>
+__device__ __forceinline__ void wgmma_values(float (&d)[16][4], uint64_t a, uint64_t b) {
+#define FOVEA_WGMMA(type)                                                                                               \
+  asm volatile(                                                                                                         \
+      "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                                                        \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " " FOVEA_NAMES_64 ", %64, %65, p, 1, 1, 0, 1;\n}\n" \
+      : FOVEA_ROWS_16                                                                                                   \
+      : "l"(a), "l"(b))
+  if constexpr (std::is_same_v<T, __half>) {
+    FOVEA_WGMMA("f16");
+  } else {
+    FOVEA_WGMMA("bf16");
   }
 #undef FOVEA_WGMMA
 }
