@@ -26,13 +26,13 @@ __global__ void __launch_bounds__(kThreads) sweep(const uint4* __restrict__ data
   if (sum == 0x12345678u) *sink = 1;  // the compiler cannot know that it hardly ever is
 }
 
-constexpr int kGroups = 3;         // of 128 threads
-constexpr int kPanel = 256 * 128;  // bytes: the rows of b, 128 bytes of each; a is the first 64 of them
+constexpr int kGroups = 3;  // of 128 threads
 
 // Values of both signs around 1: what is multiplied decides how much power that takes.
 template <typename T>
 __global__ void __launch_bounds__(128 * kGroups, 1) products(int rounds, float* sink) {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  constexpr int kPanel = 256 * 128;  // bytes: the rows of b, 128 bytes of each; a is the first 64 of them
   __shared__ __align__(1024) uint8_t panel[kPanel];
   for (int i = threadIdx.x; i < kPanel / static_cast<int>(sizeof(T)); i += blockDim.x) {
     const uint32_t noise = static_cast<uint32_t>(i) * 2654435761u >> 8;

@@ -32,7 +32,6 @@ struct Traits {
   static constexpr int kPanelBytes = kWgmmaKeys * 128;
   static constexpr int kStages = kFp8 ? 8 : 5;
   static constexpr int kThreads = 128 * (kGroups + 1);
-  static constexpr int kCopyRegisters = 24, kScoreRegisters = 240;
 };
 
 template <typename Traits>
@@ -56,23 +55,6 @@ struct Ring {
     parity ^= 1;
   }
 };
-
-// True in all 128 threads of a warpgroup if it was in one of them.
-__device__ inline bool any_of_group(int barrier, bool mine) {
-  int any;
-  asm volatile("{\n.reg .pred p, q;\nsetp.ne.b32 q, %1, 0;\nbar.red.or.pred p, %2, 128, q;\nselp.b32 %0, 1, 0, p;\n}\n"
-               : "=r"(any)
-               : "r"(static_cast<int>(mine)), "r"(barrier)
-               : "memory");
-  return any != 0;
-}
-
-// max(x, 0), and a NaN where x is one.
-__device__ __forceinline__ float relu(float x) {
-  float y;
-  asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 // ---- The copying warp ------------------------------------------------------------------------------------------------------
 
@@ -177,7 +159,16 @@ class GroupScorer {
 
   __device__ static int rank() { return Group<128>::rank(); }
   __device__ void sync() const { Group<128>{kBarrier + group_}.sync(); }
-  // In a tile: where the two lanes that have the same rows of the product, and the next's, part.
+  // True in all threads of the warpgroup if it was in one of them.
+  __device__ bool any_of_group(bool mine) const {
+    int any;
+    asm volatile("{\n.reg .pred p, q;\nsetp.ne.b32 q, %1, 0;\nbar.red.or.pred p, %2, 128, q;\nselp.b32 %0, 1, 0, p;\n}\n"
+                 : "=r"(any)
+                 : "r"(static_cast<int>(mine)), "r"(kBarrier + group_)
+                 : "memory");
+    return any != 0;
+  }
+  // The key of a tile whose scores end in this lane.
   __device__ int key_of_lane() const { return rank() / 32 * 16 + lane_ / 4 + 8 * (lane_ & 1); }
 
   __device__ void leave() {
@@ -204,7 +195,7 @@ class GroupScorer {
       if (Traits::kFp8) scale = s_.scales[ring_.stage][key_of_lane()];
       leave();
       const bool full = take_scores(own, tile, products, scale);
-      if (a_.p.logits == nullptr && any_of_group(kBarrier + group_, full)) make_room(own);
+      if (a_.p.logits == nullptr && any_of_group(full)) make_room(own);
     }
   }
 
@@ -278,6 +269,13 @@ class GroupScorer {
     wgmma_commit();
     wgmma_wait<0>();
     pin(products);
+  }
+
+  // max(x, 0), and a NaN where x is one.
+  __device__ __forceinline__ static float relu(float x) {
+    float y;
+    asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));
+    return y;
   }
 
   // Sums over heads, and what they say of the keys. True if a list may not hold another tile.
@@ -374,12 +372,12 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) score(const __grid_consta
   __syncthreads();
   const int group = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / 128, 0) - 1;  // the same in a warp, and known to be
   if (group < 0) {
-    keep_registers<Traits::kCopyRegisters>();
+    keep_registers<24>();
     if (threadIdx.x >= 32) return;
     Copier<Traits> copier(args, s);
     for_each_run(a.p, begin, end, [&](const RowRun& run) { copier.run(run); });
   } else {
-    take_registers<Traits::kScoreRegisters>();
+    take_registers<240>();
     GroupScorer<Traits> scorer(a, s, group);
     for_each_run(a.p, begin, end, [&](const RowRun& run) { scorer.run(run); });
   }
