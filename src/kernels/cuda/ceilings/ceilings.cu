@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(128 * kGroups, 1) products(int rounds, float* 
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       const uint64_t of_step = prefill::matrix_descriptor(address + step * 32);
-      dsa::multiply<T>(d, of_step, of_step, step > 0);
+      dsa::multiply<T>(d, of_step, of_step, true);  // or ptxas would leave out what is overwritten
     }
     prefill::wgmma_commit();
     prefill::wgmma_wait<0>();
