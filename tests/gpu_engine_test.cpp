@@ -136,6 +136,33 @@ TEST_F(GpuEngine, EveryKindOfGsaAnswersAsOnTheCpu) {
   }
 }
 
+// In float32, and in bf16 by tensor cores: what is left out is much the same, and hardly anything of it matters.
+TEST_F(GpuEngine, SparsePrefillAnswersAsOnTheCpu) {
+  for (const NumericsChoice numerics : {NumericsChoice::f32, NumericsChoice::bf16}) {
+    EngineOptions o = options("cpu");
+    o.methods.push_back({.name = "xattention"});
+    o.methods.back().xattention.min_context = 512;
+    o.methods.back().xattention.threshold = 0.5;
+    auto cpu = make_engine(o);
+    o.device = "cuda";
+    o.numerics = numerics;
+    if (numerics == NumericsChoice::bf16) o.kv_cache_dtype = DType::bf16;
+    auto gpu = make_engine(o);
+    ASSERT_TRUE(cpu && gpu);
+    for (int64_t prompt : {1500, 4000}) {
+      SCOPED_TRACE(prompt);
+      Request r = request(static_cast<uint64_t>(prompt), prompt, 12, "dense", cpu->model().vocab_size);
+      r.prefill_method = "xattention";
+      const Result1 want = run_one(*cpu, r), got = run_one(*gpu, r);
+      ASSERT_TRUE(got.error.ok()) << got.error.message();
+      EXPECT_LT(want.stats.prefill_share(), 1.0);
+      EXPECT_NEAR(got.stats.prefill_share(), want.stats.prefill_share(), 0.02);
+      EXPECT_EQ(got.stats.prefill_pairs_dense, want.stats.prefill_pairs_dense);
+      if (numerics == NumericsChoice::f32) EXPECT_EQ(got.tokens, want.tokens);
+    }
+  }
+}
+
 TEST_F(GpuEngine, SampledAnswersAreTheCpus) {
   auto cpu = make_engine(options("cpu")), gpu = make_engine(options("cuda"));
   ASSERT_TRUE(cpu && gpu);

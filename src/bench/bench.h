@@ -22,7 +22,7 @@ struct OpsBenchOptions {
 // Decode attention, hash selection and sparse attention over random pages: 32 query and 8 KV heads of 64 and of 128, bf16;
 // then sparse prefill (sparse_prefill_bench.h).
 Result<Report> bench_ops(const OpsBenchOptions& options);
-// The same and prefill attention on a GPU, at the depths and batches that matter there; depth and budget are fixed.
+// The same and dense prefill attention on a GPU, at the depths and batches that matter there; depth and budget are fixed.
 Result<Report> bench_gpu_ops(const OpsBenchOptions& options);
 
 struct PrefillBenchOptions {

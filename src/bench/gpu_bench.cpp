@@ -27,6 +27,8 @@ class GpuOpsBench {
     FOVEA_TRY(prefill(64, 32768, 32768));
     FOVEA_TRY(prefill(128, 8192, 8192));
     FOVEA_TRY(prefill(128, 32768, 2048));
+    FOVEA_TRY(sparse_prefill(131072));
+    FOVEA_TRY(sparse_prefill(32768));
     FOVEA_TRY(bench_gpu_index(device_, stream_, bandwidth_, rounds_, report_));
     return bench_gpu_latent(device_, stream_, rounds_, report_);
   }
@@ -94,6 +96,31 @@ class GpuOpsBench {
     report_->add(
         {"prefill attention, " + std::to_string(rows) + " rows at " + std::to_string(tokens) + ", d " + std::to_string(head_dim),
          4.0 * pairs * 32 * head_dim / s / 1e12, "TFLOP/s", "", 0, 0});
+    return {};
+  }
+
+  // All rows of a prompt: what the estimate costs, and what attention through lists makes of their pairs.
+  Status sparse_prefill(int32_t tokens) {
+    FOVEA_ASSIGN(const auto g, GpuLayers::make({.layers = 1, .seqs = 1, .tokens = tokens, .rows = tokens, .xattention_stride = 8},
+                                               device_, stream_));
+    const int rounds = rounds_ < 5 ? rounds_ : 5;
+    const std::string at = ", " + std::to_string(tokens) + " rows, d 128";
+    const auto rate = [](double pairs, double s) { return 4.0 * pairs * 128 / s / 1e12; };
+    FOVEA_ASSIGN(const double dense, g->time_op(&GpuLayers::prefill, rounds));
+    const double dense_rate = rate(32.0 * tokens * (tokens + 1.0) / 2, dense);
+    report_->add({"prefill attention" + at, dense_rate, "TFLOP/s", "", 0, 0});
+    for (const int32_t stride : {16, 8}) {
+      g->set_stride(stride);
+      FOVEA_ASSIGN(const double s, g->time_op(&GpuLayers::estimate, rounds));
+      report_->add({"XAttention estimate and choice, stride " + std::to_string(stride) + at, s * 1e3, "ms", "time of dense prefill",
+                    dense * 1e3, s / dense});
+    }
+    for (const double density : {0.05, 0.1, 0.3}) {
+      FOVEA_ASSIGN(const double pairs, g->draw_lists(density));
+      FOVEA_ASSIGN(const double s, g->time_op(&GpuLayers::sparse_prefill, rounds));
+      report_->rate("block-sparse prefill, " + std::to_string(static_cast<int>(density * 100 + 0.5)) + " % of the blocks" + at,
+                    rate(pairs, s), "TFLOP/s", "dense prefill", dense_rate);
+    }
     return {};
   }
 

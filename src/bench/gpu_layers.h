@@ -26,6 +26,7 @@ struct GpuLayersShape {
   bool asymmetric = false, length_factor = false;  // codes
   int32_t rows = 1;                                // query rows a sequence: its last
   int32_t budget_tokens = 2048;
+  int32_t xattention_stride = 0;  // least of estimate(); 0: it is not called
 };
 
 class GpuLayers {
@@ -37,6 +38,13 @@ class GpuLayers {
   void select(int32_t layer);
   void sparse(int32_t layer);
   void prefill(int32_t layer);
+  void estimate(int32_t layer);        // XAttention's, with its choice
+  void sparse_prefill(int32_t layer);  // through the lists of draw_lists()
+
+  void set_stride(int32_t stride) { stride_ = stride; }
+  // Of each tile of 128 rows and query head such a share of the blocks of 128 tokens, the first and the last among them. Returns how
+  // many pairs of a query and a key they hold.
+  Result<double> draw_lists(double density);
 
   // Seconds of `op` on one layer: the median over graph replays of all layers in turn.
   Result<double> time_op(void (GpuLayers::*op)(int32_t), int rounds);
@@ -47,6 +55,7 @@ class GpuLayers {
   GpuLayers(const GpuLayersShape& shape, Device& device, Stream& stream) : s_(shape), device_(device), stream_(stream) {}
   Status fill();
   Status place();
+  Status place_tiles();
   AttentionParams attention(int32_t layer) const;
   CodesView codes(int32_t layer) const;
   template <typename T>
@@ -61,6 +70,11 @@ class GpuLayers {
   std::vector<int32_t> host_table_;
   Buffer signs_, table_, q_, out_, indptr_, lens_, row_seq_, k_, units_, counts_;
   Selection selection_;
+  // Of sparse prefill.
+  int32_t stride_ = 16, tiles_ = 0;
+  std::vector<int32_t> host_tiles_;
+  Buffer tile_seq_, tile_indptr_, thresholds_, chosen_, chosen_counts_, drawn_, drawn_counts_;
+  Selection drawn_lists_;
 };
 
 // Normal values, a million of them drawn and the rest repeated in another order.

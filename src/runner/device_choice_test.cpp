@@ -22,10 +22,12 @@ TEST(Lacks, AnyMethodThatRunsOnTheHostAlone) {
   EXPECT_EQ(lacks(cuda_op_set(), llama, o), "");
   o.decode_method = "auto";
   o.prefill_method = "xattention";
-  EXPECT_EQ(lacks(cuda_op_set(), llama, o), "xattention");
+  EXPECT_EQ(lacks(cuda_op_set(), llama, o), "");
+  const OpSet dense_prefill = cuda_op_set().without({OpKind::xattention_select});
+  EXPECT_EQ(lacks(dense_prefill, llama, o), "xattention");
   o.prefill_method = "dense";
   o.methods.push_back({.name = "xattention", .label = "mine"});
-  EXPECT_EQ(lacks(cuda_op_set(), llama, o), "mine") << "held for requests that name it";
+  EXPECT_EQ(lacks(dense_prefill, llama, o), "mine") << "held for requests that name it";
 }
 
 TEST(Lacks, NothingForSeveralKindsOfHashCodes) {

@@ -9,8 +9,7 @@
 //   W[i, :] = softmax over j of A[i, :] * scale / (S norm)
 //
 // Only pairs count whose query is a row of this call and whose key exists and (causal) is not after its query; a cell
-// without a pair has W = 0, and so has a row without a cell. Scores are float32 and scaled before anything is summed into
-// them: unscaled sums overflow 16-bit types.
+// without a pair has W = 0, and so has a row without a cell. Scores are float32: unscaled sums overflow 16-bit types.
 #pragma once
 
 #include <fovea/kernels/attention.h>

@@ -20,6 +20,7 @@
 #include "kernels/cuda/residency/residency.h"
 #include "kernels/cuda/sample/sample.h"
 #include "kernels/cuda/summary/summary.h"
+#include "kernels/cuda/xattention/xattention.h"
 
 namespace fovea {
 namespace {
@@ -41,6 +42,7 @@ class CudaOps final : public Ops {
     FOVEA_TRY(select_.prepare(limits, device_));
     FOVEA_TRY(summaries_.prepare(limits, device_));
     FOVEA_TRY(mass_.prepare(limits, device_));
+    FOVEA_TRY(xattention_.prepare(limits, device_, numerics_));
     FOVEA_TRY(index_topk_.prepare(limits, device_, numerics_));
     FOVEA_TRY(latents_.prepare(limits, device_, numerics_));
     FOVEA_TRY(ragged_.prepare(limits, numerics_));
@@ -68,6 +70,7 @@ class CudaOps final : public Ops {
   void fetch_extents(const FetchParams& p, Stream& s) override { cuda::fetch_extents(p, queue(s)); }
   void stage_extents(const StageParams& p, Stream& s) override { cuda::stage_extents(p, queue(s)); }
   void move_columns(const MoveColumnsParams& p, Stream& s) override { cuda::move_columns(p, queue(s)); }
+  void xattention_select(const XAttentionParams& p, Stream& s) override { xattention_.run(p, on(s)); }
   void paged_decode(const AttentionParams& p, Stream& s) override { decode_.run(p, on(s)); }
   void paged_prefill(const AttentionParams& p, Stream& s) override { prefill_.run(p, on(s)); }
   void sample(const SampleParams& p, Stream& s) override { sample_.run(p, queue(s)); }
@@ -99,6 +102,7 @@ class CudaOps final : public Ops {
   cuda::HashSelect select_;
   cuda::SummarySelect summaries_;
   cuda::AttentionMass mass_;
+  cuda::XAttentionSelect xattention_;
   cuda::IndexTopk index_topk_;
   cuda::MlaAttention latents_;
   cuda::RaggedAttention ragged_;

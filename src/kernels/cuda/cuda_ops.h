@@ -21,7 +21,8 @@ constexpr OpSet cuda_op_set() {
   using enum OpKind;
   return {embed,           rms_norm,       linear,         silu_mul,   rope_angles, kv_write,   encode_codes,   hash_select,
           block_summaries, summary_select, attention_mass, block_topk, carry_over,  resolve,    fetch_extents,  stage_extents,
-          move_columns,    paged_decode,   paged_prefill,  sample,     index_write, index_topk, index_transform};
+          move_columns,    paged_decode,   paged_prefill,  sample,     index_write, index_topk, index_transform,
+          xattention_select};
 }
 
 }  // namespace fovea

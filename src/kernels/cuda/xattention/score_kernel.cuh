@@ -43,7 +43,7 @@ struct MmaProduct {
   using T = Element;
   static constexpr Path kPath = Path::mma;
   using Shared = ScoreShared<128, 64, 3>;
-  static constexpr int kThreads = 256;
+  static constexpr int kThreads = 256, kBlocksPerSm = 2;
   static constexpr int kParts = 2, kTiles = 4;
   using Sums = float[kParts][kTiles][4];
 
@@ -85,7 +85,7 @@ struct WgmmaProduct {
   using T = Element;
   static constexpr Path kPath = Path::wgmma;
   using Shared = ScoreShared<128, 256, 4>;
-  static constexpr int kThreads = 256;
+  static constexpr int kThreads = 256, kBlocksPerSm = 1;
   static constexpr int kParts = 2, kTiles = 16;
   using Sums = float[kParts][kTiles][4];
 
@@ -215,7 +215,7 @@ __device__ __forceinline__ void each_sum(const typename Product::Sums& acc, Visi
 }
 
 template <typename Product, bool kConverts>
-__global__ void __launch_bounds__(Product::kThreads) score(const __grid_constant__ PassArgs a) {
+__global__ void __launch_bounds__(Product::kThreads, Product::kBlocksPerSm) score(const __grid_constant__ PassArgs a) {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
   constexpr bool kRuns = true;
 #else
