@@ -39,7 +39,7 @@ class SparsePrefill {
   void estimate(int32_t stride) {
     const AttentionParams a = layer_->attention();
     XAttentionParams p;
-    p.q = a.q;
+    p.q = static_cast<const float*>(a.q);
     p.num_heads = kHeads;
     p.num_seqs = 1;
     p.q_indptr = a.q_indptr;

@@ -35,6 +35,7 @@ struct AttentionCase {
   KvLayout layout = KvLayout::hnd;
   bool table_per_head = false;  // table.head_stride != 0: another permutation of slots for each KV head
   bool head_major = false;      // memory [kv_heads, slots, ...] (a pool per head) instead of [slots, kv_heads, ...]
+  bool token_major = false;     // memory [slots, bs, kv_heads, d] (NHD); hnd only
   float soft_cap = 0;
   int32_t window = 0;
   bool alibi = false;
@@ -154,13 +155,13 @@ class AttentionProblem {
   }
   int64_t k_index(int32_t seq, int32_t head, int64_t pos, int64_t i) {
     const int64_t off = pos % c_.block_size;
-    if (c_.layout == KvLayout::hnd) return block_base(seq, head, pos) + off * c_.head_dim + i;
+    if (c_.layout == KvLayout::hnd) return block_base(seq, head, pos) + off * params_.kv.tokens_apart() + i;
     const int64_t x = 16 / static_cast<int64_t>(dtype_bytes(c_.dtype));
     return block_base(seq, head, pos) + ((i / x) * c_.block_size + off) * x + i % x;
   }
   int64_t v_index(int32_t seq, int32_t head, int64_t pos, int64_t i) {
     const int64_t off = pos % c_.block_size;
-    if (c_.layout == KvLayout::hnd) return block_base(seq, head, pos) + off * c_.head_dim + i;
+    if (c_.layout == KvLayout::hnd) return block_base(seq, head, pos) + off * params_.kv.tokens_apart() + i;
     return block_base(seq, head, pos) + i * c_.block_size + off;
   }
 
@@ -168,8 +169,14 @@ class AttentionProblem {
     KvView& kv = params_.kv;
     const int64_t tile = static_cast<int64_t>(c_.block_size) * c_.head_dim;
     const int64_t pad = 16;  // between heads, or between blocks of a head: strides are not the shape's product
+    kv.head_dim = c_.head_dim;
     kv.head_stride = c_.head_major ? slots_ * (tile + pad) + 2 * pad : tile + pad;
     kv.block_stride = c_.head_major ? tile + pad : c_.kv_heads * (tile + pad) + 2 * pad;
+    if (c_.token_major) {
+      kv.head_stride = c_.head_dim + pad;
+      kv.token_stride = c_.kv_heads * kv.head_stride + pad;
+      kv.block_stride = c_.block_size * kv.token_stride + 2 * pad;
+    }
     const int64_t size = c_.head_major ? c_.kv_heads * kv.head_stride : slots_ * kv.block_stride;
     k_.resize(size * dtype_bytes(c_.dtype));
     v_.resize(size * dtype_bytes(c_.dtype));
@@ -230,7 +237,6 @@ class AttentionProblem {
     kv.layout = c_.layout;
     kv.block_size = c_.block_size;
     kv.kv_heads = c_.kv_heads;
-    kv.head_dim = c_.head_dim;
     kv.k_scale = k_scales_.empty() ? nullptr : k_scales_.data();
     kv.v_scale = v_scales_.empty() ? nullptr : v_scales_.data();
     const int32_t heads_in_table = c_.table_per_head ? c_.kv_heads : 1;
@@ -250,8 +256,63 @@ class AttentionProblem {
   std::vector<uint8_t> k_, v_;
 };
 
+// q and out from their n'th (row, head) on.
+inline void skip_row_heads(AttentionParams& p, int64_t n) {
+  const int64_t bytes = n * p.kv.head_dim * static_cast<int64_t>(dtype_bytes(p.dtype));
+  p.q = static_cast<const uint8_t*>(p.q) + bytes;
+  p.out = static_cast<uint8_t*>(p.out) + bytes;
+}
+
+// A problem's q and results in 16 bits. Its own q is rounded too, so that both ask the same: what comes out is what comes out in
+// float32, rounded.
+class NarrowActivations {
+ public:
+  NarrowActivations(AttentionProblem& problem, DType dtype)
+      : params_(problem.params()), dtype_(dtype), q_(problem.q().size()), out_(problem.out().size(), 0xffff) {
+    for (size_t i = 0; i < q_.size(); ++i) {
+      store_f32(q_.data(), dtype, i, problem.q()[i]);
+      problem.q()[i] = load_as_f32(q_.data(), dtype, i);
+    }
+    params_.q = q_.data();
+    params_.out = out_.data();
+    params_.dtype = dtype;
+  }
+  NarrowActivations(const NarrowActivations&) = delete;
+
+  const AttentionParams& params() const { return params_; }
+  const std::vector<uint16_t>& q() const { return q_; }
+  const std::vector<uint16_t>& out() const { return out_; }
+  std::vector<uint16_t> rounded(const std::vector<float>& out) const {
+    std::vector<uint16_t> bits(out.size());
+    for (size_t i = 0; i < out.size(); ++i) store_f32(bits.data(), dtype_, i, out[i]);
+    return bits;
+  }
+
+ private:
+  AttentionParams params_;
+  const DType dtype_;
+  std::vector<uint16_t> q_, out_;
+};
+
+// Problems that rows in 16 bits are tried on: every path of the kernels, and rows without keys.
+inline std::vector<AttentionCase> narrow_cases() {
+  std::vector<AttentionCase> cases;
+  for (const DType kv : {DType::bf16, DType::f16, DType::f32, DType::fp8_e4m3}) {
+    for (const int32_t d : {32, 80, 128, 256}) {
+      cases.push_back({.name = "narrow_" + std::string(dtype_name(kv)) + "_" + std::to_string(d),
+                       .heads = 6,
+                       .head_dim = d,
+                       .seqs = {{1, 1}, {0, 9}, {5, 130}, {1, 1500}},
+                       .dtype = kv});
+    }
+  }
+  cases.push_back({.name = "narrow_classic", .seqs = {{7, 40}}, .layout = KvLayout::classic});
+  cases.push_back({.name = "narrow_empty_list", .seqs = {{3, 90}}, .select = true, .keep = 0});
+  return cases;
+}
+
 // The table. Lengths straddle blocks (bs - 1, bs, bs + 1) and the partitions and tiles of the kernels;
-// head_dim 64 to 256 in steps of 16; any group. Every row of it is legal for every kernel of the contract.
+// head_dim 32 to 256 in steps of 16; any group. Every row of it is legal for every kernel of the contract.
 inline std::vector<AttentionCase> attention_cases() {
   using enum HeadGroups;
   using Kind = Selection::Kind;
@@ -274,7 +335,7 @@ inline std::vector<AttentionCase> attention_cases() {
   add({.name = "block_8", .block_size = 8, .seqs = growing});
   add({.name = "block_64", .block_size = 64, .seqs = {{1, 63}, {1, 64}, {1, 65}, {3, 200}}});
   add({.name = "block_256", .block_size = 256, .seqs = {{1, 255}, {1, 257}, {2, 600}}});
-  for (int32_t d = 64; d <= 256; d += 16) {
+  for (int32_t d = 32; d <= 256; d += 16) {
     const DType t = d % 48 == 0 ? DType::f16 : d % 32 == 0 ? DType::bf16 : DType::f32;
     add({.name = "dim_" + std::to_string(d), .head_dim = d, .seqs = {{1, 37}, {2, 90}}, .dtype = t});
     add({.name = "dim_bf16_" + std::to_string(d), .heads = 6, .head_dim = d, .seqs = {{1, 70}}});
@@ -286,6 +347,16 @@ inline std::vector<AttentionCase> attention_cases() {
     const std::string dtype(dtype_name(t));
     add({.name = "hnd_" + dtype, .head_dim = 128, .seqs = growing, .dtype = t});
     add({.name = "classic_" + dtype, .seqs = growing, .dtype = t, .layout = KvLayout::classic});
+    add({.name = "nhd_" + dtype, .heads = 6, .kv_heads = 3, .head_dim = 80, .seqs = growing, .dtype = t, .token_major = true});
+    add({.name = "nhd_list_" + dtype,
+         .head_dim = 128,
+         .block_size = 32,
+         .seqs = growing,
+         .dtype = t,
+         .token_major = true,
+         .select = true,
+         .tokens_per_unit = 32,
+         .keep = 0.5});
     add({.name = "classic_list_" + dtype,
          .head_dim = 80,
          .block_size = 32,
@@ -303,7 +374,8 @@ inline std::vector<AttentionCase> attention_cases() {
       c.dtype = t;
       add(std::move(c));
     };
-    for (int32_t d : {64, 80, 112, 128, 256}) fp8({.name = "dim_" + std::to_string(d), .head_dim = d, .seqs = growing});
+    fp8({.name = "nhd", .head_dim = 64, .seqs = growing, .token_major = true});
+    for (int32_t d : {32, 64, 80, 112, 128, 256}) fp8({.name = "dim_" + std::to_string(d), .head_dim = d, .seqs = growing});
     fp8({.name = "deep", .heads = 8, .head_dim = 128, .seqs = deep});
     fp8({.name = "classic", .head_dim = 96, .seqs = growing, .layout = KvLayout::classic});
     fp8({.name = "list", .heads = 6, .kv_heads = 3, .head_dim = 128, .seqs = growing, .select = true, .keep = 0.5});
@@ -389,8 +461,7 @@ struct HeadRange {
     const int64_t head = int64_t{first} * group, bytes = first * kv.head_stride * static_cast<int64_t>(dtype_bytes(kv.dtype));
     p.q_heads = whole.num_heads;
     p.num_heads = count * group;
-    if (p.q) p.q += head * kv.head_dim;  // no rows: no memory
-    if (p.out) p.out += head * kv.head_dim;
+    if (p.q) skip_row_heads(p, head);  // no rows: no memory
     if (p.lse) p.lse += head;
     if (p.alibi_slopes) p.alibi_slopes += head;
     kv.kv_heads = count;

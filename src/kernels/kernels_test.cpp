@@ -85,6 +85,8 @@ TEST(Kernels, ParamsThatCannotBeAreRefusedByFieldAndValue) {
   refused([](AttentionParams& p, Selection&) { p.kv.head_stride += 1; }, "kv.head_stride");
   refused([](AttentionParams& p, Selection&) { p.kv.table.slots = nullptr; }, "kv.table.slots is null");
   refused([](AttentionParams& p, Selection&) { p.max_len = 5000; }, "max_len is 5000");
+  refused([](AttentionParams& p, Selection&) { p.dtype = DType::i32; }, "dtype is i32");
+  refused([](AttentionParams& p, Selection&) { p.kv.token_stride = 65; }, "kv.token_stride is 65");
   refused([](AttentionParams&, Selection& s) { s.groups = 1; }, "selection.groups is 1");
   refused([](AttentionParams&, Selection& s) { s.units = nullptr; }, "selection.units is null");
 }

@@ -29,7 +29,7 @@ class XProblem {
  public:
   explicit XProblem(const XCase& c, uint64_t seed = 1) : memory_(c.shape, seed) {
     const AttentionParams& a = memory_.params();
-    p_.q = a.q;
+    p_.q = static_cast<const float*>(a.q);
     p_.num_heads = a.num_heads;
     p_.num_seqs = a.num_seqs;
     p_.q_indptr = a.q_indptr;

@@ -12,7 +12,7 @@ namespace fovea {
 class KeyGate;  // of an engine's own
 
 enum class KvLayout : uint8_t {
-  hnd,      // K and V: [num_blocks, kv_heads, bs, d]; natural for per-head block selection, the default
+  hnd,      // K and V: [num_blocks, kv_heads, bs, d], or the order that KvView's strides say, [num_blocks, bs, kv_heads, d] (NHD) too
   classic,  // K: [num_blocks, kv_heads, d/x, bs, x] with x = 16 / sizeof(element); V: [num_blocks, kv_heads, d, bs]
 };
 
@@ -24,7 +24,7 @@ struct PageTableView {
   int64_t head_stride = 0;
 };
 
-inline constexpr int32_t kMinHeadDim = 64, kMaxHeadDim = 256;
+inline constexpr int32_t kMinHeadDim = 32, kMaxHeadDim = 256;
 
 // What a cache may hold. fp8 rounds to nearest even and saturates.
 constexpr bool is_kv_dtype(DType t) { return t == DType::bf16 || t == DType::f16 || t == DType::f32 || is_fp8(t); }
@@ -36,12 +36,15 @@ struct KvView {
   KvLayout layout = KvLayout::hnd;
   int32_t block_size = 16;  // tokens, a power of two in [8, 256]
   int32_t kv_heads = 0;
-  int32_t head_dim = 0;            // d, a multiple of 16 in [64, 256] (any multiple of 8 in ref)
+  int32_t head_dim = 0;            // d, a multiple of 16 in [32, 256] (any multiple of 8 in ref)
   int64_t block_stride = 0;        // elements from a slot to the next, K and V alike
   int64_t head_stride = 0;         // elements from a KV head to the next
+  int64_t token_stride = 0;        // hnd: elements from a token of a block to the next; 0: d
   const float* k_scale = nullptr;  // [kv_heads] or null (1), of fp8 alone: a key is what is stored times its head's scale
   const float* v_scale = nullptr;
   PageTableView table;
+
+  constexpr int64_t tokens_apart() const { return token_stride ? token_stride : head_dim; }
 };
 
 // Paged attention over a Selection (docs/algorithms.md, "Paged attention").
@@ -52,8 +55,9 @@ struct KvView {
 // multiplied: NaN there changes nothing. (cuda's paged_prefill keeps to that for keys beyond the last row of a tile; a V that is
 // NaN at a key which only later rows of the tile see reaches its earlier rows too.)
 struct AttentionParams {
-  const float* q = nullptr;  // [T, H, d], post-rope
-  float* out = nullptr;      // [T, H, d]
+  const void* q = nullptr;   // [T, H, d], post-rope
+  void* out = nullptr;       // [T, H, d]
+  DType dtype = DType::f32;  // of q and out: f32, f16 or bf16
   float* lse = nullptr;      // [T, H] natural log of sum exp of the scaled, capped, biased scores; or null
   int32_t num_heads = 0;     // H, a multiple of kv.kv_heads
   // Heads from one row of q, out and lse to the next; 0: num_heads. Larger where a call takes a range of the heads, whose first

@@ -39,12 +39,14 @@ struct CodesView {
   HashCodec codec;
 };
 
+// With neither norms, rope, codes nor heads of q: vLLM's reshape_and_cache.
 struct KvWriteParams {
-  int32_t tokens = 0;  // T
-  int32_t num_heads = 0;
-  float* q = nullptr;             // [T, H, d] in: projection; out: normed and rotated, in place
-  const float* k = nullptr;       // [T, kv_heads, d] projection
-  const float* v = nullptr;       // [T, kv_heads, d]
+  int32_t tokens = 0;             // T
+  int32_t num_heads = 0;          // of q; 0: none is given
+  void* q = nullptr;              // [T, H, d] in: projection; out: normed and rotated, in place
+  const void* k = nullptr;        // [T, kv_heads, d] projection
+  const void* v = nullptr;        // [T, kv_heads, d]
+  DType dtype = DType::f32;       // of q, k and v: f32, f16 or bf16
   const float* q_norm = nullptr;  // [d] RMSNorm weight per head, or null
   const float* k_norm = nullptr;  // [d] or null
   float norm_eps = 1e-6f;

@@ -54,7 +54,14 @@ Status check_kv(const KvView& kv, const OpsLimits& limits, bool values) {
   FOVEA_TRY(at_least("kv.block_stride", kv.block_stride, 1));
   if (kv.block_stride % step) return bad("kv.block_stride", kv.block_stride, "a multiple of " + std::to_string(step));
   if (kv.head_stride % step) return bad("kv.head_stride", kv.head_stride, "a multiple of " + std::to_string(step));
+  if (kv.token_stride % step) return bad("kv.token_stride", kv.token_stride, "a multiple of " + std::to_string(step));
+  if (kv.token_stride && kv.layout != KvLayout::hnd) return bad("kv.token_stride", kv.token_stride, "0 as layout classic has it");
   return {};
+}
+
+Status check_rows_dtype(DType dtype) {
+  if (dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16) return {};
+  return Status::invalid_argument("dtype is " + std::string(dtype_name(dtype)) + ", not f32, f16 or bf16");
 }
 
 Status check_selection(const Selection& s, const AttentionParams& p) {
@@ -74,6 +81,9 @@ Status check_selection(const Selection& s, const AttentionParams& p) {
 Status check_codec(const HashCodec& codec) {
   FOVEA_TRY(given("codec.signs", codec.signs));
   if (codec.bits < 64 || codec.bits > 256 || codec.bits % 64) return bad("codec.bits", codec.bits, "a multiple of 64 up to 256");
+  if (codec.n < 64 || codec.n > 256 || !std::has_single_bit(static_cast<unsigned>(codec.n))) {
+    return bad("codec.n", codec.n, "64, 128 or 256: codes are of head_dim 48 and more");
+  }
   return {};
 }
 
@@ -110,6 +120,7 @@ Status check_params(const AttentionParams& p, const OpsLimits& limits) {
   FOVEA_TRY(in_range("max_len", p.max_len, 0, limits.max_len));
   FOVEA_TRY(at_least("window", p.window, 0));
   if (!(p.soft_cap >= 0)) return Status::invalid_argument("soft_cap is " + std::to_string(p.soft_cap) + ", below 0");
+  FOVEA_TRY(check_rows_dtype(p.dtype));
   FOVEA_TRY(given("q", p.q));
   FOVEA_TRY(given("out", p.out));
   FOVEA_TRY(given("q_indptr", p.q_indptr));
@@ -124,6 +135,7 @@ Status check_params(const KvWriteParams& p, const OpsLimits& limits) {
   FOVEA_TRY(in_range("num_heads", p.num_heads, 0, limits.num_heads));
   FOVEA_TRY(in_range("rope_dim", p.rope_dim, 0, p.kv.head_dim));
   if (p.rope_dim % 2) return bad("rope_dim", p.rope_dim, "even");
+  FOVEA_TRY(check_rows_dtype(p.dtype));
   if (p.num_heads > 0) FOVEA_TRY(given("q", p.q));
   FOVEA_TRY(given("k", p.k));
   FOVEA_TRY(given("v", p.v));

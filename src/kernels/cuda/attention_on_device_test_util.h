@@ -52,6 +52,7 @@ class AttentionOnDevice {
 
   // Every pointer in it is device memory; selection() is the host struct it points to. keys_read starts at 0.
   AttentionParams& params() { return params_; }
+  const AttentionParams& params() const { return params_; }
   Selection& selection() { return selection_; }
   DeviceArray<float>& q() { return q_; }
   DeviceArray<int32_t>& seq_len() { return seq_len_; }
@@ -88,5 +89,17 @@ class AttentionOnDevice {
   DeviceArray<int64_t> keys_read_;
   DeviceArray<float> out_, lse_;
 };
+
+// The results of `attend` on a problem's q and out in 16 bits.
+template <typename Attend>
+std::vector<uint16_t> narrow_out(const AttentionOnDevice& on_device, const NarrowActivations& narrow, Attend&& attend) {
+  const DeviceArray<uint16_t> q(narrow.q()), out(narrow.out());
+  AttentionParams p = on_device.params();
+  p.q = q.data();
+  p.out = out.data();
+  p.dtype = narrow.params().dtype;
+  attend(p);
+  return out.download();
+}
 
 }  // namespace fovea::testing

@@ -73,10 +73,12 @@ void attend(const AttentionParams& p, const RowHead& rh) {
     FOVEA_CHECK(slot >= 0);
     blocks.push_back(slot * kv.block_stride + rh.kv_head * kv.head_stride);
   }
+  std::vector<float> q(kv.head_dim);
+  for (int32_t i = 0; i < kv.head_dim; ++i) q[i] = load_as_f32(p.q, p.dtype, at * kv.head_dim + i);
   const auto score = [&](int64_t j) {
     const int64_t block = blocks[j], token = keys[j] % kv.block_size;
     const auto key = [&](int32_t i) { return load_as_f32(kv.k, kv.dtype, block + key_offset(kv, token, i)); };
-    double x = dot(p.q + at * kv.head_dim, kv.head_dim, key);
+    double x = dot(q.data(), kv.head_dim, key);
     if (kv.k_scale != nullptr) x *= kv.k_scale[rh.kv_head];
     x *= p.scale;
     if (p.soft_cap > 0) x = p.soft_cap * std::tanh(x / p.soft_cap);
@@ -87,8 +89,9 @@ void attend(const AttentionParams& p, const RowHead& rh) {
   const auto value = [&](int64_t j, int32_t i) {
     return v_scale * load_as_f32(kv.v, kv.dtype, blocks[j] + value_offset(kv, keys[j] % kv.block_size, i));
   };
-  softmax_sum(static_cast<int64_t>(keys.size()), kv.head_dim, score, value, p.out + at * kv.head_dim,
-              p.lse != nullptr ? p.lse + at : nullptr);
+  std::vector<float> out(kv.head_dim);
+  softmax_sum(static_cast<int64_t>(keys.size()), kv.head_dim, score, value, out.data(), p.lse != nullptr ? p.lse + at : nullptr);
+  for (int32_t i = 0; i < kv.head_dim; ++i) store_f32(p.out, p.dtype, at * kv.head_dim + i, out[i]);
 }
 
 }  // namespace

@@ -109,7 +109,7 @@ TEST(RefAttentionGrowth, CacheGrownTokenByTokenEqualsTheWhole) {
     AttentionParams step = whole.params();
     const int32_t indptr[2] = {0, 1};
     std::vector<float> out(kHeads * kDim, NAN);
-    step.q += static_cast<int64_t>(len - 1) * kHeads * kDim;
+    step.q = whole.q().data() + static_cast<int64_t>(len - 1) * kHeads * kDim;
     step.q_indptr = indptr;
     step.seq_len = &len;
     step.out = out.data();
@@ -117,6 +117,18 @@ TEST(RefAttentionGrowth, CacheGrownTokenByTokenEqualsTheWhole) {
     ref::paged_attention(step);
     for (int32_t i = 0; i < kHeads * kDim; ++i) {
       ASSERT_EQ(out[i], whole.out()[static_cast<int64_t>(len - 1) * kHeads * kDim + i]) << "length " << len;
+    }
+  }
+}
+
+TEST(RefAttentionNarrow, RowsIn16BitsAreThoseOfFloat32Rounded) {
+  for (const testing::AttentionCase& c : testing::narrow_cases()) {
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+      AttentionProblem problem(c);
+      testing::NarrowActivations narrow(problem, dtype);
+      ref::paged_attention(problem.params());
+      ref::paged_attention(narrow.params());
+      EXPECT_EQ(narrow.out(), narrow.rounded(problem.out())) << c.name;
     }
   }
 }

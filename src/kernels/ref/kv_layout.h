@@ -9,13 +9,13 @@
 namespace fovea::ref {
 
 inline int64_t key_offset(const KvView& kv, int64_t token_in_block, int i) {
-  if (kv.layout == KvLayout::hnd) return token_in_block * kv.head_dim + i;
+  if (kv.layout == KvLayout::hnd) return token_in_block * kv.tokens_apart() + i;
   const int x = static_cast<int>(16 / dtype_bytes(kv.dtype));
   return (i / x * kv.block_size + token_in_block) * x + i % x;
 }
 
 inline int64_t value_offset(const KvView& kv, int64_t token_in_block, int i) {
-  if (kv.layout == KvLayout::hnd) return token_in_block * kv.head_dim + i;
+  if (kv.layout == KvLayout::hnd) return token_in_block * kv.tokens_apart() + i;
   return static_cast<int64_t>(i) * kv.block_size + token_in_block;
 }
 

@@ -1,6 +1,7 @@
 #include "kernels/cpu/attention/decode_attention.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <utility>
@@ -48,7 +49,7 @@ Status DecodeAttention::prepare(const OpsLimits& limits, int threads) {
   const int64_t heads = limits.num_heads, d = limits.head_dim;
   const int64_t rows = aligned(heads * d), per_head = aligned(heads);
   const int64_t scores = heads * kDecodeChunk, copy = kDecodeChunk * d, results = heads * partial_floats(1, d);
-  const int64_t per_worker = 3 * rows + scores + 2 * per_head + heads * kAlign + 2 * copy + results;
+  const int64_t per_worker = 4 * rows + scores + 2 * per_head + heads * kAlign + 2 * copy + results;
   worker_memory_.assign(threads * per_worker + kAlign, 0.0f);
   workers_.assign(threads, {});
   results_.clear();
@@ -57,6 +58,7 @@ Status DecodeAttention::prepare(const OpsLimits& limits, int threads) {
   auto take = [&](int64_t floats) { return std::exchange(at, at + floats); };
   for (DecodeScratch& w : workers_) {
     w.q = take(2 * rows);
+    w.q_wide = take(rows);
     w.o = take(rows);
     w.scores = take(scores);
     w.m = take(per_head);
@@ -111,7 +113,8 @@ void DecodeAttention::run(const AttentionParams& p, ThreadPool& pool) {
     for (int32_t row = p.q_indptr[s]; row < end; ++row) {
       const int64_t pos = int64_t{p.seq_len[s]} - (end - row);
       if (p.seq_len[s] == 0) {  // a row that pads a batch
-        std::fill_n(p.out + row * p.heads_per_row() * kv.head_dim, int64_t{p.num_heads} * kv.head_dim, 0.0f);
+        const auto bytes = static_cast<int64_t>(dtype_bytes(p.dtype)) * kv.head_dim;
+        std::memset(static_cast<uint8_t*>(p.out) + row * p.heads_per_row() * bytes, 0, p.num_heads * bytes);
         if (p.lse) std::fill_n(p.lse + row * p.heads_per_row(), p.num_heads, -std::numeric_limits<float>::infinity());
         continue;
       }
@@ -200,7 +203,7 @@ DecodeStream DecodeAttention::stream_of(const Call& call, const Span& span, int3
   s.pos = span.pos;
   s.head = span.group * call.heads_per_group;
   s.groups = span.groups;
-  s.q = p.q + (span.row * p.heads_per_row() + s.head) * p.kv.head_dim;
+  s.q = (span.row * p.heads_per_row() + s.head) * p.kv.head_dim;
   s.result = partial_at(result, span.groups * call.heads_per_group, p.kv.head_dim);
   return s;
 }
@@ -221,8 +224,8 @@ void DecodeAttention::merge(const Call& call, const Span& span, int32_t group, c
   const int64_t row = span.row * p.heads_per_row() + head;
   merge_partials({first.o + offset * d, first.m + offset, first.l + offset}, count,
                  partial_floats(span.groups * call.heads_per_group, d), call.heads_per_group, p.kv.head_dim,
-                 decode_unit(p.kv.dtype) * (p.kv.v_scale != nullptr ? p.kv.v_scale[kv_head] : 1.0f), p.out + row * d,
-                 p.lse != nullptr ? p.lse + row : nullptr);
+                 decode_unit(p.kv.dtype) * (p.kv.v_scale != nullptr ? p.kv.v_scale[kv_head] : 1.0f),
+                 static_cast<uint8_t*>(p.out) + row * d * dtype_bytes(p.dtype), p.dtype, p.lse != nullptr ? p.lse + row : nullptr);
 }
 
 }  // namespace fovea::cpu

@@ -91,7 +91,7 @@ TEST_P(DecodeAttention, ThreadsAndOtherRowsChangeNoBit) {
     one.num_seqs = 1;
     one.q_indptr = indptr;
     one.seq_len = &len;
-    one.q += row * width;
+    one.q = problem.q().data() + row * width;
     one.out = one_out.data();
     one.lse = one_lse.data();
     one.kv.table.slots += problem.row_seq(row) * one.kv.table.seq_stride;
@@ -124,6 +124,20 @@ TEST_P(DecodeAttention, HeadRangesEqualTheWholeCall) {
   }
   ASSERT_EQ(problem.out(), out);
   ASSERT_EQ(problem.lse(), lse);
+}
+
+TEST(DecodeAttentionNarrow, RowsIn16BitsAreThoseOfFloat32Rounded) {
+  std::vector<AttentionCase> cases = testing::narrow_cases();
+  cases.push_back({.name = "narrow_padding", .seqs = {{1, 0}, {1, 20}}});
+  for (const AttentionCase& c : cases) {
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+      AttentionProblem problem(c);
+      testing::NarrowActivations narrow(problem, dtype);
+      decode(c, problem.params(), 2);
+      decode(c, narrow.params(), 2);
+      EXPECT_EQ(narrow.out(), narrow.rounded(problem.out())) << c.name << " " << dtype_name(dtype);
+    }
+  }
 }
 
 // A key after the query is not multiplied, though a later row of the same call reads it.

@@ -17,6 +17,7 @@
 #include <hwy/highway.h>
 
 #include "kernels/cpu/attention/decode_math_inl.h"
+#include "kernels/cpu/elementwise/elementwise_inl.h"
 #include "kernels/cpu/elementwise/fp8_inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -131,12 +132,17 @@ class TaskRunner {
 
   void begin(const DecodeStream& s) {
     const int32_t heads = heads_of(s);
+    const float* q = static_cast<const float*>(p_.q) + s.q;
+    if (p_.dtype != DType::f32) {
+      widen(static_cast<const uint16_t*>(p_.q) + s.q, p_.dtype, heads * d_, s_.q_wide);
+      q = s_.q_wide;
+    }
     for (int32_t g = 0; g < s.groups; ++g) {
       const float k_scale = p_.kv.k_scale != nullptr ? p_.kv.k_scale[kv_head(s, g)] : 1.0f;
       const float factor = p_.scale * k_scale * decode_unit(p_.kv.dtype) * (p_.soft_cap > 0 ? 1.0f : kLog2e);
       const int64_t first = int64_t{g} * task_.heads_per_group;
       for_head_tiles<kScoreHeads>(task_.heads_per_group, [&](auto n, int32_t h) {
-        pack_queries<T>(s.q + (first + h) * d_, factor, d_, n, s_.q + (first + h) * d_ * kMerge);
+        pack_queries<T>(q + (first + h) * d_, factor, d_, n, s_.q + (first + h) * d_ * kMerge);
       });
     }
     std::fill(s_.m, s_.m + heads, -std::numeric_limits<float>::infinity());
@@ -242,11 +248,12 @@ void AttendE5m2(const DecodeTask& t, DecodeScratch& s) { TaskRunner<hwy::float16
 // ---- Merge -------------------------------------------------------------------------------------------
 
 void MergePartials(const Partial& first, int64_t count, int64_t stride, int32_t heads, int32_t head_dim, float v_scale,
-                   float* HWY_RESTRICT out, float* HWY_RESTRICT lse) {
+                   void* HWY_RESTRICT out, DType dtype, float* HWY_RESTRICT lse) {
   const D d;
+  HWY_ALIGN float wide[kMaxHeadDim];  // a row, before it is rounded to `dtype`
   constexpr float kNone = -std::numeric_limits<float>::infinity();
   for (int32_t h = 0; h < heads; ++h) {
-    float* row = out + static_cast<int64_t>(h) * head_dim;
+    float* row = dtype == DType::f32 ? static_cast<float*>(out) + static_cast<int64_t>(h) * head_dim : wide;
     float most = kNone, sum = 0;
     for (int64_t i = 0; i < count; ++i) most = std::max(most, first.m[i * stride + h]);
     for (int64_t i = 0; i < count && most != kNone; ++i) {
@@ -260,6 +267,7 @@ void MergePartials(const Partial& first, int64_t count, int64_t stride, int32_t 
         hn::StoreU(hn::MulAdd(w, hn::LoadU(d, o + e), hn::LoadU(d, row + e)), d, row + e);
       }
     }
+    if (dtype != DType::f32) narrow(row, dtype, head_dim, static_cast<uint16_t*>(out) + static_cast<int64_t>(h) * head_dim);
     if (lse != nullptr) lse[h] = most == kNone ? kNone : (most + std::log2(sum)) * kLn2;
   }
 }
@@ -294,9 +302,9 @@ void attend_task(const DecodeTask& task, DecodeScratch& scratch) {
   }
 }
 
-void merge_partials(const Partial& first, int64_t count, int64_t stride, int32_t heads, int32_t head_dim, float v_scale, float* out,
-                    float* lse) {
-  HWY_DYNAMIC_DISPATCH(MergePartials)(first, count, stride, heads, head_dim, v_scale, out, lse);
+void merge_partials(const Partial& first, int64_t count, int64_t stride, int32_t heads, int32_t head_dim, float v_scale, void* out,
+                    DType dtype, float* lse) {
+  HWY_DYNAMIC_DISPATCH(MergePartials)(first, count, stride, heads, head_dim, v_scale, out, dtype, lse);
 }
 
 }  // namespace fovea::cpu

@@ -22,7 +22,7 @@ struct DecodeStream {
   int64_t pos = 0;   // of the query
   int32_t head = 0;  // first query head
   int32_t groups = 0;
-  const float* q = nullptr;  // [groups * heads_per_group, d]
+  int64_t q = 0;  // first element of [groups * heads_per_group, d] in the call's q
   Partial result;
 };
 
@@ -38,6 +38,7 @@ struct DecodeTask {
 // Memory of one worker, 64-byte aligned.
 struct DecodeScratch {
   float* q = nullptr;         // [num_heads, 2 * d] scaled, in the order that K's elements load
+  float* q_wide = nullptr;    // [num_heads, d] of a q in 16 bits
   float* o = nullptr;         // [num_heads, d] in the order that V's elements load
   float* scores = nullptr;    // [heads of a group, kDecodeChunk], then weights
   float* m = nullptr;         // [num_heads]
@@ -53,9 +54,9 @@ constexpr float decode_unit(DType dtype) { return dtype == DType::fp8_e4m3 ? 256
 
 void attend_task(const DecodeTask& task, DecodeScratch& scratch);
 
-// Folds partitions 0..count-1, in that order, into out [heads, d] and lse [heads] (null: not wanted);
+// Folds partitions 0..count-1, in that order, into out [heads, d] of `dtype` and lse [heads] (null: not wanted);
 // partition i is `stride` floats after partition i - 1. No key at all: out 0, lse -inf.
-void merge_partials(const Partial& first, int64_t count, int64_t stride, int32_t heads, int32_t head_dim, float v_scale, float* out,
-                    float* lse);
+void merge_partials(const Partial& first, int64_t count, int64_t stride, int32_t heads, int32_t head_dim, float v_scale, void* out,
+                    DType dtype, float* lse);
 
 }  // namespace fovea::cpu

@@ -147,7 +147,7 @@ class KeyCursor {
     const bool classic = kv_->layout == KvLayout::classic;
     const int64_t base = slots_[run_ >> block_shift_] * kv_->block_stride + head_offset_;
     const int64_t offset = run_ & (kv_->block_size - 1);
-    const int64_t step = classic ? 16 / element_bytes_ : kv_->head_dim;  // from a key to the next
+    const int64_t step = classic ? 16 / element_bytes_ : kv_->tokens_apart();  // from a key to the next
     int64_t at = base + offset * step;
     wake_prefetcher(at);
     for (int32_t i = 0; i < take; ++i, at += step) chunk.at[n + i] = at;

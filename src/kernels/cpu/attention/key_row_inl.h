@@ -23,7 +23,7 @@ HWY_INLINE void load_key_row(const KvView& kv, int64_t slot, int head, int64_t i
   const int64_t element = static_cast<int64_t>(dtype_bytes(kv.dtype));
   const uint8_t* base = static_cast<const uint8_t*>(kv.k) + (slot * kv.block_stride + head * kv.head_stride) * element;
   HWY_ALIGN uint8_t row[kMaxHeadDim * sizeof(float)];
-  const uint8_t* from = base + in_block * kv.head_dim * element;
+  const uint8_t* from = base + in_block * kv.tokens_apart() * element;
   if (kv.layout == KvLayout::classic) {
     const int64_t pieces = kv.head_dim * element / 16;
     for (int64_t i = 0; i < pieces; ++i) std::memcpy(row + i * 16, base + (i * kv.block_size + in_block) * 16, 16);

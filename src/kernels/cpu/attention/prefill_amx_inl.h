@@ -124,7 +124,7 @@ struct KeyTile {
 void convert_v(const KvView& kv, const KeyRun& run, int32_t i, uint16_t* to) {
   const int64_t token = run.offset + i;
   if (kv.layout == KvLayout::hnd) {
-    convert_row(kv.v, kv.dtype, run.base + token * kv.head_dim, kv.head_dim, to);
+    convert_row(kv.v, kv.dtype, run.base + token * kv.tokens_apart(), kv.head_dim, to);
     return;
   }
   for (int64_t e = 0; e < kv.head_dim; ++e) {
@@ -147,13 +147,13 @@ void gather_chunk(const TileJob& job, int64_t base, int64_t first, int64_t begin
     const int64_t chunk_offset = run.offset - (run.index - first);
     const bool in_place = direct && run.n == end - begin && chunk_offset >= 0 && chunk_offset + 16 <= kv.block_size;
     if (in_place) {
-      tile->k[c] = static_cast<const uint16_t*>(kv.k) + run.base + chunk_offset * kv.head_dim;
-      tile->k_stride[c] = kv.head_dim * 2;
+      tile->k[c] = static_cast<const uint16_t*>(kv.k) + run.base + chunk_offset * kv.tokens_apart();
+      tile->k_stride[c] = kv.tokens_apart() * 2;
     }
     for (int32_t i = 0; i < run.n; ++i) {
       if (!in_place) convert_k(kv, run, i, w.k_rows + (j + i) * wide);
       if (direct) {
-        tile->v[j + i] = static_cast<const uint16_t*>(kv.v) + run.base + (run.offset + i) * static_cast<int64_t>(wide);
+        tile->v[j + i] = static_cast<const uint16_t*>(kv.v) + run.base + (run.offset + i) * kv.tokens_apart();
       } else {
         convert_v(kv, run, i, w.v_rows + (j + i) * wide);
         tile->v[j + i] = w.v_rows + (j + i) * wide;
@@ -396,11 +396,11 @@ void load_queries(const TileJob& job, int32_t padded, const Scratch& w) {
   const float scale = p.scale * k_scale * (p.soft_cap > 0 ? 1.0f / p.soft_cap : std::numbers::log2e_v<float>);
   for (int32_t lane = 0; lane < padded; ++lane) {
     const int64_t row = job.row + lane / job.heads;
-    const float* from = p.q + (row * p.heads_per_row() + job.head + lane % job.heads) * dim;
+    const int64_t from = (row * p.heads_per_row() + job.head + lane % job.heads) * dim;
     for (int32_t i = 0; i < wide; ++i) {
       const int64_t tile = (static_cast<int64_t>(lane / kPanel) * (wide / 32) + i / 32) * 2 + lane % kPanel / 16;
       const int64_t at = tile * kTileHalves + i % 32 / 2 * 32 + lane % 16 * 2 + i % 2;
-      w.q[at] = lane < lanes && i < dim ? f32_to_bf16(from[i] * scale) : 0;
+      w.q[at] = lane < lanes && i < dim ? f32_to_bf16(load_as_f32(p.q, p.dtype, from + i) * scale) : 0;
     }
     w.m[lane] = kNoMax;
     w.l[lane] = 0.0f;

@@ -57,7 +57,7 @@ inline uint16_t element_bf16(const void* data, DType dtype, int64_t at) {
 inline void convert_k(const KvView& kv, const KeyRun& run, int32_t i, uint16_t* to) {
   const int64_t token = run.offset + i;
   if (kv.layout == KvLayout::hnd) {
-    convert_row(kv.k, kv.dtype, run.base + token * kv.head_dim, kv.head_dim, to);
+    convert_row(kv.k, kv.dtype, run.base + token * kv.tokens_apart(), kv.head_dim, to);
     return;
   }
   const int64_t x = 16 / static_cast<int64_t>(dtype_bytes(kv.dtype));

@@ -85,6 +85,10 @@ TEST(PrefillAmxGate, KeysAreReadWhenTheyAreThere) {
   for (const cpu::PrefillEngine* engine : engines()) testing::expect_gated(*engine);
 }
 
+TEST(PrefillAmxNarrow, RowsIn16BitsAreThoseOfFloat32Rounded) {
+  for (const cpu::PrefillEngine* engine : engines()) testing::expect_narrow_rows(*engine);
+}
+
 TEST_P(PrefillAmx, LaterRowsKeysAreNotMultiplied) {
   for (const cpu::PrefillEngine* engine : engines()) testing::expect_no_later_keys(GetParam(), *engine);
 }

@@ -44,6 +44,8 @@ TEST_P(PrefillAttention, HeadRangesEqualTheWholeCall) { testing::expect_head_ran
 INSTANTIATE_TEST_SUITE_P(Cases, PrefillAttention, ::testing::ValuesIn(testing::prefill_cases()),
                          [](const auto& info) { return info.param.name; });
 
+TEST(PrefillAttentionNarrow, RowsIn16BitsAreThoseOfFloat32Rounded) { testing::expect_narrow_rows(f32()); }
+
 TEST(PrefillAttentionGate, KeysAreReadWhenTheyAreThere) { testing::expect_gated(f32()); }
 
 // A list of every unit reads what dense reads, in the same order.

@@ -14,6 +14,7 @@
 #include <numbers>
 
 #include "base/check.h"
+#include "kernels/common/convert.h"
 #include "kernels/cpu/attention/prefill_f32.h"
 #include "kernels/cpu/attention/prefill_scratch.h"
 #include "kernels/cpu/attention/prefill_vector_inl.h"
@@ -76,10 +77,9 @@ HWY_INLINE V tanh(V x) {
 
 // ---- K and V of a tile, to float32 rows ----------------------------------------------------------------------------
 
-// hnd: the run's keys lie one after the other.
 template <typename T>
-void pack_rows(const T* src, int32_t n, int32_t dim, float* dst) {
-  for (int32_t j = 0; j < n; ++j, src += dim, dst += kKeyStride) widen_row(src, dim, dst);
+void pack_rows(const T* src, int32_t n, const KvView& kv, float* dst) {
+  for (int32_t j = 0; j < n; ++j, src += kv.tokens_apart(), dst += kKeyStride) widen_row(src, kv.head_dim, dst);
 }
 
 // classic: [d / x, bs, x] for K; x = 1 with [d, bs] for V.
@@ -98,9 +98,9 @@ void pack_run(const TileJob& job, const KeyRun& run, int32_t j, const F32Scratch
   float* to_k = w.k + j * kKeyStride;
   float* to_v = w.v + j * kKeyStride;
   if (kv.layout == KvLayout::hnd) {
-    const int64_t skip = static_cast<int64_t>(run.offset) * kv.head_dim;
-    pack_rows(k + skip, run.n, kv.head_dim, to_k);
-    pack_rows(v + skip, run.n, kv.head_dim, to_v);
+    const int64_t skip = run.offset * kv.tokens_apart();
+    pack_rows(k + skip, run.n, kv, to_k);
+    pack_rows(v + skip, run.n, kv, to_v);
   } else {
     pack_classic(k, run, kv, static_cast<int32_t>(16 / sizeof(T)), to_k);
     pack_classic(v, run, kv, 1, to_v);
@@ -271,8 +271,8 @@ void load_queries(const TileJob& job, int32_t padded, const F32Scratch& w) {
   for (int32_t lane = 0; lane < padded; ++lane) {
     float* to = w.q + lane / kPanel * kPanel * dim + lane % kPanel;
     const int64_t row = job.row + lane / job.heads;
-    const float* from = p.q + (row * p.heads_per_row() + job.head + lane % job.heads) * dim;
-    for (int32_t i = 0; i < dim; ++i) to[i * kPanel] = lane < lanes ? from[i] * scale : 0.0f;
+    const int64_t from = (row * p.heads_per_row() + job.head + lane % job.heads) * dim;
+    for (int32_t i = 0; i < dim; ++i) to[i * kPanel] = lane < lanes ? load_as_f32(p.q, p.dtype, from + i) * scale : 0.0f;
     w.m[lane] = kNoMax;
     w.l[lane] = 0.0f;
   }

@@ -4,6 +4,7 @@
 #include <numbers>
 
 #include "base/check.h"
+#include "kernels/common/convert.h"
 
 namespace fovea::cpu {
 namespace {
@@ -152,7 +153,7 @@ void store_results(const TileJob& job, const LaneResults& r) {
     const float* o = r.o + static_cast<int64_t>(lane / r.panel) * r.panel * r.dim_stride + lane % r.panel;
     const bool empty = r.l[lane] == 0.0f;
     const float scale = empty ? 0.0f : v_scale / r.l[lane];
-    for (int32_t i = 0; i < dim; ++i) p.out[at * dim + i] = o[static_cast<int64_t>(i) * r.panel] * scale;
+    for (int32_t i = 0; i < dim; ++i) store_f32(p.out, p.dtype, at * dim + i, o[static_cast<int64_t>(i) * r.panel] * scale);
     if (p.lse == nullptr) continue;
     p.lse[at] = empty ? -std::numeric_limits<float>::infinity() : r.m[lane] * std::numbers::ln2_v<float> + std::log(r.l[lane]);
   }

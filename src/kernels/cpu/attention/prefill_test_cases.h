@@ -112,8 +112,7 @@ struct Chunk {
   Chunk(AttentionProblem& problem, int32_t first, int32_t end) : params(problem.params()) {
     const AttentionCase& c = problem.shape();
     const int64_t from = static_cast<int64_t>(first) * c.heads;
-    params.q += from * c.head_dim;
-    params.out += from * c.head_dim;
+    skip_row_heads(params, from);
     params.lse += from;
     for (int32_t s = 0, row = 0; s < params.num_seqs; row += c.seqs[s++].rows) {
       const int32_t begin = std::max(first, row), stop = std::min(end, row + c.seqs[s].rows);
@@ -209,6 +208,21 @@ inline void expect_head_ranges(const AttentionCase& c, const PrefillEngine& engi
   }
   ASSERT_TRUE(same_bits(problem.out().data(), out.data(), out.size()));
   ASSERT_TRUE(same_bits(problem.lse().data(), lse.data(), lse.size()));
+}
+
+inline void expect_narrow_rows(const PrefillEngine& engine) {
+  for (const AttentionCase& c : narrow_cases()) {
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+      AttentionProblem problem(c);
+      NarrowActivations narrow(problem, dtype);
+      ThreadPool pool(2);
+      cpu::PrefillAttention attention;
+      ASSERT_TRUE(prepare(attention, problem, pool.size(), engine).ok());
+      attention.run(problem.params(), pool);
+      attention.run(narrow.params(), pool);
+      EXPECT_EQ(narrow.out(), narrow.rounded(problem.out())) << c.name << " " << dtype_name(dtype);
+    }
+  }
 }
 
 // K and V that come while the call runs, NaN until the gate lets them through, give the bits of those that were there.

@@ -86,7 +86,7 @@ HWY_INLINE void place(const KvView& kv, const uint8_t* HWY_RESTRICT row, int64_t
   const int64_t element = static_cast<int64_t>(dtype_bytes(kv.dtype));
   uint8_t* out = static_cast<uint8_t*>(plane) + base * element;
   if (kv.layout == KvLayout::hnd) {
-    std::memcpy(out + in_block * kv.head_dim * element, row, static_cast<size_t>(kv.head_dim * element));
+    std::memcpy(out + in_block * kv.tokens_apart() * element, row, static_cast<size_t>(kv.head_dim * element));
   } else if (is_key) {
     const int64_t pieces = kv.head_dim * element / 16;
     for (int64_t i = 0; i < pieces; ++i) std::memcpy(out + (i * kv.block_size + in_block) * 16, row + i * 16, 16);
@@ -99,6 +99,19 @@ HWY_INLINE void place(const KvView& kv, const uint8_t* HWY_RESTRICT row, int64_t
   }
 }
 
+HWY_INLINE void load_head(const void* from, DType dtype, int64_t at, int d, float* head) {
+  widen(static_cast<const uint8_t*>(from) + at * static_cast<int64_t>(dtype_bytes(dtype)), dtype, d, head);
+}
+
+// A head of q, in place.
+HWY_INLINE void write_query(const KvWriteParams& p, int64_t t, int64_t at) {
+  if (p.dtype == DType::f32) return norm_and_rope(p, t, p.q_norm, static_cast<float*>(p.q) + at);
+  HWY_ALIGN float head[kMaxHeadDim];
+  load_head(p.q, p.dtype, at, p.kv.head_dim, head);
+  norm_and_rope(p, t, p.q_norm, head);
+  narrow(head, p.dtype, p.kv.head_dim, static_cast<uint16_t*>(p.q) + at);
+}
+
 HWY_INLINE void write_token(const KvWriteParams& p, int64_t t, int64_t slot, int64_t code_slot) {
   const KvView& kv = p.kv;
   const int d = kv.head_dim;
@@ -108,7 +121,7 @@ HWY_INLINE void write_token(const KvWriteParams& p, int64_t t, int64_t slot, int
   for (int h = 0; h < kv.kv_heads; ++h) {
     const int64_t in = (t * kv.kv_heads + h) * d;
     const int64_t base = slot / kv.block_size * kv.block_stride + h * kv.head_stride;
-    std::memcpy(key, p.k + in, sizeof(float) * d);
+    load_head(p.k, p.dtype, in, d, key);
     norm_and_rope(p, t, p.k_norm, key);
     if (kv.k_scale) divide(kv.k_scale[h], d, key);
     narrow(key, kv.dtype, d, row);
@@ -118,7 +131,7 @@ HWY_INLINE void write_token(const KvWriteParams& p, int64_t t, int64_t slot, int
       if (kv.k_scale) times(kv.k_scale[h], d, key);
       write_code(*p.codes, kv.block_size, code_slot, h, key);
     }
-    std::memcpy(key, p.v + in, sizeof(float) * d);
+    load_head(p.v, p.dtype, in, d, key);
     if (kv.v_scale) divide(kv.v_scale[h], d, key);
     narrow(key, kv.dtype, d, row);
     place(kv, row, base, in_block, false, kv.v);
@@ -127,9 +140,7 @@ HWY_INLINE void write_token(const KvWriteParams& p, int64_t t, int64_t slot, int
 
 void kv_write_tokens(const KvWriteParams& p, int64_t begin, int64_t end) {
   for (int64_t t = begin; t < end; ++t) {
-    for (int h = 0; h < p.num_heads; ++h) {
-      norm_and_rope(p, t, p.q_norm, p.q + (t * p.num_heads + h) * p.kv.head_dim);
-    }
+    for (int h = 0; h < p.num_heads; ++h) write_query(p, t, (t * p.num_heads + h) * p.kv.head_dim);
     const int64_t slot = p.slot_mapping[t];
     if (slot >= 0) write_token(p, t, slot, p.code_mapping ? p.code_mapping[t] : slot);
   }

@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "kernels/common/convert.h"
 #include "kernels/cpu/simd_targets_test_util.h"
 #include "kernels/ref/hash.h"
 #include "kernels/ref/kv_write.h"
@@ -22,12 +23,13 @@ struct Shape {
   KvLayout layout;
   int bits;  // 0: no codes
   bool factor = false;
+  DType rows = DType::f32;  // of q, k and v
+  bool nhd = false;
 };
 
 // Everything a call changes, so that two runs can be compared byte for byte.
 struct Memory {
-  std::vector<float> q;
-  std::vector<uint8_t> k, v;
+  std::vector<uint8_t> q, k, v;
   std::vector<uint64_t> codes;
   bool operator==(const Memory&) const = default;
 };
@@ -41,7 +43,7 @@ struct Case {
       x.resize(n);
       for (float& e : x) e = normal(rng);
     };
-    fill(initial.q, static_cast<size_t>(s.tokens) * s.heads * s.head_dim);
+    fill(q, static_cast<size_t>(s.tokens) * s.heads * s.head_dim);
     fill(k, static_cast<size_t>(s.tokens) * s.kv_heads * s.head_dim);
     fill(v, k.size());
     fill(q_norm, s.head_dim);
@@ -61,13 +63,14 @@ struct Case {
     std::reverse(code_slots.begin(), code_slots.end());
     initial.k.assign(static_cast<size_t>(blocks) * s.kv_heads * kBs * s.head_dim * dtype_bytes(s.dtype), 0xa5);
     initial.v = initial.k;
-    p.tokens = s.tokens, p.num_heads = s.heads, p.k = k.data(), p.v = v.data();
+    p.tokens = s.tokens, p.num_heads = s.heads, p.dtype = s.rows;
     if (s.norm) p.q_norm = q_norm.data(), p.k_norm = k_norm.data();
     p.rope_dim = s.rope_dim, p.rope_interleaved = s.interleaved, p.cos = cos.data(), p.sin = sin.data();
     p.slot_mapping = slots.data();
     p.kv.dtype = s.dtype, p.kv.layout = s.layout, p.kv.block_size = kBs;
     p.kv.kv_heads = s.kv_heads, p.kv.head_dim = s.head_dim;
     p.kv.head_stride = kBs * s.head_dim, p.kv.block_stride = s.kv_heads * p.kv.head_stride;
+    if (s.nhd) p.kv.head_stride = s.head_dim, p.kv.token_stride = s.kv_heads * s.head_dim;
     for (int h = 0; h < s.kv_heads; ++h) k_scale.push_back(0.013f * (h + 1)), v_scale.push_back(0.7f / (h + 1));
     if (is_fp8(s.dtype)) p.kv.k_scale = k_scale.data(), p.kv.v_scale = v_scale.data();
     if (s.bits == 0) return;
@@ -81,11 +84,20 @@ struct Case {
 
   template <typename Run>
   Memory run(const Run& fn) {
+    const std::vector<uint8_t> k_rows = as_rows(k), v_rows = as_rows(v);
+    initial.q = as_rows(q);
     Memory m = initial;
+    p.k = k_rows.data(), p.v = v_rows.data();
     p.q = m.q.data(), p.kv.k = m.k.data(), p.kv.v = m.v.data();
     codes.codes = m.codes.data();
     fn(p);
     return m;
+  }
+
+  std::vector<uint8_t> as_rows(const std::vector<float>& x) const {
+    std::vector<uint8_t> rows(x.size() * dtype_bytes(shape.rows));
+    for (size_t i = 0; i < x.size(); ++i) store_f32(rows.data(), shape.rows, i, x[i]);
+    return rows;
   }
 
   static constexpr int kBs = 16;
@@ -93,7 +105,7 @@ struct Case {
   Memory initial;
   HashRotation rotation;
   CodesView codes;
-  std::vector<float> k, v, q_norm, k_norm, cos, sin, k_scale, v_scale;
+  std::vector<float> q, k, v, q_norm, k_norm, cos, sin, k_scale, v_scale;
   std::vector<int64_t> slots, code_slots;
   KvWriteParams p;
 };
@@ -115,6 +127,11 @@ const Shape kShapes[] = {
     {9, 4, 2, 80, 32, true, false, DType::fp8_e5m2, KvLayout::hnd, 128},
     {7, 4, 2, 256, 64, false, true, DType::fp8_e4m3, KvLayout::classic, 128},
     {7, 3, 3, 112, 112, false, true, DType::fp8_e5m2, KvLayout::classic, 0},
+    {19, 6, 2, 64, 64, false, true, DType::bf16, KvLayout::hnd, 64, false, DType::bf16},
+    {9, 5, 1, 80, 32, true, true, DType::fp8_e4m3, KvLayout::hnd, 128, true, DType::f16},
+    {70, 0, 3, 128, 0, false, false, DType::bf16, KvLayout::classic, 0, false, DType::bf16},
+    {21, 4, 4, 32, 32, false, true, DType::f16, KvLayout::hnd, 64, false, DType::f32, true},
+    {21, 0, 3, 96, 0, false, false, DType::f16, KvLayout::hnd, 64, false, DType::f16, true},
 };
 
 TEST(CpuKvWrite, EqualsTheReferenceByteForByte) {
@@ -148,9 +165,10 @@ TEST(CpuKvWrite, ATokenDoesNotSeeItsNeighbours) {
     for (int t = 0; t < shape.tokens; ++t) {
       KvWriteParams one = p;
       one.tokens = 1;
-      one.q += static_cast<int64_t>(t) * shape.heads * shape.head_dim;
-      one.k += static_cast<int64_t>(t) * shape.kv_heads * shape.head_dim;
-      one.v += static_cast<int64_t>(t) * shape.kv_heads * shape.head_dim;
+      const int64_t from = static_cast<int64_t>(t) * shape.kv_heads * shape.head_dim;
+      one.q = static_cast<float*>(p.q) + static_cast<int64_t>(t) * shape.heads * shape.head_dim;
+      one.k = static_cast<const float*>(p.k) + from;
+      one.v = static_cast<const float*>(p.v) + from;
       one.cos += t * shape.rope_dim / 2;
       one.sin += t * shape.rope_dim / 2;
       one.slot_mapping += t;

@@ -73,7 +73,7 @@ void gather_keys(const XJob& job, int64_t first, int32_t cells, const XAmxScratc
   const XAttentionParams& p = *job.params;
   const KvView& kv = p.kv;
   const int32_t dim = kv.head_dim;
-  const bool copies = kv.dtype == DType::bf16 && kv.layout == KvLayout::hnd;
+  const bool copies = kv.dtype == DType::bf16 && kv.layout == KvLayout::hnd && kv.tokens_apart() == dim;
   const int64_t begin = first * p.stride, end = std::min(job.strip->len, (first + cells) * p.stride);
   const KeyList every;
   KeyRuns runs(every, kv, job.strip->seq, job.kv_head, begin, end);

@@ -83,7 +83,7 @@ void widen_run(const XAttentionParams& p, const KeyRun& run, int64_t first, cons
     const int64_t pos = run.pos + i, token = run.offset + i;
     float* to = w.k + (pos / p.stride - first) * w.k_stride + pos % p.stride * dim;
     if (kv.layout == KvLayout::hnd) {
-      widen_row(k + token * dim, dim, to);
+      widen_row(k + token * kv.tokens_apart(), dim, to);
     } else {
       widen_classic(k + token * x, dim, x, int64_t{kv.block_size} * x, to);
     }

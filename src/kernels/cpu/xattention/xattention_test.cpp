@@ -238,7 +238,7 @@ TEST(XAttentionSelect, ChunksAttendAlike) {
                       .counts = p.counts};
     AttentionParams chunk = a;
     chunk.q = p.q;
-    chunk.out += skip * p.kv.head_dim;
+    chunk.out = static_cast<float*>(a.out) + skip * p.kv.head_dim;
     chunk.lse += skip;
     chunk.q_indptr = indptr;
     chunk.seq_len = &len;

@@ -52,7 +52,8 @@ void check_params(const AttentionParams& p, const OpsLimits& limits) {
   const auto bytes = static_cast<int64_t>(dtype_bytes(kv.dtype));
   FOVEA_CHECK(p.rows <= limits.max_decode_rows && p.num_heads <= limits.num_heads && kv.head_dim <= limits.head_dim);
   FOVEA_CHECK(kv.kv_heads > 0 && p.num_heads % kv.kv_heads == 0 && p.heads_per_row() == p.num_heads);
-  FOVEA_CHECK(kv.head_dim >= 64 && kv.head_dim <= 256 && kv.head_dim % 16 == 0);
+  FOVEA_CHECK(kv.head_dim >= kMinHeadDim && kv.head_dim <= kMaxHeadDim && kv.head_dim % 16 == 0);
+  FOVEA_CHECK(kv.tokens_apart() * bytes % 16 == 0 && reinterpret_cast<uintptr_t>(p.q) % 16 == 0);
   FOVEA_CHECK(kv.block_size >= 8 && kv.block_size <= 256 && std::has_single_bit(static_cast<uint32_t>(kv.block_size)));
   FOVEA_CHECK(kv.block_stride * bytes % 16 == 0 && kv.head_stride * bytes % 16 == 0);
   FOVEA_CHECK(reinterpret_cast<uintptr_t>(kv.k) % 16 == 0 && reinterpret_cast<uintptr_t>(kv.v) % 16 == 0);
@@ -67,9 +68,9 @@ void check_params(const AttentionParams& p, const OpsLimits& limits) {
 }  // namespace
 
 Status Decode::prepare(const OpsLimits& limits, Device& device) {
-  if (limits.head_dim < 64 || limits.head_dim > 256 || limits.head_dim % 16 != 0) {
+  if (limits.head_dim < kMinHeadDim || limits.head_dim > kMaxHeadDim || limits.head_dim % 16 != 0) {
     return Status::unsupported("decode attention: head_dim is " + std::to_string(limits.head_dim) +
-                               ", not a multiple of 16 in [64, 256]");
+                               ", not a multiple of 16 in [32, 256]");
   }
   limits_ = limits;
   OpsLimits launch = limits;

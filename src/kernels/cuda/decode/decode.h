@@ -24,7 +24,7 @@ namespace fovea::cuda {
 
 class Decode {
  public:
-  // Errors: resource_exhausted; unsupported: a head_dim that is no multiple of 16 in [64, 256], or a device
+  // Errors: resource_exhausted; unsupported: a head_dim that is no multiple of 16 in [32, 256], or a device
   // that cannot run the kernels.
   Status prepare(const OpsLimits& limits, Device& device);
 

@@ -65,12 +65,15 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 template <typename Base>
 class DecodeOnGpu : public testing::OnGpu<Base> {
  protected:
-  Results run(const AttentionCase& c, AttentionOnDevice& on_device) {
+  void run(const AttentionCase& c, const AttentionParams& p) {
     cuda::Decode decode;
     const Status prepared = decode.prepare(decode_limits(c), *this->device_);
     EXPECT_TRUE(prepared.ok()) << prepared.message();
-    decode.run(on_device.params(), this->handle());
+    decode.run(p, this->handle());
     EXPECT_TRUE(device_ok());
+  }
+  Results run(const AttentionCase& c, AttentionOnDevice& on_device) {
+    run(c, on_device.params());
     return {on_device.out(), on_device.lse()};
   }
 };
@@ -105,6 +108,20 @@ int64_t keys_seen(const AttentionProblem& problem, int32_t row) {
   return keys;
 }
 
+TEST_F(DecodeTest, RowsIn16BitsAreThoseOfFloat32Rounded) {
+  std::vector<AttentionCase> cases = testing::narrow_cases();
+  cases.push_back({.name = "narrow_padding", .seqs = {{1, 0}, {1, 20}}});
+  for (const AttentionCase& c : cases) {
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+      AttentionProblem problem(c);
+      testing::NarrowActivations narrow(problem, dtype);
+      AttentionOnDevice on_device(problem);
+      const auto out = testing::narrow_out(on_device, narrow, [&](const AttentionParams& p) { run(c, p); });
+      EXPECT_EQ(out, narrow.rounded(run(c, on_device).out)) << c.name << " " << dtype_name(dtype);
+    }
+  }
+}
+
 TEST_P(DecodeCases, EqualTheReferenceAndCountWhatTheyRead) {
   AttentionProblem problem(GetParam());
   ref::paged_attention(problem.params());
@@ -131,7 +148,7 @@ TEST_P(DecodeCases, OtherRowsChangeNoBit) {
     Selection selection;
     one.rows = one.num_seqs = 1;
     one.q_indptr = indptr.data(), one.seq_len = len.data();
-    one.q += row * width;
+    testing::skip_row_heads(one, row * c.heads);
     one.out = out.data(), one.lse = lse.data();
     one.keys_read = nullptr;
     one.kv.table.slots += problem.row_seq(row) * one.kv.table.seq_stride;

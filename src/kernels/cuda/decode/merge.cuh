@@ -3,6 +3,7 @@
 // last changes no bit.
 #pragma once
 
+#include "kernels/cuda/activations.cuh"
 #include "kernels/cuda/decode/work_items.cuh"
 
 namespace fovea::cuda::decode {
@@ -50,7 +51,8 @@ __device__ inline void write_result(const Args& a, int32_t row, int32_t head, in
   const float v_scale = a.p.kv.v_scale == nullptr ? 1.0f : a.p.kv.v_scale[kv_head];
   const float f = softmax.y > 0.0f ? v_scale / softmax.y : softmax.y == 0.0f ? 0.0f : softmax.y;  // NaN stays
   const int64_t row_head = static_cast<int64_t>(row) * a.p.num_heads + head;
-  reinterpret_cast<float4*>(a.p.out + row_head * a.p.kv.head_dim)[column] = make_float4(out.x * f, out.y * f, out.z * f, out.w * f);
+  write_activations(a.p.out, a.p.dtype, row_head * a.p.kv.head_dim + 4 * column,
+                    make_float4(out.x * f, out.y * f, out.z * f, out.w * f));
   if (column == 0 && a.p.lse != nullptr) a.p.lse[row_head] = (softmax.x + log2f(softmax.y)) * kLn2;
 }
 

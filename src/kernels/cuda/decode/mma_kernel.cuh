@@ -100,8 +100,8 @@ struct MmaKernel {
       float4 x[2] = {};
       if (head < heads.count && dim < d) {
         const int64_t row_head = static_cast<int64_t>(shared.list.keys.row) * a.p.num_heads + heads.first + head;
-        const auto* q = reinterpret_cast<const float4*>(a.p.q + row_head * d + dim);
-        x[0] = q[0], x[1] = q[1];
+        x[0] = read_activations(a.p.q, a.p.dtype, row_head * d + dim);
+        x[1] = read_activations(a.p.q, a.p.dtype, row_head * d + dim + 4);
       }
       for (int half = 0; half < 2; ++half) {
         uint4& rows = shared.q[c][s][half][lane];
@@ -301,7 +301,7 @@ struct MmaKernel {
   // `run` splits of shared.list from `split` on. The first keys of the next one are on their way while a
   // split's results are merged. Returns the next turn.
   __device__ int attend(int32_t split, int32_t run, int turn) {
-    KeyCursor cursor(a, shared.list, sizeof(Stored), a.p.kv.head_dim * sizeof(Stored));
+    KeyCursor cursor(a, shared.list, sizeof(Stored), a.p.kv.tokens_apart() * sizeof(Stored));
     Tile tile;
     KeyPlaces places;
     cursor.start(split);
@@ -345,8 +345,8 @@ Entry mma_entry(DType dtype) {
 // All of one element type.
 template <typename Kv>
 std::vector<Entry> mma_entries(DType dtype) {
-  return {mma_entry<Kv, 64, true, 1>(dtype), mma_entry<Kv, 128, true, 1>(dtype), mma_entry<Kv, 128, false, 1>(dtype),
-          mma_entry<Kv, 256, false, 1>(dtype), mma_entry<Kv, 128, false, 2>(dtype)};
+  return {mma_entry<Kv, 64, true, 1>(dtype),   mma_entry<Kv, 64, false, 1>(dtype),  mma_entry<Kv, 128, true, 1>(dtype),
+          mma_entry<Kv, 128, false, 1>(dtype), mma_entry<Kv, 256, false, 1>(dtype), mma_entry<Kv, 128, false, 2>(dtype)};
 }
 
 }  // namespace fovea::cuda::decode

@@ -67,8 +67,10 @@ struct ScalarKernel {
   __device__ void share_q() {
     const HeadTile& heads = shared.list.heads;
     const int d = a.p.kv.head_dim;
-    const float* q = a.p.q + (static_cast<int64_t>(shared.list.keys.row) * a.p.num_heads + heads.first) * d;
-    for (int i = threadIdx.x; i < heads.count * d; i += kThreads) shared.q[i / d][i % d] = q[i];
+    const int64_t q = (static_cast<int64_t>(shared.list.keys.row) * a.p.num_heads + heads.first) * d;
+    for (int i = 4 * threadIdx.x; i < heads.count * d; i += 4 * kThreads) {
+      *reinterpret_cast<float4*>(&shared.q[i / d][i % d]) = read_activations(a.p.q, a.p.dtype, q + i);
+    }
   }
 
   // Adds one chunk of a key to the dot products with all heads.
@@ -199,7 +201,7 @@ struct ScalarKernel {
   }
 
   __device__ void walk(int32_t split, Running& run) {
-    KeyCursor cursor(a, shared.list, sizeof(Stored), kClassic ? 0 : a.p.kv.head_dim * sizeof(Stored));
+    KeyCursor cursor(a, shared.list, sizeof(Stored), kClassic ? 0 : a.p.kv.tokens_apart() * sizeof(Stored));
     cursor.start(split);
     for (int32_t tiles = tiles_of_warp(shared.list, split); tiles > 0; tiles -= 2) {
       const KeyPlaces places = cursor.next();

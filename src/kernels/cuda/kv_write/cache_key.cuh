@@ -38,7 +38,7 @@ __device__ inline int offset_in_block(int64_t slot, int block_size) { return sta
 
 // Where element i of a token lies, from the start of its block and head.
 __device__ inline int key_offset(const KvView& kv, int token, int i) {
-  if (kv.layout == KvLayout::hnd) return token * kv.head_dim + i;
+  if (kv.layout == KvLayout::hnd) return token * static_cast<int>(kv.tokens_apart()) + i;
   const int x = 16 / (kv.dtype == DType::f32 ? 4 : is_fp8(kv.dtype) ? 1 : 2);
   return (i / x * kv.block_size + token) * x + i % x;
 }

@@ -44,7 +44,7 @@ __device__ float store(void* cache, DType dtype, int64_t at, float x) {
 }
 
 __device__ int value_offset(const KvView& kv, int token, int i) {
-  return kv.layout == KvLayout::hnd ? token * kv.head_dim + i : i * kv.block_size + token;
+  return kv.layout == KvLayout::hnd ? token * static_cast<int>(kv.tokens_apart()) + i : i * kv.block_size + token;
 }
 
 __device__ Rope rope_of(const KvWriteParams& p, int token) {
@@ -52,11 +52,29 @@ __device__ Rope rope_of(const KvWriteParams& p, int token) {
   return {p.rope_dim, p.rope_interleaved, p.cos + at, p.sin + at};
 }
 
+template <int kRegs>
+__device__ void load_head(const void* from, DType dtype, int64_t at, int d, Vector<kRegs>& head) {
+#pragma unroll
+  for (int r = 0; r < kRegs; ++r) {
+    const int e = Vector<kRegs>::element(r);
+    head.x[r] = e < d ? read(from, dtype, at + e) : 0.0f;
+  }
+}
+
+template <int kRegs>
+__device__ void save_head(void* to, DType dtype, int64_t at, int d, const Vector<kRegs>& head) {
+#pragma unroll
+  for (int r = 0; r < kRegs; ++r) {
+    const int e = Vector<kRegs>::element(r);
+    if (e < d) store(to, dtype, at + e, head.x[r]);
+  }
+}
+
 // The key as attention will read it stays in `key`.
 template <int kRegs>
 __device__ void write_cache(const KvWriteParams& p, int token, int head, int64_t slot, Vector<kRegs>& key) {
   const KvView& kv = p.kv;
-  const float* v = p.v + (static_cast<int64_t>(token) * kv.kv_heads + head) * kv.head_dim;
+  const int64_t v = (static_cast<int64_t>(token) * kv.kv_heads + head) * kv.head_dim;
   const float k_scale = key_scale(kv, head);
   const float v_scale = kv.v_scale == nullptr ? 1.0f : kv.v_scale[head];
   const int64_t base = block_of(slot, kv.block_size) * kv.block_stride + head * kv.head_stride;
@@ -66,7 +84,7 @@ __device__ void write_cache(const KvWriteParams& p, int token, int head, int64_t
     const int e = Vector<kRegs>::element(r);
     if (e >= kv.head_dim) continue;
     key.x[r] = __fmul_rn(store(kv.k, kv.dtype, base + key_offset(kv, in_block, e), __fdiv_rn(key.x[r], k_scale)), k_scale);
-    store(kv.v, kv.dtype, base + value_offset(kv, in_block, e), __fdiv_rn(v[e], v_scale));
+    store(kv.v, kv.dtype, base + value_offset(kv, in_block, e), __fdiv_rn(read(p.v, p.dtype, v + e), v_scale));
   }
 }
 
@@ -96,16 +114,16 @@ __global__ void __launch_bounds__(kWarps* kWarp) write(const __grid_constant__ A
   if (token >= p.tokens) return;
   Vector<kRegs> vector;
   if (head < 0) {
-    float* q = p.q + (static_cast<int64_t>(token) * p.num_heads + head + p.num_heads) * d;
-    vector.load(q, d);
+    const int64_t q = (static_cast<int64_t>(token) * p.num_heads + head + p.num_heads) * d;
+    load_head(p.q, p.dtype, q, d, vector);
     if (p.q_norm != nullptr) vector.norm(p.q_norm, d, p.norm_eps);
     if (p.rope_dim > 0) vector.rope(rope_of(p, token), rows[warp]);
-    vector.save(q, d);
+    save_head(p.q, p.dtype, q, d, vector);
     return;
   }
   const int64_t slot = p.slot_mapping[token];
   if (slot < 0) return;
-  vector.load(p.k + (static_cast<int64_t>(token) * p.kv.kv_heads + head) * d, d);
+  load_head(p.k, p.dtype, (static_cast<int64_t>(token) * p.kv.kv_heads + head) * d, d, vector);
   if (p.k_norm != nullptr) vector.norm(p.k_norm, d, p.norm_eps);
   if (p.rope_dim > 0) vector.rope(rope_of(p, token), rows[warp]);
   write_cache(p, token, head, slot, vector);

@@ -29,6 +29,8 @@ struct Case {
   int bits = 0;  // 0: no codes
   bool own_code_blocks = false;
   bool factor = false;
+  DType rows = DType::f32;  // of q, k and v
+  bool nhd = false;
 
   friend std::ostream& operator<<(std::ostream& out, const Case& c) {
     return out << c.tokens << " tokens, " << c.heads << "/" << c.kv_heads << " heads, d " << c.dim << ", bs " << c.block_size
@@ -58,6 +60,12 @@ std::vector<Case> cases() {
     for (int dim : {64, 80, 256}) all.push_back({21, 6, 3, dim, 16, t, hnd, 32, false, true, dim == 80 ? 192 : 64, true, true});
   }
   all.push_back({21, 6, 3, 64, 8, DType::fp8_e4m3, hnd, 64, false, true, 64, false, true});
+  for (DType t : {DType::bf16, DType::f16}) {
+    all.push_back({19, 6, 2, 64, 16, DType::bf16, hnd, 64, false, true, 64, false, false, t});
+    all.push_back({9, 5, 1, 80, 16, DType::fp8_e4m3, classic, 32, true, true, 128, false, true, t});
+    all.push_back({37, 0, 3, 32, 16, t, hnd, 0, false, false, 0, false, false, t, true});
+    all.push_back({37, 4, 4, 128, 32, DType::f32, hnd, 128, true, true, 128, true, false, t, true});
+  }
   return all;
 }
 
@@ -71,7 +79,9 @@ struct Problem {
     p.rope_dim = c.rope_dim, p.rope_interleaved = c.interleaved;
     p.kv.dtype = c.dtype, p.kv.layout = c.layout, p.kv.block_size = c.block_size;
     p.kv.kv_heads = c.kv_heads, p.kv.head_dim = c.dim;
+    p.dtype = c.rows;
     p.kv.head_stride = tile + 16, p.kv.block_stride = c.kv_heads * (tile + 16) + 32;
+    if (c.nhd) p.kv.head_stride = c.dim, p.kv.token_stride = c.kv_heads * c.dim;
     k_cache.assign(blocks * p.kv.block_stride * dtype_bytes(c.dtype), 0x5a);
     v_cache = k_cache;
     if (c.bits == 0) return;
@@ -88,9 +98,13 @@ struct Problem {
     auto draw = [&](std::vector<float>& v, int64_t size) {
       for (int64_t i = 0; i < size; ++i) v.push_back(normal(rng));
     };
-    draw(q, int64_t{c.tokens} * c.heads * c.dim);
-    draw(k, int64_t{c.tokens} * c.kv_heads * c.dim);
-    draw(v, int64_t{c.tokens} * c.kv_heads * c.dim);
+    auto draw_rows = [&](std::vector<uint8_t>& rows, int64_t size) {
+      rows.resize(size * dtype_bytes(c.rows));
+      for (int64_t i = 0; i < size; ++i) store_f32(rows.data(), c.rows, i, normal(rng));
+    };
+    draw_rows(q, int64_t{c.tokens} * c.heads * c.dim);
+    draw_rows(k, int64_t{c.tokens} * c.kv_heads * c.dim);
+    draw_rows(v, int64_t{c.tokens} * c.kv_heads * c.dim);
     draw(q_norm, c.dim), draw(k_norm, c.dim);
     for (int i = 0; i < c.tokens * c.rope_dim / 2; ++i) {
       const float angle = 3 * normal(rng);
@@ -133,7 +147,8 @@ struct Problem {
   std::mt19937 rng{7};
   HashRotation rotation = HashRotation::make(64, 64).value();
   HashCodec codec;
-  std::vector<float> q, k, v, q_norm, k_norm, cos, sin, k_scale, v_scale, signs;
+  std::vector<uint8_t> q, k, v;
+  std::vector<float> q_norm, k_norm, cos, sin, k_scale, v_scale, signs;
   std::vector<int64_t> slots, code_slots;
   std::vector<uint8_t> k_cache, v_cache;
   std::vector<uint64_t> code_words;
@@ -193,8 +208,8 @@ void expect_codes_of_cache(const Problem& problem, const std::vector<uint8_t>& k
       const int64_t base = slot / c.block_size * problem.p.kv.block_stride + h * problem.p.kv.head_stride;
       const int64_t x = 16 / static_cast<int64_t>(dtype_bytes(c.dtype)), off = slot % c.block_size;
       for (int i = 0; i < c.dim; ++i) {
-        const int64_t at = c.layout == KvLayout::hnd ? off * c.dim + i : (i / x * c.block_size + off) * x + i % x;
-        key[i] = load_as_f32(k_cache.data(), c.dtype, base + at);
+        const int64_t at = c.layout == KvLayout::hnd ? off * problem.p.kv.tokens_apart() + i : (i / x * c.block_size + off) * x + i % x;
+        key[i] = load_as_f32(k_cache.data(), c.dtype, base + at) * (is_fp8(c.dtype) ? problem.k_scale[h] : 1.0f);
       }
       CodesView view = problem.codes;
       view.codes = want.data(), view.codec = problem.codec;
@@ -213,12 +228,16 @@ TEST_P(KvWriteOnGpu, EqualsTheReference) {
 
   cuda::kv_write(device.p, handle());
   ASSERT_TRUE(device_ok());
-  const std::vector<float> q = device.read(problem.q);
+  const std::vector<uint8_t> q = device.read(problem.q);
   const std::vector<uint8_t> k_cache = device.read(problem.k_cache), v_cache = device.read(problem.v_cache);
   if (GetParam().bits > 0) expect_codes_of_cache(problem, k_cache, device.read(problem.code_words));
 
   ref::kv_write(on_host);
-  for (size_t i = 0; i < q.size(); ++i) ASSERT_NEAR(q[i], problem.q[i], 1e-6f * std::max(1.0f, std::abs(q[i]))) << i;
+  const DType rows = GetParam().rows;
+  for (size_t i = 0; i < q.size() / dtype_bytes(rows); ++i) {
+    const float got = load_as_f32(q.data(), rows, i), want = load_as_f32(problem.q.data(), rows, i);
+    ASSERT_NEAR(got, want, (rows == DType::f32 ? 1e-6f : 0x1p-7f) * std::max(1.0f, std::abs(got))) << i;
+  }
   EXPECT_EQ(v_cache, problem.v_cache);
   // A compiler may fuse what the reference multiplies and adds: then a key differs in its last bit, rarely.
   const size_t element = dtype_bytes(GetParam().dtype);

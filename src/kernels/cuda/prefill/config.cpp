@@ -99,7 +99,7 @@ PrefillShape describe(const AttentionParams& p, Numerics numerics, const Prefill
 
 PrefillConfig choose(const PrefillShape& s) {
   FOVEA_CHECK(s.kv_heads > 0 && s.num_heads > 0 && s.num_heads % s.kv_heads == 0);
-  FOVEA_CHECK(s.head_dim >= 64 && s.head_dim <= 256 && s.head_dim % 16 == 0);
+  FOVEA_CHECK(s.head_dim >= kMinHeadDim && s.head_dim <= kMaxHeadDim && s.head_dim % 16 == 0);
   PrefillConfig c;
   c.path = choose_path(s);
   c.padded_dim = pad_dim(c.path, s.head_dim);

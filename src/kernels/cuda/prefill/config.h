@@ -63,7 +63,7 @@ struct PrefillConfig {
 };
 
 PrefillShape describe(const AttentionParams& p, Numerics numerics, const PrefillDevice& device);
-// head_dim is a multiple of 16 in [64, 256]. Of rows, num_seqs and list_rows nothing but the grid depends, and on the
+// head_dim is a multiple of 16 in [32, 256]. Of rows, num_seqs and list_rows nothing but the grid depends, and on the
 // wgmma path `lanes`, on which no result depends there: a row's bits are the same in any batch and chunk.
 PrefillConfig choose(const PrefillShape& shape);
 std::string to_string(const PrefillConfig& config);

@@ -33,7 +33,7 @@ __device__ void load_f32_queries(const PrefillArgs& a, const Job& job, Shared& s
     const int lane = i / (Shared::kHeadDim / 4), d = i % (Shared::kHeadDim / 4) * 4;
     float4 x = make_float4(0, 0, 0, 0);
     if (lane < job.lanes && d < dim) {
-      x = __ldg(reinterpret_cast<const float4*>(a.p.q + job.row_head(lane, heads_per_row(a.p)) * dim + d));
+      x = read_activations(a.p.q, a.p.dtype, job.row_head(lane, heads_per_row(a.p)) * dim + d);
     }
     *reinterpret_cast<float4*>(&s.q[lane][d]) = x;
   }
@@ -155,8 +155,8 @@ __device__ __forceinline__ void store_f32(const PrefillArgs& a, const ScoreScale
 #pragma unroll
     for (int c = 0; c < kColumns; c += 4) {
       if (c * 16 + 4 * x >= dim) continue;
-      *reinterpret_cast<float4*>(a.p.out + at * dim + c * 16 + 4 * x) =
-          make_float4(out[i][c] * norm, out[i][c + 1] * norm, out[i][c + 2] * norm, out[i][c + 3] * norm);
+      write_activations(a.p.out, a.p.dtype, at * dim + c * 16 + 4 * x,
+                        make_float4(out[i][c] * norm, out[i][c + 1] * norm, out[i][c + 2] * norm, out[i][c + 3] * norm));
     }
     if (a.p.lse != nullptr && x == 0) a.p.lse[at] = rows[i].log_sum(sum, scale);
   }

@@ -3,6 +3,7 @@
 
 #include <cuda_fp8.h>
 
+#include "kernels/cuda/activations.cuh"
 #include "kernels/cuda/prefill/keys.cuh"
 #include "kernels/cuda/prefill/ptx.cuh"
 
@@ -65,7 +66,7 @@ class KeyFeed {
   __device__ void publish(const PrefillArgs& a, const Job& job, int32_t tile, KeyRing<kKeys>& ring) const {
     const KvView& kv = a.p.kv;
     const int32_t inside = pos_ & (kv.block_size - 1);
-    const int32_t row_stride = kv.layout == KvLayout::hnd ? kv.head_dim : elements_in_16_bytes(kv.dtype);
+    const int64_t row_stride = kv.layout == KvLayout::hnd ? kv.tokens_apart() : elements_in_16_bytes(kv.dtype);
     const int64_t block = slot_ * kv.block_stride + job.kv_head * kv.head_stride;
     ring.row[tile % ring.kTiles][threadIdx.x] = pos_ < 0 ? -1 : block + inside * row_stride;
     ring.pos[tile % ring.kTiles][threadIdx.x] = pos_;

@@ -31,9 +31,9 @@ __device__ void load_queries(const PrefillArgs& a, const Job& job, uint8_t* q) {
     const int32_t lane = i / Layout::kChunks, chunk = i % Layout::kChunks;
     float4 x = make_float4(0, 0, 0, 0), y = x;
     if (lane < job.lanes && chunk * 8 < dim) {
-      const auto* from = reinterpret_cast<const float4*>(a.p.q + job.row_head(lane, heads_per_row(a.p)) * dim + chunk * 8);
-      x = __ldg(from);
-      y = __ldg(from + 1);
+      const int64_t from = job.row_head(lane, heads_per_row(a.p)) * dim + chunk * 8;
+      x = read_activations(a.p.q, a.p.dtype, from);
+      y = read_activations(a.p.q, a.p.dtype, from + 4);
     }
     using T = typename Traits::T;
     *reinterpret_cast<uint4*>(q + Layout::at(lane, chunk)) =

@@ -72,15 +72,15 @@ void check_params(const AttentionParams& p, int32_t max_rows) {
   FOVEA_CHECK(std::has_single_bit(static_cast<uint32_t>(kv.block_size)) && kv.block_size >= 8 && kv.block_size <= 256);
   // Keys are read 16 bytes at a time.
   const int64_t step = 16 / static_cast<int64_t>(dtype_bytes(kv.dtype));
-  FOVEA_CHECK(kv.block_stride % step == 0 && kv.head_stride % step == 0);
+  FOVEA_CHECK(kv.block_stride % step == 0 && kv.head_stride % step == 0 && kv.tokens_apart() % step == 0);
 }
 
 }  // namespace
 
 Status Prefill::prepare(const OpsLimits& limits, Device& device, Numerics numerics) {
-  if (limits.head_dim < 64 || limits.head_dim > 256 || limits.head_dim % 16 != 0) {
+  if (limits.head_dim < kMinHeadDim || limits.head_dim > kMaxHeadDim || limits.head_dim % 16 != 0) {
     return Status::invalid_argument("prefill attention: head_dim is " + std::to_string(limits.head_dim) +
-                                    ", not a multiple of 16 in [64, 256]");
+                                    ", not a multiple of 16 in [32, 256]");
   }
   if (limits.max_rows < 1) {
     return Status::invalid_argument("prefill attention: max_rows is " + std::to_string(limits.max_rows) + ", not positive");

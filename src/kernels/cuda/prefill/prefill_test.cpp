@@ -268,8 +268,7 @@ class CudaPrefillChunks : public PrefillOnGpu<::testing::TestWithParam<Attention
     const DeviceArray<int32_t> q_indptr(indptrs), seq_len(lens);
     for (int32_t first = 0, i = 0; first < rows; first += size, ++i) {
       AttentionParams p = on_device.params();
-      p.q += static_cast<int64_t>(first) * c.heads * c.head_dim;
-      p.out += static_cast<int64_t>(first) * c.heads * c.head_dim;
+      testing::skip_row_heads(p, static_cast<int64_t>(first) * c.heads);
       p.lse += static_cast<int64_t>(first) * c.heads;
       p.rows = std::min(size, rows - first);
       p.q_indptr = q_indptr.data() + 2 * i;
@@ -311,7 +310,7 @@ TEST_F(CudaPrefillRows, DoNotDependOnTheBatch) {
       const int32_t first = batch.q_indptr()[s];
       AttentionParams p = on_device.params();
       const DeviceArray<int32_t> indptr(std::vector<int32_t>{0, seqs[s].rows});
-      p.q += static_cast<int64_t>(first) * 4 * d;
+      p.q = on_device.q().data() + static_cast<int64_t>(first) * 4 * d;
       p.rows = seqs[s].rows;
       p.num_seqs = 1;
       p.q_indptr = indptr.data();
@@ -321,6 +320,20 @@ TEST_F(CudaPrefillRows, DoNotDependOnTheBatch) {
       append(apart, rows_of({on_device.out(), on_device.lse()}, 0, seqs[s].rows, 4, d));
     }
     EXPECT_TRUE(together == apart) << "head_dim " << d;
+  }
+}
+
+TEST_F(CudaPrefillRows, In16BitsAreThoseOfFloat32Rounded) {
+  for (const AttentionCase& c : testing::narrow_cases()) {
+    for (const Mode& mode : kModes) {
+      for (const DType dtype : {DType::bf16, DType::f16}) {
+        AttentionProblem problem(c);
+        testing::NarrowActivations narrow(problem, dtype);
+        AttentionOnDevice on_device(problem);
+        const auto out = testing::narrow_out(on_device, narrow, [&](const AttentionParams& p) { attend(p, mode); });
+        EXPECT_EQ(out, narrow.rounded(run(problem, mode).out)) << c.name << " " << dtype_name(dtype) << " " << mode.name;
+      }
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 // its warp. Its two lanes are a row pair; [n][0..1] belongs to the first and [n][2..3] to the second.
 #pragma once
 
+#include "kernels/cuda/activations.cuh"
 #include "kernels/cuda/prefill/ptx.cuh"
 #include "kernels/cuda/prefill/softmax.cuh"
 
@@ -123,8 +124,8 @@ __device__ __forceinline__ void store_rows(const PrefillArgs& a, const Job& job,
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
       if (n * 8 >= dim) break;
-      *reinterpret_cast<float2*>(a.p.out + at * dim + n * 8 + pair_column()) =
-          make_float2(out[n][r * 2] * norm, out[n][r * 2 + 1] * norm);
+      write_activations(a.p.out, a.p.dtype, at * dim + n * 8 + pair_column(),
+                        make_float2(out[n][r * 2] * norm, out[n][r * 2 + 1] * norm));
     }
     if (a.p.lse != nullptr && pair_column() == 0) a.p.lse[at] = rows[r].log_sum(sum, scale);
   }

@@ -13,7 +13,7 @@ CUtensorMap make_tensor_map(EncodeTensorMap encode, const KvView& kv, const void
   // How many slots there are is not known here, and nothing reads a slot that the page table does not name.
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(kv.head_dim), static_cast<cuuint64_t>(kv.block_size),
                               static_cast<cuuint64_t>(kv.kv_heads), INT_MAX};
-  const cuuint64_t strides[] = {kv.head_dim * element, kv.head_stride * element, kv.block_stride * element};
+  const cuuint64_t strides[] = {kv.tokens_apart() * element, kv.head_stride * element, kv.block_stride * element};
   const cuuint32_t box[] = {static_cast<cuuint32_t>(128 / element), static_cast<cuuint32_t>(box_keys), 1, 1};
   const cuuint32_t steps[] = {1, 1, 1, 1};
   CUtensorMap map;

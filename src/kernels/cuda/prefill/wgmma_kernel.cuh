@@ -157,9 +157,9 @@ __device__ void load_group_queries(const PrefillArgs& a, int group, WgmmaShared<
     const int32_t lane = group * 64 + i / kChunks, chunk = i % kChunks;
     float4 x = make_float4(0, 0, 0, 0), y = x;
     if (lane < s.job.lanes && chunk * 8 < dim) {
-      const auto* from = reinterpret_cast<const float4*>(a.p.q + s.job.row_head(lane, heads_per_row(a.p)) * dim + chunk * 8);
-      x = __ldg(from);
-      y = __ldg(from + 1);
+      const int64_t from = s.job.row_head(lane, heads_per_row(a.p)) * dim + chunk * 8;
+      x = read_activations(a.p.q, a.p.dtype, from);
+      y = read_activations(a.p.q, a.p.dtype, from + 4);
     }
     *reinterpret_cast<uint4*>(s.q[chunk / 8] + lane * 128 + ((chunk % 8 ^ lane % 8) << 4)) =
         make_uint4(pack2<T>(x.x, x.y), pack2<T>(x.z, x.w), pack2<T>(y.x, y.y), pack2<T>(y.z, y.w));

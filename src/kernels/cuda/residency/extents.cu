@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kMoveWarps* kWarp) move_kernel(const __grid_co
 
 void check_pieces(const KvView& kv) {
   const int64_t bytes = element_bytes(kv.dtype);
-  FOVEA_CHECK(kv.layout == KvLayout::hnd && piece_bytes(kv) % 16 == 0);
+  FOVEA_CHECK(kv.layout == KvLayout::hnd && kv.tokens_apart() == kv.head_dim && piece_bytes(kv) % 16 == 0);
   FOVEA_CHECK(kv.block_stride * bytes % 16 == 0 && kv.head_stride * bytes % 16 == 0);
 }
 

@@ -93,7 +93,7 @@ __device__ void fill_bases(const PassArgs& a, int32_t kv_head, int32_t seq, int3
   const KvView& kv = a.p.kv;
   const int32_t* slots = kv.table.slots + seq * kv.table.seq_stride + kv_head * kv.table.head_stride;
   const int32_t tokens = tokens_of_part(a), parts = a.p.stride / tokens;
-  const int32_t token_stride = kv.layout == KvLayout::hnd ? kv.head_dim : prefill::elements_in_16_bytes(kv.dtype);
+  const int64_t token_stride = kv.layout == KvLayout::hnd ? kv.tokens_apart() : prefill::elements_in_16_bytes(kv.dtype);
   for (int i = threadIdx.x; i < parts * kCells; i += blockDim.x) {
     const int32_t part = i / kCells, cell = i % kCells, token = (first + cell) * a.p.stride + part * tokens;
     int64_t at = 0;
@@ -109,7 +109,7 @@ __device__ void fill_bases(const PassArgs& a, int32_t kv_head, int32_t seq, int3
 __device__ inline int32_t offset_in_part(const PassArgs& a, const DepthElement& x) {
   const KvView& kv = a.p.kv;
   const int32_t token = x.s % tokens_of_part(a);
-  if (kv.layout == KvLayout::hnd) return token * kv.head_dim + x.e;
+  if (kv.layout == KvLayout::hnd) return token * static_cast<int32_t>(kv.tokens_apart()) + x.e;
   const int32_t wide = prefill::elements_in_16_bytes(kv.dtype);
   return token * wide + x.e / wide * kv.block_size * wide + x.e % wide;
 }
