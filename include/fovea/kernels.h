@@ -1,13 +1,13 @@
-// The operations without an engine, for those who build their own: attention over paged KV, cache writes, selection, and what else a
-// forward pass computes. One plain Params struct an operation, in fovea/kernels/<family>.h; docs/kernels.md is the tour.
+// The operations without an engine, for those who build their own: attention over paged KV, cache writes, selection, and what else
+// a forward pass computes. One plain Params struct an operation, in fovea/kernels/<family>.h; docs/kernels.md is the tour.
 //
 // Pointers in Params are memory of the device (host memory on a CPU), arrays of lengths, indices and counts among them; the caller
-// owns it. The Params structs themselves, Selection and LinearParams::weights are host memory, read before the call returns.
-// Shapes are row-major, innermost last; T is the number of token rows, H query heads, KV heads, d head_dim, bs block size in
-// tokens. Activations are float32, unless a Params has a dtype for them.
-// Operations are enqueued on a stream in order; on a CPU they are finished when the call returns. They allocate nothing and wait for
-// nothing: prepare() sizes all scratch once, and what a launch looks like follows from the plain numbers of Params alone, never from
-// an array, so that a captured launch replays with other lengths.
+// owns it. The Params structs themselves, Selection and LinearParams::weights are host memory, read before the call returns. Shapes
+// are row-major, innermost last; T is the number of token rows, H query heads, KV heads, d head_dim, bs block size in tokens.
+// Activations are float32, unless a Params has a dtype for them. Operations are enqueued on a stream in order; on a CPU they are
+// finished when the call returns. They allocate nothing and wait for nothing: prepare() sizes all scratch once, and what a launch
+// looks like follows from the plain numbers of Params alone, never from an array, so that a captured launch replays with other
+// lengths.
 #pragma once
 
 #include <fovea/kernels/attention.h>
@@ -19,6 +19,7 @@
 #include <fovea/kernels/mla.h>
 #include <fovea/kernels/moe.h>
 #include <fovea/kernels/op_set.h>
+#include <fovea/kernels/page_table.h>
 #include <fovea/kernels/residency.h>
 #include <fovea/kernels/sample.h>
 #include <fovea/kernels/select.h>

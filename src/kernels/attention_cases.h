@@ -294,6 +294,34 @@ class NarrowActivations {
   std::vector<uint16_t> q_, out_;
 };
 
+// Problems that are attended to in partitions: rows of no, one and many of them, that end in the middle of one or with it.
+inline std::vector<AttentionCase> partition_cases() {
+  std::vector<AttentionCase> cases;
+  const std::vector<SeqShape> seqs = {{1, 1}, {1, 0}, {3, 130}, {0, 9}, {1, 128}, {2, 700}};
+  for (const DType t : {DType::bf16, DType::f16, DType::f32, DType::fp8_e5m2}) {
+    for (const int32_t d : {32, 112, 128, 256}) cases.push_back({.heads = 6, .head_dim = d, .seqs = seqs, .dtype = t});
+  }
+  cases.push_back({.heads = 40, .kv_heads = 1, .head_dim = 128, .seqs = seqs, .soft_cap = 2.0f, .alibi = true});
+  cases.push_back({.heads = 3, .kv_heads = 3, .seqs = seqs, .layout = KvLayout::classic, .table_per_head = true});
+  for (AttentionCase& c : cases) c.name = "partitions of d " + std::to_string(c.head_dim) + " " + std::string(dtype_name(c.dtype));
+  return cases;
+}
+
+// Room for the partitions of a problem; NaN until written.
+struct PartitionMemory {
+  PartitionMemory(AttentionProblem& problem, int32_t partition_size, int32_t more) {
+    params.attention = problem.params();
+    params.partition_size = partition_size;
+    params.max_partitions = static_cast<int32_t>(problem.params().max_len / partition_size) + more;
+    const size_t row_heads = static_cast<size_t>(problem.rows()) * problem.shape().heads;
+    exp_sums.assign(row_heads * params.max_partitions, NAN);
+    max_logits = exp_sums;
+    tmp_out.assign(exp_sums.size() * problem.shape().head_dim, NAN);
+  }
+  PartitionedAttentionParams params;  // without the arrays
+  std::vector<float> exp_sums, max_logits, tmp_out;
+};
+
 // Problems that rows in 16 bits are tried on: every path of the kernels, and rows without keys.
 inline std::vector<AttentionCase> narrow_cases() {
   std::vector<AttentionCase> cases;

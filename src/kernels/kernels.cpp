@@ -106,13 +106,13 @@ Status Kernels::prepare(const OpsLimits& limits) {
   return {};
 }
 
-#define FOVEA_OP(op, Params)                                                            \
-  Status Kernels::op(const Params& params, void* stream) {                              \
-    FOVEA_TRY(impl_->may_call(OpKind::op));                                             \
-    FOVEA_TRY(check_params(params, impl_->limits).with_context(op_name(OpKind::op)));   \
-    Stream& on = impl_->on(stream);                                                     \
-    impl_->ops->op(params, on);                                                         \
-    return on.error();                                                                  \
+#define FOVEA_OP(op, Params)                                                          \
+  Status Kernels::op(const Params& params, void* stream) {                            \
+    FOVEA_TRY(impl_->may_call(OpKind::op));                                           \
+    FOVEA_TRY(check_params(params, impl_->limits).with_context(op_name(OpKind::op))); \
+    Stream& on = impl_->on(stream);                                                   \
+    impl_->ops->op(params, on);                                                       \
+    return on.error();                                                                \
   }
 FOVEA_FOR_EACH_OP(FOVEA_OP)
 #undef FOVEA_OP

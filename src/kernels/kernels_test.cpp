@@ -91,6 +91,26 @@ TEST(Kernels, ParamsThatCannotBeAreRefusedByFieldAndValue) {
   refused([](AttentionParams&, Selection& s) { s.units = nullptr; }, "selection.units is null");
 }
 
+TEST(Kernels, PartitionsThatCannotBeAreRefused) {
+  Kernels kernels = make("cpu");
+  ASSERT_TRUE(kernels.prepare(limits()).ok());
+  AttentionProblem problem({.name = "partitions", .seqs = {{1, 1000}}});
+  testing::PartitionMemory memory(problem, 128, 1);
+  PartitionedAttentionParams p = memory.params;
+  p.exp_sums = memory.exp_sums.data(), p.max_logits = memory.max_logits.data(), p.tmp_out = memory.tmp_out.data();
+  p.attention.out = nullptr, p.attention.lse = nullptr;
+  EXPECT_TRUE(kernels.paged_partitions(p).ok());
+  const auto refused = [&](auto change, const char* words) {
+    PartitionedAttentionParams other = p;
+    change(other);
+    expect_refused(kernels.paged_partitions(other), StatusCode::invalid_argument, {"paged_partitions: ", words});
+  };
+  refused([](PartitionedAttentionParams& o) { o.partition_size = 24; }, "partition_size is 24");
+  refused([](PartitionedAttentionParams& o) { o.max_partitions = 7; }, "max_partitions is 7");
+  refused([](PartitionedAttentionParams& o) { o.attention.window = 5; }, "attention.window is 5");
+  refused([](PartitionedAttentionParams& o) { o.tmp_out = nullptr; }, "tmp_out is null");
+}
+
 TEST(Kernels, GiveWhatTheScalarDefinitionsGive) {
   Kernels cpu = make("cpu"), ref = make("ref");
   ASSERT_TRUE(cpu.prepare(limits()).ok() && ref.prepare(limits()).ok());

@@ -12,7 +12,7 @@ namespace fovea {
 class KeyGate;  // of an engine's own
 
 enum class KvLayout : uint8_t {
-  hnd,      // K and V: [num_blocks, kv_heads, bs, d], or the order that KvView's strides say, [num_blocks, bs, kv_heads, d] (NHD) too
+  hnd,      // K and V: [num_blocks, kv_heads, bs, d], or what other order strides say: [num_blocks, bs, kv_heads, d] (NHD)
   classic,  // K: [num_blocks, kv_heads, d/x, bs, x] with x = 16 / sizeof(element); V: [num_blocks, kv_heads, d, bs]
 };
 
@@ -83,6 +83,32 @@ struct AttentionParams {
   int64_t* keys_read = nullptr;  // [T]
 
   int64_t heads_per_row() const { return q_heads ? q_heads : num_heads; }
+};
+
+// Attention over each partition of a row's keys by itself: the first of the two kernels of vLLM's paged_attention_v2. Partition i
+// of a row covers keys [i * partition_size, (i + 1) * partition_size) up to the row's own; of one without keys exp_sums is 0,
+// max_logits -inf and tmp_out any. Partitions merge in any number and from anywhere (merge_partitions).
+struct PartitionedAttentionParams {
+  AttentionParams attention;     // decode rows, dense, without a window; out, lse and keys_read are not written
+  int32_t partition_size = 512;  // tokens, a multiple of 16
+  int32_t max_partitions = 0;    // >= ceil(seq_len / partition_size) of every sequence
+  float* exp_sums = nullptr;     // out [T, H, max_partitions] sum of exp(score - max_logits)
+  float* max_logits = nullptr;   // out [T, H, max_partitions] the largest score, or a number near it; natural units
+  float* tmp_out = nullptr;      // out [T, H, max_partitions, d] what attention over the partition alone gives
+};
+
+// The second: attention over the union of partitions. None with a key: out 0, lse -inf.
+struct MergePartitionsParams {
+  const float* exp_sums = nullptr;    // [T, H, partitions]
+  const float* max_logits = nullptr;  // [T, H, partitions]
+  const float* tmp_out = nullptr;     // [T, H, partitions, d]
+  int32_t partitions = 0;
+  int32_t rows = 0;  // T
+  int32_t num_heads = 0;
+  int32_t head_dim = 0;      // a multiple of 4
+  void* out = nullptr;       // [T, H, d]
+  DType dtype = DType::f32;  // of out: f32, f16 or bf16
+  float* lse = nullptr;      // [T, H] natural log; or null
 };
 
 // Attention over contiguous keys and values that are not in the cache. Sequence s owns query rows [q_indptr[s],

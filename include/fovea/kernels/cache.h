@@ -1,4 +1,5 @@
-// Rope, norm of q and k, cache write and hash codes in one pass. fovea/kernels.h has the conventions.
+// Writing a cache: rope, norm of q and k, paged write and hash codes in one pass. Whole blocks copied and swapped, and elements
+// converted. fovea/kernels.h has the conventions.
 #pragma once
 
 #include <fovea/kernels/attention.h>
@@ -58,6 +59,38 @@ struct KvWriteParams {
   KvView kv;                              // kv.table is not used
   const int64_t* code_mapping = nullptr;  // [T] block * bs + offset for codes; null: slot_mapping
   const CodesView* codes = nullptr;       // null: no codes. Encodes k after rounding to the cache dtype.
+};
+
+// One array of blocks, as a copy sees it: K or V of a layer, or a summary. Where a pool lies by head, each head is a plane.
+struct BlockPlane {
+  const void* from = nullptr;  // block b at from + b * from_stride
+  void* to = nullptr;
+  int64_t from_stride = 0, to_stride = 0;  // bytes
+  int64_t bytes = 0;                       // of a block
+};
+
+// Copies blocks of all planes in one launch: within a cache (vLLM's copy_blocks), or between a GPU's cache and pinned host memory,
+// which the GPU reads and writes itself (swap_blocks). No block is where two pairs copy to, or where one does and another copies
+// from. On a GPU pointers, strides and sizes are multiples of 16 bytes.
+struct CopyBlocksParams {
+  const BlockPlane* planes = nullptr;  // [num_planes]
+  int32_t num_planes = 0;
+  const int64_t* pairs = nullptr;  // [count, 2] block of `from`, block of `to`
+  int32_t count = 0;
+};
+
+// Elements in another type: rows to 16 bits and back, a cache to fp8 and back (vLLM's convert_fp8). An element stands for itself
+// times its head's scale: out = in * in_scale / out_scale, product and quotient rounded to float32, then rounded to nearest even;
+// fp8 saturates, a NaN stays a NaN. In place only between types of one size.
+struct ConvertParams {
+  const void* in = nullptr;  // [rows, heads, elements]
+  void* out = nullptr;       // likewise
+  DType in_dtype = DType::f32, out_dtype = DType::f32;  // is_kv_dtype()
+  int64_t rows = 0;                                     // blocks of an HND cache; tokens of NHD
+  int32_t heads = 1;
+  int64_t elements = 0;              // of a head of a row
+  const float* in_scale = nullptr;   // [heads] or null: 1
+  const float* out_scale = nullptr;  // likewise
 };
 
 }  // namespace fovea

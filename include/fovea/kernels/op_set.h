@@ -7,39 +7,47 @@
 namespace fovea {
 
 // Every operation: its name and its Params. Ops, OpKind and op_name() walk this one list.
-#define FOVEA_FOR_EACH_OP(X)               \
-  X(embed, EmbedParams)                    \
-  X(rms_norm, RmsNormParams)               \
-  X(linear, LinearParams)                  \
-  X(silu_mul, SiluMulParams)               \
-  X(rope_angles, RopeAnglesParams)         \
-  X(kv_write, KvWriteParams)               \
-  X(paged_decode, AttentionParams)         \
-  X(paged_prefill, AttentionParams)        \
-  X(sample, SampleParams)                  \
-  X(hash_select, HashSelectParams)         \
-  X(block_summaries, BlockSummariesParams) \
-  X(encode_codes, EncodeCodesParams)       \
-  X(summary_select, SummarySelectParams)   \
-  X(attention_mass, AttentionMassParams)   \
-  X(block_topk, BlockTopkParams)           \
-  X(carry_over, CarryOverParams)           \
-  X(resolve, ResolveParams)                \
-  X(fetch_extents, FetchParams)            \
-  X(stage_extents, StageParams)            \
-  X(move_columns, MoveColumnsParams)       \
-  X(xattention_select, XAttentionParams)   \
-  X(mla_write, MlaWriteParams)             \
-  X(mla_absorb, MlaAbsorbParams)           \
-  X(mla_unabsorb, MlaUnabsorbParams)       \
-  X(mla_attend, MlaAttendParams)           \
-  X(mla_gather, MlaGatherParams)           \
-  X(ragged_attend, RaggedAttentionParams)  \
-  X(lse_merge, LseMergeParams)             \
-  X(moe_route, MoeRouteParams)             \
-  X(moe_experts, MoeExpertsParams)         \
-  X(index_write, IndexWriteParams)         \
-  X(index_topk, IndexTopkParams)           \
+#define FOVEA_FOR_EACH_OP(X)                      \
+  X(embed, EmbedParams)                           \
+  X(rms_norm, RmsNormParams)                      \
+  X(linear, LinearParams)                         \
+  X(silu_mul, SiluMulParams)                      \
+  X(rope_angles, RopeAnglesParams)                \
+  X(kv_write, KvWriteParams)                      \
+  X(paged_decode, AttentionParams)                \
+  X(paged_prefill, AttentionParams)               \
+  X(paged_partitions, PartitionedAttentionParams) \
+  X(merge_partitions, MergePartitionsParams)      \
+  X(sample, SampleParams)                         \
+  X(hash_select, HashSelectParams)                \
+  X(block_summaries, BlockSummariesParams)        \
+  X(encode_codes, EncodeCodesParams)              \
+  X(hash_encode, HashEncodeParams)                \
+  X(hamming_scores, HammingScoresParams)          \
+  X(copy_blocks, CopyBlocksParams)                \
+  X(convert, ConvertParams)                       \
+  X(page_table_to_csr, PageTableToCsrParams)      \
+  X(csr_to_page_table, CsrToPageTableParams)      \
+  X(summary_select, SummarySelectParams)          \
+  X(attention_mass, AttentionMassParams)          \
+  X(block_topk, BlockTopkParams)                  \
+  X(carry_over, CarryOverParams)                  \
+  X(resolve, ResolveParams)                       \
+  X(fetch_extents, FetchParams)                   \
+  X(stage_extents, StageParams)                   \
+  X(move_columns, MoveColumnsParams)              \
+  X(xattention_select, XAttentionParams)          \
+  X(mla_write, MlaWriteParams)                    \
+  X(mla_absorb, MlaAbsorbParams)                  \
+  X(mla_unabsorb, MlaUnabsorbParams)              \
+  X(mla_attend, MlaAttendParams)                  \
+  X(mla_gather, MlaGatherParams)                  \
+  X(ragged_attend, RaggedAttentionParams)         \
+  X(lse_merge, LseMergeParams)                    \
+  X(moe_route, MoeRouteParams)                    \
+  X(moe_experts, MoeExpertsParams)                \
+  X(index_write, IndexWriteParams)                \
+  X(index_topk, IndexTopkParams)                  \
   X(index_transform, IndexTransformParams)
 
 enum class OpKind : uint8_t {

@@ -96,6 +96,32 @@ struct EncodeCodesParams {
   CodesView codes;
 };
 
+// Codes of vectors that lie in no cache: queries, which hash_select encodes itself.
+struct HashEncodeParams {
+  const float* x = nullptr;  // [rows, head_dim]
+  int64_t rows = 0;
+  HashCodec codec;                // asymmetric: of keys
+  uint64_t* codes = nullptr;      // out [rows, bits / 64]
+  uint16_t* factors = nullptr;    // out [rows] bf16, with codec.length_factor; else null
+};
+
+// What hash_select ranks blocks by, of symmetric codes: scores[r, h, b] = the greatest bits - 2 * hamming between the codes of row
+// r's queries of KV head h and those of the keys of its block b at positions < row_len[r]. An integer, exact. Entries beyond the
+// row's blocks are not written. block_topk chooses by them.
+struct HammingScoresParams {
+  int32_t rows = 0;
+  int32_t num_heads = 0;
+  int32_t kv_heads = 0;
+  int32_t block_size = 16;
+  const uint64_t* query_codes = nullptr;  // [rows, H, bits / 64]
+  const int32_t* row_seq = nullptr;       // [rows] row of the page table
+  const int32_t* row_len = nullptr;       // [rows] keys visible to the row
+  PageTableView table;                    // block table
+  CodesView codes;
+  float* scores = nullptr;  // out [rows, kv_heads, max_blocks]
+  int32_t max_blocks = 0;   // >= ceil(row_len / block_size) of every row
+};
+
 enum class BlockSummary : uint8_t {
   mean,       // dot product of the block's mean key and the sum of the group's queries
   minmax,     // sum over i of max(q_i lo_i, q_i hi_i): no key of the block scores more; greatest over the group's heads

@@ -112,7 +112,10 @@ Status check_limits(const OpsLimits& l) {
   return check_heads(l.num_heads, l.kv_heads, l);
 }
 
-Status check_params(const AttentionParams& p, const OpsLimits& limits) {
+namespace {
+
+// All of AttentionParams but its results.
+Status check_queries(const AttentionParams& p, const OpsLimits& limits) {
   FOVEA_TRY(in_range("rows", p.rows, 0, std::max(limits.max_rows, limits.max_decode_rows)));
   FOVEA_TRY(check_kv(p.kv, limits, true));
   FOVEA_TRY(check_heads(p.num_heads, p.kv.kv_heads, limits));
@@ -122,11 +125,78 @@ Status check_params(const AttentionParams& p, const OpsLimits& limits) {
   if (!(p.soft_cap >= 0)) return Status::invalid_argument("soft_cap is " + std::to_string(p.soft_cap) + ", below 0");
   FOVEA_TRY(check_rows_dtype(p.dtype));
   FOVEA_TRY(given("q", p.q));
-  FOVEA_TRY(given("out", p.out));
   FOVEA_TRY(given("q_indptr", p.q_indptr));
   FOVEA_TRY(given("seq_len", p.seq_len));
   FOVEA_TRY(given("kv.table.slots", p.kv.table.slots));
   return p.selection ? check_selection(*p.selection, p) : Status();
+}
+
+}  // namespace
+
+Status check_params(const AttentionParams& p, const OpsLimits& limits) {
+  FOVEA_TRY(given("out", p.out));
+  return check_queries(p, limits);
+}
+
+Status check_params(const PartitionedAttentionParams& p, const OpsLimits& limits) {
+  const AttentionParams& a = p.attention;
+  FOVEA_TRY(check_queries(a, limits));
+  FOVEA_TRY(in_range("attention.rows", a.rows, 0, limits.max_decode_rows));
+  FOVEA_TRY(in_range("attention.window", a.window, 0, 0));
+  if (a.selection) return Status::invalid_argument("attention.selection is not null: partitions are of dense attention");
+  if (a.heads_per_row() != a.num_heads) return bad("attention.q_heads", a.q_heads, "num_heads");
+  if (p.partition_size < 16 || p.partition_size % 16) return bad("partition_size", p.partition_size, "a multiple of 16");
+  const int64_t len = a.max_len > 0 ? a.max_len : limits.max_len;
+  FOVEA_TRY(at_least("max_partitions", p.max_partitions, (len + p.partition_size - 1) / p.partition_size));
+  FOVEA_TRY(given("exp_sums", p.exp_sums));
+  FOVEA_TRY(given("max_logits", p.max_logits));
+  return given("tmp_out", p.tmp_out);
+}
+
+Status check_params(const MergePartitionsParams& p, const OpsLimits&) {
+  FOVEA_TRY(at_least("rows", p.rows, 0));
+  FOVEA_TRY(at_least("num_heads", p.num_heads, 1));
+  FOVEA_TRY(at_least("partitions", p.partitions, 0));
+  FOVEA_TRY(check_head_dim("head_dim", p.head_dim, kMaxHeadDim));
+  FOVEA_TRY(check_rows_dtype(p.dtype));
+  FOVEA_TRY(given("exp_sums", p.exp_sums));
+  FOVEA_TRY(given("max_logits", p.max_logits));
+  FOVEA_TRY(given("tmp_out", p.tmp_out));
+  return given("out", p.out);
+}
+
+Status check_params(const CopyBlocksParams& p, const OpsLimits&) {
+  FOVEA_TRY(at_least("num_planes", p.num_planes, 0));
+  FOVEA_TRY(at_least("count", p.count, 0));
+  if (p.num_planes == 0 || p.count == 0) return {};
+  FOVEA_TRY(given("planes", p.planes));
+  return given("pairs", p.pairs);
+}
+
+Status check_params(const ConvertParams& p, const OpsLimits&) {
+  for (const DType dtype : {p.in_dtype, p.out_dtype}) {
+    if (!is_kv_dtype(dtype)) return Status::invalid_argument("a dtype is " + std::string(dtype_name(dtype)) + ", not a float's");
+  }
+  FOVEA_TRY(at_least("rows", p.rows, 0));
+  FOVEA_TRY(at_least("heads", p.heads, 1));
+  FOVEA_TRY(at_least("elements", p.elements, 0));
+  FOVEA_TRY(given("in", p.in));
+  return given("out", p.out);
+}
+
+Status check_params(const PageTableToCsrParams& p, const OpsLimits&) {
+  FOVEA_TRY(at_least("rows", p.rows, 0));
+  FOVEA_TRY(at_least("block_size", p.block_size, 1));
+  FOVEA_TRY(at_least("table_stride", p.table_stride, 0));
+  FOVEA_TRY(at_least("capacity", p.capacity, 0));
+  return given("indptr", p.indptr);
+}
+
+Status check_params(const CsrToPageTableParams& p, const OpsLimits&) {
+  FOVEA_TRY(at_least("rows", p.rows, 0));
+  FOVEA_TRY(at_least("block_size", p.block_size, 1));
+  FOVEA_TRY(at_least("table_stride", p.table_stride, 0));
+  return given("indptr", p.indptr);
 }
 
 Status check_params(const KvWriteParams& p, const OpsLimits& limits) {
@@ -155,6 +225,29 @@ Status check_params(const EncodeCodesParams& p, const OpsLimits& limits) {
   return check_codec(p.codes.codec);
 }
 
+Status check_params(const HashEncodeParams& p, const OpsLimits&) {
+  FOVEA_TRY(at_least("rows", p.rows, 0));
+  FOVEA_TRY(check_codec(p.codec));
+  FOVEA_TRY(given("x", p.x));
+  if (p.codec.length_factor) FOVEA_TRY(given("factors", p.factors));
+  return given("codes", p.codes);
+}
+
+Status check_params(const HammingScoresParams& p, const OpsLimits& limits) {
+  FOVEA_TRY(in_range("rows", p.rows, 0, limits.max_decode_rows));
+  FOVEA_TRY(check_heads(p.num_heads, p.kv_heads, limits));
+  FOVEA_TRY(check_block_size(p.block_size));
+  FOVEA_TRY(check_codec(p.codes.codec));
+  if (p.codes.codec.asymmetric) return Status::invalid_argument("codes.codec is asymmetric: hash_select alone scores these");
+  FOVEA_TRY(at_least("max_blocks", p.max_blocks, 0));
+  FOVEA_TRY(given("query_codes", p.query_codes));
+  FOVEA_TRY(given("row_seq", p.row_seq));
+  FOVEA_TRY(given("row_len", p.row_len));
+  FOVEA_TRY(given("table.slots", p.table.slots));
+  FOVEA_TRY(given("codes.codes", p.codes.codes));
+  return given("scores", p.scores);
+}
+
 Status check_params(const HashSelectParams& p, const OpsLimits& limits) {
   FOVEA_TRY(check_choice(p, limits));
   FOVEA_TRY(check_heads(p.num_heads, p.kv_heads, limits));
@@ -177,7 +270,8 @@ Status check_params(const XAttentionParams& p, const OpsLimits& limits) {
   FOVEA_TRY(check_heads(p.num_heads, p.kv.kv_heads, limits));
   if (limits.xattention_stride == 0) return Status::invalid_argument("prepare() was told of no call: xattention_stride is 0");
   FOVEA_TRY(in_range("stride", p.stride, limits.xattention_stride, 64));
-  if (p.stride < 4 || !std::has_single_bit(static_cast<unsigned>(p.stride))) return bad("stride", p.stride, "a power of two in [4, 64]");
+  if (p.stride < 4 || !std::has_single_bit(static_cast<unsigned>(p.stride)))
+    return bad("stride", p.stride, "a power of two in [4, 64]");
   if (p.block_size != 64 && p.block_size != 128) return bad("block_size", p.block_size, "64 or 128");
   if (!(p.norm > 0)) return Status::invalid_argument("norm is " + std::to_string(p.norm) + ", not above 0");
   FOVEA_TRY(at_least("top_k", p.top_k, 0));

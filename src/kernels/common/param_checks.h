@@ -10,7 +10,15 @@ Status check_limits(const OpsLimits& limits);
 
 Status check_params(const AttentionParams& p, const OpsLimits& limits);
 Status check_params(const KvWriteParams& p, const OpsLimits& limits);
+Status check_params(const PartitionedAttentionParams& p, const OpsLimits& limits);
+Status check_params(const MergePartitionsParams& p, const OpsLimits& limits);
+Status check_params(const CopyBlocksParams& p, const OpsLimits& limits);
+Status check_params(const ConvertParams& p, const OpsLimits& limits);
+Status check_params(const PageTableToCsrParams& p, const OpsLimits& limits);
+Status check_params(const CsrToPageTableParams& p, const OpsLimits& limits);
 Status check_params(const EncodeCodesParams& p, const OpsLimits& limits);
+Status check_params(const HashEncodeParams& p, const OpsLimits& limits);
+Status check_params(const HammingScoresParams& p, const OpsLimits& limits);
 Status check_params(const HashSelectParams& p, const OpsLimits& limits);
 Status check_params(const BlockTopkParams& p, const OpsLimits& limits);
 Status check_params(const XAttentionParams& p, const OpsLimits& limits);

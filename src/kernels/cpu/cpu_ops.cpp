@@ -7,6 +7,7 @@
 #include "kernels/cpu/attention/decode_attention.h"
 #include "kernels/cpu/attention/prefill_attention.h"
 #include "kernels/cpu/attention/ragged_attention.h"
+#include "kernels/cpu/cache_ops/cache_ops.h"
 #include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/dsa/dsa_index_map.h"
 #include "kernels/cpu/dsa/dsa_index_write.h"
@@ -20,6 +21,7 @@
 #include "kernels/cpu/residency/resolve.h"
 #include "kernels/cpu/sample/sample.h"
 #include "kernels/cpu/select/block_topk.h"
+#include "kernels/cpu/select/hash_ops.h"
 #include "kernels/cpu/select/hash_select.h"
 #include "kernels/cpu/select/summary.h"
 #include "kernels/cpu/select/summary_select.h"
@@ -66,6 +68,8 @@ class CpuOpsImpl final : public CpuOps {
   void hash_select(const HashSelectParams& p, Stream&) override { select_.run(p, pool_); }
   void paged_decode(const AttentionParams& p, Stream&) override { decode_.run(p, pool_); }
   void paged_prefill(const AttentionParams& p, Stream&) override { prefill_.run(p, pool_); }
+  void paged_partitions(const PartitionedAttentionParams& p, Stream&) override { decode_.run(p, pool_); }
+  void merge_partitions(const MergePartitionsParams& p, Stream&) override { cpu::merge_partitions(p, pool_); }
   void sample(const SampleParams& p, Stream&) override { sample_.run(p); }
   void mla_write(const MlaWriteParams& p, Stream&) override { cpu::mla_write(p, pool_); }
   void mla_absorb(const MlaAbsorbParams& p, Stream&) override { cpu::mla_absorb(p, pool_); }
@@ -81,6 +85,12 @@ class CpuOpsImpl final : public CpuOps {
   void index_transform(const IndexTransformParams& p, Stream&) override { cpu::index_transform(p); }
   void block_summaries(const BlockSummariesParams& p, Stream&) override { summaries_.run(p, pool_); }
   void encode_codes(const EncodeCodesParams& p, Stream&) override { cpu::encode_codes(p, pool_); }
+  void hash_encode(const HashEncodeParams& p, Stream&) override { cpu::hash_encode(p, pool_); }
+  void hamming_scores(const HammingScoresParams& p, Stream&) override { cpu::hamming_scores(p, pool_); }
+  void copy_blocks(const CopyBlocksParams& p, Stream&) override { cpu::copy_blocks(p, pool_); }
+  void convert(const ConvertParams& p, Stream&) override { cpu::convert(p, pool_); }
+  void page_table_to_csr(const PageTableToCsrParams& p, Stream&) override { cpu::page_table_to_csr(p); }
+  void csr_to_page_table(const CsrToPageTableParams& p, Stream&) override { cpu::csr_to_page_table(p, pool_); }
   void summary_select(const SummarySelectParams& p, Stream&) override { summary_select_.run(p, pool_); }
   void block_topk(const BlockTopkParams& p, Stream&) override { topk_.run(p, pool_); }
   void carry_over(const CarryOverParams& p, Stream&) override { fovea::carry_over(p); }

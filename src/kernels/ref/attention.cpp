@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "base/check.h"
@@ -108,6 +109,49 @@ void paged_attention(const AttentionParams& p) {
       FOVEA_CHECK(pos >= 0 || p.seq_len[s] == 0);
       for (int32_t h = 0; h < p.num_heads; ++h) attend(p, {row, s, pos, h, h / group});
     }
+  }
+}
+
+void paged_partitions(const PartitionedAttentionParams& p) {
+  FOVEA_CHECK(p.attention.window == 0 && p.attention.selection == nullptr && p.partition_size > 0);
+  const int64_t d = p.attention.kv.head_dim, row_heads = int64_t{p.attention.rows} * p.attention.num_heads;
+  std::vector<float> q(row_heads * d), out(row_heads * d), lse(row_heads);
+  for (int32_t i = 0; i < p.max_partitions; ++i) {
+    const std::vector<int32_t> begins(p.attention.rows, i), ends(p.attention.rows, i + 1);
+    Selection range{.kind = Selection::Kind::range, .tokens_per_unit = p.partition_size, .rows = p.attention.rows};
+    range.begins = begins.data(), range.ends = ends.data();
+    AttentionParams one = p.attention;
+    one.out = out.data(), one.lse = lse.data(), one.selection = &range;
+    for (size_t e = 0; e < q.size(); ++e) q[e] = load_as_f32(p.attention.q, p.attention.dtype, static_cast<int64_t>(e));
+    one.q = q.data(), one.dtype = DType::f32;
+    paged_attention(one);
+    for (int64_t r = 0; r < row_heads; ++r) {
+      const int64_t at = r * p.max_partitions + i;
+      p.exp_sums[at] = std::isinf(lse[r]) ? 0.0f : 1.0f;
+      p.max_logits[at] = lse[r];
+      std::copy_n(&out[r * d], d, p.tmp_out + at * d);
+    }
+  }
+}
+
+void merge_partitions(const MergePartitionsParams& p) {
+  for (int64_t r = 0; r < int64_t{p.rows} * p.num_heads; ++r) {
+    const int64_t first = r * p.partitions;
+    double most = -std::numeric_limits<double>::infinity(), sum = 0;
+    for (int32_t i = 0; i < p.partitions; ++i) {
+      if (p.exp_sums[first + i] > 0) most = std::max<double>(most, p.max_logits[first + i]);
+    }
+    std::vector<double> out(p.head_dim);
+    for (int32_t i = 0; i < p.partitions; ++i) {
+      if (!(p.exp_sums[first + i] > 0)) continue;
+      const double w = p.exp_sums[first + i] * std::exp(p.max_logits[first + i] - most);
+      sum += w;
+      for (int32_t e = 0; e < p.head_dim; ++e) out[e] += w * p.tmp_out[(first + i) * p.head_dim + e];
+    }
+    for (int32_t e = 0; e < p.head_dim; ++e) {
+      store_f32(p.out, p.dtype, r * p.head_dim + e, sum > 0 ? static_cast<float>(out[e] / sum) : 0.0f);
+    }
+    if (p.lse) p.lse[r] = static_cast<float>(most + std::log(sum));
   }
 }
 

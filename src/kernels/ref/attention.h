@@ -11,4 +11,8 @@ namespace fovea::ref {
 // Allocates; not for speed.
 void paged_attention(const AttentionParams& p);
 
+// max_logits is the partition's lse, and exp_sums 1.
+void paged_partitions(const PartitionedAttentionParams& p);
+void merge_partitions(const MergePartitionsParams& p);
+
 }  // namespace fovea::ref

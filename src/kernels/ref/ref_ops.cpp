@@ -2,10 +2,12 @@
 
 #include "kernels/common/carry_over.h"
 #include "kernels/ref/attention.h"
+#include "kernels/ref/cache_ops.h"
 #include "kernels/ref/dense_math.h"
 #include "kernels/ref/dsa_index.h"
 #include "kernels/ref/dsa_topk.h"
 #include "kernels/ref/hash.h"
+#include "kernels/ref/hash_ops.h"
 #include "kernels/ref/kv_write.h"
 #include "kernels/ref/mla.h"
 #include "kernels/ref/moe.h"
@@ -34,6 +36,8 @@ class RefOps final : public Ops {
   void hash_select(const HashSelectParams& p, Stream&) override { ref::hash_select(p); }
   void paged_decode(const AttentionParams& p, Stream&) override { ref::paged_attention(p); }
   void paged_prefill(const AttentionParams& p, Stream&) override { ref::paged_attention(p); }
+  void paged_partitions(const PartitionedAttentionParams& p, Stream&) override { ref::paged_partitions(p); }
+  void merge_partitions(const MergePartitionsParams& p, Stream&) override { ref::merge_partitions(p); }
   void sample(const SampleParams& p, Stream&) override { ref::sample(p); }
   void mla_write(const MlaWriteParams& p, Stream&) override { ref::mla_write(p); }
   void mla_absorb(const MlaAbsorbParams& p, Stream&) override { ref::mla_absorb(p); }
@@ -49,6 +53,12 @@ class RefOps final : public Ops {
   void index_transform(const IndexTransformParams& p, Stream&) override { ref::index_transform(p); }
   void block_summaries(const BlockSummariesParams& p, Stream&) override { ref::block_summaries(p); }
   void encode_codes(const EncodeCodesParams& p, Stream&) override { ref::encode_codes(p); }
+  void hash_encode(const HashEncodeParams& p, Stream&) override { ref::hash_encode(p); }
+  void hamming_scores(const HammingScoresParams& p, Stream&) override { ref::hamming_scores(p); }
+  void copy_blocks(const CopyBlocksParams& p, Stream&) override { ref::copy_blocks(p); }
+  void convert(const ConvertParams& p, Stream&) override { ref::convert(p); }
+  void page_table_to_csr(const PageTableToCsrParams& p, Stream&) override { ref::page_table_to_csr(p); }
+  void csr_to_page_table(const CsrToPageTableParams& p, Stream&) override { ref::csr_to_page_table(p); }
   void summary_select(const SummarySelectParams& p, Stream&) override { ref::summary_select(p); }
   void attention_mass(const AttentionMassParams& p, Stream&) override { ref::attention_mass(p); }
   void block_topk(const BlockTopkParams& p, Stream&) override { ref::block_topk(p); }

@@ -1,12 +1,15 @@
 #include "kernels/cpu/attention/decode_attention.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
+#include <numbers>
 #include <string>
 #include <utility>
 
 #include "base/check.h"
+#include "kernels/common/convert.h"
 
 namespace fovea::cpu {
 namespace {
@@ -226,6 +229,67 @@ void DecodeAttention::merge(const Call& call, const Span& span, int32_t group, c
                  partial_floats(span.groups * call.heads_per_group, d), call.heads_per_group, p.kv.head_dim,
                  decode_unit(p.kv.dtype) * (p.kv.v_scale != nullptr ? p.kv.v_scale[kv_head] : 1.0f),
                  static_cast<uint8_t*>(p.out) + row * d * dtype_bytes(p.dtype), p.dtype, p.lse != nullptr ? p.lse + row : nullptr);
+}
+
+// ---- Partitions as results of their own ----------------------------------------------------------------------------------------
+
+void DecodeAttention::run(const PartitionedAttentionParams& p, ThreadPool& pool) {
+  const AttentionParams& a = p.attention;
+  FOVEA_CHECK(pool.size() <= static_cast<int>(workers_.size()));
+  FOVEA_CHECK(a.kv.kv_heads > 0 && a.num_heads % a.kv.kv_heads == 0 && a.num_heads <= limits_.num_heads);
+  FOVEA_CHECK(a.kv.head_dim % 16 == 0 && a.kv.head_dim <= limits_.head_dim && p.partition_size > 0);
+  FOVEA_CHECK(a.window == 0 && a.selection == nullptr && a.heads_per_row() == a.num_heads);
+  for (int32_t s = 0; s < a.num_seqs; ++s) {
+    const int32_t first = a.q_indptr[s], rows = a.q_indptr[s + 1] - first, parts = p.max_partitions;
+    FOVEA_CHECK(a.seq_len[s] <= int64_t{parts} * p.partition_size);
+    pool.parallel_for(int64_t{rows} * a.kv.kv_heads * parts, [&](int64_t task, int worker) {
+      const auto row = static_cast<int32_t>(first + task / parts / a.kv.kv_heads);
+      attend_partition(p, s, row, static_cast<int32_t>(task / parts % a.kv.kv_heads), static_cast<int32_t>(task % parts), worker);
+    });
+  }
+}
+
+void DecodeAttention::attend_partition(const PartitionedAttentionParams& p, int32_t seq, int32_t row, int32_t kv_head,
+                                       int32_t partition, int worker) {
+  const AttentionParams& a = p.attention;
+  const int32_t group = a.num_heads / a.kv.kv_heads, d = a.kv.head_dim;
+  DecodeStream s;
+  s.pos = int64_t{a.seq_len[seq]} - (a.q_indptr[seq + 1] - row);
+  s.keys.end = s.pos + 1;
+  s.first = int64_t{partition} * p.partition_size;
+  s.last = s.first + p.partition_size;
+  s.seq = seq;
+  s.head = kv_head * group;
+  s.groups = 1;
+  s.q = (int64_t{row} * a.num_heads + s.head) * d;
+  s.result = partial_at(results_[worker], group, d);
+  attend_task({&a, group, &s, 1}, workers_[worker]);
+  const float v_scale = decode_unit(a.kv.dtype) * (a.kv.v_scale != nullptr ? a.kv.v_scale[kv_head] : 1.0f);
+  for (int32_t h = 0; h < group; ++h) {
+    const int64_t at = (int64_t{row} * a.num_heads + s.head + h) * p.max_partitions + partition;
+    const float sum = s.result.l[h];
+    p.exp_sums[at] = sum;
+    p.max_logits[at] = s.result.m[h] * std::numbers::ln2_v<float>;
+    for (int32_t i = 0; i < d && sum > 0; ++i) p.tmp_out[at * d + i] = s.result.o[int64_t{h} * d + i] * (v_scale / sum);
+  }
+}
+
+void merge_partitions(const MergePartitionsParams& p, ThreadPool& pool) {
+  FOVEA_CHECK(p.head_dim <= kMaxHeadDim);
+  pool.parallel_for(int64_t{p.rows} * p.num_heads, [&](int64_t row, int) {
+    const float *sums = p.exp_sums + row * p.partitions, *logits = p.max_logits + row * p.partitions;
+    float most = -std::numeric_limits<float>::infinity(), sum = 0, out[kMaxHeadDim] = {};
+    for (int32_t i = 0; i < p.partitions; ++i) most = sums[i] > 0 ? std::max(most, logits[i]) : most;
+    for (int32_t i = 0; i < p.partitions; ++i) {
+      if (!(sums[i] > 0)) continue;
+      const float w = sums[i] * std::exp(logits[i] - most), *part = p.tmp_out + (row * p.partitions + i) * p.head_dim;
+      sum += w;
+      for (int32_t e = 0; e < p.head_dim; ++e) out[e] += w * part[e];
+    }
+    const float scale = sum > 0 ? 1 / sum : 0.0f;
+    for (int32_t e = 0; e < p.head_dim; ++e) store_f32(p.out, p.dtype, row * p.head_dim + e, out[e] * scale);
+    if (p.lse) p.lse[row] = most + std::log(sum);
+  });
 }
 
 }  // namespace fovea::cpu

@@ -14,6 +14,8 @@
 
 namespace fovea::cpu {
 
+void merge_partitions(const MergePartitionsParams& p, ThreadPool& pool);
+
 // Everything AttentionParams allows, with KV of bf16, f16 or f32 and head_dim a multiple of 16. Each query
 // row on its own: its bits depend on the row and what it reads alone, never on the other rows, the order of
 // slots or the threads.
@@ -23,6 +25,7 @@ class DecodeAttention {
   // Error: a head_dim that is no multiple of 16, heads that are no multiple of the KV heads.
   Status prepare(const OpsLimits& limits, int threads);
   void run(const AttentionParams& p, ThreadPool& pool);
+  void run(const PartitionedAttentionParams& p, ThreadPool& pool);
 
  private:
   // What all of a call has in common.
@@ -54,6 +57,8 @@ class DecodeAttention {
   void flush(const Call& call, ThreadPool& pool);
   void run_task(const Call& call, const Task& task, int worker);
   void merge_group(const Call& call, const Task& task);
+  void attend_partition(const PartitionedAttentionParams& p, int32_t seq, int32_t row, int32_t kv_head, int32_t partition,
+                        int worker);
   DecodeStream stream_of(const Call& call, const Span& span, int32_t partition, float* result) const;
   void merge(const Call& call, const Span& span, int32_t group, const Partial& first, int64_t count);
 

@@ -140,6 +140,47 @@ TEST(DecodeAttentionNarrow, RowsIn16BitsAreThoseOfFloat32Rounded) {
   }
 }
 
+// Each partition is attention over a range of keys, and all together are attention over all.
+TEST(DecodeAttentionPartitions, AreAttentionOverTheirKeysAndMergeToTheWhole) {
+  for (const AttentionCase& c : testing::partition_cases()) {
+    for (const int32_t size : {16, 128, 512}) {
+      SCOPED_TRACE(c.name + ", partitions of " + std::to_string(size));
+      AttentionProblem problem(c);
+      ref::paged_attention(problem.params());
+      const std::vector<float> want_out = problem.out(), want_lse = problem.lse();
+      testing::PartitionMemory want(problem, size, 2), got(problem, size, 2);
+      for (auto* m : {&want, &got}) {
+        m->params.exp_sums = m->exp_sums.data(), m->params.max_logits = m->max_logits.data(), m->params.tmp_out = m->tmp_out.data();
+      }
+      ref::paged_partitions(want.params);
+      cpu::DecodeAttention attention;
+      ASSERT_TRUE(attention.prepare(decode_limits(c), 2).ok());
+      attention.run(got.params, pool_of(2));
+      for (size_t i = 0; i < want.exp_sums.size(); ++i) {
+        if (want.exp_sums[i] == 0) {
+          ASSERT_EQ(got.exp_sums[i], 0);
+          ASSERT_EQ(got.max_logits[i], -INFINITY);
+          continue;
+        }
+        // A score of 500, as ALiBi makes of a distance, has a rounding of its own.
+        const float tolerance = kTolerance * std::max(1.0f, std::abs(want.max_logits[i]));
+        ASSERT_NEAR(got.max_logits[i] + std::log(got.exp_sums[i]), want.max_logits[i], tolerance);
+        for (int32_t e = 0; e < c.head_dim; ++e) {
+          ASSERT_NEAR(got.tmp_out[i * c.head_dim + e], want.tmp_out[i * c.head_dim + e], tolerance);
+        }
+      }
+      MergePartitionsParams merge{got.exp_sums.data(), got.max_logits.data(), got.tmp_out.data(), got.params.max_partitions,
+                                  problem.rows(), c.heads, c.head_dim, problem.out().data(), DType::f32, problem.lse().data()};
+      for (auto run : {+[](const MergePartitionsParams& p) { ref::merge_partitions(p); },
+                       +[](const MergePartitionsParams& p) { cpu::merge_partitions(p, pool_of(3)); }}) {
+        std::fill(problem.out().begin(), problem.out().end(), NAN);
+        run(merge);
+        expect_close(problem, want_out, want_lse, problem.out(), problem.lse());
+      }
+    }
+  }
+}
+
 // A key after the query is not multiplied, though a later row of the same call reads it.
 TEST_P(DecodeAttention, LaterRowsKeysAreNotMultiplied) {
   AttentionProblem problem(GetParam());

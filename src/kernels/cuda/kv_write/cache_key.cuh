@@ -1,4 +1,4 @@
-// Keys as the cache holds them.
+// Elements and keys as the cache holds them.
 #pragma once
 
 #include <fovea/kernels/attention.h>
@@ -29,6 +29,23 @@ __device__ inline float read(const void* cache, DType dtype, int64_t at) {
       return __bfloat162float(static_cast<const __nv_bfloat16*>(cache)[at]);
     default:
       return widen_fp8(static_cast<const __nv_fp8_storage_t*>(cache)[at], dtype);
+  }
+}
+
+// Rounds x to the cache's element, stores it there, and returns what was stored.
+__device__ inline float store(void* cache, DType dtype, int64_t at, float x) {
+  switch (dtype) {
+    case DType::f32:
+      return static_cast<float*>(cache)[at] = x;
+    case DType::f16:
+      return __half2float(static_cast<__half*>(cache)[at] = __float2half_rn(x));
+    case DType::bf16:
+      return __bfloat162float(static_cast<__nv_bfloat16*>(cache)[at] = __float2bfloat16_rn(x));
+    default: {
+      const __nv_fp8_storage_t y = narrow_fp8(x, dtype);
+      static_cast<__nv_fp8_storage_t*>(cache)[at] = y;
+      return widen_fp8(y, dtype);
+    }
   }
 }
 

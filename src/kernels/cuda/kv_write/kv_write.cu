@@ -26,23 +26,6 @@ struct Args {
   CodesView codes;  // p.codes is not followed: where it is not null, this is its copy
 };
 
-// Rounds x to the cache's element, stores it there, and returns what was stored.
-__device__ float store(void* cache, DType dtype, int64_t at, float x) {
-  switch (dtype) {
-    case DType::f32:
-      return static_cast<float*>(cache)[at] = x;
-    case DType::f16:
-      return __half2float(static_cast<__half*>(cache)[at] = __float2half_rn(x));
-    case DType::bf16:
-      return __bfloat162float(static_cast<__nv_bfloat16*>(cache)[at] = __float2bfloat16_rn(x));
-    default: {
-      const __nv_fp8_storage_t y = narrow_fp8(x, dtype);
-      static_cast<__nv_fp8_storage_t*>(cache)[at] = y;
-      return widen_fp8(y, dtype);
-    }
-  }
-}
-
 __device__ int value_offset(const KvView& kv, int token, int i) {
   return kv.layout == KvLayout::hnd ? token * static_cast<int>(kv.tokens_apart()) + i : i * kv.block_size + token;
 }
