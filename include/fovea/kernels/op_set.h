@@ -37,6 +37,7 @@ namespace fovea {
   X(stage_extents, StageParams)                   \
   X(move_columns, MoveColumnsParams)              \
   X(xattention_select, XAttentionParams)          \
+  X(xattention_choose, XAttentionChoiceParams)    \
   X(mla_write, MlaWriteParams)                    \
   X(mla_absorb, MlaAbsorbParams)                  \
   X(mla_unabsorb, MlaUnabsorbParams)              \

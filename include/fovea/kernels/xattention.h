@@ -60,6 +60,10 @@ struct XAttentionParams {
   float* sums = nullptr;      // [tiles, H, capacity] P, 0 beyond the tile's blocks; or null
 };
 
+// The choice alone, from `sums` as xattention_select leaves them: by other thresholds or counts, or of sums from elsewhere. Of kv only
+// kv_heads matters; q, scale, stride and norm do not.
+struct XAttentionChoiceParams : XAttentionParams {};
+
 // The tiles of a call: every sequence's rows cut at positions that are multiples of block_size. Returns their number; at
 // most T, and at most T / block_size + 2 for each sequence. tile_indptr holds one more entry.
 inline int32_t xattention_tiles(const int32_t* q_indptr, const int32_t* seq_len, int32_t num_seqs, int32_t block_size,

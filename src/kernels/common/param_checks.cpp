@@ -265,25 +265,39 @@ Status check_params(const BlockTopkParams& p, const OpsLimits& limits) {
   return given("scores", p.scores);
 }
 
-Status check_params(const XAttentionParams& p, const OpsLimits& limits) {
-  FOVEA_TRY(check_kv(p.kv, limits, false));
-  FOVEA_TRY(check_heads(p.num_heads, p.kv.kv_heads, limits));
+namespace {
+
+Status check_tiles(const XAttentionParams& p, const OpsLimits& limits) {
   if (limits.xattention_stride == 0) return Status::invalid_argument("prepare() was told of no call: xattention_stride is 0");
-  FOVEA_TRY(in_range("stride", p.stride, limits.xattention_stride, 64));
-  if (p.stride < 4 || !std::has_single_bit(static_cast<unsigned>(p.stride)))
-    return bad("stride", p.stride, "a power of two in [4, 64]");
+  FOVEA_TRY(check_heads(p.num_heads, p.kv.kv_heads, limits));
   if (p.block_size != 64 && p.block_size != 128) return bad("block_size", p.block_size, "64 or 128");
-  if (!(p.norm > 0)) return Status::invalid_argument("norm is " + std::to_string(p.norm) + ", not above 0");
   FOVEA_TRY(at_least("top_k", p.top_k, 0));
   FOVEA_TRY(at_least("sink_blocks", p.sink_blocks, 0));
   FOVEA_TRY(at_least("recent_blocks", p.recent_blocks, 1));
   FOVEA_TRY(at_least("capacity", p.capacity, 1));
-  FOVEA_TRY(given("q", p.q));
   FOVEA_TRY(given("tile_seq", p.tile_seq));
   FOVEA_TRY(given("tile_indptr", p.tile_indptr));
-  if (p.top_k == 0) FOVEA_TRY(given("threshold", p.threshold));
+  FOVEA_TRY(given("threshold", p.threshold));
   FOVEA_TRY(given("units", p.units));
   return given("counts", p.counts);
+}
+
+}  // namespace
+
+Status check_params(const XAttentionParams& p, const OpsLimits& limits) {
+  FOVEA_TRY(check_tiles(p, limits));
+  FOVEA_TRY(check_kv(p.kv, limits, false));
+  FOVEA_TRY(in_range("stride", p.stride, limits.xattention_stride, 64));
+  if (p.stride < 4 || !std::has_single_bit(static_cast<unsigned>(p.stride))) {
+    return bad("stride", p.stride, "a power of two in [4, 64]");
+  }
+  if (!(p.norm > 0)) return Status::invalid_argument("norm is " + std::to_string(p.norm) + ", not above 0");
+  return given("q", p.q);
+}
+
+Status check_params(const XAttentionChoiceParams& p, const OpsLimits& limits) {
+  FOVEA_TRY(check_tiles(p, limits));
+  return given("sums", p.sums);
 }
 
 Status check_params(const IndexTopkParams& p, const OpsLimits& limits) {

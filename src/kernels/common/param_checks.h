@@ -22,6 +22,7 @@ Status check_params(const HammingScoresParams& p, const OpsLimits& limits);
 Status check_params(const HashSelectParams& p, const OpsLimits& limits);
 Status check_params(const BlockTopkParams& p, const OpsLimits& limits);
 Status check_params(const XAttentionParams& p, const OpsLimits& limits);
+Status check_params(const XAttentionChoiceParams& p, const OpsLimits& limits);
 Status check_params(const IndexTopkParams& p, const OpsLimits& limits);
 
 // Of an operation without an overload.

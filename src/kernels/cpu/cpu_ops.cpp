@@ -97,6 +97,7 @@ class CpuOpsImpl final : public CpuOps {
   void attention_mass(const AttentionMassParams& p, Stream&) override { mass_.run(p, pool_); }
   void resolve(const ResolveParams& p, Stream&) override { cpu::resolve(p, pool_); }
   void xattention_select(const XAttentionParams& p, Stream&) override { xattention_.run(p, pool_); }
+  void xattention_choose(const XAttentionChoiceParams& p, Stream&) override { xattention_.run(p, pool_); }
 
  private:
   ThreadPool& pool_;

@@ -68,6 +68,7 @@ class RefOps final : public Ops {
   void stage_extents(const StageParams& p, Stream&) override { ref::stage_extents(p); }
   void move_columns(const MoveColumnsParams& p, Stream&) override { ref::move_columns(p); }
   void xattention_select(const XAttentionParams& p, Stream&) override { ref::xattention_select(p); }
+  void xattention_choose(const XAttentionChoiceParams& p, Stream&) override { ref::xattention_choose(p); }
 };
 
 }  // namespace

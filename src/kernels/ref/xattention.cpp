@@ -180,11 +180,10 @@ std::vector<double> tile_sums(const XAttentionParams& p, int32_t tile, const XAt
   return sums;
 }
 
-}  // namespace
-
-void xattention_select(const XAttentionParams& p) {
-  FOVEA_CHECK(p.kv.kv_heads > 0 && p.num_heads % p.kv.kv_heads == 0);
-  FOVEA_CHECK(p.stride >= 2 && p.block_size % p.stride == 0 && p.norm > 0 && p.recent_blocks >= 1);
+// sums_of(tile, place, head): P, [capacity].
+template <typename SumsOf>
+void choose_tiles(const XAttentionParams& p, const SumsOf& sums_of) {
+  FOVEA_CHECK(p.kv.kv_heads > 0 && p.num_heads % p.kv.kv_heads == 0 && p.recent_blocks >= 1);
   const int32_t group = p.num_heads / p.kv.kv_heads, groups = p.group_vote ? p.kv.kv_heads : p.num_heads;
   const auto write = [&](int64_t at, const std::vector<int32_t>& units) {
     std::copy(units.begin(), units.end(), p.units + at * p.capacity);
@@ -194,10 +193,7 @@ void xattention_select(const XAttentionParams& p) {
     const XAttentionPlace at = place_of_tile(p, static_cast<int32_t>(t));
     std::vector<std::vector<int32_t>> lists;  // of one KV head
     for (int32_t h = 0; h < p.num_heads; ++h) {
-      const std::vector<double> exact = tile_sums(p, static_cast<int32_t>(t), at, h);
-      std::vector<float> sums(p.capacity, 0.0f);
-      std::copy(exact.begin(), exact.end(), sums.begin());
-      if (p.sums != nullptr) std::copy(sums.begin(), sums.end(), p.sums + (t * p.num_heads + h) * p.capacity);
+      const std::vector<float> sums = sums_of(t, at, h);
       lists.push_back(choose_blocks(sums.data(), at.blocks, at.forced, p.threshold[h], p.top_k));
       if (!p.group_vote) write(t * groups + h, lists.back());
       if (h % group != group - 1) continue;
@@ -205,6 +201,26 @@ void xattention_select(const XAttentionParams& p) {
       lists.clear();
     }
   }
+}
+
+}  // namespace
+
+void xattention_select(const XAttentionParams& p) {
+  FOVEA_CHECK(p.stride >= 2 && p.block_size % p.stride == 0 && p.norm > 0);
+  choose_tiles(p, [&](int64_t tile, const XAttentionPlace& at, int32_t head) {
+    const std::vector<double> exact = tile_sums(p, static_cast<int32_t>(tile), at, head);
+    std::vector<float> sums(p.capacity, 0.0f);
+    std::copy(exact.begin(), exact.end(), sums.begin());
+    if (p.sums != nullptr) std::copy(sums.begin(), sums.end(), p.sums + (tile * p.num_heads + head) * p.capacity);
+    return sums;
+  });
+}
+
+void xattention_choose(const XAttentionChoiceParams& p) {
+  choose_tiles(p, [&](int64_t tile, const XAttentionPlace&, int32_t head) {
+    const float* sums = p.sums + (tile * p.num_heads + head) * p.capacity;
+    return std::vector<float>(sums, sums + p.capacity);
+  });
 }
 
 }  // namespace fovea::ref

@@ -74,5 +74,6 @@ struct XAttentionPlace {
 XAttentionPlace place_of_tile(const XAttentionParams& p, int32_t tile);
 
 void xattention_select(const XAttentionParams& p);
+void xattention_choose(const XAttentionChoiceParams& p);
 
 }  // namespace fovea::ref

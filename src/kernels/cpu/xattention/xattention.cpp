@@ -211,25 +211,25 @@ const float* XAttentionSelect::sums_of(const Pass& pass, int32_t tile, int32_t h
   return sums;
 }
 
-// The lists of one tile and the heads of one KV head.
-void XAttentionSelect::choose(const Pass& pass, int32_t tile, int32_t kv_head, int worker) {
-  const XAttentionParams& p = pass.p;
-  const XAttentionPlace at = place_of_tile(p, pass.first + tile);
-  const int32_t group = pass.group(), groups = p.group_vote ? p.kv.kv_heads : p.num_heads;
+// The lists of one tile and the heads of one KV head. sums_of(head, blocks): P.
+template <typename SumsOf>
+void XAttentionSelect::choose(const XAttentionParams& p, int32_t tile, int32_t kv_head, int worker, const SumsOf& sums_of) {
+  const XAttentionPlace at = place_of_tile(p, tile);
+  const int32_t group = p.num_heads / p.kv.kv_heads, groups = p.group_vote ? p.kv.kv_heads : p.num_heads;
   uint64_t* order = order_.data() + worker * blocks_;
   int32_t* votes = votes_.data() + worker * 2 * blocks_;
   int32_t* list = votes + blocks_;
   if (p.group_vote) std::fill_n(votes, at.blocks, 0);
   for (int32_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-    const float* sums = sums_of(pass, tile, head, at.blocks, worker);
-    const int64_t out = int64_t{pass.first + tile} * groups + head;
+    const float* sums = sums_of(head, at.blocks);
+    const int64_t out = int64_t{tile} * groups + head;
     int32_t* units = p.group_vote ? list : p.units + out * p.capacity;
     const int32_t count = choose_blocks(sums, at.blocks, at.forced, p.threshold[head], p.top_k, order, units);
     if (!p.group_vote) p.counts[out] = count;
     for (int32_t i = 0; p.group_vote && i < count; ++i) ++votes[units[i]];
   }
   if (!p.group_vote) return;
-  const int64_t out = int64_t{pass.first + tile} * groups + kv_head;
+  const int64_t out = int64_t{tile} * groups + kv_head;
   p.counts[out] = majority_blocks(votes, at.blocks, group, p.units + out * p.capacity);
 }
 
@@ -249,9 +249,24 @@ void XAttentionSelect::run(const XAttentionParams& p, ThreadPool& pool) {
     score(pass, pool);
     const int32_t kv_heads = p.kv.kv_heads;
     pool.parallel_for(int64_t{pass.tiles} * kv_heads, [&](int64_t task, int worker) {
-      choose(pass, static_cast<int32_t>(task / kv_heads), static_cast<int32_t>(task % kv_heads), worker);
+      const auto tile = static_cast<int32_t>(task / kv_heads);
+      choose(p, pass.first + tile, static_cast<int32_t>(task % kv_heads), worker,
+             [&](int32_t head, int32_t blocks) { return sums_of(pass, tile, head, blocks, worker); });
     });
   }
+}
+
+void XAttentionSelect::run(const XAttentionChoiceParams& p, ThreadPool& pool) {
+  const int32_t kv_heads = p.kv.kv_heads;
+  FOVEA_CHECK(p.num_heads % kv_heads == 0 && pool.size() <= threads_ && p.recent_blocks >= 1);
+  pool.parallel_for(int64_t{p.tiles} * kv_heads, [&](int64_t task, int worker) {
+    const auto tile = static_cast<int32_t>(task / kv_heads);
+    choose(p, tile, static_cast<int32_t>(task % kv_heads), worker,
+           [&](int32_t head, int32_t blocks) {
+             FOVEA_CHECK(blocks <= p.capacity && blocks <= blocks_);
+             return p.sums + (int64_t{tile} * p.num_heads + head) * p.capacity;
+           });
+  });
 }
 
 }  // namespace fovea::cpu

@@ -31,6 +31,7 @@ class XAttentionSelect {
 
   // pool.size() must be at most `threads`. Allocates nothing.
   void run(const XAttentionParams& p, ThreadPool& pool);
+  void run(const XAttentionChoiceParams& p, ThreadPool& pool);
 
  private:
   struct Pass;
@@ -44,7 +45,8 @@ class XAttentionSelect {
   void cut(Pass* pass);
   XJob job(const Pass& pass, int32_t batch, int32_t kv_head) const;
   void score(const Pass& pass, ThreadPool& pool);
-  void choose(const Pass& pass, int32_t tile, int32_t kv_head, int worker);
+  template <typename SumsOf>
+  void choose(const XAttentionParams& p, int32_t tile, int32_t kv_head, int worker, const SumsOf& sums_of);
   const float* sums_of(const Pass& pass, int32_t tile, int32_t head, int32_t blocks, int worker);
 
   OpsLimits limits_;

@@ -141,6 +141,33 @@ TEST_P(XAttentionCpu, ThreadsChangeNothing) {
   }
 }
 
+// By the sums of a call, and by another count than that call's.
+TEST_P(XAttentionCpu, TheChoiceAloneIsThatOfTheWhole) {
+  XProblem problem(GetParam());
+  ThreadPool pool(2);
+  XAttentionSelect select;
+  ASSERT_TRUE(select.prepare(limits_of(problem), 2, f32()).ok());
+  problem.cut();
+  for (const int32_t top_k : {0, 3}) {
+    XAttentionParams p = problem.params();
+    p.top_k = top_k;
+    select.run(p, pool);
+    const Choice whole = choice_of(problem);
+    XAttentionChoiceParams choice{p};
+    choice.q = nullptr, choice.kv.k = nullptr;
+    for (const bool by_ref : {false, true}) {
+      std::fill_n(p.units, whole.units.size(), -9), std::fill_n(p.counts, whole.counts.size(), -9);
+      by_ref ? ref::xattention_choose(choice) : select.run(choice, pool);
+      const Choice again = choice_of(problem);
+      EXPECT_EQ(again.counts, whole.counts) << "top_k " << top_k;
+      for (size_t list = 0; list < whole.counts.size(); ++list) {
+        const auto *got = &again.units[list * p.capacity], *want = &whole.units[list * p.capacity];
+        EXPECT_TRUE(std::equal(got, got + whole.counts[list], want)) << "list " << list;
+      }
+    }
+  }
+}
+
 TEST_P(XAttentionCpu, PassesOfOneTileChooseTheSame) {
   XProblem problem(GetParam());
   ThreadPool pool(2);
