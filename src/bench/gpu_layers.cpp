@@ -232,7 +232,7 @@ void GpuLayers::prefill(int32_t layer) { ops_->paged_prefill(attention(layer), s
 void GpuLayers::estimate(int32_t layer) {
   const AttentionParams a = attention(layer);
   XAttentionParams p;
-  p.q = a.q;
+  p.q = static_cast<const float*>(a.q);
   p.num_heads = a.num_heads;
   p.num_seqs = a.num_seqs;
   p.q_indptr = a.q_indptr;
