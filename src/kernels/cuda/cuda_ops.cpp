@@ -2,11 +2,13 @@
 
 #include "base/check.h"
 #include "device/cuda/cuda_device.h"
+#include "kernels/cuda/cache_ops/cache_ops.h"
 #include "kernels/cuda/carry_over/carry_over.h"
 #include "kernels/cuda/decode/decode.h"
 #include "kernels/cuda/dsa/dsa.h"
 #include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/embed/embed.h"
+#include "kernels/cuda/hash_ops/hash_ops.h"
 #include "kernels/cuda/hash_select/hash_select.h"
 #include "kernels/cuda/kv_write/kv_write.h"
 #include "kernels/cuda/launch.h"
@@ -57,6 +59,14 @@ class CudaOps final : public Ops {
   void rope_angles(const RopeAnglesParams& p, Stream& s) override { cuda::rope_angles(p, queue(s)); }
   void kv_write(const KvWriteParams& p, Stream& s) override { cuda::kv_write(p, on(s)); }
   void encode_codes(const EncodeCodesParams& p, Stream& s) override { cuda::encode_codes(p, on(s)); }
+  void hash_encode(const HashEncodeParams& p, Stream& s) override { cuda::hash_encode(p, on(s)); }
+  void hamming_scores(const HammingScoresParams& p, Stream& s) override { cuda::hamming_scores(p, on(s)); }
+  void copy_blocks(const CopyBlocksParams& p, Stream& s) override { cuda::copy_blocks(p, on(s)); }
+  void convert(const ConvertParams& p, Stream& s) override { cuda::convert(p, on(s)); }
+  void page_table_to_csr(const PageTableToCsrParams& p, Stream& s) override { cuda::page_table_to_csr(p, on(s)); }
+  void csr_to_page_table(const CsrToPageTableParams& p, Stream& s) override { cuda::csr_to_page_table(p, on(s)); }
+  void paged_partitions(const PartitionedAttentionParams& p, Stream& s) override { decode_.run(p, on(s)); }
+  void merge_partitions(const MergePartitionsParams& p, Stream& s) override { cuda::merge_partitions(p, on(s)); }
   void hash_select(const HashSelectParams& p, Stream& s) override { select_.run(p, on(s)); }
   void block_summaries(const BlockSummariesParams& p, Stream& s) override { cuda::block_summaries(p, on(s)); }
   void summary_select(const SummarySelectParams& p, Stream& s) override { summaries_.run(p, on(s)); }

@@ -24,6 +24,8 @@ struct Args {
   float* partial_out = nullptr;       // [rows, H, rule.max_splits, d]
   float2* partial_softmax = nullptr;  // [rows, H, rule.max_splits]
   int32_t* done = nullptr;            // [rows, lists, head_tiles] splits finished; 0 between launches
+  // Where splits are results of their own (PartitionedAttentionParams): [T, H, rule.max_splits] each, tmp_out with d behind.
+  float *exp_sums = nullptr, *max_logits = nullptr, *tmp_out = nullptr;
 };
 
 }  // namespace fovea::cuda::decode

@@ -100,19 +100,36 @@ const Decode::Kernel& Decode::find(DType dtype, const decode::Shape& s) const {
 
 void Decode::run(const AttentionParams& p, cudaStream_t stream) {
   if (p.rows == 0) return;
-  check_params(p, limits_);
-  const decode::Shape shape = decode::choose_shape(p, max_len(p), rule_);
   decode::Args args;
+  args.rule = rule_;
+  args.partial_out = partial_out_.as<float>();
+  args.partial_softmax = partial_softmax_.as<float2>();
+  args.done = done_.as<int32_t>();
+  launch(args, p, stream);
+}
+
+void Decode::run(const PartitionedAttentionParams& p, cudaStream_t stream) {
+  if (p.attention.rows == 0) return;
+  FOVEA_CHECK(p.attention.window == 0 && p.attention.selection == nullptr);
+  FOVEA_CHECK(p.partition_size > 0 && p.partition_size % decode::kTileKeys == 0);
+  decode::Args args;
+  args.rule = {p.partition_size, p.max_partitions};
+  args.exp_sums = p.exp_sums;
+  args.max_logits = p.max_logits;
+  args.tmp_out = p.tmp_out;
+  decode::clear_partitions(p, stream);
+  launch(args, p.attention, stream);
+}
+
+void Decode::launch(decode::Args& args, const AttentionParams& p, cudaStream_t stream) const {
+  check_params(p, limits_);
+  const decode::Shape shape = decode::choose_shape(p, max_len(p), args.rule);
   args.p = p;
   if (p.selection != nullptr) args.selection = *p.selection;
   args.lists = shape.lists;
   args.heads_per_list = shape.heads_per_list;
   args.tile_heads = shape.tile_heads;
   args.head_tiles = shape.head_tiles;
-  args.rule = rule_;
-  args.partial_out = partial_out_.as<float>();
-  args.partial_softmax = partial_softmax_.as<float2>();
-  args.done = done_.as<int32_t>();
   const Kernel& kernel = find(p.kv.dtype, shape);
   void* parameters[] = {&args};
   for (int32_t first = 0; first < p.rows; first += kRowsPerLaunch) {

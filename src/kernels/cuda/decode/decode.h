@@ -22,6 +22,12 @@
 
 namespace fovea::cuda {
 
+namespace decode {
+struct Args;
+}
+
+void merge_partitions(const MergePartitionsParams& p, cudaStream_t stream);
+
 class Decode {
  public:
   // Errors: resource_exhausted; unsupported: a head_dim that is no multiple of 16 in [32, 256], or a device
@@ -30,6 +36,7 @@ class Decode {
 
   // Calls of one object are on one stream: they share its scratch.
   void run(const AttentionParams& p, cudaStream_t stream);
+  void run(const PartitionedAttentionParams& p, cudaStream_t stream);
 
   // How run() would launch it.
   std::string describe(const AttentionParams& p) const;
@@ -43,6 +50,8 @@ class Decode {
     int grid;  // CTAs that the device holds at once
   };
 
+  // Fills in the rest of `args` and launches.
+  void launch(decode::Args& args, const AttentionParams& p, cudaStream_t stream) const;
   const Kernel& find(DType dtype, const decode::Shape& shape) const;
   int64_t max_len(const AttentionParams& p) const { return p.max_len > 0 ? p.max_len : limits_.max_len; }
 

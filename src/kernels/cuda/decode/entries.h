@@ -1,7 +1,9 @@
 // The compiled decode kernels: each family fills its table in a source file of its own.
 #pragma once
 
-#include <fovea/types.h>
+#include <fovea/kernels/attention.h>
+
+#include <cuda_runtime_api.h>
 
 #include <cstddef>
 #include <vector>
@@ -22,5 +24,8 @@ std::vector<Entry> f16_entries();
 std::vector<Entry> e4m3_entries();
 std::vector<Entry> e5m2_entries();
 std::vector<Entry> scalar_entries();
+
+// No partition holds a key yet.
+void clear_partitions(const PartitionedAttentionParams& p, cudaStream_t stream);
 
 }  // namespace fovea::cuda::decode

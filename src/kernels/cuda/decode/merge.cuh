@@ -56,6 +56,18 @@ __device__ inline void write_result(const Args& a, int32_t row, int32_t head, in
   if (column == 0 && a.p.lse != nullptr) a.p.lse[row_head] = (softmax.x + log2f(softmax.y)) * kLn2;
 }
 
+// The same of a partition, as a result of its own.
+__device__ inline void write_partition(const Args& a, const WorkList& w, int32_t head, int32_t split, int column, float4 out,
+                                       float2 softmax) {
+  const float v_scale = a.p.kv.v_scale == nullptr ? 1.0f : a.p.kv.v_scale[w.heads.kv_head];
+  const float f = softmax.y == 0.0f ? 0.0f : v_scale / softmax.y;
+  const int64_t at = (static_cast<int64_t>(w.keys.row) * a.p.num_heads + head) * a.rule.max_splits + split;
+  reinterpret_cast<float4*>(a.tmp_out + at * a.p.kv.head_dim)[column] = make_float4(out.x * f, out.y * f, out.z * f, out.w * f);
+  if (column > 0) return;
+  a.exp_sums[at] = softmax.y;
+  a.max_logits[at] = softmax.x * kLn2;
+}
+
 // Merges the warps' results of an item, into the output where it is the list's only split, else into scratch.
 template <int kHeads, int kDim>
 __device__ void merge_warps(const Args& a, const WorkList& w, int32_t split, const WarpPartials<kHeads, kDim>& s) {
@@ -70,6 +82,10 @@ __device__ void merge_warps(const Args& a, const WorkList& w, int32_t split, con
       const float f = relative_weight(s.max[x][h], softmax.x);
       softmax.y += f * s.sum[x][h];
       add_scaled(out, f, reinterpret_cast<const float4*>(s.out[x][h])[column]);
+    }
+    if (a.tmp_out != nullptr) {
+      write_partition(a, w, heads.first + h, split, column, out, softmax);
+      continue;
     }
     if (w.splits == 1) {
       write_result(a, w.keys.row, heads.first + h, heads.kv_head, column, out, softmax);
@@ -96,7 +112,7 @@ __device__ inline int32_t add_one(int32_t* to) {
 template <int kHeads, int kDim>
 __device__ void announce(const Args& a, const WorkList& w, WarpPartials<kHeads, kDim>& s, int turn) {
   s.ready[turn] = false;
-  if (w.splits == 1) return;
+  if (w.splits == 1 || a.tmp_out != nullptr) return;
   int32_t* done = a.done + (static_cast<int64_t>(w.keys.row - a.first_row) * a.lists + w.keys.list) * a.head_tiles + w.heads.number;
   if (add_one(done) < w.splits - 1) return;
   *done = 0;  // for the next launch
