@@ -10,7 +10,7 @@ namespace fovea::cuda::xattention {
 Config choose(Numerics numerics, DType kv_dtype, bool hopper) {
   if (numerics == Numerics::f32 || kv_dtype == DType::f32) return {Path::f32, DType::f32, 64, 64};
   const DType math = kv_dtype == DType::bf16 ? DType::bf16 : DType::f16;  // f16 holds every fp8 value
-  // Wide tiles, since what is read of L2 is what the product waits for: 48 KB for every 4.2 MFLOP.
+  // docs/xattention.md has what other tiles reached.
   return hopper ? Config{Path::wgmma, math, 128, 256} : Config{Path::mma, math, 128, 64};
 }
 
