@@ -162,7 +162,7 @@ inline Request greedy(std::vector<TokenId> prompt, int32_t max_tokens) {
 
 // Steps in which a request of each method decodes: they replay, wait for nothing and take no memory.
 inline void expect_steady_decodes(EngineImpl& engine, const std::vector<std::string>& methods) {
-  constexpr int32_t kSteps = 50;
+  constexpr int32_t kSteps = 100;
   for (const std::string& name : methods) {
     Request r = greedy(random_prompt(9, 150, engine.model().vocab_size), 2 * kSteps);
     r.decode_method = name;

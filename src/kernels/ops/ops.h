@@ -20,9 +20,8 @@ class Ops {
   virtual ~Ops() = default;
   virtual std::string_view name() const = 0;
   virtual Numerics numerics() const = 0;
-  // What this backend has: ref every operation, cpu all but those that copy between a device's memory and the host's, cuda what a
-  // GQA model needs and the choice by hash codes. Ask before
-  // use (at attach, at load): calling an operation that is not in the set is a bug and aborts.
+  // What this backend has: ref every operation, cpu all but those that copy between a device's memory and the host's, cuda what
+  // cuda_op_set() lists. Ask before use (at attach, at load): calling an operation that is not in the set is a bug and aborts.
   virtual OpSet supported() const = 0;
   virtual Status prepare(const OpsLimits& limits) = 0;
 

@@ -19,11 +19,7 @@ constexpr int kHeads = kWgmmaHeads, kKeys = 64;
 constexpr int kEntry = kWgmmaLatent + kWgmmaRope;
 constexpr int kPanels = kEntry / 64;  // of 64 elements: rows of 128 bytes, as wgmma permutes them
 constexpr int kPanelBytes = 64 * 128;
-constexpr int kWeights = kPanels - 1;  // the panel that weights replace
 constexpr int kAttending = 2 * 128, kThreads = 128 + kAttending;
-constexpr int kAttendBarrier = 1;
-// 64K registers: 168 a thread at the start.
-constexpr int kCopyRegisters = 40, kAttendRegisters = 232;
 static_assert(kWgmmaRope == 64 && kWgmmaLatent == 2 * 256 && SplitRule::kTileKeys % kKeys == 0);
 
 struct Shared {
@@ -34,6 +30,12 @@ struct Shared {
   uint32_t seen[2][2];  // a bit a key of a tile
   alignas(8) uint64_t full[2], empty[2];
 };
+
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+constexpr int kWeights = kPanels - 1;  // the panel that weights replace
+constexpr int kAttendBarrier = 1;
+constexpr int kCopyRegisters = 40, kAttendRegisters = 232;  // of 64K: 168 a thread at the start
 
 // Splits that a thread block walks, one after the other.
 struct Walk {
@@ -333,6 +335,8 @@ __device__ void store_nothing(const AttendArgs& a) {
   for (int i = threadIdx.x; i < heads * kWgmmaLatent; i += kThreads) a.p.out[row_head * kWgmmaLatent + i] = 0.0f;
   for (int i = threadIdx.x; i < heads && a.p.lse != nullptr; i += kThreads) a.p.lse[row_head + i] = -INFINITY;
 }
+
+#endif
 
 // Grid: (tiles of heads, splits, or 1 where a thread block walks all of them, rows).
 template <typename T>
