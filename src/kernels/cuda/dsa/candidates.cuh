@@ -91,11 +91,11 @@ __device__ uint32_t sum_through(const Group<kThreads>& group, uint32_t x, Choice
   return x;
 }
 
-// The least of the best k of a row's candidates, of which there are at least k >= 1. each(visit) visits all of them, shared out
-// among the team's threads. A round counts them in bins of equal width and goes on in the bin that the k-th lies in, until a
-// bin's edge parts the best k from the others. Every CTA finds the same.
+// A bound that at least k of a row's candidates reach, and at most k + slack; there are at least k >= 1. each(visit) visits all of
+// them, shared out among the team's threads. A round counts them in bins of equal width and goes on in the bin that the k-th lies
+// in, until a bin's edge parts the best from the others. Every CTA finds the same.
 template <typename Team, typename Each>
-__device__ Candidate last_kept(const Team& team, uint32_t k, const Each& each, ChoiceShared<Team::kThreads>& s) {
+__device__ Candidate last_kept(const Team& team, uint32_t k, uint32_t slack, const Each& each, ChoiceShared<Team::kThreads>& s) {
   constexpr int kBins = ChoiceShared<Team::kThreads>::kBins, kBinBits = 32 - __builtin_clz(kBins - 1);
   const int rank = team.rank();
   Candidate low = ~Candidate{0}, high = 0;
@@ -138,7 +138,7 @@ __device__ Candidate last_kept(const Team& team, uint32_t k, const Each& each, C
     team.sync_all();  // the bins were read, too
     low += static_cast<uint64_t>(s.bin) << shift;
     k -= s.above;
-    if (s.inside == k) return low;
+    if (s.inside - k <= slack) return low;
     const uint64_t width = (uint64_t{1} << shift) - 1;
     if (high - low > width) high = low + width;
   }
@@ -160,32 +160,44 @@ struct List {
     if (take) entries[at] = c;
   }
 
-  // Leaves the best k, of at least k. Returns the bound of those that come later. Between barriers of the group.
+  // Leaves the best k, of at least k, and at most `slack` more. Returns the bound of those that come later. Between barriers of
+  // the group.
   template <int kThreads>
-  __device__ float cut(const Alone<kThreads>& group, uint32_t k, ChoiceShared<kThreads>& s) const {
-    constexpr int kEach = 8;
-    const uint32_t size = *count, rank = static_cast<uint32_t>(group.rank());
+  __device__ float cut(const Alone<kThreads>& group, uint32_t k, uint32_t slack, ChoiceShared<kThreads>& s) const {
+    const uint32_t size = *count;
     const Candidate last = last_kept(
-        group, k,
+        group, k, slack,
         [&](auto visit) {
-          for (uint32_t i = rank; i < size; i += kThreads) visit(entries[i]);
+          for (uint32_t first = 0; first < size; first += kThreads * kEach) {
+            Candidate mine[kEach];
+            load(mine, first + static_cast<uint32_t>(group.rank()), kThreads, size);
+#pragma unroll
+            for (int i = 0; i < kEach; ++i) {
+              if (mine[i] != 0) visit(mine[i]);
+            }
+          }
         },
         s);
-    if (rank == 0) s.kept = 0;
+    if (group.rank() == 0) s.kept = 0;
     for (uint32_t first = 0; first < size; first += kThreads * kEach) {
       Candidate mine[kEach];
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        const uint32_t at = first + i * kThreads + rank;
-        mine[i] = at < size ? entries[at] : 0;  // below any candidate that is kept
-      }
+      load(mine, first + static_cast<uint32_t>(group.rank()), kThreads, size);
       group.sync();  // what is overwritten was read by all
 #pragma unroll
       for (int i = 0; i < kEach; ++i) List{entries, &s.kept}.append(mine[i] >= last, mine[i]);
     }
     group.sync();
-    if (rank == 0) *count = k;
+    if (group.rank() == 0) *count = s.kept;
     return score_of(last);
+  }
+
+ private:
+  static constexpr int kEach = 8;  // loads of a thread in flight
+
+  // 0, which is no candidate and below all, beyond the end.
+  __device__ void load(Candidate (&mine)[kEach], uint32_t first, uint32_t step, uint32_t size) const {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) mine[i] = first + i * step < size ? entries[first + i * step] : 0;
   }
 };
 

@@ -126,7 +126,7 @@ __device__ uint32_t chosen_before(const Source& source, int32_t len, Candidate l
 template <typename Source>
 __device__ void put_best(const Source& source, int32_t len, int32_t topk, const RowOut& out, Shared& s) {
   const Candidate last = last_kept(
-      source.team, static_cast<uint32_t>(topk), [&](auto visit) { source.visit_all(0, len, visit); }, s.choice);
+      source.team, static_cast<uint32_t>(topk), 0, [&](auto visit) { source.visit_all(0, len, visit); }, s.choice);
   uint32_t before = chosen_before(source, len, last, s);  // and in the windows so far
   for (int32_t window = 0; window < len; window += min(kWindow, len - window)) {
     const int32_t end = window + min(kWindow, len - window), words = (end - window + 31) / 32;

@@ -45,6 +45,9 @@ __device__ inline int32_t list_of(const ScoreArgs& a, int32_t row) {
   return (row - a.first_row) * a.pass.splits + static_cast<int32_t>(blockIdx.y);
 }
 
+// What a cut may leave beyond topk: it saves the cut a look, and costs little room.
+__device__ inline uint32_t cut_slack(const ScoreArgs& a) { return static_cast<uint32_t>(a.capacity - a.p.topk) / 4; }
+
 // Block sizes are powers of two.
 __device__ inline int64_t slot_of(const IndexKeysView& keys, int32_t seq, int32_t position) {
   const int64_t block = keys.block_table[seq * keys.table_stride + (position >> (__ffs(keys.block_size) - 1))];

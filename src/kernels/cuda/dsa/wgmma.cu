@@ -131,10 +131,10 @@ class GroupScorer {
     rows_ = max(0, min(run.rows - group_ * kRows, kRows));
     if (rows_ == 0) return pass(range);
     take_rows();
-    if (rows_ <= kRows / 2) {
-      score_tiles<kRows / 2>(range);
+    if (rows_ <= kHalf) {
+      score_half(range);
     } else {
-      score_tiles<kRows>(range);
+      score_both(range);
     }
     sync();
     if (a_.p.logits == nullptr && rank() < rows_) {
@@ -143,11 +143,11 @@ class GroupScorer {
   }
 
  private:
-  static constexpr int kRows = Traits::kRows, kHeads = Traits::kHeads;
+  static constexpr int kRows = Traits::kRows, kHalf = kRows / 2, kHeads = Traits::kHeads;
   static constexpr int kTilesOfRow = kHeads / 8;  // of 8 columns
   static constexpr int kBarrier = 1;              // and the next: of each warpgroup
 
-  // What a lane knows of the warpgroup's first kCount rows, whose columns are kCount * kTilesOfRow tiles: the weights of its columns;
+  // What a lane knows of kCount rows, whose columns are kCount * kTilesOfRow tiles: the weights of its columns;
   // of the rows whose scores end in it, 2 i + odd_row_ or the only one, how far they see and what beats them.
   template <int kCount>
   struct Own {
@@ -184,18 +184,48 @@ class GroupScorer {
     }
   }
 
-  template <int kCount>
-  __device__ __forceinline__ void score_tiles(const KeyRange& range) {
-    Own<kCount> own;
-    know_rows(own);
-    float products[Own<kCount>::kTiles][4] = {};  // or what a first product does not read would be kept from run to run
+  // Half of the rows, or fewer.
+  __device__ __forceinline__ void score_half(const KeyRange& range) {
+    Own<kHalf> own;
+    know_rows(own, 0);
+    float products[Own<kHalf>::kTiles][4] = {};  // or what a first product does not read would be kept from run to run
     for (int32_t tile = range.begin; tile < range.end; ++tile) {
-      multiply_tile(products);
-      float scale = 1.0f;
-      if (Traits::kFp8) scale = s_.scales[ring_.stage][key_of_lane()];
+      barrier_wait(s_.full[ring_.stage], ring_.parity);
+      start_products(products, ring_.stage, 0);
+      wgmma_wait<0>();
+      pin(products);
+      const float scale = scale_of_lane(ring_.stage);
       leave();
-      const bool full = take_scores(own, tile, products, scale);
-      if (a_.p.logits == nullptr && any_of_group(full)) make_room(own);
+      if (any_of_group(take_scores(own, tile, products, scale, 0))) {
+        make_room([&](int row, float bound) { raise(own, 0, row, bound); });
+      }
+    }
+  }
+
+  // The sums of the first half of the rows overlap the products of the second.
+  __device__ __forceinline__ void score_both(const KeyRange& range) {
+    Own<kHalf> first, second;
+    know_rows(first, 0);
+    know_rows(second, kHalf);
+    float of_first[Own<kHalf>::kTiles][4] = {}, of_second[Own<kHalf>::kTiles][4] = {};
+    for (int32_t tile = range.begin; tile < range.end; ++tile) {
+      barrier_wait(s_.full[ring_.stage], ring_.parity);
+      start_products(of_first, ring_.stage, 0);
+      start_products(of_second, ring_.stage, kHalf);
+      wgmma_wait<1>();
+      pin(of_first);
+      const float scale = scale_of_lane(ring_.stage);
+      bool full = take_scores(first, tile, of_first, scale, 0);
+      wgmma_wait<0>();
+      pin(of_second);
+      leave();
+      full |= take_scores(second, tile, of_second, scale, kHalf);
+      if (any_of_group(full)) {
+        make_room([&](int row, float bound) {
+          raise(first, 0, row, bound);
+          raise(second, kHalf, row, bound);
+        });
+      }
     }
   }
 
@@ -219,18 +249,18 @@ class GroupScorer {
   }
 
   template <int kCount>
-  __device__ __forceinline__ void know_rows(Own<kCount>& own) const {
+  __device__ __forceinline__ void know_rows(Own<kCount>& own, int from) const {
     const IndexTopkParams& p = a_.p;
 #pragma unroll
     for (int n = 0; n < Own<kCount>::kTiles; ++n) {
-      const int row = n / kTilesOfRow, head = n % kTilesOfRow * 8 + 2 * (lane_ % 4);
+      const int row = from + n / kTilesOfRow, head = n % kTilesOfRow * 8 + 2 * (lane_ % 4);
       const float* weights = p.weights + static_cast<int64_t>(first_row_ + row) * p.heads + head;
 #pragma unroll
       for (int e = 0; e < 2; ++e) own.weights[n][e] = row < rows_ && head + e < p.heads ? weights[e] : 0.0f;
     }
 #pragma unroll
     for (int i = 0; i < Own<kCount>::kScores; ++i) {
-      own.lengths[i] = row_of(i) < rows_ ? scored_length(p, first_row_ + row_of(i)) : 0;
+      own.lengths[i] = from + row_of(i) < rows_ ? scored_length(p, first_row_ + from + row_of(i)) : 0;
       own.bounds[i] = kNoBound;
     }
   }
@@ -254,22 +284,21 @@ class GroupScorer {
 
   __device__ int row_of(int i) const { return 2 * i + odd_row_; }
 
-  // Keys of the tile, in 16 rows of each warp, against all columns.
+  // Keys of a tile, in 16 rows of each warp, against the columns of the rows from `from` on.
   template <int kTiles>
-  __device__ __forceinline__ void multiply_tile(float (&products)[kTiles][4]) {
-    barrier_wait(s_.full[ring_.stage], ring_.parity);
+  __device__ __forceinline__ void start_products(float (&products)[kTiles][4], int stage, int from) {
     pin(products);
     wgmma_begin();
 #pragma unroll
     for (int step = 0; step < Traits::kPanels * 4; ++step) {
-      const uint64_t k = matrix_descriptor(shared_address(s_.k[ring_.stage][step / 4]) + step % 4 * 32);
-      const uint64_t q = matrix_descriptor(shared_address(s_.q[group_][step / 4]) + step % 4 * 32);
+      const uint64_t k = matrix_descriptor(shared_address(s_.k[stage][step / 4]) + step % 4 * 32);
+      const uint64_t q = matrix_descriptor(shared_address(s_.q[group_][step / 4]) + from * kHeads * 128 + step % 4 * 32);
       multiply<typename Traits::T>(products, k, q, step > 0);
     }
     wgmma_commit();
-    wgmma_wait<0>();
-    pin(products);
   }
+
+  __device__ float scale_of_lane(int stage) const { return Traits::kFp8 ? s_.scales[stage][key_of_lane()] : 1.0f; }
 
   // max(x, 0), and a NaN where x is one.
   __device__ __forceinline__ static float relu(float x) {
@@ -281,7 +310,7 @@ class GroupScorer {
   // Sums over heads, and what they say of the keys. True if a list may not hold another tile.
   template <int kCount>
   __device__ __forceinline__ bool take_scores(const Own<kCount>& own, int32_t tile, const float (&products)[Own<kCount>::kTiles][4],
-                                              float scale) {
+                                              float scale, int from) {
     const int32_t position = tile * kWgmmaKeys + key_of_lane();
     bool full = false;
 #pragma unroll
@@ -307,26 +336,26 @@ class GroupScorer {
       const float other = __shfl_xor_sync(kAllLanes, odd_row_ != 0 ? sums[0] : sums[1], 2);
       const float score = ((odd_row_ != 0 ? sums[1] : sums[0]) + other) * scale;
       if (a_.p.logits != nullptr) {
-        const int32_t row = first_row_ + row_of(i) - a_.first_row;
+        const int32_t row = first_row_ + from + row_of(i) - a_.first_row;
         if (position < own.lengths[i]) a_.p.logits[row * a_.p.max_len + position] = score;
       } else {
-        full |= append(i, position < own.lengths[i] && beats(score, own.bounds[i]), score, position);
+        full |= append(from + row_of(i), position < own.lengths[i] && beats(score, own.bounds[i]), score, position);
       }
     }
     return full;
   }
 
   // Two rows at a time. True where the list may not hold another tile.
-  __device__ __forceinline__ bool append(int i, bool take, float score, int32_t position) {
+  __device__ __forceinline__ bool append(int row, bool take, float score, int32_t position) {
     unsigned takers = __ballot_sync(kAllLanes, take);
     if (takers == 0) return false;
     takers &= odd_row_ != 0 ? 0xccccccccu : 0x33333333u;
     const int leader = takers == 0 ? lane_ : __ffs(static_cast<int>(takers)) - 1;
     uint32_t at = 0;
-    if (takers != 0 && lane_ == leader) at = atomicAdd(&s_.counts[group_][row_of(i)], static_cast<uint32_t>(__popc(takers)));
+    if (takers != 0 && lane_ == leader) at = atomicAdd(&s_.counts[group_][row], static_cast<uint32_t>(__popc(takers)));
     at = __shfl_sync(kAllLanes, at, leader) + static_cast<uint32_t>(__popc(takers & ((1u << lane_) - 1)));
     if (!take) return false;
-    list(row_of(i)).entries[at] = candidate(score, position);
+    list(row).entries[at] = candidate(score, position);
     return at + kWgmmaKeys >= static_cast<uint32_t>(a_.capacity);
   }
 
@@ -334,16 +363,20 @@ class GroupScorer {
     return {a_.lists + static_cast<int64_t>(list_of(a_, first_row_ + row)) * a_.capacity, &s_.counts[group_][row]};
   }
 
-  // By all threads of the warpgroup: cuts the lists that may not hold another tile.
   template <int kCount>
-  __device__ __forceinline__ void make_room(Own<kCount>& own) {
+  __device__ __forceinline__ void raise(Own<kCount>& own, int from, int row, float bound) const {
+#pragma unroll
+    for (int i = 0; i < Own<kCount>::kScores; ++i) {
+      if (from + row_of(i) == row) own.bounds[i] = bound;
+    }
+  }
+
+  // By all threads of the warpgroup: cuts the lists that may not hold another tile.
+  template <typename Raise>
+  __device__ __forceinline__ void make_room(const Raise& raise) {
     for (int row = 0; row < rows_; ++row) {
       if (s_.counts[group_][row] + kWgmmaKeys <= static_cast<uint32_t>(a_.capacity)) continue;
-      const float bound = list(row).cut(Alone<128>{kBarrier + group_}, static_cast<uint32_t>(a_.p.topk), s_.choice[group_]);
-#pragma unroll
-      for (int i = 0; i < Own<kCount>::kScores; ++i) {
-        if (row_of(i) == row) own.bounds[i] = bound;
-      }
+      raise(row, list(row).cut(Alone<128>{kBarrier + group_}, static_cast<uint32_t>(a_.p.topk), cut_slack(a_), s_.choice[group_]));
     }
     sync();  // all have read the counts
   }
