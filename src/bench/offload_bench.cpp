@@ -56,13 +56,14 @@ std::vector<Lists> lists_of(const DecodeBenchOptions& o, int64_t depth, int64_t 
   return all;
 }
 
-Result<std::unique_ptr<EngineImpl>> make_engine(EngineOptions o, const std::vector<Lists>& all) {
+Result<std::unique_ptr<EngineImpl>> make_engine(EngineOptions o, int32_t budget_tokens, const std::vector<Lists>& all) {
   o.methods.clear();
   for (const Lists& lists : all) {
     MethodOptions m;
     m.name = "gsa_on_device";
     m.label = lists.label;
-    m.gsa.prefetch = false;  // what random keys foretell is not what is read
+    m.gsa.budget_tokens = budget_tokens;  // what the pool is divided for
+    m.gsa.prefetch = false;               // what random keys foretell is not what is read
     o.methods.push_back(m);
   }
   EngineParts parts;
@@ -101,7 +102,7 @@ Result<Pair> make_pair_at(const DecodeBenchOptions& o, int64_t depth, const Mode
   // On a GPU both engines take their memory at once.
   const int64_t heads = int64_t{shape.num_layers} * shape.kv_heads, whole = tokens + 2048;
   resident.kv_cache_memory_bytes = kv_bytes(shape, whole) + whole * heads * 16;
-  FOVEA_ASSIGN(pair.resident, make_engine(std::move(resident), all));
+  FOVEA_ASSIGN(pair.resident, make_engine(std::move(resident), o.budget_tokens, all));
   EngineOptions small = both;
   small.tenant_salt = "bench " + std::to_string(std::random_device()());  // random K and V must never be found by others
   small.kv_tokens = tokens;
@@ -113,7 +114,7 @@ Result<Pair> make_pair_at(const DecodeBenchOptions& o, int64_t depth, const Mode
     small.kv_cache_memory_bytes = kv_bytes(shape, depth) / 8 + (tokens / o.engine.block_size + 1) * (codes + tables);
     small.max_num_seqs = 1;
   }
-  FOVEA_ASSIGN(pair.offloaded, make_engine(std::move(small), all));
+  FOVEA_ASSIGN(pair.offloaded, make_engine(std::move(small), o.budget_tokens, all));
   return pair;
 }
 
@@ -135,7 +136,7 @@ Result<ModelShape> shape_of(EngineOptions o, Report* report) {
   o.kv_offload = OffloadChoice::off;
   o.kv_host_memory_bytes = o.kv_cache_memory_bytes = 0;
   o.kv_store = {};
-  FOVEA_ASSIGN(const std::unique_ptr<EngineImpl> engine, make_engine(std::move(o), {}));
+  FOVEA_ASSIGN(const std::unique_ptr<EngineImpl> engine, make_engine(std::move(o), 0, {}));
   report->note(engine->model().architecture + ", " + std::to_string(engine->model().parameters / 1000000) + " M parameters");
   return engine->model().shape;
 }

@@ -348,12 +348,12 @@ bool Scheduler::schedule_rows(Sequence& s, int32_t most) {
   return true;
 }
 
-// Whether a chunk would be less than half as long as it may be, for want of columns that blocks still have which are just being
-// stored: each chunk goes over the whole context. A step that has other rows does not wait.
+// Whether a chunk would be shorter than it may be, for want of columns that blocks still have which are just being stored: each chunk
+// goes over the whole context, which takes longer than storing them. A step that has other rows does not wait.
 bool Scheduler::waits_for_columns(const Sequence& s, int64_t most) const {
   if (!blocks_.columns() || !may_wait_ || !runs_.empty() || blocks_.num_pinned() == 0) return false;
   const int64_t rows = std::min<int64_t>({s.phase_end() - s.computed - s.scheduled, most, budget_left()});
-  return 2 * blocks_.max_append(s.id) < rows;
+  return blocks_.max_append(s.id) < rows;
 }
 
 // Rows below which s cannot go on: of a prefill, to the end of its tile.

@@ -51,6 +51,7 @@ TEST(Scheduler, AChunkWaitsForColumnsRatherThanBeShort) {
   EXPECT_EQ(scheduler.schedule(/*may_wait=*/false).num_tokens, 2 * kBlockSize);
   scheduler.retry_step();
   for (size_t i = 0; i < 8; ++i) {
+    EXPECT_TRUE(scheduler.schedule().waits_for_io) << "it would lack " << 8 - i << " columns";
     blocks.unpin(published[0].blocks[i]);
     EXPECT_TRUE(blocks.set_stored(published[0].blocks[i], published[0].keys[i], {.slab = 1}));
   }
