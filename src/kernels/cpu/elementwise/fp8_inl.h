@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include <hwy/highway.h>
+#include "kernels/common/convert.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fovea::cpu::HWY_NAMESPACE {
@@ -47,9 +48,16 @@ HWY_INLINE hn::Vec<D16> f16_bits(D16 d, const T* p) {
 // Lanes(d) elements. d: float.
 template <typename T, class DF>
 HWY_INLINE hn::Vec<DF> load_fp8(DF d, const T* p) {
+#if HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2  // no instruction for f16, and Highway's own way loses NaN and infinities
+  HWY_ALIGN float wide[16];
+  for (size_t i = 0; i < hn::Lanes(d); ++i)
+    wide[i] = std::is_same_v<T, E5m2> ? fp8_e5m2_to_f32(p[i].bits) : fp8_e4m3_to_f32(p[i].bits);
+  return hn::Load(d, wide);
+#else
   const hn::Rebind<hwy::float16_t, DF> d16;
   const auto x = hn::PromoteTo(d, hn::BitCast(d16, f16_bits(hn::Rebind<int16_t, DF>(), p)));
   return kF16Unit<T> == 1.0f ? x : hn::Mul(x, hn::Set(d, kF16Unit<T>));
+#endif
 }
 
 // Lanes(d) elements rounded to nearest even, saturating; a NaN stays one of its sign.
