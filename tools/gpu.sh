@@ -50,7 +50,8 @@ report() {
     echo; echo "## Tests on the GPU"; echo; echo "| Program | Result |"; echo "|---|---|"
     for t in "$bin"/kernels_cuda_*_test "$bin"/kernels_cuda_*test "$bin"/device_cuda*_test "$bin"/gpu_*_test; do [ -x "$t" ] && echo "$t"; done | sort -u |
       while read -r t; do passed "$t"; done
-    for t in golden_test invariants_test gsa_engine_test trace_mass_test xattention_test threads_test soak_test kv_store_test device_offload_test device_small_host_test; do
+    for t in golden_test invariants_test gsa_engine_test trace_mass_test xattention_test latent_engine_test threads_test soak_test kv_store_test \
+      device_kv_memory_test device_offload_test device_small_host_test; do
       [ -x "$bin/$t" ] && FOVEA_TEST_DEVICE=cuda passed "$bin/$t"
     done
   fi

@@ -338,6 +338,11 @@ inline std::vector<AttentionCase> narrow_cases() {
   cases.push_back({.name = "narrow_empty_list", .seqs = {{3, 90}}, .select = true, .keep = 0});
   return cases;
 }
+inline std::vector<AttentionCase> narrow_decode_cases() {
+  std::vector<AttentionCase> cases = narrow_cases();
+  cases.push_back({.name = "narrow_padding", .seqs = {{1, 0}, {1, 20}}});
+  return cases;
+}
 
 // The table. Lengths straddle blocks (bs - 1, bs, bs + 1) and the partitions and tiles of the kernels;
 // head_dim 32 to 256 in steps of 16; any group. Every row of it is legal for every kernel of the contract.

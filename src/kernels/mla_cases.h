@@ -288,4 +288,29 @@ inline OpsLimits mla_limits(const MlaCase& c) {
   return limits;
 }
 
+// One row of a problem's call by itself; lengths and results are the caller's. It points into itself.
+struct MlaRowAlone {
+  MlaRowAlone(const MlaProblem& problem, const MlaAttendParams& all, int32_t row) : params(all), kv(*all.kv) {
+    params.rows = params.num_seqs = 1;
+    params.q += int64_t{row} * all.num_heads * problem.entry();
+    params.keys_read = nullptr;
+    kv.table.slots += problem.row_seq(row) * kv.table.seq_stride;
+    params.kv = &kv;
+    if (all.selection == nullptr || all.selection->kind == Selection::Kind::all) return;
+    selection = *all.selection;
+    const int64_t list = problem.row_list(row);
+    if (selection.units) selection.units += list * selection.capacity, selection.counts += list;
+    if (selection.begins) selection.begins += list, selection.ends += list;
+    selection.rows = 1;
+    selection.row_indptr = nullptr;
+    params.selection = &selection;
+  }
+  MlaRowAlone(const MlaRowAlone&) = delete;
+  MlaRowAlone& operator=(const MlaRowAlone&) = delete;
+
+  MlaAttendParams params;
+  KvView kv;
+  Selection selection;
+};
+
 }  // namespace fovea::testing

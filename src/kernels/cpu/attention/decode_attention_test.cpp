@@ -127,9 +127,7 @@ TEST_P(DecodeAttention, HeadRangesEqualTheWholeCall) {
 }
 
 TEST(DecodeAttentionNarrow, RowsIn16BitsAreThoseOfFloat32Rounded) {
-  std::vector<AttentionCase> cases = testing::narrow_cases();
-  cases.push_back({.name = "narrow_padding", .seqs = {{1, 0}, {1, 20}}});
-  for (const AttentionCase& c : cases) {
+  for (const AttentionCase& c : testing::narrow_decode_cases()) {
     for (const DType dtype : {DType::bf16, DType::f16}) {
       AttentionProblem problem(c);
       testing::NarrowActivations narrow(problem, dtype);

@@ -61,30 +61,15 @@ TEST_P(MlaAttention, NoBitIsChangedByThreadsOrOtherRows) {
   }
   for (int32_t row = 0; row < problem.rows(); ++row) {
     if (problem.row_pos(row) < 0) continue;  // it pads
-    MlaAttendParams one = problem.params();
-    Selection selection;
-    KvView kv = problem.kv();
+    testing::MlaRowAlone one(problem, problem.params(), row);
     const int64_t width = int64_t{c.heads} * c.shape.latent;
     std::vector<float> one_out(width, NAN), one_lse(c.heads, NAN);
     const int32_t indptr[] = {0, 1}, len = static_cast<int32_t>(problem.row_pos(row) + 1);
-    one.rows = one.num_seqs = 1;
-    one.q_indptr = indptr;
-    one.seq_len = &len;
-    one.q += int64_t{row} * c.heads * problem.entry();
-    one.out = one_out.data();
-    one.lse = one_lse.data();
-    kv.table.slots += problem.row_seq(row) * kv.table.seq_stride;
-    one.kv = &kv;
-    if (one.selection != nullptr && one.selection->kind != Selection::Kind::all) {
-      selection = *one.selection;
-      const int64_t list = problem.row_list(row);
-      if (selection.units) selection.units += list * selection.capacity, selection.counts += list;
-      if (selection.begins) selection.begins += list, selection.ends += list;
-      selection.rows = 1;
-      selection.row_indptr = nullptr;
-      one.selection = &selection;
-    }
-    attend(c, one, 2);
+    one.params.q_indptr = indptr;
+    one.params.seq_len = &len;
+    one.params.out = one_out.data();
+    one.params.lse = one_lse.data();
+    attend(c, one.params, 2);
     for (int64_t i = 0; i < width; ++i) ASSERT_EQ(one_out[i], out[row * width + i]) << "row " << row;
     for (int32_t h = 0; h < c.heads; ++h) ASSERT_EQ(one_lse[h], lse[row * c.heads + h]) << "row " << row;
   }

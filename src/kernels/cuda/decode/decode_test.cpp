@@ -109,9 +109,7 @@ int64_t keys_seen(const AttentionProblem& problem, int32_t row) {
 }
 
 TEST_F(DecodeTest, RowsIn16BitsAreThoseOfFloat32Rounded) {
-  std::vector<AttentionCase> cases = testing::narrow_cases();
-  cases.push_back({.name = "narrow_padding", .seqs = {{1, 0}, {1, 20}}});
-  for (const AttentionCase& c : cases) {
+  for (const AttentionCase& c : testing::narrow_decode_cases()) {
     for (const DType dtype : {DType::bf16, DType::f16}) {
       AttentionProblem problem(c);
       testing::NarrowActivations narrow(problem, dtype);

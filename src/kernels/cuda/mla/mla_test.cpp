@@ -142,28 +142,12 @@ class OnGpuTest : public testing::OnGpu<::testing::TestWithParam<MlaCase>> {
       if (problem.row_pos(row) < 0) continue;  // it pads
       const DeviceArray<int32_t> len(std::vector<int32_t>{static_cast<int32_t>(problem.row_pos(row) + 1)});
       const DeviceArray<float> one_out(std::vector<float>(width, NAN)), one_lse(std::vector<float>(c.heads, NAN));
-      MlaAttendParams one = on_device.params();
-      KvView kv = *one.kv;
-      Selection selection;
-      one.rows = one.num_seqs = 1;
-      one.q_indptr = indptr.data();
-      one.seq_len = len.data();
-      one.q += int64_t{row} * c.heads * problem.entry();
-      one.keys_read = nullptr;
-      one.out = one_out.data();
-      one.lse = one_lse.data();
-      kv.table.slots += problem.row_seq(row) * kv.table.seq_stride;
-      one.kv = &kv;
-      if (one.selection != nullptr && one.selection->kind != Selection::Kind::all) {
-        selection = *one.selection;
-        const int64_t list = problem.row_list(row);
-        if (selection.units) selection.units += list * selection.capacity, selection.counts += list;
-        if (selection.begins) selection.begins += list, selection.ends += list;
-        selection.rows = 1;
-        selection.row_indptr = nullptr;
-        one.selection = &selection;
-      }
-      attend(one);
+      testing::MlaRowAlone one(problem, on_device.params(), row);
+      one.params.q_indptr = indptr.data();
+      one.params.seq_len = len.data();
+      one.params.out = one_out.data();
+      one.params.lse = one_lse.data();
+      attend(one.params);
       const std::vector<float> row_out = one_out.download(), row_lse = one_lse.download();
       for (int64_t i = 0; i < width; ++i) ASSERT_EQ(row_out[i], out[row * width + i]) << "row " << row;
       for (int32_t h = 0; h < c.heads; ++h) ASSERT_EQ(row_lse[h], lse[row * c.heads + h]) << "row " << row;
