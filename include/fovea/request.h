@@ -86,7 +86,6 @@ struct RequestStats {
   int64_t summary_bytes_read = 0;  // codes those rows scanned
   int64_t kv_bytes_dense = 0;      // K and V dense attention would have read for the same rows
   // Of prefill rows: query-key pairs that attention worked on, over heads and layers, and that dense attention would have.
-  // 0 for models with latent attention on a GPU.
   int64_t prefill_pairs_read = 0;
   int64_t prefill_pairs_dense = 0;
   int64_t context_tokens = 0;  // prompt and output at the end
