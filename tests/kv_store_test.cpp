@@ -23,8 +23,7 @@ EngineOptions options(const char* decode = "dense") {
   return o;
 }
 
-std::unique_ptr<EngineImpl> engine_on(EngineOptions o, std::shared_ptr<BlockStore> store) {
-  EngineParts parts;
+std::unique_ptr<EngineImpl> engine_on(EngineOptions o, std::shared_ptr<BlockStore> store, EngineParts parts = {}) {
   parts.store = std::move(store);
   if (o.device == "fake") {
     parts.device = std::make_unique<FakeDevice>(1);
@@ -244,11 +243,11 @@ TEST(KvStore, AWriteThatHangsHoldsUpNoAnswer) {
     auto opened = FileStore::open({.options = {.dir = dir.path(), .sync = StoreSync::slab}, .fs = &fs});
     ASSERT_TRUE(opened.ok()) << opened.status().message();
     EngineParts parts;
-    parts.store = std::move(opened).value();
     parts.store_patience_s = 0.1;
-    const std::weak_ptr<BlockStore> store = parts.store;
-    auto engine = std::make_unique<EngineImpl>(options(), std::move(parts));
-    ASSERT_TRUE(engine->init().ok());
+    std::shared_ptr<BlockStore> made = std::move(opened).value();
+    const std::weak_ptr<BlockStore> store = made;
+    auto engine = engine_on(options(), std::move(made), std::move(parts));
+    ASSERT_TRUE(engine);
     fs.hang_call(k);
     expect_equal(read_and_ask(*engine), want);
     engine->flush_store();
