@@ -8,9 +8,8 @@
 
 namespace fovea::cpu {
 
-// Most rows x heads of a job. More of them share the transposing of V, which costs a tenth of the tile
-// products at 256.
-inline constexpr int32_t kPrefillAmxLanes = 256;
+// All lanes of a job share the transposing of V, which costs a tenth of the tile products at 256.
+inline constexpr JobLanes kPrefillAmxLanes{.most = 256, .panel = 32, .key_tile = 24};
 
 // float32 elements of scratch that one worker needs; 64-byte aligned, zeroed once.
 size_t prefill_amx_scratch(int32_t head_dim);

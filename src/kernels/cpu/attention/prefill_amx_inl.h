@@ -33,11 +33,11 @@ HWY_PUSH_ATTRIBUTES("avx2,fma,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")
 namespace fovea::cpu {
 namespace {
 
-constexpr int32_t kTileKeys = 128;  // two panels of scores and one of weights fit L1
-constexpr int32_t kPanel = 32;      // lanes: two tiles side by side
-constexpr int32_t kBlock = 32;      // keys: two tiles one above the other; the depth of a weight tile
+constexpr int32_t kTileKeys = 128;                  // two panels of scores and one of weights fit L1
+constexpr int32_t kPanel = kPrefillAmxLanes.panel;  // two tiles side by side
+constexpr int32_t kBlock = 32;                      // keys: two tiles one above the other; the depth of a weight tile
 constexpr int32_t kBlocks = kTileKeys / kBlock;
-constexpr int32_t kLanes = kPrefillAmxLanes;
+constexpr int32_t kLanes = kPrefillAmxLanes.most;
 constexpr int32_t kTileHalves = 512;  // bf16 elements of a tile
 constexpr float kNoMax = -3e38f;      // of a lane that has seen no key: finite, so that differences are not NaN
 // A maximum is raised only where it grew by more than this: weights up to 2^8 lose nothing in floating point,

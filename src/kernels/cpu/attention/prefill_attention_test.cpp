@@ -79,6 +79,27 @@ TEST(PrefillAttentionScales, MultiplyScoresAndValues) {
   testing::expect_near(problem, want.out(), want.lse());
 }
 
+// With 8 threads, of 4 query heads a KV head: turns are full, and what lays out keys for few rows only is not cut smaller than that.
+TEST(PrefillPlan, CutsRowsSoThatThreadsEndTogether) {
+  constexpr cpu::JobLanes kLanes{.most = 256, .panel = 32, .key_tile = 24};
+  constexpr int32_t kThreads = 8;
+  struct Cut {
+    int32_t rows, kv_heads, tasks;
+  };
+  for (const Cut& c : {Cut{512, 1, 16}, Cut{528, 1, 22}, Cut{512, 2, 32}, Cut{512, 8, 64}, Cut{2048, 1, 32}, Cut{40, 1, 5}}) {
+    SCOPED_TRACE(std::to_string(c.rows) + " rows, heads: " + std::to_string(c.kv_heads));
+    const int32_t q_indptr[] = {0, c.rows}, seq_len = 16384;
+    AttentionParams p{.num_heads = 4 * c.kv_heads, .num_seqs = 1, .q_indptr = q_indptr, .seq_len = &seq_len};
+    p.kv.kv_heads = c.kv_heads;
+    std::vector<cpu::RowTile> tiles(static_cast<size_t>(c.rows));
+    const cpu::PrefillPlan plan = cpu::plan_prefill(p, kLanes, kThreads, tiles.data());
+    EXPECT_EQ(plan.tasks, c.tasks);
+    int32_t rows = 0;
+    for (int32_t i = 0; i < plan.tiles; ++i) rows += tiles[static_cast<size_t>(i)].rows;
+    EXPECT_EQ(rows, c.rows);
+  }
+}
+
 TEST(PrefillAttentionMemory, RunAllocatesNothing) {
   AttentionProblem problem({.name = "tiles", .heads = 8, .seqs = {{100, 300}, {9, 20}}});
   ThreadPool pool(2);

@@ -12,7 +12,7 @@ namespace fovea::cpu {
 
 struct PrefillEngine {
   const char* name;
-  int32_t lanes;                        // most rows x heads of a job
+  JobLanes lanes;
   size_t (*scratch)(int32_t head_dim);  // float32 elements a worker needs; 64-byte aligned, zeroed once
   void (*run)(const TileJob&, float* scratch);
 };

@@ -42,7 +42,7 @@ struct F32Scratch {
   LaneView lanes;
 };
 
-constexpr int32_t kLanes = kPrefillF32Lanes;
+constexpr int32_t kLanes = kPrefillF32Lanes.most;
 
 inline F32Scratch carve(ScratchCarver& c, int32_t dim) {
   F32Scratch w{};

@@ -8,8 +8,8 @@
 
 namespace fovea::cpu {
 
-// Most rows x heads of a job; a multiple of every target's panel. 128 rows of a lone head (a tile of sparse prefill) fit.
-inline constexpr int32_t kPrefillF32Lanes = 144;
+// Multiples of every target's panel. 128 rows of a lone head (a tile of sparse prefill) fit.
+inline constexpr JobLanes kPrefillF32Lanes{.most = 144, .panel = 48, .key_tile = 4};
 
 // float32 elements of scratch that one worker needs; 64-byte aligned.
 size_t prefill_f32_scratch(int32_t head_dim);

@@ -1,6 +1,8 @@
 #include "kernels/cpu/attention/prefill_plan.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "base/check.h"
@@ -67,20 +69,25 @@ KeyList select_keys(const Selection* s, int32_t row, int32_t kv_head, int32_t he
   return keys;
 }
 
-PrefillPlan plan_prefill(const AttentionParams& p, int32_t max_lanes, int32_t threads, RowTile* tiles) {
+PrefillPlan plan_prefill(const AttentionParams& p, const JobLanes& lanes, int32_t threads, RowTile* tiles) {
   PrefillPlan plan;
   const int32_t group = p.num_heads / p.kv.kv_heads;
   const bool lone_heads = !dense(p.selection) && p.selection->heads == HeadGroups::per_query_head;
-  plan.heads = lone_heads ? 1 : std::min(group, max_lanes);
+  plan.heads = lone_heads ? 1 : std::min(group, lanes.most);
   plan.units_per_kv = div_up(group, plan.heads);
   const int64_t units = static_cast<int64_t>(plan.units_per_kv) * p.kv.kv_heads;
-  const int32_t rows = p.q_indptr[p.num_seqs] - p.q_indptr[0];
-  int32_t tile_rows = std::max(1, max_lanes / plan.heads);
-  // 3 tasks a thread: enough for the last ones to even out. Smaller tiles convert each key more often.
-  while (tile_rows * plan.heads > 32 && tile_rows > 1 && div_up(rows, tile_rows) * units < 3 * threads) {
-    tile_rows = div_up(tile_rows, 2);
+  const auto cut = [&](int32_t most_lanes) { return cut_rows(p, std::max(1, most_lanes / plan.heads), tiles); };
+  // Larger tiles lay out each key less often; but threads take their tasks in turns, and wait for the last one half a task long.
+  int32_t best = lanes.most;
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (int32_t most = lanes.most; most > 0; most -= lanes.panel) {
+    const int32_t count = cut(most);
+    const int32_t rows = std::max_element(tiles, tiles + count, [](const auto& a, const auto& b) { return a.rows < b.rows; })->rows;
+    const int64_t turns = (count * units + threads - 1) / threads;
+    const int64_t cost = (2 * turns + 1) * (div_up(rows * plan.heads, lanes.panel) * lanes.panel + lanes.key_tile);
+    if (cost < least) least = cost, best = most;
   }
-  plan.tiles = cut_rows(p, tile_rows, tiles);
+  plan.tiles = cut(best);
   std::sort(tiles, tiles + plan.tiles,
             [](const RowTile& a, const RowTile& b) { return a.keys != b.keys ? a.keys > b.keys : a.row < b.row; });
   plan.tasks = plan.tiles * units;

@@ -41,9 +41,15 @@ struct PrefillPlan {
   int64_t tasks = 0;  // tiles * units_per_kv * kv_heads
 };
 
-// Tiles of at most max_lanes rows x heads, fewer where there would be too few tasks for the threads. tiles:
-// [T], enough for any call.
-PrefillPlan plan_prefill(const AttentionParams& p, int32_t max_lanes, int32_t threads, RowTile* tiles);
+// Lanes (rows x heads) of an engine's jobs.
+struct JobLanes {
+  int32_t most = 0;      // of a job
+  int32_t panel = 0;     // that are computed together
+  int32_t key_tile = 0;  // what laying out a tile of keys costs
+};
+
+// Tiles with which the threads end first. tiles: [T], enough for any call.
+PrefillPlan plan_prefill(const AttentionParams& p, const JobLanes& lanes, int32_t threads, RowTile* tiles);
 
 // Until the keys before `end` may be read.
 inline void wait_for_keys(const TileJob& job, int64_t end) {

@@ -83,10 +83,10 @@ void MlaAttention::run(const MlaAttendParams& p, ThreadPool& pool) {
   call.rows.selection = p.selection;
   call.rows.kv.kv_heads = 1;
   const int64_t wanted = kTasksPerThread * pool.size();
-  int32_t lanes = kMlaLanes;
+  JobLanes lanes{.most = kMlaLanes, .panel = kMlaLanes / 2, .key_tile = 16};
   call.plan = plan_prefill(call.rows, lanes, pool.size(), tiles_.data());
-  while (lanes > kMinLanes && count_tasks(call, wanted) < wanted) {
-    lanes /= 2;
+  while (lanes.most > kMinLanes && count_tasks(call, wanted) < wanted) {
+    lanes.most /= 2;
     call.plan = plan_prefill(call.rows, lanes, pool.size(), tiles_.data());
   }
   if (call.plan.tasks < wanted) return run_in_pieces(call, pool);
