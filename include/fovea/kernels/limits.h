@@ -17,7 +17,7 @@ struct OpsLimits {
   int32_t kv_heads = 1;
   int32_t head_dim = 64;
   int32_t block_size = 16;
-  int32_t max_k = 1;            // widest linear input; 1: no linear is called
+  int32_t max_k = 1;            // widest linear input; both 1: no linear is called
   int32_t max_n = 1;            // widest linear output
   int32_t max_sample_rows = 1;  // rows of one sample() call
   int32_t vocab = 1;

@@ -19,7 +19,7 @@ constexpr int32_t kWidenedRows = 128;  // of a weight at a time, where kWidenedB
 
 Status Linear::prepare(const OpsLimits& limits, Device& device, Numerics numerics) {
   numerics_ = numerics;
-  if (numerics == Numerics::f32 || limits.max_k <= 1) return {};
+  if (numerics == Numerics::f32 || (limits.max_k <= 1 && limits.max_n <= 1)) return {};
   FOVEA_TRY(gemm_.prepare(device));
   const auto k = static_cast<size_t>(limits.max_k);
   FOVEA_ASSIGN(rounded_, device.allocate(limits.max_rows * k * sizeof(uint16_t), "rounded activations"));
