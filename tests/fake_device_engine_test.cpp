@@ -3,6 +3,7 @@
 // FOVEA_TEST_DEVICE=fake.
 #include "gsa_engine_test_util.h"
 #include "latent_engine_test_util.h"
+#include "store/store_test_util.h"
 
 #include <random>
 
@@ -96,6 +97,57 @@ TEST(FakeDeviceEngine, ABatchOfAllKindsAnswersAsTheCpuDoes) {
     EXPECT_EQ(answers(*fake), answers(*cpu)) << "seed " << seed;
     EXPECT_EQ(fake->stats().blocks_in_use, 0);
   }
+}
+
+// Codes in RAM, compared by the CPU's kernels: the same choices, with copies of shared blocks, swaps and shared budgets.
+TEST(FakeDeviceEngine, CodesOnTheHostChooseAsThoseOnTheDevice) {
+  for (const bool by_mass : {false, true}) {
+    EngineOptions o = options();
+    o.methods.erase(o.methods.begin() + !by_mass);
+    MethodOptions& m = o.methods[0];
+    m.label = "host";
+    if (by_mass) m.gsa.budget_split = BudgetSplit::mass;
+    o.use_reference_ops = true;  // the fake device's: the same queries to the bit
+    auto cpu = make_engine(o);
+    ASSERT_TRUE(cpu);
+    m.gsa.scoring = GsaScoring::host;
+    o.kv_cache_memory_bytes = cpu->stats().block_bytes * 30;  // too little for all: some are swapped out and in again
+    auto fake = make_fake_engine(o);
+    ASSERT_TRUE(fake);
+    const auto answers = [](Engine& e) {
+      for (uint64_t i = 0; i < 5; ++i) {
+        Request r = request(i, static_cast<int64_t>(60 + 17 * i), 100, "host");
+        if (i == 1) r.sampling.n = 3, r.sampling.temperature = 0.8f, r.sampling.seed = 7;
+        EXPECT_TRUE(e.submit(r).ok());
+      }
+      return run_all(e);
+    };
+    const Answers want = answers(*cpu), got = answers(*fake);
+    ASSERT_EQ(got.size(), want.size());
+    for (auto w = want.begin(), g = got.begin(); w != want.end(); ++w, ++g) {
+      EXPECT_TRUE(g->second.error.ok()) << g->second.error.message();
+      EXPECT_EQ(g->second.tokens, w->second.tokens);
+      EXPECT_EQ(g->second.stats.kv_bytes_read, w->second.stats.kv_bytes_read);
+      EXPECT_EQ(g->second.stats.summary_bytes_read, w->second.stats.summary_bytes_read);
+    }
+    EXPECT_GT(fake->stats().preemptions, 0);
+    EXPECT_EQ(fake->stats().blocks_in_use, 0);
+    EXPECT_EQ(fake->device().counters().graph_captures, 0) << "every layer waits for its queries";
+  }
+}
+
+TEST(FakeDeviceEngine, CodesOnTheHostAreRefusedWhereAStoreLooksForThem) {
+  EngineOptions o = options();
+  o.methods[0].gsa.scoring = GsaScoring::host;
+  o.enable_prefix_caching = true;
+  const TempDir dir;
+  o.kv_store.dir = dir.path();
+  EngineParts parts;
+  parts.device = std::make_unique<FakeDevice>(1);
+  parts.make_ops = [](Device& device) { return std::make_unique<FakeOps>(static_cast<FakeDevice&>(device), make_ref_ops()); };
+  EngineImpl engine(std::move(o), std::move(parts));
+  const std::string message = engine.init().message();
+  EXPECT_NE(message.find("gsa_on_device: scoring: host"), std::string::npos) << message;
 }
 
 // The choice is made on the device, from tiles and thresholds that lie there; what prefill worked on is counted there too.

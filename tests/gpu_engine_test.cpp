@@ -24,6 +24,9 @@ class GpuEngine : public WithGpu<::testing::Test> {
     m.gsa.codes = GsaCodes::asymmetric;
     m.gsa.length_factor = true;
     o.methods.push_back(m);
+    m.label = "codes on the host";
+    m.gsa.scoring = GsaScoring::host;
+    o.methods.push_back(m);
     o.sparse_min_context = 256;
     o.max_num_batched_tokens = 512;
     o.enable_prefix_caching = false;
@@ -105,7 +108,7 @@ TEST_F(GpuEngine, AnswersAsTheCpuDoes) {
   auto cpu = make_engine(options("cpu")), gpu = make_engine(options("cuda"));
   ASSERT_TRUE(cpu && gpu);
   const int32_t vocab = cpu->model().vocab_size;
-  for (const char* method : {"dense", "gsa_on_device", "asymmetric"}) {
+  for (const char* method : {"dense", "gsa_on_device", "asymmetric", "codes on the host"}) {
     SCOPED_TRACE(method);
     for (int64_t prompt : {1, 15, 16, 17, 255, 256, 1000, 3000}) {
       SCOPED_TRACE(prompt);

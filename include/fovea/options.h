@@ -26,6 +26,12 @@ enum class GsaCodes : uint8_t {
   asymmetric,  // the query in 4 bits a dimension with signs of the key: more answers a byte
 };
 
+// Where hash codes lie and are compared in a run on a GPU.
+enum class GsaScoring : uint8_t {
+  device,
+  host,  // in RAM, by the CPU's kernels; block numbers alone travel. For large batches where device memory is scarce
+};
+
 // How a layer's budget, KV heads times k blocks, is divided among its heads (docs/algorithms.md).
 enum class BudgetSplit : uint8_t {
   equal,  // k each
@@ -47,7 +53,8 @@ struct GsaOptions {
   int32_t min_blocks = 4;
   GsaCodes codes = GsaCodes::symmetric;
   bool length_factor = false;                     // asymmetric codes alone: each key's length too, 2 bytes a token and KV head
-  BudgetSplit budget_split = BudgetSplit::equal;  // mass: of asymmetric codes with length_factor alone, on a CPU
+  GsaScoring scoring = GsaScoring::device;        // of hash codes on a GPU; on a CPU the host is the device
+  BudgetSplit budget_split = BudgetSplit::equal;  // mass: of asymmetric codes with length_factor alone, scored by a CPU
   double top_p = 0;         // a head stops once its blocks hold this share of its estimated mass; 0: never. Likewise
   int32_t hash_bits = 128;  // a multiple of 64 up to 256; 0, of asymmetric codes: head_dim rounded up to a power of two
   uint64_t hash_seed = 7;

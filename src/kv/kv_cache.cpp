@@ -60,7 +60,12 @@ Result<std::unique_ptr<KvCache>> KvCache::create(const KvCacheConfig& config) {
   cache->config_ = config;
   KvCacheConfig& c = cache->config_;
   if (c.num_slots == 0) c.num_slots = c.num_blocks;
-  if (!c.device) c.device = (cache->host_ = make_cpu_device()).get();
+  const auto on_host = [](const PlaneSpec& plane) { return plane.on_host; };
+  if (!c.device || std::any_of(c.extra_planes.begin(), c.extra_planes.end(), on_host)) {
+    cache->host_ = make_cpu_device();
+    cache->host_stream_ = cache->host_->make_stream();
+  }
+  if (!c.device) c.device = cache->host_.get();
   std::vector<PlaneSpec> specs;
   const int64_t bytes = kv_bytes_per_block(config);
   if (config.joined) {
@@ -139,7 +144,7 @@ void KvCache::add_extents(const CacheOp& op, int32_t columns, SwapArea* swap) {
       e.to = out ? slot : block, e.from = out ? block : slot;
       e.to_stride = out ? slot_stride : stride, e.from_stride = out ? stride : slot_stride;
     }
-    extents_.push_back(e);
+    (config_.device != host_.get() && plane.spec().on_host ? host_extents_ : extents_).push_back(e);
   }
 }
 
@@ -166,12 +171,23 @@ Status KvCache::change_residency(const CacheOp& op, Stream& stream) {
   return device_extents_ ? change_residency(*device_extents_, op, stream) : change_residency(*extents_cache_, op);
 }
 
+Status KvCache::move_extents(CopyKind kind, Stream& stream) {
+  Status moved = config_.device->transfer(extents_, kind, stream);
+  extents_.clear();
+  if (host_extents_.empty() || !moved.ok()) return moved;
+  FOVEA_TRY(stream.synchronize());  // what earlier steps write there
+  moved = host_->transfer(host_extents_, CopyKind::on_device, *host_stream_);
+  host_extents_.clear();
+  return moved;
+}
+
 Status KvCache::apply(std::span<const CacheOp> ops, SwapArea* swap, Stream& stream) {
   constexpr CopyKind kKinds[] = {CopyKind::on_device, CopyKind::to_host, CopyKind::to_device};  // by CacheOp::Kind
   const auto moves_bytes = [](const CacheOp& op) { return op.kind <= CacheOp::Kind::swap_in; };
   Status lost;    // the tables follow every op, or the next steps' would not fit them
   Status unread;  // of a store: the other moves are carried out
   extents_.clear();
+  host_extents_.clear();
   for (size_t i = 0; i < ops.size();) {
     const CacheOp& op = ops[i];
     if (!moves_bytes(op) || op.column.value < 0) {
@@ -195,8 +211,7 @@ Status KvCache::apply(std::span<const CacheOp> ops, SwapArea* swap, Stream& stre
     if (op.block != op.to) add_extents(op, columns, swap);
     i += columns;
     if (i < ops.size() && ops[i].kind == op.kind) continue;
-    lost = config_.device->transfer(extents_, kKinds[static_cast<size_t>(op.kind)], stream);
-    extents_.clear();
+    lost = move_extents(kKinds[static_cast<size_t>(op.kind)], stream);
   }
   if (!device_extents_) return lost.ok() ? unread : lost;
   Status tables = device_extents_->flush(stream);

@@ -66,7 +66,8 @@ class KvCache {
   // What of a view is the layer's own where its K and V lie elsewhere: the scales of KV heads from `first_head` on.
   void set_scales(LayerIdx layer, int32_t first_head, KvView* view) const;
 
-  // Enqueues the moves of a step in their order: batches of extents, neighbouring columns together; nothing waits. `swap` may
+  // Enqueues the moves of a step in their order: batches of extents, neighbouring columns together; nothing waits but for planes
+  // on_host, which the host moves when the device has written them. `swap` may
   // be null where there are no swaps. After an error (no memory for the swap area, a copy that the device refuses) the columns
   // that were to be written are undefined: sequences that use them must fail. busy: all was carried out, but blocks that a
   // store was to fill have no content (ExtentCache::take_lost).
@@ -88,15 +89,17 @@ class KvCache {
   KvCache() = default;
   Status place_scales();
   void add_extents(const CacheOp& op, int32_t columns, SwapArea* swap);
+  Status move_extents(CopyKind kind, Stream& stream);
   Status change_residency(const CacheOp& op, Stream& stream);
   template <typename Extents, typename... Where>
   static Status change_residency(Extents& extents, const CacheOp& op, Where&... stream);
 
   KvCacheConfig config_;
-  std::unique_ptr<Device> host_;  // where the config names no device
+  std::unique_ptr<Device> host_;  // where the config names no device, or planes lie on the host beside one
+  std::unique_ptr<Stream> host_stream_;
   std::vector<Plane> planes_;
   Buffer scales_;  // float [2, num_layers, kv_heads]: of K, then of V; null: none
-  std::vector<CopyExtent> extents_;
+  std::vector<CopyExtent> extents_, host_extents_;  // host_extents_: of planes on_host
   ExtentCache* extents_cache_ = nullptr;
   DeviceExtentCache* device_extents_ = nullptr;
   int64_t bytes_per_block_ = 0;

@@ -51,7 +51,9 @@ Result<Plane> Plane::create(PlaneSpec spec, int32_t num_layers, int32_t num_bloc
   plane.num_blocks_ = num_blocks;
   plane.spec_ = std::move(spec);
   if (device) {
-    FOVEA_ASSIGN(plane.device_memory_, device->allocate(static_cast<size_t>(total), "plane " + plane.spec_.name));
+    const std::string what = "plane " + plane.spec_.name;
+    const auto bytes = static_cast<size_t>(total);
+    FOVEA_ASSIGN(plane.device_memory_, plane.spec_.on_host ? device->allocate_pinned(bytes, what) : device->allocate(bytes, what));
     plane.base_ = plane.device_memory_.as<std::byte>();
   } else {
     FOVEA_TRY(plane.map_host_memory(huge_pages));

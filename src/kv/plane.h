@@ -21,7 +21,7 @@ class Plane {
  public:
   // Reserves [num_layers][num_blocks, heads, bytes_per_block]; each layer starts on a page boundary, a multiple of
   // bytes_per_block behind the one before. `device`: null: memory of
-  // the host, taken page by page; else the device's, taken at once.
+  // the host, taken page by page; else the device's or, of a plane on_host, pinned memory, taken at once.
   // Errors: invalid_argument (a size that is not positive or overflows), resource_exhausted (no address
   // space, no device memory).
   static Result<Plane> create(PlaneSpec spec, int32_t num_layers, int32_t num_blocks, bool huge_pages = false,

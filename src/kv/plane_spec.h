@@ -17,6 +17,7 @@ struct PlaneSpec {
   int32_t heads = 1;            // KV heads (1 where heads share)
   int64_t bytes_per_block = 0;  // of one head and one layer, a multiple of 8
   Residency residency = Residency::pooled;
+  bool on_host = false;  // of a device's cache: in pinned host memory, where the device's operations write and the host reads
   bool operator==(const PlaneSpec&) const = default;
 };
 

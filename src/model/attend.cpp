@@ -51,6 +51,7 @@ Status Attention::choose_for(size_t group, LayerIdx layer, const LayerQueries& q
   in.layer = layer;
   in.step = &g.step;
   in.block_table = g.table;
+  in.host_block_table = g.host_table;
   in.kv = kv_.kv_view(layer);
   in.kv.table = g.columns.slots ? g.columns : g.table;
   in.planes = planes.data();

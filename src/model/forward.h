@@ -42,8 +42,8 @@ struct RowGroup {
   // As q_indptr and seq_len, in host memory.
   const int32_t* host_q_indptr = nullptr;
   const int32_t* host_seq_len = nullptr;
+  PageTableView host_table;  // as `table`, likewise
   // Of a group that is streamed.
-  PageTableView host_table;              // as `table`, in host memory
   const int32_t* rows_of_seq = nullptr;  // [num_seqs, 2] of each sequence {0, its rows}, in the device's
   int32_t wave_rows = 0;                 // of a mobile group on a device: rows that find columns together
   // Sparse groups only. Decode: every row chooses for itself.

@@ -122,9 +122,9 @@ Status Batch::emit_group(int32_t group, const StepInput& plan) {
   for (int32_t row = 0; row < g.rows; ++row) indptr[row_seq_.host()[g.first_row + row] + 1] = row + 1;
   g.host_q_indptr = indptr;
   g.host_seq_len = seq_len_.host() + first_table;
+  const Buffer& host_tables = host_tables_ ? host_tables_ : device_tables_;
+  g.host_table = {host_tables.as<int32_t>() + int64_t{first_table} * limits_.max_blocks, limits_.max_blocks, 0};
   if (g.blocks == RowGroup::Blocks::streamed) {
-    const Buffer& host_tables = host_tables_ ? host_tables_ : device_tables_;
-    g.host_table = {host_tables.as<int32_t>() + int64_t{first_table} * limits_.max_blocks, limits_.max_blocks, 0};
     g.rows_of_seq = rows_of_seq_.device() + 2 * first_table;
     for (int32_t s = 0; s < g.num_seqs; ++s) {
       rows_of_seq_.host()[2 * (first_table + s)] = 0;

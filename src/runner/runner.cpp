@@ -100,7 +100,11 @@ Status Runner::add_method(const MethodOptions& o) {
   if (method && shape_.kv_lora_rank > 0 && !method->reads_latents())
     return Status::unsupported(label + ": " + config_.architecture + " caches latents, which only dense and dsa read");
   if (method) {
-    const MethodLimits limits = {max_rows(), options_.max_model_len, ops_->supported(), device_->is_host()};
+    if (!device_->is_host() && o.gsa.scoring == GsaScoring::host && !host_ops_) {
+      pool_ = std::make_unique<ThreadPool>(options_.threads);
+      host_ops_ = make_cpu_ops(*pool_, Numerics::f32);
+    }
+    const MethodLimits limits = {max_rows(), options_.max_model_len, ops_->supported(), device_->is_host(), host_ops_.get()};
     if (Status s = method->attach(shape_, limits, *device_, *staging_); !s.ok()) return label == o.name ? s : s.with_context(label);
     const int32_t tile = method->prefill_alignment();
     if (tile > 1 && tile % options_.block_size != 0)
@@ -209,6 +213,11 @@ Status Runner::prepare_ops(const ModelWeights& weights) {
     if (e.method) e.method->raise_limits(&limits);
   }
   FOVEA_TRY(ops_->prepare(limits));
+  if (host_ops_) {
+    OpsLimits choices = limits;
+    choices.max_k = choices.max_n = 1;  // it chooses alone
+    FOVEA_TRY(host_ops_->prepare(choices));
+  }
   if (!cpu_ops_) return {};
   for (const WeightView& w : products)
     FOVEA_TRY(cpu_ops_->add_linear_shape(static_cast<int32_t>(w.cols), static_cast<int32_t>(w.rows), w.dtype()));

@@ -136,7 +136,7 @@ class Runner {
   void prepare_waves();
   void lose_tables();
   // The last step was launched while host memory below the pool was being filled.
-  bool waits_for_host() const { return device_extents_ && device_extents_->waits(); }
+  bool waits_for_host() const;
   Status run_step();
   Status enqueue_step();
   void start_flight(Flight* flight);
@@ -155,6 +155,7 @@ class Runner {
   std::vector<MethodEntry> methods_;  // [0] is dense
   Summaries summaries_;               // of all methods
   std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<CpuOps> host_ops_;  // beside a device's, for methods that choose on the host
   std::unique_ptr<Ops> ops_;
   CpuOps* cpu_ops_ = nullptr;  // ops_, where it is the CPU's
   std::unique_ptr<KvCache> kv_;

@@ -71,6 +71,7 @@ std::string Runner::unfit_for_columns() const {
   if (Status s = check_codecs(methods_); !s.ok()) return s.message();
   for (const MethodEntry& e : methods_) {
     if (!e.method) continue;
+    if (e.method->waits()) return e.label + " has scoring: host: its codes lie beside the pool, not in it";
     if (e.method->prefills()) return e.label + " prefills sparsely: it reads keys of the whole pool";
     if (!e.method->chooses_without_keys()) return e.label + " chooses by keys, or by summaries other than hash codes";
     if (!e.method->dense_layers().empty()) return e.label + " has dense_layers: their rows would read whole contexts";
@@ -81,6 +82,7 @@ std::string Runner::unfit_for_columns() const {
 Status Runner::plan_memory() {
   CachePlanInputs in;
   FOVEA_ASSIGN(in.cache, cache_config());
+  std::erase_if(in.cache.extra_planes, [](const PlaneSpec& p) { return p.on_host; });
   // On a GPU memory is taken at once, and nothing but this cache is still to come: nine tenths of what is left; or, before the
   // arrays of a step are made, eight.
   in.bytes = options_.kv_cache_memory_bytes ? options_.kv_cache_memory_bytes
@@ -124,6 +126,10 @@ Status Runner::make_cache() {
   k.joined = plan_.own_columns;
   // Large pages for large caches only: memory is then taken 2 MiB at a time per plane and layer.
   k.huge_pages = !plan_.own_columns && plan_.num_blocks * plan_.column_bytes >= (int64_t{1} << 30);
+  for (const MethodEntry& e : methods_) {
+    if (e.method && e.method->waits() && (parts_.tier || !options_.kv_store.dir.empty()))
+      return Status::unsupported(e.label + ": scoring: host keeps its codes where no store finds them");
+  }
   FOVEA_ASSIGN(kv_, KvCache::create(k));
   FOVEA_ASSIGN(swap_, SwapArea::create(*kv_, options_.swap_space_bytes));
   if (plan_.own_columns) FOVEA_TRY(make_extents());

@@ -94,6 +94,12 @@ void Runner::prepare_waves() {
   }
 }
 
+bool Runner::waits_for_host() const {
+  const auto waits = [](const RowGroup& g) { return g.method && g.method->waits(); };
+  const auto& groups = batch_->forward().groups;
+  return (device_extents_ && device_extents_->waits()) || std::any_of(groups.begin(), groups.end(), waits);
+}
+
 // A step of decode rows alone is one captured graph for each shape of batch: the first such step runs eagerly (and warms up
 // what is made on first use), the second is captured, later ones replay.
 Status Runner::run_step() {

@@ -30,6 +30,7 @@ struct MethodLimits {
   int64_t max_len = 1;       // tokens of a sequence
   OpSet ops = OpSet::all();  // what the backend has
   bool host = true;          // device memory is the host's
+  Ops* host_ops = nullptr;   // the CPU's, where it is not and a method asked for them (GsaScoring::host)
 };
 
 // The rows of one step that one method serves. Host arrays, but for those named so; they live until step_finish. Rows that
@@ -59,6 +60,7 @@ struct SelectInputs {
   const float* index_q = nullptr;        // [rows, Hi, di], as index_write leaves them for the method's index_keys(); or null
   const float* index_weights = nullptr;  // [rows, Hi], likewise
   PageTableView block_table;             // BlockIds
+  PageTableView host_block_table;        // the same in host memory
   KvView kv;                             // K and V of the layer, this step's included; MLA: k is the latent, v is null
   std::byte* const* planes = nullptr;    // this layer's array of each plane that planes() declared, in that order
 };
@@ -143,6 +145,8 @@ class Method {
   // The step is over. Not `ok`: nothing of it counts, and the same rows may come again, so what step_begin() and select() have
   // noted for later steps is as it was before. Called once for each step_begin() that was ok.
   virtual void step_finish(bool ok) {}
+  // select() waits for its queries, so nothing of it can be captured.
+  virtual bool waits() const { return false; }
   // In every step and layer, used or not: summaries are kept for every token. Enqueues only.
   virtual void on_kv_written(const KvWritten&, Ops&, Stream&) {}
 

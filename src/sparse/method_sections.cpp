@@ -54,6 +54,11 @@ bool set_codes(const YAML::Node& n, MethodOptions& o) {
   return set_enum(n, kNames, &o.gsa.codes);
 }
 
+bool set_scoring(const YAML::Node& n, MethodOptions& o) {
+  static constexpr std::pair<const char*, GsaScoring> kNames[] = {{"device", GsaScoring::device}, {"host", GsaScoring::host}};
+  return set_enum(n, kNames, &o.gsa.scoring);
+}
+
 bool set_budget_split(const YAML::Node& n, MethodOptions& o) {
   static constexpr std::pair<const char*, BudgetSplit> kNames[] = {{"equal", BudgetSplit::equal}, {"mass", BudgetSplit::mass}};
   return set_enum(n, kNames, &o.gsa.budget_split);
@@ -86,6 +91,7 @@ constexpr MethodKey kGsaFamilyKeys[] = {
     {"min_blocks", set<&GsaOptions::min_blocks>},
     {"codes", set_codes, "symmetric or asymmetric"},
     {"length_factor", set<&GsaOptions::length_factor>},
+    {"scoring", set_scoring, "device or host"},
     {"budget_split", set_budget_split, "equal or mass"},
     {"top_p", set<&GsaOptions::top_p>},
     {"hash_bits", set<&GsaOptions::hash_bits>},

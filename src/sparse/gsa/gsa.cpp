@@ -22,7 +22,7 @@ Status Gsa::attach(const ModelShape& shape, const MethodLimits& limits, Device& 
   if (shape.kv_lora_rank > 0) return Status::unsupported("gsa: the model's latent attention (MLA) has no keys of its own to score");
   const bool recency = options_.representation == GsaRepresentation::recency;
   FOVEA_TRY(attach_lists(shape, limits, device, staging, options_.share_heads || recency ? 1 : shape.kv_heads));
-  if (has_codec()) FOVEA_TRY(codec_.place("gsa", options_, shape, device));
+  if (has_codec()) FOVEA_TRY(place_codec(device));
   const int32_t blocks = blocks_of(limits.max_len);
   if (options_.representation == GsaRepresentation::oracle) {
     FOVEA_ASSIGN(mass_, device.allocate(sizeof(float) * kMassRows * shape.kv_heads * blocks, "gsa attention mass"));
@@ -38,7 +38,7 @@ std::vector<PlaneSpec> Gsa::planes() const {
   const int64_t d = shape_.head_dim;
   switch (options_.representation) {
     case GsaRepresentation::hash:
-      return {codes_plane(options_, shape_)};
+      return {codes_plane(options_, shape_, scores_on_host())};
     case GsaRepresentation::mean:
       return {{"mean", shape_.kv_heads, d * 4, Residency::resident}};
     case GsaRepresentation::minmax:
@@ -119,9 +119,12 @@ Status Gsa::select(const SelectInputs& in, Ops& ops, Stream& stream, Selection* 
 }
 
 // What each row's own query would read.
-void Gsa::score(const SelectInputs& in, int32_t* units, Ops& ops, Stream& stream) {
-  if (options_.representation == GsaRepresentation::recency) return;  // step_begin() has chosen
-  if (options_.representation == GsaRepresentation::oracle) return select_by_mass(in, units, ops, stream);
+Status Gsa::score(const SelectInputs& in, int32_t* units, Ops& ops, Stream& stream) {
+  if (options_.representation == GsaRepresentation::recency) return {};  // step_begin() has chosen
+  if (options_.representation == GsaRepresentation::oracle) {
+    select_by_mass(in, units, ops, stream);
+    return {};
+  }
   if (options_.representation == GsaRepresentation::hash) return select_by_codes(in, units, ops, stream);
   SummarySelectParams p{query_choice(in, units)};
   p.summary = options_.representation == GsaRepresentation::mean     ? BlockSummary::mean
@@ -132,6 +135,7 @@ void Gsa::score(const SelectInputs& in, int32_t* units, Ops& ops, Stream& stream
   p.mean_codes = reinterpret_cast<const uint64_t*>(in.planes[0]);
   p.codec = codec_.codec();
   ops.summary_select(p, stream);
+  return {};
 }
 
 // A few rows at a time: mass_ holds a number for each block of the longest context.

@@ -45,7 +45,7 @@ class Gsa final : public GsaFamily {
   bool chooses_by_scores() const override { return options_.representation != GsaRepresentation::recency; }
   Status choose_by_recency(const StepRows& step);
   int32_t* recent_units() const { return limits_.host ? units_.as<int32_t>() : recent_[half_].as<int32_t>(); }
-  void score(const SelectInputs& in, int32_t* units, Ops& ops, Stream& stream) override;
+  Status score(const SelectInputs& in, int32_t* units, Ops& ops, Stream& stream) override;
   void select_by_mass(const SelectInputs& in, int32_t* units, Ops& ops, Stream& stream);
 
   Buffer mass_;  // float [kMassRows, kv_heads, blocks]: oracle

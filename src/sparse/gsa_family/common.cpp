@@ -29,6 +29,8 @@ Status check_gsa_options(const std::string& method, const GsaOptions& o, const M
   if (o.length_factor && o.codes != GsaCodes::asymmetric) return bad("length_factor is an option of asymmetric codes");
   if (o.codes == GsaCodes::asymmetric && o.representation != GsaRepresentation::hash)
     return bad("codes: asymmetric compares hash codes of tokens: representation is another");
+  if (o.scoring == GsaScoring::host && o.representation != GsaRepresentation::hash)
+    return bad("scoring: host compares hash codes of tokens: representation is another");
   if (!(o.top_p >= 0 && o.top_p < 1)) return bad("top_p " + std::to_string(o.top_p) + " is not in [0, 1)");
   if (const std::string asked = o.budget_split == BudgetSplit::mass ? "budget_split: mass"
                                 : o.top_p > 0                       ? "top_p"
@@ -75,10 +77,11 @@ Status PlacedCodec::place(const std::string& method, const GsaOptions& options, 
   return stream->synchronize();
 }
 
-PlaneSpec codes_plane(const GsaOptions& options, const ModelShape& shape) {
+PlaneSpec codes_plane(const GsaOptions& options, const ModelShape& shape, bool on_host) {
   const HashCodec codec = codec_of(options, shape);
-  return {"codes." + std::to_string(codec.bits) + (codec.length_factor ? "f." : ".") + std::to_string(options.hash_seed),
-          shape.kv_heads, head_code_words(codec, shape.block_size) * 8, Residency::resident};
+  return {"codes." + std::to_string(codec.bits) + (codec.length_factor ? "f." : ".") + std::to_string(options.hash_seed) +
+              (on_host ? ".host" : ""),
+          shape.kv_heads, head_code_words(codec, shape.block_size) * 8, Residency::resident, on_host};
 }
 
 int64_t code_bytes(const GsaOptions& options, const ModelShape& shape) {

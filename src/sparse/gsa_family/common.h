@@ -31,7 +31,8 @@ class PlacedCodec {
 
 // Plane `codes.<bits>.<seed>`, with length factors `codes.<bits>f.<seed>`: a code of each token's key. Methods whose planes hold
 // the same share it, however they compare them.
-PlaneSpec codes_plane(const GsaOptions& options, const ModelShape& shape);
+// `on_host`: beside the cache of a device (GsaScoring::host), under a name of its own.
+PlaneSpec codes_plane(const GsaOptions& options, const ModelShape& shape, bool on_host = false);
 // Bytes of one token's code.
 int64_t code_bytes(const GsaOptions& options, const ModelShape& shape);
 CodesView codes_in(std::byte* plane, const HashCodec& codec, const ModelShape& shape);

@@ -26,11 +26,11 @@ Status GsaFamily::attach_lists(const ModelShape& shape, const MethodLimits& limi
   FOVEA_TRY(check_gsa_options(std::string(name()), options_, shape));
   if (overlaps() && !limits.ops.has(OpKind::carry_over))
     return Status::unsupported(std::string(name()) + ": device " + std::string(device.kind()) + " has no operation for overlap");
-  if (!limits.host && (options_.budget_split == BudgetSplit::mass || options_.top_p > 0))
-    return Status::unsupported(std::string(name()) + ": budget_split: mass and top_p are not on device " +
-                               std::string(device.kind()) + " yet");
   shape_ = shape;
   limits_ = limits;
+  if (!limits.host && !scores_on_host() && (options_.budget_split == BudgetSplit::mass || options_.top_p > 0))
+    return Status::unsupported(std::string(name()) + ": budget_split: mass and top_p are not on device " +
+                               std::string(device.kind()) + " yet (with scoring: host they are)");
   device_ = &device;
   groups_ = groups;
   FOVEA_ASSIGN(counts_, device.allocate(sizeof(int32_t) * limits.max_rows * groups_, std::string(name()) + " counts"));
@@ -73,6 +73,7 @@ Status GsaFamily::begin_lists(const StepRows& step) {
     FOVEA_TRY(reserve(&next_units_, entries / 4, " next blocks"));
     FOVEA_TRY(reserve(&next_counts_, int64_t{limits_.max_rows} * groups_, " counts"));
   }
+  if (scores_on_host()) FOVEA_TRY(reserve(&host_.units, entries, " block lists", true));
   return reserve(&units_, entries, " block lists");
 }
 
@@ -103,11 +104,12 @@ MassBudget GsaFamily::mass_budget() const {
           .softmax_scale = 1 / std::sqrt(static_cast<float>(shape_.head_dim))};
 }
 
-void GsaFamily::select_by_codes(const SelectInputs& in, int32_t* units, Ops& ops, Stream& stream) {
+Status GsaFamily::select_by_codes(const SelectInputs& in, int32_t* units, Ops& ops, Stream& stream) {
   HashSelectParams p{query_choice(in, units)};
   p.max_len = static_cast<int32_t>(limits_.max_len);
   p.codes = codes_in(in.planes[0], codec_.codec(), shape_);
   p.budget = mass_budget();
+  if (scores_on_host()) return select_on_host(p, in, stream);
   if (guesses()) {
     p.next_units = next_units_.as<int32_t>();
     p.next_counts = next_counts_.as<int32_t>();
@@ -115,11 +117,48 @@ void GsaFamily::select_by_codes(const SelectInputs& in, int32_t* units, Ops& ops
     has_next_ = true;
   }
   ops.hash_select(p, stream);
+  return {};
+}
+
+Status GsaFamily::place_codec(Device& device) {
+  FOVEA_TRY(codec_.place(std::string(name()), options_, shape_, device));
+  if (!scores_on_host()) return {};
+  FOVEA_CHECK(limits_.host_ops != nullptr);
+  host_.device = make_cpu_device();
+  host_.stream = host_.device->make_stream();
+  host_.queries_there = device.make_event();
+  FOVEA_TRY(host_.codec.place(std::string(name()), options_, shape_, *host_.device));
+  const size_t q = sizeof(float) * limits_.max_rows * shape_.num_heads * shape_.head_dim;
+  FOVEA_ASSIGN(host_.q, device.allocate_pinned(q, std::string(name()) + " queries"));
+  FOVEA_ASSIGN(host_.counts, device.allocate_pinned(counts_.bytes(), std::string(name()) + " counts"));
+  return {};
+}
+
+// The layer's queries come, and with them the codes that the step has written; lists go back. Pinned memory is free for the next
+// layer when its queries are there: they come behind these lists.
+Status GsaFamily::select_on_host(HashSelectParams p, const SelectInputs& in, Stream& stream) {
+  const int64_t rows = in.step->rows;
+  const size_t q = sizeof(float) * static_cast<size_t>(rows * shape_.num_heads * shape_.head_dim);
+  device_->copy(host_.q.data(), in.q, q, CopyKind::to_host, stream);
+  host_.queries_there->record(stream);
+  FOVEA_TRY(host_.queries_there->wait());
+  int32_t* const units = std::exchange(p.units, host_.units.as<int32_t>());
+  int32_t* const counts = std::exchange(p.counts, host_.counts.as<int32_t>());
+  p.q = host_.q.as<float>();
+  p.row_seq = in.step->row_seq;
+  p.row_len = in.step->row_len;
+  p.k = k_.host();
+  p.table = in.host_block_table;
+  p.codes.codec = host_.codec.codec();
+  limits_.host_ops->hash_select(p, *host_.stream);
+  device_->copy(units, p.units, sizeof(int32_t) * static_cast<size_t>(rows * groups_ * capacity_), CopyKind::to_device, stream);
+  device_->copy(counts, p.counts, sizeof(int32_t) * static_cast<size_t>(rows * groups_), CopyKind::to_device, stream);
+  return {};
 }
 
 Status GsaFamily::select(const SelectInputs& in, Ops& ops, Stream& stream, Selection* out) {
   has_next_ = false;
-  score(in, overlaps() ? scored_.as<int32_t>() : units_.as<int32_t>(), ops, stream);
+  FOVEA_TRY(score(in, overlaps() ? scored_.as<int32_t>() : units_.as<int32_t>(), ops, stream));
   if (overlaps()) FOVEA_TRY(read_by_earlier_scores(in, ops, stream));
   chosen_ = in.layer;
   *out = selection(in.step->rows);

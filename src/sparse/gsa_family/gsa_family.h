@@ -13,6 +13,7 @@
 #include "sparse/gsa_family/kept_lists.h"
 #include "sparse/method.h"
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,6 +34,7 @@ class GsaFamily : public Method {
   void request_finish(SequenceId sequence) override { kept_.forget(sequence); }
   Status step_begin(const StepRows& step) override;
   void step_finish(bool ok) override;
+  bool waits() const override { return scores_on_host(); }
   uint64_t graph_key() const override { return uint64_t{version_ + kept_.version()} << 32 | static_cast<uint32_t>(capacity_); }
   Status select(const SelectInputs& in, Ops& ops, Stream& stream, Selection* out) override;
   LateRule late_rule() const override {
@@ -50,14 +52,17 @@ class GsaFamily : public Method {
   // Checks the options and what the device has, and takes the memory of a step; `groups`: lists per row.
   Status attach_lists(const ModelShape& shape, const MethodLimits& limits, Device& device, StepMemory& staging, int32_t groups);
   // What each row's own query would read, into `units` and counts_.
-  virtual void score(const SelectInputs& in, int32_t* units, Ops& ops, Stream& stream) = 0;
+  virtual Status score(const SelectInputs& in, int32_t* units, Ops& ops, Stream& stream) = 0;
   // Whether scores choose at all: else overlap changes nothing, and there is nothing to want.
   virtual bool chooses_by_scores() const { return true; }
   // What every choice of blocks by a step's queries is told; the lists go to `units` and counts_.
   QueryBlockChoice query_choice(const SelectInputs& in, int32_t* units) const;
   MassBudget mass_budget() const;
   // Lists of the best blocks by their tokens' codes, and with wants the next best.
-  void select_by_codes(const SelectInputs& in, int32_t* units, Ops& ops, Stream& stream);
+  Status select_by_codes(const SelectInputs& in, int32_t* units, Ops& ops, Stream& stream);
+  // Codes of a GPU run in RAM: their plane is the host's, and the CPU chooses.
+  bool scores_on_host() const { return !limits_.host && options_.scoring == GsaScoring::host; }
+  Status place_codec(Device& device);
   Selection selection(int32_t rows) const;
   // Room for int32 entries. A buffer that moves makes other graphs.
   Status reserve(Buffer* buffer, int64_t entries, const char* what, bool pinned = false);
@@ -83,6 +88,18 @@ class GsaFamily : public Method {
   Status begin_lists(const StepRows& step);
   Status read_by_earlier_scores(const SelectInputs& in, Ops& ops, Stream& stream);
 
+  Status select_on_host(HashSelectParams p, const SelectInputs& in, Stream& stream);
+
+  // GsaScoring::host: what the CPU chooses by and into, pinned, and its own view of the codes.
+  struct OnHost {
+    std::unique_ptr<Device> device;
+    std::unique_ptr<Stream> stream;
+    std::unique_ptr<Event> queries_there;
+    PlacedCodec codec;
+    Buffer q;              // float [max_rows, H, d]
+    Buffer units, counts;  // as units_ and counts_
+  };
+  OnHost host_;
   Buffer scored_;          // with overlap: as units_, what this step's scores chose for the next
   Buffer next_units_;      // with wants: int32 [rows, groups, capacity / 4], next in score; of the layer that was chosen last
   Buffer next_counts_;     // int32 [rows, groups]

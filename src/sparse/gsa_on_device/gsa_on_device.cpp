@@ -6,7 +6,7 @@ Status GsaOnDevice::attach(const ModelShape& shape, const MethodLimits& limits, 
   FOVEA_TRY(attach_lists(shape, limits, device, staging, options_.share_heads ? 1 : shape.kv_heads));
   if (options_.representation != GsaRepresentation::hash)
     return Status::invalid_argument("gsa_on_device: representation is an option of gsa");
-  return codec_.place("gsa_on_device", options_, shape, device);
+  return place_codec(device);
 }
 
 bool GsaOnDevice::codes_view(std::byte* plane, CodesView* out) const {

@@ -18,13 +18,15 @@ class GsaOnDevice : public GsaFamily {
   bool chooses_without_keys() const override { return true; }
 
   Status attach(const ModelShape& shape, const MethodLimits& limits, Device& device, StepMemory& staging) override;
-  std::vector<PlaneSpec> planes() const override { return {codes_plane(options_, shape_)}; }
+  std::vector<PlaneSpec> planes() const override { return {codes_plane(options_, shape_, scores_on_host())}; }
   bool codes_view(std::byte* plane, CodesView* out) const override;
   void on_kv_written(const KvWritten& written, Ops& ops, Stream& stream) override;
   int64_t summary_bytes(int64_t row_len) const override { return row_len * shape_.kv_heads * code_bytes(options_, shape_); }
 
  private:
-  void score(const SelectInputs& in, int32_t* units, Ops& ops, Stream& stream) override { select_by_codes(in, units, ops, stream); }
+  Status score(const SelectInputs& in, int32_t* units, Ops& ops, Stream& stream) override {
+    return select_by_codes(in, units, ops, stream);
+  }
 };
 
 }  // namespace fovea
