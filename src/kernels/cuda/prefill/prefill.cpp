@@ -33,15 +33,13 @@ PrefillKernel find_kernel(const PrefillConfig& c) {
 
 Result<PrefillDevice> describe_device() {
   PrefillDevice d;
-  int ordinal = 0, shared_bytes = 0, major = 0, minor = 0;
+  int ordinal = 0, shared_bytes = 0;
   cudaError_t e = cudaGetDevice(&ordinal);
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&d.sm_count, cudaDevAttrMultiProcessorCount, ordinal);
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal);
-  if (e == cudaSuccess) e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal);
-  if (e == cudaSuccess) e = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal);
   if (e != cudaSuccess) return Status::internal(std::string("prefill attention: ") + cudaGetErrorString(e));
   d.shared_kib = shared_bytes / 1024;
-  d.hopper = major == 9 && minor == 0;
+  d.hopper = runs_code_for_hopper();
   return d;
 }
 
