@@ -81,6 +81,7 @@ class CudaOps final : public Ops {
   void stage_extents(const StageParams& p, Stream& s) override { cuda::stage_extents(p, queue(s)); }
   void move_columns(const MoveColumnsParams& p, Stream& s) override { cuda::move_columns(p, queue(s)); }
   void xattention_select(const XAttentionParams& p, Stream& s) override { xattention_.run(p, on(s)); }
+  void xattention_choose(const XAttentionChoiceParams& p, Stream& s) override { xattention_.run(p, on(s)); }
   void paged_decode(const AttentionParams& p, Stream& s) override { decode_.run(p, on(s)); }
   void paged_prefill(const AttentionParams& p, Stream& s) override { prefill_.run(p, on(s)); }
   void sample(const SampleParams& p, Stream& s) override { sample_.run(p, queue(s)); }

@@ -32,6 +32,13 @@ __device__ inline Place place_of(const XAttentionParams& p, int32_t tile) {
   return at;
 }
 
+// The rows of a tile of lanes in one step of the depth: [tile_lanes, kStep].
+template <typename T>
+__device__ inline T* queries_of(const PassArgs& a, int32_t kv_head, int32_t lane_tile, int32_t step) {
+  const int64_t tile = static_cast<int64_t>(kv_head) * (a.padded_lanes / a.tile_lanes) + lane_tile;
+  return static_cast<T*>(a.queries) + (tile * 2 * a.half_steps + step) * a.tile_lanes * kStep;
+}
+
 // Element kStep * step + x of the depth: pair `s` of a cell, element `e` of its vectors.
 struct DepthElement {
   int32_t s, e;
@@ -54,7 +61,7 @@ struct LaneViews {
   int32_t cell[kLanes];  // of the sequence
   int32_t lo[kLanes];    // its queries that exist meet keys [lo, hi) of a cell
   int32_t hi[kLanes];
-  int64_t out[kLanes];     // element of parts at block 0; -1: the lane is none of this sequence's
+  int64_t row[kLanes];     // of W; -1: the lane is none of this sequence's
   float half_sum[kLanes];  // its score with its own cell, over the pairs whose key is not after its query
 };
 
@@ -64,15 +71,15 @@ __device__ void fill_lanes(const PassArgs& a, int32_t kv_head, int32_t first, in
   const int32_t group = a.group(), stride = a.p.stride;
   for (int i = threadIdx.x; i < kLanes; i += blockDim.x) {
     const int32_t lane = first + i, row = lane / group, of = row / a.cells;
-    views.cell[i] = -1;
-    views.out[i] = -1;
+    views.cell[i] = -1, views.lo[i] = 0, views.hi[i] = 0;
+    views.row[i] = -1;
     if (lane >= a.lanes || of < tile || of >= end) continue;
     const Place at = place_of(a.p, a.first_tile + of);
     const int32_t cell = at.block * a.cells + row % a.cells;
     views.cell[i] = cell;
     views.lo[i] = stride - min(stride, at.end - cell * stride);
     views.hi[i] = stride - max(0, at.begin - cell * stride);
-    views.out[i] = (static_cast<int64_t>(row) * a.p.num_heads + kv_head * group + lane % group) * a.p.capacity;
+    views.row[i] = static_cast<int64_t>(row) * a.p.num_heads + kv_head * group + lane % group;
   }
 }
 
@@ -87,14 +94,15 @@ struct KeyBases {
   int64_t at[kParts][kCells];       // element of K where a part's first token begins
 };
 
-// Cells from `first` on, of a sequence of which `len` keys exist.
+// Cells from `first` on, of a sequence of which `len` keys exist; by the first `threads` threads.
 template <int kCells>
-__device__ void fill_bases(const PassArgs& a, int32_t kv_head, int32_t seq, int32_t first, int32_t len, KeyBases<kCells>& bases) {
+__device__ void fill_bases(const PassArgs& a, int32_t kv_head, int32_t seq, int32_t first, int32_t len, int threads,
+                           KeyBases<kCells>& bases) {
   const KvView& kv = a.p.kv;
   const int32_t* slots = kv.table.slots + seq * kv.table.seq_stride + kv_head * kv.table.head_stride;
   const int32_t tokens = tokens_of_part(a), parts = a.p.stride / tokens;
   const int64_t token_stride = kv.layout == KvLayout::hnd ? kv.tokens_apart() : prefill::elements_in_16_bytes(kv.dtype);
-  for (int i = threadIdx.x; i < parts * kCells; i += blockDim.x) {
+  for (int i = threadIdx.x; i < parts * kCells; i += threads) {
     const int32_t part = i / kCells, cell = i % kCells, token = (first + cell) * a.p.stride + part * tokens;
     int64_t at = 0;
     if (token < len) {
@@ -122,31 +130,49 @@ __device__ inline float score_scale(const PassArgs& a, int32_t kv_head) {
   return 1.44269504f * a.p.scale * k_scale / (static_cast<float>(a.p.stride) * a.p.norm);
 }
 
-// scores: [kLanes, kPitch] in shared memory, of cells from `first` on. Leaves each lane's part of each block.
+// What a lane makes of its score with a cell: -inf unless some pair of theirs counts. [lo, hi), own: as LanePlace has them.
+struct Sight {
+  int32_t own, lo, hi, len, stride;
+  bool causal;
+
+  // All pairs of these cells count.
+  __device__ bool whole(int32_t first, int32_t cells) const {
+    return lo == 0 && hi == stride && (first + cells) * stride <= len && (!causal || first + cells <= own);
+  }
+  // `half`: the score over the pairs whose key is not after its query, if this is the lane's own cell.
+  __device__ float score(int32_t cell, float x, float half) const {
+    int32_t stop = min(hi, len - cell * stride);
+    if (causal && cell == own) x = half, stop = min(stop, stride / 2);
+    return lo >= stop || (causal && cell > own) ? -INFINITY : x;
+  }
+};
+
+// scores: [kLanes, kPitch] in shared memory, of cells from `first` on. Leaves each lane's part of this tile and its blocks; four
+// threads a lane.
 template <int kLanes, int kCells, int kPitch>
 __device__ void weigh(const PassArgs& a, const LaneViews<kLanes>& views, const float* scores, int32_t first, int32_t len) {
-  const int32_t stride = a.p.stride, per_block = a.cells, blocks = kCells / per_block;
-  for (int i = threadIdx.x; i < kLanes * blocks; i += blockDim.x) {
-    const int lane = i / blocks, begin = i % blocks * per_block, cell = first + begin;
-    if (views.out[lane] < 0 || static_cast<int64_t>(cell) * stride >= len) continue;
-    const int32_t own = views.cell[lane], lo = views.lo[lane], hi = views.hi[lane];
-    const bool whole = lo < hi && (cell + per_block) * stride <= len && (!a.p.causal || cell + per_block <= own);
+  constexpr int kSharers = 4;
+  const int32_t per_block = a.cells, blocks = kCells / per_block;
+  for (int i = threadIdx.x; i < kLanes * kSharers; i += blockDim.x) {  // whole warps: both numbers are multiples
+    const int lane = i / kSharers, sharer = i % kSharers;
+    const int64_t row = views.row[lane];
+    const Sight sight{views.cell[lane], views.lo[lane], views.hi[lane], len, a.p.stride, a.p.causal};
+    const bool whole = sight.whole(first, kCells);
     const auto score = [&](int j) {
-      float x = scores[lane * kPitch + begin + j];
-      if (whole) return x;
-      int32_t stop = min(hi, len - (cell + j) * stride);
-      if (a.p.causal && cell + j == own) {
-        x = views.half_sum[lane];
-        stop = min(stop, stride / 2);
-      }
-      return lo >= stop || (a.p.causal && cell + j > own) ? -INFINITY : x;
+      const float x = scores[lane * kPitch + j];
+      return whole ? x : sight.score(first + j, x, views.half_sum[lane]);
     };
-    // Neighbours begin at other cells: their reads fall into other banks.
-    const int turn = i * per_block / 32;
-    float greatest = kNoScore, sum = 0.0f;
-    for (int j = 0; j < per_block; ++j) greatest = fmaxf(greatest, score((j + turn) & (per_block - 1)));
-    for (int j = 0; j < per_block; ++j) sum += exp2f(score((j + turn) & (per_block - 1)) - greatest);
-    a.parts[views.out[lane] + cell / per_block] = make_float2(greatest, sum);
+    float greatest = kNoScore;
+    for (int j = sharer; j < kCells; j += kSharers) greatest = fmaxf(greatest, score(j));
+    greatest = fmaxf(greatest, __shfl_xor_sync(0xffffffffu, greatest, 1));
+    greatest = fmaxf(greatest, __shfl_xor_sync(0xffffffffu, greatest, 2));
+    if (row < 0) continue;
+    if (sharer == 0) a.greatest[row * a.cell_tiles + first / kCells] = greatest;
+    for (int block = sharer; block < blocks && (first + block * per_block) * a.p.stride < len; block += kSharers) {
+      float sum = 0.0f;
+      for (int j = 0; j < per_block; ++j) sum += exp2f(score(block * per_block + j) - greatest);
+      a.weights[row * a.p.capacity + first / per_block + block] = sum;
+    }
   }
 }
 

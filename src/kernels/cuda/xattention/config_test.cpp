@@ -27,7 +27,7 @@ OpsLimits limits(int32_t stride) {
 }
 
 TEST(XAttentionConfig, ThePathFollowsFromNumericsDtypeAndDevice) {
-  EXPECT_EQ(to_string(choose(Numerics::bf16, DType::bf16, true)), "wgmma bf16, 128 lanes x 256 cells");
+  EXPECT_EQ(to_string(choose(Numerics::bf16, DType::bf16, true)), "wgmma bf16, 256 lanes x 128 cells");
   EXPECT_EQ(to_string(choose(Numerics::bf16, DType::fp8_e5m2, false)), "mma f16, 128 lanes x 64 cells");
   EXPECT_EQ(choose(Numerics::bf16, DType::f32, true).path, Path::f32);
   EXPECT_EQ(choose(Numerics::f32, DType::bf16, true).path, Path::f32);
@@ -44,9 +44,13 @@ TEST(XAttentionConfig, APassTakesWhatScratchHolds) {
   const Footprint f = footprint(llama(1), c, 5);
   EXPECT_EQ(f.lanes, 256) << "5 tiles x 8 cells x 4 heads, in whole tiles of the product";
   EXPECT_EQ(f.query_bytes, 8 * 256 * 2048 * 2);
-  EXPECT_EQ(f.part_bytes, 5 * 8 * 32 * 1024 * 8);
+  EXPECT_EQ(f.run_slots, 11) << "8 tiles of 32 lanes, or 7 and two in part, and the end";
+  EXPECT_EQ(f.place_bytes, 16 * (256 + 11));
+  EXPECT_EQ(f.weight_bytes, 5 * 8 * 32 * 1024 * 4);
+  EXPECT_EQ(f.greatest_bytes, f.weight_bytes / 16) << "128 cells: 16 blocks";
   const Scratch s = choose_scratch(limits(16), Numerics::bf16);
-  EXPECT_EQ(tiles_of_pass(llama(64), c, s), 32) << "64 MiB of parts, 2 MiB a tile";
+  EXPECT_EQ(tiles_of_pass(llama(1024), c, s), 64) << "of 67 that fit, in eights: whole tiles of lanes";
+  EXPECT_EQ(tiles_of_pass(llama(61), c, s), 61);
   EXPECT_EQ(tiles_of_pass(llama(3), c, s), 3);
 }
 

@@ -19,8 +19,7 @@ struct Shared {
 __device__ void load_step(const PassArgs& a, const float* queries, int32_t first, int32_t len, int32_t step, Shared& s) {
   for (int i = threadIdx.x; i < Shared::kLanes * (kStep / 4); i += Shared::kThreads) {
     const int row = i / (kStep / 4), e = i % (kStep / 4) * 4;
-    const int64_t from = static_cast<int64_t>(row) * 2 * a.half_steps * kStep + step * kStep + e;
-    *reinterpret_cast<float4*>(&s.q[row][e]) = *reinterpret_cast<const float4*>(queries + from);
+    *reinterpret_cast<float4*>(&s.q[row][e]) = *reinterpret_cast<const float4*>(queries + row * kStep + e);
   }
   for (int i = threadIdx.x; i < Shared::kCells * (kStep / 4); i += Shared::kThreads) {
     const int row = i / (kStep / 4), e = i % (kStep / 4) * 4;
@@ -60,13 +59,11 @@ __global__ void __launch_bounds__(Shared::kThreads) score_f32(const __grid_const
   const int32_t kv_head = blockIdx.z, lane = blockIdx.y * Shared::kLanes, first = blockIdx.x * Shared::kCells;
   const int y = threadIdx.x / 16, x = threadIdx.x % 16;
   const float scale = score_scale(a, kv_head);
-  const float* queries =
-      static_cast<const float*>(a.queries) + (static_cast<int64_t>(kv_head) * a.padded_lanes + lane) * 2 * a.half_steps * kStep;
   each_sequence(a, lane, Shared::kLanes, [&](int32_t tile, int32_t end, const Place& last) {
     if (first * a.p.stride >= last.len) return;
     __syncthreads();  // the sequence before is done with everything
     fill_lanes(a, kv_head, lane, tile, end, s.lanes);
-    fill_bases(a, kv_head, last.seq, first, last.len, s.bases);
+    fill_bases(a, kv_head, last.seq, first, last.len, Shared::kThreads, s.bases);
     float acc[4][4] = {};
     for (int32_t step = 0; step < 2 * a.half_steps; ++step) {
       __syncthreads();
@@ -77,7 +74,7 @@ __global__ void __launch_bounds__(Shared::kThreads) score_f32(const __grid_const
           }
         }
       }
-      load_step(a, queries, first, last.len, step, s);
+      load_step(a, queries_of<float>(a, kv_head, blockIdx.y, step), first, last.len, step, s);
       __syncthreads();
       multiply_step(s, y, x, acc);
     }

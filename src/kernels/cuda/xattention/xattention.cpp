@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "device/cuda/cuda_device.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/xattention/args.h"
 
@@ -15,7 +16,7 @@ using namespace xattention;
 
 Kernel score_kernel(const Config& c, bool converts) {
   if (c.path == Path::f32) return f32_kernel().kernel;
-  for (const ScoreEntry& e : tensor_core_kernels()) {
+  for (const ScoreEntry& e : c.path == Path::wgmma ? wgmma_kernels() : mma_kernels()) {
     if (e.config == c && e.converts == converts) return e.kernel;
   }
   FOVEA_CHECK(false && "every config has its kernel");
@@ -35,13 +36,8 @@ void launch(const char* what, const Kernel& k, dim3 grid, const PassArgs& args, 
   check_call(what, cudaLaunchKernel(k.function, grid, dim3(k.threads), pointers, static_cast<size_t>(k.shared_bytes), stream));
 }
 
-Result<bool> is_hopper() {
-  int ordinal = 0, major = 0, minor = 0;
-  cudaError_t e = cudaGetDevice(&ordinal);
-  if (e == cudaSuccess) e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal);
-  if (e == cudaSuccess) e = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal);
-  if (e != cudaSuccess) return Status::internal(std::string("xattention_select: ") + cudaGetErrorString(e));
-  return major == 9 && minor == 0;
+void launch_choice(const PassArgs& a, cudaStream_t stream) {
+  launch("choice of blocks", choose_kernel(), dim3(a.p.group_vote ? a.p.kv.kv_heads : a.p.num_heads, a.tiles), a, stream);
 }
 
 }  // namespace
@@ -55,13 +51,15 @@ Status XAttentionSelect::prepare(const OpsLimits& limits, Device& device, Numeri
     return Status::invalid_argument("head_dim is " + std::to_string(limits.head_dim) + ": multiples of 16 up to 256");
   limits_ = limits;
   numerics_ = numerics;
-  FOVEA_ASSIGN(hopper_, is_hopper());
+  hopper_ = runs_code_for_hopper();
   FOVEA_TRY(allow_shared_memory(f32_kernel()));
-  for (const ScoreEntry& e : tensor_core_kernels()) {
-    if (e.config.path != Path::wgmma || hopper_) FOVEA_TRY(allow_shared_memory(e));
+  for (const ScoreEntry& e : mma_kernels()) FOVEA_TRY(allow_shared_memory(e));
+  if (hopper_) {
+    for (const ScoreEntry& e : wgmma_kernels()) FOVEA_TRY(allow_shared_memory(e));
+    blocks_ = static_cast<const CudaDevice&>(device).multiprocessors();
   }
   scratch_ = choose_scratch(limits, numerics, budget);
-  FOVEA_ASSIGN(queries_, device.allocate(static_cast<size_t>(scratch_.query_bytes), "queries of xattention_select"));
+  FOVEA_ASSIGN(plan_, device.allocate(static_cast<size_t>(scratch_.plan_bytes), "queries of xattention_select"));
   FOVEA_ASSIGN(parts_, device.allocate(static_cast<size_t>(scratch_.part_bytes), "parts of xattention_select"));
   return {};
 }
@@ -78,21 +76,47 @@ void XAttentionSelect::run(const XAttentionParams& p, cudaStream_t stream) {
   const Kernel score = score_kernel(config, is_fp8(kv.dtype));
   const int32_t most = tiles_of_pass(p, config, scratch_);
   for (int32_t first = 0; first < p.tiles; first += most) {
+    const PassArgs a = pass(p, config, first, std::min(most, p.tiles - first));
+    launch("cells of queries", pack_kernel(config.math), dim3(ceil_div(a.padded_lanes, a.group()), kv.kv_heads), a, stream);
+    if (config.path == Path::wgmma) {
+      launch("scores of cells", score, dim3(blocks_), a, stream);
+    } else {
+      launch("scores of cells", score, dim3(a.cell_tiles, a.padded_lanes / a.tile_lanes, kv.kv_heads), a, stream);
+    }
+    launch_choice(a, stream);
+  }
+}
+
+PassArgs XAttentionSelect::pass(const XAttentionParams& p, const Config& config, int32_t first, int32_t tiles) const {
+  const Footprint f = footprint(p, config, tiles);
+  PassArgs a;
+  a.p = p;
+  a.first_tile = first;
+  a.tiles = tiles;
+  a.cells = p.block_size / p.stride;
+  a.lanes = tiles * a.cells * a.group();
+  a.padded_lanes = static_cast<int32_t>(f.lanes);
+  a.half_steps = half_steps(p.stride, p.kv.head_dim);
+  a.tile_lanes = config.lanes;
+  a.tile_cells = config.cells;
+  a.cell_tiles = cell_tiles(p, config);
+  a.run_slots = f.run_slots;
+  a.queries = plan_.as<void>();
+  a.places = reinterpret_cast<LanePlace*>(plan_.as<uint8_t>() + f.query_bytes);
+  a.runs = reinterpret_cast<LaneRun*>(a.places + f.lanes);
+  a.greatest = parts_.as<float>();
+  a.weights = reinterpret_cast<float*>(parts_.as<uint8_t>() + f.greatest_bytes);
+  return a;
+}
+
+void XAttentionSelect::run(const XAttentionChoiceParams& p, cudaStream_t stream) {
+  constexpr int32_t kTilesMax = 32768;  // of a launch
+  for (int32_t first = 0; first < p.tiles; first += kTilesMax) {
     PassArgs a;
     a.p = p;
     a.first_tile = first;
-    a.tiles = std::min(most, p.tiles - first);
-    a.cells = p.block_size / p.stride;
-    a.lanes = a.tiles * a.cells * a.group();
-    a.padded_lanes = static_cast<int32_t>(footprint(p, config, a.tiles).lanes);
-    a.half_steps = half_steps(p.stride, kv.head_dim);
-    a.queries = queries_.as<void>();
-    a.parts = parts_.as<float2>();
-    const auto lanes = static_cast<unsigned>(a.padded_lanes), kv_heads = static_cast<unsigned>(kv.kv_heads);
-    const auto cell_tiles = static_cast<unsigned>(ceil_div<int64_t>(int64_t{p.capacity} * a.cells, config.cells));
-    launch("cells of queries", pack_kernel(config.math), dim3(lanes, kv_heads), a, stream);
-    launch("scores of cells", score, dim3(cell_tiles, lanes / static_cast<unsigned>(config.lanes), kv_heads), a, stream);
-    launch("choice of blocks", choose_kernel(), dim3(p.group_vote ? kv_heads : p.num_heads, a.tiles), a, stream);
+    a.tiles = std::min(kTilesMax, p.tiles - first);
+    launch_choice(a, stream);
   }
 }
 

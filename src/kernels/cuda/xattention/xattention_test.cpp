@@ -94,12 +94,13 @@ class OnDevice {
 template <typename Base>
 class XAttentionOnGpu : public testing::OnGpu<Base> {
  protected:
-  void prepare(XProblem& problem, const Mode& mode, cuda::XAttentionSelect& select, int64_t budget = int64_t{64} << 20) {
+  void prepare(XProblem& problem, const Mode& mode, cuda::XAttentionSelect& select,
+               int64_t budget = cuda::xattention::kScratchBytes) {
     const Status status = select.prepare(limits_of(problem), *this->device_, mode.numerics, budget);
     ASSERT_TRUE(status.ok()) << status.message();
     if (mode.before_hopper) select.choose_as_before_hopper();
   }
-  Choice run(XProblem& problem, const Mode& mode, int64_t budget = int64_t{64} << 20) {
+  Choice run(XProblem& problem, const Mode& mode, int64_t budget = cuda::xattention::kScratchBytes) {
     problem.cut();
     OnDevice on_device(problem);
     cuda::XAttentionSelect select;
@@ -207,6 +208,28 @@ TEST_P(CudaXAttention, ChunksOfWholeBlocksChooseTheSame) {
     EXPECT_EQ(got.counts, whole.counts) << mode.name;
     EXPECT_EQ(std::memcmp(got.sums.data(), whole.sums.data(), whole.sums.size() * sizeof(float)), 0) << mode.name;
   }
+}
+
+// The choice alone, from the sums that the estimate left: the same lists.
+TEST_P(CudaXAttention, TheChoiceAloneIsThatOfTheWhole) {
+  XProblem problem(GetParam());
+  problem.cut();
+  OnDevice on_device(problem);
+  cuda::XAttentionSelect select;
+  prepare(problem, kTensorCores, select);
+  select.run(on_device.params(), handle());
+  ASSERT_TRUE(device_ok());
+  const Choice whole = on_device.choice();
+  const DeviceArray<int32_t> units(problem.units()), counts(problem.counts());
+  XAttentionChoiceParams choice{on_device.params()};
+  choice.units = units.data();
+  choice.counts = counts.data();
+  choice.q = nullptr;
+  choice.kv.k = nullptr;
+  select.run(choice, handle());
+  ASSERT_TRUE(device_ok());
+  EXPECT_EQ(counts.download(), whole.counts);
+  EXPECT_EQ(units.download(), whole.units);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CudaXAttention, ::testing::ValuesIn(testing::xattention_cases()),
