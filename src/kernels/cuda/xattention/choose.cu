@@ -1,7 +1,7 @@
 // The parts of a tile's rows -> P -> its lists. A thread block for each list.
 //
 // Nothing is sorted: taken are the blocks above some value and, of those that equal it, the first ones. The value is found by
-// bisection over its bits, 31 times a sum over the blocks: by one warp, which needs no barriers; others have their lists meanwhile.
+// bisection over its bits, until one block is left: by one warp, which needs no barriers; others have their lists meanwhile.
 // Sums are of integers, so their order does not matter.
 #include "kernels/cuda/xattention/cells.cuh"
 
@@ -9,6 +9,7 @@ namespace fovea::cuda::xattention {
 namespace {
 
 constexpr int kWarp = 32, kThreads = 256, kWarps = kThreads / kWarp;
+constexpr int kCached = 2048;  // blocks: of 256K tokens
 constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr uint32_t kInfinityBits = 0x7f800000u;
 
@@ -16,10 +17,17 @@ __device__ float warp_max(float x) {
   for (int step = kWarp / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));
   return x;
 }
-template <typename T>
-__device__ T warp_sum(T x) {
+__device__ float warp_sum(float x) {
   for (int step = kWarp / 2; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
   return x;
+}
+// Sums of 27 bits of each lane fit 32.
+__device__ unsigned long long warp_sum(unsigned long long x) {
+  constexpr unsigned kPart = (1u << 27) - 1;
+  const unsigned long long low = __reduce_add_sync(kAllLanes, static_cast<unsigned>(x) & kPart);
+  const unsigned long long middle = __reduce_add_sync(kAllLanes, static_cast<unsigned>(x >> 27) & kPart);
+  const unsigned long long high = __reduce_add_sync(kAllLanes, static_cast<unsigned>(x >> 54));
+  return low + (middle << 27) + (high << 54);
 }
 
 // What is chosen beside the forced blocks: those whose bits are greater, and the first `ties` of those that have these bits.
@@ -31,6 +39,7 @@ struct Cut {
 struct Shared {
   Cut cut;
   int32_t ranks[kWarps];
+  float sums[kCached];  // P, where it fits: what is read again and again
 };
 
 // How many threads before this one have the flag; *total: how many in the block.
@@ -79,7 +88,11 @@ class Head {
   template <typename Take>
   __device__ void choose(Take take) {
     bool none = false;
-    for (int32_t u = threadIdx.x; u < blocks_; u += kThreads) none |= isnan(sums_[u]);
+    for (int32_t u = threadIdx.x; u < blocks_; u += kThreads) {
+      const float x = sums_[u];
+      none |= isnan(x);
+      if (blocks_ <= kCached) s.sums[u] = x;
+    }
     if (__syncthreads_or(none) || (!by_count() && threshold() >= 1.0f)) {
       for (int32_t u = threadIdx.x; u < blocks_; u += kThreads) take(u);
       return;
@@ -117,6 +130,7 @@ class Head {
       greatest = warp_max(greatest);
       for (int32_t t = lane; t < tiles; t += kWarp) factors[t] = exp2f(factors[t] - greatest);
       __syncwarp();
+#pragma unroll 8
       for (int32_t u = lane; u < blocks_; u += kWarp) sum = fmaf(weights[u], factors[u >> shift], sum);
       sum = warp_sum(sum);
       const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
@@ -127,6 +141,7 @@ class Head {
     float* sums = a.weights + first_row_ * a.p.capacity;
     for (int32_t u = threadIdx.x; u < blocks_; u += kThreads) {
       float sum = 0.0f;
+#pragma unroll 8
       for (int r = 0; r < a.cells; ++r) {
         const int64_t row = first_row_ + static_cast<int64_t>(r) * a.p.num_heads;
         sum = fmaf(a.weights[row * a.p.capacity + u], a.greatest[row * a.cell_tiles + (u >> shift)], sum);
@@ -141,38 +156,57 @@ class Head {
   __device__ float threshold() const { return a.p.threshold[head_]; }
   __device__ unsigned long long weight(float x) const { return by_count() ? 1ull : fixed(x); }
 
+  // Of blocks that are forced or whose bits are greater: what they weigh, and how many are not forced.
+  struct Above {
+    unsigned long long weight;
+    unsigned count;
+  };
+  __device__ Above above(const float* sums, uint32_t bits) const {
+    Above x{};
+#pragma unroll 8
+    for (int32_t u = threadIdx.x; u < blocks_; u += kWarp) {
+      const float sum = sums[u];
+      const bool own = forced(u), greater = !own && __float_as_uint(sum) > bits;
+      if (own || greater) x.weight += weight(sum);
+      x.count += greater ? 1 : 0;
+    }
+    return {warp_sum(x.weight), __reduce_add_sync(kAllLanes, x.count)};
+  }
+
   // One warp. The cut lies at the least value that those above do not suffice without.
   __device__ Cut find_cut() const {
-    const auto sum_if = [&](auto counts) {
-      unsigned long long sum = 0;
-#pragma unroll 4
-      for (int32_t u = threadIdx.x; u < blocks_; u += kWarp) {
-        const float x = sums_[u];
-        if (counts(u, __float_as_uint(x))) sum += weight(x);
-      }
-      return warp_sum(sum);
-    };
-    const auto sum_above = [&](uint32_t bits) {  // of what is forced and what is greater
-      return sum_if([&](int32_t u, uint32_t x) { return forced(u) || x > bits; });
-    };
-    const unsigned long long total = sum_if([](int32_t, uint32_t) { return true; });
+    const float* sums = blocks_ <= kCached ? s.sums : sums_;
+    unsigned long long total = 0;
+    unsigned rest = 0;  // blocks that are not forced
+    for (int32_t u = threadIdx.x; u < blocks_; u += kWarp) total += weight(sums[u]), rest += forced(u) ? 0 : 1;
+    total = warp_sum(total);
     const unsigned long long enough =
         by_count() ? static_cast<unsigned long long>(a.p.top_k)
                    : static_cast<unsigned long long>(ceil(static_cast<double>(threshold()) * static_cast<double>(total)));
+    Above top = above(sums, kInfinityBits);
+    if (top.weight >= enough) return {kInfinityBits, 0};  // the forced ones suffice
+    if (total < enough) return {0, static_cast<unsigned long long>(blocks_)};
     uint32_t low = 0, high = kInfinityBits;
-    unsigned long long above = sum_above(high);
-    if (above >= enough) return {kInfinityBits, 0};  // the forced ones suffice
-    while (low < high) {
+    unsigned within = __reduce_add_sync(kAllLanes, rest) - top.count;  // blocks of [low, high]: one at least
+    while (low < high && within > 1) {
       const uint32_t middle = (low + high) / 2;
-      const unsigned long long sum = sum_above(middle);
-      if (sum < enough) {
-        high = middle, above = sum;
+      const Above x = above(sums, middle);
+      if (x.weight < enough) {
+        within -= x.count - top.count;
+        high = middle, top = x;
       } else {
+        within = x.count - top.count;
         low = middle + 1;
       }
     }
-    const unsigned long long each = weight(__uint_as_float(high));
-    return {high, each == 0 ? blocks_ : (enough - above + each - 1) / each};
+    uint32_t bits = 0;  // of the one that is left
+    for (int32_t u = threadIdx.x; u < blocks_; u += kWarp) {
+      const uint32_t x = __float_as_uint(sums[u]);
+      if (!forced(u) && x <= high) bits = max(bits, x);
+    }
+    bits = __reduce_max_sync(kAllLanes, bits);
+    const unsigned long long each = weight(__uint_as_float(bits));
+    return {bits, each == 0 ? blocks_ : (enough - top.weight + each - 1) / each};
   }
 
   __device__ bool forced(int32_t u) const { return u < a.p.sink_blocks || (u >= diagonal_begin_ && u < diagonal_end_); }
