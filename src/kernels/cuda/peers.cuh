@@ -25,6 +25,19 @@ struct Peers {
     __syncthreads();
 #endif
   }
+  // sync() in two halves.
+  __device__ void arrive() const {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive;" ::: "memory");
+#endif
+  }
+  __device__ void wait() const {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait;" ::: "memory");
+#else
+    __syncthreads();
+#endif
+  }
   // What `mine`, in shared memory, is in block `peer`.
   template <typename T>
   __device__ T* at(T* mine, int peer) const {

@@ -3,30 +3,35 @@
 
 #include <fovea/kernels/select.h>
 
+#include <cuda_runtime_api.h>
+
 #include <cstdint>
 
 #include "kernels/cuda/hash_select/config.h"
 
 namespace fovea::cuda::hash {
 
-struct ScanArgs {
+struct SelectArgs {
   HashSelectParams p;
-  ScanShape shape;
+  SelectShape shape;
   int32_t first_row = 0;
-  // [rows of this pass, kv_heads, pitch]: least Hamming distance of a block, u16; of asymmetric codes the rank of its score, u32.
-  void* distances = nullptr;
+  // Null: ranks stay in a cluster. [lists of this pass, pitch]: the better a block, the lower.
+  uint32_t* ranks = nullptr;
   int64_t pitch = 0;
+  uint32_t* arrived = nullptr;  // [lists of this pass] thread blocks that are done; 0 between launches
 };
 
 struct TopkArgs {
-  HashSelectParams p;
+  BlockChoice p;
   int32_t first_row = 0;
-  void* distances = nullptr;  // as in ScanArgs; overwritten where a list does not fit shared memory
+  uint32_t* ranks = nullptr;  // [rows of this pass, lists, pitch]; overwritten where a list does not fit shared memory
   int64_t pitch = 0;
   bool staged = true;  // a list fits shared memory
 };
 
-const void* scan_kernel(const ScanShape& shape, const HashCodec& codec);  // void(ScanArgs)
-const void* topk_kernel(bool asymmetric);                                 // void(TopkArgs)
+const void* select_kernel(int32_t words, bool factors);  // void(SelectArgs)
+const void* topk_kernel();                               // void(TopkArgs)
+
+void launch_select(SelectArgs args, int32_t rows, cudaStream_t stream);
 
 }  // namespace fovea::cuda::hash

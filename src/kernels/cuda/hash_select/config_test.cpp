@@ -5,36 +5,50 @@
 namespace fovea::cuda::hash {
 namespace {
 
-TEST(HashScanConfig, EqualsTheTable) {
-  const struct {
-    int32_t bits, n, block_size, max_len;
-    const char* text;
-  } rows[] = {
-      {128, 128, 16, 131072, "128 bits, 8 lanes a block in 1 steps, 128 blocks a CTA, 64 CTAs a list"},
-      {128, 64, 16, 1, "128 bits, 8 lanes a block in 1 steps, 128 blocks a CTA, 1 CTAs a list"},
-      {256, 256, 16, 2049, "256 bits, 8 lanes a block in 1 steps, 64 blocks a CTA, 3 CTAs a list"},
-      {64, 64, 256, 65536, "64 bits, 32 lanes a block in 4 steps, 32 blocks a CTA, 8 CTAs a list"},
-  };
-  for (const auto& row : rows) {
-    HashSelectParams p;
-    p.codes.codec.bits = row.bits;
-    p.codes.codec.n = row.n;
-    p.block_size = row.block_size;
-    p.max_len = row.max_len;
-    EXPECT_EQ(choose_scan(p).describe(), row.text);
-  }
+HashSelectParams params(int32_t rows, int32_t bits, bool factors, int32_t max_len) {
+  HashSelectParams p;
+  p.rows = rows, p.num_heads = 32, p.kv_heads = 8, p.max_len = max_len;
+  p.codes.codec.bits = bits, p.codes.codec.n = 128;
+  p.codes.codec.asymmetric = p.codes.codec.length_factor = factors;
+  return p;
 }
 
-TEST(HashScanConfig, ScratchHoldsAsManyRowsAsTheBudgetAllows) {
+TEST(HashSelectConfig, EqualsTheTable) {
+  const SelectDevice hopper{true, 132, 227 << 10}, ampere{false, 108, 163 << 10};
+  const struct {
+    HashSelectParams p;
+    SelectDevice device;
+    const char* text;
+  } rows[] = {
+      {params(1, 64, false, 131072), hopper,
+       "64 bits, 16 tokens of 16 blocks a warp, 8 CTAs in a cluster of 1024 a list, 164224 bytes"},
+      {params(8, 64, true, 131072), hopper,
+       "64 bits, 16 tokens of 16 blocks a warp, 2 CTAs in a cluster of 1024 a list, 196992 bytes"},
+      {params(8, 128, false, 131072), hopper,
+       "128 bits, 16 tokens of 16 blocks a warp, 2 CTAs in a cluster of 512 a list, 164480 bytes"},
+      {params(64, 64, false, 1 << 20), hopper, "64 bits, 16 tokens of 16 blocks a warp, 1 CTAs of 1024 a list, 131456 bytes"},
+      {params(1, 256, true, 4096), ampere, "256 bits, 16 tokens of 16 blocks a warp, 8 CTAs of 256 a list, 140416 bytes"},
+  };
+  for (const auto& row : rows) EXPECT_EQ(choose_select(row.p, row.device).describe(), row.text);
+}
+
+TEST(HashSelectConfig, AListBeyondSharedMemoryStaysInScratch) {
+  const SelectShape s = choose_select(params(1, 64, false, 1 << 20), {true, 132, 227 << 10});
+  EXPECT_FALSE(s.cluster);
+  EXPECT_EQ(s.ranks_at, 0);
+  EXPECT_LE(s.shared_bytes, 227 << 10);
+}
+
+TEST(HashSelectConfig, ScratchHoldsAsManyRowsAsTheBudgetAllows) {
   OpsLimits limits;
-  limits.max_len = 131072;  // 8,192 blocks of 2 bytes: 128 KiB a row of 8 heads
+  limits.max_len = 131072;  // 8,192 blocks of 4 bytes: 256 KiB a row of 8 heads
   limits.kv_heads = 8;
   limits.max_decode_rows = 256;
-  EXPECT_EQ(choose_scratch(limits, int64_t{1} << 20).rows, 8);
+  EXPECT_EQ(choose_scratch(limits, int64_t{1} << 20).rows, 4);
   EXPECT_EQ(choose_scratch(limits, 1).rows, 1) << "never none";
   EXPECT_EQ(choose_scratch(limits).rows, 256) << "no more than there are";
   limits.max_len = 17;
-  EXPECT_EQ(choose_scratch(limits).blocks, kChunk);
+  EXPECT_EQ(choose_scratch(limits).blocks, 2);
 }
 
 }  // namespace

@@ -93,18 +93,19 @@ __device__ inline uint64_t encode(const HashCodec& codec, const float (&x)[kRegs
   return word;
 }
 
-// A query in 4 bits an element, as a scan counts with it: the signed sum of a code is `sum` - 2 D, D = sum over j of 2^j times the
-// bits of (code ^ positive) & size[j].
-template <int kWords>
-struct QuantizedQuery {
-  uint64_t positive[kWords];  // where q4 > 0
-  uint64_t size[kWords][3];   // bits of |q4|
-  int32_t sum;                // of |q4|
-  float weight;
+// A query as a product of bits compares it with keys: element i is q4[i], an integer in [-7, 7], in four slices of one bit each,
+// |q4| = (s0 + s1) + 3 (s2 + s3). The signed sum of a key is 2 G - `sum`, G the slices' sum over the elements whose sign is the
+// key's bit: those above 0 by the key's bits, those below by its complement. Of symmetric codes q4 is a sign.
+struct QuerySlices {
+  struct Bits {
+    uint32_t above[4], below[4];  // of 32 elements, by slice
+  };
+  int32_t sum = 0;  // of |q4|
+  float weight = 1.0f;
 
-  // By one warp; each lane holds all of it.
-  template <int kRegs>
-  __device__ void take(const HashCodec& codec, const float (&x)[kRegs]) {
+  // By one warp; `keep(v, bits)` takes those of elements [32 v, 32 v + 32).
+  template <int kWords, int kRegs, typename Keep>
+  __device__ void take(const HashCodec& codec, const float (&x)[kRegs], const Keep& keep) {
     constexpr int kValues = 2 * kWords, kRotations = (kValues + kRegs - 1) / kRegs;  // of a lane
     float y[kRotations][kRegs], most = 0.0f;
 #pragma unroll
@@ -114,21 +115,24 @@ struct QuantizedQuery {
     for (int step = 1; step < kWarp; step *= 2) most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, step));
     const float unit = __fdiv_rn(most, 7.0f);
     const bool measured = unit > 0.0f && unit <= 3.402823466e38f;
-    sum = 0;
 #pragma unroll
     for (int v = 0; v < kValues; ++v) {
-      const int q4 = measured ? max(-7, min(7, __float2int_rn(__fdiv_rn(y[v / kRegs][v % kRegs], unit)))) : 0;
-      const uint64_t above = __ballot_sync(kAllLanes, q4 > 0);
-      positive[v / 2] = v % 2 == 0 ? above : positive[v / 2] | above << 32;
+      const float element = y[v / kRegs][v % kRegs];
+      int q4 = element > 0.0f ? 1 : -1;
+      if (codec.asymmetric) q4 = measured ? max(-7, min(7, __float2int_rn(__fdiv_rn(element, unit)))) : 0;
+      const int size = abs(q4), ones = size % 3;
+      const bool slices[4] = {ones > 0, ones > 1, size >= 3, size >= 6};
+      Bits bits;
 #pragma unroll
-      for (int j = 0; j < 3; ++j) {
-        const uint64_t bit = __ballot_sync(kAllLanes, (abs(q4) >> j & 1) != 0);
-        size[v / 2][j] = v % 2 == 0 ? bit : size[v / 2][j] | bit << 32;
+      for (int s = 0; s < 4; ++s) {
+        bits.above[s] = __ballot_sync(kAllLanes, slices[s] && q4 > 0);
+        bits.below[s] = __ballot_sync(kAllLanes, slices[s] && q4 < 0);
       }
-      sum += abs(q4);
+      keep(v, bits);
+      sum += size;
     }
     sum = __reduce_add_sync(kAllLanes, sum);
-    weight = measured ? static_cast<float>(__fmul_rn(unit, codec.scale) / length_of(x)) : 0.0f;
+    if (codec.asymmetric) weight = measured ? static_cast<float>(__fmul_rn(unit, codec.scale) / length_of(x)) : 0.0f;
   }
 
   // |q|: squares are exact in float64, partial sum i % 32 is that of lane i % 32.
@@ -139,16 +143,6 @@ struct QuantizedQuery {
     for (int r = 0; r < kRegs; ++r) squares += static_cast<double>(x[r]) * x[r];
     for (int half = kWarp / 2; half > 0; half /= 2) squares += __shfl_xor_sync(kAllLanes, squares, half);
     return sqrt(squares);
-  }
-
-  __device__ float signed_sum(const uint64_t (&code)[kWords]) const {
-    int32_t distance = 0;
-#pragma unroll
-    for (int w = 0; w < kWords; ++w) {
-      const uint64_t away = code[w] ^ positive[w];
-      distance += __popcll(away & size[w][0]) + 2 * __popcll(away & size[w][1]) + 4 * __popcll(away & size[w][2]);
-    }
-    return static_cast<float>(sum - 2 * distance);
   }
 };
 

@@ -11,12 +11,13 @@
 namespace fovea::cuda {
 namespace {
 
+constexpr int32_t kRowsOfGrid = 65535;
+
 void check_params(const HashSelectParams& p, const OpsLimits& limits) {
   const HashCodec& codec = p.codes.codec;
   FOVEA_CHECK(!p.budget);
   FOVEA_CHECK(p.kv_heads > 0 && p.num_heads % p.kv_heads == 0 && p.kv_heads <= limits.kv_heads);
   FOVEA_CHECK(p.num_heads / p.kv_heads <= hash::kQueriesMax);
-  FOVEA_CHECK(!codec.asymmetric || p.average_group || p.num_heads / p.kv_heads <= hash::kQuantizedMax);
   FOVEA_CHECK(p.block_size >= limits.block_size && p.max_len <= limits.max_len);  // or scratch is too small
   FOVEA_CHECK(p.block_size >= 8 && p.block_size <= 256 && std::has_single_bit(static_cast<uint32_t>(p.block_size)));
   FOVEA_CHECK(codec.head_dim <= codec.n && codec.bits <= codec.rotations * codec.n);
@@ -29,22 +30,25 @@ void check_params(const HashSelectParams& p, const OpsLimits& limits) {
 
 Status HashSelect::prepare(const OpsLimits& limits, Device& device) {
   limits_ = limits;
-  scratch_ = hash::choose_scratch(limits);
-  FOVEA_ASSIGN(distances_, device.allocate(std::max<int64_t>(1, 2 * scratch_.bytes(limits.kv_heads)), "block distances"));
   int current = 0, most = 0;
   cudaError_t e = cudaGetDevice(&current);
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, current);
-  topk_shared_bytes_ = most;
-  for (const bool asymmetric : {false, true}) {
-    cudaFuncAttributes attributes{};
-    if (e == cudaSuccess) e = cudaFuncGetAttributes(&attributes, hash::topk_kernel(asymmetric));
-    topk_shared_bytes_ = std::min(topk_shared_bytes_, most - static_cast<int32_t>(attributes.sharedSizeBytes));
-  }
-  for (const bool asymmetric : {false, true}) {
-    if (e == cudaSuccess) {
-      e = cudaFuncSetAttribute(hash::topk_kernel(asymmetric), cudaFuncAttributeMaxDynamicSharedMemorySize, topk_shared_bytes_);
+  if (e == cudaSuccess) e = cudaDeviceGetAttribute(&device_.multiprocessors, cudaDevAttrMultiProcessorCount, current);
+  for (int words = 1; words <= 4; ++words) {
+    for (const bool factors : {false, true}) {
+      if (e != cudaSuccess) continue;
+      e = cudaFuncSetAttribute(hash::select_kernel(words, factors), cudaFuncAttributeMaxDynamicSharedMemorySize, most);
     }
   }
+  if (e != cudaSuccess) return Status::unsupported(std::string("hash selection: ") + cudaGetErrorString(e));
+  device_.shared_bytes = most;
+  device_.clusters = runs_code_for_hopper();
+  scratch_ = hash::choose_scratch(limits);
+  const int64_t bytes = scratch_.bytes(limits.kv_heads), arrivals = scratch_.rows * limits.kv_heads * int64_t{sizeof(uint32_t)};
+  if (device_.clusters && hash::fits_cluster(hash::list_bytes(limits.max_len, limits.block_size), device_)) return {};
+  FOVEA_ASSIGN(ranks_, device.allocate(std::max<int64_t>(1, bytes), "block ranks"));
+  FOVEA_ASSIGN(arrived_, device.allocate(arrivals, "block ranks' arrivals"));
+  e = cudaMemset(arrived_.data(), 0, arrivals);
   if (e == cudaSuccess) return {};
   return Status::unsupported(std::string("hash selection: ") + cudaGetErrorString(e));
 }
@@ -52,26 +56,32 @@ Status HashSelect::prepare(const OpsLimits& limits, Device& device) {
 void HashSelect::run(const HashSelectParams& p, cudaStream_t stream) {
   if (p.rows == 0) return;
   check_params(p, limits_);
-  for (int32_t first = 0; first < p.rows; first += scratch_.rows) {
-    run_rows(p, first, std::min(scratch_.rows, p.rows - first), stream);
+  const hash::SelectShape shape = hash::choose_select(p, device_);
+  FOVEA_CHECK(shape.shared_bytes <= device_.shared_bytes);
+  const int32_t pass = shape.cluster ? kRowsOfGrid : scratch_.rows;
+  for (int32_t first = 0; first < p.rows; first += pass) {
+    hash::SelectArgs args{
+        p, shape, first, shape.cluster ? nullptr : ranks_.as<uint32_t>(), scratch_.blocks, arrived_.as<uint32_t>()};
+    launch_select(args, std::min(pass, p.rows - first), stream);
   }
 }
 
-void HashSelect::run_rows(const HashSelectParams& p, int32_t first, int32_t rows, cudaStream_t stream) {
-  const hash::ScanShape shape = hash::choose_scan(p);
-  void* distances = distances_.data();
-  hash::ScanArgs scan{p, shape, first, distances, scratch_.blocks};
-  void* scan_args[] = {&scan};
-  const dim3 scan_grid(shape.grid_blocks, p.kv_heads, rows);
-  check_call("hash scan",
-             cudaLaunchKernel(hash::scan_kernel(shape, p.codes.codec), scan_grid, hash::kScanThreads, scan_args, 0, stream));
+namespace hash {
 
-  const int64_t list_bytes = hash::list_bytes(p);
-  hash::TopkArgs topk{p, first, distances, scratch_.blocks, list_bytes <= topk_shared_bytes_};
-  void* topk_args[] = {&topk};
-  const dim3 topk_grid(rows * (p.share_heads ? 1 : p.kv_heads));
-  check_call("hash top-k", cudaLaunchKernel(hash::topk_kernel(p.codes.codec.asymmetric), topk_grid, hash::kTopkThreads, topk_args,
-                                            topk.staged ? list_bytes : 0, stream));
+void launch_select(SelectArgs args, int32_t rows, cudaStream_t stream) {
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(args.shape.parts), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(args.shape.parts, args.p.share_heads ? 1 : args.p.kv_heads, rows);
+  config.blockDim = dim3(args.shape.threads);
+  config.dynamicSmemBytes = args.shape.shared_bytes;
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = args.shape.cluster ? 1 : 0;
+  void* pointers[] = {&args};
+  check_call("hash selection", cudaLaunchKernelExC(&config, select_kernel(args.shape.words, args.shape.factors), pointers));
 }
 
+}  // namespace hash
 }  // namespace fovea::cuda

@@ -1,8 +1,7 @@
-// Block selection by hash codes on a GPU (HashSelectParams): two launches, nothing read back. The first
-// encodes the queries and scans the codes of all blocks, the second keeps the best of each list.
+// Block selection by hash codes on a GPU (HashSelectParams): one launch, nothing read back.
 //
-// Distances are held in scratch for as many rows as prepare() allows; a call of more rows runs in several
-// passes of two launches each.
+// Where a list's ranks fit no cluster, they are held in scratch for as many rows as prepare() allows; a call of more rows runs in
+// several launches.
 #pragma once
 
 #include <fovea/kernels/limits.h>
@@ -26,12 +25,11 @@ class HashSelect {
   void run(const HashSelectParams& p, cudaStream_t stream);
 
  private:
-  void run_rows(const HashSelectParams& p, int32_t first, int32_t rows, cudaStream_t stream);
-
   OpsLimits limits_;
+  hash::SelectDevice device_;
   hash::Scratch scratch_;
-  int32_t topk_shared_bytes_ = 0;
-  Buffer distances_;  // [scratch rows, kv_heads, scratch blocks], u16 or u32
+  Buffer ranks_;    // uint32 [scratch rows, kv_heads, scratch blocks]
+  Buffer arrived_;  // uint32 [scratch rows, kv_heads], 0 between launches
 };
 
 }  // namespace fovea::cuda

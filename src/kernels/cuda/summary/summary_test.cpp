@@ -142,7 +142,7 @@ TEST_F(SummaryTest, RowsInSeveralPasses) {
   c.limits.max_len = int64_t{16} * 600000;
   cuda::SummarySelect select;
   ASSERT_TRUE(select.prepare(c.limits, *device_).ok());
-  ASSERT_LT(cuda::hash::choose_scratch(c.limits, int64_t{8} << 20).rows, 20);
+  ASSERT_LT(cuda::hash::choose_scratch(c.limits, int64_t{16} << 20).rows, 20);
   const auto want = c.run([](const auto&p) { ref::summary_select(p); }), got = run(c, select);
   EXPECT_EQ(got.counts, want.counts);
   EXPECT_EQ(got.units, want.units);

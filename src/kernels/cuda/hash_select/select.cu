@@ -1,0 +1,380 @@
+// Selection by hash codes in one launch: thread blocks of a list score its blocks, a part each, and one of them chooses.
+//
+// A warp takes 16 blocks of a list at a time. Their codes go to shared memory asynchronously, a tile ahead. A product of bits
+// (m16n8k256) has one token of each of the 16 blocks for its rows, so what a thread sees of two blocks and one query head stays
+// with it until their last tokens. Of the 256 bits a thread holds half a token's word, for one slice of the query above 0, and that
+// half's complement, for the slice below; the columns are four query heads by the two weights of their slices (QuerySlices).
+//
+// Ranks of scores go to the shared memory of the cluster's first thread block, which chooses. Where there are no clusters, or the
+// list does not fit, they go to scratch, and the thread block that comes last chooses.
+#include <cuda_runtime.h>
+
+#include "base/check.h"
+#include "kernels/cuda/hash_select/args.h"
+#include "kernels/cuda/hash_select/choose.cuh"
+#include "kernels/cuda/hash_select/hash_code.cuh"
+#include "kernels/cuda/peers.cuh"
+
+namespace fovea::cuda::hash {
+namespace {
+
+constexpr int kHeads = 4;           // of one product
+constexpr int kMagic = 0x4b400000;  // 1.5 * 2^23: with an integer in its low bits a float of that much more
+constexpr uint32_t kNowhere = 0xffffffffu;
+constexpr float kFarthest = -__builtin_huge_valf();
+
+__device__ void copy_16_bytes(void* shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
+               "l"(global)
+               : "memory");
+}
+__device__ void end_of_tile() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kLater>
+__device__ void wait_for_tile() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLater) : "memory");
+}
+
+// sums += bits of a & b, by rows of a (tokens) and columns of b.
+__device__ void multiply_bits(int (&sums)[4], uint32_t a0, uint32_t a1, uint2 b) {
+  asm("mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
+      : "r"(a0), "r"(a1), "r"(~a0), "r"(~a1), "r"(b.x), "r"(b.y));
+}
+
+template <int kWords, bool kFactors>
+struct Selection {
+  using Best = float[2];  // scores of a thread's two blocks: rows lane / 4 and that + 8 of the tile
+
+  // What a warp scores next: tokens of one piece of a tile's blocks, of one KV head of the list.
+  struct Item {
+    int tile, head = 0, piece = 0;
+  };
+  struct Head {
+    int32_t sum;
+    float weight;
+  };
+
+  // A tile in shared memory: words by block, of which the pieces of 16 bytes change places, so that a load of eight blocks meets
+  // no bank twice; then length factors.
+  static constexpr int kRowBytes = kTileTokens * 8, kWordBytes = kTileBlocks * kRowBytes;
+
+  const SelectArgs& a;
+  const HashSelectParams& p;
+  uint8_t* memory;
+  const int row, list, len;
+  const int lane = threadIdx.x % kWarp, warp = __shfl_sync(kAllLanes, threadIdx.x / kWarp, 0);  // known to be one number
+  const Quota quota;
+  const int32_t* slots;  // of the blocks that have ranks
+  uint8_t* ring;         // this warp's
+
+  __device__ Selection(const SelectArgs& args, uint8_t* shared)
+      : a(args),
+        p(args.p),
+        memory(shared),
+        row(args.first_row + static_cast<int>(blockIdx.z)),
+        list(static_cast<int>(blockIdx.y)),
+        len(args.p.row_len[row]),
+        quota(Quota::of(args.p, row)),
+        slots(args.p.table.slots + args.p.row_seq[row] * args.p.table.seq_stride + first_head() * args.p.table.head_stride +
+              quota.init),
+        ring(shared + args.shape.ring_at + warp * kTilesAhead * args.shape.tile_bytes) {}
+
+  __device__ int first_head() const { return p.share_heads ? 0 : list; }
+  __device__ int queries() const { return a.shape.queries; }
+  __device__ int products() const { return a.shape.products; }
+  __device__ uint2* slices(int head, int product) const {
+    return reinterpret_cast<uint2*>(memory) + (head * products() + product) * kWords * kWarp;
+  }
+  __device__ Head* heads() const { return reinterpret_cast<Head*>(memory + a.shape.heads_at); }
+
+  // --- tiles ---
+
+  __device__ Item first_item() const { return {static_cast<int>(blockIdx.x) + static_cast<int>(gridDim.x) * warp}; }
+  __device__ bool there(const Item& item) const { return item.tile * kTileBlocks < quota.ranked(); }
+  __device__ bool tile_ends(const Item& item) const {
+    return item.head == a.shape.list_heads - 1 && item.piece == a.shape.pieces - 1;
+  }
+  __device__ Item after(Item item) const {
+    if (++item.piece < a.shape.pieces) return item;
+    item.piece = 0;
+    if (++item.head < a.shape.list_heads) return item;
+    item.head = 0;
+    item.tile += static_cast<int>(gridDim.x * blockDim.x) / kWarp;
+    return item;
+  }
+  __device__ int block_of(const Item& item, int r) const { return quota.init + item.tile * kTileBlocks + r; }
+
+  // Lane r has that of the tile's block r; -1: none.
+  __device__ int32_t slot_of(const Item& item) const {
+    const int i = item.tile * kTileBlocks + lane;
+    return lane < kTileBlocks && i < quota.ranked() ? slots[item.head * p.table.head_stride + i] : -1;
+  }
+
+  // Starts copying. Where a block ends within the row's last piece, its later pieces are that one again.
+  __device__ void load(const Item& item, int32_t slot, uint8_t* tile) const {
+    if (there(item)) {
+      const int shift = a.shape.chunk_shift, r = lane >> shift, chunk = lane & ((1 << shift) - 1);
+      const uint64_t* codes = p.codes.codes + (first_head() + item.head) * p.codes.head_stride;
+      const int piece = item.piece == 0 ? 0 : piece_of(item, lane);
+      // Of lane r's block, in units of 16 bytes.
+      const uint32_t at = slot < 0 ? kNowhere : static_cast<uint32_t>(slot * (p.codes.block_stride / 2)) + (piece << shift);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int of = r + j * (kWarp >> shift);
+        if (of >= kTileBlocks) break;
+        const uint32_t from = __shfl_sync(kAllLanes, at, of);
+        if (from == kNowhere) continue;
+        uint8_t* to = tile + of * kRowBytes + (chunk ^ (of & 7)) * 16;
+        const uint64_t* word = codes + 2 * static_cast<int64_t>(from) + 2 * chunk;
+#pragma unroll
+        for (int w = 0; w < kWords; ++w) copy_16_bytes(to + w * kWordBytes, word + w * p.block_size);
+      }
+      if (kFactors) {  // two lanes a block
+        const uint32_t from = __shfl_sync(kAllLanes, at - (piece << shift) + (piece << shift >> 2), lane / 2);
+        const bool there = __shfl_sync(kAllLanes, slot, lane / 2) >= 0;
+        if (there && lane % 2 < 1 << (shift - 2)) {
+          copy_16_bytes(tile + kWords * kWordBytes + lane * 16,
+                        codes + kWords * p.block_size + 2 * static_cast<int64_t>(from) + lane % 2 * 2);
+        }
+      }
+    }
+    end_of_tile();
+  }
+  __device__ int piece_of(const Item& item, int r) const {
+    const int valid = len - block_of(item, r) * p.block_size;
+    return min(item.piece, (valid - 1) >> (a.shape.chunk_shift + 1));
+  }
+
+  // Tokens beyond the row's length become copies of its last: no maximum changes.
+  __device__ void repeat_last(const Item& item, uint8_t* tile) const {
+    const int r = quota.blocks - 1 - block_of(item, 0), tokens = 2 << a.shape.chunk_shift;
+    if (r < 0 || r >= kTileBlocks) return;
+    const int valid = len - (quota.blocks - 1) * p.block_size - piece_of(item, r) * tokens;
+    for (int t = valid + lane; t < tokens; t += kWarp) {
+      for (int w = 0; w < kWords; ++w) *word(tile, w, r, t) = *word(tile, w, r, valid - 1);
+      auto* factors = reinterpret_cast<uint16_t*>(tile + kWords * kWordBytes) + r * kTileTokens;
+      if (kFactors) factors[t] = factors[valid - 1];
+    }
+    __syncwarp();
+  }
+  __device__ static uint64_t* word(uint8_t* tile, int w, int r, int t) {
+    return reinterpret_cast<uint64_t*>(tile + w * kWordBytes + r * kRowBytes + ((t / 2) ^ (r & 7)) * 16 + t % 2 * 8);
+  }
+
+  // --- scores ---
+
+  __device__ void take_queries() const {
+    switch (p.codes.codec.n) {
+      case 64:
+        return take_queries<2>();
+      case 128:
+        return take_queries<4>();
+      default:
+        return take_queries<8>();
+    }
+  }
+
+  // A warp a query: the heads of the group, or their sum (it has the signs of the mean).
+  template <int kRegs>
+  __device__ void take_queries() const {
+    const int d = p.codes.codec.head_dim, count = queries(), group = p.average_group ? p.num_heads / p.kv_heads : count;
+    for (int i = warp; i < count * a.shape.list_heads; i += static_cast<int>(blockDim.x) / kWarp) {
+      const int head = i / count, query = i % count;
+      const float* q = p.q + (static_cast<int64_t>(row) * p.num_heads + (first_head() + head) * group + query) * d;
+      float x[kRegs];
+#pragma unroll
+      for (int r = 0; r < kRegs; ++r) {
+        const int e = lane + kWarp * r;
+        x[r] = e < d ? q[e] : 0.0f;
+      }
+#pragma unroll 1
+      for (int g = 1; p.average_group && g < group; ++g) {
+#pragma unroll
+        for (int r = 0; r < kRegs; ++r) x[r] += lane + kWarp * r < d ? q[g * d + lane + kWarp * r] : 0.0f;
+      }
+      uint2* to = slices(head, query / kHeads) + query % kHeads * 8;
+      QuerySlices mine;
+      mine.take<kWords>(p.codes.codec, x, [&](int v, const QuerySlices::Bits& bits) {
+#pragma unroll
+        for (int s = 0; s < 4; ++s) {
+          if (lane == s) to[v / 2 * kWarp + 2 * s + v % 2] = {bits.above[s], bits.below[s]};
+        }
+      });
+      if (lane == 0) heads()[head * products() * kHeads + query] = {mine.sum, mine.weight};
+    }
+    // Columns without a query.
+    for (int head = 0; head < a.shape.list_heads; ++head) {
+      for (int i = threadIdx.x; i < (products() * kHeads - count) * 8 * kWords; i += blockDim.x) {
+        slices(head, products() - 1)[i % kWords * kWarp + (count % kHeads) * 8 + i / kWords] = {0, 0};
+      }
+    }
+  }
+
+  __device__ void score(const Item& item, const uint8_t* tile, Best& best) const {
+    const uint32_t row_at = lane / 4 * kRowBytes + lane / 4 * 16 + lane % 2 * 4;  // of the first two tokens' half words
+#pragma unroll 1
+    for (int product = 0; product < products(); ++product) {
+      uint2 query[kWords];
+#pragma unroll
+      for (int w = 0; w < kWords; ++w) query[w] = slices(item.head, product)[w * kWarp + lane];
+      const int q = product * kHeads + lane % 4;
+      const Head head = heads()[item.head * products() * kHeads + q];
+      const float all = static_cast<float>(head.sum);
+      int most[2] = {0, 0};  // of G
+      Best scaled = {kFarthest, kFarthest};
+#pragma unroll 1
+      for (int t0 = 0; t0 < 2 << a.shape.chunk_shift; t0 += 8) {
+        uint4 factors[2];
+        if (kFactors) {
+          const uint8_t* at = tile + kWords * kWordBytes + lane / 4 * kTileTokens * 2 + t0 * 2;
+          factors[0] = *reinterpret_cast<const uint4*>(at);
+          factors[1] = *reinterpret_cast<const uint4*>(at + 8 * kTileTokens * 2);
+        }
+        const uint32_t at = row_at ^ (t0 * 8);
+#pragma unroll
+        for (int t = 0; t < 8; ++t) {
+          int sums[4] = {kFactors ? kMagic : 0, 0, kFactors ? kMagic : 0, 0};
+          const uint8_t* half = tile + (at ^ (t / 2 * 16)) + t % 2 * 8;
+#pragma unroll
+          for (int w = 0; w < kWords; ++w) {
+            multiply_bits(sums, *reinterpret_cast<const uint32_t*>(half + w * kWordBytes),
+                          *reinterpret_cast<const uint32_t*>(half + w * kWordBytes + 8 * kRowBytes), query[w]);
+          }
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            const int agreeing = sums[2 * i] + 3 * sums[2 * i + 1];
+            if (kFactors) {
+              const uint32_t two = t / 2 == 0 ? factors[i].x : t / 2 == 1 ? factors[i].y : t / 2 == 2 ? factors[i].z : factors[i].w;
+              const float factor = __uint_as_float(t % 2 == 0 ? two << 16 : two & 0xffff0000u);
+              const float g = __int_as_float(agreeing) - __int_as_float(kMagic), sum = __fmaf_rn(2.0f, g, -all);  // exact
+              scaled[i] = fmaxf(scaled[i], __fmul_rn(sum, factor));
+            } else {
+              most[i] = max(most[i], agreeing);
+            }
+          }
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float score = kFactors ? scaled[i] : static_cast<float>(2 * most[i] - head.sum);
+        best[i] = q < queries() ? fmaxf(best[i], __fmul_rn(score, head.weight)) : best[i];
+      }
+    }
+  }
+
+  // The best of the four lanes that hold a block's heads.
+  __device__ void keep(const Item& item, Best& best, uint32_t* ranks) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      for (int step = 1; step < 4; step *= 2) best[i] = fmaxf(best[i], __shfl_xor_sync(kAllLanes, best[i], step));
+      const int at = item.tile * kTileBlocks + i * 8 + lane / 4;
+      if (lane % 4 == 0 && at < quota.ranked()) ranks[at] = rank_of(best[i]);
+      best[i] = kFarthest;
+    }
+  }
+
+  // --- all of it ---
+
+  __device__ void score_part(uint32_t* ranks) {
+    Item next = first_item(), item = next, ahead = next;
+    int32_t first[kTilesAhead];
+#pragma unroll
+    for (int s = 0; s < kTilesAhead; ++s) first[s] = slot_of(ahead), ahead = after(ahead);
+#pragma unroll
+    for (int s = 0; s < kTilesAhead; ++s) load(next, first[s], ring + s * a.shape.tile_bytes), next = after(next);
+    int32_t slot = slot_of(next);
+    take_queries();
+    __syncthreads();
+    if (a.ranks == nullptr) Peers::of_this_block().wait();  // until the first is there
+    Best best = {kFarthest, kFarthest};
+#pragma unroll 1
+    for (int stage = 0; there(item); stage = (stage + 1) % kTilesAhead) {
+      uint8_t* tile = ring + stage * a.shape.tile_bytes;
+      wait_for_tile<kTilesAhead - 1>();
+      __syncwarp();
+      repeat_last(item, tile);
+      score(item, tile, best);
+      if (tile_ends(item)) keep(item, best, ranks);
+      __syncwarp();
+      load(next, slot, tile);
+      next = after(next);
+      slot = slot_of(next);
+      item = after(item);
+    }
+  }
+
+  __device__ void run() {
+    const int64_t out = static_cast<int64_t>(row) * gridDim.y + list,
+                  pass_list = static_cast<int64_t>(blockIdx.z) * gridDim.y + list;
+    int32_t* units = p.units + out * p.capacity;
+    if (blockIdx.x == 0) write_windows(quota, units, p.counts + out);
+    if (quota.by_rank() == 0) return;
+    const Peers peers = Peers::of_this_block();
+    auto* mine = reinterpret_cast<uint32_t*>(memory + a.shape.ranks_at);
+    uint32_t* ranks = a.ranks + pass_list * a.pitch;
+    if (a.ranks == nullptr) {
+      peers.arrive();
+      ranks = peers.at(mine, 0);
+    }
+    score_part(ranks);
+    if (a.ranks == nullptr) {
+      peers.sync();
+      if (peers.rank != 0) return;
+      ranks = mine;
+    } else {
+      if (!comes_last(a.arrived + pass_list)) return;
+      if (a.shape.ranks_at != 0) {
+        for (int i = threadIdx.x; i < quota.ranked(); i += blockDim.x) mine[i] = __ldcg(ranks + i);
+        __syncthreads();
+        ranks = mine;
+      }
+    }
+    Chooser(quota, ranks, *reinterpret_cast<Chooser::Shared*>(memory)).write(units);
+  }
+
+  // Whether the list's other thread blocks have all been here.
+  __device__ bool comes_last(uint32_t* arrived) const {
+    __threadfence();
+    __syncthreads();
+    auto* last = reinterpret_cast<uint32_t*>(memory);
+    if (threadIdx.x == 0) {
+      *last = atomicAdd(arrived, 1u) == gridDim.x - 1;
+      if (*last) *arrived = 0;
+      __threadfence();
+    }
+    __syncthreads();
+    const bool is_last = *last;
+    __syncthreads();
+    return is_last;
+  }
+};
+
+template <int kWords, bool kFactors>
+__global__ void __launch_bounds__(kSelectThreads) select(const __grid_constant__ SelectArgs a) {
+  extern __shared__ __align__(128) uint8_t memory[];
+  Selection<kWords, kFactors>(a, memory).run();
+}
+
+template <int kWords>
+const void* kernel_of(bool factors) {
+  return factors ? reinterpret_cast<const void*>(&select<kWords, true>) : reinterpret_cast<const void*>(&select<kWords, false>);
+}
+
+}  // namespace
+
+const void* select_kernel(int32_t words, bool factors) {
+  static_assert(sizeof(Chooser::Shared) <= kChooserBytes);
+  switch (words) {
+    case 1:
+      return kernel_of<1>(factors);
+    case 2:
+      return kernel_of<2>(factors);
+    case 3:
+      return kernel_of<3>(factors);
+    default:
+      FOVEA_CHECK(words == 4);
+      return kernel_of<4>(factors);
+  }
+}
+
+}  // namespace fovea::cuda::hash
