@@ -10,7 +10,7 @@ bool suits_wgmma(const MlaShape& s, int32_t heads) {
 
 bool walks_splits(int32_t rows, int32_t heads) {
   constexpr int64_t kFull = 128;  // thread blocks, one a multiprocessor
-  return int64_t{rows} * ((heads + kWgmmaHeads - 1) / kWgmmaHeads) >= kFull;
+  return heads % 8 == 0 && int64_t{rows} * ((heads + kWgmmaHeads - 1) / kWgmmaHeads) >= kFull;
 }
 
 int64_t keys_at_most(const MlaAttendParams& p, int64_t max_len) {

@@ -34,7 +34,7 @@ inline constexpr SplitRule kWgmmaSplits{.least_keys = 1024};
 
 // Whether tensor cores may take it: sizes of DeepSeek's models, and heads that fill some of 64 rows.
 bool suits_wgmma(const MlaShape& shape, int32_t heads);
-// Whether so many rows fill a GPU, so that a thread block may take all splits of its row.
+// Whether so many rows fill a GPU, so that a thread block may take all splits of its row. Heads come 8 at a time there.
 bool walks_splits(int32_t rows, int32_t heads);
 
 // The most keys that a row of the call may walk, where no sequence is longer than max_len.

@@ -28,6 +28,8 @@ TEST(MlaWgmma, TakesDeepSeeksSizes) {
   EXPECT_TRUE(walks_splits(64, 128));
   EXPECT_FALSE(walks_splits(63, 128));
   EXPECT_FALSE(walks_splits(127, 64));
+  EXPECT_TRUE(walks_splits(128, 40));
+  EXPECT_FALSE(walks_splits(128, 20));
 }
 
 TEST(MlaKeysAtMost, AreThoseOfTheListsOrTheSequence) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/gpu_test_util.h"
@@ -247,30 +248,35 @@ TEST_F(MlaAttentionOnGpu, EveryUnitIsDense) {
   EXPECT_EQ(on_device.lse(), lse);
 }
 
-// Many rows walk their splits in one thread block each; a few leave them to several, and a launch puts them together.
+// Many rows walk their splits in one thread block each; a few leave them to several, and a launch puts them together. Heads that are
+// no multiple of 64, or of 8: these are never walked.
 TEST_F(MlaAttentionOnGpu, SplitsGiveTheSameBitsHoweverTheyAreShared) {
-  const MlaCase c = {.name = "", .heads = 128, .shape = {512, 64, 128, 128}, .seqs = {{64, 2600}}, .select = true, .keep = 0.98};
-  MlaProblem problem(c);
-  OnDevice on_device(problem);
-  cuda::MlaAttention attention;
-  ASSERT_TRUE(attention.prepare(testing::mla_limits(c), *device_, Numerics::bf16).ok());
-  MlaAttendParams p = on_device.params();
-  attention.run(p, handle());
-  const std::vector<float> out = on_device.out(), lse = on_device.lse();
-  const DeviceArray<int32_t> indptr(std::vector<int32_t>{0, 2}), len(std::vector<int32_t>{2600});
-  p.rows = 2;  // the last
-  p.q_indptr = indptr.data();
-  p.seq_len = len.data();
-  const int64_t first = 62, width = int64_t{c.heads} * c.shape.latent;
-  p.q += first * c.heads * problem.entry();
-  on_device.selection().units += first * on_device.selection().capacity;
-  on_device.selection().counts += first;
-  on_device.selection().rows = 2;
-  attention.run(p, handle());
-  ASSERT_TRUE(device_ok());
-  const std::vector<float> few = on_device.out(), few_lse = on_device.lse();
-  ASSERT_TRUE(std::equal(few.begin(), few.begin() + 2 * width, out.begin() + first * width));
-  ASSERT_TRUE(std::equal(few_lse.begin(), few_lse.begin() + 2 * c.heads, lse.begin() + first * c.heads));
+  for (const auto& [heads, rows] : std::vector<std::pair<int32_t, int32_t>>{{128, 64}, {40, 128}, {20, 128}}) {
+    SCOPED_TRACE(heads);
+    const MlaCase c = {
+        .name = "", .heads = heads, .shape = {512, 64, 128, 128}, .seqs = {{rows, 2600}}, .select = true, .keep = 0.98};
+    MlaProblem problem(c);
+    OnDevice on_device(problem);
+    cuda::MlaAttention attention;
+    ASSERT_TRUE(attention.prepare(testing::mla_limits(c), *device_, Numerics::bf16).ok());
+    MlaAttendParams p = on_device.params();
+    attention.run(p, handle());
+    const std::vector<float> out = on_device.out(), lse = on_device.lse();
+    const DeviceArray<int32_t> indptr(std::vector<int32_t>{0, 2}), len(std::vector<int32_t>{2600});
+    p.rows = 2;  // the last
+    p.q_indptr = indptr.data();
+    p.seq_len = len.data();
+    const int64_t first = rows - 2, width = int64_t{c.heads} * c.shape.latent;
+    p.q += first * c.heads * problem.entry();
+    on_device.selection().units += first * on_device.selection().capacity;
+    on_device.selection().counts += first;
+    on_device.selection().rows = 2;
+    attention.run(p, handle());
+    ASSERT_TRUE(device_ok());
+    const std::vector<float> few = on_device.out(), few_lse = on_device.lse();
+    ASSERT_TRUE(std::equal(few.begin(), few.begin() + 2 * width, out.begin() + first * width));
+    ASSERT_TRUE(std::equal(few_lse.begin(), few_lse.begin() + 2 * c.heads, lse.begin() + first * c.heads));
+  }
 }
 
 TEST_F(MlaAttentionOnGpu, RefusesWhatItCannotDo) {

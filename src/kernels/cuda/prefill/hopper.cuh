@@ -46,10 +46,25 @@ __device__ __forceinline__ void named_barrier_wait(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// Counts as one of them, and does not wait.
+__device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 // ---- Copies ---------------------------------------------------------------------------------------------------------------
 
 // Orders this thread's ordinary accesses to shared memory before those of TMA and wgmma that follow.
 __device__ __forceinline__ void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Arrives once the copies that this thread has started (copy_async_16) are through; one of the barrier's arrivals.
+__device__ __forceinline__ void copy_async_arrive(uint64_t& barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(&barrier)) : "memory");
+}
+
+// Fetches to L2: a multiple of 16 bytes, so aligned.
+__device__ __forceinline__ void prefetch_bytes(const void* from, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
 
 // Copies the map's box at (dim, token, head, slot) to shared memory; its bytes count at the barrier.
 __device__ __forceinline__ void copy_box(void* to, const CUtensorMap& map, int dim, int token, int head, int slot,
@@ -104,6 +119,10 @@ __device__ __forceinline__ void pin(float (&d)[kTiles][4]) {
 #define FOVEA_ROWS_8 FOVEA_ROW(0), FOVEA_ROW(1), FOVEA_ROW(2), FOVEA_ROW(3), FOVEA_ROW(4), FOVEA_ROW(5), FOVEA_ROW(6), FOVEA_ROW(7)
 #define FOVEA_ROWS_16 \
   FOVEA_ROWS_8, FOVEA_ROW(8), FOVEA_ROW(9), FOVEA_ROW(10), FOVEA_ROW(11), FOVEA_ROW(12), FOVEA_ROW(13), FOVEA_ROW(14), FOVEA_ROW(15)
+#define FOVEA_ROWS_32                                                                                                         \
+  FOVEA_ROWS_16, FOVEA_ROW(16), FOVEA_ROW(17), FOVEA_ROW(18), FOVEA_ROW(19), FOVEA_ROW(20), FOVEA_ROW(21), FOVEA_ROW(22),     \
+      FOVEA_ROW(23), FOVEA_ROW(24), FOVEA_ROW(25), FOVEA_ROW(26), FOVEA_ROW(27), FOVEA_ROW(28), FOVEA_ROW(29), FOVEA_ROW(30), \
+      FOVEA_ROW(31)
 #define FOVEA_NAMES_32                                                                                         \
   "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
   "%23, %24, %25, %26, %27, %28, %29, %30, %31}"
@@ -111,6 +130,14 @@ __device__ __forceinline__ void pin(float (&d)[kTiles][4]) {
   "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
   "%23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, "  \
   "%44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
+#define FOVEA_NAMES_128                                                                                    \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "  \
+  "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "   \
+  "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "   \
+  "%62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, "   \
+  "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, " \
+  "%102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, " \
+  "%119, %120, %121, %122, %123, %124, %125, %126, %127}"
 
 // d = a b^T (add false) or d += a b^T: a [64, 16] and b [8 kTiles, 16] in shared memory, rows contiguous in the 16.
 template <typename T, int kTiles>
@@ -139,7 +166,7 @@ __device__ __forceinline__ void wgmma_keys(float (&d)[kTiles][4], uint64_t a, ui
 // contiguous in the latter.
 template <typename T, int kTiles>
 __device__ __forceinline__ void wgmma_values(float (&d)[kTiles][4], const uint32_t (&a)[4], uint64_t b) {
-  static_assert(kTiles == 8 || kTiles == 16);
+  static_assert(kTiles == 8 || kTiles == 16 || kTiles == 32);
 #define FOVEA_WGMMA(type, shape, names, rows, a0, a1, a2, a3, b0)                                                     \
   asm volatile(                                                                                                       \
       "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                                                      \
@@ -147,7 +174,11 @@ __device__ __forceinline__ void wgmma_values(float (&d)[kTiles][4], const uint32
       ", p, 1, 1, 1;\n}\n"                                                                                            \
       : rows                                                                                                          \
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-  if constexpr (kTiles == 16 && std::is_same_v<T, __half>) {
+  if constexpr (kTiles == 32 && std::is_same_v<T, __half>) {
+    FOVEA_WGMMA("f16", "m64n256k16", FOVEA_NAMES_128, FOVEA_ROWS_32, "%128", "%129", "%130", "%131", "%132");
+  } else if constexpr (kTiles == 32) {
+    FOVEA_WGMMA("bf16", "m64n256k16", FOVEA_NAMES_128, FOVEA_ROWS_32, "%128", "%129", "%130", "%131", "%132");
+  } else if constexpr (kTiles == 16 && std::is_same_v<T, __half>) {
     FOVEA_WGMMA("f16", "m64n128k16", FOVEA_NAMES_64, FOVEA_ROWS_16, "%64", "%65", "%66", "%67", "%68");
   } else if constexpr (kTiles == 16) {
     FOVEA_WGMMA("bf16", "m64n128k16", FOVEA_NAMES_64, FOVEA_ROWS_16, "%64", "%65", "%66", "%67", "%68");
@@ -161,12 +192,12 @@ __device__ __forceinline__ void wgmma_values(float (&d)[kTiles][4], const uint32
 
 // The same with a [64, 16] in shared memory, rows contiguous in the 16.
 template <typename T>
-__device__ __forceinline__ void wgmma_values(float (&d)[16][4], uint64_t a, uint64_t b) {
-#define FOVEA_WGMMA(type)                                                                                               \
-  asm volatile(                                                                                                         \
-      "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                                                        \
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " " FOVEA_NAMES_64 ", %64, %65, p, 1, 1, 0, 1;\n}\n" \
-      : FOVEA_ROWS_16                                                                                                   \
+__device__ __forceinline__ void wgmma_values(float (&d)[32][4], uint64_t a, uint64_t b) {
+#define FOVEA_WGMMA(type)                                                                                                  \
+  asm volatile(                                                                                                            \
+      "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                                                           \
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type " " FOVEA_NAMES_128 ", %128, %129, p, 1, 1, 0, 1;\n}\n" \
+      : FOVEA_ROWS_32                                                                                                      \
       : "l"(a), "l"(b))
   if constexpr (std::is_same_v<T, __half>) {
     FOVEA_WGMMA("f16");
@@ -178,7 +209,9 @@ __device__ __forceinline__ void wgmma_values(float (&d)[16][4], uint64_t a, uint
 #undef FOVEA_ROW
 #undef FOVEA_ROWS_8
 #undef FOVEA_ROWS_16
+#undef FOVEA_ROWS_32
 #undef FOVEA_NAMES_32
 #undef FOVEA_NAMES_64
+#undef FOVEA_NAMES_128
 
 }  // namespace fovea::cuda::prefill
