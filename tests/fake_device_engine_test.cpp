@@ -21,6 +21,7 @@ EngineOptions options() {
   MethodOptions m;
   m.name = "gsa_on_device";
   m.gsa.budget_tokens = 64;
+  m.gsa.codes = GsaCodes::symmetric;
   o.methods = {m};
   m.label = "asymmetric";  // a second kind of codes
   m.gsa.codes = GsaCodes::asymmetric;

@@ -19,6 +19,7 @@ class GpuEngine : public WithGpu<::testing::Test> {
     MethodOptions m;
     m.name = "gsa_on_device";
     m.gsa.budget_tokens = 128;
+    m.gsa.codes = GsaCodes::symmetric;
     o.methods = {m};
     m.label = "asymmetric";  // a second kind of codes
     m.gsa.codes = GsaCodes::asymmetric;

@@ -220,7 +220,7 @@ TEST(GsaEngine, LayersReuseAChoice) {
       const auto chosen = read[{position, 0}];
       EXPECT_EQ(chosen.size(), 8u);
       EXPECT_EQ(chosen, (read[{position, 1}])) << name;
-      scanned += (position + 1) * 2 * 16;
+      scanned += (position + 1) * 2 * 8;
     }
     EXPECT_EQ(result.stats.summary_bytes_read, scanned * (engine->model().shape.num_layers - 1));
   }

@@ -116,7 +116,7 @@ TEST(KvStore, APromptGoesOnInTheStore) {
 // One directory serves engines with any codes: K and V are found, codes that are not there are made from them, bit-equal.
 TEST(KvStore, CodesOfAnotherWidthAreMadeFromTheKeys) {
   const TempDir dir;
-  std::vector<const char*> widths = {"dense", "gsa_on_device[hash_bits=128]", "gsa_on_device[hash_bits=64]", kAsymmetric};
+  std::vector<const char*> widths = {"dense", "gsa_on_device[codes=symmetric]", "gsa_on_device[hash_bits=64]", kAsymmetric};
   if (test_device() == "cpu") widths.push_back("gsa[representation=minmax]");
   for (const char* decode : widths) {
     SCOPED_TRACE(decode);
@@ -144,7 +144,7 @@ TEST(KvStore, CodesOfAnotherWidthAreMadeFromTheKeys) {
 // Where the planes are not the host's to read: saved and loaded through pinned memory, behind the steps, codes made on the device.
 TEST(KvStore, OnADeviceThatIsNotTheHost) {
   constexpr int64_t kShort = 261;
-  EngineOptions o = options("gsa_on_device[hash_bits=128]"), other = options("gsa_on_device[hash_bits=64]");
+  EngineOptions o = options("gsa_on_device[codes=symmetric]"), other = options("gsa_on_device[hash_bits=64]");
   o.device = other.device = "fake";
   o.model_dir = other.model_dir = tiny_checkpoint("llama_llama3_2h2kv_d80");  // the fake device computes by the reference
   const Read want = read_and_ask(*engine_on(o, nullptr), kShort);

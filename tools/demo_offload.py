@@ -20,7 +20,7 @@ MODEL = ROOT / "models/tiny-gqa"
 BUDGET = 512           # tokens a row reads
 SPARSE = f"gsa_on_device[budget_tokens={BUDGET}]"
 KV_BYTES = 3072        # of a token: 6 layers, 2 KV heads of 64, K and V, bf16
-RESIDENT_BYTES = 192 + 22  # of a token: codes of 128 bits in each layer and KV head; tables
+RESIDENT_BYTES = 96 + 22  # of a token: codes of 64 bits in each layer and KV head; tables
 COLUMN_TABLE_BYTES = 8     # of a token of the pool
 
 

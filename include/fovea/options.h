@@ -23,7 +23,7 @@ enum class GsaRepresentation : uint8_t {
 // How hash codes are compared (docs/hash-selection.md).
 enum class GsaCodes : uint8_t {
   symmetric,   // signs of the query with signs of the key
-  asymmetric,  // the query in 4 bits a dimension with signs of the key: more answers a byte
+  asymmetric,  // the query in 4 bits a dimension with signs of the key: as many answers with half the bytes
 };
 
 // Where hash codes lie and are compared in a run on a GPU.
@@ -51,12 +51,12 @@ struct GsaOptions {
   int32_t init_window_sz = 1;   // first blocks, always kept
   int32_t local_window_sz = 2;  // last blocks, always kept (the partial one is the last)
   int32_t min_blocks = 4;
-  GsaCodes codes = GsaCodes::symmetric;
+  GsaCodes codes = GsaCodes::asymmetric;          // of `hash`; other representations have no codes of tokens
   bool length_factor = false;                     // asymmetric codes alone: each key's length too, 2 bytes a token and KV head
   GsaScoring scoring = GsaScoring::device;        // of hash codes on a GPU; on a CPU the host is the device
   BudgetSplit budget_split = BudgetSplit::equal;  // mass: of asymmetric codes with length_factor alone, scored by a CPU
-  double top_p = 0;         // a head stops once its blocks hold this share of its estimated mass; 0: never. Likewise
-  int32_t hash_bits = 128;  // a multiple of 64 up to 256; 0, of asymmetric codes: head_dim rounded up to a power of two
+  double top_p = 0;       // a head stops once its blocks hold this share of its estimated mass; 0: never. Likewise
+  int32_t hash_bits = 0;  // a multiple of 64 up to 256; 0: asymmetric codes head_dim rounded up to a power of two, others 128
   uint64_t hash_seed = 7;
   bool average_group = false;          // average the query over the group before encoding
   bool share_heads = false;            // one selection for all KV heads

@@ -191,7 +191,7 @@ void add_flags(EvalFlags& f, CLI::App& cmd) {
       ->multi_option_policy(all)
       ->capture_default_str();
   cmd.add_option("--decode-method", f.decode_methods,
-                 "What questions and answers read: methods, comma-separated: dense,gsa_on_device,gsa_on_device[hash_bits=64]")
+                 "What questions and answers read: methods, comma-separated: dense,gsa_on_device,gsa_on_device[hash_bits=128]")
       ->expected(1)
       ->multi_option_policy(all)
       ->capture_default_str();

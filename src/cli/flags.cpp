@@ -87,7 +87,7 @@ void EngineFlags::add_to(CLI::App& app, bool methods) {
   const std::string sparse = kSparseGroup;
   app.add_option("--decode-method", decode_method,
                  "What questions and answers read: dense, gsa_on_device, gsa or dsa, with options in brackets: "
-                 "gsa_on_device[codes=asymmetric,hash_bits=64]; "
+                 "gsa_on_device[hash_bits=128,length_factor=true]; "
                  "auto: dsa for models trained with an indexer, else dense")
       ->capture_default_str()
       ->group(sparse);

@@ -19,7 +19,7 @@ TEST(HoldMethod, ASpecIsHeldOnceUnderItsText) {
   EXPECT_EQ(o.methods[1].label, spec);
   EXPECT_EQ(o.methods[1].gsa.hash_bits, 64);
   EXPECT_EQ(o.methods[2].name, "gsa_on_device");
-  EXPECT_EQ(o.methods[2].gsa.hash_bits, 128);
+  EXPECT_EQ(o.methods[2].gsa.hash_bits, GsaOptions().hash_bits);
 }
 
 TEST(HoldMethod, WhatAFileConfiguredStays) {

@@ -33,7 +33,7 @@ TEST(Lacks, AnyMethodThatRunsOnTheHostAlone) {
 TEST(Lacks, NothingForSeveralKindsOfHashCodes) {
   EngineOptions o;
   o.decode_method = "gsa_on_device";
-  o.methods = {*parse_method_spec("gsa_on_device[hash_bits=192]"), *parse_method_spec("gsa_on_device[codes=asymmetric]")};
+  o.methods = {*parse_method_spec("gsa_on_device[hash_bits=192]"), *parse_method_spec("gsa_on_device[codes=symmetric]")};
   EXPECT_EQ(lacks(cuda_op_set(), ModelConfig(), o), "");
 }
 

@@ -68,8 +68,9 @@ TEST(MethodConfig, UcmsOwnFileIsRead) {
 TEST(MethodConfig, WhatIsNotNamedKeepsItsDefault) {
   const GsaOptions d, o = options_of("    min_blocks: 9\n");
   EXPECT_EQ(o.min_blocks, 9);
+  EXPECT_EQ(o.codes, GsaCodes::asymmetric);
   EXPECT_EQ(o.hash_bits, d.hash_bits);
-  EXPECT_EQ(d.hash_bits, 128);
+  EXPECT_EQ(d.hash_bits, 0) << "what the codes take";
   EXPECT_EQ(o.hash_seed, 7u);
   EXPECT_EQ(o.budget_tokens, 0);
   EXPECT_DOUBLE_EQ(o.sparse_ratio, 0.3);
@@ -95,7 +96,7 @@ TEST(MethodConfig, EveryKeyArrives) {
   EXPECT_EQ(o.dense_layers, (std::vector<int32_t>{0, 5}));
 }
 
-TEST(MethodConfig, AsymmetricCodesHaveTheBitsOfOneRotationUnlessToldOtherwise) {
+TEST(MethodConfig, CodesAreOfTokensAlone) {
   GsaOptions o = options_of("    codes: asymmetric\n");
   EXPECT_EQ(o.codes, GsaCodes::asymmetric);
   EXPECT_FALSE(o.length_factor);
@@ -105,13 +106,15 @@ TEST(MethodConfig, AsymmetricCodesHaveTheBitsOfOneRotationUnlessToldOtherwise) {
   EXPECT_EQ(o.hash_bits, 64);
   o = options_of("    codes: symmetric\n");
   EXPECT_EQ(o.codes, GsaCodes::symmetric);
-  EXPECT_EQ(o.hash_bits, 128);
+  EXPECT_EQ(o.hash_bits, 0);
   EXPECT_EQ(o.budget_split, BudgetSplit::equal);
   o = options_of("    budget_split: mass\n    top_p: 0.95\n");
   EXPECT_EQ(o.budget_split, BudgetSplit::mass);
   EXPECT_EQ(o.top_p, 0.95);
   expect_refused(section("    budget_split: half\n"), StatusCode::invalid_argument, {"budget_split", "half", "equal or mass"});
   expect_refused(section("    codes: both\n"), StatusCode::invalid_argument, {"codes", "both", "symmetric or asymmetric"});
+  expect_refused("ucm_sparse_config: {GSA: {codes: asymmetric, representation: mean_hash}}", StatusCode::invalid_argument,
+                 {"GSA.codes", "representation"});
 }
 
 TEST(MethodConfig, SectionsOfSeveralMethodsAsUcmNestsThem) {
@@ -182,11 +185,11 @@ TEST(MethodConfig, GsasOwnKeysArrive) {
 
 TEST(MethodConfig, HashPlanesMustBeHashBitsWhicheverComesFirst) {
   EXPECT_EQ(options_of("    hash_planes: 256\n    hash_bits: 256\n").hash_bits, 256);
-  EXPECT_EQ(options_of("    hash_planes: 128\n").hash_bits, 128) << "the default is 128";
+  EXPECT_EQ(options_of("    hash_planes: 128\n").hash_bits, 128) << "either says both";
   const auto bad = StatusCode::invalid_argument;
   expect_refused(section("    hash_planes: 64\n    hash_bits: 256\n"), bad, {"hash_planes", "64", "256"});
   expect_refused(section("    hash_bits: 256\n    hash_planes: 64\n"), bad, {"hash_planes", "64", "256"});
-  expect_refused(section("    hash_planes: 64\n"), bad, {"hash_planes", "64", "128"});
+  expect_refused(section("    hash_planes: 300\n"), bad, {"hash_planes", "300", "0"});
   expect_refused(section("    hash_planes: many\n"), bad, {"hash_planes", "many"});
 }
 

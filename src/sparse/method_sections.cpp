@@ -1,5 +1,7 @@
 #include "sparse/method_sections.h"
 
+#include <fovea/kernels/hash_rotation.h>
+
 #include <algorithm>
 #include <set>
 #include <sstream>
@@ -156,13 +158,16 @@ std::string printed(const YAML::Node& node) {
   return text;
 }
 
-// UCM has both bits and planes; a plane is a bit here, so they must agree whichever comes first. Asymmetric codes have the bits of
-// one rotation where nothing else is said.
+// UCM has both bits and planes; a plane is a bit here, so they must agree whichever comes first, and either says both. Codes of
+// tokens are compared in one way or the other; other representations have none.
 Status check_codes(const YAML::Node& section, const std::string& where, MethodOptions* o) {
-  if (o->gsa.codes == GsaCodes::asymmetric && !section["hash_bits"]) o->gsa.hash_bits = 0;
+  if (section["codes"] && o->gsa.representation != GsaRepresentation::hash)
+    return Status::invalid_argument(where + ".codes: compares hash codes of tokens: representation is another");
   if (!section["hash_planes"]) return {};
   int64_t planes = -1;
-  if (!YAML::convert<int64_t>::decode(section["hash_planes"], planes) || planes != o->gsa.hash_bits)
+  const bool read = YAML::convert<int64_t>::decode(section["hash_planes"], planes);
+  if (read && !section["hash_bits"] && planes > 0 && planes <= kMaxHashBits) o->gsa.hash_bits = static_cast<int32_t>(planes);
+  if (!read || planes != o->gsa.hash_bits)
     return Status::invalid_argument(where + ".hash_planes: " + printed(section["hash_planes"]) + " differs from hash_bits " +
                                     std::to_string(o->gsa.hash_bits));
   return {};

@@ -44,7 +44,7 @@ std::vector<PlaneSpec> Gsa::planes() const {
     case GsaRepresentation::minmax:
       return {{"minmax", shape_.kv_heads, 2 * d * 4, Residency::resident}};
     case GsaRepresentation::mean_hash:
-      return {{"mean_" + codes_plane(options_, shape_).name, shape_.kv_heads, options_.hash_bits / 8, Residency::resident}};
+      return {{"mean_" + codes_plane(options_, shape_).name, shape_.kv_heads, code_bytes(options_, shape_), Residency::resident}};
     case GsaRepresentation::recency:
     case GsaRepresentation::oracle:
       return {};
@@ -174,7 +174,7 @@ int64_t Gsa::summary_bytes(int64_t row_len) const {
     case GsaRepresentation::minmax:
       return blocks * shape_.head_dim * 8;
     case GsaRepresentation::mean_hash:
-      return blocks * options_.hash_bits / 8;
+      return blocks * code_bytes(options_, shape_);
     case GsaRepresentation::oracle:
       return row_len * shape_.kv_heads * shape_.kv_bytes_per_token_head / 2;  // every key
     case GsaRepresentation::recency:

@@ -47,8 +47,8 @@ TEST(Gsa, BadOptionsNameTheirFieldAndValue) {
   EXPECT_TRUE(has(refused([](GsaOptions& o) { o.prefetch_ahead = -2; }), "prefetch_ahead -2"));
   EXPECT_TRUE(has(refused([](GsaOptions& o) { o.prefetch_cache_size = 0; }), "prefetch_cache_size 0"));
   EXPECT_TRUE(has(refused([](GsaOptions& o) { o.local_window_sz = 0; }), "local_window_sz 0"));
-  const auto means = [](GsaOptions& o) { o.codes = GsaCodes::asymmetric, o.representation = GsaRepresentation::mean_hash; };
-  EXPECT_TRUE(has(refused(means), "representation"));
+  const auto lengths = [](GsaOptions& o) { o.length_factor = true, o.representation = GsaRepresentation::mean_hash; };
+  EXPECT_TRUE(has(refused(lengths), "length_factor"));
   EXPECT_TRUE(has(refused([](GsaOptions& o) { o.reuse_layers = {1, 3}; }), "reuse_layers holds 3"));
   Gsa latent{GsaOptions{}};
   ModelShape mla = shape_of();

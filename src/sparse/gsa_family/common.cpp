@@ -26,9 +26,8 @@ Status check_gsa_options(const std::string& method, const GsaOptions& o, const M
     if (b.value < b.least)
       return bad(std::string(b.name) + " " + std::to_string(b.value) + " is less than " + std::to_string(b.least));
   }
-  if (o.length_factor && o.codes != GsaCodes::asymmetric) return bad("length_factor is an option of asymmetric codes");
-  if (o.codes == GsaCodes::asymmetric && o.representation != GsaRepresentation::hash)
-    return bad("codes: asymmetric compares hash codes of tokens: representation is another");
+  if (o.length_factor && (o.codes != GsaCodes::asymmetric || o.representation != GsaRepresentation::hash))
+    return bad("length_factor is an option of asymmetric codes");
   if (o.scoring == GsaScoring::host && o.representation != GsaRepresentation::hash)
     return bad("scoring: host compares hash codes of tokens: representation is another");
   if (!(o.top_p >= 0 && o.top_p < 1)) return bad("top_p " + std::to_string(o.top_p) + " is not in [0, 1)");
@@ -57,9 +56,9 @@ HashCodec codec_of(const GsaOptions& o, const ModelShape& shape) {
   HashCodec c;
   c.head_dim = shape.head_dim;
   c.n = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(shape.head_dim)));
-  c.asymmetric = o.codes == GsaCodes::asymmetric;
+  c.asymmetric = o.codes == GsaCodes::asymmetric && o.representation == GsaRepresentation::hash;
   c.length_factor = o.length_factor;
-  c.bits = o.hash_bits == 0 && c.asymmetric ? std::max(64, c.n) : o.hash_bits;
+  c.bits = o.hash_bits != 0 ? o.hash_bits : c.asymmetric ? std::max(64, c.n) : 128;
   return c;
 }
 

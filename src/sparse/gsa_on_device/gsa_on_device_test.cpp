@@ -226,6 +226,7 @@ class World {
 
 GsaOptions options_of(int32_t bits, int32_t budget_tokens) {
   GsaOptions o;
+  o.codes = GsaCodes::symmetric;
   o.hash_bits = bits;
   o.budget_tokens = budget_tokens;
   return o;
@@ -275,6 +276,7 @@ TEST(GsaOnDevice, AsymmetricCodesNameTheirPlane) {
   EXPECT_EQ(plane(64, GsaCodes::asymmetric, false), std::tuple("codes.64.7", 16 * 8, 100 * 2 * 8));
   EXPECT_EQ(plane(64, GsaCodes::asymmetric, true), std::tuple("codes.64f.7", 16 * 10, 100 * 2 * 10));
   EXPECT_EQ(plane(0, GsaCodes::asymmetric, true), std::tuple("codes.128f.7", 16 * 18, 100 * 2 * 18)) << "one rotation of 80";
+  EXPECT_EQ(plane(0, GsaCodes::symmetric, false), std::tuple("codes.128.7", 16 * 16, 100 * 2 * 16));
 }
 
 struct Case {
@@ -416,14 +418,13 @@ TEST(GsaOnDevice, BadOptionsNameTheirFieldAndValue) {
   EXPECT_TRUE(has(m, "min_blocks")) << m;
   m = refused([](GsaOptions& o) { o.dense_layers = {0, 4}; });
   EXPECT_TRUE(has(m, "dense_layers") && has(m, "4")) << m;
-  for (int32_t bits : {0, 96, 100, 512, -64}) {
+  for (int32_t bits : {32, 96, 100, 512, -64}) {
     m = refused([&](GsaOptions& o) { o.hash_bits = bits; });
     EXPECT_TRUE(has(m, std::to_string(bits).c_str())) << m;
   }
-  m = refused([](GsaOptions& o) { o.length_factor = true; });
+  m = refused([](GsaOptions& o) { o.codes = GsaCodes::symmetric, o.length_factor = true; });
   EXPECT_TRUE(has(m, "length_factor")) << m;
   const auto lengths = [](GsaOptions& o) {
-    o.codes = GsaCodes::asymmetric;
     o.length_factor = true;
     o.budget_split = BudgetSplit::mass;
   };
