@@ -8,7 +8,7 @@
 namespace fovea::cuda {
 namespace {
 
-constexpr int32_t kSmallTile = 64, kMediumTile = 128;
+constexpr int32_t kSmallTile = 64, kMediumTile = 128, kLargeTile = 192;
 
 // Of the tensor-core kernels for head_dim 256; before Hopper a block has 163 KiB at most.
 constexpr int32_t kSharedKibOfDim256 = 200;
@@ -56,12 +56,12 @@ void shape_tiles(const PrefillShape& s, int32_t lanes, PrefillConfig& c) {
   c.grid_heads = s.kv_heads * c.tiles_per_group;
 }
 
-// Tiles of wgmma follow the number of rows: a warpgroup does the same for its 64 lanes in a tile of either size. The
+// Tiles of wgmma follow the number of rows: a warpgroup does the same for its 64 lanes in a tile of any size. The
 // compiled mma kernels of different tiles differ in the last bits, so there a call's rows must not decide.
 // Larger tiles read K and V less often: 286 and 265 TFLOP/s with 128 and 64 lanes (mma, d 128, 32K tokens, H200).
 void choose_tiles(const PrefillShape& s, PrefillConfig& c) {
   if (c.path == PrefillPath::wgmma) {
-    shape_tiles(s, kMediumTile, c);  // one block a multiprocessor, as the small tile
+    shape_tiles(s, c.padded_dim == 64 ? kLargeTile : kMediumTile, c);  // one block a multiprocessor, as the small tile
     if (4 * static_cast<int64_t>(c.grid_tiles) * c.grid_heads < 3 * s.sm_count) shape_tiles(s, kSmallTile, c);
   } else if (c.path == PrefillPath::mma && c.padded_dim <= 128) {
     shape_tiles(s, s.selected && s.list_per_row ? kSmallTile : kMediumTile, c);  // one row rarely has more than 64 heads

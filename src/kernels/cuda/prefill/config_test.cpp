@@ -26,6 +26,13 @@ TEST(PrefillConfig, FewRowsSpreadWiderOnHopper) {
   EXPECT_EQ(choose(llama_on_hopper(1)).grid_tiles, 1);
 }
 
+// Of a smaller head_dim, registers hold what a third warpgroup needs.
+TEST(PrefillConfig, TilesOfHeadDim64AreLargerOnHopper) {
+  PrefillShape s = llama_on_hopper(32768);
+  s.head_dim = 64;
+  EXPECT_EQ(to_string(choose(s)), "wgmma bf16 d64, 192 lanes = 48 rows x 4 heads, grid 684 x 8");
+}
+
 // What decides over a row's bits: the kernel, and before Hopper also its tile.
 TEST(PrefillConfig, TheRowsDoNotChooseTheArithmetic) {
   for (int32_t rows : {1, 7, 100, 2048, 100000}) {
@@ -42,7 +49,9 @@ TEST(PrefillConfig, TheRowsDoNotChooseTheArithmetic) {
         EXPECT_EQ(a.math, b.math);
         EXPECT_EQ(a.padded_dim, b.padded_dim);
         EXPECT_EQ(a.box_keys, b.box_keys);
-        if (!hopper) { EXPECT_EQ(a.lanes, b.lanes); }
+        if (!hopper) {
+          EXPECT_EQ(a.lanes, b.lanes);
+        }
       }
     }
   }

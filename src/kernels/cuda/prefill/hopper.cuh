@@ -162,6 +162,24 @@ __device__ __forceinline__ void wgmma_keys(float (&d)[kTiles][4], uint64_t a, ui
 #undef FOVEA_WGMMA
 }
 
+// The same with a [64, 16] in registers, as multiply_add takes each warp's 16 rows.
+template <typename T>
+__device__ __forceinline__ void wgmma_keys(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b, bool add) {
+#define FOVEA_WGMMA(type)                                                                                              \
+  asm volatile(                                                                                                        \
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"                                                                    \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " " FOVEA_NAMES_64 ", {%64, %65, %66, %67}, %68, p, " \
+      "1, 1, 0;\n}\n"                                                                                                  \
+      : FOVEA_ROWS_16                                                                                                  \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)))
+  if constexpr (std::is_same_v<T, __half>) {
+    FOVEA_WGMMA("f16");
+  } else {
+    FOVEA_WGMMA("bf16");
+  }
+#undef FOVEA_WGMMA
+}
+
 // d += a b: a [64, 16] in registers, as multiply_add takes each warp's 16 rows; b [16, 8 kTiles] in shared memory, rows
 // contiguous in the latter.
 template <typename T, int kTiles>

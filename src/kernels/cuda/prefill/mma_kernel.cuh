@@ -87,8 +87,9 @@ __device__ __forceinline__ void add_values(const ScoreScale& scale, uint32_t v,
     uint32_t weights[Traits::kRowTiles][4];
 #pragma unroll
     for (int t = 0; t < Traits::kRowTiles; ++t) {
-      exponentiate(scale, rows[t], scores[t][2 * step]);
-      exponentiate(scale, rows[t], scores[t][2 * step + 1]);
+      const Offsets offsets(scale, rows[t]);
+      exponentiate(scale, offsets, rows[t], scores[t][2 * step]);
+      exponentiate(scale, offsets, rows[t], scores[t][2 * step + 1]);
       pack_weights<typename Traits::T>(scores[t][2 * step], scores[t][2 * step + 1], weights[t]);
     }
     multiply_values<Traits>(weights, v + step * 16 * TileLayout<Traits::kHeadDim>::kRowBytes, out);

@@ -89,11 +89,21 @@ __device__ __forceinline__ void rescale(const float (&correction)[2], float (&ou
   }
 }
 
+// RowSoftmax::offset() of a pair.
+struct Offsets {
+  float of[2];
+  __device__ __forceinline__ Offsets(const ScoreScale& scale, const RowSoftmax (&rows)[2])
+      : of{rows[0].offset(scale), rows[1].offset(scale)} {}
+  // Left to itself, the compiler multiplies again for every score, to save two registers.
+  __device__ __forceinline__ void keep() { asm volatile("" : "+f"(of[0]), "+f"(of[1])); }
+};
+
 // Scores of one 8-column tile -> weights, added to the pair's sums.
-__device__ __forceinline__ void exponentiate(const ScoreScale& scale, RowSoftmax (&rows)[2], float (&scores)[4]) {
+__device__ __forceinline__ void exponentiate(const ScoreScale& scale, const Offsets& offsets, RowSoftmax (&rows)[2],
+                                             float (&scores)[4]) {
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
-    scores[e] = exp2_fast(fmaf(scores[e], scale.factor, -rows[e / 2].offset(scale)));
+    scores[e] = exp2_fast(fmaf(scores[e], scale.factor, -offsets.of[e / 2]));
     rows[e / 2].add(scores[e]);
   }
 }

@@ -1,6 +1,6 @@
 // Prefill attention for sm_90a: TMA copies, wgmma products. One warpgroup of a block copies keys and values; each other
-// attends 64 lanes. A warpgroup's softmax overlaps its own product with the values of the tile before, and the
-// other warpgroup's products; making the two take turns at starting products gained nothing (H200: 478 against 482 TFLOP/s).
+// attends 64 lanes. A warpgroup's softmax overlaps its own product with the values of the tile before (kHoldsWait), and the
+// other warpgroups' products; making them take turns at starting products is slower (H100: 543 against 570 TFLOP/s).
 #pragma once
 
 #include <span>
@@ -21,28 +21,36 @@ struct WgmmaTraits {
   static constexpr int kKeys = 128;              // of a tile
   static constexpr int kPanels = kHeadDim / 64;  // rows of 64 dims, 128 bytes: what TMA and wgmma permute
   static constexpr int kPanelBytes = kKeys * 128;
-  // What a warpgroup that attends takes over of the copying one's registers: 64K / 384 = 168 at the start.
-  static constexpr bool kMovesRegisters = kGroups == 2;
-  static constexpr int kCopyRegisters = 24, kAttendRegisters = 240;
+  static constexpr int kStages = 2;  // tiles of K, and of V, in shared memory
+  // Where they fit. Read from shared memory for every tile of keys, they cost 4 % of the rate, which power bounds.
+  static constexpr bool kQueriesInRegisters = kHeadDim == 128;
+  // Whether a softmax stays beside the warpgroup's own product (stay_before_wait). With head_dim 128 the products of the other
+  // warpgroup are enough: 568 TFLOP/s with it, 599 without (H200).
+  static constexpr bool kHoldsWait = kHeadDim == 64;
+  // What a warpgroup that attends takes over of the copying one's registers: 64K / 384 or 512 = 168 or 128 at the start.
+  static constexpr bool kMovesRegisters = kGroups > 1;
+  static constexpr int kCopyRegisters = kGroups == 3 ? 32 : 24, kAttendRegisters = kGroups == 3 ? 160 : 240;
 };
 
 template <typename Traits>
 struct WgmmaShared {
-  alignas(1024) uint8_t k[2][Traits::kPanels][Traits::kPanelBytes];
-  alignas(1024) uint8_t v[2][Traits::kPanels][Traits::kPanelBytes];
+  alignas(1024) uint8_t k[Traits::kStages][Traits::kPanels][Traits::kPanelBytes];
+  alignas(1024) uint8_t v[Traits::kStages][Traits::kPanels][Traits::kPanelBytes];
   alignas(1024) uint8_t q[Traits::kPanels][Traits::kLanes * 128];
-  // By stage, tile % 2: the tile has come; all warpgroups are done with it.
-  alignas(8) uint64_t k_full[2], v_full[2], k_empty[2], v_empty[2];
+  // By stage: the tile has come; all warpgroups are done with it.
+  alignas(8) uint64_t k_full[Traits::kStages], v_full[Traits::kStages];
+  uint64_t k_empty[Traits::kStages], v_empty[Traits::kStages];
   uint64_t v_edge;  // values have come of which some are to be cleared first
   LaneViews<Traits::kLanes> views;
   Job job;
 };
 
 // Tile number `i` of a job: its stage, and the parity of its turn there.
-struct Turn {
+template <int kStages>
+struct TurnOf {
   int stage;
   uint32_t parity;
-  __device__ explicit Turn(int32_t i) : stage(i & 1), parity(i >> 1 & 1) {}
+  __device__ explicit TurnOf(uint32_t i) : stage(i % kStages), parity(i / kStages & 1) {}
 };
 
 // ---- The copying warps -----------------------------------------------------------------------------------------------------
@@ -81,6 +89,7 @@ class TileCopier {
   }
 
  private:
+  using Turn = TurnOf<Traits::kStages>;
   static constexpr int kKeys = Traits::kKeys;
 
   struct Place {
@@ -198,9 +207,11 @@ class Attender {
   }
 
  private:
+  using Turn = TurnOf<Traits::kStages>;
   static constexpr int kKeys = Traits::kKeys;
   static constexpr int kDimTiles = Traits::kHeadDim / 8;
-  static constexpr int kQueryBarrier = 1;  // and the next: of each warpgroup
+  static constexpr int kSteps = Traits::kHeadDim / 16;  // of a product with keys
+  static constexpr int kQueryBarrier = 1;               // and the next: of each warpgroup
 
   // Tiles of which this warpgroup sees nothing.
   __device__ void pass(int32_t first, int32_t begin, int32_t end) {
@@ -217,6 +228,7 @@ class Attender {
                                          float (&out)[kDimTiles][4]) {
     float scores[kKeys / 8][4], correction[2];
     uint32_t weights[kKeys / 16][4];
+    if constexpr (Traits::kQueriesInRegisters) take_queries();
     start_scores(Turn(begin - first), scores);
     wgmma_wait<0>();
     pin(scores);
@@ -231,6 +243,7 @@ class Attender {
       pin(scores);
       leave(s.k_empty[turn.stage]);
       const bool changed = weigh(tile, scores, rows, correction);
+      if constexpr (Traits::kHoldsWait) stay_before_wait(rows);
       wgmma_wait<0>();
       pin(out);
       leave(s.v_empty[before.stage]);
@@ -244,15 +257,28 @@ class Attender {
     leave(s.v_empty[last.stage]);
   }
 
+  __device__ __forceinline__ void take_queries() {
+    const int lane = group_ * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 16;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int chunk = step % 4 * 2 + threadIdx.x % 32 / 16;
+      load_matrices(queries_[step], shared_address(s.q[step / 4]) + lane * 128 + ((chunk ^ lane % 8) << 4));
+    }
+  }
+
   __device__ __forceinline__ void start_scores(Turn turn, float (&scores)[kKeys / 8][4]) {
     barrier_wait(s.k_full[turn.stage], turn.parity);
     pin(scores);
     wgmma_begin();
 #pragma unroll
-    for (int step = 0; step < Traits::kHeadDim / 16; ++step) {
-      const uint64_t q = matrix_descriptor(shared_address(s.q[step / 4]) + group_ * 64 * 128 + step % 4 * 32);
+    for (int step = 0; step < kSteps; ++step) {
       const uint64_t k = matrix_descriptor(shared_address(s.k[turn.stage][step / 4]) + step % 4 * 32);
-      wgmma_keys<typename Traits::T>(scores, q, k, step > 0);
+      if constexpr (Traits::kQueriesInRegisters) {
+        wgmma_keys<typename Traits::T>(scores, queries_[step], k, step > 0);
+      } else {
+        const uint64_t q = matrix_descriptor(shared_address(s.q[step / 4]) + group_ * 64 * 128 + step % 4 * 32);
+        wgmma_keys<typename Traits::T>(scores, q, k, step > 0);
+      }
     }
     wgmma_commit();
   }
@@ -276,9 +302,17 @@ class Attender {
     if (!scale_.plain) cap_scores(scores);
     if (key < warp_view_.all_lo || key + kKeys > warp_view_.all_hi) mask_scores(s.views, lane_, key, scores);
     const bool changed = follow_scores(scale_, scores, rows, correction);
+    Offsets offsets(scale_, rows);
+    offsets.keep();
 #pragma unroll
-    for (int n = 0; n < kKeys / 8; ++n) exponentiate(scale_, rows, scores[n]);
+    for (int n = 0; n < kKeys / 8; ++n) exponentiate(scale_, offsets, rows, scores[n]);
     return changed;
+  }
+
+  // Without it ptxas waits for the products with the values first, as soon as they have been started, and nothing runs beside
+  // them. It does not move that wait over a branch. The sums need every weight, and are never negative.
+  __device__ __forceinline__ static void stay_before_wait(const RowSoftmax (&rows)[2]) {
+    if (__any_sync(0xffffffffu, rows[0].sum < 0.0f || rows[1].sum < 0.0f)) asm volatile("nanosleep.u32 20;" ::: "memory");
   }
 
   __device__ __forceinline__ void cap_scores(float (&scores)[kKeys / 8][4]) {
@@ -304,13 +338,14 @@ class Attender {
   const PrefillArgs& a;
   WgmmaShared<Traits>& s;
   const int group_, lane_;
+  uint32_t queries_[kSteps][4];  // of kQueriesInRegisters alone
   const ScoreScale scale_;
   const SharedView group_view_, warp_view_;
 };
 
 template <typename Traits>
 __device__ void init_barriers(WgmmaShared<Traits>& s) {
-  for (int stage = 0; stage < 2; ++stage) {
+  for (int stage = 0; stage < Traits::kStages; ++stage) {
     barrier_init(s.k_full[stage], 1);
     barrier_init(s.v_full[stage], 1);
     barrier_init(s.k_empty[stage], 4 * Traits::kGroups);
