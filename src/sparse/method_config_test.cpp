@@ -186,6 +186,7 @@ TEST(MethodConfig, GsasOwnKeysArrive) {
 TEST(MethodConfig, HashPlanesMustBeHashBitsWhicheverComesFirst) {
   EXPECT_EQ(options_of("    hash_planes: 256\n    hash_bits: 256\n").hash_bits, 256);
   EXPECT_EQ(options_of("    hash_planes: 128\n").hash_bits, 128) << "either says both";
+  EXPECT_EQ(options_of("    hash_bits: 0\n    hash_planes: 64\n").hash_bits, 64);
   const auto bad = StatusCode::invalid_argument;
   expect_refused(section("    hash_planes: 64\n    hash_bits: 256\n"), bad, {"hash_planes", "64", "256"});
   expect_refused(section("    hash_bits: 256\n    hash_planes: 64\n"), bad, {"hash_planes", "64", "256"});

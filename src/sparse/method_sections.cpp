@@ -166,7 +166,7 @@ Status check_codes(const YAML::Node& section, const std::string& where, MethodOp
   if (!section["hash_planes"]) return {};
   int64_t planes = -1;
   const bool read = YAML::convert<int64_t>::decode(section["hash_planes"], planes);
-  if (read && !section["hash_bits"] && planes > 0 && planes <= kMaxHashBits) o->gsa.hash_bits = static_cast<int32_t>(planes);
+  if (read && o->gsa.hash_bits == 0 && planes > 0 && planes <= kMaxHashBits) o->gsa.hash_bits = static_cast<int32_t>(planes);
   if (!read || planes != o->gsa.hash_bits)
     return Status::invalid_argument(where + ".hash_planes: " + printed(section["hash_planes"]) + " differs from hash_bits " +
                                     std::to_string(o->gsa.hash_bits));
