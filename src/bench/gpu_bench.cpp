@@ -74,8 +74,8 @@ class GpuOpsBench {
   }
 
   Status sparse_decode() {
-    FOVEA_ASSIGN(const auto g,
-                 GpuLayers::make({.layers = 4, .seqs = 8, .tokens = 131072, .budget_tokens = 2048}, device_, stream_));
+    const GpuLayersShape shape = {.layers = 4, .seqs = 8, .tokens = 131072, .asymmetric = true, .budget_tokens = 2048};
+    FOVEA_ASSIGN(const auto g, GpuLayers::make(shape, device_, stream_));
     FOVEA_ASSIGN(const double dense, g->time_op(&GpuLayers::dense, rounds_));
     FOVEA_ASSIGN(const double select, g->time_op(&GpuLayers::select, rounds_));
     FOVEA_ASSIGN(const double sparse, g->time_op(&GpuLayers::sparse, rounds_));
