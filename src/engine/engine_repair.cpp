@@ -46,7 +46,7 @@ void EngineImpl::repair(const StepPlan& plan, const Status& why, std::vector<Out
     lost.erase(first.value);
     const std::string name = blocks_->columns()->homes().keys[static_cast<size_t>(first.value)].hex().substr(0, 16);
     fail_holders(plan, first, s.with_context(why.message() + "; block " + name + " was to be computed again"), outputs);
-    repairs_.clear();  // those tries were for answers that have ended now
+    repairs_.clear();  // whoever remains or comes into these blocks has tries of his own: an answer has ended, so tries do
   }
 }
 
