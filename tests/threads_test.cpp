@@ -36,7 +36,6 @@ TEST(Threads, SubmitAbortAndAskWhileStepping) {
         (void)engine->computed_tokens(*id);
         const EngineStats stats = engine->stats();
         EXPECT_EQ(stats.blocks_in_use + stats.blocks_free, stats.blocks_total);
-        EXPECT_LE(stats.slots_used, stats.slots_allocated);
       }
     });
   }

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <fovea/chat.h>
+#include <fovea/grammar.h>
 #include <fovea/options.h>
 #include <fovea/request.h>
 #include <fovea/selection.h>
 #include <fovea/status.h>
 #include <fovea/types.h>
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <span>
@@ -35,16 +37,23 @@ struct ModelInfo {
   SamplingParams sampling;  // generation_config.json's defaults; greedy where it does not ask for sampling
 };
 
+// Counted since the engine was made, but for what says where it stands.
 struct EngineStats {
   int64_t steps = 0;
+  // As they stand: prompts that are being computed, and answers; those that wait to begin, for a store, or for room again.
+  int64_t requests_running = 0;
+  int64_t requests_waiting = 0;
+  std::array<int64_t, 5> finished{};  // answers that are over, by FinishReason
+  int64_t prompt_tokens = 0;          // of requests that have begun, what was found or forked included
+  int64_t generation_tokens = 0;
+  int64_t prefix_query_tokens = 0;  // of prompts that were looked up in the prefix cache
+  int64_t prefix_hit_tokens = 0;    // of them found there
   int64_t blocks_total = 0;
-  int64_t blocks_free = 0;      // never used or evictable
-  int64_t blocks_in_use = 0;    // referenced by a sequence
-  int64_t block_bytes = 0;      // one block, all planes and layers
-  int64_t pool_blocks = 0;      // that the pool holds K and V of; fewer than blocks_total: the others lie below it
-  int64_t staging_blocks = 0;   // of them, lent while a prompt is read
-  int64_t slots_allocated = 0;  // token slots of blocks in use
-  int64_t slots_used = 0;       // of them written: the rest is internal fragmentation
+  int64_t blocks_free = 0;     // never used or evictable
+  int64_t blocks_in_use = 0;   // referenced by a sequence
+  int64_t block_bytes = 0;     // one block, all planes and layers
+  int64_t pool_blocks = 0;     // that the pool holds K and V of; fewer than blocks_total: the others lie below it
+  int64_t staging_blocks = 0;  // of them, lent while a prompt is read
   int64_t swapped_bytes = 0;
   int64_t preemptions = 0;
   int64_t loaded_tokens = 0;  // of prompts, that a store had
@@ -95,7 +104,13 @@ class Engine {
   // Text <-> tokens by the model's own tokenizer and chat template.
   virtual Result<std::vector<TokenId>> tokenize(std::string_view text) const = 0;
   virtual std::string detokenize(std::span<const TokenId> tokens) const = 0;
+  // The bytes that a token stands for within a text, perhaps of a part of a character; a special token's name.
+  virtual std::string token_bytes(TokenId token) const = 0;
   virtual Result<std::string> apply_chat_template(const ChatInput& input) const = 0;
+
+  // A grammar of JSON for Request::grammar: texts that satisfy a JSON schema; empty: any object. Compiling takes time: from any
+  // thread. Errors: unsupported (built without it), invalid_argument (the schema).
+  virtual Result<std::shared_ptr<const TokenGrammar>> json_grammar(std::string_view schema) const = 0;
 
   // Queues a request. Refuses at once what can never run (too long, unknown method, impossible sampling).
   // submit, abort and release may be called from any thread; step from one thread only.
@@ -111,7 +126,13 @@ class Engine {
   // the next call.
   virtual Result<bool> step(std::vector<Output>* outputs) = 0;
 
-  // From any thread, but not from a callback: it waits for the step that runs.
+  // Sleeps until there is something to step for: a request or its abort or release has arrived, work goes on, wake() was called;
+  // or until the time is up (false). From the thread that steps.
+  virtual bool wait_for_work(double timeout_s) = 0;
+  // Ends the wait that goes on, or the next one. From any thread.
+  virtual void wake() = 0;
+
+  // As things stood after the last step: it waits for none. From any thread.
   virtual EngineStats stats() const = 0;
   virtual KvMemory kv_memory() const = 0;  // not from within a step
   // Waits until a store below the pool has taken what was computed, or not (EngineStats tells), but for no disk that hangs. From

@@ -6,26 +6,43 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace fovea {
 
 using TokenId = int32_t;
+class TokenGrammar;  // grammar.h
 
+// How a token is chosen, in vLLM's order: Request::grammar, logit_bias and min_tokens; the three penalties, in their order below;
+// temperature, top_k, top_p, min_p.
 struct SamplingParams {
+  static constexpr int32_t kLogprobsMax = 20;
+  static constexpr size_t kLogitBiasMax = 1024;
+
   float temperature = 0.0f;         // 0: greedy
   int32_t top_k = 0;                // 0: all
   float top_p = 1.0f;               // (0, 1]
   float min_p = 0.0f;               // [0, 1), relative to the most likely token
   float repetition_penalty = 1.0f;  // > 0; over prompt and output, as transformers has it
-  std::optional<uint64_t> seed;     // with it a request repeats exactly
-  int32_t n = 1;                    // answers; they share the prompt's blocks
-  int32_t max_tokens = 256;         // per answer; 0: prefill only
-  std::vector<std::string> stop;    // the answer ends before the first of these
+  float frequency_penalty = 0.0f;   // [-2, 2]; taken from a token's logit for each time the output holds it (OpenAI's rule)
+  float presence_penalty = 0.0f;    // [-2, 2]; likewise, once
+  std::vector<std::pair<TokenId, float>> logit_bias;  // each token once; [-100, 100], added to its logit
+  std::optional<uint64_t> seed;                       // with it a request repeats exactly
+  int32_t n = 1;                                      // answers; they share the prompt's blocks
+  int32_t max_tokens = 256;                           // per answer; 0: prefill only
+  std::vector<std::string> stop;                      // the answer ends before the first of these
   std::vector<TokenId> stop_token_ids;
   bool ignore_eos = false;
+  int32_t min_tokens = 0;  // until there are so many no end token, no stop token and no stop string ends the answer
+  // Asks for Output::logprobs: of each token of the answer, and of the N most likely ones in its place; [0, 20].
+  std::optional<int32_t> logprobs;
+  // Likewise of the prompt's tokens: Output::prompt_logprobs. They are all computed: nothing of the prompt is taken from the prefix
+  // cache, nor left there. Not with fork_of.
+  std::optional<int32_t> prompt_logprobs;
 };
 
 struct Request {
@@ -35,6 +52,9 @@ struct Request {
   std::string prefill_method;  // likewise; a fork continues its parent's
   int32_t budget_tokens = 0;   // 0: the method's own budget
   std::string fairness_key;    // requests of one key are served in order, keys in turn
+  std::string
+      cache_salt;  // requests share prefixes with those of the same salt alone, here and in a store; a fork has its parent's
+  std::shared_ptr<const TokenGrammar> grammar;  // what the answer may say; null: anything. Not with given_answer or min_tokens
   // Keep the sequence's blocks when it is finished, until release(): a document that questions fork.
   bool hold = false;
   // The prompt continues this held request's tokens instead of standing alone.
@@ -55,14 +75,14 @@ struct PrefetchStats {
   // Upper ends of the buckets of queue_time, in milliseconds; the last one has none.
   static constexpr double kQueueMs[] = {0.1, 0.3, 1, 3, 10, 50, 200};
 
-  int64_t hits = 0;       // came before attention wanted them
-  int64_t late = 0;       // attention wanted them while they were queued or on their way
-  int64_t wasted = 0;     // came, and were dropped or evicted before anything read them
-  int64_t cancelled = 0;  // were dropped before they were read
-  int64_t left_out = 0;   // were wanted and not asked for, as a bound was reached; of an engine alone
-  int64_t skipped = 0;    // late_policy best_effort: blocks of rows' lists that attention did without
-  int64_t bytes = 0;      // that were read ahead
-  double queue_s = 0;     // reads waited for their turn, summed over the reads of a layer
+  int64_t hits = 0;                     // came before attention wanted them
+  int64_t late = 0;                     // attention wanted them while they were queued or on their way
+  int64_t wasted = 0;                   // came, and were dropped or evicted before anything read them
+  int64_t cancelled = 0;                // were dropped before they were read
+  int64_t left_out = 0;                 // were wanted and not asked for, as a bound was reached; of an engine alone
+  int64_t skipped = 0;                  // late_policy best_effort: blocks of rows' lists that attention did without
+  int64_t bytes = 0;                    // that were read ahead
+  double queue_s = 0;                   // reads waited for their turn, summed over the reads of a layer
   std::array<int64_t, 8> queue_time{};  // such reads, by how long
 };
 
@@ -123,12 +143,29 @@ struct SparseRequestState {
   int64_t bytes_saved = 0;  // what dense attention would have read beyond that
 };
 
+// Of the softmax of the model's own float32 logits, before anything in SamplingParams or a grammar changed them (vLLM's
+// raw_logprobs; OpenAI's API gives the same). -inf: the token cannot come.
+struct TokenLogprob {
+  TokenId token = 0;
+  float logprob = 0;  // natural
+  int32_t rank = 0;   // 1: no token is more likely
+};
+struct TokenLogprobs {
+  TokenLogprob chosen;
+  std::vector<TokenLogprob> top;  // the N most likely, descending, then by id; `chosen` may be one of them
+};
+
 // One event of one answer. Text never ends in half a character and never holds part of a stop string.
 struct Output {
   RequestId request;
   int32_t index = 0;            // which of the n answers
   std::vector<TokenId> tokens;  // new since the last event
   std::string text;             // likewise
+  // [tokens] where SamplingParams::logprobs asked for it, else empty. Engine::token_bytes has the text of single tokens.
+  std::vector<TokenLogprobs> logprobs;
+  // In the first event of answer 0 where SamplingParams::prompt_logprobs asked for it: [prompt], its first without `top` and of
+  // logprob and rank 0, for nothing lies before it.
+  std::vector<TokenLogprobs> prompt_logprobs;
   bool finished = false;
   FinishReason reason = FinishReason::none;
   Status error;        // with FinishReason::failed

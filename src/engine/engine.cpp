@@ -9,6 +9,7 @@
 #include "store/tiered_store.h"
 
 #include <algorithm>
+#include <chrono>
 #include <ctime>
 #include <random>
 #include <utility>
@@ -18,6 +19,8 @@ namespace {
 
 constexpr int kFillThreadsMax = 16;     // that bring K and V to host memory
 constexpr size_t kRequestsMax = 16384;  // submitted and not over, held ones included
+constexpr double kWaitMaxS = 3600;
+constexpr double kStoringWaitS = 0.005;  // a step begins the next writes when some are done
 
 BlockKey random_key() {
   std::random_device random;
@@ -79,6 +82,7 @@ Status EngineImpl::init() {
   s.max_step_kv_blocks = options_.max_step_kv_blocks;
   FOVEA_TRY(open_store());
   scheduler_ = std::make_unique<Scheduler>(s, *blocks_, store_.get());
+  publish_stats();
   return {};
 }
 
@@ -150,6 +154,14 @@ std::string EngineImpl::detokenize(std::span<const TokenId> tokens) const {
   return model_->tokenizer ? model_->tokenizer->decode(tokens) : std::string();
 }
 
+std::string EngineImpl::token_bytes(TokenId token) const {
+  return model_->tokenizer ? std::string(model_->tokenizer->id_to_bytes(token)) : std::string();
+}
+
+Result<std::shared_ptr<const TokenGrammar>> EngineImpl::json_grammar(std::string_view) const {
+  return Status::unsupported("grammar: this build has no library that compiles JSON schemas");
+}
+
 Result<std::string> EngineImpl::apply_chat_template(const ChatInput& input) const {
   if (!model_->chat) return Status::not_found(options_.model_dir + "/tokenizer_config.json: chat_template: the model has none");
   return model_->chat->render(input, std::time(nullptr));
@@ -208,6 +220,17 @@ Status EngineImpl::check_request(const Request& r) const {
         "budget_tokens: " + std::to_string(r.budget_tokens) + ": " + decodes +
         " reads what the model was trained to read, and no request's budget (dsa[topk=...] reads less)");
   if (r.hold && (r.sampling.n != 1)) return Status::invalid_argument("hold: needs n = 1, not " + std::to_string(r.sampling.n));
+  for (const auto& [field, asked] :
+       std::initializer_list<std::pair<const char*, bool>>{{"frequency_penalty", r.sampling.frequency_penalty != 0},
+                                                           {"presence_penalty", r.sampling.presence_penalty != 0},
+                                                           {"logit_bias", !r.sampling.logit_bias.empty()},
+                                                           {"min_tokens", r.sampling.min_tokens != 0},
+                                                           {"logprobs", r.sampling.logprobs.has_value()},
+                                                           {"prompt_logprobs", r.sampling.prompt_logprobs.has_value()},
+                                                           {"cache_salt", !r.cache_salt.empty()},
+                                                           {"grammar", r.grammar != nullptr}}) {
+    if (asked) return Status::unsupported(std::string(field) + ": this engine does not know it yet");
+  }
   if (r.sampling.max_tokens == 0 && r.sampling.n != 1) return Status::invalid_argument("max_tokens: 0 needs n = 1");
   return {};
 }
@@ -220,19 +243,24 @@ Result<RequestId> EngineImpl::submit(Request request) {
   const RequestId id{next_request_++};
   known_.emplace(id, Known{});
   inbox_.push_back({id, std::move(request), clock_.now_s()});
+  arrived_.notify_one();
   return id;
 }
 
 void EngineImpl::abort(RequestId id) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto it = known_.find(id);
-  if (it != known_.end() && !std::exchange(it->second.aborted, true)) aborts_.push_back(id);
+  if (it == known_.end() || std::exchange(it->second.aborted, true)) return;
+  aborts_.push_back(id);
+  arrived_.notify_one();
 }
 
 void EngineImpl::release(RequestId id) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto it = known_.find(id);
-  if (it != known_.end() && !std::exchange(it->second.released, true)) releases_.push_back(id);
+  if (it == known_.end() || std::exchange(it->second.released, true)) return;
+  releases_.push_back(id);
+  arrived_.notify_one();
 }
 
 int64_t EngineImpl::computed_tokens(RequestId id) const {
@@ -241,19 +269,47 @@ int64_t EngineImpl::computed_tokens(RequestId id) const {
   return it == known_.end() ? 0 : it->second.computed_tokens;
 }
 
+void EngineImpl::wake() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  woken_ = true;
+  arrived_.notify_one();
+}
+
+bool EngineImpl::wait_for_work(double timeout_s) {
+  if (!scheduler_->idle() || !unread_.empty()) return true;
+  const bool storing = (store_ && store_->is_storing()) || (spiller_ && !spiller_->idle());
+  const double most_s = std::clamp(timeout_s, 0.0, storing ? kStoringWaitS : kWaitMaxS);
+  std::unique_lock<std::mutex> lock(mutex_);
+  const bool arrived = arrived_.wait_for(lock, std::chrono::duration<double>(most_s),
+                                         [&] { return woken_ || !inbox_.empty() || !aborts_.empty() || !releases_.empty(); });
+  woken_ = false;
+  return arrived || storing;
+}
+
 EngineStats EngineImpl::stats() const {
-  std::lock_guard<std::mutex> between_steps(step_mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
+  EngineStats s = stats_;
+  s.requests_waiting += static_cast<int64_t>(inbox_.size());
+  return s;
+}
+
+// At the end of a step, for those who ask while the next one runs.
+void EngineImpl::publish_stats() {
   EngineStats s;
   s.steps = steps_;
+  s.requests_running = scheduler_->num_running();
+  s.requests_waiting = scheduler_->num_waiting();
+  s.finished = finished_;
+  s.prompt_tokens = scheduler_->stats().prompt_tokens;
+  s.generation_tokens = generation_tokens_;
+  s.prefix_query_tokens = scheduler_->stats().prefix_query_tokens;
+  s.prefix_hit_tokens = scheduler_->stats().prefix_hit_tokens;
   s.blocks_total = blocks_->num_blocks();
   s.blocks_free = blocks_->num_free();
   s.blocks_in_use = s.blocks_total - s.blocks_free;
   s.block_bytes = runner_->kv().bytes_per_block();
   s.pool_blocks = runner_->kv().config().num_slots;
   s.staging_blocks = runner_->cache_plan().staging_columns;
-  const auto usage = blocks_->usage();
-  s.slots_allocated = usage.allocated_slots;
-  s.slots_used = usage.used_slots;
   s.swapped_bytes = int64_t{runner_->swap_slots() - blocks_->num_swap_free()} * s.block_bytes;
   s.preemptions = scheduler_->stats().preempted_recompute + scheduler_->stats().preempted_swap;
   s.loaded_tokens = scheduler_->stats().loaded_tokens;
@@ -264,7 +320,8 @@ EngineStats EngineImpl::stats() const {
   s.unstored_blocks = store_ ? store_->unstored_blocks() : 0;
   s.store_error = store_ ? store_->last_error().message() : "";
   if (prefetcher_) s.prefetch = prefetcher_->stats();
-  return s;
+  std::lock_guard<std::mutex> lock(mutex_);
+  stats_ = std::move(s);
 }
 
 KvMemory EngineImpl::kv_memory() const {

@@ -16,6 +16,8 @@
 
 #include <fovea/engine.h>
 
+#include <array>
+#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -48,11 +50,15 @@ class EngineImpl final : public Engine {
   std::string backend() const override { return runner_->description(); }
   Result<std::vector<TokenId>> tokenize(std::string_view text) const override;
   std::string detokenize(std::span<const TokenId> tokens) const override;
+  std::string token_bytes(TokenId token) const override;
+  Result<std::shared_ptr<const TokenGrammar>> json_grammar(std::string_view schema) const override;
   Result<std::string> apply_chat_template(const ChatInput& input) const override;
   Result<RequestId> submit(Request request) override;
   void abort(RequestId id) override;
   void release(RequestId id) override;
   Result<bool> step(std::vector<Output>* outputs) override;
+  bool wait_for_work(double timeout_s) override;
+  void wake() override;
   EngineStats stats() const override;
   KvMemory kv_memory() const override;
   void flush_store() override;
@@ -114,6 +120,7 @@ class EngineImpl final : public Engine {
   void finish_step(std::vector<Output>* outputs);
   void fail_step(const Status& why, bool moves_failed, std::vector<Output>* outputs);
   void add_reads(const StepResult& result);
+  void publish_stats();
 
   // What a store lost: engine_repair.cpp.
   struct LostBlocks {
@@ -179,15 +186,20 @@ class EngineImpl final : public Engine {
   std::unordered_map<BlockId, int> repairs_;  // since a step succeeded
   std::vector<BlockId> stored_again_;         // given to the store, which may refuse them
   int64_t repaired_blocks_ = 0;
+  int64_t generation_tokens_ = 0;
+  std::array<int64_t, 5> finished_{};  // by FinishReason
   std::function<void(RequestId, int32_t, std::span<const float>)> tap_;
 
-  mutable std::mutex step_mutex_;  // held while a step runs: stats() sees what lies between two
+  mutable std::mutex step_mutex_;  // held while a step runs: kv_memory() sees what lies between two
 
   mutable std::mutex mutex_;  // guards what follows: other threads submit, abort and ask
   std::vector<Pending> inbox_;
   std::vector<RequestId> aborts_, releases_;    // of known requests, each once
   std::unordered_map<RequestId, Known> known_;  // from submit until they are over
   uint64_t next_request_ = 1;
+  EngineStats stats_;  // after the last step, without the inbox
+  bool woken_ = false;
+  std::condition_variable arrived_;  // something did, or wake() was called
 };
 
 }  // namespace fovea

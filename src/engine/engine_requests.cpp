@@ -47,6 +47,7 @@ void EngineImpl::admit(Pending pending, std::vector<Output>* outputs) {
   Request& r = pending.request;
   const auto refuse = [&](Status why) {
     forget_request(pending.id);
+    ++finished_[static_cast<size_t>(FinishReason::failed)];
     Output out;
     out.request = pending.id;
     out.finished = true;
@@ -171,6 +172,7 @@ void EngineImpl::take_token(LiveAnswer& a, TokenId token, std::vector<Output>* o
   if (a.first_token_s < 0) a.first_token_s = now;
   a.last_token_s = now;
   ++a.output_tokens;
+  ++generation_tokens_;
   a.replays = 0;
   Output out;
   out.request = a.request;
@@ -194,6 +196,7 @@ void EngineImpl::take_token(LiveAnswer& a, TokenId token, std::vector<Output>* o
 
 void EngineImpl::finish(LiveAnswer& a, FinishReason reason, Status error, Output* out) {
   a.finished = true;
+  ++finished_[static_cast<size_t>(reason)];
   a.stats.output_tokens = a.output_tokens;
   a.stats.context_tokens = a.prompt_tokens + a.output_tokens;
   if (a.first_token_s >= 0) {

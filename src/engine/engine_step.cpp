@@ -41,6 +41,7 @@ Result<bool> EngineImpl::step(std::vector<Output>* outputs) {
   if (spiller_) spiller_->put_published();
   if (plan.waits_for_io && outputs->empty()) wait_for_io();
   steps_ += !plan.empty();
+  publish_stats();
   return !plan.empty() || !scheduler_->idle() || !outputs->empty();
 }
 
@@ -137,6 +138,7 @@ void EngineImpl::flush_store() {
     end_loads();
     store_->wait();
   }
+  publish_stats();
 }
 
 // A step of prompts alone tells what computing costs.

@@ -111,6 +111,7 @@ struct SchedulerStats {
   int64_t preempted_recompute = 0;
   int64_t preempted_swap = 0;
   int64_t swapped_in = 0;
+  int64_t prefix_query_tokens = 0;  // of prompts that were looked up
   int64_t prefix_hit_tokens = 0;
   int64_t loaded_tokens = 0;
   int64_t prompt_tokens = 0;  // admitted, hits and forked tokens included
@@ -183,6 +184,8 @@ class Scheduler {
   };
   Progress progress(SequenceId seq) const;
   int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
+  // Those that wait to be let in, for a load, or to come back.
+  int64_t num_waiting() const { return waiting_count_ + static_cast<int64_t>(swapped_.size() + loading_.size()); }
   int32_t num_swapped() const { return static_cast<int32_t>(swapped_.size()); }
   const SchedulerStats& stats() const { return stats_; }
 

@@ -140,6 +140,7 @@ bool Scheduler::try_admit(Sequence& s) {
     s.cached = s.computed;
     stats_.prompt_tokens += s.prompt_size;
     if (s.parent == nullptr) stats_.prefix_hit_tokens += s.cached;
+    if (s.parent == nullptr && s.hasher != nullptr) stats_.prefix_query_tokens += s.prompt_size;
     if (is_question(s, s.cached)) s.prefill_until = s.cached;
   }
   last_key_ = s.queue_key;

@@ -18,6 +18,8 @@ class FakeEngine : public Engine {
     return std::vector<TokenId>(text.begin(), text.end());
   }
   std::string detokenize(std::span<const TokenId> tokens) const override { return {tokens.begin(), tokens.end()}; }
+  std::string token_bytes(TokenId token) const override { return detokenize({&token, 1}); }
+  Result<std::shared_ptr<const TokenGrammar>> json_grammar(std::string_view) const override { return Status::unsupported("fake"); }
   Result<std::string> apply_chat_template(const ChatInput& input) const override { return "<" + input.messages[0].content + ">"; }
   Result<RequestId> submit(Request r) override {
     if (submitted.size() == refuse_at) return Status::busy("full");
@@ -46,6 +48,8 @@ class FakeEngine : public Engine {
     live.clear();
     return true;
   }
+  bool wait_for_work(double) override { return !live.empty(); }
+  void wake() override {}
   EngineStats stats() const override { return {}; }
   int64_t computed_tokens(RequestId) const override { return 0; }
   KvMemory kv_memory() const override { return {}; }
