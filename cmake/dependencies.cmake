@@ -2,6 +2,8 @@
 set(FOVEA_DNNL_PREFIX ${CMAKE_SOURCE_DIR}/.deps/onednn)
 include(cmake/library_dependencies.cmake)
 find_package(CLI11 REQUIRED)
+find_package(Boost 1.74 REQUIRED)        # headers: Asio and Beast
+find_package(prometheus-cpp CONFIG REQUIRED COMPONENTS core)
 pkg_check_modules(CAIRO REQUIRED IMPORTED_TARGET cairo)
 
 if(FOVEA_TESTS)

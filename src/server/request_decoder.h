@@ -1,0 +1,72 @@
+// What clients send, decoded: bytes in, a request or an error that names the field out. Pure: no engine, no socket.
+#pragma once
+
+#include <fovea/chat.h>
+#include <fovea/request.h>
+#include <fovea/status.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace fovea::server {
+
+// Bounds on what is decoded; the body's size is bounded before (HttpOptions).
+struct DecodeLimits {
+  int json_depth = 32;
+  size_t messages = 4096;
+  size_t prompts = 256;             // of one call of /v1/completions
+  size_t answers = 256;             // prompts times n
+  size_t prompt_bytes = 16u << 20;  // of text, all messages or prompts together
+  size_t prompt_tokens = 4u << 20;  // given as ids, likewise
+  size_t stops = 16, stop_bytes = 256;
+};
+
+// What the request says of sampling; the model's defaults stand for what it leaves out.
+struct SamplingFields {
+  std::optional<float> temperature, top_p, min_p, repetition_penalty;
+  std::optional<int32_t> top_k;
+  SamplingParams rest;                // all others
+  std::optional<int32_t> max_tokens;  // none: a chat's answer may be as long as fits, a completion's 16 tokens
+};
+
+SamplingParams with_defaults(const SamplingFields& fields, const SamplingParams& model_defaults);
+
+enum class ReplyFormat : uint8_t { text, json_object, json_schema };
+
+using Prompt = std::variant<std::string, std::vector<TokenId>>;
+
+// One call of /v1/chat/completions or /v1/completions.
+struct CompletionCall {
+  bool is_chat = false;
+  std::string model;  // empty: the one there is
+  std::string cache_salt;
+  ChatInput chat;               // of a chat
+  std::vector<Prompt> prompts;  // else
+  SamplingFields sampling;
+  ReplyFormat format = ReplyFormat::text;
+  std::string json_schema;     // of ReplyFormat::json_schema: JSON text
+  bool tools_allowed = false;  // the reply may hold calls of tools
+  bool stream = false;
+  bool include_usage = false;
+  bool echo = false;
+  // `fovea` of the request: what this one is read with.
+  std::string decode_method, prefill_method;
+  int32_t budget_tokens = 0;
+};
+
+Result<CompletionCall> decode_chat(std::string_view body, const DecodeLimits& limits);
+Result<CompletionCall> decode_completion(std::string_view body, const DecodeLimits& limits);
+
+// /tokenize: a prompt, or messages as a chat has them. /detokenize: ids.
+struct TokenizeCall {
+  bool is_chat = false;
+  ChatInput chat;
+  std::string prompt;
+};
+Result<TokenizeCall> decode_tokenize(std::string_view body, const DecodeLimits& limits);
+Result<std::vector<TokenId>> decode_detokenize(std::string_view body, const DecodeLimits& limits);
+
+}  // namespace fovea::server

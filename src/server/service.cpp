@@ -1,0 +1,417 @@
+#include "server/service.h"
+
+#include "server/json_fields.h"
+
+#include <openssl/crypto.h>
+#include <openssl/sha.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <ctime>
+#include <utility>
+
+namespace fovea::server {
+namespace {
+
+constexpr double kWaitingAfterS = 5;  // a stream without a token so far begins, and says that it lives, every so often
+
+double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+// Without a hint in time of how much of the key was right, or how long it is.
+bool same_secret(const std::string& a, const std::string& b) {
+  std::array<unsigned char, SHA256_DIGEST_LENGTH> da, db;
+  SHA256(reinterpret_cast<const unsigned char*>(a.data()), a.size(), da.data());
+  SHA256(reinterpret_cast<const unsigned char*>(b.data()), b.size(), db.data());
+  return CRYPTO_memcmp(da.data(), db.data(), da.size()) == 0;
+}
+
+bool is_label(const std::string& text) {
+  return !text.empty() && text.size() <= 128 &&
+         std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.'; });
+}
+
+struct Route {
+  const char* path;
+  bool is_post;
+  bool needs_key;
+  PrepareKind kind;  // of POST
+};
+constexpr Route kRoutes[] = {
+    {"/v1/chat/completions", true, true, PrepareKind::chat},
+    {"/v1/completions", true, true, PrepareKind::completion},
+    {"/tokenize", true, true, PrepareKind::tokenize},
+    {"/detokenize", true, true, PrepareKind::detokenize},
+    {"/v1/models", false, true, {}},
+    {"/health", false, false, {}},
+    {"/version", false, false, {}},
+    {"/metrics", false, false, {}},
+};
+
+const Route* find_route(const std::string& path) {
+  for (const Route& r : kRoutes) {
+    if (path == r.path) return &r;
+  }
+  return nullptr;
+}
+
+HttpReply error_reply(int status, const std::string& message, const std::string& param = "") {
+  HttpReply r;
+  r.status = status;
+  r.body = error_body(status, message, param);
+  if (status == 429 || status == 503) r.headers.emplace_back("Retry-After", "1");
+  if (status == 401) r.headers.emplace_back("WWW-Authenticate", "Bearer");
+  return r;
+}
+
+}  // namespace
+
+Service::Service(ServiceOptions options, HttpServer& http, EngineLoop::Make make)
+    : options_(std::move(options)),
+      http_(http),
+      metrics_(options_.model_names.front()),
+      random_(std::random_device{}()),
+      loop_(
+          std::move(make), [this](Status s) { http_.post([this, s = std::move(s)] { engine_made(s); }); },
+          [this] { http_.post([this] { take_outputs(); }); }),
+      preparer_(2) {}
+
+void Service::engine_made(Status status) {
+  if (!status.ok()) {
+    failure_ = std::move(status);
+    return http_.stop();
+  }
+  ready_ = true;
+  started_ = std::time(nullptr);
+  const std::string line =
+      "fovea: ready: http port " + std::to_string(http_.port()) + ", model " + options_.model_names.front() + "\n";
+  std::fputs(line.c_str(), stderr);
+}
+
+std::string Service::random_id() {
+  char text[40];
+  std::snprintf(text, sizeof(text), "%016llx%016llx", static_cast<unsigned long long>(random_()),
+                static_cast<unsigned long long>(random_()));
+  return text;
+}
+
+// ---- requests ----
+
+int32_t Service::key_index(const std::string& authorization) const {
+  if (options_.api_keys.empty()) return 0;
+  if (!authorization.starts_with("Bearer ")) return -1;
+  const std::string key = authorization.substr(7);
+  int32_t found = -1;
+  for (size_t i = 0; i < options_.api_keys.size(); ++i) {
+    if (same_secret(key, options_.api_keys[i])) found = static_cast<int32_t>(i);
+  }
+  return found;
+}
+
+std::string Service::local_path(const std::string& path) const {
+  return path.starts_with(options_.root_path) ? path.substr(options_.root_path.size()) : path;
+}
+
+bool Service::admit(const HttpRequest& head, HttpReply* refusal) {
+  const auto refuse = [&](HttpReply r) {
+    *refusal = std::move(r);
+    Call call;
+    call.request = head;
+    call.begun_s = now_s();
+    add_headers(call, refusal);
+    metrics_.replied(refusal->status);
+    log(call, refusal->status, "refused");
+    return false;
+  };
+  const std::string path = local_path(head.path);
+  const Route* route = find_route(path);
+  if (head.method == "OPTIONS") return true;  // of browsers, without a key
+  if (!route) return refuse(error_reply(404, "there is no " + path.substr(0, 100)));
+  const bool fits = route->is_post ? head.method == "POST" : head.method == "GET" || head.method == "HEAD";
+  if (!fits) {
+    HttpReply r = error_reply(405, path + " takes " + (route->is_post ? "POST" : "GET"));
+    r.headers.emplace_back("Allow", route->is_post ? "POST, OPTIONS" : "GET, HEAD, OPTIONS");
+    return refuse(std::move(r));
+  }
+  if (route->needs_key && key_index(head.authorization) < 0) return refuse(error_reply(401, "the API key is missing or wrong"));
+  if (!route->is_post) return true;
+  if (draining_) return refuse(error_reply(503, "the server is shutting down"));
+  if (!ready_) return refuse(error_reply(503, "the model is being loaded: try again later"));
+  if (answers_ >= options_.requests_max)
+    return refuse(error_reply(429, std::to_string(answers_) + " answers are computed or wait: try again later"));
+  return true;
+}
+
+void Service::on_request(ExchangeId id, HttpRequest request) {
+  Call& call = calls_[id];
+  call.begun_s = call.told_s = now_s();
+  std::string body = std::move(request.body);
+  call.request_id = is_label(request.request_id) ? request.request_id : random_id();
+  call.request = std::move(request);
+  const std::string path = local_path(call.request.path);
+  if (call.request.method == "OPTIONS") {
+    HttpReply r;
+    r.status = 204;
+    r.content_type.clear();
+    if (call.request.access_headers.size() < 1024)
+      r.headers.emplace_back("Access-Control-Allow-Headers", call.request.access_headers);
+    r.headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+    r.headers.emplace_back("Access-Control-Max-Age", "600");
+    return reply(id, std::move(r));
+  }
+  const Route* route = find_route(path);
+  if (!route->is_post) return get(id, path);
+  call.answers = 1;
+  answers_ += 1;
+  prepare(id, route->kind, std::move(body));
+}
+
+void Service::get(ExchangeId id, const std::string& path) {
+  HttpReply r;
+  if (path == "/health") {
+    if (!ready_ || draining_) return fail(id, 503, draining_ ? "the server is shutting down" : "the model is being loaded");
+    r.body = "{\"status\":\"ok\"}\n";
+  } else if (path == "/version") {
+    r.body = json_text({{"version", options_.version}}) + "\n";
+  } else if (path == "/metrics") {
+    EngineStats stats;
+    if (ready_) stats = loop_.engine()->stats();
+    r.content_type = "text/plain; version=0.0.4; charset=utf-8";
+    r.body = metrics_.page(ready_ ? &stats : nullptr, http_.connections(), http_.exchanges());
+  } else {
+    Json models = {{"object", "list"}, {"data", Json::array()}};
+    for (const std::string& name : options_.model_names) {
+      Json m = {{"id", name},
+                {"object", "model"},
+                {"created", started_},
+                {"owned_by", "fovea"},
+                {"root", options_.model_names.front()},
+                {"parent", nullptr}};
+      if (ready_) m["max_model_len"] = loop_.engine()->model().max_model_len;
+      models["data"].push_back(std::move(m));
+    }
+    r.body = json_text(models) + "\n";
+  }
+  reply(id, std::move(r));
+}
+
+void Service::prepare(ExchangeId id, PrepareKind kind, std::string body) {
+  preparer_.add([this, id, kind, body = std::move(body)] {
+    Prepared p;
+    try {
+      p = prepare_body(*loop_.engine(), kind, body, options_.limits, options_.model_names);
+    } catch (const std::bad_alloc&) {
+      p.http_status = 503;
+      p.error = "the request needs more memory than there is";
+    }
+    http_.post([this, id, p = std::move(p)]() mutable { prepared(id, std::move(p)); });
+  });
+}
+
+void Service::prepared(ExchangeId id, Prepared p) {
+  const auto it = calls_.find(id);
+  if (it == calls_.end()) return;  // the client is gone
+  Call& call = it->second;
+  if (p.http_status != 200) return fail(id, p.http_status, p.error, field_of(p.error));
+  if (p.requests.empty()) {
+    HttpReply r;
+    r.body = std::move(p.body);
+    return reply(id, std::move(r));
+  }
+  const int32_t answers = static_cast<int32_t>(p.requests.size()) * p.reply.answers;
+  if (answers > 1 && answers_ - call.answers + answers > options_.requests_max)
+    return fail(id, 429, std::to_string(answers_) + " answers are computed or wait: try again later");
+  answers_ += answers - call.answers;
+  call.answers = answers;
+  p.reply.id = (p.reply.is_chat ? "chatcmpl-" : "cmpl-") + random_id();
+  p.reply.created = std::time(nullptr);
+  for (const int64_t tokens : p.reply.prompt_tokens) call.prompt_tokens += tokens;
+  const int32_t key = key_index(call.request.authorization);
+  for (Request& r : p.requests) {
+    if (!options_.api_keys.empty()) r.fairness_key = "key " + std::to_string(key);
+    if (options_.isolate_by_key && !options_.api_keys.empty())
+      r.cache_salt = options_.api_keys[static_cast<size_t>(key)] + "\n" + r.cache_salt;
+  }
+  call.stream = p.reply.stream;
+  call.writer = std::make_unique<ReplyWriter>(std::move(p.reply));
+  loop_.start(id, std::move(p.requests));
+}
+
+// ---- replies ----
+
+void Service::add_headers(const Call& call, HttpReply* r) const {
+  if (!call.request_id.empty()) r->headers.emplace_back("X-Request-Id", call.request_id);
+  if (call.request.origin.empty()) return;
+  for (const std::string& origin : options_.allowed_origins) {
+    if (origin != "*" && origin != call.request.origin) continue;
+    r->headers.emplace_back("Access-Control-Allow-Origin", origin);
+    r->headers.emplace_back("Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
+    if (origin != "*") r->headers.emplace_back("Vary", "Origin");
+    return;
+  }
+}
+
+void Service::reply(ExchangeId id, HttpReply r) {
+  const auto it = calls_.find(id);
+  const int status = r.status;
+  add_headers(it->second, &r);
+  http_.reply(id, std::move(r));
+  end(it, status, "");
+}
+
+void Service::fail(ExchangeId id, int status, const std::string& message, const std::string& param) {
+  reply(id, error_reply(status, message, param));
+}
+
+// Replies of the server itself, before a call is known.
+HttpReply Service::refusal(int status, const std::string& why) {
+  metrics_.replied(status);
+  return error_reply(status, why);
+}
+
+void Service::begin_stream(ExchangeId id, Call& call) {
+  if (std::exchange(call.began, true)) return;
+  HttpReply r;
+  r.content_type = "text/event-stream; charset=utf-8";
+  r.headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
+  add_headers(call, &r);
+  http_.begin_stream(id, std::move(r));
+}
+
+void Service::take_outputs() {
+  std::vector<CallOutput> events;
+  loop_.take(&events);
+  for (CallOutput& e : events) take_output(std::move(e));
+}
+
+void Service::take_output(CallOutput event) {
+  const auto it = calls_.find(event.call);
+  if (it == calls_.end()) return;  // the client is gone
+  Call& call = it->second;
+  const double now = now_s();
+  const Output& out = event.out;
+  if (!out.tokens.empty()) {
+    double& last = call.last_event_s[{event.prompt, out.index}];
+    if (last > 0) metrics_.token_interval(now - last);
+    last = now;
+  }
+  call.output_tokens += static_cast<int64_t>(out.tokens.size());
+  call.told_s = now;
+  if (out.finished) metrics_.answered(out, now - call.begun_s);
+  const std::string sent = call.writer->take(event.prompt, out);
+  if (const Status& error = call.writer->error(); !error.ok()) {
+    std::string message = error.message();
+    // The engine's name of a field that requests have under `fovea`.
+    for (const char* name : {"decode method", "prefill method", "budget_tokens"}) {
+      if (!message.starts_with(name)) continue;
+      message = "fovea." + message;
+      std::replace(message.begin(), message.begin() + 6 + static_cast<int64_t>(std::string_view(name).size()), ' ', '_');
+      if (const size_t quote = message.find(" \""); quote != std::string::npos && quote < 24) message.insert(quote, ":");
+    }
+    loop_.cancel(event.call);  // its other prompts
+    return end_broken(it, http_status_of(error), message);
+  }
+  if (call.stream && !sent.empty()) {
+    begin_stream(event.call, call);
+    http_.send(event.call, sent);
+  }
+  if (!call.writer->finished()) return;
+  if (call.stream) {
+    http_.send(event.call, call.writer->end());
+    http_.end_stream(event.call);
+    return end(it, 200, "");
+  }
+  HttpReply r;
+  r.body = call.writer->end();
+  reply(event.call, std::move(r));
+}
+
+// A reply that cannot go on as it was meant.
+void Service::end_broken(Calls::iterator it, int status, const std::string& message) {
+  if (!it->second.began) return fail(it->first, status, message, field_of(message));
+  http_.send(it->first, ReplyWriter::end_with_error(status, message, field_of(message)));
+  http_.end_stream(it->first);
+  end(it, status, "broke off");
+}
+
+void Service::on_gone(ExchangeId id, const char* why) {
+  const auto it = calls_.find(id);
+  if (it == calls_.end()) return stop_if_drained();
+  if (it->second.writer) loop_.cancel(id);
+  end(it, 499, why);
+}
+
+void Service::end(Calls::iterator it, int status, const char* how) {
+  answers_ -= it->second.answers;
+  metrics_.replied(status);
+  log(it->second, status, how);
+  calls_.erase(it);
+}
+
+// ---- time and signals ----
+
+void Service::on_tick(double now) {
+  std::vector<ExchangeId> late;
+  for (auto& [id, call] : calls_) {
+    if (!call.writer) continue;
+    if (now - call.begun_s > options_.request_timeout_s) {
+      late.push_back(id);
+    } else if (call.stream && now - call.told_s > kWaitingAfterS) {
+      begin_stream(id, call);
+      http_.send(id, ": waiting\n\n");
+      call.told_s = now;
+    }
+  }
+  for (const ExchangeId id : late) {
+    loop_.cancel(id);
+    end_broken(calls_.find(id), 503, "the request took longer than --request-timeout allows");
+  }
+  stop_if_drained();
+}
+
+void Service::on_signal() {
+  if (draining_) return http_.stop();
+  draining_ = true;
+  std::fprintf(stderr, "fovea: shutting down: %zu requests are finished first; a second signal ends them\n", calls_.size());
+  http_.stop_accepting();
+  stop_if_drained();
+}
+
+void Service::stop_if_drained() {
+  if (draining_ && calls_.empty() && http_.exchanges() == 0) http_.stop();
+}
+
+// Never a prompt, an answer or a key.
+void Service::log(const Call& call, int status, const char* how) {
+  if (!options_.access_log) return;
+  const double seconds = now_s() - call.begun_s;
+  std::string line;
+  if (options_.log_json) {
+    line = json_text({{"time", std::time(nullptr)},
+                      {"request_id", call.request_id},
+                      {"peer", call.request.peer},
+                      {"method", call.request.method},
+                      {"path", call.request.path.substr(0, 200)},
+                      {"status", status},
+                      {"seconds", seconds},
+                      {"prompt_tokens", call.prompt_tokens},
+                      {"output_tokens", call.output_tokens},
+                      {"note", how}});
+  } else {
+    char when[32], tail[160];
+    const std::time_t t = std::time(nullptr);
+    std::tm utc{};
+    gmtime_r(&t, &utc);
+    std::strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%SZ", &utc);
+    std::snprintf(tail, sizeof(tail), " %d %.3f s, %lld + %lld tokens", status, seconds, static_cast<long long>(call.prompt_tokens),
+                  static_cast<long long>(call.output_tokens));
+    // Quoted: a path is a client's text.
+    line = std::string(when) + " " + call.request.peer + " " + (call.request_id.empty() ? "-" : call.request_id) + " " +
+           json_text(call.request.method + " " + call.request.path.substr(0, 200)) + tail +
+           (*how ? std::string(" (") + how + ")" : "");
+  }
+  line += "\n";
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+}  // namespace fovea::server
