@@ -69,6 +69,74 @@ std::vector<const char*> decode_methods() {
   return {"dense", "gsa_on_device", kAsymmetric, "gsa", "gsa[representation=mean]", "gsa[representation=minmax]"};
 }
 
+// A prompt that samples nothing, under a salt; how much of it was found, in the pool and in the store.
+std::pair<int64_t, int64_t> found(Engine& engine, const std::string& salt) {
+  Request r = greedy(random_prompt(5, kDocument, engine.model().vocab_size), 0);
+  r.cache_salt = salt;
+  const RequestId id = engine.submit(r).value();
+  const RequestStats stats = run_all(engine).at({id.value, 0}).stats;
+  return {stats.cached_tokens, stats.loaded_tokens};
+}
+
+TEST(KvStore, NobodyFindsWhatAnotherSaltLeft) {
+  using Found = std::pair<int64_t, int64_t>;
+  const auto store = std::make_shared<LyingStore>();
+  {
+    const auto engine = engine_on(options(), store);
+    EXPECT_EQ(found(*engine, "red"), Found(0, 0));
+    EXPECT_EQ(found(*engine, "red"), Found(kDocument, 0));
+    EXPECT_EQ(found(*engine, "blue"), Found(0, 0));
+    EXPECT_EQ(found(*engine, ""), Found(0, 0));
+    for (int i = 0; i < 50; ++i) EXPECT_EQ(found(*engine, "salt " + std::to_string(i)), Found(0, 0));
+    EXPECT_EQ(found(*engine, "red"), Found(kDocument, 0));  // though its salt was forgotten meanwhile
+    EXPECT_EQ(engine->stats().prefix_query_tokens, 55 * kDocument);
+    EXPECT_EQ(engine->stats().prefix_hit_tokens, 2 * kDocument);
+    engine->flush_store();
+  }
+  const auto engine = engine_on(options(), store);
+  EXPECT_EQ(found(*engine, "green"), Found(0, 0));
+  EXPECT_EQ(found(*engine, "blue"), Found(0, kDocument));
+  EXPECT_EQ(found(*engine, "red"), Found(0, kDocument));
+  EXPECT_EQ(found(*engine, "red"), Found(kDocument, 0));
+}
+
+// A fork has its parent's salt, whoever is forgotten first.
+TEST(KvStore, AForkHasItsParentsSalt) {
+  const auto engine = engine_on(options(), nullptr);
+  Request document = greedy(random_prompt(5, kDocument, engine->model().vocab_size), 0);
+  document.hold = true;
+  document.cache_salt = "red";
+  const RequestId id = engine->submit(document).value();
+  run_all(*engine);
+  Request question = greedy(random_prompt(6, 90, engine->model().vocab_size), 10);
+  question.fork_of = id;
+  question.cache_salt = "blue";
+  const RequestId wrong = engine->submit(question).value();
+  const Status refused = run_all(*engine).at({wrong.value, 0}).error;
+  EXPECT_EQ(refused.message().rfind("cache_salt: ", 0), 0u) << refused.message();
+  question.cache_salt = "";
+  ASSERT_TRUE(engine->submit(question).ok());
+  std::vector<Output> outputs;
+  EXPECT_TRUE(*engine->step(&outputs));
+  engine->release(id);
+  for (int i = 0; i < 3; ++i) {  // other salts come, and that of the released document would go
+    Request other = greedy(random_prompt(7, 40, engine->model().vocab_size), 2);
+    other.cache_salt = "other " + std::to_string(i);
+    ASSERT_TRUE(engine->submit(other).ok());
+    EXPECT_TRUE(*engine->step(&outputs));
+  }
+  run_all(*engine);
+  // The whole of the question's prompt is found by who asks it under that salt, and by nobody else.
+  Request again = greedy(document.prompt, 1);
+  again.prompt.insert(again.prompt.end(), question.prompt.begin(), question.prompt.end());
+  for (const char* salt : {"blue", "red"}) {
+    again.cache_salt = salt;
+    const RequestId last = engine->submit(again).value();
+    const int64_t cached = run_all(*engine).at({last.value, 0}).stats.cached_tokens;
+    EXPECT_EQ(cached > kDocument, salt == std::string("red")) << cached;
+  }
+}
+
 TEST(KvStore, ADocumentOutlivesItsEngine) {
   for (const char* decode : decode_methods()) {
     SCOPED_TRACE(decode);

@@ -52,9 +52,10 @@ struct Request {
   std::string prefill_method;  // likewise; a fork continues its parent's
   int32_t budget_tokens = 0;   // 0: the method's own budget
   std::string fairness_key;    // requests of one key are served in order, keys in turn
-  std::string
-      cache_salt;  // requests share prefixes with those of the same salt alone, here and in a store; a fork has its parent's
-  std::shared_ptr<const TokenGrammar> grammar;  // what the answer may say; null: anything. Not with given_answer or min_tokens
+  // Prefixes are shared with requests of the same salt alone, here and in a store. At most 1024 bytes; a fork has its parent's.
+  std::string cache_salt;
+  // What the answer may say; null: anything. Not with given_answer or min_tokens.
+  std::shared_ptr<const TokenGrammar> grammar;
   // Keep the sequence's blocks when it is finished, until release(): a document that questions fork.
   bool hold = false;
   // The prompt continues this held request's tokens instead of standing alone.

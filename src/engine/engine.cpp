@@ -19,6 +19,7 @@ namespace {
 
 constexpr int kFillThreadsMax = 16;     // that bring K and V to host memory
 constexpr size_t kRequestsMax = 16384;  // submitted and not over, held ones included
+constexpr size_t kSaltBytesMax = 1024;
 constexpr double kWaitMaxS = 3600;
 constexpr double kStoringWaitS = 0.005;  // a step begins the next writes when some are done
 
@@ -82,6 +83,10 @@ Status EngineImpl::init() {
   s.max_step_kv_blocks = options_.max_step_kv_blocks;
   FOVEA_TRY(open_store());
   scheduler_ = std::make_unique<Scheduler>(s, *blocks_, store_.get());
+  chooser_ = std::make_unique<TokenChooser>(info_.vocab_size, model_->config.eos_token_ids);
+  runner_->set_prompt_logits([this](RowOwner& owner, int64_t first_position, std::span<const float> logits) {
+    score_prompt(static_cast<LiveAnswer&>(owner), first_position, logits);
+  });
   publish_stats();
   return {};
 }
@@ -124,13 +129,15 @@ Status EngineImpl::open_store() {
   return {};
 }
 
-// Blocks of one lineage are never found by another. Methods that leave the same in the cache share a lineage.
-BlockHasher* EngineImpl::hasher_of(int32_t prefill_method) {
+// Blocks of one lineage are never found by another, nor those of one salt. Methods that leave the same in the cache share a lineage.
+// Null without prefix caching.
+std::shared_ptr<BlockHasher> EngineImpl::hasher_of(int32_t prefill_method, const std::string& cache_salt) {
   if (!options_.enable_prefix_caching) return nullptr;
   const Method* m = method_of(prefill_method);
   const std::string lineage = (m ? m->lineage() : "dense") + (runner_->numerics() == Numerics::bf16 ? " bf16" : " f32");
-  std::unique_ptr<BlockHasher>& hasher = hashers_[lineage];
-  if (hasher) return hasher.get();
+  if (const auto known = hashers_.find({lineage, cache_salt}); known != hashers_.end()) return known->second;
+  // There may be as many salts as requests: those that nobody uses go.
+  std::erase_if(hashers_, [](const auto& entry) { return !entry.first.second.empty() && entry.second.use_count() == 1; });
   KeyContext key = key_context(model_->config);
   key.model_digest = model_->model_digest;
   key.tokenizer_digest = model_->tokenizer_digest;
@@ -138,9 +145,9 @@ BlockHasher* EngineImpl::hasher_of(int32_t prefill_method) {
   key.kv_scales = kv_scales_digest(model_->weights.kv_scales);
   key.block_size = options_.block_size;
   key.tenant_salt = options_.tenant_salt;
+  key.cache_salt = cache_salt;
   key.lineage = lineage;
-  hasher = std::make_unique<BlockHasher>(key);
-  return hasher.get();
+  return hashers_[{lineage, cache_salt}] = std::make_shared<BlockHasher>(key);
 }
 
 // ---- text ----
@@ -195,6 +202,7 @@ Status EngineImpl::check_request(const Request& r) const {
     return Status::invalid_argument(std::string("prompt: it has no tokens") + (r.fork_of ? "; a fork needs one of its own" : ""));
   FOVEA_TRY(check_tokens("prompt", r.prompt));
   FOVEA_TRY(check_tokens("given_answer", r.given_answer));
+  for (const auto& biased : r.sampling.logit_bias) FOVEA_TRY(check_tokens("logit_bias", {&biased.first, 1}));
   if (!r.given_answer.empty() && (r.sampling.n != 1 || r.sampling.max_tokens == 0))
     return Status::invalid_argument("given_answer: needs n = 1 and max_tokens > 0, not " + std::to_string(r.sampling.n) + " and " +
                                     std::to_string(r.sampling.max_tokens));
@@ -220,17 +228,13 @@ Status EngineImpl::check_request(const Request& r) const {
         "budget_tokens: " + std::to_string(r.budget_tokens) + ": " + decodes +
         " reads what the model was trained to read, and no request's budget (dsa[topk=...] reads less)");
   if (r.hold && (r.sampling.n != 1)) return Status::invalid_argument("hold: needs n = 1, not " + std::to_string(r.sampling.n));
-  for (const auto& [field, asked] :
-       std::initializer_list<std::pair<const char*, bool>>{{"frequency_penalty", r.sampling.frequency_penalty != 0},
-                                                           {"presence_penalty", r.sampling.presence_penalty != 0},
-                                                           {"logit_bias", !r.sampling.logit_bias.empty()},
-                                                           {"min_tokens", r.sampling.min_tokens != 0},
-                                                           {"logprobs", r.sampling.logprobs.has_value()},
-                                                           {"prompt_logprobs", r.sampling.prompt_logprobs.has_value()},
-                                                           {"cache_salt", !r.cache_salt.empty()},
-                                                           {"grammar", r.grammar != nullptr}}) {
-    if (asked) return Status::unsupported(std::string(field) + ": this engine does not know it yet");
-  }
+  if (r.cache_salt.size() > kSaltBytesMax)
+    return Status::invalid_argument("cache_salt: it has " + std::to_string(r.cache_salt.size()) + " bytes, more than " +
+                                    std::to_string(kSaltBytesMax));
+  if (r.sampling.prompt_logprobs && r.fork_of)
+    return Status::invalid_argument("prompt_logprobs: not with fork_of, whose tokens are computed already");
+  if (r.grammar && (!r.given_answer.empty() || r.sampling.min_tokens > 0))
+    return Status::invalid_argument("grammar: not with given_answer or min_tokens: it says alone what comes and where it ends");
   if (r.sampling.max_tokens == 0 && r.sampling.n != 1) return Status::invalid_argument("max_tokens: 0 needs n = 1");
   return {};
 }

@@ -11,6 +11,7 @@
 #include "engine/live_answer.h"
 #include "engine/loaded_model.h"
 #include "engine/scheduler.h"
+#include "engine/token_choice.h"
 #include "kv/block_manager.h"
 #include "runner/runner.h"
 
@@ -89,6 +90,12 @@ class EngineImpl final : public Engine {
     std::vector<SequenceId> answers;
     int32_t unfinished = 0;
     int32_t prefill_method = 0;
+    std::string cache_salt;
+    std::shared_ptr<BlockHasher> hasher;
+  };
+  struct Retired {
+    SequenceId id;
+    std::shared_ptr<BlockHasher> hasher;
   };
   // What other threads ask of a request, and may ask about it.
   struct Known {
@@ -96,7 +103,7 @@ class EngineImpl final : public Engine {
     bool aborted = false, released = false;
   };
 
-  BlockHasher* hasher_of(int32_t prefill_method);
+  std::shared_ptr<BlockHasher> hasher_of(int32_t prefill_method, const std::string& cache_salt);
   Status check_method(const char* what, const std::string& label, bool prefill) const;
   Status check_tokens(const char* field, std::span<const TokenId> tokens) const;
   Status check_request(const Request& request) const;
@@ -136,18 +143,27 @@ class EngineImpl final : public Engine {
   void replay_holders(const StepPlan& plan, BlockId block, const Status& why, std::vector<Output>* outputs);
   void fail_holders(const StepPlan& plan, BlockId block, const Status& why, std::vector<Output>* outputs);
 
-  Status tap_logits(const StepResult& result);
+  // Which token of an answer comes of a step's row, and what is told of it.
+  struct Choice {
+    TokenId token = 0;
+    std::optional<TokenLogprobs> logprobs;
+    Status error;  // this answer's own
+  };
+  Status choose_tokens(const StepResult& result);
+  void choose(LiveAnswer& answer, std::span<const float> logits, Choice* choice);
+  void score_prompt(LiveAnswer& answer, int64_t first_position, std::span<const float> logits) const;
 
   // Requests and their answers.
   void admit(Pending pending, std::vector<Output>* outputs);
-  Status check_fork(const Pending& pending, SequenceSpec* spec) const;
+  Status check_fork(const Pending& pending, SequenceSpec* spec, LiveRequest* live) const;
+  void retire(LiveRequest request);
   SequenceId new_sequence_id();
   Status check_columns(const RequestMethods& methods, int64_t context) const;
   RequestMethods methods_of(int32_t decode, int32_t prefill, int32_t budget_tokens) const;
   void begin_answer(const Pending& pending, const SequenceSpec& spec, int32_t index, int64_t prompt_tokens);
   void abort_now(RequestId id, std::vector<Output>* outputs);
   void release_now(RequestId id);
-  void take_token(LiveAnswer& answer, TokenId token, std::vector<Output>* outputs);
+  void take_token(LiveAnswer& answer, Choice choice, std::vector<Output>* outputs);
   void finish(LiveAnswer& answer, FinishReason reason, Status error, Output* out);
   void end_answer(SequenceId id, FinishReason reason, const Status& error, std::vector<Output>* outputs);
   void forget_rows(const LiveAnswer& answer);
@@ -163,8 +179,8 @@ class EngineImpl final : public Engine {
   std::unique_ptr<LoadedModel> model_;
   std::unique_ptr<Runner> runner_;
   std::unique_ptr<BlockManager> blocks_;
-  std::map<std::string, std::unique_ptr<BlockHasher>> hashers_;  // by lineage; none without prefix caching
-  std::unique_ptr<KvStore> store_;                               // null: none
+  std::map<std::pair<std::string, std::string>, std::shared_ptr<BlockHasher>> hashers_;  // by lineage and salt
+  std::unique_ptr<KvStore> store_;                                                       // null: none
   // What the runner's extents are read through: one of them, or none where every block has its column.
   std::unique_ptr<ExtentSource> extent_source_;
   std::unique_ptr<StripReader> strip_reader_;
@@ -174,12 +190,14 @@ class EngineImpl final : public Engine {
 
   // Owned by the stepping thread.
   IdPool<SequenceId> sequence_ids_;
-  std::vector<SequenceId> retired_;  // of requests that are over
+  std::vector<Retired> retired_;  // of requests that are over
   IdTable<SequenceId, std::unique_ptr<LiveAnswer>> answers_;
   std::unordered_map<RequestId, LiveRequest> requests_;
   StepInput input_;
   std::vector<SequenceId> unread_;  // what the step in flight samples: its rows are committed, its tokens not read
   std::vector<Sampled> sampled_;
+  std::unique_ptr<TokenChooser> chooser_;
+  std::vector<Choice> choices_;  // of the step that is read: [its tokens]
   int64_t steps_ = 0;
   int64_t loaded_bytes_ = 0;
   double load_s_ = 0;

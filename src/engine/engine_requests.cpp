@@ -26,7 +26,7 @@ LiveAnswer* EngineImpl::find(SequenceId id) const { return answers_.find(id); }
 // ---- beginning ----
 
 // What may be known only now: the parent.
-Status EngineImpl::check_fork(const Pending& pending, SequenceSpec* spec) const {
+Status EngineImpl::check_fork(const Pending& pending, SequenceSpec* spec, LiveRequest* live) const {
   const Request& r = pending.request;
   const std::string name = "request " + std::to_string(r.fork_of->value);
   const auto parent = requests_.find(*r.fork_of);
@@ -38,6 +38,10 @@ Status EngineImpl::check_fork(const Pending& pending, SequenceSpec* spec) const 
                                     ", which it forks, was prefilled by \"" +
                                     runner_->methods()[static_cast<size_t>(method)].label + "\"");
   if (parent->second.unfinished) return Status::invalid_argument("fork_of: " + name + " is not finished");
+  if (!r.cache_salt.empty() && r.cache_salt != parent->second.cache_salt)
+    return Status::invalid_argument("cache_salt: not the one of " + name + ", which it forks");
+  live->hasher = parent->second.hasher;
+  live->cache_salt = parent->second.cache_salt;
   spec->fork_of = parent->second.answers[0];
   spec->methods.prefill_route = {method};
   return {};
@@ -59,10 +63,11 @@ void EngineImpl::admit(Pending pending, std::vector<Output>* outputs) {
     return runner_->method_index(label.empty() ? otherwise : label);
   };
   SequenceSpec spec;
+  LiveRequest live;
   spec.methods.prefill_route = {index_of(r.prefill_method, options_.prefill_method)};
   int64_t prompt_tokens = static_cast<int64_t>(r.prompt.size());
   if (r.fork_of) {
-    if (Status s = check_fork(pending, &spec); !s.ok()) return refuse(std::move(s));
+    if (Status s = check_fork(pending, &spec, &live); !s.ok()) return refuse(std::move(s));
     prompt_tokens += scheduler_->tokens(*spec.fork_of).size();
   }
   const int64_t room = options_.max_model_len - prompt_tokens;
@@ -76,28 +81,42 @@ void EngineImpl::admit(Pending pending, std::vector<Output>* outputs) {
   if (r.sampling.max_tokens > 0) {  // else no row of it chooses
     if (Status s = check_columns(spec.methods, prompt_tokens + r.sampling.max_tokens); !s.ok()) return refuse(std::move(s));
   }
-  spec.hasher = hasher_of(prefill_method);
+  if (!r.fork_of) {
+    live.cache_salt = r.cache_salt;
+    // With prompt_logprobs every row of it has to be computed.
+    if (!r.sampling.prompt_logprobs) live.hasher = hasher_of(prefill_method, r.cache_salt);
+  }
+  spec.hasher = live.hasher.get();
   spec.queue_key = r.fairness_key;
   spec.prompt = std::move(r.prompt);
   spec.max_new_tokens = r.sampling.max_tokens;
   spec.hold = r.hold;
   for (int32_t i = 0; i < r.sampling.n; ++i) spec.answers.push_back(new_sequence_id());
   if (Status s = scheduler_->add(spec); !s.ok()) {
-    retired_.insert(retired_.end(), spec.answers.begin(), spec.answers.end());
+    live.answers = std::move(spec.answers);
+    retire(std::move(live));
     return refuse(std::move(s));
   }
   for (int32_t i = 0; i < r.sampling.n; ++i) begin_answer(pending, spec, i, prompt_tokens);
-  requests_.emplace(pending.id, LiveRequest{std::move(spec.answers), r.sampling.n, prefill_method});
+  live.answers = std::move(spec.answers);
+  live.unfinished = r.sampling.n;
+  live.prefill_method = prefill_method;
+  requests_.emplace(pending.id, std::move(live));
 }
 
-// An index is free once the scheduler has let go of it too: a released sequence stays until the forks that wait for it have begun.
+// An index is free, and what names its blocks, once the scheduler has let go of it too: a released sequence stays until the forks that
+// wait for it have begun, and one that is loaded until that has ended.
 SequenceId EngineImpl::new_sequence_id() {
-  std::erase_if(retired_, [&](SequenceId id) {
-    const bool over = !scheduler_->contains(id);
-    if (over) sequence_ids_.give_back(id);
+  std::erase_if(retired_, [&](const Retired& r) {
+    const bool over = !scheduler_->contains(r.id);
+    if (over) sequence_ids_.give_back(r.id);
     return over;
   });
   return sequence_ids_.take();
+}
+
+void EngineImpl::retire(LiveRequest request) {
+  for (SequenceId id : request.answers) retired_.push_back({id, request.hasher});
 }
 
 // Whether a pool that is smaller than the context holds what one of its rows chooses.
@@ -137,6 +156,12 @@ void EngineImpl::begin_answer(const Pending& pending, const SequenceSpec& spec, 
   a->prefill_method = spec.methods.prefill_route.method;
   a->budget_tokens = r.budget_tokens;
   a->given = r.given_answer;
+  a->chosen_by_host = is_chosen_by_host(r.sampling, r.grammar != nullptr);
+  if (r.grammar) a->constraint = r.grammar->begin();
+  if (r.sampling.prompt_logprobs && index == 0) {
+    a->prompt_logprobs.resize(static_cast<size_t>(prompt_tokens));
+    a->prompt_logprobs[0].chosen.token = spec.prompt[0];
+  }
   if (model_->tokenizer) a->decoder.emplace(*model_->tokenizer);
   a->stops = StopMatcher(r.sampling.stop);
   a->submitted_s = pending.submitted_s;
@@ -167,7 +192,9 @@ void EngineImpl::release_now(RequestId id) {
   if (it->second.unfinished == 0) forget_request(id);  // else it goes when it finishes
 }
 
-void EngineImpl::take_token(LiveAnswer& a, TokenId token, std::vector<Output>* outputs) {
+void EngineImpl::take_token(LiveAnswer& a, Choice choice, std::vector<Output>* outputs) {
+  if (!choice.error.ok()) return finish(a, FinishReason::failed, std::move(choice.error), &outputs->emplace_back());
+  const TokenId token = choice.token;
   const double now = clock_.now_s();
   if (a.first_token_s < 0) a.first_token_s = now;
   a.last_token_s = now;
@@ -178,18 +205,24 @@ void EngineImpl::take_token(LiveAnswer& a, TokenId token, std::vector<Output>* o
   out.request = a.request;
   out.index = a.index;
   out.tokens.push_back(token);
+  if (choice.logprobs) out.logprobs.push_back(std::move(*choice.logprobs));
+  out.prompt_logprobs.swap(a.prompt_logprobs);
   const auto holds = [&](const std::vector<TokenId>& ids) { return std::find(ids.begin(), ids.end(), token) != ids.end(); };
   const bool eos = (!a.sampling.ignore_eos && holds(model_->config.eos_token_ids)) || holds(a.sampling.stop_token_ids);
-  if (a.decoder && !eos) out.text = a.stops.push(a.decoder->push(token));
+  if (a.decoder && !eos) {
+    std::string text = a.decoder->push(token);
+    out.text = a.output_tokens <= a.sampling.min_tokens ? std::move(text) : a.stops.push(text);
+  }
   const bool full = a.output_tokens >= a.sampling.max_tokens;
-  if (eos || a.stops.stopped() || full) {
+  const bool done = eos || a.stops.stopped() || (a.constraint && a.constraint->done());
+  if (done || full) {
     std::string rest;
     if (a.decoder && !a.stops.stopped()) {
       rest = a.stops.push(a.decoder->finish());
       rest += a.stops.finish();
     }
     out.text += rest;
-    finish(a, eos || a.stops.stopped() ? FinishReason::stop : FinishReason::length, {}, &out);
+    finish(a, done ? FinishReason::stop : FinishReason::length, {}, &out);
   }
   outputs->push_back(std::move(out));
 }
@@ -209,6 +242,7 @@ void EngineImpl::finish(LiveAnswer& a, FinishReason reason, Status error, Output
   }
   out->request = a.request;
   out->index = a.index;
+  if (reason == FinishReason::length && a.output_tokens == 0) out->prompt_logprobs.swap(a.prompt_logprobs);
   out->finished = true;
   out->reason = reason;
   out->error = std::move(error);
@@ -246,7 +280,7 @@ void EngineImpl::forget(SequenceId id) {
 }
 
 void EngineImpl::forget_request(RequestId id) {
-  if (const auto r = requests_.extract(id)) retired_.insert(retired_.end(), r.mapped().answers.begin(), r.mapped().answers.end());
+  if (auto r = requests_.extract(id)) retire(std::move(r.mapped()));
   std::lock_guard<std::mutex> lock(mutex_);
   known_.erase(id);
 }

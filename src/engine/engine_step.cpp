@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "engine/sampler.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace fovea {
@@ -82,10 +83,13 @@ void EngineImpl::add_to_input(const ScheduledRows& rows) {
   p.blocks = blocks_->table(rows.seq).places().first(static_cast<size_t>(blocks_->blocks_for(end)));
   p.first_sample = static_cast<int32_t>(input_.samples.size());
   p.num_samples = static_cast<int32_t>(rows.sample_for.size());
+  p.scored = 0;
+  if (!owner.prompt_logprobs.empty())
+    p.scored = static_cast<int32_t>(std::clamp<int64_t>(owner.prompt_tokens - 1 - rows.first_position, 0, rows.num_tokens));
   for (SequenceId id : rows.sample_for) {
     const LiveAnswer& a = *find(id);
     const int64_t token_index = static_cast<int64_t>(tokens.size()) - a.prompt_tokens;
-    input_.samples.push_back({id, &a.sampling, sample_uniform(a.seed, a.index, token_index), tokens});
+    input_.samples.push_back({id, &a.sampling, sample_uniform(a.seed, a.index, token_index), tokens, a.chosen_by_host});
   }
 }
 
@@ -158,7 +162,8 @@ bool EngineImpl::may_run_ahead(const StepPlan& plan) const {
     const LiveAnswer* a = find(rows.seq);
     if (!a) continue;  // it ended with the step before
     wanted = true;
-    if (a->trace || !a->given.empty() || a->sampling.repetition_penalty != 1.0f || a->output_tokens + 1 >= a->sampling.max_tokens)
+    if (a->trace || !a->given.empty() || a->sampling.repetition_penalty != 1.0f || a->reads_logits() ||
+        a->output_tokens + 1 >= a->sampling.max_tokens)
       return false;
     if (scheduler_->keeps(rows.seq)) return false;
   }
@@ -193,7 +198,7 @@ Status EngineImpl::read_step_before(std::vector<Output>* outputs) {
     LiveAnswer* a = find(t.sequence);
     if (!a) continue;
     scheduler_->resolve(t.sequence, t.token);
-    take_token(*a, t.token, outputs);
+    take_token(*a, {.token = t.token}, outputs);
     if (!a->finished) continue;
     scheduler_->abort(t.sequence);
     forget(t.sequence);
@@ -207,15 +212,16 @@ void EngineImpl::finish_step(std::vector<Output>* outputs) {
   const Result<StepResult> result = runner_->collect();
   if (!result.ok()) return fail_step(result.status(), true, outputs);
   repairs_.clear();
-  if (const Status tapped = tap_logits(*result); !tapped.ok()) return fail_step(tapped, true, outputs);
+  if (const Status read = choose_tokens(*result); !read.ok()) return fail_step(read, true, outputs);
   add_reads(*result);
   sampled_.clear();
-  for (const SampledToken& t : result->tokens) {
-    LiveAnswer* a = find(t.sequence);
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    const SequenceId id = result->tokens[i].sequence;
+    LiveAnswer* a = find(id);
     if (!a) continue;
-    const TokenId token = a->given.empty() ? t.token : a->given[static_cast<size_t>(a->output_tokens)];
-    take_token(*a, token, outputs);
-    sampled_.push_back({t.sequence, token, a->finished});
+    const TokenId token = choices_[i].token;
+    take_token(*a, std::move(choices_[i]), outputs);
+    sampled_.push_back({id, token, a->finished});
   }
   for (SequenceId id : scheduler_->commit(sampled_)) {
     LiveAnswer* a = find(id);
@@ -265,14 +271,48 @@ void EngineImpl::add_reads(const StepResult& result) {
   }
 }
 
-Status EngineImpl::tap_logits(const StepResult& result) {
-  for (size_t i = 0; tap_ && i < result.tokens.size(); ++i) {
-    const LiveAnswer* a = find(result.tokens[i].sequence);
+// ---- choosing ----
+
+// Fills choices_. Errors: the device's; nothing has been emitted by then.
+Status EngineImpl::choose_tokens(const StepResult& result) {
+  choices_.clear();
+  choices_.resize(result.tokens.size());
+  for (size_t i = 0; i < result.tokens.size(); ++i) {
+    Choice& choice = choices_[i];
+    choice.token = result.tokens[i].token;
+    LiveAnswer* a = find(result.tokens[i].sequence);
     if (!a) continue;
+    if (!a->given.empty()) choice.token = a->given[static_cast<size_t>(a->output_tokens)];
+    if (!tap_ && !a->reads_logits()) continue;
     FOVEA_ASSIGN(const std::span<const float> logits, runner_->logits(i));
-    tap_(a->request, a->index, logits);
+    if (tap_) tap_(a->request, a->index, logits);
+    choose(*a, logits, &choice);
   }
   return {};
+}
+
+void EngineImpl::choose(LiveAnswer& a, std::span<const float> logits, Choice* choice) {
+  if (a.chosen_by_host && a.given.empty()) {
+    Result<TokenId> token = chooser_->choose(logits, {.params = a.sampling,
+                                                      .constraint = a.constraint.get(),
+                                                      .tokens = scheduler_->tokens(a.id),
+                                                      .prompt_tokens = a.prompt_tokens,
+                                                      .uniform = sample_uniform(a.seed, a.index, a.output_tokens)});
+    choice->error = token.status();
+    if (!token.ok()) return;
+    choice->token = *token;
+  }
+  if (a.sampling.logprobs) choice->logprobs = logprobs_of(logits, choice->token, *a.sampling.logprobs);
+}
+
+// The rows of positions from `first` on tell of the tokens behind each.
+void EngineImpl::score_prompt(LiveAnswer& a, int64_t first, std::span<const float> logits) const {
+  const std::span<const TokenId> tokens = scheduler_->tokens(a.id);
+  const auto vocab = static_cast<size_t>(info_.vocab_size);
+  for (size_t row = 0; row < logits.size() / vocab; ++row) {
+    const size_t position = static_cast<size_t>(first) + row + 1;
+    a.prompt_logprobs[position] = logprobs_of(logits.subspan(row * vocab, vocab), tokens[position], *a.sampling.prompt_logprobs);
+  }
 }
 
 }  // namespace fovea

@@ -5,9 +5,11 @@
 #include "runner/step_plan.h"
 #include "text/tokenizer/tokenizer.h"
 
+#include <fovea/grammar.h>
 #include <fovea/request.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -21,6 +23,10 @@ struct LiveAnswer : RowOwner {
   int32_t budget_tokens = 0;
   bool finished = false;
 
+  bool chosen_by_host = false;                  // its tokens are TokenChooser's
+  std::unique_ptr<TokenConstraint> constraint;  // null: none
+  std::vector<TokenLogprobs> prompt_logprobs;   // [prompt] of answer 0, as far as they are known, until they are in an Output
+
   std::vector<TokenId> given;  // Request::given_answer
   int32_t output_tokens = 0;
   int32_t replays = 0;                   // since its last token
@@ -31,6 +37,9 @@ struct LiveAnswer : RowOwner {
   double first_scheduled_s = -1;
   double first_token_s = -1;
   double last_token_s = -1;
+
+  // The next token waits for the logits to come to the host.
+  bool reads_logits() const { return chosen_by_host || sampling.logprobs.has_value(); }
 };
 
 }  // namespace fovea

@@ -1,6 +1,7 @@
 #include "engine/sampler.h"
 
 #include <cmath>
+#include <set>
 #include <string>
 
 namespace fovea {
@@ -18,6 +19,18 @@ Status bad(const char* field, double value, const char* want) {
   return Status::invalid_argument(std::string(field) + ": " + number + " is not " + want);
 }
 
+Status check_logit_bias(const SamplingParams& p) {
+  if (p.logit_bias.size() > SamplingParams::kLogitBiasMax)
+    return bad("logit_bias", static_cast<double>(p.logit_bias.size()), "at most 1024 tokens");
+  std::set<TokenId> tokens;
+  for (const auto& [token, bias] : p.logit_bias) {
+    if (!(std::abs(bias) <= 100.0f)) return bad("logit_bias", bias, "in [-100, 100]");
+    if (!tokens.insert(token).second)
+      return Status::invalid_argument("logit_bias: token " + std::to_string(token) + " is there twice");
+  }
+  return {};
+}
+
 }  // namespace
 
 Status check_sampling(const SamplingParams& p) {
@@ -27,8 +40,16 @@ Status check_sampling(const SamplingParams& p) {
   if (!(p.min_p >= 0.0f && p.min_p < 1.0f)) return bad("min_p", p.min_p, "in [0, 1)");
   if (!(p.repetition_penalty > 0.0f) || !std::isfinite(p.repetition_penalty))
     return bad("repetition_penalty", p.repetition_penalty, "> 0");
+  if (!(std::abs(p.frequency_penalty) <= 2.0f)) return bad("frequency_penalty", p.frequency_penalty, "in [-2, 2]");
+  if (!(std::abs(p.presence_penalty) <= 2.0f)) return bad("presence_penalty", p.presence_penalty, "in [-2, 2]");
+  FOVEA_TRY(check_logit_bias(p));
   if (p.n < 1 || p.n > 256) return bad("n", p.n, "in [1, 256]");
   if (p.max_tokens < 0) return bad("max_tokens", p.max_tokens, ">= 0");
+  if (p.min_tokens < 0 || p.min_tokens > p.max_tokens) return bad("min_tokens", p.min_tokens, "in [0, max_tokens]");
+  if (p.logprobs && (*p.logprobs < 0 || *p.logprobs > SamplingParams::kLogprobsMax))
+    return bad("logprobs", *p.logprobs, "in [0, 20]");
+  if (p.prompt_logprobs && (*p.prompt_logprobs < 0 || *p.prompt_logprobs > SamplingParams::kLogprobsMax))
+    return bad("prompt_logprobs", *p.prompt_logprobs, "in [0, 20]");
   for (const std::string& s : p.stop) {
     if (s.empty()) return Status::invalid_argument("stop: an empty string would end every answer");
   }

@@ -36,6 +36,26 @@ TEST(CheckSampling, EveryRuleNamesItsFieldAndTheValue) {
       {"min_p", "1.0", [](SamplingParams* p) { p->min_p = 1.0f; }},
       {"repetition_penalty", "0.0", [](SamplingParams* p) { p->repetition_penalty = 0.0f; }},
       {"repetition_penalty", "inf", [](SamplingParams* p) { p->repetition_penalty = INFINITY; }},
+      {"frequency_penalty", "2.5", [](SamplingParams* p) { p->frequency_penalty = 2.5f; }},
+      {"frequency_penalty", "nan", [](SamplingParams* p) { p->frequency_penalty = NAN; }},
+      {"presence_penalty", "-2.5", [](SamplingParams* p) { p->presence_penalty = -2.5f; }},
+      {"logit_bias", "-101",
+       [](SamplingParams* p) {
+         p->logit_bias = {{1, -101.0f}};
+       }},
+      {"logit_bias", "nan",
+       [](SamplingParams* p) {
+         p->logit_bias = {{1, NAN}};
+       }},
+      {"logit_bias", "twice",
+       [](SamplingParams* p) {
+         p->logit_bias = {{1, 1.0f}, {2, 1.0f}, {1, 2.0f}};
+       }},
+      {"logit_bias", "1025", [](SamplingParams* p) { p->logit_bias.resize(1025); }},
+      {"min_tokens", "-1", [](SamplingParams* p) { p->min_tokens = -1; }},
+      {"min_tokens", "257", [](SamplingParams* p) { p->min_tokens = 257; }},
+      {"logprobs", "21", [](SamplingParams* p) { p->logprobs = 21; }},
+      {"prompt_logprobs", "-1", [](SamplingParams* p) { p->prompt_logprobs = -1; }},
       {"n:", "0", [](SamplingParams* p) { p->n = 0; }},
       {"n:", "257", [](SamplingParams* p) { p->n = 257; }},
       {"max_tokens", "-1", [](SamplingParams* p) { p->max_tokens = -1; }},
@@ -61,7 +81,10 @@ TEST(CheckSampling, TheEdgesOfEveryRangeAreAllowed) {
   p.min_p = 0.999f;
   p.repetition_penalty = 1e-6f;
   p.n = 256;
-  p.max_tokens = 0;
+  p.max_tokens = p.min_tokens = 0;
+  p.frequency_penalty = -2, p.presence_penalty = 2;
+  p.logit_bias = {{1, -100.0f}, {2, 100.0f}};
+  p.logprobs = 20, p.prompt_logprobs = 0;
   p.stop = {"x"};
   EXPECT_TRUE(check_sampling(p).ok()) << check_sampling(p).message();
 }

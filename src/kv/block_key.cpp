@@ -25,7 +25,8 @@ enum class Field : uint8_t {
   lineage = 12,
   parent = 13,
   tokens = 14,
-  kv_scales = 15,  // behind kv_dtype; no field where there are none
+  kv_scales = 15,   // behind kv_dtype; no field where there are none
+  cache_salt = 16,  // behind tenant_salt; likewise
 };
 
 void put_int(std::vector<uint8_t>& out, uint64_t value, int bytes) {
@@ -76,6 +77,7 @@ void put_context(std::vector<uint8_t>& out, const KeyContext& c) {
   if (!c.kv_scales.empty()) put_bytes(out, Field::kv_scales, c.kv_scales);
   ints(Field::block_size, {c.block_size});
   put_bytes(out, Field::tenant_salt, c.tenant_salt);
+  if (!c.cache_salt.empty()) put_bytes(out, Field::cache_salt, c.cache_salt);
   put_bytes(out, Field::lineage, c.lineage);
 }
 

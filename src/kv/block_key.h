@@ -1,6 +1,6 @@
 // BlockKey: SHA-256 over a length-prefixed encoding of all that determines a block's content. Every field is written as
 //   tag: u8, length in bytes: u64 little-endian, bytes
-// in the order of block_key.cpp (kv_scales is left out where it is empty): texts as they are, integers as i32 and reals as f64,
+// in the order of block_key.cpp (kv_scales and cache_salt are left out where they are empty): texts as they are, integers as i32 and reals as f64,
 // little-endian, lists one after the other. Then the parent's key (empty for the first block) and the block's token ids (i32). No two different inputs share
 // an encoding, so equal keys mean equal content. Layers, heads and planes are parts of a block, not of its key: whoever has
 // other summaries beside K and V finds the same K and V.
@@ -50,6 +50,7 @@ struct KeyContext {
   std::string kv_scales;  // digest of what an fp8 cache's K and V were divided by; empty: nothing
   int32_t block_size = 16;
   std::string tenant_salt;        // tenants with different salts never share a block
+  std::string cache_salt;         // likewise of one engine's requests; empty: none
   std::string lineage = "dense";  // prefill method with its parameters and tile alignment, and the numerics mode
 };
 

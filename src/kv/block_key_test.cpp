@@ -87,6 +87,8 @@ TEST(BlockKey, EveryFieldOfTheContextChangesIt) {
       [](KeyContext& c) { c.kv_dtype = DType::fp8_e4m3, c.kv_scales = "some"; },
       [](KeyContext& c) { c.kv_dtype = DType::fp8_e4m3, c.kv_scales = "others"; },
       [](KeyContext& c) { c.tenant_salt = ""; },
+      [](KeyContext& c) { c.cache_salt = "tenant"; },
+      [](KeyContext& c) { c.tenant_salt = "", c.cache_salt = "tenant"; },
       [](KeyContext& c) { c.lineage = "xattention;stride=16"; },
       // The same bytes, cut elsewhere.
       [](KeyContext& c) { c.model_digest = "model-digesttoken", c.tokenizer_digest = "izer-digest"; },

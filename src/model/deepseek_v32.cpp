@@ -103,8 +103,7 @@ class DeepseekV32 final : public Transformer {
       }
       add = a.delta;
     }
-    logits(b, a, ops, stream);
-    return {};
+    return logits(b, a, ops, stream);
   }
 
  private:
@@ -309,19 +308,20 @@ class DeepseekV32 final : public Transformer {
     project(a.gate, b.tokens, {{&w.down, {}, a.delta}}, ops, stream);
   }
 
-  void logits(const ForwardBatch& b, const Activations& a, Ops& ops, Stream& stream) const {
-    if (b.num_logit_rows == 0) return;
-    // The last block's output joins the residual stream here; only the wanted rows are normed and projected.
-    ops.rms_norm({.x = a.x,
-                  .add = a.delta,
-                  .weight = w_.final_norm.data(),
-                  .out = a.normed,
-                  .rows = b.num_logit_rows,
-                  .dim = c_.hidden_size,
-                  .eps = c_.rms_norm_eps,
-                  .row_index = b.logit_rows},
-                 stream);
-    project(a.normed, b.num_logit_rows, {{&w_.lm_head, {}, b.logits}}, ops, stream);
+  Status logits(const ForwardBatch& b, const Activations& a, Ops& ops, Stream& stream) const {
+    return make_logits(b, [&](int32_t rows, int64_t first, const int32_t* index) {
+      // The last block's output joins the residual stream here; only the wanted rows are normed and projected.
+      ops.rms_norm({.x = a.x + first * c_.hidden_size,
+                    .add = a.delta + first * c_.hidden_size,
+                    .weight = w_.final_norm.data(),
+                    .out = a.normed,
+                    .rows = rows,
+                    .dim = c_.hidden_size,
+                    .eps = c_.rms_norm_eps,
+                    .row_index = index},
+                   stream);
+      project(a.normed, rows, {{&w_.lm_head, {}, b.logits}}, ops, stream);
+    });
   }
 
   const ModelConfig& c_;
@@ -349,8 +349,8 @@ Result<std::unique_ptr<Transformer>> make_deepseek_v32(const ModelConfig& config
   const int64_t most = std::max(least, limits.prefix_chunk > 0 ? limits.prefix_chunk : kPrefixChunkCapacity);
   const auto capacity = static_cast<int32_t>(std::clamp<int64_t>(kExpandedBytes / token_bytes, least, most));
   // All heads at a time: the expansion is then a product by the whole of kv_b.
-  FOVEA_ASSIGN(auto dense_prefill,
-               ChunkedPrefixAttention::create({config.num_heads, shape, limits.max_rows, limits.max_seqs, capacity, INT64_MAX}, device));
+  FOVEA_ASSIGN(auto dense_prefill, ChunkedPrefixAttention::create(
+                                       {config.num_heads, shape, limits.max_rows, limits.max_seqs, capacity, INT64_MAX}, device));
   const LatentPlanLimits plan{limits.max_rows, limits.max_seqs, limits.max_len, capacity};
   return std::unique_ptr<Transformer>(std::make_unique<DeepseekV32>(config, weights, plan, std::move(dense_prefill)));
 }

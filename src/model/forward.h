@@ -9,6 +9,7 @@
 #include "sparse/layer_policy.h"
 #include "sparse/method.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
@@ -87,6 +88,18 @@ class ReadAhead {
   virtual void tell(const RowGroup& group, LayerIdx layer) = 0;
 };
 
+// Takes the logits of prompt rows, a piece at a time.
+class PromptLogitsReader {
+ public:
+  virtual ~PromptLogitsReader() = default;
+  // ForwardBatch::logits has those of rows [first_row, first_row + rows) of the batch; until it returns.
+  virtual Status read(int32_t first_row, int32_t rows) = 0;
+};
+
+struct RowRange {
+  int32_t first_row = 0, rows = 0;
+};
+
 // Arrays are device memory.
 struct ForwardBatch {
   int32_t tokens = 0;                      // T
@@ -99,12 +112,32 @@ struct ForwardBatch {
   std::span<const RowGroup> groups;        // cover all rows, in order
   const int32_t* logit_rows = nullptr;     // [num_logit_rows] rows whose logits are wanted
   int32_t num_logit_rows = 0;
-  float* logits = nullptr;       // [num_logit_rows, vocab]
+  float* logits = nullptr;  // [num_logit_rows, vocab]
+  // Rows whose logits are read, by `reader`, before those of logit_rows are made in their place: at most scored_at_once.
+  std::span<const RowRange> scored;
+  int32_t scored_at_once = 0;
+  PromptLogitsReader* reader = nullptr;
   int64_t* keys_read = nullptr;  // [T] or null: what attention of groups with a method read (ops.h)
   int64_t* fetched = nullptr;    // [T, 2] or null: ResolveParams::counts, where the host does not see it
   SelectionObserver* observer = nullptr;
   ReadAhead* read_ahead = nullptr;  // null: nothing is prefetched
 };
+
+// The end of a pass, the same in every model: calls make(rows, first, index) for the logits of rows [first, first + rows), or of those
+// that `index` names, into b.logits; the scored ones first.
+template <typename Make>
+Status make_logits(const ForwardBatch& b, Make&& make) {
+  for (const RowRange& range : b.scored) {
+    for (int32_t done = 0; done < range.rows;) {
+      const int32_t rows = std::min(b.scored_at_once, range.rows - done);
+      make(rows, range.first_row + done, nullptr);
+      FOVEA_TRY(b.reader->read(range.first_row + done, rows));
+      done += rows;
+    }
+  }
+  if (b.num_logit_rows > 0) make(b.num_logit_rows, 0, b.logit_rows);
+  return {};
+}
 
 // What has to be kept up to date beside K and V whenever they are written.
 class Summaries {

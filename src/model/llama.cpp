@@ -61,8 +61,7 @@ class Llama final : public Transformer {
       multiply(b, a.gate, {{&w.down, w.down_bias, a.delta}}, ops, stream);
       add = a.delta;
     }
-    logits(b, a, ops, stream);
-    return {};
+    return logits(b, a, ops, stream);
   }
 
  private:
@@ -166,19 +165,20 @@ class Llama final : public Transformer {
     });
   }
 
-  void logits(const ForwardBatch& b, const Activations& a, Ops& ops, Stream& stream) const {
-    if (b.num_logit_rows == 0) return;
-    // The last block's output joins the residual stream here; only the wanted rows are normed and projected.
-    ops.rms_norm({.x = a.x,
-                  .add = a.delta,
-                  .weight = w_.final_norm.data(),
-                  .out = a.normed,
-                  .rows = b.num_logit_rows,
-                  .dim = c_.hidden_size,
-                  .eps = c_.rms_norm_eps,
-                  .row_index = b.logit_rows},
-                 stream);
-    project(a.normed, b.num_logit_rows, {{&w_.lm_head, {}, b.logits}}, ops, stream);
+  Status logits(const ForwardBatch& b, const Activations& a, Ops& ops, Stream& stream) const {
+    return make_logits(b, [&](int32_t rows, int64_t first, const int32_t* index) {
+      // The last block's output joins the residual stream here; only the wanted rows are normed and projected.
+      ops.rms_norm({.x = a.x + first * c_.hidden_size,
+                    .add = a.delta + first * c_.hidden_size,
+                    .weight = w_.final_norm.data(),
+                    .out = a.normed,
+                    .rows = rows,
+                    .dim = c_.hidden_size,
+                    .eps = c_.rms_norm_eps,
+                    .row_index = index},
+                   stream);
+      project(a.normed, rows, {{&w_.lm_head, {}, b.logits}}, ops, stream);
+    });
   }
 
   const ModelConfig& c_;

@@ -61,6 +61,7 @@ Status Batch::build(const StepInput& plan, std::span<const SampledToken> before)
   for (auto& p : pieces_) p.clear();
   groups_.clear();
   num_logit_rows_ = 0;
+  scored_.clear();
   logit_index_.assign(plan.rows.size(), -1);
   tables_used_ = 0;
   columns_ = plan.columns;
@@ -85,6 +86,7 @@ Status Batch::build(const StepInput& plan, std::span<const SampledToken> before)
   forward_.groups = groups_;
   forward_.logit_rows = logit_rows_.device();
   forward_.num_logit_rows = num_logit_rows_;
+  forward_.scored = scored_;
   return {};
 }
 
@@ -192,6 +194,7 @@ Status Batch::emit_rows(const PlannedRows& rows, int32_t seq_in_group, size_t pl
   }
   seq_len_.host()[tables_used_] = static_cast<int32_t>(rows.first_position + static_cast<int64_t>(rows.tokens.size()));
   FOVEA_TRY(set_table(tables_used_++, rows.blocks));
+  if (rows.scored > 0) scored_.push_back({forward_.tokens - static_cast<int32_t>(rows.tokens.size()), rows.scored});
   if (rows.num_samples > 0) {
     logit_index_[plan_row] = num_logit_rows_;
     logit_rows_.host()[num_logit_rows_++] = forward_.tokens - 1;

@@ -85,6 +85,7 @@ class Batch {
   Staged<int32_t> rows_of_seq_;  // [table rows, 2]
   Staged<int64_t> slots_, block_slots_;
   std::vector<int32_t> row_budget_, row_plan_, logit_index_;
+  std::vector<RowRange> scored_;
   std::vector<SequenceId> row_ids_;
   std::vector<RowOwner*> row_owner_;
   std::vector<uint8_t> row_decode_;

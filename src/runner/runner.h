@@ -45,7 +45,7 @@ struct RunnerParts {
   bool tier_in_place = false;   // and all of it can be read in place
 };
 
-class Runner {
+class Runner : private PromptLogitsReader {
  public:
   // Fills in what the options leave to the device (max_num_batched_tokens) and to the model (default methods). `options`,
   // `config` and `weights` outlive it; on a GPU the weights' own memory is given back.
@@ -57,6 +57,10 @@ class Runner {
   Result<StepResult> collect();
   // Float32 logits that token i of the last collected step was drawn from, [vocab]. Only before the next launch.
   Result<std::span<const float>> logits(size_t i);
+  // Takes the logits [rows, vocab] of rows of a prompt, of the positions from `first_position` on (PlannedRows::scored). Called inside
+  // launch(), perhaps again for rows of a step that is launched again.
+  using PromptLogits = std::function<void(RowOwner& owner, int64_t first_position, std::span<const float> logits)>;
+  void set_prompt_logits(PromptLogits take) { prompt_logits_ = std::move(take); }
   // Whether another step may be launched before the last launched one is collected.
   bool runs_ahead() const { return !device_->is_host() && batch_->is_pure_decode() && !waits_for_host(); }
   bool can_trace_mass() const { return ops_->supported().has(OpKind::attention_mass) && shape_.kv_lora_rank == 0; }
@@ -138,6 +142,7 @@ class Runner {
   // The last step was launched while host memory below the pool was being filled.
   bool waits_for_host() const;
   Status run_step();
+  Status read(int32_t first_row, int32_t rows) override;
   Status enqueue_step();
   void start_flight(Flight* flight);
 
@@ -186,7 +191,8 @@ class Runner {
   std::vector<SampledToken> tokens_;
   std::vector<int32_t> token_rows_;
   std::vector<RowRead> row_reads_;
-  std::vector<float> tapped_;  // one row of logits
+  std::vector<float> read_logits_;  // rows of logits, of another device
+  PromptLogits prompt_logits_;
 };
 
 }  // namespace fovea

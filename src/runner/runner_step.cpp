@@ -64,6 +64,8 @@ Status Runner::prepare(const StepInput& plan, bool* moved) {
   FOVEA_TRY(stream_->error());  // with the arrays of another step, operations would write where others read
   forward.previous = samples_->tokens();
   forward.logits = logits_.as<float>();
+  forward.scored_at_once = max_logits();
+  forward.reader = this;
   forward.keys_read = keys_read_.as<int64_t>();
   counter_->begin_step();
   forward.read_ahead = prefetcher_;
@@ -181,12 +183,24 @@ Result<std::span<const float>> Runner::logits(size_t i) {
   const auto vocab = static_cast<size_t>(config_.vocab_size);
   const float* row = logits_.as<float>() + int64_t{token_rows_[i]} * config_.vocab_size;
   if (!device_->is_host()) {
-    tapped_.resize(vocab);
-    device_->copy(tapped_.data(), row, sizeof(float) * vocab, CopyKind::to_host, *stream_);
+    read_logits_.resize(vocab);
+    device_->copy(read_logits_.data(), row, sizeof(float) * vocab, CopyKind::to_host, *stream_);
     FOVEA_TRY(stream_->synchronize());
-    row = tapped_.data();
+    row = read_logits_.data();
   }
   return std::span<const float>(row, vocab);
+}
+
+Status Runner::read(int32_t first_row, int32_t rows) {
+  std::span<const float> logits(logits_.as<float>(), static_cast<size_t>(int64_t{rows} * config_.vocab_size));
+  if (!device_->is_host()) {
+    read_logits_.resize(logits.size());
+    device_->copy(read_logits_.data(), logits.data(), logits.size_bytes(), CopyKind::to_host, *stream_);
+    FOVEA_TRY(stream_->synchronize());
+    logits = read_logits_;
+  }
+  prompt_logits_(*batch_->row_owner(first_row), batch_->row_position(first_row), logits);
+  return {};
 }
 
 }  // namespace fovea

@@ -54,7 +54,7 @@ void SampleBatch::add_row(int32_t logit_row, const PlannedSample* sample) {
   const auto row = static_cast<int32_t>(targets_.size());
   FOVEA_CHECK(row < max_rows_);
   static const SamplingParams kPadding{.temperature = 0};
-  const SamplingParams& p = sample ? *sample->params : kPadding;
+  const SamplingParams& p = sample && !sample->chosen_by_host ? *sample->params : kPadding;
   temperature_.host()[row] = p.temperature;
   top_k_.host()[row] = p.top_k;
   top_p_.host()[row] = p.top_p;

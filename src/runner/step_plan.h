@@ -42,6 +42,7 @@ struct PlannedRows {
   std::span<const int32_t> tokens;            // one for each row
   std::span<const BlockPlace> blocks;         // of the sequence, up to the last row's; none is swapped out
   int32_t first_sample = 0, num_samples = 0;  // of StepInput::samples: drawn from the last row's logits
+  int32_t scored = 0;                         // leading rows whose logits go to Runner::set_prompt_logits
 };
 
 struct PlannedSample {
@@ -49,6 +50,7 @@ struct PlannedSample {
   const SamplingParams* params = nullptr;
   float uniform = 0;                 // the random number of this token, in [0, 1)
   std::span<const int32_t> history;  // the sequence's tokens so far, for its repetition penalty
+  bool chosen_by_host = false;       // from Runner::logits: what the device samples of it is nobody's
 };
 
 struct StepInput {
