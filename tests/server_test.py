@@ -4,6 +4,7 @@
 Usage: server_test.py FOVEA_BINARY REPO_ROOT [unittest's arguments]. Needs nothing but Python (and curl for the page's examples).
 """
 import concurrent.futures
+import gzip
 import http.client
 import json
 import os
@@ -63,6 +64,14 @@ class Server:
         c.close()
         return r.status, r.headers, data
 
+    def call_bytes(self, method, path):
+        c = self.connect()
+        c.request(method, path)
+        r = c.getresponse()
+        data = r.read()
+        c.close()
+        return r.status, r.headers, data
+
     def ask(self, path, **body):
         status, _, data = self.call("POST", path, body)
         assert status == 200, data
@@ -110,7 +119,7 @@ def texts_of(events, is_chat):
 class Serving(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.s = Server("--max-num-seqs", 8)
+        cls.s = Server("--max-num-seqs", 8, "--serve-method", "gsa_on_device")
 
     @classmethod
     def tearDownClass(cls):
@@ -194,7 +203,8 @@ class Serving(unittest.TestCase):
                 (COMPLETIONS, {"prompt": "x", "best_of": 2}, 400, "best_of"),
                 (COMPLETIONS, {"prompt": "x " * 200000}, 400, "prompt"),
                 ("/detokenize", {"tokens": [-1]}, 400, "tokens"),
-                (CHAT, "{", 400, None), (CHAT, "[]", 400, None), (CHAT, "[" * 100000, 400, None), (CHAT, b'{"a": "\xff"}', 400, None)]:
+                (CHAT, "{", 400, None), (CHAT, "[]", 400, None),
+                (CHAT, "[" * 100000, 400, None), (CHAT, b'{"a": "\xff"}', 400, None)]:
             got, _, data = self.s.call("POST", path, body)
             self.assertEqual(got, status, (str(body)[:100], data))
             error = json.loads(data)["error"]
@@ -216,6 +226,42 @@ class Serving(unittest.TestCase):
         self.assertGreater(self.s.metric("generation_tokens_total"), 0)
         self.assertGreater(self.s.metric("time_to_first_token_seconds_count"), 0)
 
+    def test_the_page(self):
+        status, headers, data = self.s.call_bytes("GET", "/")
+        self.assertEqual(status, 200)
+        self.assertEqual(headers["Content-Encoding"], "gzip")
+        self.assertIn("default-src 'none'", headers["Content-Security-Policy"])
+        self.assertIn("<!doctype html>", gzip.decompress(data).decode().lower())
+
+    def test_tokens_and_their_texts(self):
+        text = "Straße, 東京 🚪\u0301"
+        reply = json.loads(self.s.call("POST", "/tokenize", {"prompt": text, "return_token_strs": True})[2])
+        self.assertEqual("".join(reply["token_strs"]), text)
+        self.assertEqual(len(reply["token_strs"]), len(reply["tokens"]))
+        self.assertEqual(reply["count"], len(reply["tokens"]))
+
+    def test_what_was_read_is_told(self):
+        text = " ".join(f"Line {i}: nothing." for i in range(600))
+        body = {"messages": [{"role": "user", "content": text + "\n\n" + QUESTION}], "max_tokens": 6, "ignore_eos": True}
+        for method in "gsa_on_device", "dense":
+            own = {"decode_method": method, "budget_tokens": 0 if method == "dense" else 128, "reading_map": True}
+            events = self.s.stream(CHAT, **body, fovea=own)
+            self.assertEqual(events[0]["fovea"]["block_tokens"], 16)
+            blocks = events[0]["fovea"]["prompt_tokens"] // 16
+            reads = [e["fovea"]["read"] for e in events if "read" in e.get("fovea", {})]
+            self.assertTrue(reads)
+            for read in reads:
+                if method == "dense":
+                    self.assertEqual(read, "all")
+                    continue
+                ends = [end for pair in read for end in pair]
+                self.assertEqual(ends, sorted(ends))
+                self.assertEqual(ends[0], 0)
+                self.assertLess(sum(b - a + 1 for a, b in read), blocks)
+            last = [e for e in events if "kv_bytes_share" in e.get("fovea", {})]
+            self.assertEqual(len(last), 1)
+            (self.assertEqual if method == "dense" else self.assertLess)(last[0]["fovea"]["kv_bytes_share"], 1.0)
+
     def test_a_request_id_is_given_back(self):
         self.assertEqual(self.s.call("GET", "/health", headers={"X-Request-Id": "abc-1"})[1]["X-Request-Id"], "abc-1")
         self.assertRegex(self.s.call("GET", "/health", headers={"X-Request-Id": "a b"})[1]["X-Request-Id"], "^[0-9a-f]{32}$")
@@ -224,8 +270,8 @@ class Serving(unittest.TestCase):
         rng = random.Random(5)
         words = "the river of a door with code and record in station north light".split()
         prompts = [" ".join(rng.choices(words, k=rng.randint(1, 60))) for _ in range(40)]
-        bodies = [{"prompt": p, "max_tokens": rng.randint(1, 24), "ignore_eos": True, "seed": i, "temperature": rng.choice([0, 1.0])}
-                  for i, p in enumerate(prompts)]
+        bodies = [{"prompt": p, "max_tokens": rng.randint(1, 24), "ignore_eos": True, "seed": i,
+                   "temperature": rng.choice([0, 1.0])} for i, p in enumerate(prompts)]
         alone = [self.s.ask(COMPLETIONS, **b)["choices"][0]["text"] for b in bodies]
 
         def one(i):
@@ -261,7 +307,8 @@ class Serving(unittest.TestCase):
 
     def test_the_examples_of_its_page_work(self):
         page = (ROOT / "docs/server.md").read_text()
-        examples = [c for block in re.findall(r"```sh\n(.*?)```", page, re.S) for c in re.findall(r"^curl .*?(?=^curl|\Z)", block, re.S | re.M)]
+        examples = [c for block in re.findall(r"```sh\n(.*?)```", page, re.S)
+                    for c in re.findall(r"^curl .*?(?=^curl|\Z)", block, re.S | re.M)]
         self.assertGreater(len(examples), 6)
         for command in examples:
             r = subprocess.run(command.replace("8000", str(self.s.port)).replace("curl ", "curl -s -S -f -m 60 ", 1), shell=True,

@@ -1,5 +1,7 @@
 #include "server/engine_loop.h"
 
+#include "base/clock.h"
+
 #include <utility>
 
 namespace fovea::server {
@@ -13,10 +15,10 @@ EngineLoop::~EngineLoop() {
   thread_.join();
 }
 
-void EngineLoop::start(CallId call, std::vector<Request> prompts) {
+void EngineLoop::start(CallId call, std::vector<Request> prompts, bool watched) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    inbox_.push_back({call, std::move(prompts)});
+    inbox_.push_back({call, std::move(prompts), watched});
   }
   engine()->wake();
 }
@@ -58,15 +60,25 @@ void EngineLoop::step_until_stopped(Engine& engine) {
       Place& p = place->second;
       const CallId call = p.call;
       const int32_t prompt = p.prompt;
+      std::shared_ptr<const std::vector<int32_t>> read;
+      if (p.watched && !out.tokens.empty()) {
+        p.answering = true;
+        if (Result<SparseRequestState> state = engine.request_state(out.request, out.index); state.ok())
+          read = std::make_shared<const std::vector<int32_t>>(std::move(state->selected_blocks));
+      }
       // A refusal by step() has one event for all answers; else each ends by its own.
       if (out.finished) p.unfinished = out.reason == FinishReason::failed && out.stats.prompt_tokens == 0 ? 0 : p.unfinished - 1;
       const bool over = p.unfinished == 0;
-      if (over) places_.erase(place);
+      if (over) {
+        watched_ -= p.watched;
+        places_.erase(place);
+      }
       const auto running = running_.find(call);
       if (running == running_.end()) continue;  // cancelled: nobody listens
       if (over && --running->second.unfinished == 0) running_.erase(running);
-      produced.push_back({call, prompt, std::move(out)});
+      produced.push_back({call, prompt, std::move(out), std::move(read)});
     }
+    if (watched_ > 0) tell_progress(engine, &produced);
     if (!produced.empty()) give(std::move(produced));
     if (!more.ok() || !*more) engine.wait_for_work(1.0);
   }
@@ -106,10 +118,27 @@ void EngineLoop::begin(Engine& engine, Pending pending, std::vector<CallOutput>*
       return;
     }
     running.ids.push_back(*id);
-    places_.emplace(*id, Place{pending.call, static_cast<int32_t>(i), answers});
+    places_.emplace(*id, Place{pending.call, static_cast<int32_t>(i), answers, pending.watched});
+    watched_ += pending.watched;
   }
   running.unfinished = running.ids.size();
   running_.emplace(pending.call, std::move(running));
+}
+
+// Of prompts that take long.
+void EngineLoop::tell_progress(Engine& engine, std::vector<CallOutput>* produced) {
+  constexpr double kEveryS = 0.4;
+  const double now = Clock().now_s();
+  for (auto& [id, place] : places_) {
+    if (!place.watched || place.answering || now - place.told_s < kEveryS) continue;
+    const int64_t computed = engine.computed_tokens(id);
+    if (computed == 0) continue;
+    place.told_s = now;
+    CallOutput& out = produced->emplace_back();
+    out.call = place.call;
+    out.prompt = place.prompt;
+    out.computed_tokens = computed;
+  }
 }
 
 void EngineLoop::give(std::vector<CallOutput> produced) {

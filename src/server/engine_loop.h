@@ -23,6 +23,9 @@ struct CallOutput {
   CallId call;
   int32_t prompt;
   Output out;
+  // Of watched calls. What the row that made out's last token read, blocks ascending; null: not known (the answer is over).
+  std::shared_ptr<const std::vector<int32_t>> read;
+  int64_t computed_tokens = 0;  // above 0: no event of an answer, but how far its prompt is
 };
 
 class EngineLoop {
@@ -35,8 +38,8 @@ class EngineLoop {
 
   Engine* engine() const { return engine_.load(std::memory_order_acquire); }  // null: not yet
 
-  // From any thread, once the engine is there.
-  void start(CallId call, std::vector<Request> prompts);
+  // From any thread, once the engine is there. `watched`: events tell what answers read, and how far prompts are.
+  void start(CallId call, std::vector<Request> prompts, bool watched);
   void cancel(CallId call);  // idempotent: takes effect before the next step; no events follow the next take()
   void take(std::vector<CallOutput>* outputs);
 
@@ -44,6 +47,7 @@ class EngineLoop {
   struct Pending {
     CallId call;
     std::vector<Request> prompts;
+    bool watched;
   };
   struct Running {
     std::vector<RequestId> ids;
@@ -53,12 +57,15 @@ class EngineLoop {
     CallId call;
     int32_t prompt;
     int32_t unfinished;  // answers
+    bool watched, answering = false;
+    double told_s = 0;  // how far the prompt is
   };
 
   void run(const Make& make);
   void step_until_stopped(Engine& engine);
   void take_inbox(Engine& engine, std::vector<CallOutput>* produced);
   void begin(Engine& engine, Pending pending, std::vector<CallOutput>* produced);
+  void tell_progress(Engine& engine, std::vector<CallOutput>* produced);
   void give(std::vector<CallOutput> produced);
 
   const std::function<void(Status)> on_ready_;
@@ -70,6 +77,7 @@ class EngineLoop {
   // Of the thread that steps.
   std::unordered_map<CallId, Running> running_;
   std::unordered_map<RequestId, Place> places_;
+  int64_t watched_ = 0;  // of places_
 
   std::mutex mutex_;  // guards what follows
   std::vector<Pending> inbox_;

@@ -263,8 +263,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // ---- while the reply is made ----
 
-  // A client that leaves is noticed at once: its socket becomes readable, with nothing to read. One that sends its next request early
-  // is not watched any more; writing tells.
+  // A client that leaves is noticed at once: its socket becomes readable, with nothing to read. One that sends its next request
+  // early is not watched any more; writing tells.
   void watch() {
     if (exchange_ == 0 || ended_) return;
     stream_.socket().async_wait(tcp::socket::wait_read, [self = shared_from_this(), id = exchange_](Error error) {

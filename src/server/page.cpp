@@ -4,7 +4,8 @@
 asm(".section .rodata\n"
     ".balign 16\n"
     "fovea_page_gz_begin:\n"
-    ".incbin \"" FOVEA_PAGE_GZ "\"\n"
+    ".incbin \"" FOVEA_PAGE_GZ
+    "\"\n"
     "fovea_page_gz_end:\n"
     ".byte 0\n"
     ".previous\n");
@@ -16,8 +17,6 @@ extern const char fovea_page_gz_end[];
 
 namespace fovea::server {
 
-std::string_view page_gz() {
-  return {fovea_page_gz_begin, static_cast<size_t>(fovea_page_gz_end - fovea_page_gz_begin)};
-}
+std::string_view page_gz() { return {fovea_page_gz_begin, static_cast<size_t>(fovea_page_gz_end - fovea_page_gz_begin)}; }
 
 }  // namespace fovea::server

@@ -62,6 +62,7 @@ Prepared prepare_call(const Engine& engine, const CompletionCall& call, const st
   request.decode_method = call.decode_method;
   request.prefill_method = call.prefill_method;
   request.budget_tokens = call.budget_tokens;
+  request.trace = call.reading_map;  // else a GPU does not tell
   request.cache_salt = call.cache_salt;
   if (call.echo && request.sampling.logprobs) request.sampling.prompt_logprobs = request.sampling.logprobs;
   if (call.format != ReplyFormat::text) {
@@ -77,6 +78,8 @@ Prepared prepare_call(const Engine& engine, const CompletionCall& call, const st
   p.reply.decode_method = call.decode_method.empty() ? o.decode_method : call.decode_method;
   p.reply.prefill_method = call.prefill_method.empty() ? o.prefill_method : call.prefill_method;
   p.reply.budget_tokens = call.budget_tokens;
+  p.reply.reading_map = call.reading_map;
+  p.reply.block_tokens = o.block_size;
   p.reply.model = call.model.empty() ? names.front() : call.model;
   p.reply.token_bytes = [&engine](TokenId t) { return engine.token_bytes(t); };
   for (std::vector<TokenId>& ids : prompts) {
@@ -85,6 +88,27 @@ Prepared prepare_call(const Engine& engine, const CompletionCall& call, const st
     p.requests.back().prompt = std::move(ids);
   }
   return p;
+}
+
+// Texts of tokens that make the whole text together: the bytes of a character go to the token that completes it.
+std::vector<std::string> token_texts(const Engine& engine, const std::vector<TokenId>& ids) {
+  std::vector<std::string> texts;
+  std::string open;  // the beginning of a character
+  for (const TokenId id : ids) {
+    open += engine.token_bytes(id);
+    size_t complete = open.size();
+    for (size_t back = 1; back <= std::min<size_t>(3, open.size()); ++back) {
+      const auto byte = static_cast<unsigned char>(open[open.size() - back]);
+      if ((byte & 0xC0) == 0x80) continue;
+      const size_t length = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : byte >= 0xC0 ? 2 : 1;
+      if (length > back) complete = open.size() - back;
+      break;
+    }
+    texts.push_back(open.substr(0, complete));
+    open.erase(0, complete);
+  }
+  if (!texts.empty()) texts.back() += open;
+  return texts;
 }
 
 Prepared prepare_tokenize(const Engine& engine, const TokenizeCall& call) {
@@ -96,8 +120,10 @@ Prepared prepare_tokenize(const Engine& engine, const TokenizeCall& call) {
   }
   const Result<std::vector<TokenId>> ids = engine.tokenize(text);
   if (!ids.ok()) return refused(ids.status());
+  Json reply = {{"count", ids->size()}, {"max_model_len", engine.model().max_model_len}, {"tokens", *ids}};
+  if (call.token_strs) reply["token_strs"] = token_texts(engine, *ids);
   Prepared p;
-  p.body = json_text(Json{{"count", ids->size()}, {"max_model_len", engine.model().max_model_len}, {"tokens", *ids}}) + "\n";
+  p.body = json_text(reply) + "\n";
   return p;
 }
 

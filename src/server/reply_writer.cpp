@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace fovea::server {
 namespace {
@@ -67,7 +68,7 @@ ReplyWriter::ReplyWriter(ReplyOptions options)
       choices_(options_.prompt_tokens.size() * static_cast<size_t>(options_.answers)),
       unfinished_(choices_.size()) {}
 
-std::string ReplyWriter::take(int32_t prompt, const Output& out) {
+std::string ReplyWriter::take(int32_t prompt, const Output& out, const std::vector<int32_t>* read) {
   const size_t index = static_cast<size_t>(prompt) * static_cast<size_t>(options_.answers) + static_cast<size_t>(out.index);
   FOVEA_CHECK(index < choices_.size());
   Choice& c = choices_[index];
@@ -100,17 +101,44 @@ std::string ReplyWriter::take(int32_t prompt, const Output& out) {
   }
   logprobs = std::move(c.logprobs);
   c.logprobs = Json();
-  std::string sent;
-  if (first && options_.is_chat) {
-    Json begin = chunk(index, "", Json(), FinishReason::none);
-    begin["choices"][0]["delta"] = {{"role", "assistant"}, {"content", ""}};
-    sent += event(begin);
-  }
-  c.role_sent = true;
+  const std::string sent = begin_choice(index);
   if (text.empty() && logprobs.is_null() && !out.finished) return sent;
   Json data = chunk(index, text, std::move(logprobs), c.reason);
   if (finished()) data["fovea"] = extras();
+  if (options_.reading_map && read && !text.empty()) data["fovea"]["read"] = read_json(*read);
   return sent + event(data);
+}
+
+std::string ReplyWriter::begin_choice(size_t index) {
+  if (std::exchange(choices_[index].role_sent, true) || !options_.is_chat) return "";
+  Json begin = chunk(index, "", Json(), FinishReason::none);
+  begin["choices"][0]["delta"] = {{"role", "assistant"}, {"content", ""}};
+  if (options_.reading_map)
+    begin["fovea"] = {{"prompt_tokens", options_.prompt_tokens[0]}, {"block_tokens", options_.block_tokens}};
+  return event(begin);
+}
+
+std::string ReplyWriter::progress(int32_t prompt, int64_t computed_tokens) {
+  const size_t index = static_cast<size_t>(prompt) * static_cast<size_t>(options_.answers);
+  if (!options_.stream || !options_.is_chat || choices_[index].reason != FinishReason::none) return "";
+  began_ = true;
+  const std::string sent = begin_choice(index);
+  Json data = chunk(index, "", Json(), FinishReason::none);
+  data["fovea"] = {{"computed_tokens", computed_tokens}, {"prompt_tokens", options_.prompt_tokens[static_cast<size_t>(prompt)]}};
+  return sent + event(data);
+}
+
+// Ranges of blocks, both ends included: what a row reads lies in runs. Dense attention names no blocks.
+ReplyWriter::Json ReplyWriter::read_json(const std::vector<int32_t>& blocks) const {
+  if (options_.decode_method == "dense" || blocks.empty()) return "all";
+  Json ranges = Json::array();
+  for (size_t i = 0; i < blocks.size();) {
+    size_t end = i + 1;
+    while (end < blocks.size() && blocks[end] == blocks[end - 1] + 1) ++end;
+    ranges.push_back({blocks[i], blocks[end - 1]});
+    i = end;
+  }
+  return ranges;
 }
 
 ReplyWriter::Json ReplyWriter::head(const char* object) const {
@@ -149,17 +177,27 @@ ReplyWriter::Json ReplyWriter::usage() const {
 ReplyWriter::Json ReplyWriter::extras() const {
   RequestStats all;
   double ttft = 0;
+  int64_t computed = 0;
   for (size_t i = 0; i < choices_.size(); ++i) {
     const RequestStats& s = choices_[i].stats;
     all.kv_bytes_read += s.kv_bytes_read;
     all.summary_bytes_read += s.summary_bytes_read;
     all.kv_bytes_dense += s.kv_bytes_dense;
-    if (i % static_cast<size_t>(options_.answers) == 0) all.loaded_tokens += s.loaded_tokens;
+    all.decode_s = std::max(all.decode_s, s.decode_s);
+    if (i % static_cast<size_t>(options_.answers) == 0) {
+      all.loaded_tokens += s.loaded_tokens;
+      computed += s.computed_tokens();
+    }
     if (s.ttft_s > 0) ttft = ttft == 0 ? s.ttft_s : std::min(ttft, s.ttft_s);
   }
-  return {{"decode_method", options_.decode_method}, {"prefill_method", options_.prefill_method},
-          {"budget_tokens", options_.budget_tokens}, {"kv_bytes_share", all.kv_bytes_share()},
-          {"time_to_first_token_s", ttft},           {"loaded_tokens", all.loaded_tokens}};
+  return {{"decode_method", options_.decode_method},
+          {"prefill_method", options_.prefill_method},
+          {"budget_tokens", options_.budget_tokens},
+          {"kv_bytes_share", all.kv_bytes_share()},
+          {"ttft_s", ttft},
+          {"decode_s", all.decode_s},
+          {"loaded_tokens", all.loaded_tokens},
+          {"computed_tokens", computed}};
 }
 
 std::string ReplyWriter::token_name(TokenId token) const { return options_.token_bytes ? options_.token_bytes(token) : ""; }

@@ -33,6 +33,8 @@ struct ReplyOptions {
   std::vector<int64_t> prompt_tokens;         // [prompts]
   std::string decode_method, prefill_method;  // what the answers were read with
   int32_t budget_tokens = 0;
+  bool reading_map = false;   // of a stream: its events tell what was read
+  int32_t block_tokens = 16;  // of a block of its numbers
   std::function<std::string(TokenId)> token_bytes;
 };
 
@@ -43,7 +45,10 @@ class ReplyWriter {
 
   // An event of an answer to prompt `prompt`. Returns the server-sent events it makes, empty for a whole reply. Failed events say
   // why in error(); they make no text.
-  std::string take(int32_t prompt, const Output& out);
+  // `read`: blocks that the last of its tokens read; null: not known.
+  std::string take(int32_t prompt, const Output& out, const std::vector<int32_t>* read = nullptr);
+  // An event of a stream that says how far a prompt is.
+  std::string progress(int32_t prompt, int64_t computed_tokens);
   bool finished() const { return unfinished_ == 0; }
   const Status& error() const { return error_; }  // of the first answer that failed
   bool began() const { return began_; }           // an event carried something
@@ -65,6 +70,8 @@ class ReplyWriter {
 
   Json head(const char* object) const;
   Json chunk(size_t index, const std::string& text, Json logprobs, FinishReason reason) const;
+  std::string begin_choice(size_t index);  // the first event of an answer to a chat; empty: it was sent
+  Json read_json(const std::vector<int32_t>& blocks) const;
   Json usage() const;
   Json extras() const;
   Json logprobs_of(const std::vector<TokenLogprobs>& list, Choice& choice) const;

@@ -224,6 +224,8 @@ void read_common(JsonFields& fields, const Json& root, const DecodeLimits& limit
   JsonFields inner(*ours, "fovea.");
   inner.text("decode_method", kNameBytes, &call->decode_method);
   inner.text("prefill_method", kNameBytes, &call->prefill_method);
+  inner.boolean("reading_map", &call->reading_map);
+  if (call->reading_map && !call->stream) inner.fail("reading_map", "needs stream: true");
   inner.integer("budget_tokens", 0, kInt32Max, &call->budget_tokens);
   if (!inner.ok()) {
     const std::string& m = inner.status().message();
@@ -317,6 +319,7 @@ Result<TokenizeCall> decode_tokenize(std::string_view body, const DecodeLimits& 
   JsonFields fields(root, "");
   TokenizeCall call;
   call.is_chat = fields.find("messages") != nullptr;
+  fields.boolean("return_token_strs", &call.token_strs);
   if (call.is_chat) {
     CompletionCall chat;
     read_messages(fields, limits, &chat.chat);

@@ -54,6 +54,7 @@ struct CompletionCall {
   bool echo = false;
   // `fovea` of the request: what this one is read with.
   std::string decode_method, prefill_method;
+  bool reading_map = false;  // events of a stream tell which blocks were read
   int32_t budget_tokens = 0;
 };
 
@@ -65,6 +66,7 @@ struct TokenizeCall {
   bool is_chat = false;
   ChatInput chat;
   std::string prompt;
+  bool token_strs = false;  // the reply has the text of each token too
 };
 Result<TokenizeCall> decode_tokenize(std::string_view body, const DecodeLimits& limits);
 Result<std::vector<TokenId>> decode_detokenize(std::string_view body, const DecodeLimits& limits);

@@ -1,6 +1,9 @@
 #include "server/service.h"
 
 #include "server/json_fields.h"
+#include "server/page.h"
+
+#include <fovea/method_specs.h>
 
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
@@ -15,6 +18,10 @@ namespace fovea::server {
 namespace {
 
 constexpr double kWaitingAfterS = 5;  // a stream without a token so far begins, and says that it lives, every so often
+
+constexpr const char* kPagePolicy =
+    "default-src 'none'; script-src 'unsafe-inline' blob:; style-src 'unsafe-inline'; worker-src blob:; connect-src 'self' blob:; "
+    "img-src data: blob:; font-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -43,6 +50,7 @@ constexpr Route kRoutes[] = {
     {"/tokenize", true, true, PrepareKind::tokenize},
     {"/detokenize", true, true, PrepareKind::detokenize},
     {"/v1/models", false, true, {}},
+    {"/", false, false, {}},
     {"/health", false, false, {}},
     {"/version", false, false, {}},
     {"/metrics", false, false, {}},
@@ -53,6 +61,16 @@ const Route* find_route(const std::string& path) {
     if (path == r.path) return &r;
   }
   return nullptr;
+}
+
+// Those that requests may name.
+std::vector<std::string> decode_methods(EngineOptions options) {
+  std::vector<std::string> names;
+  for (const MethodOptions& m : std::vector(options.methods)) {
+    const std::string& label = m.label.empty() ? m.name : m.label;
+    if (hold_method("", label, /*prefill=*/false, &options).ok()) names.push_back(label);
+  }
+  return names;
 }
 
 HttpReply error_reply(int status, const std::string& message, const std::string& param = "") {
@@ -171,6 +189,12 @@ void Service::get(ExchangeId id, const std::string& path) {
   if (path == "/health") {
     if (!ready_ || draining_) return fail(id, 503, draining_ ? "the server is shutting down" : "the model is being loaded");
     r.body = "{\"status\":\"ok\"}\n";
+  } else if (path == "/") {
+    // Nothing of it comes from elsewhere, and nothing may.
+    r.content_type = "text/html; charset=utf-8";
+    r.headers = {{"Content-Encoding", "gzip"},       {"Cache-Control", "no-cache"}, {"X-Content-Type-Options", "nosniff"},
+                 {"Referrer-Policy", "no-referrer"}, {"X-Frame-Options", "DENY"},   {"Content-Security-Policy", kPagePolicy}};
+    r.body = std::string(page_gz());
   } else if (path == "/version") {
     r.body = json_text({{"version", options_.version}}) + "\n";
   } else if (path == "/metrics") {
@@ -188,6 +212,7 @@ void Service::get(ExchangeId id, const std::string& path) {
                 {"root", options_.model_names.front()},
                 {"parent", nullptr}};
       if (ready_) m["max_model_len"] = loop_.engine()->model().max_model_len;
+      if (ready_) m["fovea"] = {{"decode_methods", decode_methods(loop_.engine()->options())}};
       models["data"].push_back(std::move(m));
     }
     r.body = json_text(models) + "\n";
@@ -233,8 +258,9 @@ void Service::prepared(ExchangeId id, Prepared p) {
       r.cache_salt = options_.api_keys[static_cast<size_t>(key)] + "\n" + r.cache_salt;
   }
   call.stream = p.reply.stream;
+  const bool watched = p.reply.reading_map;
   call.writer = std::make_unique<ReplyWriter>(std::move(p.reply));
-  loop_.start(id, std::move(p.requests));
+  loop_.start(id, std::move(p.requests), watched);
 }
 
 // ---- replies ----
@@ -290,6 +316,14 @@ void Service::take_output(CallOutput event) {
   Call& call = it->second;
   const double now = now_s();
   const Output& out = event.out;
+  if (event.computed_tokens > 0) {
+    if (const std::string sent = call.writer->progress(event.prompt, event.computed_tokens); !sent.empty()) {
+      begin_stream(event.call, call);
+      http_.send(event.call, sent);
+    }
+    call.told_s = now;
+    return;
+  }
   if (!out.tokens.empty()) {
     double& last = call.last_event_s[{event.prompt, out.index}];
     if (last > 0) metrics_.token_interval(now - last);
@@ -298,7 +332,7 @@ void Service::take_output(CallOutput event) {
   call.output_tokens += static_cast<int64_t>(out.tokens.size());
   call.told_s = now;
   if (out.finished) metrics_.answered(out, now - call.begun_s);
-  const std::string sent = call.writer->take(event.prompt, out);
+  const std::string sent = call.writer->take(event.prompt, out, event.read.get());
   if (const Status& error = call.writer->error(); !error.ok()) {
     std::string message = error.message();
     // The engine's name of a field that requests have under `fovea`.
