@@ -296,6 +296,21 @@ class Cli(unittest.TestCase):
         self.refused("trace", "--model", MODEL, "--set", self.tmp / "set.jsonl", "--decode-method", "dense", "--max-tokens", 1,
                      "--lists", lists, names=["--lists"])
 
+    def test_lists_of_a_prompt_are_recorded(self):
+        lists = self.tmp / "prefill-lists.jsonl"
+        document = json.loads((self.tmp / "set.jsonl").read_text().splitlines()[1])["id"]
+        trace = ["trace", "--model", MODEL, "--set", self.tmp / "set.jsonl", "--document", document, "--prefill-lists", lists]
+        r = fovea(*trace, "--prefill-method", "xattention[min_context=0,threshold=0.5,block_size=64]", "--json")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        shape, *rows = map(json.loads, lists.read_text().splitlines())
+        self.assertEqual([shape["layers"], shape["kv_heads"], shape["block_size"]], [6, 8, 64])
+        self.assertEqual([r["position"] for r in rows], [64 * (i + 1) - 1 for i in range(len(rows))])
+        for i, row in enumerate(rows):
+            self.assertEqual([[units[0], units[-1]] for units in row["lists"]], [[0, i]] * 48, "sink and diagonal")
+        self.assertLess(sum(map(len, rows[-1]["lists"])), 48 * len(rows), "something was left out")
+        self.refused(*trace, "--prefill-method", "dense", names=["--prefill-lists"])
+        self.refused("bench", "prefill", "--replay", self.tmp / "set.jsonl", names=["set.jsonl:1", "format"])
+
     def test_runs_are_drawn_against_depth(self):
         q = next(q for q in self.questions if q["task"] == "kv")
         r = fovea("run", "--model", MODEL, "--file", self.tmp / "log.txt", "--question", q["question"], "--json")

@@ -31,11 +31,16 @@ struct PrefillBenchOptions {
   NumericsChoice numerics = NumericsChoice::automatic;
   std::vector<int64_t> depths = {8192, 32768};
   int32_t rows = 512;
+  std::vector<RecordedLists> replay;  // of a prompt's blocks
 };
 
 // Linear layers against the library's own best GEMM; prefill attention against the FMA peak, and on AMX against the
 // measured bf16 GEMM rate.
 Result<Report> bench_prefill(const PrefillBenchOptions& options);
+
+// Instead, on a GPU: attention of whole prompts through `replay` (32 query and 8 KV heads), with XAttention's estimate, beside
+// dense.
+Result<Report> bench_prefill_replay(const PrefillBenchOptions& options);
 
 struct DecodeBenchOptions {
   EngineOptions engine;
@@ -52,8 +57,8 @@ struct DecodeBenchOptions {
 // what costs, not what they say. Also prefill tokens/s, and peak memory against weights and KV.
 Result<Report> bench_decode(const DecodeBenchOptions& options);
 
-// The same where --kv-offload is on: sparse decode of an engine whose pool holds a part of the context, beside one that holds all of
-// it, step for step in turn. Both read lists that find so many of their blocks in the pool (100, 95, 85 and 61 %), or `replay`.
+// The same where --kv-offload is on: sparse decode of an engine whose pool holds a part of the context, beside one that holds all
+// of it, step for step in turn. Both read lists that find so many of their blocks in the pool (100, 95, 85 and 61 %), or `replay`.
 Result<Report> bench_offloaded_decode(const DecodeBenchOptions& options);
 
 struct RestartBenchOptions {

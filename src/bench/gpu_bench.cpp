@@ -29,6 +29,9 @@ class GpuOpsBench {
     FOVEA_TRY(prefill(128, 32768, 2048));
     FOVEA_TRY(sparse_prefill(131072));
     FOVEA_TRY(sparse_prefill(32768));
+    FOVEA_TRY(block_shape(128, 64));
+    FOVEA_TRY(block_shape(64, 128));
+    FOVEA_TRY(block_shape(64, 64));
     FOVEA_TRY(bench_gpu_index(device_, stream_, bandwidth_, rounds_, report_));
     return bench_gpu_latent(device_, stream_, rounds_, report_);
   }
@@ -120,12 +123,38 @@ class GpuOpsBench {
     for (const double density : {0.05, 0.1, 0.3}) {
       FOVEA_ASSIGN(const double pairs, g->draw_lists(density));
       FOVEA_ASSIGN(const double s, g->time_op(&GpuLayers::sparse_prefill, rounds));
-      const std::string share = std::to_string(static_cast<int>(density * 100 + 0.5)) + " % of the blocks" + at;
+      const std::string share = percent(density) + " of the blocks" + at;
       report_->rate("block-sparse prefill, " + share, rate(pairs, s), "TFLOP/s", "dense prefill", dense_rate);
       report_->add({"speedup of estimate (stride 16) + block-sparse prefill, " + share, dense / (estimate + s), "x", "", 0, 0});
     }
     return {};
   }
+
+  // Attention alone, over lists of the shapes beside d 128 and blocks of 128 x 128.
+  Status block_shape(int32_t head_dim, int32_t unit) {
+    constexpr int32_t kTokens = 131072;
+    constexpr double kDensity = 0.1;
+    FOVEA_ASSIGN(const auto g, GpuLayers::make({.layers = 1,
+                                                .seqs = 1,
+                                                .tokens = kTokens,
+                                                .head_dim = head_dim,
+                                                .rows = kTokens,
+                                                .xattention_stride = 16,
+                                                .unit = unit},
+                                               device_, stream_));
+    const auto rate = [&](double pairs, double s) { return 4.0 * pairs * head_dim / s / 1e12; };
+    const int rounds = rounds_ < 5 ? rounds_ : 5;
+    FOVEA_ASSIGN(const double dense, g->time_op(&GpuLayers::prefill, rounds));
+    FOVEA_ASSIGN(const double pairs, g->draw_lists(kDensity));
+    FOVEA_ASSIGN(const double s, g->time_op(&GpuLayers::sparse_prefill, rounds));
+    const std::string side = std::to_string(unit);
+    report_->rate("block-sparse prefill, blocks of " + side + " x " + side + ", " + percent(kDensity) + " of them, " +
+                      std::to_string(kTokens) + " rows, d " + std::to_string(head_dim),
+                  rate(pairs, s), "TFLOP/s", "dense prefill", rate(32.0 * kTokens * (kTokens + 1.0) / 2, dense));
+    return {};
+  }
+
+  static std::string percent(double share) { return std::to_string(static_cast<int>(share * 100 + 0.5)) + " %"; }
 
   const int rounds_;
   Device& device_;

@@ -13,7 +13,6 @@ namespace fovea {
 namespace {
 
 constexpr int64_t kChunk = 4096;  // tokens a cache write
-constexpr int32_t kUnit = 128;    // tokens of a block of sparse prefill
 
 double median(std::vector<double> v) {
   std::nth_element(v.begin(), v.begin() + static_cast<int64_t>(v.size() / 2), v.end());
@@ -124,56 +123,62 @@ Status GpuLayers::place_tiles() {
   FOVEA_CHECK(s_.seqs == 1);
   const int32_t indptr[] = {0, s_.rows}, len = static_cast<int32_t>(s_.tokens);
   std::vector<int32_t> seqs(static_cast<size_t>(s_.rows)), starts(static_cast<size_t>(s_.rows) + 1);
-  tiles_ = xattention_tiles(indptr, &len, 1, kUnit, seqs.data(), starts.data());
+  tiles_ = xattention_tiles(indptr, &len, 1, s_.unit, seqs.data(), starts.data());
   starts.resize(static_cast<size_t>(tiles_) + 1);
   host_tiles_ = starts;
   FOVEA_ASSIGN(tile_seq_, send(seqs, "tiles"));
   FOVEA_ASSIGN(tile_indptr_, send(starts, "tiles"));
   FOVEA_ASSIGN(thresholds_, send(std::vector<float>(static_cast<size_t>(s_.heads), 0.9f), "thresholds"));
   const size_t lists = static_cast<size_t>(tiles_) * s_.heads;
-  FOVEA_ASSIGN(chosen_, device_.allocate(sizeof(int32_t) * lists * (s_.tokens / kUnit + 1), "block lists"));
+  FOVEA_ASSIGN(chosen_, device_.allocate(sizeof(int32_t) * lists * (s_.tokens / s_.unit + 1), "block lists"));
   FOVEA_ASSIGN(chosen_counts_, device_.allocate(sizeof(int32_t) * lists, "block counts"));
   return {};
 }
 
-Result<double> GpuLayers::draw_lists(double density) {
-  const auto blocks_of = [&](int32_t tile) {
-    return (s_.tokens - s_.rows + host_tiles_[static_cast<size_t>(tile) + 1] - 1) / kUnit + 1;
-  };
-  const auto wanted = [&](int64_t blocks) { return std::min(blocks, std::max<int64_t>(2, std::lround(density * blocks))); };
-  const auto capacity = static_cast<int32_t>(wanted(blocks_of(tiles_ - 1)));
-  std::vector<int32_t> units(static_cast<size_t>(tiles_) * s_.heads * capacity, -1), counts;
-  std::mt19937 rng(11);
+Result<double> GpuLayers::place_lists(const std::vector<std::vector<int32_t>>& lists) {
+  FOVEA_CHECK(lists.size() == static_cast<size_t>(tiles_) * s_.heads);
+  size_t capacity = 0;
+  for (const auto& list : lists) capacity = std::max(capacity, list.size());
+  std::vector<int32_t> units(lists.size() * capacity, -1), counts;
   double pairs = 0;
+  for (size_t i = 0; i < lists.size(); ++i) {
+    std::copy(lists[i].begin(), lists[i].end(), units.begin() + static_cast<int64_t>(i * capacity));
+    counts.push_back(static_cast<int32_t>(lists[i].size()));
+    const double rows = host_tiles_[i / s_.heads + 1] - host_tiles_[i / s_.heads];
+    pairs += rows * static_cast<double>((lists[i].size() - 1) * s_.unit) + rows * (rows + 1) / 2;
+  }
+  FOVEA_ASSIGN(lists_, send(units, "block lists"));
+  FOVEA_ASSIGN(list_counts_, send(counts, "block counts"));
+  FOVEA_TRY(stream_.synchronize());
+  prefill_lists_ = {.kind = Selection::Kind::list,
+                    .heads = HeadGroups::per_query_head,
+                    .tokens_per_unit = s_.unit,
+                    .rows = tiles_,
+                    .groups = s_.heads,
+                    .capacity = static_cast<int32_t>(capacity),
+                    .row_indptr = tile_indptr_.as<int32_t>(),
+                    .units = lists_.as<int32_t>(),
+                    .counts = list_counts_.as<int32_t>()};
+  return pairs;
+}
+
+Result<double> GpuLayers::draw_lists(double density) {
+  std::vector<std::vector<int32_t>> lists;
+  std::mt19937 rng(11);
   for (int32_t t = 0; t < tiles_; ++t) {
-    const int64_t blocks = blocks_of(t), count = wanted(blocks);
-    const double rows = host_tiles_[static_cast<size_t>(t) + 1] - host_tiles_[static_cast<size_t>(t)];
+    const int64_t blocks = (s_.tokens - s_.rows + host_tiles_[static_cast<size_t>(t) + 1] - 1) / s_.unit + 1;
+    const int64_t count = std::min(blocks, std::max<int64_t>(2, std::lround(density * static_cast<double>(blocks))));
     for (int32_t h = 0; h < s_.heads; ++h) {
       // One block of each of `count` equal parts.
-      int32_t* list = units.data() + counts.size() * capacity;
-      for (int64_t i = 0; i < count; ++i) {
+      std::vector<int32_t>& list = lists.emplace_back(1, 0);
+      for (int64_t i = 1; i + 1 < count; ++i) {
         const int64_t first = i * blocks / count, end = (i + 1) * blocks / count;
-        list[i] = static_cast<int32_t>(i == 0           ? 0
-                                       : i + 1 == count ? blocks - 1
-                                                        : first + static_cast<int64_t>(rng() % (end - first)));
+        list.push_back(static_cast<int32_t>(first + static_cast<int64_t>(rng() % (end - first))));
       }
-      counts.push_back(static_cast<int32_t>(count));
-      pairs += rows * static_cast<double>((count - 1) * kUnit) + rows * (rows + 1) / 2;
+      if (count > 1) list.push_back(static_cast<int32_t>(blocks - 1));
     }
   }
-  FOVEA_ASSIGN(drawn_, send(units, "block lists"));
-  FOVEA_ASSIGN(drawn_counts_, send(counts, "block counts"));
-  FOVEA_TRY(stream_.synchronize());
-  drawn_lists_ = {.kind = Selection::Kind::list,
-                  .heads = HeadGroups::per_query_head,
-                  .tokens_per_unit = kUnit,
-                  .rows = tiles_,
-                  .groups = s_.heads,
-                  .capacity = capacity,
-                  .row_indptr = tile_indptr_.as<int32_t>(),
-                  .units = drawn_.as<int32_t>(),
-                  .counts = drawn_counts_.as<int32_t>()};
-  return pairs;
+  return place_lists(lists);
 }
 
 CodesView GpuLayers::codes(int32_t layer) const {
@@ -240,12 +245,12 @@ void GpuLayers::estimate(int32_t layer) {
   p.kv = a.kv;
   p.scale = a.scale;
   p.stride = stride_;
-  p.block_size = kUnit;
+  p.block_size = s_.unit;
   p.tiles = tiles_;
   p.tile_seq = tile_seq_.as<int32_t>();
   p.tile_indptr = tile_indptr_.as<int32_t>();
   p.threshold = thresholds_.as<float>();
-  p.capacity = static_cast<int32_t>(s_.tokens / kUnit + 1);
+  p.capacity = static_cast<int32_t>(s_.tokens / s_.unit + 1);
   p.units = chosen_.as<int32_t>();
   p.counts = chosen_counts_.as<int32_t>();
   ops_->xattention_select(p, stream_);
@@ -253,7 +258,7 @@ void GpuLayers::estimate(int32_t layer) {
 
 void GpuLayers::sparse_prefill(int32_t layer) {
   AttentionParams p = attention(layer);
-  p.selection = &drawn_lists_;
+  p.selection = &prefill_lists_;
   ops_->paged_prefill(p, stream_);
 }
 

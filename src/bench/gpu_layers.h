@@ -27,6 +27,7 @@ struct GpuLayersShape {
   int32_t rows = 1;                                // query rows a sequence: its last
   int32_t budget_tokens = 2048;
   int32_t xattention_stride = 0;  // least of estimate(); 0: it is not called
+  int32_t unit = 128;             // tokens of a block of sparse prefill
 };
 
 class GpuLayers {
@@ -39,11 +40,13 @@ class GpuLayers {
   void sparse(int32_t layer);
   void prefill(int32_t layer);
   void estimate(int32_t layer);        // XAttention's, with its choice
-  void sparse_prefill(int32_t layer);  // through the lists of draw_lists()
+  void sparse_prefill(int32_t layer);  // through the lists of draw_lists() or place_lists()
 
   void set_stride(int32_t stride) { stride_ = stride; }
-  // Of each tile of 128 rows and query head such a share of the blocks of 128 tokens, the first and the last among them. Returns how
-  // many pairs of a query and a key they hold.
+  // Lists of sparse prefill: of each tile of `unit` rows and query head, in this order, blocks of `unit` tokens, ascending, the
+  // tile's own among them. Returns how many pairs of a query and a key they hold.
+  Result<double> place_lists(const std::vector<std::vector<int32_t>>& lists);
+  // Of each such a share of the blocks, the first and the last among them.
   Result<double> draw_lists(double density);
 
   // Seconds of `op` on one layer: the median over graph replays of all layers in turn.
@@ -73,8 +76,8 @@ class GpuLayers {
   // Of sparse prefill.
   int32_t stride_ = 16, tiles_ = 0;
   std::vector<int32_t> host_tiles_;
-  Buffer tile_seq_, tile_indptr_, thresholds_, chosen_, chosen_counts_, drawn_, drawn_counts_;
-  Selection drawn_lists_;
+  Buffer tile_seq_, tile_indptr_, thresholds_, chosen_, chosen_counts_, lists_, list_counts_;
+  Selection prefill_lists_;
 };
 
 // Normal values, a million of them drawn and the rest repeated in another order.

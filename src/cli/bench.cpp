@@ -25,7 +25,7 @@ struct BenchFlags {
   EngineFlags engine;
   std::string numerics = "auto";
   std::string device = "cpu";
-  std::vector<std::string> lists, wider, replay;
+  std::vector<std::string> lists, wider, replay, prefill_replay;
   std::string runs, out, title, subtitle;
   bool json = false;
   CLI::App* what = nullptr;
@@ -38,7 +38,11 @@ Result<Report> measure(BenchFlags& f) {
     f.prefill.numerics = f.numerics == "f32"    ? NumericsChoice::f32
                          : f.numerics == "bf16" ? NumericsChoice::bf16
                                                 : NumericsChoice::automatic;
-    return bench_prefill(f.prefill);
+    for (const std::string& path : f.prefill_replay) {
+      FOVEA_ASSIGN(RecordedLists lists, load_lists(path));
+      f.prefill.replay.push_back(std::move(lists));
+    }
+    return f.prefill.replay.empty() ? bench_prefill(f.prefill) : bench_prefill_replay(f.prefill);
   }
   if (what == "store") return bench_store(f.store);
   if (what == "restart") {
@@ -84,10 +88,10 @@ Status draw_runs(const BenchFlags& f) {
 }
 
 CLI::App* add_restart(CLI::App& bench, BenchFlags& f) {
-  CLI::App* restart = bench.add_subcommand(
-      "restart",
-      "Time to the first token about a document that an engine before it left in --kv-store, twice, beside that of computing it; what "
-      "is written there stays");
+  CLI::App* restart = bench.add_subcommand("restart",
+                                           "Time to the first token about a document that an engine before it left in --kv-store, "
+                                           "twice, beside that of computing it; what "
+                                           "is written there stays");
   f.engine.add_to(*restart);
   f.engine.add_store_to(*restart);
   restart->add_option("--depths", f.restart.depths, "Tokens of the document, comma-separated")
@@ -133,6 +137,12 @@ Run add_bench(CLI::App& app) {
   prefill->add_option("--rounds", f->prefill.rounds, "Rounds of measurement; the best of them counts")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
+  prefill
+      ->add_option(
+          "--replay", f->prefill_replay,
+          "Instead, on a GPU: attention through the lists of these files of fovea trace --prefill-lists, comma-separated, with "
+          "the estimate that chooses them, against dense prefill")
+      ->delimiter(',');
   add_json(prefill);
 
   CLI::App* decode =

@@ -28,7 +28,7 @@ struct TraceFlags {
   std::string set;
   std::string document;
   std::string out;
-  std::string lists;
+  std::string lists, prefill_lists;
   int32_t max_tokens = 48;
   bool json = false;
 };
@@ -117,33 +117,41 @@ Result<RetrievalDocument> read_document(const TraceFlags& f) {
   return std::move(*at);
 }
 
-Status write_lists(const TraceFlags& f, const RecordedLists& lists) {
-  if (lists.rows.empty()) return Status::invalid_argument("--lists: every row read all of the context, nothing was chosen");
-  return write_file(f.lists, print_lists(lists));
+Status write_lists(const std::string& path, const char* flag, const RecordedLists& lists) {
+  if (lists.rows.empty())
+    return Status::invalid_argument(std::string(flag) + ": every row read all of the context, nothing was chosen");
+  return write_file(path, print_lists(lists));
 }
 
 Status execute(TraceFlags& f) {
-  if (f.out.empty() && f.lists.empty())
-    return Status::invalid_argument("trace writes nothing: --out DIR or --lists FILE is wanted");
+  const bool asks = !f.out.empty() || !f.lists.empty();
+  if (!asks && f.prefill_lists.empty())
+    return Status::invalid_argument("trace writes nothing: --out DIR, --lists FILE or --prefill-lists FILE is wanted");
   FOVEA_ASSIGN(const RetrievalDocument document, read_document(f));
   FOVEA_ASSIGN(EngineOptions options, f.engine.options());
   if (!f.out.empty()) FOVEA_TRY(make_folder(f.out));
   FOVEA_ASSIGN(const std::unique_ptr<Engine> engine, Engine::create(std::move(options)));
   Progress bar("reading");
   const double start = Clock().now_s();
+  PrefillListsRecorder prefill_lists(engine->model().shape);
+  DocumentSession::PrefillTraceSink sink;
+  if (!f.prefill_lists.empty()) sink = [&](const SelectionTrace& t) { prefill_lists.on_selection(t); };
   FOVEA_ASSIGN(const std::unique_ptr<DocumentSession> session,
-               DocumentSession::open(*engine, document.document, [&](int64_t done, int64_t total) { bar.show(done, total); }));
+               DocumentSession::open(
+                   *engine, document.document, [&](int64_t done, int64_t total) { bar.show(done, total); }, {}, sink));
   bar.clear();
   const double read_s = Clock().now_s() - start;
   if (!f.json)
     std::printf("read %lld tokens in %s (%.0f tok/s), %s\n", static_cast<long long>(session->document_tokens()),
                 duration_text(read_s).c_str(), static_cast<double>(session->document_tokens()) / read_s, engine->backend().c_str());
+  if (!f.prefill_lists.empty()) FOVEA_TRY(write_lists(f.prefill_lists, "--prefill-lists", prefill_lists.lists()));
+  if (!asks) return {};
   Json json = Json::array();
   ListsRecorder lists(engine->model().shape, session->document_tokens());
   FOVEA_ASSIGN(const RunTrace trace, compare(f, *engine, *session, document, &lists, &json));
   const std::string about =
       std::filesystem::path(f.set).filename().string() + " · " + engine->model().architecture + " · " + engine->backend();
-  if (!f.lists.empty()) FOVEA_TRY(write_lists(f, lists.lists()));
+  if (!f.lists.empty()) FOVEA_TRY(write_lists(f.lists, "--lists", lists.lists()));
   if (!f.out.empty()) FOVEA_TRY(write_pictures(trace, about, f.out));
   if (f.json) {
     std::cout << json.dump(2) << "\n";
@@ -168,6 +176,9 @@ Run add_trace(CLI::App& app) {
   cmd->add_option("--lists", f->lists,
                   "File for the blocks that each row of questions and answers chose, by layer and KV head (JSON lines; see "
                   "bench locality)");
+  cmd->add_option("--prefill-lists", f->prefill_lists,
+                  "File for the blocks that --prefill-method xattention chose while it read the document (JSON lines; see bench "
+                  "prefill --replay); alone, nothing is asked");
   cmd->add_option("--max-tokens", f->max_tokens, "Most tokens of an answer")->capture_default_str();
   cmd->add_flag("--json", f->json, "JSON on stdout instead of text");
   return [f] {

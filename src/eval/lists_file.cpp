@@ -115,6 +115,25 @@ void ListsRecorder::on_selection(size_t question, const SelectionTrace& t) {
   }
 }
 
+void PrefillListsRecorder::on_selection(const SelectionTrace& t) {
+  const Selection& s = *t.selection;
+  if (!t.prefill || s.kind != Selection::Kind::list || s.tokens_per_unit < 2) return;
+  if (lists_.rows.empty()) lists_ = {layers_, s.groups, s.tokens_per_unit, 1, 0, {}};
+  const int64_t unit = t.position / s.tokens_per_unit;
+  while (static_cast<int64_t>(lists_.rows.size()) <= unit) {
+    const auto step = static_cast<int32_t>(lists_.rows.size());
+    lists_.rows.push_back({step, 0, int64_t{step + 1} * s.tokens_per_unit - 1, false, {}});
+    lists_.rows.back().lists.resize(static_cast<size_t>(layers_) * static_cast<size_t>(s.groups));
+  }
+  std::vector<int32_t>* const lists = &lists_.rows[static_cast<size_t>(unit)].lists[static_cast<size_t>(t.layer.value * s.groups)];
+  if (!lists[0].empty()) return;  // a row before it has the same lists
+  const SelectionReader reader(s);
+  for (int32_t h = 0; h < s.groups; ++h) {
+    lists[h] = reader.blocks(t.row, h, s.groups, lists_.rows[static_cast<size_t>(unit)].position + 1, s.tokens_per_unit);
+    lists_.k = std::max(lists_.k, static_cast<int32_t>(lists[h].size()));
+  }
+}
+
 std::string print_lists(const RecordedLists& lists) {
   using Ordered = nlohmann::ordered_json;
   const Ordered shape = {{"format", kFormat},

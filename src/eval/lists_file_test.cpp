@@ -180,5 +180,49 @@ TEST(ListsRecorder, RowsAreSortedIntoSteps) {
   }
 }
 
+TEST(PrefillListsRecorder, ARowForEachBlockOfQueries) {
+  ModelShape shape;
+  shape.num_layers = 2;
+  shape.kv_heads = 1;
+  shape.block_size = 4;
+  PrefillListsRecorder recorder(shape);
+  int32_t units[] = {0, 2, 2, -1}, counts[] = {2, 1};
+  Selection s;
+  s.kind = Selection::Kind::list;
+  s.heads = HeadGroups::per_query_head;
+  s.tokens_per_unit = 64;
+  s.rows = 1;
+  s.groups = 2;
+  s.capacity = 2;
+  s.units = units;
+  s.counts = counts;
+  SelectionTrace t;
+  t.selection = &s;
+  const auto show = [&](int32_t layer, int64_t position, bool prefill) {
+    t.layer = LayerIdx{layer};
+    t.position = position;
+    t.prefill = prefill;
+    recorder.on_selection(t);
+  };
+  show(0, 2 * 64, true);
+  show(0, 2 * 64 + 1, true);
+  units[1] = 1, show(1, 2 * 64 + 9, true);
+  units[1] = 3, show(1, 3 * 64, true);
+  show(0, 200, false);  // a question's row
+  s.kind = Selection::Kind::all, show(0, 3 * 64, true);
+  const RecordedLists& lists = recorder.lists();
+  using Lists = std::vector<std::vector<int32_t>>;
+  EXPECT_EQ(lists.layers, 2);
+  EXPECT_EQ(lists.kv_heads, 2);
+  EXPECT_EQ(lists.block_size, 64);
+  EXPECT_EQ(lists.k, 2);
+  ASSERT_EQ(lists.rows.size(), 4u);
+  EXPECT_EQ(lists.rows[0].lists, Lists(4)) << "no list came: everything";
+  EXPECT_EQ(lists.rows[2].lists, (Lists{{0, 2}, {2}, {0, 1}, {2}}));
+  EXPECT_EQ(lists.rows[3].lists, (Lists{{}, {}, {0, 3}, {2}}));
+  EXPECT_EQ(lists.rows[3].position, 4 * 64 - 1);
+  EXPECT_TRUE(parse_lists(print_lists(lists), "f").ok());
+}
+
 }  // namespace
 }  // namespace fovea

@@ -17,7 +17,7 @@ struct RecordedRow {
 };
 
 struct RecordedLists {
-  int32_t layers = 0, kv_heads = 0;
+  int32_t layers = 0, kv_heads = 0;  // kv_heads: lists of a layer
   int32_t block_size = 0;      // tokens
   int32_t k = 0;               // most blocks in a list
   int64_t context_tokens = 0;  // of the document, which all questions share
