@@ -57,7 +57,7 @@ class CudaOps final : public Ops {
   void linear(const LinearParams& p, Stream& s) override { linear_.run(p, queue(s)); }
   void silu_mul(const SiluMulParams& p, Stream& s) override { cuda::silu_mul(p, queue(s)); }
   void rope_angles(const RopeAnglesParams& p, Stream& s) override { cuda::rope_angles(p, queue(s)); }
-  void kv_write(const KvWriteParams& p, Stream& s) override { cuda::kv_write(p, on(s)); }
+  void kv_write(const KvWriteParams& p, Stream& s) override { cuda::kv_write(p, queue(s)); }
   void encode_codes(const EncodeCodesParams& p, Stream& s) override { cuda::encode_codes(p, on(s)); }
   void hash_encode(const HashEncodeParams& p, Stream& s) override { cuda::hash_encode(p, on(s)); }
   void hamming_scores(const HammingScoresParams& p, Stream& s) override { cuda::hamming_scores(p, on(s)); }
@@ -65,7 +65,7 @@ class CudaOps final : public Ops {
   void convert(const ConvertParams& p, Stream& s) override { cuda::convert(p, on(s)); }
   void page_table_to_csr(const PageTableToCsrParams& p, Stream& s) override { cuda::page_table_to_csr(p, on(s)); }
   void csr_to_page_table(const CsrToPageTableParams& p, Stream& s) override { cuda::csr_to_page_table(p, on(s)); }
-  void paged_partitions(const PartitionedAttentionParams& p, Stream& s) override { decode_.run(p, on(s)); }
+  void paged_partitions(const PartitionedAttentionParams& p, Stream& s) override { decode_.run(p, queue(s)); }
   void merge_partitions(const MergePartitionsParams& p, Stream& s) override { cuda::merge_partitions(p, on(s)); }
   void hash_select(const HashSelectParams& p, Stream& s) override { select_.run(p, on(s)); }
   void block_summaries(const BlockSummariesParams& p, Stream& s) override { cuda::block_summaries(p, on(s)); }
@@ -82,7 +82,7 @@ class CudaOps final : public Ops {
   void move_columns(const MoveColumnsParams& p, Stream& s) override { cuda::move_columns(p, queue(s)); }
   void xattention_select(const XAttentionParams& p, Stream& s) override { xattention_.run(p, on(s)); }
   void xattention_choose(const XAttentionChoiceParams& p, Stream& s) override { xattention_.run(p, on(s)); }
-  void paged_decode(const AttentionParams& p, Stream& s) override { decode_.run(p, on(s)); }
+  void paged_decode(const AttentionParams& p, Stream& s) override { decode_.run(p, queue(s)); }
   void paged_prefill(const AttentionParams& p, Stream& s) override { prefill_.run(p, on(s)); }
   void sample(const SampleParams& p, Stream& s) override { sample_.run(p, queue(s)); }
   void mla_write(const MlaWriteParams& p, Stream& s) override { cuda::mla_write(p, on(s)); }

@@ -36,26 +36,36 @@ struct Queue {
 
 // A kernel launched so calls wait_for_previous() before it touches memory that another kernel writes or
 // reads. `cluster` blocks read each other's shared memory: 1 in code that is not for 9.0.
+struct LaunchConfig {
+  cudaLaunchConfig_t config{};
+  cudaLaunchAttribute attributes[2] = {};
+
+  LaunchConfig(dim3 grid, dim3 block, size_t shared_bytes, const Queue& queue, int cluster = 1) {
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = queue.stream;
+    config.attrs = attributes;
+    if (queue.overlap) {
+      cudaLaunchAttribute& a = attributes[config.numAttrs++];
+      a.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      a.val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (cluster > 1) {
+      cudaLaunchAttribute& a = attributes[config.numAttrs++];
+      a.id = cudaLaunchAttributeClusterDimension;
+      a.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+    }
+  }
+  LaunchConfig(const LaunchConfig&) = delete;  // points into itself
+  LaunchConfig& operator=(const LaunchConfig&) = delete;
+};
+
 template <typename... Params, typename... Args>
 void launch_clusters(const char* name, void (*kernel)(Params...), int cluster, dim3 grid, dim3 block, const Queue& queue,
                      Args&&... args) {
-  cudaLaunchAttribute attributes[2] = {};
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = block;
-  config.stream = queue.stream;
-  config.attrs = attributes;
-  if (queue.overlap) {
-    cudaLaunchAttribute& a = attributes[config.numAttrs++];
-    a.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    a.val.programmaticStreamSerializationAllowed = 1;
-  }
-  if (cluster > 1) {
-    cudaLaunchAttribute& a = attributes[config.numAttrs++];
-    a.id = cudaLaunchAttributeClusterDimension;
-    a.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
-  }
-  check_call(name, cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...));
+  const LaunchConfig c(grid, block, 0, queue, cluster);
+  check_call(name, cudaLaunchKernelEx(&c.config, kernel, std::forward<Args>(args)...));
 }
 
 template <typename... Params, typename... Args>

@@ -98,17 +98,17 @@ const Decode::Kernel& Decode::find(DType dtype, const decode::Shape& s) const {
   return *found;
 }
 
-void Decode::run(const AttentionParams& p, cudaStream_t stream) {
+void Decode::run(const AttentionParams& p, const Queue& queue) {
   if (p.rows == 0) return;
   decode::Args args;
   args.rule = rule_;
   args.partial_out = partial_out_.as<float>();
   args.partial_softmax = partial_softmax_.as<float2>();
   args.done = done_.as<int32_t>();
-  launch(args, p, stream);
+  launch(args, p, queue);
 }
 
-void Decode::run(const PartitionedAttentionParams& p, cudaStream_t stream) {
+void Decode::run(const PartitionedAttentionParams& p, const Queue& queue) {
   if (p.attention.rows == 0) return;
   FOVEA_CHECK(p.attention.window == 0 && p.attention.selection == nullptr);
   FOVEA_CHECK(p.partition_size > 0 && p.partition_size % decode::kTileKeys == 0);
@@ -117,11 +117,11 @@ void Decode::run(const PartitionedAttentionParams& p, cudaStream_t stream) {
   args.exp_sums = p.exp_sums;
   args.max_logits = p.max_logits;
   args.tmp_out = p.tmp_out;
-  decode::clear_partitions(p, stream);
-  launch(args, p.attention, stream);
+  decode::clear_partitions(p, queue.stream);
+  launch(args, p.attention, {queue.stream});
 }
 
-void Decode::launch(decode::Args& args, const AttentionParams& p, cudaStream_t stream) const {
+void Decode::launch(decode::Args& args, const AttentionParams& p, const Queue& queue) const {
   check_params(p, limits_);
   const decode::Shape shape = decode::choose_shape(p, max_len(p), args.rule);
   args.p = p;
@@ -137,8 +137,8 @@ void Decode::launch(decode::Args& args, const AttentionParams& p, cudaStream_t s
     args.rows = std::min(kRowsPerLaunch, p.rows - first);
     const int64_t most = shape.max_items / p.rows * args.rows;
     const auto grid = static_cast<unsigned>(std::min<int64_t>(kernel.grid, most));
-    check_call("decode attention",
-               cudaLaunchKernel(kernel.function, dim3(grid), dim3(decode::kThreads), parameters, kernel.shared_bytes, stream));
+    const LaunchConfig launch(dim3(grid), dim3(decode::kThreads), kernel.shared_bytes, queue);
+    check_call("decode attention", cudaLaunchKernelExC(&launch.config, kernel.function, parameters));
   }
 }
 

@@ -19,6 +19,7 @@
 
 #include "device/device.h"
 #include "kernels/cuda/decode/config.h"
+#include "kernels/cuda/launch.h"
 
 namespace fovea::cuda {
 
@@ -35,8 +36,8 @@ class Decode {
   Status prepare(const OpsLimits& limits, Device& device);
 
   // Calls of one object are on one stream: they share its scratch.
-  void run(const AttentionParams& p, cudaStream_t stream);
-  void run(const PartitionedAttentionParams& p, cudaStream_t stream);
+  void run(const AttentionParams& p, const Queue& queue);
+  void run(const PartitionedAttentionParams& p, const Queue& queue);
 
   // How run() would launch it.
   std::string describe(const AttentionParams& p) const;
@@ -51,7 +52,7 @@ class Decode {
   };
 
   // Fills in the rest of `args` and launches.
-  void launch(decode::Args& args, const AttentionParams& p, cudaStream_t stream) const;
+  void launch(decode::Args& args, const AttentionParams& p, const Queue& queue) const;
   const Kernel& find(DType dtype, const decode::Shape& shape) const;
   int64_t max_len(const AttentionParams& p) const { return p.max_len > 0 ? p.max_len : limits_.max_len; }
 

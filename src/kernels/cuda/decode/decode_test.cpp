@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/attention_on_device_test_util.h"
 #include "kernels/cuda/gpu_test_util.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/ref/attention.h"
 
 namespace fovea {
@@ -69,7 +70,7 @@ class DecodeOnGpu : public testing::OnGpu<Base> {
     cuda::Decode decode;
     const Status prepared = decode.prepare(decode_limits(c), *this->device_);
     EXPECT_TRUE(prepared.ok()) << prepared.message();
-    decode.run(p, this->handle());
+    decode.run(p, {this->handle()});
     EXPECT_TRUE(device_ok());
   }
   Results run(const AttentionCase& c, AttentionOnDevice& on_device) {
@@ -138,7 +139,7 @@ TEST_F(DecodeTest, PartitionsAreAttentionOverTheirKeysAndMergeToTheWhole) {
       p.exp_sums = sums.data(), p.max_logits = logits.data(), p.tmp_out = parts.data();
       cuda::Decode decode;
       ASSERT_TRUE(decode.prepare(decode_limits(c), *device_).ok());
-      decode.run(p, handle());
+      decode.run(p, {handle()});
       ASSERT_TRUE(device_ok());
       const std::vector<float> got_sums = sums.download(), got_logits = logits.download(), got = parts.download();
       for (size_t i = 0; i < got_sums.size(); ++i) {
@@ -202,7 +203,7 @@ TEST_P(DecodeCases, OtherRowsChangeNoBit) {
       selection.row_indptr = nullptr;
       one.selection = &selection;
     }
-    decode.run(one, handle());
+    decode.run(one, {handle()});
     ASSERT_TRUE(device_ok());
     const auto first = all.out.begin() + row * width;
     ASSERT_TRUE(same_bits(out.download(), {first, first + width})) << "row " << row;
@@ -227,8 +228,9 @@ TEST_F(DecodeTest, GraphFollowsLengthsAndCounts) {
     AttentionOnDevice on_device(problem);
     cuda::Decode decode;
     ASSERT_TRUE(decode.prepare(decode_limits(c), *device_).ok());
+    // Twice: the second launch begins while the first one, whose scratch it shares, still runs.
     auto graph = device_->capture(*stream_, [&] {
-      decode.run(on_device.params(), handle());
+      for (int i = 0; i < 2; ++i) decode.run(on_device.params(), {handle(), cuda::runs_code_for_hopper()});
       return Status();
     });
     ASSERT_TRUE(graph.ok()) << graph.status().message();
@@ -238,7 +240,7 @@ TEST_F(DecodeTest, GraphFollowsLengthsAndCounts) {
       for (int32_t& count : counts) count = count * lengths[0] / 3000;
       on_device.counts().upload(counts);
       on_device.poison_results(problem);
-      decode.run(on_device.params(), handle());
+      decode.run(on_device.params(), {handle()});
       ASSERT_TRUE(device_ok());
       const std::vector<float> out = on_device.out(), lse = on_device.lse();
       on_device.poison_results(problem);

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/activations.cuh"
 #include "kernels/cuda/decode/work_items.cuh"
+#include "kernels/cuda/launch.h"
 
 namespace fovea::cuda::decode {
 
@@ -218,6 +219,8 @@ __device__ void end_items(const Args& a, WarpPartials<kHeads, kDim>& s, int turn
 // attend() calls finish_item() for each of them and returns the next turn.
 template <typename Shared, typename Attend>
 __device__ void for_each_run(const Args& a, Shared& shared, Attend&& attend) {
+  let_next_begin();
+  wait_for_previous();
   begin_items(shared.partials);
   const ItemFinder finder(a, shared.items);
   const auto [begin, end] = finder.items_of_cta();

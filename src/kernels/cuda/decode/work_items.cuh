@@ -95,8 +95,11 @@ __device__ inline KeyList key_list(const Args& a, int32_t index) {
   KeyList k;
   k.row = a.first_row + index / a.lists;
   k.list = index % a.lists;
+  // Most rows are their sequence's only one: its length is read beside what says so, not after it.
+  const int32_t likely = min(k.row, a.p.num_seqs - 1), likely_len = a.p.seq_len[likely];
   k.seq = segment_of(a.p.q_indptr, a.p.num_seqs, k.row);
-  k.pos = a.p.seq_len[k.seq] - (a.p.q_indptr[k.seq + 1] - k.row);
+  const int32_t len = k.seq == likely ? likely_len : a.p.seq_len[k.seq];
+  k.pos = len - (a.p.q_indptr[k.seq + 1] - k.row);
   k.hi = max(k.pos + 1, 0);
   k.lo = a.p.window > 0 ? max(k.pos - a.p.window + 1, 0) : 0;
   if (a.selection.kind == Selection::Kind::all) {

@@ -90,6 +90,8 @@ __device__ void write_codes(const CodesView& view, int block_size, int64_t slot,
 template <int kRegs>
 __global__ void __launch_bounds__(kWarps* kWarp) write(const __grid_constant__ Args a) {
   __shared__ float rows[kWarps][kWarp * kRegs];
+  let_next_begin();
+  wait_for_previous();
   const KvWriteParams& p = a.p;
   const int warp = static_cast<int>(threadIdx.x) / kWarp, d = p.kv.head_dim, heads = p.num_heads + p.kv.kv_heads;
   const unsigned index = blockIdx.x * kWarps + warp;
@@ -147,15 +149,14 @@ void check_params(const KvWriteParams& p, const WriteShape& s) {
 }  // namespace
 }  // namespace kv_writing
 
-void kv_write(const KvWriteParams& p, cudaStream_t stream) {
+void kv_write(const KvWriteParams& p, const Queue& queue) {
   using namespace kv_writing;
   if (p.tokens == 0) return;
   const WriteShape shape = choose_shape(p);
   check_params(p, shape);
   Args args{p, p.codes != nullptr ? *p.codes : CodesView{}};
   auto* kernel = shape.regs == 2 ? &write<2> : shape.regs == 4 ? &write<4> : &write<8>;
-  kernel<<<dim3(static_cast<unsigned>(shape.ctas)), dim3(kWarps * kWarp), 0, stream>>>(args);
-  check_launch("kv write");
+  launch("kv write", kernel, dim3(static_cast<unsigned>(shape.ctas)), dim3(kWarps * kWarp), queue, args);
 }
 
 void encode_codes(const EncodeCodesParams& p, cudaStream_t stream) {

@@ -5,13 +5,13 @@
 #include <fovea/kernels/cache.h>
 #include <fovea/kernels/select.h>
 
-#include <cuda_runtime_api.h>
+#include "kernels/cuda/launch.h"
 
 namespace fovea::cuda {
 
 // head_dim up to 256; with codes, the codec's n is 64, 128 or 256. KV of f32, f16, bf16 or fp8, either
 // layout.
-void kv_write(const KvWriteParams& p, cudaStream_t stream);
+void kv_write(const KvWriteParams& p, const Queue& queue);
 
 // The codes that kv_write makes of the same keys, from the cache.
 void encode_codes(const EncodeCodesParams& p, cudaStream_t stream);

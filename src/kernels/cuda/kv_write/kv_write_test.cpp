@@ -226,7 +226,7 @@ TEST_P(KvWriteOnGpu, EqualsTheReference) {
   CodesView view;
   problem.point(on_host, view, []<typename T>(std::vector<T>& host) { return host.data(); });
 
-  cuda::kv_write(device.p, handle());
+  cuda::kv_write(device.p, {handle()});
   ASSERT_TRUE(device_ok());
   const std::vector<uint8_t> q = device.read(problem.q);
   const std::vector<uint8_t> k_cache = device.read(problem.k_cache), v_cache = device.read(problem.v_cache);
@@ -248,7 +248,7 @@ TEST_P(KvWriteOnGpu, CodesAreMadeAgainFromTheCache) {
   if (GetParam().bits == 0) return;
   Problem problem(GetParam());
   OnDevice written(problem);
-  cuda::kv_write(written.p, handle());
+  cuda::kv_write(written.p, {handle()});
   ASSERT_TRUE(device_ok());
   const std::vector<uint64_t> want = written.read(problem.code_words);
   problem.k_cache = written.read(problem.k_cache);
