@@ -7,7 +7,7 @@ namespace fovea::cuda::decode {
 namespace {
 
 constexpr int32_t kMinSplits = 4;         // below it a long row would occupy too little of the device
-constexpr int32_t kItemsOfLongRow = 256;  // about the CTAs that a device holds
+constexpr int32_t kItemsOfLongRow = 264;  // CTAs that an H100 or H200 holds: one split each ends at one time
 
 bool per_query_head(const AttentionParams& p) {
   const Selection* s = p.selection;
@@ -30,8 +30,7 @@ int64_t partial_bytes(const OpsLimits& limits, const SplitRule& rule) {
 
 SplitRule choose_splits(const OpsLimits& limits, int64_t budget) {
   SplitRule rule;
-  const auto useful = std::bit_ceil(static_cast<uint32_t>(kItemsOfLongRow / std::max(1, limits.kv_heads) + 1)) / 2;
-  rule.max_splits = std::clamp(static_cast<int32_t>(useful), 16, rule.max_splits);
+  rule.max_splits = std::clamp(kItemsOfLongRow / std::max(1, limits.kv_heads), 16, rule.max_splits);
   // A list may hold all keys of the longest sequence, from a boundary of 16 on; a longer list is cut coarser.
   const auto wanted = std::bit_ceil(static_cast<uint64_t>(limits.max_len / rule.min_keys + 1));
   rule.max_splits = static_cast<int32_t>(std::min<uint64_t>(wanted, rule.max_splits));
@@ -52,7 +51,6 @@ void choose_kernel(const AttentionParams& p, Shape& s) {
   // 16 heads of d > 128 do not fit the registers of a warp: there the second 8 find K and V in the L2 cache.
   s.tile_heads = s.heads_per_list > 8 && kv.head_dim <= 128 ? 16 : 8;
   s.dim_class = kv.head_dim > 128 ? 256 : kv.head_dim > 64 || s.tile_heads == 16 ? 128 : 64;
-  s.whole = kv.head_dim == s.dim_class && s.tile_heads == 8 && s.dim_class <= 128;
 }
 
 const char* name_of(Path path) { return path == Path::mma ? "mma" : path == Path::scalar ? "scalar" : "scalar classic"; }
@@ -71,7 +69,7 @@ Shape choose_shape(const AttentionParams& p, int64_t max_len, const SplitRule& r
 }
 
 std::string Shape::describe() const {
-  return std::string(name_of(path)) + (whole ? " d=" : " d<=") + std::to_string(dim_class) + ", " + std::to_string(lists) +
+  return std::string(name_of(path)) + " d<=" + std::to_string(dim_class) + ", " + std::to_string(lists) +
          " lists of " + std::to_string(heads_per_list) + " heads in " + std::to_string(head_tiles) + " tiles of " +
          std::to_string(tile_heads) + ", at most " + std::to_string(max_items) + " items";
 }

@@ -10,25 +10,24 @@
 
 namespace fovea::cuda::decode {
 
-inline constexpr int32_t kWarps = 8;  // of a CTA
+inline constexpr int32_t kWarps = 4;  // of a CTA
 inline constexpr int32_t kThreads = 32 * kWarps;
-inline constexpr int32_t kCtasPerSm = 2;              // where registers allow
+inline constexpr int32_t kCtasPerSm = 2;
 inline constexpr int32_t kTileKeys = 16;              // a warp's step: the long side of one mma
 inline constexpr int32_t kBatchKeys = 2 * kTileKeys;  // keys whose places a warp looks up at once, one a lane
 
 inline constexpr int32_t kKeysMax = 1 << 30;  // of a list
 
-// A list of keys is cut into splits of one size, a power of two times `min_keys`: the least that needs no
+// A list of keys is cut into splits of one size, whole tiles and at least `min_keys`: the least that needs no
 // more than `max_splits` of them. A function of the list's own length alone, so a row's bits do not depend on
 // its batch.
 struct SplitRule {
-  int32_t min_keys = 256;   // two tiles for each warp of a CTA: less does not pay for its merge
-  int32_t max_splits = 64;  // more take longer to merge than they save
+  int32_t min_keys = 128;   // two tiles for each warp of a CTA: less does not pay for its merge
+  int32_t max_splits = 66;  // more take longer to merge than they save
 
   constexpr int32_t split_keys(int32_t keys) const {
-    int32_t size = min_keys;
-    while (static_cast<int64_t>(size) * max_splits < keys) size *= 2;
-    return size;
+    const int32_t tiles = (keys + kTileKeys - 1) / kTileKeys, share = (tiles + max_splits - 1) / max_splits * kTileKeys;
+    return share > min_keys ? share : min_keys;
   }
   constexpr int32_t splits(int32_t keys) const {  // at least one: it writes the result of an empty list
     const int32_t size = split_keys(keys);
@@ -55,7 +54,6 @@ enum class Path : uint8_t {
 struct Shape {
   Path path = Path::mma;
   int32_t dim_class = 256;  // head_dim rounded up to what there is a kernel for
-  bool whole = false;       // head_dim is dim_class, and the kernel relies on it
   int32_t tile_heads = 8;   // 8 or 16
   int32_t lists = 1;        // of a row
   int32_t heads_per_list = 1;

@@ -91,7 +91,7 @@ Status Decode::prepare(const OpsLimits& limits, Device& device) {
 
 const Decode::Kernel& Decode::find(DType dtype, const decode::Shape& s) const {
   const auto found = std::find_if(kernels_.begin(), kernels_.end(), [&](const Kernel& k) {
-    return k.dtype == dtype && k.shape.path == s.path && k.shape.dim_class == s.dim_class && k.shape.whole == s.whole &&
+    return k.dtype == dtype && k.shape.path == s.path && k.shape.dim_class == s.dim_class &&
            k.shape.tile_heads == s.tile_heads;
   });
   FOVEA_CHECK(found != kernels_.end());

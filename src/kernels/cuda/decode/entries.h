@@ -14,7 +14,7 @@ namespace fovea::cuda::decode {
 
 struct Entry {
   DType dtype = DType::bf16;
-  Shape shape;                     // path, dim_class, whole and tile_heads tell the kernels apart
+  Shape shape;                     // path, dim_class and tile_heads tell the kernels apart
   const void* function = nullptr;  // void(Args)
   size_t shared_bytes = 0;
 };

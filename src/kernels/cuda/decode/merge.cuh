@@ -124,19 +124,27 @@ __device__ void announce(const Args& a, const WorkList& w, WarpPartials<kHeads, 
 // A warp a head: the weight of each split, and the softmax over all of them.
 template <int kHeads, int kDim>
 __device__ void weigh_splits(const Args& a, const WorkList& w, WarpPartials<kHeads, kDim>& s) {
+  constexpr int kParts = (kMaxSplits + kWarp - 1) / kWarp;  // of a lane, asked for at once
   const HeadTile& heads = w.heads;
   const int lane = threadIdx.x % kWarp;
   for (int h = threadIdx.x / kWarp; h < heads.count; h += kWarps) {
     const int64_t row_head = static_cast<int64_t>(w.keys.row - a.first_row) * a.p.num_heads + heads.first + h;
     const float2* splits = a.partial_softmax + row_head * a.rule.max_splits;
-    float max = -INFINITY;
-    for (int i = lane; i < w.splits; i += kWarp) max = fmaxf(max, __ldcg(&splits[i]).x);
+    float2 parts[kParts];
+    float max = -INFINITY, sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      const int split = i * kWarp + lane;
+      parts[i] = split < w.splits ? __ldcg(&splits[split]) : make_float2(-INFINITY, 0.0f);
+    }
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) max = fmaxf(max, parts[i].x);
     for (int step = kWarp / 2; step > 0; step /= 2) max = fmaxf(max, __shfl_xor_sync(kAllLanes, max, step));
-    float sum = 0.0f;
-    for (int i = lane; i < w.splits; i += kWarp) {
-      const float2 part = __ldcg(&splits[i]);
-      s.weight[h][i] = relative_weight(part.x, max);
-      sum += s.weight[h][i] * part.y;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      const float f = relative_weight(parts[i].x, max);
+      if (i * kWarp + lane < w.splits) s.weight[h][i * kWarp + lane] = f;
+      sum += f * parts[i].y;
     }
     for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
     if (lane == 0) s.softmax[h] = {max, sum};
@@ -144,23 +152,42 @@ __device__ void weigh_splits(const Args& a, const WorkList& w, WarpPartials<kHea
 }
 
 // The weighted sum of a list's splits. Where the columns are fewer than the threads, several threads share
-// one, each with every parts-th split, so that enough loads are under way.
+// one, each with every parts-th split. Many loads are under way at once, and the first ones while the splits
+// are weighed: nothing else of the launch runs beside its last merge.
 template <int kHeads, int kDim>
 __device__ void merge_splits(const Args& a, const WorkList& w, WarpPartials<kHeads, kDim>& s) {
+  constexpr int kAhead = 16;
   const HeadTile& heads = w.heads;
-  weigh_splits(a, w, s);
-  __syncthreads();
   const int d = a.p.kv.head_dim, columns = d / 4, all = heads.count * columns;
   const int parts = max(1, kThreads / all);
   auto* sums = reinterpret_cast<float4*>(s.out);  // [parts, heads, columns]
-  for (int i = threadIdx.x; i < parts * all; i += kThreads) {
-    const int part = i / all, h = i % all / columns, column = i % columns;
-    const int64_t row_head = static_cast<int64_t>(w.keys.row - a.first_row) * a.p.num_heads + heads.first + h;
-    const float* splits = a.partial_out + row_head * a.rule.max_splits * d + 4 * column;
+  const auto column_of = [&](int i) {
+    const int64_t row_head = static_cast<int64_t>(w.keys.row - a.first_row) * a.p.num_heads + heads.first + i % all / columns;
+    return a.partial_out + row_head * a.rule.max_splits * d + 4 * (i % columns);
+  };
+  const auto load = [&](const float* column, int first, float4(&to)[kAhead]) {
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) {
+      const int split = first + j * parts;
+      if (split < w.splits) to[j] = __ldcg(reinterpret_cast<const float4*>(column + static_cast<int64_t>(split) * d));
+    }
+  };
+  float4 ahead[kAhead];
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread < parts * all) load(column_of(thread), thread / all, ahead);
+  weigh_splits(a, w, s);
+  __syncthreads();
+  for (int i = thread; i < parts * all; i += kThreads) {
+    const int part = i / all, h = i % all / columns;
+    const float* column = column_of(i);
     float4 sum = {};
-#pragma unroll 8
-    for (int split = part; split < w.splits; split += parts) {
-      add_scaled(sum, s.weight[h][split], __ldcg(reinterpret_cast<const float4*>(splits + static_cast<int64_t>(split) * d)));
+    for (int first = part; first < w.splits; first += kAhead * parts) {
+      if (i != thread || first != part) load(column, first, ahead);
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) {
+        const int split = first + j * parts;
+        if (split < w.splits) add_scaled(sum, s.weight[h][split], ahead[j]);
+      }
     }
     sums[i] = sum;
   }
@@ -208,9 +235,11 @@ __device__ void finish_item(const Args& a, const WorkList& w, int32_t split, War
   if (threadIdx.x == 0) announce(a, w, s, turn);
 }
 
-// After the last item, which had this turn.
+// After the last item, which had this turn. The next kernel may begin beside the last merges, no earlier: what it
+// reads ahead would hold up the keys.
 template <int kHeads, int kDim>
 __device__ void end_items(const Args& a, WarpPartials<kHeads, kDim>& s, int turn) {
+  let_next_begin();
   __syncthreads();
   settle(a, s, turn);
 }
@@ -219,7 +248,6 @@ __device__ void end_items(const Args& a, WarpPartials<kHeads, kDim>& s, int turn
 // attend() calls finish_item() for each of them and returns the next turn.
 template <typename Shared, typename Attend>
 __device__ void for_each_run(const Args& a, Shared& shared, Attend&& attend) {
-  let_next_begin();
   wait_for_previous();
   begin_items(shared.partials);
   const ItemFinder finder(a, shared.items);

@@ -13,19 +13,6 @@
 
 namespace fovea::cuda::decode {
 
-// What lies kOffset bytes after p: memory that no one writes during the launch and that is read once, so past
-// the L1 cache, but whole lines into the L2 cache.
-template <int kOffset>
-__device__ inline void load_once(uint4& x, const char* p) {
-  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4 + %5];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "l"(p), "n"(kOffset));
-}
-template <int kOffset>
-__device__ inline void load_once(uint2& x, const char* p) {
-  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0, %1}, [%2 + %3];" : "=r"(x.x), "=r"(x.y) : "l"(p), "n"(kOffset));
-}
-
 // What the tensor cores multiply: pairs of 16-bit floats.
 struct MmaBf16 {
   __device__ static uint32_t pack(float low, float high) {

@@ -1,11 +1,11 @@
 // Decode attention on tensor cores, bf16, f16 and fp8 KV in layout hnd.
 //
-// A warp takes 16 keys at a time and holds them in registers, straight from device memory. A dot product does
-// not care in which order its dimensions are added: a lane loads eight neighbouring dimensions at once (16
-// bytes of bf16) and calls them the rows of B that it holds anyway, so K needs no shuffling at all. V is
-// loaded the same way; pairs of its keys are woven together in registers. The scores come out of the first
-// product in the lanes where the second wants the weights. Nothing but q, which all warps share, and the
-// merge goes through shared memory, and warps meet only at the end of an item.
+// A warp takes 16 keys at a time, from a ring in shared memory that it fills itself, asynchronously and as far
+// ahead as the ring reaches, also across splits. A dot product does not care in which order its dimensions are
+// added: a lane takes eight neighbouring dimensions at once (16 bytes of bf16) and calls them the rows of B that
+// it holds anyway, so K needs no shuffling at all. V is taken the same way; pairs of its keys are woven together
+// in registers. The scores come out of the first product in the lanes where the second wants the weights. Warps
+// meet only at the end of an item.
 //   scores[large parts of q, 8 heads, then small ones; 8 keys] = q K^T
 //   out^T[16 dimensions; 8 heads] += V^T weights^T
 // q and the weights are multiplied as sums of two 16-bit floats each: scores and results are float32 results
@@ -15,12 +15,12 @@
 #include "kernels/cuda/decode/entries.h"
 #include "kernels/cuda/decode/merge.cuh"
 #include "kernels/cuda/decode/mma.cuh"
+#include "kernels/cuda/prefill/ptx.cuh"
 
 namespace fovea::cuda::decode {
 
-// kDim: head_dim rounded up; dimensions beyond head_dim are multiplied by a q of 0 and their results dropped.
-// kWhole: it is head_dim itself, and loads need no clamping. kColumns: tiles of 8 heads.
-template <typename Kv, int kDim, bool kWhole, int kColumns>
+// kDim: head_dim rounded up; dimensions beyond head_dim are 0, and their results dropped. kColumns: tiles of 8 heads.
+template <typename Kv, int kDim, int kColumns>
 struct MmaKernel {
   using Eight = typename Kv::Eight;
   using Stored = typename Kv::Stored;
@@ -28,17 +28,25 @@ struct MmaKernel {
   static constexpr int kSlices = kDim / 32;  // of K: a lane holds 8 of every 32 dimensions of two keys
   static constexpr int kBlocks = kDim / 64;  // of V: a lane holds 8 of every 64 dimensions of four keys
 
+  static constexpr int kRowBytes = kDim * static_cast<int>(sizeof(Stored));
+  static constexpr int kChunks = kRowBytes / 16;
+  // A multiprocessor's warps together want some 100 KB under way. More than that serves some multiprocessors
+  // before others, and the last one decides.
+  static constexpr int kRingBytes = 16 << 10;
+  static constexpr int kStages = kRingBytes / (2 * kTileKeys * kRowBytes);
+
+  // 16 keys and their values. The chunks of 16 bytes of a row change places, so that no load meets a bank twice.
+  struct Stage {
+    alignas(16) char k[kTileKeys * kRowBytes], v[kTileKeys * kRowBytes];
+    int32_t pos[kTileKeys];  // -1: not to be read, and K and V are 0
+  };
+
   struct Shared {
     ItemFinder::Shared items;
     WorkList list;                                     // uniform values, which would cost every lane registers
     alignas(16) uint4 q[kColumns][kSlices][2][kWarp];  // A operands of q: rows of large parts, then of small ones
     alignas(16) WarpPartials<kHeads, kDim> partials;
-  };
-
-  struct Tile {           // 16 keys of K, or of V
-    Eight k[kSlices][2];  // keys g and g + 8, dimensions 32 * slice + 8t ..
-    Eight v[kBlocks][4];  // keys 2t, 2t + 1, 2t + 8, 2t + 9, dimensions 64 *
-                          // block + 8g ..
+    Stage ring[kWarps][kStages];
   };
 
   // Softmax and result of the keys so far. A lane's softmax is that of head g (of each column tile), `sum`
@@ -60,35 +68,57 @@ struct MmaKernel {
 
   __device__ MmaKernel(const Args& args, Shared& s) : a(args), shared(s) {}
 
-  // key: the lane that holds its place.
-  __device__ static const char* key_row(const void* cache, const KeyPlaces& places, int key) {
-    return static_cast<const char*>(cache) + __shfl_sync(kAllLanes, places.offset, key);
+  // Four lanes of a K load share a key and take `kSpan` neighbouring chunks; of a V load they have every second key.
+  __device__ static int k_at(int key, int byte) {
+    constexpr int kSpan = 2 * static_cast<int>(sizeof(Stored));
+    return key * kRowBytes + (byte ^ (key % (8 / kSpan) * kSpan & (kChunks - 1)) * 16);
   }
+  __device__ static int v_at(int key, int byte) { return key * kRowBytes + (byte ^ (key / 2 % 4 * 2 & (kChunks - 1)) * 16); }
+  __device__ static Eight eight(const char* from) { return *reinterpret_cast<const Eight*>(from); }
 
-  // Eight dimensions of every kPitch, from `dim` on. Beyond head_dim a lane reads the last ones once more.
-  template <int kPitch, int kAt = 0, int kCount, int kRows>
-  __device__ void load_row(const char* row, int dim, Eight (&to)[kCount][kRows], int r) const {
-    if constexpr (kAt < kCount) {
-      constexpr int kBytes = sizeof(Stored);
-      if constexpr (kWhole) {
-        load_once<kPitch * kAt * kBytes>(to[kAt][r], row + dim * kBytes);
-      } else {
-        load_once<0>(to[kAt][r], row + min(dim + kPitch * kAt, a.p.kv.head_dim - 8) * kBytes);
-      }
-      load_row<kPitch, kAt + 1>(row, dim, to, r);
+  // Starts copying the tile whose first key lane `first` has the place of.
+  __device__ void copy(const KeyPlaces& places, int first, Stage& stage) const {
+    const int bytes = a.p.kv.head_dim * static_cast<int>(sizeof(Stored));
+    if (lane / kTileKeys == first / kTileKeys) stage.pos[lane % kTileKeys] = places.pos;
+    const auto* k = static_cast<const char*>(a.p.kv.k);
+    const auto* v = static_cast<const char*>(a.p.kv.v);
+    const uint32_t to_k = prefill::shared_address(stage.k), to_v = prefill::shared_address(stage.v);
+    constexpr int kRows = kWarp / kChunks;  // that the warp copies at once
+#pragma unroll
+    for (int i = 0; i < kTileKeys / kRows; ++i) {
+      const int key = i * kRows + lane / kChunks, byte = lane % kChunks * 16;
+      const bool there = (places.valid >> (first + key) & 1) != 0 && byte < bytes;
+      const int64_t from = __shfl_sync(kAllLanes, places.offset, first + key) + (there ? byte : 0);
+      prefill::copy_async_16(to_k + k_at(key, byte), k + from, there);
+      prefill::copy_async_16(to_v + v_at(key, byte), v + from, there);
     }
   }
 
-  // first: the lane that holds the tile's first key.
-  __device__ void load_k(Tile& tile, const KeyPlaces& places, int first) const {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) load_row<32>(key_row(a.p.kv.k, places, first + g + 8 * r), 8 * t, tile.k, r);
-  }
-  __device__ void load_v(Tile& tile, const KeyPlaces& places, int first) const {
-#pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      load_row<64>(key_row(a.p.kv.v, places, first + key_of(r, t)), 8 * g, tile.v, r);
+  // Where this warp's ring is filled from: the tiles of `run` splits.
+  struct Feed {
+    KeyCursor cursor;
+    KeyPlaces places{};
+    int32_t split, run;
+    int32_t tiles = 0;  // left of the split
+    int first = 0;      // lane that has the place of the next tile's first key
+    int stage = 0;      // the oldest, which is used and filled next
+  };
+
+  __device__ void copy_next(Feed& feed) {
+    while (feed.tiles == 0 && feed.run > 0) {
+      feed.cursor.start(feed.split);
+      feed.tiles = tiles_of_warp(shared.list, feed.split);
+      feed.first = 0;
+      ++feed.split, --feed.run;
     }
+    if (feed.tiles > 0) {
+      if (feed.first == 0) feed.places = feed.cursor.next();
+      copy(feed.places, feed.first, shared.ring[warp][feed.stage]);
+      feed.first = kTileKeys - feed.first;
+      --feed.tiles;
+    }
+    prefill::copy_async_commit();  // without a copy too: stages are counted
+    feed.stage = feed.stage + 1 == kStages ? 0 : feed.stage + 1;
   }
 
   // Each warp prepares some slices of q for all warps.
@@ -111,13 +141,13 @@ struct MmaKernel {
     }
   }
 
-  __device__ void multiply_k(const Tile& tile, Scores& scores) const {
+  __device__ void multiply_k(const Stage& stage, Scores& scores) const {
     float sums[kColumns][2][4] = {};
 #pragma unroll
     for (int s = 0; s < kSlices; ++s) {
       uint32_t keys[2][4];
 #pragma unroll
-      for (int r = 0; r < 2; ++r) Kv::widen(tile.k[s][r], keys[r]);
+      for (int r = 0; r < 2; ++r) Kv::widen(eight(stage.k + k_at(g + 8 * r, (32 * s + 8 * t) * sizeof(Stored))), keys[r]);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -137,7 +167,7 @@ struct MmaKernel {
 
   // Scores to log2 units, capped and biased; -inf where the key is not to be read. `valid`: a bit for each
   // key.
-  __device__ void bias_and_mask(int32_t pos, int first, unsigned valid, Scores& scores) const {
+  __device__ void bias_and_mask(int32_t pos, unsigned valid, Scores& scores) const {
     const float cap = a.p.soft_cap, scale = shared.list.score_scale;
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
@@ -147,7 +177,7 @@ struct MmaKernel {
         if (cap > 0.0f) scores[c][i] = cap * kLog2e * tanhf(scores[c][i]);
       }
     }
-    if (a.p.alibi_slopes != nullptr) add_alibi(pos, first, scores);
+    if (a.p.alibi_slopes != nullptr) add_alibi(pos, scores);
     if (valid == 0xffffu) return;
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
@@ -158,10 +188,10 @@ struct MmaKernel {
     }
   }
 
-  __device__ void add_alibi(int32_t pos, int first, Scores& scores) const {
+  __device__ void add_alibi(int32_t pos, Scores& scores) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int32_t key_pos = __shfl_sync(kAllLanes, pos, first + key_of(i, t));
+      const int32_t key_pos = __shfl_sync(kAllLanes, pos, key_of(i, t));
       const float distance = static_cast<float>(key_pos - shared.list.keys.pos);
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
@@ -201,17 +231,7 @@ struct MmaKernel {
     }
   }
 
-  // A weight of 0 does not make a NaN harmless.
-  __device__ void clear_unseen(unsigned valid, Tile& tile) const {
-#pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      if ((valid >> key_of(r, t) & 1) != 0) continue;
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b) tile.v[b][r] = {};
-    }
-  }
-
-  __device__ void multiply_v(const Tile& tile, const Scores& weights, Running& run) const {
+  __device__ void multiply_v(const Stage& stage, const Scores& weights, Running& run) const {
     uint2 large[kColumns], small[kColumns];
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
@@ -222,7 +242,7 @@ struct MmaKernel {
     for (int b = 0; b < kBlocks; ++b) {
       uint32_t key[4][4];
 #pragma unroll
-      for (int r = 0; r < 4; ++r) Kv::widen(tile.v[b][r], key[r]);
+      for (int r = 0; r < 4; ++r) Kv::widen(eight(stage.v + v_at(key_of(r, t), (64 * b + 8 * g) * sizeof(Stored))), key[r]);
 #pragma unroll
       for (int p = 0; p < 4; ++p) {
         const uint4 dims = {__byte_perm(key[0][p], key[1][p], 0x5410), __byte_perm(key[0][p], key[1][p], 0x7632),
@@ -271,82 +291,67 @@ struct MmaKernel {
     }
   }
 
-  __device__ void load_first(KeyCursor& cursor, Tile& tile, KeyPlaces& places) const {
-    places = cursor.next();
-    load_k(tile, places, 0);
-    load_v(tile, places, 0);
-  }
-
-  // The next tile's K is on its way while this one's weights are computed, its V while the next scores are.
-  __device__ void walk(int32_t split, KeyCursor& cursor, Tile& tile, KeyPlaces& places, Running& sums) {
+  __device__ void walk(int32_t split, Feed& feed, Running& sums) {
     clear(sums);
-    const int32_t tiles = tiles_of_warp(shared.list, split);
-    for (int32_t i = 0; i < tiles; ++i) {
-      const int first = i % 2 * kTileKeys, next = kTileKeys - first;
-      const unsigned valid = places.valid >> first & 0xffffu;
-      const int32_t pos = places.pos;
-      if (next == 0) places = cursor.next();
+    int32_t keys = 0;
+    for (int32_t tiles = tiles_of_warp(shared.list, split); tiles > 0; --tiles) {
+      prefill::copy_async_wait<kStages - 1>();
+      __syncwarp();
+      const Stage& stage = shared.ring[warp][feed.stage];
+      const int32_t pos = stage.pos[lane % kTileKeys];
+      const unsigned valid = __ballot_sync(kAllLanes, pos >= 0) & 0xffffu;
       Scores scores;
-      multiply_k(tile, scores);
-      if (i + 1 < tiles) load_k(tile, places, next);
-      bias_and_mask(pos, first, valid, scores);
+      multiply_k(stage, scores);
+      bias_and_mask(pos, valid, scores);
       weigh(scores, sums);
-      if (valid != 0xffffu) clear_unseen(valid, tile);
-      multiply_v(tile, scores, sums);
-      if (i + 1 < tiles) load_v(tile, places, next);
-      if (lane == 0) atomicAdd(&shared.partials.keys_read, __popc(valid));
+      multiply_v(stage, scores, sums);
+      keys += __popc(valid);
+      __syncwarp();
+      copy_next(feed);
     }
+    if (lane == 0) atomicAdd(&shared.partials.keys_read, keys);
   }
 
-  // `run` splits of shared.list from `split` on. The first keys of the next one are on their way while a
-  // split's results are merged. Returns the next turn.
+  // `run` splits of shared.list from `split` on. Keys of the next ones are on their way while a split's results
+  // are merged. Returns the next turn.
   __device__ int attend(int32_t split, int32_t run, int turn) {
-    KeyCursor cursor(a, shared.list, sizeof(Stored), a.p.kv.tokens_apart() * sizeof(Stored));
-    Tile tile;
-    KeyPlaces places;
-    cursor.start(split);
-    load_first(cursor, tile, places);
+    Feed feed{KeyCursor(a, shared.list, sizeof(Stored), a.p.kv.tokens_apart() * sizeof(Stored)), {}, split, run};
+    for (int s = 0; s < kStages; ++s) copy_next(feed);
     share_q();
     __syncthreads();
     for (; run > 0; --run, ++split, turn = 1 - turn) {
       Running sums;
-      walk(split, cursor, tile, places, sums);
-      if (run > 1) cursor.start(split + 1);
+      walk(split, feed, sums);
       store(sums);
-      if (run > 1) load_first(cursor, tile, places);
       finish_item(a, shared.list, split, shared.partials, turn);
     }
     return turn;
   }
 };
 
-// CTAs of a multiprocessor: what the registers of K, V and the result leave room for.
-constexpr int mma_ctas(int dim, int columns) { return dim * columns <= 128 ? kCtasPerSm : 1; }
-
-template <typename Kv, int kDim, bool kWhole, int kColumns>
-__global__ void __launch_bounds__(kThreads, mma_ctas(kDim, kColumns)) mma_kernel(const __grid_constant__ Args a) {
-  using Kernel = MmaKernel<Kv, kDim, kWhole, kColumns>;
+template <typename Kv, int kDim, int kColumns>
+__global__ void __launch_bounds__(kThreads, kCtasPerSm) mma_kernel(const __grid_constant__ Args a) {
+  using Kernel = MmaKernel<Kv, kDim, kColumns>;
   extern __shared__ __align__(16) char memory[];
   auto& shared = *reinterpret_cast<typename Kernel::Shared*>(memory);
   Kernel kernel(a, shared);
   for_each_run(a, shared, [&](int32_t split, int32_t run, int turn) { return kernel.attend(split, run, turn); });
 }
 
-template <typename Kv, int kDim, bool kWhole, int kColumns>
+template <typename Kv, int kDim, int kColumns>
 Entry mma_entry(DType dtype) {
   Entry e;
   e.dtype = dtype;
-  e.shape = {.path = Path::mma, .dim_class = kDim, .whole = kWhole, .tile_heads = 8 * kColumns};
-  e.function = reinterpret_cast<const void*>(&mma_kernel<Kv, kDim, kWhole, kColumns>);
-  e.shared_bytes = sizeof(typename MmaKernel<Kv, kDim, kWhole, kColumns>::Shared);
+  e.shape = {.path = Path::mma, .dim_class = kDim, .tile_heads = 8 * kColumns};
+  e.function = reinterpret_cast<const void*>(&mma_kernel<Kv, kDim, kColumns>);
+  e.shared_bytes = sizeof(typename MmaKernel<Kv, kDim, kColumns>::Shared);
   return e;
 }
 
 // All of one element type.
 template <typename Kv>
 std::vector<Entry> mma_entries(DType dtype) {
-  return {mma_entry<Kv, 64, true, 1>(dtype),   mma_entry<Kv, 64, false, 1>(dtype),  mma_entry<Kv, 128, true, 1>(dtype),
-          mma_entry<Kv, 128, false, 1>(dtype), mma_entry<Kv, 256, false, 1>(dtype), mma_entry<Kv, 128, false, 2>(dtype)};
+  return {mma_entry<Kv, 64, 1>(dtype), mma_entry<Kv, 128, 1>(dtype), mma_entry<Kv, 256, 1>(dtype), mma_entry<Kv, 128, 2>(dtype)};
 }
 
 }  // namespace fovea::cuda::decode

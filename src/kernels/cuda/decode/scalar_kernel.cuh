@@ -232,7 +232,7 @@ struct ScalarKernel {
 };
 
 template <typename Kv, KvLayout kLayout>
-__global__ void __launch_bounds__(kThreads, kCtasPerSm) scalar_kernel(const __grid_constant__ Args a) {
+__global__ void __launch_bounds__(kThreads, 2 * kCtasPerSm) scalar_kernel(const __grid_constant__ Args a) {
   using Kernel = ScalarKernel<Kv, kLayout>;
   extern __shared__ __align__(16) char memory[];
   auto& shared = *reinterpret_cast<typename Kernel::Shared*>(memory);

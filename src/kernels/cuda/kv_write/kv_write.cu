@@ -90,8 +90,7 @@ __device__ void write_codes(const CodesView& view, int block_size, int64_t slot,
 template <int kRegs>
 __global__ void __launch_bounds__(kWarps* kWarp) write(const __grid_constant__ Args a) {
   __shared__ float rows[kWarps][kWarp * kRegs];
-  let_next_begin();
-  wait_for_previous();
+  wait_for_previous();  // the next kernel begins when this one ends: attention's blocks would not spread over the device otherwise
   const KvWriteParams& p = a.p;
   const int warp = static_cast<int>(threadIdx.x) / kWarp, d = p.kv.head_dim, heads = p.num_heads + p.kv.kv_heads;
   const unsigned index = blockIdx.x * kWarps + warp;
