@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "kernels/attention_cases.h"
 
@@ -123,6 +124,53 @@ TEST(Kernels, GiveWhatTheScalarDefinitionsGive) {
     EXPECT_NEAR(decoded.out()[i], wanted.out()[i], 1e-5);
     EXPECT_NEAR(prefilled.out()[i], wanted.out()[i], 1e-5);
   }
+}
+
+TEST(Kernels, XAttentionsPublishedOperationsAreRefusedByName) {
+  Kernels kernels = make("cpu");
+  ASSERT_TRUE(kernels.prepare(limits()).ok());
+  const std::vector<float> x(2 * 32 * 32);
+  std::vector<float> out(2 * 8 * 8);
+  FlatGroupGemmParams gemm;
+  gemm.query_states = gemm.key_states = x.data();
+  gemm.heads = gemm.kv_heads = 2;
+  gemm.q_len = gemm.kv_len = 32;
+  gemm.head_dim = 32;
+  gemm.stride = 4;
+  gemm.chunk_end = 8;
+  gemm.attn_weights = out.data();
+  EXPECT_TRUE(kernels.flat_group_gemm_fuse_reshape(gemm).ok());
+  const auto gemm_refused = [&](auto change, const char* field) {
+    FlatGroupGemmParams p = gemm;
+    change(p);
+    expect_refused(kernels.flat_group_gemm_fuse_reshape(p), StatusCode::invalid_argument, {"flat_group_gemm_fuse_reshape", field});
+  };
+  gemm_refused([](auto& p) { p.stride = 1; }, "stride is 1");
+  gemm_refused([](auto& p) { p.heads = 3; }, "heads is 3");
+  gemm_refused([](auto& p) { p.head_dim = 40; }, "head_dim is 40");
+  gemm_refused([](auto& p) { p.dtype = DType::fp8_e4m3; }, "dtype");
+  gemm_refused([](auto& p) { p.chunk_start = -1, p.chunk_end = 7; }, "chunk_start is -1");
+  gemm_refused([](auto& p) { p.chunk_end = 9; }, "chunk_end is 9");
+  gemm_refused([](auto& p) { p.key_states = nullptr; }, "key_states");
+  std::vector<float> block_sums(2 * 4 * 4);
+  SoftmaxBlockSumParams sum;
+  sum.attn_weights_slice = out.data();
+  sum.heads = 2;
+  sum.rows = sum.cols = sum.chunk_end = sum.real_q_len = 8;
+  sum.reshaped_block_size = sum.segment_size = 2;
+  sum.block_sums = block_sums.data();
+  EXPECT_TRUE(kernels.softmax_fuse_block_sum(sum).ok());
+  const auto sum_refused = [&](auto change, const char* field) {
+    SoftmaxBlockSumParams p = sum;
+    change(p);
+    expect_refused(kernels.softmax_fuse_block_sum(p), StatusCode::invalid_argument, {"softmax_fuse_block_sum", field});
+  };
+  sum_refused([](auto& p) { p.segment_size = 1; }, "segment_size is 1");
+  sum_refused([](auto& p) { p.reshaped_block_size = 0; }, "reshaped_block_size is 0");
+  sum_refused([](auto& p) { p.chunk_start = -2, p.chunk_end = 6; }, "chunk_start is -2");
+  sum_refused([](auto& p) { p.chunk_end = 9; }, "chunk_end is 9");
+  sum_refused([](auto& p) { p.real_q_len = -1; }, "real_q_len is -1");
+  sum_refused([](auto& p) { p.scale = 0; }, "scale");
 }
 
 }  // namespace

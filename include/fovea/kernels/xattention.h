@@ -60,9 +60,56 @@ struct XAttentionParams {
   float* sums = nullptr;      // [tiles, H, capacity] P, 0 beyond the tile's blocks; or null
 };
 
-// The choice alone, from `sums` as xattention_select leaves them: by other thresholds or counts, or of sums from elsewhere. Of kv only
-// kv_heads matters; q, scale, stride and norm do not.
+// The choice alone, from `sums` as xattention_select leaves them: by other thresholds or counts, or of sums from elsewhere. Of kv
+// only kv_heads matters; q, scale, stride and norm do not.
 struct XAttentionChoiceParams : XAttentionParams {};
+
+// The estimate in the two steps that its authors published, over contiguous arrays, with A in memory between them. The choice of
+// blocks by what comes out is xattention_choose.
+//
+// attn_weights[i, j] = A[i, j], unscaled; -inf where no pair counts. Row 0 of the query is the first token of cell chunk_start;
+// pairs beyond either length do not count, nor (causal) those whose key is after its query.
+struct FlatGroupGemmParams {
+  const void* query_states = nullptr;  // [batch, heads, q_len, head_dim]
+  const void* key_states = nullptr;    // [batch, kv_heads, kv_len, head_dim]
+  DType dtype = DType::f32;            // of both: f32, f16 or bf16
+  int32_t batch = 1;
+  int32_t heads = 1;
+  int32_t kv_heads = 1;  // divides heads
+  int32_t q_len = 0;
+  int32_t kv_len = 0;
+  int32_t head_dim = 0;
+  int32_t stride = 16;      // S, at least 2
+  int32_t chunk_start = 0;  // cells
+  int32_t chunk_end = 0;    // chunk_start + q_cells()
+  bool is_causal = true;
+  float* attn_weights = nullptr;  // [batch, heads, q_cells(), k_cells()]
+
+  constexpr int32_t q_cells() const { return q_len / stride + (q_len % stride != 0); }
+  constexpr int32_t k_cells() const { return kv_len / stride + (kv_len % stride != 0); }
+};
+
+// block_sums = the sums over blocks of R x R cells, R = reshaped_block_size, of softmax(attn_weights_slice * scale), 2^x for e^x:
+// scale holds log2(e) / (sqrt(d) S norm). Row r is cell chunk_start + r: causal, it sees the columns up to its own index. Rows from
+// real_q_len on (a cell's index) are padding, and add nothing; nor does a row that sees nothing but -inf.
+struct SoftmaxBlockSumParams {
+  const float* attn_weights_slice = nullptr;  // [batch, heads, rows, cols]
+  int32_t batch = 1;
+  int32_t heads = 1;
+  int32_t rows = 0;
+  int32_t cols = 0;
+  int32_t reshaped_block_size = 8;  // at most 1,024
+  int32_t segment_size = 8;         // columns that the softmax takes at a time, >= R: changes rounding alone
+  int32_t chunk_start = 0;
+  int32_t chunk_end = 0;  // chunk_start + rows
+  int32_t real_q_len = 0;
+  float scale = 1.0f;  // > 0
+  bool is_causal = true;
+  float* block_sums = nullptr;  // [batch, heads, row_blocks(), col_blocks()]
+
+  constexpr int32_t row_blocks() const { return rows / reshaped_block_size + (rows % reshaped_block_size != 0); }
+  constexpr int32_t col_blocks() const { return cols / reshaped_block_size + (cols % reshaped_block_size != 0); }
+};
 
 // The tiles of a call: every sequence's rows cut at positions that are multiples of block_size. Returns their number; at
 // most T, and at most T / block_size + 2 for each sequence. tile_indptr holds one more entry.

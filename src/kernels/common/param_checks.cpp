@@ -282,6 +282,15 @@ Status check_tiles(const XAttentionParams& p, const OpsLimits& limits) {
   return given("counts", p.counts);
 }
 
+constexpr int32_t kMostArrays = 65535;  // batch * heads of one call: a grid's third side
+constexpr int32_t kMostCells = 1024;    // of a block, and tokens of a cell
+
+Status check_chunk(int32_t start, int32_t end, int32_t rows) {
+  FOVEA_TRY(at_least("chunk_start", start, 0));
+  return end - start == rows ? Status()
+                             : bad("chunk_end", end, "chunk_start and the " + std::to_string(rows) + " cells of the query");
+}
+
 }  // namespace
 
 Status check_params(const XAttentionParams& p, const OpsLimits& limits) {
@@ -298,6 +307,36 @@ Status check_params(const XAttentionParams& p, const OpsLimits& limits) {
 Status check_params(const XAttentionChoiceParams& p, const OpsLimits& limits) {
   FOVEA_TRY(check_tiles(p, limits));
   return given("sums", p.sums);
+}
+
+Status check_params(const FlatGroupGemmParams& p, const OpsLimits&) {
+  FOVEA_TRY(in_range("batch", p.batch, 0, kMostArrays));
+  FOVEA_TRY(at_least("kv_heads", p.kv_heads, 1));
+  FOVEA_TRY(in_range("heads", p.heads, p.kv_heads, kMostArrays / std::max(1, p.batch)));
+  if (p.heads % p.kv_heads) return bad("heads", p.heads, "a multiple of kv_heads, " + std::to_string(p.kv_heads));
+  FOVEA_TRY(at_least("q_len", p.q_len, 0));
+  FOVEA_TRY(at_least("kv_len", p.kv_len, 0));
+  FOVEA_TRY(check_head_dim("head_dim", p.head_dim, kMaxHeadDim));
+  FOVEA_TRY(check_rows_dtype(p.dtype));
+  FOVEA_TRY(in_range("stride", p.stride, 2, kMostCells));
+  FOVEA_TRY(check_chunk(p.chunk_start, p.chunk_end, p.q_cells()));
+  FOVEA_TRY(given("query_states", p.query_states));
+  FOVEA_TRY(given("key_states", p.key_states));
+  return given("attn_weights", p.attn_weights);
+}
+
+Status check_params(const SoftmaxBlockSumParams& p, const OpsLimits&) {
+  FOVEA_TRY(in_range("batch", p.batch, 0, kMostArrays));
+  FOVEA_TRY(in_range("heads", p.heads, 1, kMostArrays / std::max(1, p.batch)));
+  FOVEA_TRY(at_least("rows", p.rows, 0));
+  FOVEA_TRY(at_least("cols", p.cols, 0));
+  FOVEA_TRY(in_range("reshaped_block_size", p.reshaped_block_size, 1, kMostCells));
+  FOVEA_TRY(at_least("segment_size", p.segment_size, p.reshaped_block_size));
+  FOVEA_TRY(check_chunk(p.chunk_start, p.chunk_end, p.rows));
+  FOVEA_TRY(at_least("real_q_len", p.real_q_len, 0));
+  if (!(p.scale > 0)) return Status::invalid_argument("scale is " + std::to_string(p.scale) + ", not above 0");
+  FOVEA_TRY(given("attn_weights_slice", p.attn_weights_slice));
+  return given("block_sums", p.block_sums);
 }
 
 Status check_params(const IndexTopkParams& p, const OpsLimits& limits) {

@@ -18,6 +18,8 @@ Status check_params(const PageTableToCsrParams& p, const OpsLimits& limits);
 Status check_params(const CsrToPageTableParams& p, const OpsLimits& limits);
 Status check_params(const EncodeCodesParams& p, const OpsLimits& limits);
 Status check_params(const HashEncodeParams& p, const OpsLimits& limits);
+Status check_params(const FlatGroupGemmParams& p, const OpsLimits& limits);
+Status check_params(const SoftmaxBlockSumParams& p, const OpsLimits& limits);
 Status check_params(const HammingScoresParams& p, const OpsLimits& limits);
 Status check_params(const HashSelectParams& p, const OpsLimits& limits);
 Status check_params(const BlockTopkParams& p, const OpsLimits& limits);

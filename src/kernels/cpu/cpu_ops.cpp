@@ -25,6 +25,7 @@
 #include "kernels/cpu/select/hash_select.h"
 #include "kernels/cpu/select/summary.h"
 #include "kernels/cpu/select/summary_select.h"
+#include "kernels/cpu/xattention/unfused.h"
 #include "kernels/cpu/xattention/xattention.h"
 
 namespace fovea {
@@ -98,6 +99,8 @@ class CpuOpsImpl final : public CpuOps {
   void resolve(const ResolveParams& p, Stream&) override { cpu::resolve(p, pool_); }
   void xattention_select(const XAttentionParams& p, Stream&) override { xattention_.run(p, pool_); }
   void xattention_choose(const XAttentionChoiceParams& p, Stream&) override { xattention_.run(p, pool_); }
+  void flat_group_gemm_fuse_reshape(const FlatGroupGemmParams& p, Stream&) override { cpu::flat_group_gemm_fuse_reshape(p, pool_); }
+  void softmax_fuse_block_sum(const SoftmaxBlockSumParams& p, Stream&) override { cpu::softmax_fuse_block_sum(p, pool_); }
 
  private:
   ThreadPool& pool_;

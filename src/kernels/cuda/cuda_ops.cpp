@@ -22,6 +22,7 @@
 #include "kernels/cuda/residency/residency.h"
 #include "kernels/cuda/sample/sample.h"
 #include "kernels/cuda/summary/summary.h"
+#include "kernels/cuda/xattention/unfused.h"
 #include "kernels/cuda/xattention/xattention.h"
 
 namespace fovea {
@@ -82,6 +83,10 @@ class CudaOps final : public Ops {
   void move_columns(const MoveColumnsParams& p, Stream& s) override { cuda::move_columns(p, queue(s)); }
   void xattention_select(const XAttentionParams& p, Stream& s) override { xattention_.run(p, on(s)); }
   void xattention_choose(const XAttentionChoiceParams& p, Stream& s) override { xattention_.run(p, on(s)); }
+  void flat_group_gemm_fuse_reshape(const FlatGroupGemmParams& p, Stream& s) override {
+    cuda::flat_group_gemm_fuse_reshape(p, on(s));
+  }
+  void softmax_fuse_block_sum(const SoftmaxBlockSumParams& p, Stream& s) override { cuda::softmax_fuse_block_sum(p, on(s)); }
   void paged_decode(const AttentionParams& p, Stream& s) override { decode_.run(p, queue(s)); }
   void paged_prefill(const AttentionParams& p, Stream& s) override { prefill_.run(p, on(s)); }
   void sample(const SampleParams& p, Stream& s) override { sample_.run(p, queue(s)); }

@@ -22,8 +22,8 @@ constexpr OpSet cuda_op_set() {
   return {embed,           rms_norm,       linear,         silu_mul,   rope_angles, kv_write,   encode_codes,   hash_select,
           block_summaries, summary_select, attention_mass, block_topk, carry_over,  resolve,    fetch_extents,  stage_extents,
           move_columns,    paged_decode,   paged_prefill,  sample,     index_write, index_topk, index_transform,
-          xattention_select, xattention_choose, hash_encode, hamming_scores, copy_blocks, convert, page_table_to_csr,
-          csr_to_page_table, paged_partitions, merge_partitions,
+          xattention_select, xattention_choose, flat_group_gemm_fuse_reshape, softmax_fuse_block_sum,
+          hash_encode, hamming_scores, copy_blocks, convert, page_table_to_csr, csr_to_page_table, paged_partitions, merge_partitions,
           mla_write, mla_absorb, mla_unabsorb, mla_attend, mla_gather, ragged_attend, lse_merge, moe_route, moe_experts};
 }
 

@@ -69,6 +69,8 @@ class RefOps final : public Ops {
   void move_columns(const MoveColumnsParams& p, Stream&) override { ref::move_columns(p); }
   void xattention_select(const XAttentionParams& p, Stream&) override { ref::xattention_select(p); }
   void xattention_choose(const XAttentionChoiceParams& p, Stream&) override { ref::xattention_choose(p); }
+  void flat_group_gemm_fuse_reshape(const FlatGroupGemmParams& p, Stream&) override { ref::flat_group_gemm_fuse_reshape(p); }
+  void softmax_fuse_block_sum(const SoftmaxBlockSumParams& p, Stream&) override { ref::softmax_fuse_block_sum(p); }
 };
 
 }  // namespace

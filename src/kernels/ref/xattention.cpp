@@ -43,73 +43,52 @@ void add_row(const std::vector<double>& scores, int32_t per_block, double* sums)
   for (size_t j = 0; j < scores.size(); ++j) sums[j / per_block] += std::exp2(scores[j] - most) / total;
 }
 
-Status bad(const char* parameter, int64_t value, const char* why) {
-  return Status::invalid_argument(std::string(parameter) + " is " + std::to_string(value) + ": " + why);
-}
-
 }  // namespace
 
-Result<CellArray> flat_group_gemm_fuse_reshape(const HeadArray& query, const HeadArray& key, int32_t stride, int32_t chunk_start,
-                                               int32_t chunk_end, bool is_causal) {
-  if (stride < 2) return bad("stride", stride, "at least 2 is needed");
-  if (query.batch != key.batch) return bad("key.batch", key.batch, "differs from the query's");
-  if (query.dim != key.dim) return bad("key.dim", key.dim, "differs from the query's");
-  if (key.heads < 1 || query.heads % key.heads != 0) return bad("key.heads", key.heads, "does not divide the query's");
-  CellArray out{query.batch, query.heads, ceil_div(query.len, stride), ceil_div(key.len, stride), {}};
-  if (chunk_start < 0) return bad("chunk_start", chunk_start, "is negative");
-  if (chunk_end != chunk_start + out.rows) return bad("chunk_end", chunk_end, "is not chunk_start and the query's cells");
-  out.data.resize(static_cast<size_t>(out.batch) * out.heads * out.rows * out.cols);
-  const int64_t q_begin = int64_t{chunk_start} * stride;
-  for (int32_t b = 0; b < out.batch; ++b) {
-    for (int32_t h = 0; h < out.heads; ++h) {
-      const int64_t kv_head = int64_t{b} * key.heads + h / (query.heads / key.heads);
-      const float* q0 = query.data + (int64_t{b} * query.heads + h) * query.len * query.dim;
-      const float* k0 = key.data + kv_head * key.len * key.dim;
-      const auto q = [&](int64_t pos) { return q0 + (pos - q_begin) * query.dim; };
-      const auto k = [&](int64_t pos) { return k0 + pos * key.dim; };
-      for (int32_t i = 0; i < out.rows; ++i) {
-        for (int32_t j = 0; j < out.cols; ++j) {
-          out.row(b, h, i)[j] = static_cast<float>(
-              antidiagonal(q, q_begin, q_begin + query.len, k, key.len, key.dim, stride, chunk_start + i, j, is_causal));
-        }
-      }
+void flat_group_gemm_fuse_reshape(const FlatGroupGemmParams& p) {
+  const int32_t d = p.head_dim, q_cells = p.q_cells(), k_cells = p.k_cells();
+  const int64_t q_begin = int64_t{p.chunk_start} * p.stride, q_size = int64_t{p.q_len} * d, k_size = int64_t{p.kv_len} * d;
+  std::vector<float> query(q_size), key(k_size);  // of one head
+  const auto widen = [&](const void* from, int64_t head, std::vector<float>* to) {
+    const auto count = static_cast<int64_t>(to->size());
+    for (int64_t e = 0; e < count; ++e) (*to)[e] = load_as_f32(from, p.dtype, head * count + e);
+  };
+  const auto q = [&](int64_t pos) { return query.data() + (pos - q_begin) * d; };
+  const auto k = [&](int64_t pos) { return key.data() + pos * d; };
+  float* out = p.attn_weights;
+  for (int32_t h = 0; h < p.batch * p.heads; ++h) {
+    widen(p.query_states, h, &query);
+    widen(p.key_states, h / (p.heads / p.kv_heads), &key);
+    for (int32_t i = p.chunk_start; i < p.chunk_start + q_cells; ++i) {
+      for (int32_t j = 0; j < k_cells; ++j)
+        *out++ = static_cast<float>(antidiagonal(q, q_begin, q_begin + p.q_len, k, p.kv_len, d, p.stride, i, j, p.is_causal));
     }
   }
-  return out;
 }
 
-Result<CellArray> softmax_fuse_block_sum(const CellArray& a, int32_t reshaped_block_size, int32_t segment_size, int32_t chunk_start,
-                                         int32_t chunk_end, int32_t real_q_len, float scale, bool is_causal) {
-  const int32_t block = reshaped_block_size;
-  if (block < 1) return bad("reshaped_block_size", block, "at least 1 is needed");
-  if (segment_size < block) return bad("segment_size", segment_size, "is smaller than reshaped_block_size");
-  if (chunk_start < 0) return bad("chunk_start", chunk_start, "is negative");
-  if (chunk_end != chunk_start + a.rows) return bad("chunk_end", chunk_end, "is not chunk_start and the rows");
-  if (real_q_len < 0) return bad("real_q_len", real_q_len, "is negative");
-  CellArray out{a.batch, a.heads, ceil_div(a.rows, block), ceil_div(a.cols, block), {}};
-  out.data.resize(static_cast<size_t>(out.batch) * out.heads * out.rows * out.cols);
-  const auto row_sums = [&](const float* scores, int32_t seen, float* sums) {
+void softmax_fuse_block_sum(const SoftmaxBlockSumParams& p) {
+  const int32_t block = p.reshaped_block_size, row_blocks = p.row_blocks(), col_blocks = p.col_blocks();
+  const auto add = [&](const float* scores, int32_t seen, float* sums) {
     double most = kNone, total = 0;  // running, segment by segment
-    for (int32_t from = 0; from < seen; from += segment_size) {
-      const int32_t to = std::min(seen, from + segment_size);
-      const double top = std::max<double>(most, double{*std::max_element(scores + from, scores + to)} * scale);
+    for (int32_t from = 0; from < seen; from += p.segment_size) {
+      const int32_t to = from + std::min(seen - from, p.segment_size);
+      const double top = std::max<double>(most, double{*std::max_element(scores + from, scores + to)} * p.scale);
       if (top == kNone) continue;
       total *= most == kNone ? 0.0 : std::exp2(most - top);
-      for (int32_t j = from; j < to; ++j) total += std::exp2(double{scores[j]} * scale - top);
+      for (int32_t j = from; j < to; ++j) total += std::exp2(double{scores[j]} * p.scale - top);
       most = top;
     }
     if (most == kNone) return;
-    for (int32_t j = 0; j < seen; ++j) sums[j / block] += static_cast<float>(std::exp2(double{scores[j]} * scale - most) / total);
+    for (int32_t j = 0; j < seen; ++j) sums[j / block] += static_cast<float>(std::exp2(double{scores[j]} * p.scale - most) / total);
   };
-  for (int32_t b = 0; b < a.batch; ++b) {
-    for (int32_t h = 0; h < a.heads; ++h) {
-      for (int32_t r = 0; r < a.rows && chunk_start + r < real_q_len; ++r) {
-        const int32_t seen = is_causal ? std::min(a.cols, chunk_start + r + 1) : a.cols;
-        row_sums(a.row(b, h, r), seen, out.row(b, h, r / block));
-      }
+  for (int32_t h = 0; h < p.batch * p.heads; ++h) {
+    float* const sums = p.block_sums + int64_t{h} * row_blocks * col_blocks;
+    std::fill_n(sums, int64_t{row_blocks} * col_blocks, 0.0f);
+    for (int32_t r = 0; r < p.rows && p.chunk_start + r < p.real_q_len; ++r) {
+      const int32_t seen = p.is_causal ? std::min(p.cols, p.chunk_start + r + 1) : p.cols;
+      add(p.attn_weights_slice + (int64_t{h} * p.rows + r) * p.cols, seen, sums + int64_t{r / block} * col_blocks);
     }
   }
-  return out;
 }
 
 std::vector<int32_t> choose_blocks(const float* sums, int32_t blocks, const ForcedBlocks& forced, float threshold, int32_t top_k) {

@@ -15,7 +15,6 @@ namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using testing::kXChoiceCases;
 using testing::XCase;
 using testing::XChoiceCase;
@@ -30,104 +29,100 @@ std::vector<float> even_one_odd_two(int32_t len, int32_t dim) {
   return x;
 }
 
-ref::CellArray equal_scores(int32_t rows, int32_t cols) {
-  return {1, 1, rows, cols, std::vector<float>(static_cast<size_t>(rows) * cols, 1024.0f)};
-}
+// The sums of `a`.
+struct BlockSums {
+  BlockSums(const SoftmaxBlockSumParams& params, std::vector<float> a) : p(params) {
+    out.resize(static_cast<size_t>(p.batch) * p.heads * p.row_blocks() * p.col_blocks(), NAN);
+    p.attn_weights_slice = a.data();
+    p.block_sums = out.data();
+    ref::softmax_fuse_block_sum(p);
+  }
+  SoftmaxBlockSumParams p;
+  std::vector<float> out;
+};
+std::vector<float> equal_scores(int32_t count) { return std::vector<float>(count, 1024.0f); }
 
 TEST(XAttentionUnfused, AntidiagonalsOfThePublishedExample) {
   const auto q = even_one_odd_two(512, 128), k = even_one_odd_two(2048, 128);
-  const auto a = ref::flat_group_gemm_fuse_reshape({q.data(), 1, 1, 512, 128}, {k.data(), 1, 1, 2048, 128}, 4, 0, 128, false);
-  ASSERT_TRUE(a.ok()) << a.status().message();
-  EXPECT_EQ(a->rows, 128);
-  EXPECT_EQ(a->cols, 512);
-  EXPECT_THAT(a->data, Each(1024.0f));
+  std::vector<float> a(128 * 512);
+  FlatGroupGemmParams p{
+      .query_states = q.data(), .key_states = k.data(), .q_len = 512, .kv_len = 2048, .head_dim = 128, .stride = 4};
+  p.chunk_end = 128;
+  p.is_causal = false;
+  p.attn_weights = a.data();
+  ASSERT_EQ(p.q_cells(), 128);
+  ASSERT_EQ(p.k_cells(), 512);
+  ref::flat_group_gemm_fuse_reshape(p);
+  EXPECT_THAT(a, Each(1024.0f));
 }
 
 TEST(XAttentionUnfused, SumsOfThePublishedExample) {
-  const auto whole = ref::softmax_fuse_block_sum(equal_scores(128, 512), 128, 128, 0, 128, 128, kScale128 / 4, false);
-  ASSERT_TRUE(whole.ok());
-  EXPECT_EQ(whole->rows, 1);
-  EXPECT_EQ(whole->cols, 4);
-  for (float x : whole->data) EXPECT_NEAR(x, 32.0f, 1e-4f);
-  const auto tokens = ref::softmax_fuse_block_sum(equal_scores(128, 512), 32, 64, 0, 128, 128, kScale128 / 4, false);
-  ASSERT_TRUE(tokens.ok());
-  EXPECT_EQ(tokens->rows, 4);
-  EXPECT_EQ(tokens->cols, 16);
-  for (float x : tokens->data) EXPECT_NEAR(x, 2.0f, 1e-5f);
+  SoftmaxBlockSumParams p{.rows = 128, .cols = 512, .reshaped_block_size = 128, .segment_size = 128, .chunk_end = 128};
+  p.real_q_len = 128;
+  p.scale = kScale128 / 4;
+  p.is_causal = false;
+  const BlockSums whole(p, equal_scores(128 * 512));
+  ASSERT_EQ(whole.out.size(), 4u);
+  for (float x : whole.out) EXPECT_NEAR(x, 32.0f, 1e-4f);
+  p.reshaped_block_size = 32;
+  const BlockSums tokens(p, equal_scores(128 * 512));
+  ASSERT_EQ(tokens.out.size(), 4u * 16);
+  for (float x : tokens.out) EXPECT_NEAR(x, 2.0f, 1e-5f);
 }
 
 TEST(XAttentionUnfused, TheChunkStandsWhereItSays) {
   // Rows are cells 2 and 3: causal, they see 3 and 4 equal columns.
-  const auto sums = ref::softmax_fuse_block_sum(equal_scores(2, 6), 1, 2, 2, 4, 4, 0.1f, true);
-  ASSERT_TRUE(sums.ok());
+  const BlockSums sums(
+      {.rows = 2, .cols = 6, .reshaped_block_size = 1, .segment_size = 2, .chunk_start = 2, .chunk_end = 4, .real_q_len = 4},
+      equal_scores(12));
   const float third = 1.0f / 3, quarter = 0.25f;
-  EXPECT_THAT(sums->data, ::testing::Pointwise(::testing::FloatEq(), {third, third, third, 0.0f, 0.0f, 0.0f, quarter, quarter,
-                                                                      quarter, quarter, 0.0f, 0.0f}));
+  EXPECT_THAT(sums.out, ::testing::Pointwise(::testing::FloatEq(), {third, third, third, 0.0f, 0.0f, 0.0f, quarter, quarter,
+                                                                    quarter, quarter, 0.0f, 0.0f}));
 }
 
 TEST(XAttentionUnfused, PaddingRowsAddNothing) {
-  const auto sums = ref::softmax_fuse_block_sum(equal_scores(4, 4), 2, 2, 0, 4, 3, 0.1f, false);
-  ASSERT_TRUE(sums.ok());
+  SoftmaxBlockSumParams p{.rows = 4, .cols = 4, .reshaped_block_size = 2, .segment_size = 2, .chunk_end = 4, .real_q_len = 3};
+  p.is_causal = false;
+  const BlockSums sums(p, equal_scores(16));
   for (int32_t c = 0; c < 2; ++c) {
-    EXPECT_NEAR(sums->row(0, 0, 0)[c], 1.0f, 1e-6f) << "two rows, half of each";
-    EXPECT_NEAR(sums->row(0, 0, 1)[c], 0.5f, 1e-6f) << "one row is padding";
+    EXPECT_NEAR(sums.out[c], 1.0f, 1e-6f) << "two rows, half of each";
+    EXPECT_NEAR(sums.out[2 + c], 0.5f, 1e-6f) << "one row is padding";
   }
-  const auto none = ref::softmax_fuse_block_sum(equal_scores(4, 4), 2, 2, 8, 12, 3, 0.1f, true);
-  ASSERT_TRUE(none.ok());
-  EXPECT_THAT(none->data, Each(0.0f));
+  p.chunk_start = 8, p.chunk_end = 12;
+  EXPECT_THAT(BlockSums(p, equal_scores(16)).out, Each(0.0f));
 }
 
 TEST(XAttentionUnfused, SegmentsChangeNothingButRounding) {
-  ref::CellArray a{2, 2, 5, 23, {}};
+  std::vector<float> a;
   std::mt19937 rng(3);
-  for (int i = 0; i < 2 * 2 * 5 * 23; ++i) a.data.push_back(std::normal_distribution<float>(0, 30)(rng));
-  const auto once = ref::softmax_fuse_block_sum(a, 2, 100, 4, 9, 9, 0.3f, true);
+  for (int i = 0; i < 2 * 2 * 5 * 23; ++i) a.push_back(std::normal_distribution<float>(0, 30)(rng));
+  SoftmaxBlockSumParams p{.batch = 2, .heads = 2, .rows = 5, .cols = 23, .reshaped_block_size = 2, .segment_size = 100};
+  p.chunk_start = 4, p.chunk_end = p.real_q_len = 9;
+  p.scale = 0.3f;
+  const BlockSums once(p, a);
   for (int32_t segment : {2, 3, 7, 23}) {
-    const auto sums = ref::softmax_fuse_block_sum(a, 2, segment, 4, 9, 9, 0.3f, true);
-    ASSERT_TRUE(sums.ok());
-    ASSERT_EQ(sums->data.size(), once->data.size());
-    for (size_t i = 0; i < once->data.size(); ++i) EXPECT_NEAR(sums->data[i], once->data[i], 1e-6f);
+    p.segment_size = segment;
+    EXPECT_THAT(BlockSums(p, a).out, ::testing::Pointwise(::testing::FloatNear(1e-6f), once.out));
   }
 }
 
 TEST(XAttentionUnfused, LengthsThatDoNotDivideAndSharedKeyHeads) {
   // 5 queries and 7 keys, cells of 4: what is not there is in no pair.
-  std::vector<float> q, k;
+  std::vector<float> q, k, a(2 * 2 * 2);
   for (int i = 0; i < 2 * 5; ++i) q.push_back(static_cast<float>(i + 1));
   for (int i = 0; i < 7; ++i) k.push_back(static_cast<float>(i % 3 - 1));
-  const auto a = ref::flat_group_gemm_fuse_reshape({q.data(), 1, 2, 5, 1}, {k.data(), 1, 1, 7, 1}, 4, 1, 3, true);
-  ASSERT_TRUE(a.ok());
-  ASSERT_EQ(a->rows, 2);
-  ASSERT_EQ(a->cols, 2);
+  FlatGroupGemmParams p{
+      .query_states = q.data(), .key_states = k.data(), .heads = 2, .q_len = 5, .kv_len = 7, .head_dim = 1, .stride = 4};
+  p.chunk_start = 1, p.chunk_end = 3;
+  p.attn_weights = a.data();
+  ref::flat_group_gemm_fuse_reshape(p);
   for (int h = 0; h < 2; ++h) {
-    const float* x = q.data() + h * 5;  // x[0] is position 4
-    EXPECT_EQ(a->row(0, h, 0)[0], x[3] * k[0] + x[2] * k[1] + x[1] * k[2] + x[0] * k[3]);
-    EXPECT_EQ(a->row(0, h, 0)[1], x[3] * k[4] + x[2] * k[5]) << "keys 6 and 7 are after their queries";
-    EXPECT_EQ(a->row(0, h, 1)[0], x[4] * k[3]);
-    EXPECT_EQ(a->row(0, h, 1)[1], -INFINITY) << "the query at 8 meets the key at 7, which is not there";
+    const float *x = q.data() + h * 5, *row = a.data() + h * 4;  // x[0] is position 4
+    EXPECT_EQ(row[0], x[3] * k[0] + x[2] * k[1] + x[1] * k[2] + x[0] * k[3]);
+    EXPECT_EQ(row[1], x[3] * k[4] + x[2] * k[5]) << "keys 6 and 7 are after their queries";
+    EXPECT_EQ(row[2], x[4] * k[3]);
+    EXPECT_EQ(row[3], -INFINITY) << "the query at 8 meets the key at 7, which is not there";
   }
-}
-
-TEST(XAttentionUnfused, RefusesByName) {
-  const std::vector<float> x(64, 0.0f);
-  const ref::HeadArray q{x.data(), 1, 2, 8, 4}, k{x.data(), 1, 2, 8, 4};
-  const auto gemm = [&](ref::HeadArray key, int32_t stride, int32_t start, int32_t end) {
-    return ref::flat_group_gemm_fuse_reshape(q, key, stride, start, end).status().message();
-  };
-  EXPECT_THAT(gemm(k, 1, 0, 8), HasSubstr("stride is 1"));
-  EXPECT_THAT(gemm({x.data(), 2, 2, 8, 4}, 4, 0, 2), HasSubstr("key.batch is 2"));
-  EXPECT_THAT(gemm({x.data(), 1, 3, 8, 4}, 4, 0, 2), HasSubstr("key.heads is 3"));
-  EXPECT_THAT(gemm({x.data(), 1, 2, 8, 2}, 4, 0, 2), HasSubstr("key.dim is 2"));
-  EXPECT_THAT(gemm(k, 4, -1, 1), HasSubstr("chunk_start is -1"));
-  EXPECT_THAT(gemm(k, 4, 0, 3), HasSubstr("chunk_end is 3"));
-  const auto sum = [&](int32_t block, int32_t segment, int32_t start, int32_t end, int32_t real) {
-    return ref::softmax_fuse_block_sum(equal_scores(4, 4), block, segment, start, end, real, 1.0f).status().message();
-  };
-  EXPECT_THAT(sum(2, 1, 0, 4, 4), HasSubstr("segment_size is 1"));
-  EXPECT_THAT(sum(0, 1, 0, 4, 4), HasSubstr("reshaped_block_size is 0"));
-  EXPECT_THAT(sum(2, 2, -2, 2, 4), HasSubstr("chunk_start is -2"));
-  EXPECT_THAT(sum(2, 2, 0, 5, 4), HasSubstr("chunk_end is 5"));
-  EXPECT_THAT(sum(2, 2, 0, 4, -1), HasSubstr("real_q_len is -1"));
 }
 
 TEST(XAttentionChoice, EqualsTheTable) {
@@ -223,20 +218,37 @@ TEST_P(XAttentionRef, EqualsTheUnfusedOperations) {
     for (int32_t h = 0; h < p.kv.kv_heads; ++h)
       std::copy_n(problem.memory().keys(at.seq).data() + h * len * d, at.len * d, k.data() + h * at.len * d);
     const auto start = static_cast<int32_t>(at.begin / p.stride), cells = (rows + p.stride - 1) / p.stride;
-    const auto a = ref::flat_group_gemm_fuse_reshape({q.data(), 1, p.num_heads, rows, d},
-                                                     {k.data(), 1, p.kv.kv_heads, static_cast<int32_t>(at.len), d}, p.stride, start,
-                                                     start + cells, p.causal);
-    ASSERT_TRUE(a.ok());
-    const float scale = std::numbers::log2e_v<float> * p.scale / (p.stride * p.norm);
-    const auto sums =
-        ref::softmax_fuse_block_sum(*a, per_block, 2 * per_block, start, start + cells, start + cells, scale, p.causal);
-    ASSERT_TRUE(sums.ok());
+    FlatGroupGemmParams gemm{.query_states = q.data(),
+                             .key_states = k.data(),
+                             .heads = p.num_heads,
+                             .kv_heads = p.kv.kv_heads,
+                             .q_len = rows,
+                             .kv_len = static_cast<int32_t>(at.len),
+                             .head_dim = d,
+                             .stride = p.stride,
+                             .chunk_start = start,
+                             .chunk_end = start + cells,
+                             .is_causal = p.causal};
+    std::vector<float> a(int64_t{p.num_heads} * cells * gemm.k_cells());
+    gemm.attn_weights = a.data();
+    ref::flat_group_gemm_fuse_reshape(gemm);
+    SoftmaxBlockSumParams sum{.heads = p.num_heads,
+                              .rows = cells,
+                              .cols = gemm.k_cells(),
+                              .reshaped_block_size = per_block,
+                              .segment_size = 2 * per_block,
+                              .chunk_start = start,
+                              .chunk_end = start + cells,
+                              .real_q_len = start + cells,
+                              .scale = std::numbers::log2e_v<float> * p.scale / (p.stride * p.norm),
+                              .is_causal = p.causal};
+    const BlockSums sums(sum, a);
     ++compared;
     for (int32_t h = 0; h < p.num_heads; ++h) {
       const auto want = problem.sums(t, h);
-      for (int32_t u = 0; u < sums->cols; ++u) {
+      for (int32_t u = 0; u < sum.col_blocks(); ++u) {
         float got = 0;
-        for (int32_t r = 0; r < sums->rows; ++r) got += sums->row(0, h, r)[u];
+        for (int32_t r = 0; r < sum.row_blocks(); ++r) got += sums.out[(int64_t{h} * sum.row_blocks() + r) * sum.col_blocks() + u];
         ASSERT_NEAR(got, want[u], 2e-4f) << "tile " << t << " head " << h << " block " << u;
       }
     }

@@ -9,11 +9,13 @@
 
 #include "base/count_allocations_test_util.h"
 #include "kernels/cpu/attention/prefill_attention.h"
+#include "kernels/cpu/xattention/unfused.h"
 #include "kernels/cpu/xattention/xattention_amx_emulated.h"
 #include "kernels/cpu/xattention/xattention_choice.h"
 #include "kernels/cpu/xattention/xattention_lanes.h"
 #include "kernels/ref/xattention.h"
 #include "kernels/xattention_cases.h"
+#include "kernels/xattention_unfused_cases.h"
 
 namespace fovea {
 namespace {
@@ -342,6 +344,28 @@ TEST(XAttentionSelect, PrepareRefusesByName) {
   limits.head_dim = 272;
   EXPECT_THAT(select.prepare(limits, 1, Numerics::f32).message(), ::testing::HasSubstr("head_dim is 272"));
 }
+
+class XAttentionUnfusedCpu : public ::testing::TestWithParam<testing::UnfusedCase> {};
+
+TEST_P(XAttentionUnfusedCpu, EqualsTheReferenceOnEveryTarget) {
+  ThreadPool pool(2);
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    SCOPED_TRACE(hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(target);
+    testing::expect_unfused(
+        GetParam(),
+        [](testing::UnfusedProblem& p) {
+          ref::flat_group_gemm_fuse_reshape(p.scores);
+          ref::softmax_fuse_block_sum(p.sums);
+        },
+        [&](const FlatGroupGemmParams& p) { cpu::flat_group_gemm_fuse_reshape(p, pool); },
+        [&](const SoftmaxBlockSumParams& p) { cpu::softmax_fuse_block_sum(p, pool); });
+  }
+  hwy::SetSupportedTargetsForTest(0);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, XAttentionUnfusedCpu, ::testing::ValuesIn(testing::unfused_cases()),
+                         [](const auto& i) { return i.param.name; });
 
 }  // namespace
 }  // namespace fovea

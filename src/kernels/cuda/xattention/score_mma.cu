@@ -1,17 +1,15 @@
 // Scores of cells on tensor cores by `mma`: the product of two matrices whose rows are long (S * head_dim), the right one in pages.
 // Steps of the depth go through a ring of stages in shared memory, filled two steps ahead. bf16, f16, and fp8 as f16.
-#include "kernels/cuda/xattention/key_chunks.cuh"
+#include "kernels/cuda/xattention/mma_product.cuh"
 
 namespace fovea::cuda::xattention {
 namespace {
 
-constexpr int kLanes = 128, kCells = 64, kStages = 3, kThreads = 256;
+using Product = MmaProduct;
+using Stage = Product::Stage;
+constexpr int kLanes = Product::kRows, kCells = Product::kColumns, kStages = Product::kStages, kThreads = Product::kThreads;
 constexpr int kPitch = kCells + 8;
 
-struct Stage {
-  Panel<kLanes> q;
-  Panel<kCells> k;
-};
 struct Shared {
   union {
     Stage stages[kStages];
@@ -20,56 +18,6 @@ struct Shared {
   KeyBases<kCells> bases;
   LaneViews<kLanes> lanes;
 };
-
-// ---- Products: 8 warps of 32 lanes x 32 cells -----------------------------------------------------------------------------------
-//
-// Of every tile of 16 lanes x 8 cells a thread holds cells 2c and 2c + 1 of the lanes r and r + 8, where r = thread / 4 and
-// c = thread % 4 of its warp.
-
-constexpr int kParts = 2, kTiles = 4;
-using Sums = float[kParts][kTiles][4];
-
-__device__ int first_lane() { return threadIdx.x / 64 * 32; }
-__device__ int first_cell() { return threadIdx.x / 32 % 2 * 32; }
-
-template <typename T>
-__device__ __forceinline__ void multiply_stage(const Stage& stage, Sums& acc) {
-  const int thread = threadIdx.x % 32;
-  const uint32_t q = prefill::shared_address(stage.q.bytes), k = prefill::shared_address(stage.k.bytes);
-#pragma unroll
-  for (int step = 0; step < kStep / 16; ++step) {
-    uint32_t a[kParts][4];
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      prefill::load_matrices(a[part], q + Panel<kLanes>::at(first_lane() + part * 16 + thread % 16, step * 2 + thread / 16));
-    }
-#pragma unroll
-    for (int pair = 0; pair < kTiles / 2; ++pair) {
-      uint32_t b[4];  // 16 cells x 16 elements
-      const int row = first_cell() + pair * 16 + thread / 16 * 8 + thread % 8;
-      prefill::load_matrices(b, k + Panel<kCells>::at(row, step * 2 + thread / 8 % 2));
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        prefill::multiply_add<T>(acc[part][2 * pair], a[part], b[0], b[1]);
-        prefill::multiply_add<T>(acc[part][2 * pair + 1], a[part], b[2], b[3]);
-      }
-    }
-  }
-}
-
-// Calls visit(lane, cell, sum) for what a thread holds.
-template <typename Visit>
-__device__ __forceinline__ void each_sum(const Sums& acc, Visit visit) {
-  const int lane = first_lane() + threadIdx.x % 32 / 4, cell = first_cell() + threadIdx.x % 4 * 2;
-#pragma unroll
-  for (int part = 0; part < kParts; ++part) {
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) visit(lane + part * 16 + e / 2 * 8, cell + tile * 8 + e % 2, acc[part][tile][e]);
-    }
-  }
-}
 
 // ---- The kernel -----------------------------------------------------------------------------------------------------------------
 
@@ -108,10 +56,10 @@ __global__ void __launch_bounds__(kThreads, 2) score_mma(const __grid_constant__
       load_stage<T>(a, kv_head, keys, s.bases, step, s.stages[step]);
       prefill::copy_async_commit();
     }
-    Sums acc = {};
+    Product::Sums acc = {};
     for (int32_t step = 0; step < steps; ++step) {
       if (step == a.half_steps) {
-        each_sum(acc, [&](int l, int c, float sum) {
+        Product::each_sum(acc, [&](int l, int c, float sum) {
           if (s.lanes.cell[l] == first + c) s.lanes.half_sum[l] = sum * scale;
         });
       }
@@ -119,10 +67,10 @@ __global__ void __launch_bounds__(kThreads, 2) score_mma(const __grid_constant__
       __syncthreads();  // the step is there for all; the stage that is filled next is free
       if (step + 2 < steps) load_stage<T>(a, kv_head, keys, s.bases, step + 2, s.stages[(step + 2) % kStages]);
       prefill::copy_async_commit();
-      multiply_stage<T>(s.stages[step % kStages], acc);
+      Product::multiply<T>(s.stages[step % kStages], acc);
     }
     __syncthreads();  // no stage is read any more
-    each_sum(acc, [&](int l, int c, float sum) { s.scores[l][c] = sum * scale; });
+    Product::each_sum(acc, [&](int l, int c, float sum) { s.scores[l][c] = sum * scale; });
     __syncthreads();
     weigh<kLanes, kCells, kPitch>(a, s.lanes, s.scores[0], first, last.len);
   });

@@ -10,8 +10,10 @@
 
 #include "kernels/cuda/attention_on_device_test_util.h"
 #include "kernels/cuda/gpu_test_util.h"
+#include "kernels/cuda/xattention/unfused.h"
 #include "kernels/ref/xattention.h"
 #include "kernels/xattention_cases.h"
+#include "kernels/xattention_unfused_cases.h"
 
 namespace fovea {
 namespace {
@@ -291,6 +293,52 @@ TEST_F(CudaXAttentionSelect, PrepareRefusesByName) {
   limits.head_dim = 272;
   EXPECT_THAT(select.prepare(limits, *device_, Numerics::f32).message(), ::testing::HasSubstr("head_dim is 272"));
 }
+
+// ---- The published operations ----------------------------------------------------------------------------------------------
+
+class CudaXAttentionUnfused : public testing::OnGpu<::testing::TestWithParam<testing::UnfusedCase>> {};
+
+TEST_P(CudaXAttentionUnfused, EqualsTheReference) {
+  const auto bytes = [](const void* from, int64_t elements, DType dtype) {
+    const auto* first = static_cast<const uint8_t*>(from);
+    return DeviceArray<uint8_t>(std::vector<uint8_t>(first, first + elements * static_cast<int64_t>(dtype_bytes(dtype))));
+  };
+  const auto take = [](const DeviceArray<float>& from, float* to) {
+    const std::vector<float> all = from.download();
+    EXPECT_TRUE(device_ok());
+    std::copy(all.begin(), all.end(), to);
+  };
+  testing::expect_unfused(
+      GetParam(),
+      [](testing::UnfusedProblem& p) {
+        ref::flat_group_gemm_fuse_reshape(p.scores);
+        ref::softmax_fuse_block_sum(p.sums);
+      },
+      [&](const FlatGroupGemmParams& host) {
+        FlatGroupGemmParams p = host;
+        const auto query = bytes(p.query_states, int64_t{p.batch} * p.heads * p.q_len * p.head_dim, p.dtype);
+        const auto key = bytes(p.key_states, int64_t{p.batch} * p.kv_heads * p.kv_len * p.head_dim, p.dtype);
+        const int64_t count = int64_t{p.batch} * p.heads * p.q_cells() * p.k_cells();
+        const DeviceArray<float> out(array_of(p.attn_weights, count));
+        p.query_states = query.data();
+        p.key_states = key.data();
+        p.attn_weights = out.data();
+        cuda::flat_group_gemm_fuse_reshape(p, handle());
+        take(out, host.attn_weights);
+      },
+      [&](const SoftmaxBlockSumParams& host) {
+        SoftmaxBlockSumParams p = host;
+        const DeviceArray<float> a(array_of(p.attn_weights_slice, int64_t{p.batch} * p.heads * p.rows * p.cols));
+        const DeviceArray<float> out(array_of(p.block_sums, int64_t{p.batch} * p.heads * p.row_blocks() * p.col_blocks()));
+        p.attn_weights_slice = a.data();
+        p.block_sums = out.data();
+        cuda::softmax_fuse_block_sum(p, handle());
+        take(out, host.block_sums);
+      });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CudaXAttentionUnfused, ::testing::ValuesIn(testing::unfused_cases()),
+                         [](const auto& i) { return i.param.name; });
 
 }  // namespace
 }  // namespace fovea
