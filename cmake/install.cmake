@@ -1,6 +1,6 @@
 # cmake --install: the program, the public headers, the libraries, and a package: find_package(fovea) gives fovea::fovea (the
-# engine) and fovea::kernels. It may be moved; its dependencies are found where it is used, except oneDNN, which comes along
-# where tools/deps.sh had to fetch it.
+# engine) and fovea::kernels. It may be moved; its dependencies are found where it is used, except oneDNN and xgrammar, which
+# come along where tools/deps.sh had to fetch them.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/fovea)
@@ -39,6 +39,7 @@ write_basic_package_version_file(foveaConfigVersion.cmake COMPATIBILITY SameMino
 install(FILES ${CMAKE_BINARY_DIR}/foveaConfig.cmake ${CMAKE_BINARY_DIR}/foveaConfigVersion.cmake cmake/library_dependencies.cmake
   DESTINATION ${package_dir})
 
+install(DIRECTORY ${FOVEA_XGRAMMAR_PREFIX}/ DESTINATION ${CMAKE_INSTALL_LIBDIR}/fovea/xgrammar)
 get_filename_component(dnnl_root ${dnnl_DIR}/../../.. ABSOLUTE)
 if(dnnl_root STREQUAL FOVEA_DNNL_PREFIX)  # in a folder of its own: it may lie beside the distribution's
   install(DIRECTORY ${dnnl_root}/ DESTINATION ${CMAKE_INSTALL_LIBDIR}/fovea/onednn USE_SOURCE_PERMISSIONS)

@@ -291,6 +291,27 @@ TEST_P(RequestOptions, AGrammarSaysWhatComesAndWhenItEnds) {
   EXPECT_EQ(e->stats().finished[static_cast<size_t>(FinishReason::failed)], 1);
 }
 
+TEST_P(RequestOptions, AnswersInJsonAsASchemaSays) {
+  auto e = engine(tiny_gqa(), 64);
+  const auto grammar = e->json_grammar(R"({"type": "object", "properties": {"color": {"enum": ["red", "green"]},
+      "size": {"type": "integer", "minimum": 0, "maximum": 99}}, "required": ["color", "size"]})");
+  ASSERT_TRUE(grammar.ok()) << grammar.status().message();
+  Request r;
+  r.prompt = *e->tokenize("A thing, as JSON: ");
+  r.sampling.max_tokens = 300;
+  r.sampling.temperature = 1.0f;
+  r.sampling.seed = 4;
+  r.sampling.n = 4;
+  r.grammar = *grammar;
+  for (const Answer& a : answer_all(*e, {r})) {
+    EXPECT_EQ(a.reason, FinishReason::stop) << a.text;
+    const auto json = nlohmann::json::parse(a.text, nullptr, false);
+    ASSERT_TRUE(json.is_object()) << a.text;
+    EXPECT_TRUE(json.at("color") == "red" || json.at("color") == "green");
+    EXPECT_TRUE(json.at("size") >= 0 && json.at("size") <= 99);
+  }
+}
+
 // What a request gets alone it gets among others, preempted and recomputed too.
 TEST_P(RequestOptions, OthersChangeNothing) {
   EngineOptions o = exact_options(tiny_checkpoint("qwen3_llama3_8h2kv_d64"));

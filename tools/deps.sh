@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what the build and the tests need: Debian packages by name, and oneDNN 3 from PyPI into .deps/ where
-# the distribution has only version 2. Uses sudo only when not root. Does nothing where everything is there.
+# Installs what the build and the tests need: Debian packages by name, and from PyPI into .deps/ oneDNN 3, where the distribution
+# has only version 2, and xgrammar, whose C++ sources are built once (a minute). Uses sudo only when not root. Does nothing where everything is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -39,4 +39,16 @@ if [ ! -f "$onednn/lib/libdnnl.so.3" ] && ! ls /usr/lib/*/libdnnl.so.3 /usr/lib/
   mv "$onednn"/lib/libdnnl.so.3.2 "$onednn"/lib/libdnnl.so.3
   ln -s libdnnl.so.3 "$onednn"/lib/libdnnl.so
   ln -s libdnnl.so.3 "$onednn"/lib/libdnnl.so.3.2
+fi
+
+xgrammar=.deps/xgrammar
+if [ ! -f "$xgrammar/lib/libxgrammar.a" ]; then
+  echo "fetching xgrammar 0.2.8 from PyPI and building it into $xgrammar"
+  sources=$(mktemp -d)
+  trap 'rm -rf "${tmp:-}" "$sources"' EXIT
+  python3 -m pip download -q --no-deps --disable-pip-version-check --no-binary xgrammar -d "$sources" xgrammar==0.2.8
+  tar xzf "$sources"/xgrammar-0.2.8.tar.gz -C "$sources"
+  cmake -S cmake/xgrammar -B "$sources/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER_LAUNCHER=ccache \
+    -DXGRAMMAR_SOURCE="$sources/xgrammar-0.2.8" -DCMAKE_INSTALL_PREFIX="$PWD/$xgrammar" >/dev/null
+  cmake --build "$sources/build" --target install >/dev/null
 fi

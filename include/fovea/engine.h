@@ -108,8 +108,9 @@ class Engine {
   virtual std::string token_bytes(TokenId token) const = 0;
   virtual Result<std::string> apply_chat_template(const ChatInput& input) const = 0;
 
-  // A grammar of JSON for Request::grammar: texts that satisfy a JSON schema; empty: any object. Compiling takes time: from any
-  // thread. Errors: unsupported (built without it), invalid_argument (the schema).
+  // A grammar of JSON for Request::grammar: texts that satisfy a JSON schema; empty: any object. Objects have no properties beyond
+  // those that a schema names, unless it says additionalProperties. Compiling takes time; from any thread. Errors: not_found (no
+  // tokenizer), invalid_argument (the schema; led by "json_schema: ").
   virtual Result<std::shared_ptr<const TokenGrammar>> json_grammar(std::string_view schema) const = 0;
 
   // Queues a request. Refuses at once what can never run (too long, unknown method, impossible sampling).

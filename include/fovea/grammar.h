@@ -28,7 +28,7 @@ class TokenConstraint {
 class TokenGrammar {
  public:
   virtual ~TokenGrammar() = default;
-  // For a new answer. From the thread that steps.
+  // For a new answer, which the grammar outlives. From the thread that steps.
   virtual std::unique_ptr<TokenConstraint> begin() const = 0;
 };
 

@@ -62,6 +62,8 @@ Status EngineImpl::init() {
   FOVEA_ASSIGN(model_, load_model(options_));
   if (options_.max_model_len == 0) options_.max_model_len = model_->config.max_position_embeddings;
   info_ = describe(*model_, options_);
+  if (model_->tokenizer)
+    grammars_ = std::make_unique<JsonGrammars>(*model_->tokenizer, info_.vocab_size, model_->config.eos_token_ids);
   const bool has_dir = !options_.kv_store.dir.empty();
   parts_.tier = parts_.store || (has_dir && !options_.kv_store.readonly);  // one that takes what is written
   parts_.tier_in_place = parts_.store ? parts_.store->is_memory() : !has_dir && options_.kv_host_memory_bytes > 0;
@@ -165,8 +167,9 @@ std::string EngineImpl::token_bytes(TokenId token) const {
   return model_->tokenizer ? std::string(model_->tokenizer->id_to_bytes(token)) : std::string();
 }
 
-Result<std::shared_ptr<const TokenGrammar>> EngineImpl::json_grammar(std::string_view) const {
-  return Status::unsupported("grammar: this build has no library that compiles JSON schemas");
+Result<std::shared_ptr<const TokenGrammar>> EngineImpl::json_grammar(std::string_view schema) const {
+  if (!grammars_) return Status::not_found(options_.model_dir + "/tokenizer.json: the model has no tokenizer");
+  return grammars_->compile(schema);
 }
 
 Result<std::string> EngineImpl::apply_chat_template(const ChatInput& input) const {

@@ -14,6 +14,7 @@
 #include "engine/token_choice.h"
 #include "kv/block_manager.h"
 #include "runner/runner.h"
+#include "text/grammar/json_grammar.h"
 
 #include <fovea/engine.h>
 
@@ -177,6 +178,7 @@ class EngineImpl final : public Engine {
   const Clock own_clock_;
   const Clock& clock_;
   std::unique_ptr<LoadedModel> model_;
+  std::unique_ptr<JsonGrammars> grammars_;  // null: no tokenizer
   std::unique_ptr<Runner> runner_;
   std::unique_ptr<BlockManager> blocks_;
   std::map<std::pair<std::string, std::string>, std::shared_ptr<BlockHasher>> hashers_;  // by lineage and salt

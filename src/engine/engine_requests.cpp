@@ -157,6 +157,7 @@ void EngineImpl::begin_answer(const Pending& pending, const SequenceSpec& spec, 
   a->budget_tokens = r.budget_tokens;
   a->given = r.given_answer;
   a->chosen_by_host = is_chosen_by_host(r.sampling, r.grammar != nullptr);
+  a->grammar = r.grammar;
   if (r.grammar) a->constraint = r.grammar->begin();
   if (r.sampling.prompt_logprobs && index == 0) {
     a->prompt_logprobs.resize(static_cast<size_t>(prompt_tokens));

@@ -24,7 +24,8 @@ struct LiveAnswer : RowOwner {
   bool finished = false;
 
   bool chosen_by_host = false;                  // its tokens are TokenChooser's
-  std::unique_ptr<TokenConstraint> constraint;  // null: none
+  std::shared_ptr<const TokenGrammar> grammar;  // null: none; outlives the constraint
+  std::unique_ptr<TokenConstraint> constraint;  // likewise
   std::vector<TokenLogprobs> prompt_logprobs;   // [prompt] of answer 0, as far as they are known, until they are in an Output
 
   std::vector<TokenId> given;  // Request::given_answer
