@@ -167,6 +167,28 @@ class Serving(unittest.TestCase):
         self.assertEqual(echo, "Hello there" + one[0]["text"])
         self.assertEqual(texts_of(self.s.stream(COMPLETIONS, prompt=ids, max_tokens=8, echo=True), False), {0: echo})
 
+    def test_logprobs_penalties_and_biases(self):
+        body = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 5}
+        plain = self.s.ask(CHAT, **body)["choices"][0]
+        whole = self.s.ask(CHAT, **body, logprobs=True, top_logprobs=3)["choices"][0]
+        self.assertEqual(whole["message"], plain["message"])
+        content = whole["logprobs"]["content"]
+        self.assertEqual("".join(t["token"] for t in content), plain["message"]["content"])
+        for t in content:
+            self.assertLessEqual(t["logprob"], 0)
+            self.assertEqual(len(t["top_logprobs"]), 3)
+            self.assertEqual(t["top_logprobs"][0]["token"], t["token"])  # it is greedy
+            self.assertEqual(bytes(t["bytes"]).decode(), t["token"])
+        streamed = [t for e in self.s.stream(CHAT, **body, logprobs=True, top_logprobs=3) for c in e["choices"]
+                    for t in (c["logprobs"] or {"content": []})["content"]]
+        self.assertEqual(streamed, content)
+        scored = self.s.ask(COMPLETIONS, prompt="Hello there", max_tokens=2, logprobs=1, echo=True)["choices"][0]
+        self.assertEqual("".join(scored["logprobs"]["tokens"]), scored["text"])
+        self.assertIsNone(scored["logprobs"]["token_logprobs"][0])
+        first = json.loads(self.s.call("POST", "/tokenize", {"prompt": plain["message"]["content"]})[2])["tokens"][0]
+        banned = self.s.ask(CHAT, **body, logit_bias={str(first): -100})["choices"][0]["message"]["content"]
+        self.assertNotEqual(banned, plain["message"]["content"])
+
     def test_stops_and_lengths(self):
         text = self.s.ask(COMPLETIONS, prompt="Hello there", max_tokens=30, ignore_eos=True)["choices"][0]
         self.assertEqual(text["finish_reason"], "length")

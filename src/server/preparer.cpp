@@ -78,6 +78,7 @@ Prepared prepare_call(const Engine& engine, const CompletionCall& call, const st
   p.reply.decode_method = call.decode_method.empty() ? o.decode_method : call.decode_method;
   p.reply.prefill_method = call.prefill_method.empty() ? o.prefill_method : call.prefill_method;
   p.reply.budget_tokens = call.budget_tokens;
+  p.reply.tools = call.tools_allowed;
   p.reply.reading_map = call.reading_map;
   p.reply.block_tokens = o.block_size;
   p.reply.model = call.model.empty() ? names.front() : call.model;

@@ -88,6 +88,7 @@ std::string ReplyWriter::take(int32_t prompt, const Output& out, const std::vect
     if (!out.prompt_logprobs.empty()) add_logprobs(c, logprobs_of(out.prompt_logprobs, c));
   }
   text += out.text;
+  if (options_.tools) read_calls(index, out.finished, &text);
   if (!out.logprobs.empty()) add_logprobs(c, logprobs_of(out.logprobs, c));
   if (out.finished) {
     c.reason = out.reason;
@@ -102,16 +103,40 @@ std::string ReplyWriter::take(int32_t prompt, const Output& out, const std::vect
   logprobs = std::move(c.logprobs);
   c.logprobs = Json();
   const std::string sent = begin_choice(index);
-  if (text.empty() && logprobs.is_null() && !out.finished) return sent;
-  Json data = chunk(index, text, std::move(logprobs), c.reason);
+  if (text.empty() && logprobs.is_null() && c.tool_calls.empty() && !out.finished) return sent;
+  Json data = chunk(index, text, std::move(logprobs), reason_of(c));
+  if (!c.tool_calls.empty()) data["choices"][0]["delta"]["tool_calls"] = std::exchange(c.tool_calls, Json::array());
   if (finished()) data["fovea"] = extras();
   if (options_.reading_map && read && !text.empty()) data["fovea"]["read"] = read_json(*read);
   return sent + event(data);
 }
 
+// Takes the calls of tools out of *text, which the answer goes on by.
+void ReplyWriter::read_calls(size_t index, bool finished, std::string* text) {
+  Choice& c = choices_[index];
+  std::string plain;
+  std::vector<ToolCall> calls;
+  c.reader.push(*text, &plain, &calls);
+  if (finished) c.reader.finish(&plain, &calls);
+  *text = std::move(plain);
+  for (ToolCall& call : calls) {
+    Json one = Json::object();
+    if (options_.stream) one["index"] = c.calls;
+    one["id"] =
+        "call_" + options_.id.substr(options_.id.find('-') + 1) + "_" + std::to_string(index) + "_" + std::to_string(c.calls++);
+    one["type"] = "function";
+    one["function"] = {{"name", std::move(call.name)}, {"arguments", std::move(call.arguments)}};
+    c.tool_calls.push_back(std::move(one));
+  }
+}
+
+ReplyWriter::Json ReplyWriter::reason_of(const Choice& choice) const {
+  return choice.calls > 0 && choice.reason == FinishReason::stop ? Json("tool_calls") : reason_json(choice.reason);
+}
+
 std::string ReplyWriter::begin_choice(size_t index) {
   if (std::exchange(choices_[index].role_sent, true) || !options_.is_chat) return "";
-  Json begin = chunk(index, "", Json(), FinishReason::none);
+  Json begin = chunk(index, "", Json(), nullptr);
   begin["choices"][0]["delta"] = {{"role", "assistant"}, {"content", ""}};
   if (options_.reading_map)
     begin["fovea"] = {{"prompt_tokens", options_.prompt_tokens[0]}, {"block_tokens", options_.block_tokens}};
@@ -123,7 +148,7 @@ std::string ReplyWriter::progress(int32_t prompt, int64_t computed_tokens) {
   if (!options_.stream || !options_.is_chat || choices_[index].reason != FinishReason::none) return "";
   began_ = true;
   const std::string sent = begin_choice(index);
-  Json data = chunk(index, "", Json(), FinishReason::none);
+  Json data = chunk(index, "", Json(), nullptr);
   data["fovea"] = {{"computed_tokens", computed_tokens}, {"prompt_tokens", options_.prompt_tokens[static_cast<size_t>(prompt)]}};
   return sent + event(data);
 }
@@ -145,7 +170,7 @@ ReplyWriter::Json ReplyWriter::head(const char* object) const {
   return {{"id", options_.id}, {"object", object}, {"created", options_.created}, {"model", options_.model}};
 }
 
-ReplyWriter::Json ReplyWriter::chunk(size_t index, const std::string& text, Json logprobs, FinishReason reason) const {
+ReplyWriter::Json ReplyWriter::chunk(size_t index, const std::string& text, Json logprobs, Json reason) const {
   Json data = head(options_.is_chat ? "chat.completion.chunk" : "text_completion");
   Json choice = {{"index", index}};
   if (options_.is_chat) {
@@ -154,7 +179,7 @@ ReplyWriter::Json ReplyWriter::chunk(size_t index, const std::string& text, Json
     choice["text"] = text;
   }
   choice["logprobs"] = std::move(logprobs);
-  choice["finish_reason"] = reason_json(reason);
+  choice["finish_reason"] = std::move(reason);
   data["choices"] = Json::array({std::move(choice)});
   return data;
 }
@@ -267,12 +292,14 @@ std::string ReplyWriter::end() const {
     const Choice& c = choices_[i];
     Json choice = {{"index", i}};
     if (options_.is_chat) {
-      choice["message"] = {{"role", "assistant"}, {"content", c.text}, {"refusal", nullptr}};
+      const bool only_calls = c.text.empty() && !c.tool_calls.empty();
+      choice["message"] = {{"role", "assistant"}, {"content", only_calls ? Json() : Json(c.text)}, {"refusal", nullptr}};
+      if (!c.tool_calls.empty()) choice["message"]["tool_calls"] = c.tool_calls;
     } else {
       choice["text"] = c.text;
     }
     choice["logprobs"] = c.logprobs;
-    choice["finish_reason"] = reason_json(c.reason);
+    choice["finish_reason"] = reason_of(c);
     reply["choices"].push_back(std::move(choice));
   }
   reply["usage"] = usage();

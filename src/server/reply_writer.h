@@ -1,6 +1,8 @@
 // What clients get: OpenAI's objects, whole or as server-sent events, from the events of the engine. Pure: no engine, no socket.
 #pragma once
 
+#include "server/tool_calls.h"
+
 #include <fovea/request.h>
 #include <fovea/status.h>
 
@@ -26,6 +28,7 @@ struct ReplyOptions {
   bool stream = false;
   bool include_usage = false;
   std::string id;       // chatcmpl-..., cmpl-...
+  bool tools = false;   // calls of tools are taken out of the text of a chat
   int64_t created = 0;  // unix seconds
   std::string model;
   int32_t answers = 1;                        // of each prompt
@@ -66,15 +69,20 @@ class ReplyWriter {
     FinishReason reason = FinishReason::none;
     RequestStats stats;
     bool role_sent = false;
+    ToolCallReader reader;
+    int32_t calls = 0;
+    Json tool_calls = Json::array();  // of a whole reply; of a stream those of the event
   };
 
   Json head(const char* object) const;
-  Json chunk(size_t index, const std::string& text, Json logprobs, FinishReason reason) const;
+  Json chunk(size_t index, const std::string& text, Json logprobs, Json reason) const;
   std::string begin_choice(size_t index);  // the first event of an answer to a chat; empty: it was sent
   Json read_json(const std::vector<int32_t>& blocks) const;
   Json usage() const;
   Json extras() const;
   Json logprobs_of(const std::vector<TokenLogprobs>& list, Choice& choice) const;
+  void read_calls(size_t index, bool finished, std::string* text);
+  Json reason_of(const Choice& choice) const;
   Json token_json(const TokenLogprob& t) const;
   std::string token_name(TokenId token) const;
   void add_logprobs(Choice& choice, Json more) const;

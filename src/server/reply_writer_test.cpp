@@ -148,6 +148,29 @@ TEST(ReplyWriter, EchoedLogprobsBeginWithThePrompts) {
   EXPECT_TRUE(lists["top_logprobs"][0].is_null());
 }
 
+TEST(ReplyWriter, CallsOfToolsAreNoText) {
+  ReplyOptions whole_options = options(true, false), stream_options = options(true, true);
+  whole_options.tools = stream_options.tools = true;
+  ReplyWriter whole(whole_options), stream(stream_options);
+  std::string sent;
+  for (const Output& out : {text_event(0, "I ask. <tool"), text_event(0, "_call>{\"name\": \"f\", "),
+                            text_event(0, "\"arguments\": {\"a\": 1}}"), last_event(0, "</tool_call>")}) {
+    whole.take(0, out);
+    sent += stream.take(0, out);
+  }
+  const Json choice = Json::parse(whole.end())["choices"][0];
+  EXPECT_EQ(choice["message"]["content"], "I ask. ");
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  const Json& call = choice["message"]["tool_calls"][0];
+  EXPECT_EQ(call["function"], (Json{{"name", "f"}, {"arguments", "{\"a\":1}"}}));
+  const std::vector<Json> events = events_of(sent + stream.end());
+  const Json& last = events[events.size() - 2]["choices"][0];
+  EXPECT_EQ(last["finish_reason"], "tool_calls");
+  EXPECT_EQ(last["delta"]["tool_calls"][0]["function"], call["function"]);
+  EXPECT_EQ(last["delta"]["tool_calls"][0]["id"], call["id"]);
+  EXPECT_EQ(events[1]["choices"][0]["delta"]["content"], "I ask. ");
+}
+
 TEST(ReplyWriter, AFailureIsNoReply) {
   ReplyWriter w(options(true, true));
   Output out;

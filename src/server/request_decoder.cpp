@@ -11,6 +11,7 @@ namespace {
 
 constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
 constexpr size_t kNameBytes = 1024;
+constexpr size_t kSaltBytes = 512;  // less than the engine takes: a key's name may come before it
 
 std::string at(const char* list, size_t index, const char* field = "") {
   return std::string(list) + "[" + std::to_string(index) + "]" + field;
@@ -204,9 +205,9 @@ void refuse_unsupported(JsonFields& fields, bool is_chat) {
   if (is_chat && fields.find("echo") && *fields.find("echo") != false) fields.fail("echo", "is not supported in chats");
 }
 
-void read_common(JsonFields& fields, const Json& root, const DecodeLimits& limits, CompletionCall* call) {
+void read_common(JsonFields& fields, const DecodeLimits& limits, CompletionCall* call) {
   fields.text("model", kNameBytes, &call->model);
-  fields.text("cache_salt", kNameBytes, &call->cache_salt);
+  fields.text("cache_salt", kSaltBytes, &call->cache_salt);
   read_sampling(fields, limits, call->is_chat, &call->sampling);
   read_format(fields, call);
   refuse_unsupported(fields, call->is_chat);
@@ -295,7 +296,7 @@ Result<CompletionCall> decode_chat(std::string_view body, const DecodeLimits& li
   call.is_chat = true;
   read_messages(fields, limits, &call.chat);
   read_template(fields, &call);
-  read_common(fields, root, limits, &call);
+  read_common(fields, limits, &call);
   FOVEA_TRY(fields.status());
   return call;
 }
@@ -305,7 +306,7 @@ Result<CompletionCall> decode_completion(std::string_view body, const DecodeLimi
   JsonFields fields(root, "");
   CompletionCall call;
   read_prompts(fields, limits, &call.prompts);
-  read_common(fields, root, limits, &call);
+  read_common(fields, limits, &call);
   fields.boolean("echo", &call.echo);
   if (!call.sampling.max_tokens) call.sampling.max_tokens = 16;
   if (call.prompts.size() * static_cast<size_t>(call.sampling.rest.n) > limits.answers)

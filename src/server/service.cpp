@@ -33,6 +33,19 @@ bool same_secret(const std::string& a, const std::string& b) {
   return CRYPTO_memcmp(da.data(), db.data(), da.size()) == 0;
 }
 
+// Names a key without telling it.
+std::string secret_name(const std::string& key) {
+  std::array<unsigned char, SHA256_DIGEST_LENGTH> digest;
+  SHA256(reinterpret_cast<const unsigned char*>(key.data()), key.size(), digest.data());
+  std::string hex;
+  for (size_t i = 0; i < 16; ++i) {
+    char two[3];
+    std::snprintf(two, sizeof(two), "%02x", digest[i]);
+    hex += two;
+  }
+  return hex;
+}
+
 bool is_label(const std::string& text) {
   return !text.empty() && text.size() <= 128 &&
          std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.'; });
@@ -255,7 +268,7 @@ void Service::prepared(ExchangeId id, Prepared p) {
   for (Request& r : p.requests) {
     if (!options_.api_keys.empty()) r.fairness_key = "key " + std::to_string(key);
     if (options_.isolate_by_key && !options_.api_keys.empty())
-      r.cache_salt = options_.api_keys[static_cast<size_t>(key)] + "\n" + r.cache_salt;
+      r.cache_salt = secret_name(options_.api_keys[static_cast<size_t>(key)]) + ":" + r.cache_salt;
   }
   call.stream = p.reply.stream;
   const bool watched = p.reply.reading_map;
