@@ -86,15 +86,10 @@ struct XAttentionOptions {
   int64_t min_context = 4096;                   // tiles of 128 tokens that end at or below it are read densely
 };
 
-// Index space in which DSA also leaves its choice, beside the Selection (which is always of positions).
-enum class DsaTransform : uint8_t { none, paged, ragged };
-
 // Options of DSA, the indexer of DeepSeek-V3.2 and GLM-5 (docs/dsa.md).
 struct DsaOptions {
   IndexPrecision precision = IndexPrecision::exact;  // of index keys and queries
   int32_t topk = 0;                                  // tokens a row reads; 0: the model's index_topk, which is also the most
-  DsaTransform transform = DsaTransform::none;
-  bool fuse_topk = true;                   // transform in the last stage of the choice; false: after it
   bool materialize = false;                // write the scores out, in chunks (the oracle of the streaming choice)
   int64_t prefix_chunk_capacity = 131072;  // most tokens of a chunk of prefixes that are read whole, over the whole batch
 };

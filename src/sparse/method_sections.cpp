@@ -78,12 +78,6 @@ bool set_precision(const YAML::Node& n, MethodOptions& o) {
   return set_enum(n, kNames, &o.dsa.precision);
 }
 
-bool set_transform(const YAML::Node& n, MethodOptions& o) {
-  using T = DsaTransform;
-  static constexpr std::pair<const char*, T> kNames[] = {{"none", T::none}, {"paged", T::paged}, {"ragged", T::ragged}};
-  return set_enum(n, kNames, &o.dsa.transform);
-}
-
 // Both methods of the family have these.
 constexpr MethodKey kGsaFamilyKeys[] = {
     {"sparse_ratio", set<&GsaOptions::sparse_ratio>},
@@ -143,8 +137,6 @@ constexpr MethodKey kXAttentionKeys[] = {
 constexpr MethodKey kDsaKeys[] = {
     {"precision", set_precision, "exact, bf16 or fp8"},
     {"topk", set<&DsaOptions::topk>},
-    {"transform", set_transform, "none, paged or ragged", "attention reads positions, never the mapped lists"},
-    {"fuse_topk", set<&DsaOptions::fuse_topk>, nullptr, "attention reads positions, never the mapped lists"},
     {"materialize", set<&DsaOptions::materialize>},
     {"prefix_chunk_capacity", set<&DsaOptions::prefix_chunk_capacity>},
 };

@@ -42,26 +42,20 @@ Status Dsa::attach(const ModelShape& shape, const MethodLimits& limits, Device& 
   shape_ = shape;
   limits_ = limits;
   topk_ = options_.topk > 0 ? options_.topk : shape.index_topk;
-  for (Lists& lists : lists_) FOVEA_TRY(allocate(&lists, device, staging));
+  for (Lists& lists : lists_) FOVEA_TRY(allocate(&lists, device));
   if (!options_.materialize) return {};
   const int64_t free_bytes = device.free_bytes();
-  const IndexWork work{limits.max_rows, limits.max_len, topk_, 0, options_.transform == DsaTransform::none ? 1 : 2};
+  const IndexWork work{.rows = limits.max_rows, .keys = limits.max_len, .topk = topk_};
   const IndexChunkPlan plan = plan_index_chunks(work, free_bytes, free_bytes);
   logits_floats_ = plan.chunk_rows * limits.max_len;
   FOVEA_ASSIGN(logits_, device.allocate(sizeof(float) * logits_floats_, "dsa logits"));
   return {};
 }
 
-Status Dsa::allocate(Lists* lists, Device& device, StepMemory& staging) {
+Status Dsa::allocate(Lists* lists, Device& device) {
   const int64_t entries = int64_t{limits_.max_rows} * topk_;
   FOVEA_ASSIGN(lists->positions, device.allocate(sizeof(int32_t) * entries, "dsa positions"));
   FOVEA_ASSIGN(lists->counts, device.allocate(sizeof(int32_t) * limits_.max_rows, "dsa counts"));
-  if (options_.transform == DsaTransform::none) return {};
-  FOVEA_ASSIGN(lists->mapped_indices, device.allocate(sizeof(int32_t) * entries, "dsa transformed indices"));
-  lists->ragged_start = staging.take<int32_t>(limits_.max_rows);
-  lists->mapped.space = options_.transform == DsaTransform::paged ? IndexSpace::slot : IndexSpace::ragged;
-  lists->mapped.capacity = topk_;
-  lists->mapped.indices = lists->mapped_indices.as<int32_t>();
   return {};
 }
 
@@ -86,13 +80,6 @@ bool Dsa::index_keys(std::byte* const* planes, IndexKeysView* out) const {
 
 Status Dsa::step_begin(const StepRows& step) {
   FOVEA_CHECK(step.rows <= limits_.max_rows);
-  if (options_.transform != DsaTransform::ragged) return {};
-  int32_t* starts = lists_[step.prefill].ragged_start.host();
-  int32_t start = 0;
-  for (int32_t s = 0; s < step.num_seqs; ++s) {
-    std::fill(starts + step.q_indptr[s], starts + step.q_indptr[s + 1], start);
-    start += step.seq_len[s];
-  }
   return {};
 }
 
@@ -110,7 +97,6 @@ IndexTopkParams Dsa::choice(const SelectInputs& in, Lists& lists) const {
   p.keys.block_table = in.block_table.slots;
   p.keys.table_stride = in.block_table.seq_stride;
   p.out = {IndexSpace::position, p.rows, topk_, lists.positions.as<int32_t>(), lists.counts.as<int32_t>()};
-  if (options_.transform == DsaTransform::ragged) p.ragged_start = lists.ragged_start.device();
   if (options_.materialize) {
     p.logits = logits_.as<float>();
     p.logits_floats = logits_floats_;
@@ -120,16 +106,8 @@ IndexTopkParams Dsa::choice(const SelectInputs& in, Lists& lists) const {
 
 Status Dsa::select(const SelectInputs& in, Ops& ops, Stream& stream, Selection* out) {
   FOVEA_CHECK(in.index_q && in.index_weights);
-  Lists& lists = lists_[in.step->prefill];
-  lists.mapped.rows = in.step->rows;
-  IndexTopkParams p = choice(in, lists);
-  const bool map = options_.transform != DsaTransform::none;
-  if (map && options_.fuse_topk) p.mapped = lists.mapped;
+  const IndexTopkParams p = choice(in, lists_[in.step->prefill]);
   ops.index_topk(p, stream);
-  if (map && !options_.fuse_topk) {
-    ops.index_transform(
-        {p.out, lists.mapped, p.row_seq, p.keys.block_table, p.keys.table_stride, p.keys.block_size, p.ragged_start}, stream);
-  }
   // A Selection is of logical units: attention maps them to memory itself.
   FOVEA_CHECK(p.out.space == IndexSpace::position);
   *out = Selection{};

@@ -17,7 +17,7 @@ class Dsa final : public Method {
   explicit Dsa(DsaOptions options) : options_(options) {}
 
   std::string_view name() const override { return "dsa"; }
-  OpSet needs() const override { return {OpKind::index_write, OpKind::index_topk, OpKind::index_transform}; }
+  OpSet needs() const override { return {OpKind::index_write, OpKind::index_topk}; }
   std::string lineage() const override;
   bool prefills() const override { return true; }
   bool trained() const override { return true; }
@@ -34,20 +34,14 @@ class Dsa final : public Method {
   int64_t estimate_blocks(int64_t tokens, int32_t budget_tokens) const override;
   int64_t summary_bytes(int64_t row_len) const override;
 
-  // The last choice for the prefill or the decode rows in the index space that the option `transform` names, for attention
-  // kernels that take physical indices. indices null: the option is none.
-  const TopkIndices& mapped(bool prefill) const { return lists_[prefill].mapped; }
-
  private:
   // Prefill and decode rows of a step are chosen for one after the other, and read later: each has its own.
   struct Lists {
-    Buffer positions, counts, mapped_indices;
-    TopkIndices mapped;
-    Staged<int32_t> ragged_start;  // [rows] where the row's sequence begins among the keys of all sequences of the group
+    Buffer positions, counts;
   };
 
   Status check(const ModelShape& shape, const MethodLimits& limits, const Device& device) const;
-  Status allocate(Lists* lists, Device& device, StepMemory& staging);
+  Status allocate(Lists* lists, Device& device);
   IndexTopkParams choice(const SelectInputs& in, Lists& lists) const;
 
   const DsaOptions options_;

@@ -206,31 +206,6 @@ TEST(Dsa, MaterialisedScoresChooseTheSame) {
   for (int32_t r = 0; r < a.rows; ++r) EXPECT_EQ(World::row(a, r), World::row(b, r)) << r;
 }
 
-TEST(Dsa, TheTransformNamesTheSameTokensFusedOrAfter) {
-  for (bool fuse : {true, false}) {
-    World paged({.transform = DsaTransform::paged, .fuse_topk = fuse}),
-        ragged({.transform = DsaTransform::ragged, .fuse_topk = fuse});
-    const Selection s = paged.select(kPrefills, true, paged.cpu());
-    const Selection same = ragged.select(kPrefills, true, ragged.cpu());
-    const TopkIndices &slots = paged.method().mapped(true), &places = ragged.method().mapped(true);
-    EXPECT_EQ(slots.space, IndexSpace::slot);
-    EXPECT_EQ(places.space, IndexSpace::ragged);
-    EXPECT_EQ(slots.rows, s.rows);
-    for (int32_t r = 0; r < s.rows; ++r) {
-      const List positions = World::row(s, r);
-      ASSERT_EQ(positions, World::row(same, r));
-      for (int32_t i = 0; i < kTopk; ++i) {
-        const bool valid = i < static_cast<int32_t>(positions.size());
-        // Sequence 0 has 23 keys; those of sequence 1 begin behind them.
-        const int32_t start = kPrefills[r].seq == 0 ? 0 : 23;
-        EXPECT_EQ(slots.indices[r * kTopk + i], valid ? paged.slot(kPrefills[r].seq, positions[i]) : -1);
-        EXPECT_EQ(places.indices[r * kTopk + i], valid ? start + positions[i] : -1);
-      }
-    }
-  }
-  EXPECT_EQ(World({}).method().mapped(true).indices, nullptr);
-}
-
 TEST(Dsa, FewerTokensThanTheModelsMayBeRead) {
   World world({.topk = 7});
   const Selection s = world.select(kDecodes, false, world.cpu());
