@@ -161,43 +161,56 @@ struct List {
   }
 
   // Leaves the best k, of at least k, and at most `slack` more. Returns the bound of those that come later. Between barriers of
-  // the group.
-  template <int kThreads>
+  // the group. A thread keeps its first kHeld candidates in registers: a list of kHeld * kThreads is read once.
+  template <int kHeld, int kThreads>
   __device__ float cut(const Alone<kThreads>& group, uint32_t k, uint32_t slack, ChoiceShared<kThreads>& s) const {
-    const uint32_t size = *count;
+    constexpr uint32_t kChunk = kThreads * kHeld;
+    const uint32_t size = *count, rank = static_cast<uint32_t>(group.rank());
+    Candidate held[kHeld];
+    load(held, rank, kThreads, size);
     const Candidate last = last_kept(
         group, k, slack,
         [&](auto visit) {
-          for (uint32_t first = 0; first < size; first += kThreads * kEach) {
-            Candidate mine[kEach];
-            load(mine, first + static_cast<uint32_t>(group.rank()), kThreads, size);
-#pragma unroll
-            for (int i = 0; i < kEach; ++i) {
-              if (mine[i] != 0) visit(mine[i]);
-            }
+          visit_known(held, visit);
+          for (uint32_t first = kChunk; first < size; first += kChunk) {
+            Candidate more[kHeld];
+            load(more, first + rank, kThreads, size);
+            visit_known(more, visit);
           }
         },
         s);
-    if (group.rank() == 0) s.kept = 0;
-    for (uint32_t first = 0; first < size; first += kThreads * kEach) {
-      Candidate mine[kEach];
-      load(mine, first + static_cast<uint32_t>(group.rank()), kThreads, size);
-      group.sync();  // what is overwritten was read by all
+    uint32_t kept = 0;
+    for (uint32_t first = 0; first < size; first += kChunk) {
+      if (first > 0) load(held, first + rank, kThreads, size);
+      uint32_t mine = 0, total;
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) List{entries, &s.kept}.append(mine[i] >= last, mine[i]);
+      for (int i = 0; i < kHeld; ++i) mine += held[i] >= last;
+      uint32_t at = kept + sum_through(group, mine, s, &total) - mine;  // and what is overwritten was read by all
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) {
+        if (held[i] >= last) entries[at++] = held[i];
+      }
+      kept += total;
+      group.sync();
     }
-    group.sync();
-    if (group.rank() == 0) *count = s.kept;
+    if (rank == 0) *count = kept;
     return score_of(last);
   }
 
  private:
-  static constexpr int kEach = 8;  // loads of a thread in flight
+  template <int kHeld, typename Visit>
+  __device__ static void visit_known(const Candidate (&mine)[kHeld], const Visit& visit) {
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      if (mine[i] != 0) visit(mine[i]);
+    }
+  }
 
   // 0, which is no candidate and below all, beyond the end.
-  __device__ void load(Candidate (&mine)[kEach], uint32_t first, uint32_t step, uint32_t size) const {
+  template <int kHeld>
+  __device__ void load(Candidate (&mine)[kHeld], uint32_t first, uint32_t step, uint32_t size) const {
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) mine[i] = first + i * step < size ? entries[first + i * step] : 0;
+    for (int i = 0; i < kHeld; ++i) mine[i] = first + i * step < size ? entries[first + i * step] : 0;
   }
 };
 

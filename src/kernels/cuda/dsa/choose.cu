@@ -34,32 +34,65 @@ struct Share {
         end(static_cast<int32_t>(static_cast<int64_t>(of) * (team.all.rank + 1) / team.peers())) {}
 };
 
-// Where a row's candidates are. CTAs of a cluster have them in order of position, each a range.
-struct FromLists {
-  const ScoreArgs& a;
+// Where a row's candidates are. CTAs of a cluster have them in order of position, each a range. A thread keeps its first kHeld of
+// them in registers, for a choice looks at them several times.
+class FromLists {
+ public:
   const Team& team;
-  const int32_t first_list;
+
+  __device__ FromLists(const ScoreArgs& a, const Team& t, int32_t first_list) : team(t), a_(a) {
+    const Share share(t, a.pass.splits);
+    first_ = first_list + share.begin;
+    const KeyRange longest = key_range(static_cast<int32_t>(a.p.max_len), kTileKeys, a.pass.splits - 1, a.pass.splits);
+    room_ = static_cast<uint32_t>(min(a.capacity, (longest.end - longest.begin) * kTileKeys));
+    slots_ = (share.end - share.begin) * static_cast<int32_t>(room_);
+    load(held_, 0);
+  }
 
   // Each in a position of [begin, end).
   template <typename Visit>
   __device__ void visit_all(int32_t begin, int32_t end, const Visit& visit) const {
-    constexpr int kEach = 8;  // loads of a thread in flight
-    const Share share(team, a.pass.splits);
-    const int32_t lists = share.end - share.begin, pieces = lists * ((a.capacity + 32 * kEach - 1) / (32 * kEach));
-    for (int32_t piece = static_cast<int32_t>(threadIdx.x) / 32; piece < pieces; piece += Team::kWarps) {
-      const int32_t list = first_list + share.begin + piece % lists, count = a.counts[list];
-      const int32_t first = piece / lists * 32 * kEach + static_cast<int32_t>(threadIdx.x) % 32;
-      const Candidate* entries = a.lists + static_cast<int64_t>(list) * a.capacity;
-      Candidate mine[kEach];
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) mine[i] = first + 32 * i < count ? entries[first + 32 * i] : 0;
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        const int32_t position = position_of(mine[i]);
-        if (first + 32 * i < count && position >= begin && position < end) visit(mine[i]);
-      }
+    visit_known(held_, begin, end, visit);
+    for (int32_t first = kChunk; first < slots_; first += kChunk) {
+      Candidate more[kHeld];
+      load(more, first);
+      visit_known(more, begin, end, visit);
     }
   }
+
+ private:
+  static constexpr int kHeld = 32, kChunk = kHeld * kThreads;
+
+  // 0, which is no candidate, where a list has none.
+  __device__ void load(Candidate (&mine)[kHeld], int32_t first) const {
+    uint32_t there = 0;
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      const int32_t slot = first + i * kThreads + static_cast<int32_t>(threadIdx.x);
+      if (slot < slots_ && offset_of(slot) < a_.counts[list_of(slot)]) there |= 1u << i;
+    }
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      const int32_t slot = first + i * kThreads + static_cast<int32_t>(threadIdx.x);
+      mine[i] = (there >> i & 1) != 0 ? a_.lists[static_cast<int64_t>(list_of(slot)) * a_.capacity + offset_of(slot)] : 0;
+    }
+  }
+  __device__ int32_t list_of(int32_t slot) const { return first_ + static_cast<int32_t>(static_cast<uint32_t>(slot) / room_); }
+  __device__ int32_t offset_of(int32_t slot) const { return static_cast<int32_t>(static_cast<uint32_t>(slot) % room_); }
+
+  template <typename Visit>
+  __device__ static void visit_known(const Candidate (&mine)[kHeld], int32_t begin, int32_t end, const Visit& visit) {
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      const int32_t position = position_of(mine[i]);
+      if (mine[i] != 0 && position >= begin && position < end) visit(mine[i]);
+    }
+  }
+
+  const ScoreArgs& a_;
+  int32_t first_, slots_;
+  uint32_t room_;  // most candidates of a list
+  Candidate held_[kHeld];
 };
 
 struct FromLogits {
@@ -164,7 +197,7 @@ __global__ void __launch_bounds__(kThreads) choose_rows(const __grid_constant__ 
   if (len > p.topk && p.logits != nullptr) {
     put_best(FromLogits{p.logits + of_pass * p.max_len, team, len}, len, p.topk, out, shared);
   } else if (len > p.topk) {
-    put_best(FromLists{a, team, of_pass * a.pass.splits}, len, p.topk, out, shared);
+    put_best(FromLists(a, team, of_pass * a.pass.splits), len, p.topk, out, shared);
   }
   if (team.all.rank != 0) return;
   if (len <= p.topk) {

@@ -168,7 +168,7 @@ class Scorer {
 
   __device__ void make_room(const RowRun& run, int r) const {
     if (s_.counts[r] + kTileKeys <= static_cast<uint32_t>(a_.capacity)) return;
-    const float bound = list(run, r).cut(Alone<kThreads>{}, static_cast<uint32_t>(a_.p.topk), cut_slack(a_), s_.choice);
+    const float bound = list(run, r).cut<8>(Alone<kThreads>{}, static_cast<uint32_t>(a_.p.topk), cut_slack(a_), s_.choice);
     if (threadIdx.x == 0) s_.bounds[r] = bound;
     __syncthreads();
   }

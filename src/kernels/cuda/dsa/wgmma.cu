@@ -146,6 +146,7 @@ class GroupScorer {
   static constexpr int kRows = Traits::kRows, kHalf = kRows / 2, kHeads = Traits::kHeads;
   static constexpr int kTilesOfRow = kHeads / 8;  // of 8 columns
   static constexpr int kBarrier = 1;              // and the next: of each warpgroup
+  static constexpr int kHeld = 32;                // candidates of a thread in registers during a cut: no products are under way
 
   // What a lane knows of kCount rows, whose columns are kCount * kTilesOfRow tiles: the weights of its columns;
   // of the rows whose scores end in it, 2 i + odd_row_ or the only one, how far they see and what beats them.
@@ -166,7 +167,7 @@ class GroupScorer {
                  : "=r"(any)
                  : "r"(static_cast<int>(mine)), "r"(kBarrier + group_)
                  : "memory");
-    return any != 0;
+    return __any_sync(kAllLanes, any) != 0;  // known to be the same in a warp
   }
   // The key of a tile whose scores end in this lane.
   __device__ int key_of_lane() const { return rank() / 32 * 16 + lane_ / 4 + 8 * (lane_ & 1); }
@@ -196,31 +197,52 @@ class GroupScorer {
       pin(products);
       const float scale = scale_of_lane(ring_.stage);
       leave();
-      if (any_of_group(take_scores(own, tile, products, scale, 0))) {
+      float scores[Own<kHalf>::kScores];
+      sum_heads(own, products, scale, scores);
+      if (any_of_group(keep(own, tile, scores, 0))) {
         make_room([&](int row, float bound) { raise(own, 0, row, bound); });
       }
     }
   }
 
-  // The sums of the first half of the rows overlap the products of the second.
+  // While one half's sums are taken, the products of the other half are under way: a tile's second half while its first is summed,
+  // the next tile's first half while its second is. Where products are under way across a branch or into the next turn of the loop,
+  // the compiler has each wait for the one before. So the last tile is followed by its own first half once more, which nobody reads,
+  // and after a cut, which needs the registers, a first half is multiplied again.
   __device__ __forceinline__ void score_both(const KeyRange& range) {
     Own<kHalf> first, second;
     know_rows(first, 0);
     know_rows(second, kHalf);
     float of_first[Own<kHalf>::kTiles][4] = {}, of_second[Own<kHalf>::kTiles][4] = {};
-    for (int32_t tile = range.begin; tile < range.end; ++tile) {
+    for (int32_t tile = range.begin; tile < range.end;) {
       barrier_wait(s_.full[ring_.stage], ring_.parity);
       start_products(of_first, ring_.stage, 0);
-      start_products(of_second, ring_.stage, kHalf);
-      wgmma_wait<1>();
-      pin(of_first);
-      const float scale = scale_of_lane(ring_.stage);
-      bool full = take_scores(first, tile, of_first, scale, 0);
-      wgmma_wait<0>();
-      pin(of_second);
-      leave();
-      full |= take_scores(second, tile, of_second, scale, kHalf);
-      if (any_of_group(full)) {
+      bool full;
+      do {
+        start_products(of_second, ring_.stage, kHalf);
+        wgmma_wait<1>();
+        pin(of_first);
+        const float scale = scale_of_lane(ring_.stage);
+        float of_rows[2][Own<kHalf>::kScores];
+        sum_heads(first, of_first, scale, of_rows[0]);
+        const bool last = tile + 1 == range.end;
+        Ring<Traits::kStages> ahead = ring_;
+        if (!last) ahead.next();
+        barrier_wait(s_.full[ahead.stage], ahead.parity);
+        start_products(of_first, ahead.stage, 0);
+        wgmma_wait<1>();
+        pin(of_second);
+        if (!last) leave();
+        sum_heads(second, of_second, scale, of_rows[1]);
+        full = keep(first, tile, of_rows[0], 0);
+        full |= keep(second, tile, of_rows[1], kHalf);
+        full = any_of_group(full);
+        wgmma_wait<0>();
+        pin(of_first);
+        ++tile;
+      } while (!full && tile < range.end);
+      if (tile == range.end) leave();
+      if (full) {
         make_room([&](int row, float bound) {
           raise(first, 0, row, bound);
           raise(second, kHalf, row, bound);
@@ -307,12 +329,10 @@ class GroupScorer {
     return y;
   }
 
-  // Sums over heads, and what they say of the keys. True if a list may not hold another tile.
+  // Sums over heads: the scores that end in this lane.
   template <int kCount>
-  __device__ __forceinline__ bool take_scores(const Own<kCount>& own, int32_t tile, const float (&products)[Own<kCount>::kTiles][4],
-                                              float scale, int from) {
-    const int32_t position = tile * kWgmmaKeys + key_of_lane();
-    bool full = false;
+  __device__ __forceinline__ void sum_heads(const Own<kCount>& own, const float (&products)[Own<kCount>::kTiles][4], float scale,
+                                            float (&scores)[Own<kCount>::kScores]) const {
 #pragma unroll
     for (int i = 0; i < Own<kCount>::kScores; ++i) {
       float sums[2] = {};  // of rows 2 i and 2 i + 1
@@ -334,12 +354,23 @@ class GroupScorer {
         sums[r] = (upper ? high : low) + other;
       }
       const float other = __shfl_xor_sync(kAllLanes, odd_row_ != 0 ? sums[0] : sums[1], 2);
-      const float score = ((odd_row_ != 0 ? sums[1] : sums[0]) + other) * scale;
+      scores[i] = ((odd_row_ != 0 ? sums[1] : sums[0]) + other) * scale;
+    }
+  }
+
+  // What scores of rows from `from` on say of the keys. True if a list may not hold another tile.
+  template <int kCount>
+  __device__ __forceinline__ bool keep(const Own<kCount>& own, int32_t tile, const float (&scores)[Own<kCount>::kScores], int from) {
+    const int32_t position = tile * kWgmmaKeys + key_of_lane();
+    bool full = false;
+#pragma unroll
+    for (int i = 0; i < Own<kCount>::kScores; ++i) {
+      const bool visible = position < own.lengths[i];
       if (a_.p.logits != nullptr) {
         const int32_t row = first_row_ + from + row_of(i) - a_.first_row;
-        if (position < own.lengths[i]) a_.p.logits[row * a_.p.max_len + position] = score;
+        if (visible) a_.p.logits[row * a_.p.max_len + position] = scores[i];
       } else {
-        full |= append(from + row_of(i), position < own.lengths[i] && beats(score, own.bounds[i]), score, position);
+        full |= append(from + row_of(i), visible && beats(scores[i], own.bounds[i]), scores[i], position);
       }
     }
     return full;
@@ -376,7 +407,7 @@ class GroupScorer {
   __device__ __forceinline__ void make_room(const Raise& raise) {
     for (int row = 0; row < rows_; ++row) {
       if (s_.counts[group_][row] + kWgmmaKeys <= static_cast<uint32_t>(a_.capacity)) continue;
-      raise(row, list(row).cut(Alone<128>{kBarrier + group_}, static_cast<uint32_t>(a_.p.topk), cut_slack(a_), s_.choice[group_]));
+      raise(row, list(row).template cut<kHeld>(Alone<128>{kBarrier + group_}, static_cast<uint32_t>(a_.p.topk), cut_slack(a_), s_.choice[group_]));
     }
     sync();  // all have read the counts
   }
