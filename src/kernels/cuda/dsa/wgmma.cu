@@ -148,11 +148,11 @@ class GroupScorer {
   static constexpr int kBarrier = 1;              // and the next: of each warpgroup
   static constexpr int kHeld = 32;                // candidates of a thread in registers during a cut: no products are under way
 
-  // What a lane knows of kCount rows, whose columns are kCount * kTilesOfRow tiles: the weights of its columns;
-  // of the rows whose scores end in it, 2 i + odd_row_ or the only one, how far they see and what beats them.
-  template <int kCount>
+  static constexpr int kTiles = kHalf * kTilesOfRow, kScores = (kHalf + 1) / 2;  // of half of the rows
+
+  // What a lane knows of half of the rows, whose columns are kTiles tiles: the weights of its columns; of the rows whose scores
+  // end in it, row_of(i), how far they see and what beats them.
   struct Own {
-    static constexpr int kTiles = kCount * kTilesOfRow, kScores = (kCount + 1) / 2;
     float weights[kTiles][2];
     int32_t lengths[kScores];
     float bounds[kScores];
@@ -187,9 +187,9 @@ class GroupScorer {
 
   // Half of the rows, or fewer.
   __device__ __forceinline__ void score_half(const KeyRange& range) {
-    Own<kHalf> own;
-    know_rows(own, 0);
-    float products[Own<kHalf>::kTiles][4] = {};  // or what a first product does not read would be kept from run to run
+    Own own[1];
+    know_rows(own[0], 0);
+    float products[kTiles][4] = {};  // or what a first product does not read would be kept from run to run
     for (int32_t tile = range.begin; tile < range.end; ++tile) {
       barrier_wait(s_.full[ring_.stage], ring_.parity);
       start_products(products, ring_.stage, 0);
@@ -197,11 +197,9 @@ class GroupScorer {
       pin(products);
       const float scale = scale_of_lane(ring_.stage);
       leave();
-      float scores[Own<kHalf>::kScores];
-      sum_heads(own, products, scale, scores);
-      if (any_of_group(keep(own, tile, scores, 0))) {
-        make_room([&](int row, float bound) { raise(own, 0, row, bound); });
-      }
+      float scores[1][kScores];
+      sum_heads(own[0], products, scale, scores[0]);
+      if (any_of_group(keep(own, tile, scores))) make_room(own);
     }
   }
 
@@ -210,10 +208,10 @@ class GroupScorer {
   // the compiler has each wait for the one before. So the last tile is followed by its own first half once more, which nobody reads,
   // and after a cut, which needs the registers, a first half is multiplied again.
   __device__ __forceinline__ void score_both(const KeyRange& range) {
-    Own<kHalf> first, second;
-    know_rows(first, 0);
-    know_rows(second, kHalf);
-    float of_first[Own<kHalf>::kTiles][4] = {}, of_second[Own<kHalf>::kTiles][4] = {};
+    Own own[2];
+    know_rows(own[0], 0);
+    know_rows(own[1], kHalf);
+    float of_first[kTiles][4] = {}, of_second[kTiles][4] = {};
     for (int32_t tile = range.begin; tile < range.end;) {
       barrier_wait(s_.full[ring_.stage], ring_.parity);
       start_products(of_first, ring_.stage, 0);
@@ -223,8 +221,8 @@ class GroupScorer {
         wgmma_wait<1>();
         pin(of_first);
         const float scale = scale_of_lane(ring_.stage);
-        float of_rows[2][Own<kHalf>::kScores];
-        sum_heads(first, of_first, scale, of_rows[0]);
+        float scores[2][kScores];
+        sum_heads(own[0], of_first, scale, scores[0]);
         const bool last = tile + 1 == range.end;
         Ring<Traits::kStages> ahead = ring_;
         if (!last) ahead.next();
@@ -233,21 +231,14 @@ class GroupScorer {
         wgmma_wait<1>();
         pin(of_second);
         if (!last) leave();
-        sum_heads(second, of_second, scale, of_rows[1]);
-        full = keep(first, tile, of_rows[0], 0);
-        full |= keep(second, tile, of_rows[1], kHalf);
-        full = any_of_group(full);
+        sum_heads(own[1], of_second, scale, scores[1]);
+        full = any_of_group(keep(own, tile, scores));
         wgmma_wait<0>();
         pin(of_first);
         ++tile;
       } while (!full && tile < range.end);
       if (tile == range.end) leave();
-      if (full) {
-        make_room([&](int row, float bound) {
-          raise(first, 0, row, bound);
-          raise(second, kHalf, row, bound);
-        });
-      }
+      if (full) make_room(own);
     }
   }
 
@@ -270,19 +261,18 @@ class GroupScorer {
     sync();
   }
 
-  template <int kCount>
-  __device__ __forceinline__ void know_rows(Own<kCount>& own, int from) const {
+  __device__ __forceinline__ void know_rows(Own& own, int from) const {
     const IndexTopkParams& p = a_.p;
 #pragma unroll
-    for (int n = 0; n < Own<kCount>::kTiles; ++n) {
+    for (int n = 0; n < kTiles; ++n) {
       const int row = from + n / kTilesOfRow, head = n % kTilesOfRow * 8 + 2 * (lane_ % 4);
       const float* weights = p.weights + static_cast<int64_t>(first_row_ + row) * p.heads + head;
 #pragma unroll
       for (int e = 0; e < 2; ++e) own.weights[n][e] = row < rows_ && head + e < p.heads ? weights[e] : 0.0f;
     }
 #pragma unroll
-    for (int i = 0; i < Own<kCount>::kScores; ++i) {
-      own.lengths[i] = from + row_of(i) < rows_ ? scored_length(p, first_row_ + from + row_of(i)) : 0;
+    for (int i = 0; i < kScores; ++i) {
+      own.lengths[i] = row_of(i) < kHalf && from + row_of(i) < rows_ ? scored_length(p, first_row_ + from + row_of(i)) : 0;
       own.bounds[i] = kNoBound;
     }
   }
@@ -304,10 +294,10 @@ class GroupScorer {
     return make_uint4(words[0], words[1], words[2], words[3]);
   }
 
+  // Of half of the rows, the one whose score i ends in this lane; none where that is kHalf or more.
   __device__ int row_of(int i) const { return 2 * i + odd_row_; }
 
   // Keys of a tile, in 16 rows of each warp, against the columns of the rows from `from` on.
-  template <int kTiles>
   __device__ __forceinline__ void start_products(float (&products)[kTiles][4], int stage, int from) {
     pin(products);
     wgmma_begin();
@@ -330,14 +320,13 @@ class GroupScorer {
   }
 
   // Sums over heads: the scores that end in this lane.
-  template <int kCount>
-  __device__ __forceinline__ void sum_heads(const Own<kCount>& own, const float (&products)[Own<kCount>::kTiles][4], float scale,
-                                            float (&scores)[Own<kCount>::kScores]) const {
+  __device__ __forceinline__ void sum_heads(const Own& own, const float (&products)[kTiles][4], float scale,
+                                            float (&scores)[kScores]) const {
 #pragma unroll
-    for (int i = 0; i < Own<kCount>::kScores; ++i) {
+    for (int i = 0; i < kScores; ++i) {
       float sums[2] = {};  // of rows 2 i and 2 i + 1
 #pragma unroll
-      for (int r = 0; r < 2 && 2 * i + r < kCount; ++r) {
+      for (int r = 0; r < 2 && 2 * i + r < kHalf; ++r) {
         float low = 0.0f, high = 0.0f;  // the product's rows lane / 4 and lane / 4 + 8
 #pragma unroll
         for (int t = 0; t < kTilesOfRow; ++t) {
@@ -358,56 +347,64 @@ class GroupScorer {
     }
   }
 
-  // What scores of rows from `from` on say of the keys. True if a list may not hold another tile.
-  template <int kCount>
-  __device__ __forceinline__ bool keep(const Own<kCount>& own, int32_t tile, const float (&scores)[Own<kCount>::kScores], int from) {
+  // What a tile's scores say of the keys: those that beat a row's bound join its list. True if a list may not hold another tile.
+  template <int kHalves>
+  __device__ __forceinline__ bool keep(const Own (&own)[kHalves], int32_t tile, const float (&scores)[kHalves][kScores]) {
     const int32_t position = tile * kWgmmaKeys + key_of_lane();
+    if (a_.p.logits != nullptr) {
+#pragma unroll
+      for (int n = 0; n < kHalves * kScores; ++n) {
+        const int half = n / kScores, i = n % kScores;
+        const int64_t row = first_row_ + half * kHalf + row_of(i) - a_.first_row;
+        if (position < own[half].lengths[i]) a_.p.logits[row * a_.p.max_len + position] = scores[half][i];
+      }
+      return false;
+    }
+    unsigned takers[kHalves * kScores], all = 0;
+#pragma unroll
+    for (int n = 0; n < kHalves * kScores; ++n) {
+      const int half = n / kScores, i = n % kScores;
+      takers[n] = __ballot_sync(kAllLanes, position < own[half].lengths[i] && beats(scores[half][i], own[half].bounds[i]));
+      all |= takers[n];
+    }
+    if (all == 0) return false;
+    // Lane r makes room in the list of row r, for all rows at once.
+    constexpr unsigned kOfRows[2] = {0x33333333u, 0xccccccccu};  // lanes of even and of odd rows
+    int mine = 0;
+#pragma unroll
+    for (int row = 0; row < kHalves * kHalf; ++row) {
+      if (lane_ == row) mine = __popc(takers[row / kHalf * kScores + row % kHalf / 2] & kOfRows[row % kHalf % 2]);
+    }
+    uint32_t first = 0;
+    if (mine != 0) first = atomicAdd(&s_.counts[group_][lane_], static_cast<uint32_t>(mine));
+    const unsigned before = ((1u << lane_) - 1) & (odd_row_ != 0 ? kOfRows[1] : kOfRows[0]);
     bool full = false;
 #pragma unroll
-    for (int i = 0; i < Own<kCount>::kScores; ++i) {
-      const bool visible = position < own.lengths[i];
-      if (a_.p.logits != nullptr) {
-        const int32_t row = first_row_ + from + row_of(i) - a_.first_row;
-        if (visible) a_.p.logits[row * a_.p.max_len + position] = scores[i];
-      } else {
-        full |= append(from + row_of(i), visible && beats(scores[i], own.bounds[i]), scores[i], position);
-      }
+    for (int n = 0; n < kHalves * kScores; ++n) {
+      const int half = n / kScores, i = n % kScores, row = half * kHalf + row_of(i);
+      const uint32_t at = __shfl_sync(kAllLanes, first, row) + static_cast<uint32_t>(__popc(takers[n] & before));
+      if ((takers[n] >> lane_ & 1) == 0) continue;
+      list(row).entries[at] = candidate(scores[half][i], position);
+      full |= at + kWgmmaKeys >= static_cast<uint32_t>(a_.capacity);
     }
     return full;
-  }
-
-  // Two rows at a time. True where the list may not hold another tile.
-  __device__ __forceinline__ bool append(int row, bool take, float score, int32_t position) {
-    unsigned takers = __ballot_sync(kAllLanes, take);
-    if (takers == 0) return false;
-    takers &= odd_row_ != 0 ? 0xccccccccu : 0x33333333u;
-    const int leader = takers == 0 ? lane_ : __ffs(static_cast<int>(takers)) - 1;
-    uint32_t at = 0;
-    if (takers != 0 && lane_ == leader) at = atomicAdd(&s_.counts[group_][row], static_cast<uint32_t>(__popc(takers)));
-    at = __shfl_sync(kAllLanes, at, leader) + static_cast<uint32_t>(__popc(takers & ((1u << lane_) - 1)));
-    if (!take) return false;
-    list(row).entries[at] = candidate(score, position);
-    return at + kWgmmaKeys >= static_cast<uint32_t>(a_.capacity);
   }
 
   __device__ List list(int row) const {
     return {a_.lists + static_cast<int64_t>(list_of(a_, first_row_ + row)) * a_.capacity, &s_.counts[group_][row]};
   }
 
-  template <int kCount>
-  __device__ __forceinline__ void raise(Own<kCount>& own, int from, int row, float bound) const {
-#pragma unroll
-    for (int i = 0; i < Own<kCount>::kScores; ++i) {
-      if (from + row_of(i) == row) own.bounds[i] = bound;
-    }
-  }
-
-  // By all threads of the warpgroup: cuts the lists that may not hold another tile.
-  template <typename Raise>
-  __device__ __forceinline__ void make_room(const Raise& raise) {
+  // By all threads of the warpgroup: cuts the lists that may not hold another tile, and raises their rows' bounds.
+  template <int kHalves>
+  __device__ __forceinline__ void make_room(Own (&own)[kHalves]) {
     for (int row = 0; row < rows_; ++row) {
       if (s_.counts[group_][row] + kWgmmaKeys <= static_cast<uint32_t>(a_.capacity)) continue;
-      raise(row, list(row).template cut<kHeld>(Alone<128>{kBarrier + group_}, static_cast<uint32_t>(a_.p.topk), cut_slack(a_), s_.choice[group_]));
+      const float bound = list(row).template cut<kHeld>(Alone<128>{kBarrier + group_}, static_cast<uint32_t>(a_.p.topk),
+                                                        cut_slack(a_), s_.choice[group_]);
+#pragma unroll
+      for (int n = 0; n < kHalves * kScores; ++n) {
+        if (n / kScores * kHalf + row_of(n % kScores) == row) own[n / kScores].bounds[n % kScores] = bound;
+      }
     }
     sync();  // all have read the counts
   }
