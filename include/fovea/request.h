@@ -45,6 +45,23 @@ struct SamplingParams {
   std::optional<int32_t> prompt_logprobs;
 };
 
+// Sampling as somebody asks for it: what is left out is the model's (ModelInfo::sampling).
+struct SamplingOverrides {
+  std::optional<float> temperature, top_p, min_p, repetition_penalty;
+  std::optional<int32_t> top_k;
+  SamplingParams rest;  // all others
+
+  SamplingParams over(const SamplingParams& defaults) const {
+    SamplingParams s = rest;
+    s.temperature = temperature.value_or(defaults.temperature);
+    s.top_k = top_k.value_or(defaults.top_k);
+    s.top_p = top_p.value_or(defaults.top_p);
+    s.min_p = min_p.value_or(defaults.min_p);
+    s.repetition_penalty = repetition_penalty.value_or(defaults.repetition_penalty);
+    return s;
+  }
+};
+
 struct Request {
   std::vector<TokenId> prompt;  // never empty, not even with fork_of
   SamplingParams sampling;
@@ -76,14 +93,14 @@ struct PrefetchStats {
   // Upper ends of the buckets of queue_time, in milliseconds; the last one has none.
   static constexpr double kQueueMs[] = {0.1, 0.3, 1, 3, 10, 50, 200};
 
-  int64_t hits = 0;                     // came before attention wanted them
-  int64_t late = 0;                     // attention wanted them while they were queued or on their way
-  int64_t wasted = 0;                   // came, and were dropped or evicted before anything read them
-  int64_t cancelled = 0;                // were dropped before they were read
-  int64_t left_out = 0;                 // were wanted and not asked for, as a bound was reached; of an engine alone
-  int64_t skipped = 0;                  // late_policy best_effort: blocks of rows' lists that attention did without
-  int64_t bytes = 0;                    // that were read ahead
-  double queue_s = 0;                   // reads waited for their turn, summed over the reads of a layer
+  int64_t hits = 0;       // came before attention wanted them
+  int64_t late = 0;       // attention wanted them while they were queued or on their way
+  int64_t wasted = 0;     // came, and were dropped or evicted before anything read them
+  int64_t cancelled = 0;  // were dropped before they were read
+  int64_t left_out = 0;   // were wanted and not asked for, as a bound was reached; of an engine alone
+  int64_t skipped = 0;    // late_policy best_effort: blocks of rows' lists that attention did without
+  int64_t bytes = 0;      // that were read ahead
+  double queue_s = 0;     // reads waited for their turn, summed over the reads of a layer
   std::array<int64_t, 8> queue_time{};  // such reads, by how long
 };
 

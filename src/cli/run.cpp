@@ -25,24 +25,11 @@ struct RunFlags {
   std::string file;
   std::vector<std::string> questions;
   std::string prompt;
-  // What the user gave; the model's own defaults fill the rest.
-  std::optional<float> temperature, top_p, min_p, repetition_penalty;
-  std::optional<int32_t> top_k;
+  SamplingOverrides asked;
   std::string template_kwargs;
-  SamplingParams sampling;
+  SamplingParams sampling;  // asked, over the model's own
   bool json = false;
 };
-
-// --temperature, --top-k, ... over generation_config.json's defaults.
-SamplingParams with_defaults(const RunFlags& f, const SamplingParams& defaults) {
-  SamplingParams s = f.sampling;
-  s.temperature = f.temperature.value_or(defaults.temperature);
-  s.top_k = f.top_k.value_or(defaults.top_k);
-  s.top_p = f.top_p.value_or(defaults.top_p);
-  s.min_p = f.min_p.value_or(defaults.min_p);
-  s.repetition_penalty = f.repetition_penalty.value_or(defaults.repetition_penalty);
-  return s;
-}
 
 struct Printed {
   std::string question;
@@ -216,7 +203,7 @@ Status execute(RunFlags f) {
   const double start = Clock().now_s();
   FOVEA_ASSIGN(const std::unique_ptr<Engine> engine, Engine::create(std::move(options)));
   const ModelInfo& m = engine->model();
-  f.sampling = with_defaults(f, m.sampling);
+  f.sampling = f.asked.over(m.sampling);
   if (!f.json) tell_loaded(*engine, Clock().now_s() - start);
   if (m.max_model_len > m.max_position_embeddings)
     std::fprintf(stderr,
@@ -249,15 +236,15 @@ Run add_run(CLI::App& app) {
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   cmd->add_option("--prompt", f->prompt, "A prompt without a document");
-  cmd->add_option("--max-tokens", f->sampling.max_tokens, "Most tokens of an answer")->capture_default_str();
+  cmd->add_option("--max-tokens", f->asked.rest.max_tokens, "Most tokens of an answer")->capture_default_str();
   cmd->add_option(
-      "--temperature", f->temperature,
+      "--temperature", f->asked.temperature,
       "Randomness of sampling; 0: always the likeliest token. This and the four below: generation_config.json's, unless given");
-  cmd->add_option("--top-k", f->top_k, "Sample among the k likeliest tokens; 0: all");
-  cmd->add_option("--top-p", f->top_p, "Sample among the likeliest tokens that together reach this probability; 1: all");
-  cmd->add_option("--min-p", f->min_p, "Drop tokens less probable than this share of the likeliest one");
-  cmd->add_option("--repetition-penalty", f->repetition_penalty, "Above 1: make tokens that occurred already less likely");
-  cmd->add_option("--stop", f->sampling.stop, "End the answer before this text; may be given many times");
+  cmd->add_option("--top-k", f->asked.top_k, "Sample among the k likeliest tokens; 0: all");
+  cmd->add_option("--top-p", f->asked.top_p, "Sample among the likeliest tokens that together reach this probability; 1: all");
+  cmd->add_option("--min-p", f->asked.min_p, "Drop tokens less probable than this share of the likeliest one");
+  cmd->add_option("--repetition-penalty", f->asked.repetition_penalty, "Above 1: make tokens that occurred already less likely");
+  cmd->add_option("--stop", f->asked.rest.stop, "End the answer before this text; may be given many times");
   cmd->add_option("--template-kwargs", f->template_kwargs,
                   "Variables of the chat template, a JSON object: '{\"enable_thinking\": false}'");
   cmd->add_flag("--json", f->json, "One JSON object on stdout instead of text");

@@ -57,8 +57,8 @@ Prepared prepare_call(const Engine& engine, const CompletionCall& call, const st
     return refused(field_of(s.message()).empty() && call.is_chat ? s.with_context("messages") : s,
                    s.code() == StatusCode::internal ? 500 : 400);
   Request request;
-  request.sampling = with_defaults(call.sampling, engine.model().sampling);
-  request.sampling.max_tokens = call.sampling.max_tokens.value_or(std::numeric_limits<int32_t>::max());  // as many as fit
+  request.sampling = call.sampling.over(engine.model().sampling);
+  request.sampling.max_tokens = call.max_tokens.value_or(std::numeric_limits<int32_t>::max());  // as many as fit
   request.decode_method = call.decode_method;
   request.prefill_method = call.prefill_method;
   request.budget_tokens = call.budget_tokens;

@@ -20,8 +20,8 @@ namespace fovea::server {
 enum class PrepareKind : uint8_t { chat, completion, tokenize, detokenize };
 
 struct Prepared {
-  int http_status = 200;  // else error and param say why there is nothing
-  std::string error, param;
+  int http_status = 200;  // else error says why there is nothing
+  std::string error;
   std::vector<Request> requests;  // one a prompt
   ReplyOptions reply;             // of them
   std::string body;               // of /tokenize and /detokenize: the reply

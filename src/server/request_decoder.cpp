@@ -144,7 +144,9 @@ void read_logprobs(JsonFields& fields, bool is_chat, SamplingParams* rest) {
   if (prompt) rest->prompt_logprobs = static_cast<int32_t>(*prompt);
 }
 
-void read_sampling(JsonFields& fields, const DecodeLimits& limits, bool is_chat, SamplingFields* out) {
+void read_sampling(JsonFields& fields, const DecodeLimits& limits, CompletionCall* call) {
+  SamplingOverrides* const out = &call->sampling;
+  const bool is_chat = call->is_chat;
   constexpr double kLeast = std::numeric_limits<float>::min();
   SamplingParams& rest = out->rest;
   fields.number("temperature", 0, 2, &out->temperature);
@@ -162,7 +164,7 @@ void read_sampling(JsonFields& fields, const DecodeLimits& limits, bool is_chat,
   fields.integer("n", 1, static_cast<int64_t>(limits.answers), &rest.n);
   fields.integer("max_tokens", is_chat ? 1 : 0, kInt32Max, &tokens);            // 0: only the prompt is read, for its logprobs
   if (is_chat) fields.integer("max_completion_tokens", 1, kInt32Max, &tokens);  // the newer name says it where both are given
-  if (tokens) out->max_tokens = static_cast<int32_t>(*tokens);
+  if (tokens) call->max_tokens = static_cast<int32_t>(*tokens);
   fields.integer("min_tokens", 0, kInt32Max, &rest.min_tokens);
   fields.token_ids("stop_token_ids", 256, &rest.stop_token_ids);
   fields.boolean("ignore_eos", &rest.ignore_eos);
@@ -208,7 +210,7 @@ void refuse_unsupported(JsonFields& fields, bool is_chat) {
 void read_common(JsonFields& fields, const DecodeLimits& limits, CompletionCall* call) {
   fields.text("model", kNameBytes, &call->model);
   fields.text("cache_salt", kSaltBytes, &call->cache_salt);
-  read_sampling(fields, limits, call->is_chat, &call->sampling);
+  read_sampling(fields, limits, call);
   read_format(fields, call);
   refuse_unsupported(fields, call->is_chat);
   fields.boolean("stream", &call->stream);
@@ -279,16 +281,6 @@ void read_prompts(JsonFields& fields, const DecodeLimits& limits, std::vector<Pr
 
 }  // namespace
 
-SamplingParams with_defaults(const SamplingFields& fields, const SamplingParams& defaults) {
-  SamplingParams s = fields.rest;
-  s.temperature = fields.temperature.value_or(defaults.temperature);
-  s.top_k = fields.top_k.value_or(defaults.top_k);
-  s.top_p = fields.top_p.value_or(defaults.top_p);
-  s.min_p = fields.min_p.value_or(defaults.min_p);
-  s.repetition_penalty = fields.repetition_penalty.value_or(defaults.repetition_penalty);
-  return s;
-}
-
 Result<CompletionCall> decode_chat(std::string_view body, const DecodeLimits& limits) {
   FOVEA_ASSIGN(const Json root, parse_object(body, limits.json_depth));
   JsonFields fields(root, "");
@@ -308,7 +300,7 @@ Result<CompletionCall> decode_completion(std::string_view body, const DecodeLimi
   read_prompts(fields, limits, &call.prompts);
   read_common(fields, limits, &call);
   fields.boolean("echo", &call.echo);
-  if (!call.sampling.max_tokens) call.sampling.max_tokens = 16;
+  if (!call.max_tokens) call.max_tokens = 16;
   if (call.prompts.size() * static_cast<size_t>(call.sampling.rest.n) > limits.answers)
     fields.fail("n", "prompts times n are more than " + std::to_string(limits.answers));
   FOVEA_TRY(fields.status());

@@ -24,16 +24,6 @@ struct DecodeLimits {
   size_t stops = 16, stop_bytes = 256;
 };
 
-// What the request says of sampling; the model's defaults stand for what it leaves out.
-struct SamplingFields {
-  std::optional<float> temperature, top_p, min_p, repetition_penalty;
-  std::optional<int32_t> top_k;
-  SamplingParams rest;                // all others
-  std::optional<int32_t> max_tokens;  // none: a chat's answer may be as long as fits, a completion's 16 tokens
-};
-
-SamplingParams with_defaults(const SamplingFields& fields, const SamplingParams& model_defaults);
-
 enum class ReplyFormat : uint8_t { text, json_object, json_schema };
 
 using Prompt = std::variant<std::string, std::vector<TokenId>>;
@@ -45,7 +35,8 @@ struct CompletionCall {
   std::string cache_salt;
   ChatInput chat;               // of a chat
   std::vector<Prompt> prompts;  // else
-  SamplingFields sampling;
+  SamplingOverrides sampling;
+  std::optional<int32_t> max_tokens;  // none: as many as fit
   ReplyFormat format = ReplyFormat::text;
   std::string json_schema;     // of ReplyFormat::json_schema: JSON text
   bool tools_allowed = false;  // the reply may hold calls of tools

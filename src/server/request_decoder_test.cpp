@@ -41,7 +41,7 @@ TEST(RequestDecoder, AChatWithEverything) {
       "fovea": {"decode_method": "gsa", "prefill_method": "dense", "budget_tokens": 64})"));
   EXPECT_TRUE(c.is_chat);
   EXPECT_EQ(c.model, "m");
-  const SamplingParams s = with_defaults(c.sampling, {});
+  const SamplingParams s = c.sampling.over({});
   EXPECT_FLOAT_EQ(s.temperature, 0.5f);
   EXPECT_FLOAT_EQ(s.top_p, 0.9f);
   EXPECT_EQ(s.top_k, 40);
@@ -51,7 +51,7 @@ TEST(RequestDecoder, AChatWithEverything) {
   EXPECT_FLOAT_EQ(s.presence_penalty, 2);
   EXPECT_EQ(s.seed, ~uint64_t{0});
   EXPECT_EQ(s.n, 3);
-  EXPECT_EQ(c.sampling.max_tokens, 7);
+  EXPECT_EQ(c.max_tokens, 7);
   EXPECT_THAT(s.stop, ElementsAre("a", "b"));
   EXPECT_THAT(s.stop_token_ids, ElementsAre(1, 2));
   EXPECT_TRUE(s.ignore_eos);
@@ -71,13 +71,13 @@ TEST(RequestDecoder, WhatIsLeftOutOrNullIsTheModels) {
   model.temperature = 0.7f;
   model.top_k = 20;
   const CompletionCall c = chat(ask(R"("temperature": null, "stop": null, "n": null, "stream": null, "tools": null)"));
-  const SamplingParams s = with_defaults(c.sampling, model);
+  const SamplingParams s = c.sampling.over(model);
   EXPECT_FLOAT_EQ(s.temperature, 0.7f);
   EXPECT_EQ(s.top_k, 20);
   EXPECT_EQ(s.n, 1);
-  EXPECT_FALSE(c.sampling.max_tokens);
+  EXPECT_FALSE(c.max_tokens);
   EXPECT_FALSE(c.stream);
-  EXPECT_EQ(with_defaults(chat(ask(R"("top_k": -1)")).sampling, model).top_k, 0);
+  EXPECT_EQ(chat(ask(R"("top_k": -1)")).sampling.over(model).top_k, 0);
 }
 
 TEST(RequestDecoder, MessagesAndTools) {
@@ -100,7 +100,7 @@ TEST(RequestDecoder, Prompts) {
   EXPECT_THAT(completion(R"({"prompt": [1, 2]})").prompts, ElementsAre(Prompt(std::vector<TokenId>{1, 2})));
   EXPECT_THAT(completion(R"({"prompt": [[1], [2, 3]]})").prompts,
               ElementsAre(Prompt(std::vector<TokenId>{1}), Prompt(std::vector<TokenId>{2, 3})));
-  EXPECT_EQ(completion(R"({"prompt": "a"})").sampling.max_tokens, 16);
+  EXPECT_EQ(completion(R"({"prompt": "a"})").max_tokens, 16);
   EXPECT_EQ(completion(R"({"prompt": "a", "max_tokens": 0, "logprobs": 2})").sampling.rest.logprobs, 2);
   for (const char* bad :
        {R"({"prompt": 1})", R"({"prompt": []})", R"({"prompt": [[]]})", R"({"prompt": [1, "a"]})", R"({"prompt": [-1]})",
