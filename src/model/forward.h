@@ -123,10 +123,19 @@ struct ForwardBatch {
   ReadAhead* read_ahead = nullptr;  // null: nothing is prefetched
 };
 
-// The end of a pass, the same in every model: calls make(rows, first, index) for the logits of rows [first, first + rows), or of those
-// that `index` names, into b.logits; the scored ones first.
-template <typename Make>
-Status make_logits(const ForwardBatch& b, Make&& make) {
+// The end of a pass, the same in every model: only the wanted rows are normed, as `last` says of all of them (the last block's output
+// joins the residual stream there), and projected: project(rows) takes as many to b.logits. The scored ones come first.
+template <typename Project>
+Status make_logits(const ForwardBatch& b, const RmsNormParams& last, Ops& ops, Stream& stream, Project&& project) {
+  const auto make = [&](int32_t rows, int64_t first, const int32_t* index) {
+    RmsNormParams p = last;
+    p.x += first * p.dim;
+    p.add += first * p.dim;
+    p.rows = rows;
+    p.row_index = index;
+    ops.rms_norm(p, stream);
+    project(rows);
+  };
   for (const RowRange& range : b.scored) {
     for (int32_t done = 0; done < range.rows;) {
       const int32_t rows = std::min(b.scored_at_once, range.rows - done);

@@ -166,19 +166,10 @@ class Llama final : public Transformer {
   }
 
   Status logits(const ForwardBatch& b, const Activations& a, Ops& ops, Stream& stream) const {
-    return make_logits(b, [&](int32_t rows, int64_t first, const int32_t* index) {
-      // The last block's output joins the residual stream here; only the wanted rows are normed and projected.
-      ops.rms_norm({.x = a.x + first * c_.hidden_size,
-                    .add = a.delta + first * c_.hidden_size,
-                    .weight = w_.final_norm.data(),
-                    .out = a.normed,
-                    .rows = rows,
-                    .dim = c_.hidden_size,
-                    .eps = c_.rms_norm_eps,
-                    .row_index = index},
-                   stream);
-      project(a.normed, rows, {{&w_.lm_head, {}, b.logits}}, ops, stream);
-    });
+    const RmsNormParams last{
+        .x = a.x, .add = a.delta, .weight = w_.final_norm.data(), .out = a.normed, .dim = c_.hidden_size, .eps = c_.rms_norm_eps};
+    return make_logits(b, last, ops, stream,
+                       [&](int32_t rows) { project(a.normed, rows, {{&w_.lm_head, {}, b.logits}}, ops, stream); });
   }
 
   const ModelConfig& c_;
