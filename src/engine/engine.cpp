@@ -131,8 +131,8 @@ Status EngineImpl::open_store() {
   return {};
 }
 
-// Blocks of one lineage are never found by another, nor those of one salt. Methods that leave the same in the cache share a lineage.
-// Null without prefix caching.
+// Blocks of one lineage are never found by another, nor those of one salt. Methods that leave the same in the cache share a
+// lineage. Null without prefix caching.
 std::shared_ptr<BlockHasher> EngineImpl::hasher_of(int32_t prefill_method, const std::string& cache_salt) {
   if (!options_.enable_prefix_caching) return nullptr;
   const Method* m = method_of(prefill_method);
@@ -179,7 +179,7 @@ Result<std::string> EngineImpl::apply_chat_template(const ChatInput& input) cons
 
 // ---- requests ----
 
-Status EngineImpl::check_method(const char* what, const std::string& label, bool prefill) const {
+Status EngineImpl::check_method(const char* field, const std::string& label, bool prefill) const {
   if (label.empty()) return {};
   std::string able;
   for (const MethodEntry& e : runner_->methods()) {
@@ -187,7 +187,7 @@ Status EngineImpl::check_method(const char* what, const std::string& label, bool
     if (e.label == label) return {};
     able += (able.empty() ? "" : ", ") + e.label;
   }
-  return Status::invalid_argument(std::string(what) + " \"" + label + "\" is not loaded or cannot serve as one; loaded: " + able);
+  return Status::invalid_argument(std::string(field) + ": \"" + label + "\" is not loaded or cannot serve as one; loaded: " + able);
 }
 
 Status EngineImpl::check_tokens(const char* field, std::span<const TokenId> tokens) const {
@@ -218,8 +218,8 @@ Status EngineImpl::check_request(const Request& r) const {
         "prompt: " + std::to_string(r.prompt.size()) + " tokens need " + std::to_string(blocks_->blocks_for(length)) +
         " KV blocks, " + (blocks_->columns() ? "with --kv-cache-memory and --kv-tokens there are " : "--kv-cache-memory holds ") +
         std::to_string(blocks_->num_blocks()));
-  FOVEA_TRY(check_method("decode method", r.decode_method, false));
-  FOVEA_TRY(check_method("prefill method", r.prefill_method, true));
+  FOVEA_TRY(check_method("decode_method", r.decode_method, false));
+  FOVEA_TRY(check_method("prefill_method", r.prefill_method, true));
   if (r.trace_mass && !runner_->can_trace_mass())
     return Status::unsupported("trace_mass: it needs a model with K and V in its cache, not MLA");
   if (r.trace_mass && blocks_->columns())

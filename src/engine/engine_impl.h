@@ -105,7 +105,7 @@ class EngineImpl final : public Engine {
   };
 
   std::shared_ptr<BlockHasher> hasher_of(int32_t prefill_method, const std::string& cache_salt);
-  Status check_method(const char* what, const std::string& label, bool prefill) const;
+  Status check_method(const char* field, const std::string& label, bool prefill) const;
   Status check_tokens(const char* field, std::span<const TokenId> tokens) const;
   Status check_request(const Request& request) const;
   Method* method_of(int32_t index) const { return runner_->methods()[static_cast<size_t>(index)].method.get(); }

@@ -104,8 +104,8 @@ void EngineImpl::admit(Pending pending, std::vector<Output>* outputs) {
   requests_.emplace(pending.id, std::move(live));
 }
 
-// An index is free, and what names its blocks, once the scheduler has let go of it too: a released sequence stays until the forks that
-// wait for it have begun, and one that is loaded until that has ended.
+// An index is free, and what names its blocks, once the scheduler has let go of it too: a released sequence stays until the forks
+// that wait for it have begun, and one that is loaded until that has ended.
 SequenceId EngineImpl::new_sequence_id() {
   std::erase_if(retired_, [&](const Retired& r) {
     const bool over = !scheduler_->contains(r.id);

@@ -19,10 +19,6 @@ namespace {
 
 constexpr double kWaitingAfterS = 5;  // a stream without a token so far begins, and says that it lives, every so often
 
-constexpr const char* kPagePolicy =
-    "default-src 'none'; script-src 'unsafe-inline' blob:; style-src 'unsafe-inline'; worker-src blob:; connect-src 'self' blob:; "
-    "img-src data: blob:; font-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // Without a hint in time of how much of the key was right, or how long it is.
@@ -203,10 +199,12 @@ void Service::get(ExchangeId id, const std::string& path) {
     if (!ready_ || draining_) return fail(id, 503, draining_ ? "the server is shutting down" : "the model is being loaded");
     r.body = "{\"status\":\"ok\"}\n";
   } else if (path == "/") {
-    // Nothing of it comes from elsewhere, and nothing may.
+    // What it may do it says itself, but for this.
     r.content_type = "text/html; charset=utf-8";
-    r.headers = {{"Content-Encoding", "gzip"},       {"Cache-Control", "no-cache"}, {"X-Content-Type-Options", "nosniff"},
-                 {"Referrer-Policy", "no-referrer"}, {"X-Frame-Options", "DENY"},   {"Content-Security-Policy", kPagePolicy}};
+    r.headers = {{"Content-Encoding", "gzip"},
+                 {"Cache-Control", "no-cache"},
+                 {"X-Content-Type-Options", "nosniff"},
+                 {"Content-Security-Policy", "frame-ancestors 'none'"}};
     r.body = std::string(page_gz());
   } else if (path == "/version") {
     r.body = json_text({{"version", options_.version}}) + "\n";
@@ -348,12 +346,8 @@ void Service::take_output(CallOutput event) {
   const std::string sent = call.writer->take(event.prompt, out, event.read.get());
   if (const Status& error = call.writer->error(); !error.ok()) {
     std::string message = error.message();
-    // The engine's name of a field that requests have under `fovea`.
-    for (const char* name : {"decode method", "prefill method", "budget_tokens"}) {
-      if (!message.starts_with(name)) continue;
-      message = "fovea." + message;
-      std::replace(message.begin(), message.begin() + 6 + static_cast<int64_t>(std::string_view(name).size()), ' ', '_');
-      if (const size_t quote = message.find(" \""); quote != std::string::npos && quote < 24) message.insert(quote, ":");
+    for (const char* ours : {"decode_method: ", "prefill_method: ", "budget_tokens: "}) {
+      if (message.starts_with(ours)) message = "fovea." + message;
     }
     loop_.cancel(event.call);  // its other prompts
     return end_broken(it, http_status_of(error), message);
