@@ -252,8 +252,13 @@ class Serving(unittest.TestCase):
         status, headers, data = self.s.call_bytes("GET", "/")
         self.assertEqual(status, 200)
         self.assertEqual(headers["Content-Encoding"], "gzip")
-        self.assertIn("default-src 'none'", headers["Content-Security-Policy"])
-        self.assertIn("<!doctype html>", gzip.decompress(data).decode().lower())
+        self.assertEqual(headers["Content-Security-Policy"], "frame-ancestors 'none'")
+        page = gzip.decompress(data).decode()
+        self.assertTrue(page.startswith("<!doctype html>"))
+        self.assertNotIn("{{", page[:page.index("<script>")])
+        self.assertIn("default-src 'none'", page[:1000])
+        outside = re.sub(r"<script[^>]*>.*?</script>", "", page, flags=re.DOTALL)
+        self.assertFalse(re.findall(r' src=|href="(?!data:|#)', outside), "it fetches something")
 
     def test_tokens_and_their_texts(self):
         text = "Straße, 東京 🚪\u0301"

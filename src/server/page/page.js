@@ -146,7 +146,10 @@ async function measure() {
 
 // ---- the reading map
 
-// What the answer that is shown reads: `pieces`, the prompt's text by block, and for each token of the answer the ranges of blocks.
+// What the answer that is shown reads: `pieces`, the prompt's text by block, and for each token of the answer the ranges of blocks, or
+// 'all': of a dense answer each, of a sparse one the first, which comes with the prompt.
+const is_dense = (answer) => answer.reads.length > 0 && answer.reads.every((read) => read === 'all');
+
 const map = {
   answer: null, spans: [], levels: [], now: [], painting: false,
 
@@ -181,9 +184,9 @@ const map = {
 
   draw() {
     const { reads, counts, pieces, block_tokens } = this.answer;
-    const dense = reads.length > 0 && reads[0] === 'all';
+    const dense = is_dense(this.answer);
     const most = Math.max(1, ...counts);
-    const token = this.token >= 0 ? this.token : reads.length - 1;
+    const token = this.token >= 0 ? this.token : reads.length - 1, read_all = reads[token] === 'all';
     for (const span of this.now) span.classList.remove('now');
     this.now = [];
     if (!dense) {
@@ -195,18 +198,19 @@ const map = {
         if (level) span.classList.add('r' + level);
         this.levels[block] = level;
       }
-      for (const [first, last] of reads[token] || [])
+      for (const [first, last] of read_all ? [] : reads[token] || [])
         for (let block = first; block <= last && block < this.spans.length; block++) {
           this.spans[block].classList.add('now');
           this.now.push(this.spans[block]);
         }
     }
-    const read = counts.filter(Boolean).length;
+    const read_ever = counts.filter(Boolean).length;
     $('map-note').textContent = !pieces.length ? 'Empty until something is asked.'
       : !reads.length ? count(pieces.length) + ' blocks of ' + block_tokens + ' tokens; nothing is answered yet.'
       : dense ? 'Dense attention reads all ' + count(pieces.length) + ' blocks for every token.'
-      : 'Read by any head of any layer: ' + count(read) + ' of ' + count(pieces.length) + ' blocks so far, ' + count(this.now.length)
-        + (this.token >= 0 ? ' for the token you point at.' : ' for the last token.');
+      : 'Read by any head of any layer: ' + count(read_ever) + ' of ' + count(pieces.length) + ' blocks so far, '
+        + (read_all ? 'all with the prompt, of which this token comes.'
+          : count(this.now.length) + (this.token >= 0 ? ' for the token you point at.' : ' for the last token.'));
     this.strip(dense, most);
     if (this.token >= 0 && this.now.length) this.now[Math.floor(this.now.length / 2)].scrollIntoView({ block: 'center' });
   },
@@ -378,11 +382,16 @@ function tell(answer, line, waited) {
 }
 
 function finish(answer, deeds, tokens) {
-  const button = (text, act) => { const b = make('button', { type: 'button', textContent: text }); b.onclick = act; deeds.append(b); return b; };
+  const button = (text, act) => {
+    const b = make('button', { type: 'button', textContent: text });
+    b.onclick = act;
+    deeds.append(b);
+    return b;
+  };
   deeds.replaceChildren();
   button('Retry', () => write(answer));
   button('Show on the map', () => { map.show(answer); open_pane('map'); });
-  if (!answer.words.length || answer.reads[0] === 'all') return;
+  if (!answer.words.length || is_dense(answer)) return;
   const look = button('Word by word', () => {
     tokens.hidden = !tokens.hidden;
     look.setAttribute('aria-expanded', String(!tokens.hidden));
