@@ -19,3 +19,6 @@ while IFS= read -r q; do questions+=(--question "$q"); done < <(python3 -c '
 import json
 for q in json.loads(open("demo/docs.jsonl").readline())["questions"]: print(q["question"])')
 "$fovea" run --model "$model" --file demo/docs.txt "${questions[@]}" --decode-method gsa_on_device --budget-tokens 512
+
+echo
+echo "The same in a browser, with your own files: $fovea serve --model $model, then http://127.0.0.1:8000"

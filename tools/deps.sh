@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the build and the tests need: Debian packages by name, and from PyPI into .deps/ oneDNN 3, where the distribution
-# has only version 2, and xgrammar, whose C++ sources are built once (a minute). Uses sudo only when not root. Does nothing where everything is there.
+# has only version 2, and xgrammar, whose C++ sources are built once (a minute). Uses sudo only when not root. Does nothing where
+# everything is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

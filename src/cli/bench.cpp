@@ -88,10 +88,10 @@ Status draw_runs(const BenchFlags& f) {
 }
 
 CLI::App* add_restart(CLI::App& bench, BenchFlags& f) {
-  CLI::App* restart = bench.add_subcommand("restart",
-                                           "Time to the first token about a document that an engine before it left in --kv-store, "
-                                           "twice, beside that of computing it; what "
-                                           "is written there stays");
+  CLI::App* restart = bench.add_subcommand(
+      "restart",
+      "Time to the first token about a document that an engine before it left in --kv-store, twice, beside that of computing it; what "
+      "is written there stays");
   f.engine.add_to(*restart);
   f.engine.add_store_to(*restart);
   restart->add_option("--depths", f.restart.depths, "Tokens of the document, comma-separated")

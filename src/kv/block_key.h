@@ -1,8 +1,8 @@
 // BlockKey: SHA-256 over a length-prefixed encoding of all that determines a block's content. Every field is written as
 //   tag: u8, length in bytes: u64 little-endian, bytes
-// in the order of block_key.cpp (kv_scales and cache_salt are left out where they are empty): texts as they are, integers as i32 and reals as f64,
-// little-endian, lists one after the other. Then the parent's key (empty for the first block) and the block's token ids (i32). No two different inputs share
-// an encoding, so equal keys mean equal content. Layers, heads and planes are parts of a block, not of its key: whoever has
+// in the order of block_key.cpp (kv_scales and cache_salt are left out where they are empty): texts as they are, integers as i32 and
+// reals as f64, little-endian, lists one after the other. Then the parent's key (empty for the first block) and the block's token ids
+// (i32). No two different inputs share an encoding, so equal keys mean equal content. Layers, heads and planes are parts of a block, not of its key: whoever has
 // other summaries beside K and V finds the same K and V.
 #pragma once
 
