@@ -18,7 +18,8 @@ struct ServeFlags {
   server::ServeOptions serve;
   std::vector<std::string> methods;
   std::string isolate_by = "none", log_format = "text", log_level = "info", template_kwargs;
-  uint64_t body_bytes = 32u << 20, outbox_bytes = 1u << 20;
+  uint64_t header_bytes = 16u << 10, body_bytes = 32u << 20, bodies_bytes = 512u << 20, outbox_bytes = 1u << 20;
+  uint64_t prompt_bytes = 16u << 20;
 };
 
 Status execute(ServeFlags f) {
@@ -38,10 +39,17 @@ Status execute(ServeFlags f) {
   }
   service.version = FOVEA_VERSION;
   service.isolate_by_key = f.isolate_by == "key";
+  for (const std::string& key : service.api_keys) {
+    if (key.empty()) return Status::invalid_argument("--api-key: a key is empty");
+  }
+  if (service.isolate_by_key && service.api_keys.empty()) return Status::invalid_argument("--isolate-by key: needs --api-key");
   service.access_log = f.log_level == "info" || f.log_level == "debug" || f.log_level == "trace";
   service.log_json = f.log_format == "json";
+  f.serve.http.header_bytes_max = f.header_bytes;
   f.serve.http.body_bytes_max = f.body_bytes;
+  f.serve.http.bodies_bytes_max = f.bodies_bytes;
   f.serve.http.outbox_bytes_max = f.outbox_bytes;
+  service.limits.prompt_bytes = f.prompt_bytes;
   return server::serve(std::move(f.serve));
 }
 
@@ -62,6 +70,10 @@ Run add_serve(CLI::App& app) {
   option("--port", http.port, "Port to listen on; 0: any that is free, told on stderr", group, "FOVEA_PORT");
   option("--served-model-name", service.model_names,
          "Names of the model in requests and replies; the model directory's, unless given", group, "FOVEA_SERVED_MODEL_NAME");
+  option("--ssl-certfile", http.tls_certificate_file, "File of the TLS certificate and its chain, PEM; none: no TLS", group,
+         "FOVEA_SSL_CERTFILE");
+  option("--ssl-keyfile", http.tls_key_file, "File of its private key, PEM; none: it stands in the certificate's file", group,
+         "FOVEA_SSL_KEYFILE");
   // Not with its default: help should never print a key that the environment holds.
   cmd->add_option(
          "--api-key", service.api_keys,
@@ -85,27 +97,37 @@ Run add_serve(CLI::App& app) {
   option("--log-format", f->log_format, "text or json", group, "FOVEA_LOG_FORMAT")->check(CLI::IsMember({"text", "json"}));
   option("--template-kwargs", f->template_kwargs, "Variables of the chat template for all requests, a JSON object", group,
          "FOVEA_TEMPLATE_KWARGS");
-  option("--max-requests", service.requests_max, "Answers that are computed or wait; requests beyond get 429", limits,
-         "FOVEA_MAX_REQUESTS")
-      ->check(CLI::PositiveNumber);
-  option("--max-connections", http.connections_max, "Open connections; more are closed at once", limits, "FOVEA_MAX_CONNECTIONS")
-      ->check(CLI::PositiveNumber);
-  option("--max-body-size", f->body_bytes, "Most bytes of a request's body, e.g. 32M", limits, "FOVEA_MAX_BODY_SIZE")
-      ->transform(CLI::AsSizeValue(false));
-  option("--max-outbox-size", f->outbox_bytes, "Most bytes that a stream keeps for a slow reader before it is cut off", limits,
-         "FOVEA_MAX_OUTBOX_SIZE")
-      ->transform(CLI::AsSizeValue(false));
-  option("--request-timeout", service.request_timeout_s, "Seconds that a request may take in all", limits, "FOVEA_REQUEST_TIMEOUT")
-      ->check(CLI::PositiveNumber);
-  option("--header-timeout", http.header_timeout_s, "Seconds for a request's headers to arrive", limits, "FOVEA_HEADER_TIMEOUT")
-      ->check(CLI::PositiveNumber);
-  option("--body-timeout", http.body_timeout_s, "Seconds for its body", limits, "FOVEA_BODY_TIMEOUT")->check(CLI::PositiveNumber);
-  option("--idle-timeout", http.idle_timeout_s, "Seconds that a connection may be idle between requests", limits,
-         "FOVEA_IDLE_TIMEOUT")
-      ->check(CLI::PositiveNumber);
-  option("--write-timeout", http.write_timeout_s, "Seconds after which a reader that takes nothing is cut off", limits,
-         "FOVEA_WRITE_TIMEOUT")
-      ->check(CLI::PositiveNumber);
+  const auto count = [&](const char* name, auto& target, const char* help, const char* env) {
+    option(name, target, help, limits, env)->check(CLI::PositiveNumber);
+  };
+  const auto size = [&](const char* name, uint64_t& target, uint64_t most, const char* help, const char* env) {
+    option(name, target, help, limits, env)->transform(CLI::AsSizeValue(false))->check(CLI::Range(uint64_t{64}, most));
+  };
+  constexpr uint64_t kAny = uint64_t{1} << 48;
+  server::DecodeLimits& decode = service.limits;
+  count("--max-requests", service.requests_max, "Answers that are computed or wait; requests beyond get 429", "FOVEA_MAX_REQUESTS");
+  count("--max-connections", http.connections_max,
+        "Open connections; one more takes the place of one that has asked nothing, or is closed at once", "FOVEA_MAX_CONNECTIONS");
+  size("--max-header-size", f->header_bytes, 1u << 20, "Most bytes of a request's headers", "FOVEA_MAX_HEADER_SIZE");
+  size("--max-body-size", f->body_bytes, kAny, "Most bytes of a request's body, e.g. 32M", "FOVEA_MAX_BODY_SIZE");
+  size("--max-bodies-size", f->bodies_bytes, kAny, "Most bytes of all bodies that were received and are not decoded",
+       "FOVEA_MAX_BODIES_SIZE");
+  count("--max-json-depth", decode.json_depth, "Most levels of a body's JSON", "FOVEA_MAX_JSON_DEPTH");
+  count("--max-messages", decode.messages, "Most messages of a chat", "FOVEA_MAX_MESSAGES");
+  count("--max-prompts", decode.prompts, "Most prompts of a completion", "FOVEA_MAX_PROMPTS");
+  count("--max-answers", decode.answers, "Most answers of a request: its prompts times n", "FOVEA_MAX_ANSWERS");
+  size("--max-prompt-size", f->prompt_bytes, kAny, "Most bytes of a request's texts, messages or prompts together",
+       "FOVEA_MAX_PROMPT_SIZE");
+  count("--max-prompt-tokens", decode.prompt_tokens, "Most tokens of its prompts that are given as ids", "FOVEA_MAX_PROMPT_TOKENS");
+  size("--max-outbox-size", f->outbox_bytes, kAny, "Most bytes that a stream keeps for a slow reader before it is cut off",
+       "FOVEA_MAX_OUTBOX_SIZE");
+  count("--request-timeout", service.request_timeout_s, "Seconds that a request may take in all", "FOVEA_REQUEST_TIMEOUT");
+  count("--header-timeout", http.header_timeout_s, "Seconds for a request's headers to arrive; later is 408",
+        "FOVEA_HEADER_TIMEOUT");
+  count("--body-timeout", http.body_timeout_s, "Seconds for its body; later is 408", "FOVEA_BODY_TIMEOUT");
+  count("--idle-timeout", http.idle_timeout_s, "Seconds that a connection may be idle between requests", "FOVEA_IDLE_TIMEOUT");
+  count("--write-timeout", http.write_timeout_s, "Seconds after which a reader that takes nothing is cut off",
+        "FOVEA_WRITE_TIMEOUT");
   return [f] {
     const Status s = execute(*f);
     return s.ok() ? 0 : report(s);

@@ -6,6 +6,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
+#include <boost/asio/ssl.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
@@ -14,8 +15,11 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <csignal>
+#include <limits>
+#include <list>
 #include <optional>
 #include <unordered_map>
 
@@ -23,22 +27,74 @@ namespace fovea::server {
 namespace {
 
 namespace asio = boost::asio;
+namespace ssl = asio::ssl;
 namespace beast = boost::beast;
 namespace http = beast::http;
 using asio::ip::tcp;
 using Error = boost::system::error_code;
 
-std::chrono::nanoseconds seconds(double s) { return std::chrono::nanoseconds(static_cast<int64_t>(s * 1e9)); }
+constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kFarewellS = 2;         // for a client to read the last reply before its connection closes
+constexpr size_t kReadBytes = 2u << 10;  // at once; of a body:
+constexpr size_t kReadBodyBytes = 64u << 10;
+constexpr size_t kBodylessBytes = 16u << 10;        // most that a request that needs no body may bring as one
+constexpr size_t kDiscardBytes = size_t{64} << 20;  // of what comes after the last reply
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// One connection may need one descriptor, and the soft limit is often 1024.
-void raise_descriptor_limit() {
+// One connection needs one descriptor, and the soft limit is often 1024. Returns how many connections there may be: an eighth of
+// the descriptors stays for files.
+size_t raise_descriptor_limit(size_t connections_max) {
   rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return connections_max;
   limit.rlim_cur = limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limit);
+  const rlim_t spare = std::max<rlim_t>(64, limit.rlim_cur / 8);
+  return std::min<size_t>(connections_max, limit.rlim_cur > 2 * spare ? limit.rlim_cur - spare : spare);
 }
+
+// A body that is as large as what has arrived. Beast's own takes its declared length at once, which costs its sender one line.
+struct ArrivedBody {
+  using value_type = std::string;
+  static uint64_t size(const value_type& body) { return body.size(); }
+  class reader {
+   public:
+    template <bool is_request, class Fields>
+    reader(http::header<is_request, Fields>&, value_type& body) : body_(body) {}
+    void init(const boost::optional<uint64_t>&, Error& error) { error = {}; }
+    template <class Buffers>
+    size_t put(const Buffers& buffers, Error& error) {
+      error = {};
+      const size_t before = body_.size();
+      for (const asio::const_buffer b : beast::buffers_range_ref(buffers))
+        body_.append(static_cast<const char*>(b.data()), b.size());
+      return body_.size() - before;
+    }
+    void finish(Error& error) { error = {}; }
+
+   private:
+    value_type& body_;
+  };
+};
+
+// Counts bytes of a body among those of all bodies, as long as somebody keeps it.
+class BodyLease {
+ public:
+  explicit BodyLease(std::atomic<size_t>& all) : all_(all) {}
+  ~BodyLease() { all_ -= bytes_; }
+  BodyLease(const BodyLease&) = delete;
+  // false: all would have more than `most`.
+  bool grow(size_t bytes, size_t most) {
+    bytes_ += bytes;
+    return (all_ += bytes) <= most;
+  }
+
+ private:
+  std::atomic<size_t>& all_;
+  size_t bytes_ = 0;
+};
+
+bool is_http_error(const Error& error) { return error.category() == http::make_error_code(http::error::bad_method).category(); }
 
 }  // namespace
 
@@ -49,14 +105,18 @@ struct HttpServer::Impl {
 
   void accept();
   void accepted(Error error, tcp::socket socket);
+  bool make_room();
   void tick();
   void await_signal();
 
   const HttpOptions options;
+  size_t connections_max = 0;
+  std::optional<ssl::context> tls;  // none: plain TCP
   HttpHandler* handler = nullptr;
   ExchangeId next_exchange = 1;
+  std::atomic<size_t> bodies_bytes{0};                                     // received, and not decoded yet
   std::unordered_map<Connection*, std::weak_ptr<Connection>> connections;  // before io: its handlers hold the connections
-  size_t bodies_bytes = 0;  // of requests that are being received: reserved by their declared length
+  std::list<Connection*> headless;  // those without a request so far, longest first: a new connection may have their place
   asio::io_context io{1};
   std::unordered_map<ExchangeId, std::shared_ptr<Connection>> exchanges;
   tcp::acceptor acceptor{io};
@@ -66,24 +126,52 @@ struct HttpServer::Impl {
   bool accepting = true;
 };
 
-// A connection reads one request, waits until its reply is written, and reads the next. Everything happens on the server's thread.
+// A connection reads one request, waits until its reply is written, and reads the next. It reads all the while, for so it notices
+// that its client leaves. Everything happens on the server's thread; each phase has a deadline, which the server's tick keeps.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(HttpServer::Impl& server, tcp::socket socket) : server_(server), stream_(std::move(socket)) {
+  Connection(HttpServer::Impl& server, tcp::socket socket) : server_(server), socket_(std::move(socket)) {
     Error error;
-    stream_.socket().set_option(tcp::no_delay(true), error);
-    const auto peer = stream_.socket().remote_endpoint(error);
+    socket_.set_option(tcp::no_delay(true), error);
+    const auto peer = socket_.remote_endpoint(error);
     if (!error) peer_ = peer.address().to_string();
+    if (server_.tls) tls_.emplace(socket_, *server_.tls);
   }
   ~Connection() {
-    give_back_body();
+    leave_headless();
     server_.connections.erase(this);
   }
 
-  void start() { read_head(server_.options.header_timeout_s); }
+  void start() {
+    join_headless();
+    if (!tls_) return await_request(server_.options.header_timeout_s);
+    set_phase(Phase::handshake, server_.options.header_timeout_s);
+    tls_->async_handshake(ssl::stream_base::server, [self = shared_from_this()](Error error) {
+      if (error || self->phase_ != Phase::handshake) return self->close();
+      self->await_request(self->server_.options.header_timeout_s);
+    });
+  }
+
+  bool is_late(double now) const { return now > deadline_s_ || now > write_deadline_s_; }
+  // Its time is over.
+  void expire(double now) {
+    if (now > write_deadline_s_) return gone("its reader takes nothing");
+    if (phase_ == Phase::head) return refuse(408, "the request's headers took longer than --header-timeout allows");
+    if (phase_ == Phase::body) return refuse(408, "the request's body took longer than --body-timeout allows");
+    close();
+  }
 
   void close_if_idle() {
-    if (exchange_ == 0 && idle_) close();
+    if (phase_ == Phase::idle) close();
+  }
+
+  void close() {
+    leave_headless();
+    set_phase(Phase::closed, kNever);
+    write_deadline_s_ = kNever;
+    Error ignored;
+    socket_.shutdown(tcp::socket::shutdown_both, ignored);
+    socket_.close(ignored);
   }
 
   void reply(HttpReply r) {
@@ -94,7 +182,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void begin_stream(HttpReply r) {
-    streaming_ = true;
     append_head(r, /*is_stream=*/true);
     send(r.body);
     write();
@@ -102,6 +189,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void send(std::string_view bytes) {
     if (bytes.empty() || ended_ || cut_off_) return;
+    // Before it is added: one large event is no slow reader's fault.
+    if (outbox_.size() > server_.options.outbox_bytes_max) {
+      cut_off_ = true;  // told from the loop, not from within the handler's call
+      asio::post(server_.io, [self = shared_from_this()]() { self->gone("its reader is too slow"); });
+      return;
+    }
     if (chunked_) {
       char size[32];
       std::snprintf(size, sizeof(size), "%zx\r\n", bytes.size());
@@ -109,11 +202,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
     }
     outbox_ += bytes;
     if (chunked_) outbox_ += "\r\n";
-    if (outbox_.size() > server_.options.outbox_bytes_max) {
-      cut_off_ = true;  // told from the loop, not from within the handler's call
-      asio::post(server_.io, [self = shared_from_this()] { self->gone("its reader is too slow"); });
-      return;
-    }
     write();
   }
 
@@ -124,12 +212,25 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
  private:
-  using Parser = http::request_parser<http::string_body>;
+  using Parser = http::request_parser<ArrivedBody>;
+  enum class Phase : uint8_t {
+    handshake,
+    idle,      // waits for a request's first byte
+    head,      // has it, not yet the headers' end
+    body,      // has the headers
+    reply,     // has the request: the reply is made and written
+    farewell,  // has sent its last; what still comes is thrown away
+    closed,
+  };
 
-  void close() {
-    Error ignored;
-    stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
-    stream_.socket().close(ignored);
+  void set_phase(Phase phase, double seconds) {
+    phase_ = phase;
+    deadline_s_ = seconds == kNever ? kNever : now_s() + seconds;
+  }
+
+  void join_headless() { place_ = server_.headless.insert(server_.headless.end(), this); }
+  void leave_headless() {
+    if (place_) server_.headless.erase(*std::exchange(place_, std::nullopt));
   }
 
   // The reply's reader is lost.
@@ -141,89 +242,128 @@ class Connection : public std::enable_shared_from_this<Connection> {
     server_.handler->on_gone(id, why);
   }
 
-  void give_back_body() {
-    server_.bodies_bytes -= body_reserved_;
-    body_reserved_ = 0;
-  }
-
   // ---- requests ----
 
-  void read_head(double timeout_s) {
+  void await_request(double timeout_s) {
     parser_.emplace();
     parser_->header_limit(static_cast<uint32_t>(server_.options.header_bytes_max));
     parser_->body_limit(server_.options.body_bytes_max);
-    idle_ = buffer_.size() == 0;
-    if (!idle_) return read_rest_of_head();
-    // Waiting for a request's first byte and reading it have their own limits: a client may be idle for long, and may not dawdle.
-    stream_.expires_after(seconds(timeout_s));
-    stream_.async_read_some(buffer_.prepare(4096), [self = shared_from_this()](Error error, size_t bytes) {
-      self->idle_ = false;
-      if (error) return self->close();
-      self->buffer_.commit(bytes);
-      self->read_rest_of_head();
-    });
+    request_ = {};
+    version_ = 11;
+    keep_alive_ = true;
+    is_head_ = false;
+    if (!place_) join_headless();
+    set_phase(Phase::idle, timeout_s);
+    parse();
   }
 
-  void read_rest_of_head() {
-    idle_ = false;
-    stream_.expires_after(seconds(server_.options.header_timeout_s));
-    http::async_read_header(stream_, buffer_, *parser_,
-                            [self = shared_from_this()](Error error, size_t) { self->head_read(error); });
+  // Always into chunk_, never into what is parsed: a read may be under way while a reply ends and the next request is parsed.
+  void read() {
+    const bool full = phase_ == Phase::reply && in_.size() > server_.options.header_bytes_max;  // early requests: enough of them
+    if (reading_ || full || phase_ == Phase::handshake || phase_ == Phase::closed) return;
+    reading_ = true;
+    chunk_.resize(phase_ == Phase::body ? kReadBodyBytes : kReadBytes);
+    auto done = [self = shared_from_this()](Error error, size_t bytes) {
+      self->reading_ = false;
+      self->arrived(error, bytes);
+    };
+    if (tls_) {
+      tls_->async_read_some(asio::buffer(chunk_), std::move(done));
+    } else {
+      socket_.async_read_some(asio::buffer(chunk_), std::move(done));
+    }
   }
 
-  void head_read(Error error) {
+  void arrived(Error error, size_t bytes) {
+    if (phase_ == Phase::closed) return;
+    if (phase_ == Phase::farewell) {
+      if (error || (discarded_ += bytes) > kDiscardBytes) return close();
+      return read();
+    }
+    if (error) return input_ended();
+    in_.append(chunk_.data(), bytes);
+    parse();
+  }
+
+  void input_ended() {
+    if (phase_ == Phase::reply) return gone("the client closed the connection");
+    // It may have closed one direction only.
+    if (phase_ == Phase::head || phase_ == Phase::body) return refuse(400, "the request ends within its headers or its body");
+    close();
+  }
+
+  // Goes as far as what has arrived reaches.
+  void parse() {
+    while (!in_.empty() && (phase_ == Phase::idle || phase_ == Phase::head || phase_ == Phase::body)) {
+      if (phase_ == Phase::idle) {
+        // Some clients end a body with a line's end that they do not count.
+        in_.erase(0, std::min(in_.find_first_not_of("\r\n"), in_.size()));
+        if (in_.empty()) break;
+        set_phase(Phase::head, server_.options.header_timeout_s);
+      }
+      const size_t body_bytes = parser_->get().body().size();
+      Error error;
+      in_.erase(0, parser_->put(asio::buffer(in_), error));
+      if (error && error != http::error::need_more) return refuse_bytes(error);
+      // What the parser leaves until more comes is one line or all headers; chunks' have no other limit.
+      if (error && in_.size() > server_.options.header_bytes_max + kReadBodyBytes)
+        return refuse(400, "bad HTTP request: a line is too long");
+      if (phase_ == Phase::head && parser_->is_header_done() && !head_read()) return;
+      if (lease_ && !lease_->grow(parser_->get().body().size() - body_bytes, server_.options.bodies_bytes_max))
+        return refuse(503, "too many large requests are being received: try again later");
+      if (parser_->is_done()) {
+        hand_over();
+      } else if (error) {
+        break;
+      }
+    }
+    read();
+  }
+
+  void refuse_bytes(Error error) {
     if (error == http::error::header_limit)
       return refuse(431, "the request's headers have more than " + std::to_string(server_.options.header_bytes_max) + " bytes");
-    if (error == http::error::body_limit) return refuse_body();
-    if (error == beast::error::timeout || error == http::error::end_of_stream) return close();
-    if (error)
-      return error.category() == http::make_error_code(http::error::bad_method).category() ? refuse(400, "bad HTTP request")
-                                                                                           : close();
+    if (error == http::error::body_limit) return refuse_body(server_.options.body_bytes_max);
+    refuse(400, is_http_error(error) ? "bad HTTP request: " + error.message() : "bad HTTP request");
+  }
+
+  // false: it was refused.
+  bool head_read() {
+    leave_headless();
     const auto& head = parser_->get();
     version_ = head.version();
     keep_alive_ = head.keep_alive();
     is_head_ = head.method() == http::verb::head;
     read_fields();
+    const auto refused = [&](auto refuse) {
+      refuse();
+      return false;
+    };
     HttpReply refusal;
-    if (!server_.handler->admit(request_, &refusal)) return answer_and_close(std::move(refusal));
+    if (!server_.handler->admit(request_, &refusal)) return refused([&] { answer_and_close(std::move(refusal)); });
+    const bool takes_body = head.method() == http::verb::post || head.method() == http::verb::put;
+    const size_t most = takes_body ? server_.options.body_bytes_max : std::min(kBodylessBytes, server_.options.body_bytes_max);
+    parser_->body_limit(most);
     const auto length = parser_->content_length();
-    if (length && *length > server_.options.body_bytes_max) return refuse_body();
+    if (length && *length > most) return refused([&] { refuse_body(most); });
     if (head.find(http::field::transfer_encoding) != head.end() && !parser_->chunked())
-      return refuse(501, "only chunked transfer encoding is supported");
-    const size_t wanted = length ? static_cast<size_t>(*length) : parser_->chunked() ? server_.options.body_bytes_max : 0;
-    if (wanted > 0 && server_.bodies_bytes + wanted > server_.options.bodies_bytes_max)
-      return refuse(503, "too many large requests are being received: try again later");
-    body_reserved_ = wanted;
-    server_.bodies_bytes += wanted;
-    stream_.expires_after(seconds(server_.options.body_timeout_s));
-    if (head[http::field::expect] == "100-continue") return send_continue();
-    read_body();
+      return refused([&] { refuse(501, "only chunked transfer encoding is supported"); });
+    lease_ = std::make_shared<BodyLease>(server_.bodies_bytes);
+    set_phase(Phase::body, server_.options.body_timeout_s);
+    parser_->eager(true);
+    if (!parser_->is_done() && head[http::field::expect] == "100-continue") {
+      outbox_ += "HTTP/1.1 100 Continue\r\n\r\n";
+      write();
+    }
+    return true;
   }
 
-  void send_continue() {
-    static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
-    asio::async_write(stream_, asio::buffer(kContinue), [self = shared_from_this()](Error error, size_t) {
-      if (error) return self->close();
-      self->read_body();
-    });
-  }
-
-  void read_body() {
-    http::async_read(stream_, buffer_, *parser_, [self = shared_from_this()](Error error, size_t) { self->body_read(error); });
-  }
-
-  void body_read(Error error) {
-    if (error == http::error::body_limit) return refuse_body();
-    if (error)
-      return error.category() == http::make_error_code(http::error::bad_method).category() ? refuse(400, "bad HTTP request")
-                                                                                           : close();
+  void hand_over() {
     request_.body = std::move(parser_->get().body());
+    request_.body_lease = std::move(lease_);
     parser_.reset();
     begin_exchange();
-    HttpRequest request = std::move(request_);
-    give_back_body();
-    server_.handler->on_request(exchange_, std::move(request));
-    watch();
+    server_.handler->on_request(exchange_, std::exchange(request_, {}));
   }
 
   void read_fields() {
@@ -242,39 +382,25 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void begin_exchange() {
+    leave_headless();
     exchange_ = server_.next_exchange++;
     server_.exchanges.emplace(exchange_, shared_from_this());
-    outbox_.clear();
-    streaming_ = chunked_ = ended_ = cut_off_ = false;
-    stream_.expires_never();
+    chunked_ = ended_ = cut_off_ = false;
+    set_phase(Phase::reply, kNever);
   }
 
-  void refuse_body() {
-    refuse(413, "the request's body has more than " + std::to_string(server_.options.body_bytes_max) + " bytes");
-  }
+  void refuse_body(size_t most) { refuse(413, "the request's body has more than " + std::to_string(most) + " bytes"); }
 
   void refuse(int status, const std::string& why) { answer_and_close(server_.handler->refusal(status, why)); }
 
   void answer_and_close(HttpReply r) {
     keep_alive_ = false;
+    lease_.reset();
+    parser_.reset();
+    std::string().swap(in_);
     begin_exchange();
     reply(std::move(r));
-  }
-
-  // ---- while the reply is made ----
-
-  // A client that leaves is noticed at once: its socket becomes readable, with nothing to read. One that sends its next request
-  // early is not watched any more; writing tells.
-  void watch() {
-    if (exchange_ == 0 || ended_) return;
-    stream_.socket().async_wait(tcp::socket::wait_read, [self = shared_from_this(), id = exchange_](Error error) {
-      if (error || self->exchange_ != id) return;
-      char byte;
-      const ssize_t n = ::recv(self->stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-      if (n > 0) return;
-      if (n < 0 && (errno == EAGAIN || errno == EINTR)) return self->watch();
-      self->gone("the client closed the connection");
-    });
+    read();
   }
 
   // ---- replies ----
@@ -298,7 +424,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // Writes what has gathered; what comes meanwhile is written next, in one piece.
   void write() {
-    if (writing_ || outbox_.empty()) return;
+    if (writing_ || outbox_.empty() || phase_ == Phase::closed) return;
     writing_ = true;
     inflight_.swap(outbox_);
     outbox_.clear();
@@ -307,65 +433,73 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // Piece by piece, so that the time limit is of a reader that takes nothing, not of one that takes long.
   void write_some(size_t begin) {
-    stream_.expires_after(seconds(server_.options.write_timeout_s));
-    stream_.async_write_some(asio::buffer(inflight_.data() + begin, inflight_.size() - begin),
-                             [self = shared_from_this(), begin](Error error, size_t bytes) {
-                               if (error) return self->write_failed(error);
-                               if (begin + bytes < self->inflight_.size()) return self->write_some(begin + bytes);
-                               self->written();
-                             });
-  }
-
-  void write_failed(Error error) {
-    writing_ = false;
-    gone(error == beast::error::timeout ? "its reader takes nothing" : "the client closed the connection");
+    write_deadline_s_ = now_s() + server_.options.write_timeout_s;
+    const auto rest = asio::buffer(inflight_.data() + begin, inflight_.size() - begin);
+    auto done = [self = shared_from_this(), begin](Error error, size_t bytes) {
+      if (error) self->writing_ = false;
+      if (error) return self->gone("the client closed the connection");
+      if (begin + bytes < self->inflight_.size()) return self->write_some(begin + bytes);
+      self->written();
+    };
+    if (tls_) {
+      tls_->async_write_some(rest, std::move(done));
+    } else {
+      socket_.async_write_some(rest, std::move(done));
+    }
   }
 
   void written() {
     writing_ = false;
+    write_deadline_s_ = kNever;
     inflight_.clear();
-    stream_.expires_never();
+    if (phase_ == Phase::closed) return;
     if (!outbox_.empty()) return write();
-    if (!ended_) return;
+    if (phase_ != Phase::reply || !ended_) return;
     server_.exchanges.erase(std::exchange(exchange_, 0));
-    if (!keep_alive_ || !server_.accepting) return finish();
-    if (inflight_.capacity() > (64u << 10)) std::string().swap(inflight_);
-    Error ignored;
-    stream_.socket().cancel(ignored);  // watch()
-    read_head(server_.options.idle_timeout_s);
+    if (!keep_alive_ || !server_.accepting) return say_farewell();
+    // Idle connections keep little.
+    for (std::string* buffer : {&inflight_, &outbox_, &in_}) {
+      if (buffer->capacity() > 4096 && buffer->empty()) std::string().swap(*buffer);
+    }
+    await_request(server_.options.idle_timeout_s);
   }
 
-  // Ends it so that the client reads what was written: a close with unread input would reset the connection. What still comes is
-  // thrown away, for a while.
-  void finish() {
-    Error ignored;
-    stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
-    stream_.expires_after(std::chrono::seconds(2));
-    drain();
-  }
-  void drain() {
-    buffer_.clear();
-    stream_.async_read_some(buffer_.prepare(16384), [self = shared_from_this()](Error error, size_t bytes) {
-      if (error || (self->drained_ += bytes) > (64u << 20)) return self->close();
-      self->drain();
-    });
+  // Ends it so that the client reads what was written: a close with unread input would reset the connection.
+  void say_farewell() {
+    set_phase(Phase::farewell, kFarewellS);
+    const auto self = shared_from_this();
+    if (tls_) {
+      tls_->async_shutdown([self](Error error) {
+        if (!error) self->close();
+      });
+    } else {
+      Error ignored;
+      socket_.shutdown(tcp::socket::shutdown_send, ignored);
+    }
+    read();
   }
 
   HttpServer::Impl& server_;
-  beast::tcp_stream stream_;
-  beast::flat_buffer buffer_{64u << 10};
+  tcp::socket socket_;
+  std::optional<ssl::stream<tcp::socket&>> tls_;           // over socket_; none: plain
+  std::optional<std::list<Connection*>::iterator> place_;  // in headless
+  Phase phase_ = Phase::idle;
+  double deadline_s_ = kNever, write_deadline_s_ = kNever;
+  std::string peer_;
+
+  std::vector<char> chunk_;  // what is being read
+  std::string in_;           // read, and not parsed
+  bool reading_ = false;
   std::optional<Parser> parser_;
   HttpRequest request_;
-  std::string peer_;
-  size_t body_reserved_ = 0;
-  size_t drained_ = 0;
+  std::shared_ptr<BodyLease> lease_;
+  size_t discarded_ = 0;
   unsigned version_ = 11;
   bool keep_alive_ = true, is_head_ = false;
-  bool idle_ = false;  // waits for a request's first byte
 
   ExchangeId exchange_ = 0;  // 0: none
   std::string outbox_, inflight_;
-  bool writing_ = false, streaming_ = false, chunked_ = false, ended_ = false, cut_off_ = false;
+  bool writing_ = false, chunked_ = false, ended_ = false, cut_off_ = false;
 };
 
 // ---- the server ----
@@ -376,12 +510,13 @@ void HttpServer::Impl::accept() {
 
 void HttpServer::Impl::accepted(Error error, tcp::socket socket) {
   if (!accepting || error == asio::error::operation_aborted) return;
-  if (error) {  // no descriptor is free: the others' may be soon
+  if (error) {  // no descriptor is free: others' may be soon
+    make_room();
     retry_accept.expires_after(std::chrono::milliseconds(50));
     retry_accept.async_wait([this](Error) { accept(); });
     return;
   }
-  if (connections.size() < static_cast<size_t>(options.connections_max)) {
+  if (connections.size() < connections_max || make_room()) {
     const auto connection = std::make_shared<Connection>(*this, std::move(socket));
     connections.emplace(connection.get(), connection);
     connection->start();
@@ -389,11 +524,26 @@ void HttpServer::Impl::accepted(Error error, tcp::socket socket) {
   accept();
 }
 
+// Closes the connection that has been without a request longest, so that those who ask nothing keep out nobody. false: all ask.
+bool HttpServer::Impl::make_room() {
+  if (headless.empty()) return false;
+  headless.front()->close();
+  return true;
+}
+
 void HttpServer::Impl::tick() {
   timer.expires_after(std::chrono::milliseconds(250));
   timer.async_wait([this](Error error) {
     if (error) return;
-    handler->on_tick(now_s());
+    const double now = now_s();
+    std::vector<std::shared_ptr<Connection>> late;
+    for (const auto& [raw, weak] : connections) {
+      if (raw->is_late(now)) late.push_back(weak.lock());
+    }
+    for (const auto& connection : late) {
+      if (connection) connection->expire(now);
+    }
+    handler->on_tick(now);
     tick();
   });
 }
@@ -409,9 +559,36 @@ void HttpServer::Impl::await_signal() {
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 HttpServer::~HttpServer() = default;
 
+namespace {
+
+// TLS 1.2 and later, by the files that the options name. Errors name the flag and the file.
+Status make_tls(const HttpOptions& options, std::optional<ssl::context>* tls) {
+  if (options.tls_certificate_file.empty() && options.tls_key_file.empty()) return {};
+  if (options.tls_certificate_file.empty()) return Status::invalid_argument("--ssl-keyfile: needs --ssl-certfile");
+  ssl::context& context = tls->emplace(ssl::context::tls_server);
+  SSL_CTX_set_min_proto_version(context.native_handle(), TLS1_2_VERSION);
+  SSL_CTX_set_options(context.native_handle(), SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
+  Error error;
+  // A key with a passphrase is an error, not a question on the terminal.
+  context.set_password_callback([](size_t, ssl::context::password_purpose) { return std::string(); }, error);
+  const auto failed = [&](const char* flag, const std::string& file) {
+    return Status::invalid_argument(std::string(flag) + " " + file + ": " + error.message());
+  };
+  context.use_certificate_chain_file(options.tls_certificate_file, error);
+  if (error) return failed("--ssl-certfile", options.tls_certificate_file);
+  const bool in_one = options.tls_key_file.empty();
+  const std::string& key = in_one ? options.tls_certificate_file : options.tls_key_file;
+  context.use_private_key_file(key, ssl::context::pem, error);
+  if (error) return failed(in_one ? "--ssl-certfile (its key; --ssl-keyfile: none)" : "--ssl-keyfile", key);
+  return {};
+}
+
+}  // namespace
+
 Result<std::unique_ptr<HttpServer>> HttpServer::create(const HttpOptions& options) {
-  raise_descriptor_limit();
   auto impl = std::make_unique<Impl>(options);
+  impl->connections_max = raise_descriptor_limit(static_cast<size_t>(options.connections_max));
+  FOVEA_TRY(make_tls(options, &impl->tls));
   const std::string where = "--host " + options.host + " --port " + std::to_string(options.port);
   Error error;
   tcp::resolver resolver(impl->io);

@@ -17,12 +17,14 @@ namespace fovea::server {
 struct HttpOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 8000;                         // 0: any that is free
-  int32_t connections_max = 8192;               // more are closed at once
+  std::string tls_certificate_file;             // PEM, the chain; empty: no TLS
+  std::string tls_key_file;                     // PEM; empty: it stands in the certificate's file
+  int32_t connections_max = 8192;               // one more takes the place of one that has asked nothing, or is closed at once
   size_t header_bytes_max = 16u << 10;          // of a request's line and headers
   size_t body_bytes_max = 32u << 20;            // of one request
-  size_t bodies_bytes_max = size_t{512} << 20;  // of all that are being received
+  size_t bodies_bytes_max = size_t{512} << 20;  // of all that were received and are not decoded
   size_t outbox_bytes_max = 1u << 20;           // of a stream, behind what its reader took: more, and it is cut off
-  double header_timeout_s = 20;                 // from the first byte of a request to its headers' end
+  double header_timeout_s = 20;                 // from the first byte of a request to its headers' end: later is 408
   double body_timeout_s = 120;                  // likewise of its body
   double idle_timeout_s = 75;                   // between requests
   double write_timeout_s = 60;                  // a reader that takes nothing for so long is cut off
@@ -34,6 +36,7 @@ struct HttpRequest {
   std::string method;
   std::string path;  // without the query
   std::string body;
+  std::shared_ptr<void> body_lease;                           // to keep as long as the body: it counts among bodies_bytes_max
   std::string authorization, origin, request_id, user_agent;  // headers; empty: none
   std::string access_headers;                                 // Access-Control-Request-Headers
   std::string peer;                                           // the client's address

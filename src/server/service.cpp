@@ -164,8 +164,7 @@ bool Service::admit(const HttpRequest& head, HttpReply* refusal) {
   if (!route->is_post) return true;
   if (draining_) return refuse(error_reply(503, "the server is shutting down"));
   if (!ready_) return refuse(error_reply(503, "the model is being loaded: try again later"));
-  if (answers_ >= options_.requests_max)
-    return refuse(error_reply(429, std::to_string(answers_) + " answers are computed or wait: try again later"));
+  if (answers_ >= options_.requests_max) return refuse(busy_reply());
   return true;
 }
 
@@ -173,6 +172,7 @@ void Service::on_request(ExchangeId id, HttpRequest request) {
   Call& call = calls_[id];
   call.begun_s = call.told_s = now_s();
   std::string body = std::move(request.body);
+  std::shared_ptr<void> lease = std::move(request.body_lease);
   call.request_id = is_label(request.request_id) ? request.request_id : random_id();
   call.request = std::move(request);
   const std::string path = local_path(call.request.path);
@@ -188,9 +188,11 @@ void Service::on_request(ExchangeId id, HttpRequest request) {
   }
   const Route* route = find_route(path);
   if (!route->is_post) return get(id, path);
+  // Again: bodies of many may have been under way at once.
+  if (answers_ >= options_.requests_max) return fail_busy(id);
   call.answers = 1;
   answers_ += 1;
-  prepare(id, route->kind, std::move(body));
+  prepare(id, call, route->kind, std::move(body), std::move(lease));
 }
 
 void Service::get(ExchangeId id, const std::string& path) {
@@ -231,8 +233,10 @@ void Service::get(ExchangeId id, const std::string& path) {
   reply(id, std::move(r));
 }
 
-void Service::prepare(ExchangeId id, PrepareKind kind, std::string body) {
-  preparer_.add([this, id, kind, body = std::move(body)] {
+void Service::prepare(ExchangeId id, Call& call, PrepareKind kind, std::string body, std::shared_ptr<void> lease) {
+  call.over = std::make_shared<std::atomic<bool>>(false);
+  preparer_.add([this, id, kind, body = std::move(body), lease = std::move(lease), over = call.over] {
+    if (*over) return;
     Prepared p;
     try {
       p = prepare_body(*loop_.engine(), kind, body, options_.limits, options_.model_names);
@@ -255,8 +259,7 @@ void Service::prepared(ExchangeId id, Prepared p) {
     return reply(id, std::move(r));
   }
   const int32_t answers = static_cast<int32_t>(p.requests.size()) * p.reply.answers;
-  if (answers > 1 && answers_ - call.answers + answers > options_.requests_max)
-    return fail(id, 429, std::to_string(answers_) + " answers are computed or wait: try again later");
+  if (answers > 1 && answers_ - call.answers + answers > options_.requests_max) return fail_busy(id);
   answers_ += answers - call.answers;
   call.answers = answers;
   p.reply.id = (p.reply.is_chat ? "chatcmpl-" : "cmpl-") + random_id();
@@ -278,12 +281,14 @@ void Service::prepared(ExchangeId id, Prepared p) {
 
 void Service::add_headers(const Call& call, HttpReply* r) const {
   if (!call.request_id.empty()) r->headers.emplace_back("X-Request-Id", call.request_id);
+  const auto& origins = options_.allowed_origins;
+  if (!origins.empty() && std::find(origins.begin(), origins.end(), "*") == origins.end())
+    r->headers.emplace_back("Vary", "Origin");
   if (call.request.origin.empty()) return;
-  for (const std::string& origin : options_.allowed_origins) {
+  for (const std::string& origin : origins) {
     if (origin != "*" && origin != call.request.origin) continue;
     r->headers.emplace_back("Access-Control-Allow-Origin", origin);
     r->headers.emplace_back("Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
-    if (origin != "*") r->headers.emplace_back("Vary", "Origin");
     return;
   }
 }
@@ -299,6 +304,12 @@ void Service::reply(ExchangeId id, HttpReply r) {
 void Service::fail(ExchangeId id, int status, const std::string& message, const std::string& param) {
   reply(id, error_reply(status, message, param));
 }
+
+HttpReply Service::busy_reply() const {
+  return error_reply(429, std::to_string(answers_) + " answers are computed or wait: try again later");
+}
+
+void Service::fail_busy(ExchangeId id) { reply(id, busy_reply()); }
 
 // Replies of the server itself, before a call is known.
 HttpReply Service::refusal(int status, const std::string& why) {
@@ -384,6 +395,7 @@ void Service::on_gone(ExchangeId id, const char* why) {
 
 void Service::end(Calls::iterator it, int status, const char* how) {
   answers_ -= it->second.answers;
+  if (it->second.over) *it->second.over = true;
   metrics_.replied(status);
   log(it->second, status, how);
   calls_.erase(it);
@@ -394,18 +406,18 @@ void Service::end(Calls::iterator it, int status, const char* how) {
 void Service::on_tick(double now) {
   std::vector<ExchangeId> late;
   for (auto& [id, call] : calls_) {
-    if (!call.writer) continue;
     if (now - call.begun_s > options_.request_timeout_s) {
       late.push_back(id);
-    } else if (call.stream && now - call.told_s > kWaitingAfterS) {
+    } else if (call.writer && call.stream && now - call.told_s > kWaitingAfterS) {
       begin_stream(id, call);
       http_.send(id, ": waiting\n\n");
       call.told_s = now;
     }
   }
   for (const ExchangeId id : late) {
-    loop_.cancel(id);
-    end_broken(calls_.find(id), 503, "the request took longer than --request-timeout allows");
+    const auto it = calls_.find(id);
+    if (it->second.writer) loop_.cancel(id);
+    end_broken(it, 503, "the request took longer than --request-timeout allows");
   }
   stop_if_drained();
 }

@@ -10,6 +10,7 @@
 
 #include <fovea/engine.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <random>
@@ -53,7 +54,8 @@ class Service final : public HttpHandler {
     HttpRequest request;  // without its body
     std::string request_id;
     double begun_s = 0, told_s = 0;
-    std::unique_ptr<ReplyWriter> writer;  // once it was prepared
+    std::shared_ptr<std::atomic<bool>> over;  // so that nobody decodes for a client that is gone
+    std::unique_ptr<ReplyWriter> writer;      // once it was prepared
     bool stream = false, began = false;
     int32_t answers = 0;                                         // of those counted in answers_
     std::map<std::pair<int32_t, int32_t>, double> last_event_s;  // by prompt and answer
@@ -65,12 +67,14 @@ class Service final : public HttpHandler {
   std::string local_path(const std::string& path) const;
   void add_headers(const Call& call, HttpReply* reply) const;
   void reply(ExchangeId id, HttpReply r);
+  HttpReply busy_reply() const;
+  void fail_busy(ExchangeId id);
   void fail(ExchangeId id, int status, const std::string& message, const std::string& param = "");
   void end(Calls::iterator call, int status, const char* how);
   void log(const Call& call, int status, const char* how);
 
   void get(ExchangeId id, const std::string& path);
-  void prepare(ExchangeId id, PrepareKind kind, std::string body);
+  void prepare(ExchangeId id, Call& call, PrepareKind kind, std::string body, std::shared_ptr<void> lease);
   void prepared(ExchangeId id, Prepared p);
   void take_outputs();
   void take_output(CallOutput event);
