@@ -106,8 +106,12 @@ class Server:
         assert all(e.startswith("data: ") for e in events)
         return [json.loads(e[6:]) for e in events[:-1]]
 
-    def socket(self, timeout=60):
-        s = socket.create_connection(("127.0.0.1", self.port), timeout=timeout)
+    def socket(self, timeout=60, receive_bytes=None):
+        s = socket.socket()
+        if receive_bytes:  # before it connects: the kernel would take megabytes for it
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        s.settimeout(timeout)
+        s.connect(("127.0.0.1", self.port))
         return self.tls.wrap_socket(s, server_hostname="127.0.0.1") if self.tls else s
 
     def open_stream(self, path=CHAT, **body):
@@ -473,9 +477,7 @@ class Limits(unittest.TestCase):
     def test_a_reader_that_takes_nothing_is_cut_off_and_holds_up_nobody(self):
         s = self.serve("--max-outbox-size", 4096, "--max-num-seqs", 4)
         body = json.dumps({"prompt": "x", "stream": True, "n": 3, **LONG})
-        lazy = socket.socket()
-        lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        lazy.connect(("127.0.0.1", s.port))
+        lazy = s.socket(receive_bytes=4096)
         lazy.sendall(f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
         s.wait_until(lambda: s.metric("num_requests_running") > 0)
         self.assertEqual(s.call("POST", COMPLETIONS, {"prompt": "x", "max_tokens": 4})[0], 200)
@@ -690,8 +692,11 @@ class Tls(unittest.TestCase):
         late.sendall(b"GET /health HTTP/1.1\r\nA: b")
         self.assertTrue(read_all(late).startswith(b"HTTP/1.1 408 "))
         late.close()
-        self.assertEqual(s.call("POST", COMPLETIONS, {"prompt": "x" * 200000})[0], 413)
-        lazy = s.open_stream(COMPLETIONS, prompt="x", n=2)
+        for _ in range(50):  # still sending when it is refused
+            self.assertEqual(s.call("POST", COMPLETIONS, {"prompt": "x" * 2000000})[0], 413)
+        lazy = s.socket(receive_bytes=4096)
+        lazy.sendall(post(COMPLETIONS, {"prompt": "x", "stream": True, "n": 2, **LONG}))
+        s.wait_until(lambda: s.metric("num_requests_running") > 0)
         s.wait_until(lambda: s.metric("num_requests_running") == 0, 120)
         self.assertIn("too slow", "".join(s.log))
         lazy.close()

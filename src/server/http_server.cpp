@@ -267,7 +267,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
       self->reading_ = false;
       self->arrived(error, bytes);
     };
-    if (tls_) {
+    if (tls_ && !reads_raw_) {
       tls_->async_read_some(asio::buffer(chunk_), std::move(done));
     } else {
       socket_.async_read_some(asio::buffer(chunk_), std::move(done));
@@ -277,7 +277,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void arrived(Error error, size_t bytes) {
     if (phase_ == Phase::closed) return;
     if (phase_ == Phase::farewell) {
-      if (error || (discarded_ += bytes) > kDiscardBytes) return close();
+      // TLS may not read on once its end was said; the bytes still have to be taken, or closing would reset the connection.
+      const bool tls_ended = error && tls_ && !std::exchange(reads_raw_, true);
+      if ((error && !tls_ended) || (discarded_ += bytes) > kDiscardBytes) return close();
       return read();
     }
     if (error) return input_ended();
@@ -490,6 +492,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::vector<char> chunk_;  // what is being read
   std::string in_;           // read, and not parsed
   bool reading_ = false;
+  bool reads_raw_ = false;  // of TLS: not decrypted any more
   std::optional<Parser> parser_;
   HttpRequest request_;
   std::shared_ptr<BodyLease> lease_;
