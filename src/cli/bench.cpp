@@ -199,7 +199,9 @@ Run add_bench(CLI::App& app) {
   page->add_option("--out", f->out, "Folder for depths.html and depths.png, made if it is not there")->required();
   page->add_option("--title", f->title, "Title of the picture and the page");
   page->add_option("--subtitle", f->subtitle, "The line below the title");
-  return [f] {
+  const Run serve = add_bench_serve(*cmd);
+  return [f, serve] {
+    if (f->what->got_subcommand("serve")) return serve();
     if (f->what->got_subcommand("locality") || f->what->got_subcommand("page")) {
       const Status s = f->what->got_subcommand("page") ? draw_runs(*f) : show_locality(*f);
       return s.ok() ? 0 : cli::report(s);

@@ -1,6 +1,8 @@
 // The only file that includes Boost: Beast and Asio compile slowly.
 #include "server/http_server.h"
 
+#include "base/descriptor_limit.h"
+
 #define BOOST_ASIO_NO_DEPRECATED
 #define BOOST_ERROR_CODE_HEADER_ONLY
 #include <boost/asio/ip/tcp.hpp>
@@ -11,7 +13,6 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 
-#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -42,15 +43,11 @@ constexpr size_t kDiscardBytes = size_t{64} << 20;  // of what comes after the l
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// One connection needs one descriptor, and the soft limit is often 1024. Returns how many connections there may be: an eighth of
-// the descriptors stays for files.
-size_t raise_descriptor_limit(size_t connections_max) {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return connections_max;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
-  const rlim_t spare = std::max<rlim_t>(64, limit.rlim_cur / 8);
-  return std::min<size_t>(connections_max, limit.rlim_cur > 2 * spare ? limit.rlim_cur - spare : spare);
+// How many connections there may be: an eighth of the descriptors stays for files.
+size_t connections_within_limit(size_t connections_max) {
+  const size_t limit = raise_descriptor_limit();
+  const size_t spare = std::max<size_t>(64, limit / 8);
+  return std::min(connections_max, limit > 2 * spare ? limit - spare : spare);
 }
 
 // A body that is as large as what has arrived. Beast's own takes its declared length at once, which costs its sender one line.
@@ -590,7 +587,7 @@ Status make_tls(const HttpOptions& options, std::optional<ssl::context>* tls) {
 
 Result<std::unique_ptr<HttpServer>> HttpServer::create(const HttpOptions& options) {
   auto impl = std::make_unique<Impl>(options);
-  impl->connections_max = raise_descriptor_limit(static_cast<size_t>(options.connections_max));
+  impl->connections_max = connections_within_limit(static_cast<size_t>(options.connections_max));
   FOVEA_TRY(make_tls(options, &impl->tls));
   const std::string where = "--host " + options.host + " --port " + std::to_string(options.port);
   Error error;
