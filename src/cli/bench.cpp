@@ -199,8 +199,9 @@ Run add_bench(CLI::App& app) {
   page->add_option("--out", f->out, "Folder for depths.html and depths.png, made if it is not there")->required();
   page->add_option("--title", f->title, "Title of the picture and the page");
   page->add_option("--subtitle", f->subtitle, "The line below the title");
-  const Run serve = add_bench_serve(*cmd);
-  return [f, serve] {
+  const Run batch = add_bench_batch(*cmd), serve = add_bench_serve(*cmd);
+  return [f, batch, serve] {
+    if (f->what->got_subcommand("batch")) return batch();
     if (f->what->got_subcommand("serve")) return serve();
     if (f->what->got_subcommand("locality") || f->what->got_subcommand("page")) {
       const Status s = f->what->got_subcommand("page") ? draw_runs(*f) : show_locality(*f);

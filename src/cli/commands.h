@@ -12,6 +12,7 @@ using Run = std::function<int()>;
 Run add_run(CLI::App& app);
 Run add_eval(CLI::App& app);
 Run add_bench(CLI::App& app);
+Run add_bench_batch(CLI::App& bench);
 Run add_bench_serve(CLI::App& bench);
 Run add_inspect(CLI::App& app);
 Run add_trace(CLI::App& app);
