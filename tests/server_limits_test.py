@@ -296,7 +296,8 @@ class Tls(unittest.TestCase):
         for version in ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3:
             s.tls.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
             s.tls.maximum_version = version
-            self.assertEqual(s.socket().version(), version.name.replace("_", "."))
+            with s.socket() as one:
+                self.assertEqual(one.version(), version.name.replace("_", "."))
         with socket.create_connection(("127.0.0.1", s.port), timeout=20) as plain:
             plain.sendall(b"GET /health HTTP/1.1\r\n\r\n")
             self.assertNotIn(b"HTTP/", read_all(plain))

@@ -1,19 +1,33 @@
 #!/usr/bin/env bash
-# Clients from PyPI against `fovea serve`: installs them into a folder of their own, starts the program on a free port, runs
-# tools/clients.py. Needs the network. Usage: tools/clients.sh [FOVEA_BINARY]
+# Clients from PyPI against `fovea serve`, and its page in Debian's headless Chromium: installs them into a folder of their own, starts the
+# program, runs tools/clients/. What the clients send goes to tests/data/server, the page's pictures to FOLDER. Needs the network, and
+# apt-get install chromium. Usage: tools/clients.sh [FOVEA_BINARY [FOLDER]]
+# CLIENTS_VENV: a folder with a Python environment to keep for the next time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 fovea=${1:-build/release/bin/fovea}
 work=$(mktemp -d)
-trap 'kill "$server" 2>/dev/null || true; rm -rf "$work"' EXIT
+pictures=${2:-$work/page}
+venv=${CLIENTS_VENV:-$work/venv}
 server=
-python3 -m venv "$work/venv"
-"$work/venv/bin/pip" install -q --disable-pip-version-check openai
-"$fovea" serve --model models/tiny-gqa --port 0 2> "$work/log" &
-server=$!
-until grep -q '^fovea: ready' "$work/log"; do
-  kill -0 "$server" || { cat "$work/log"; exit 1; }
-  sleep 0.1
-done
-port=$(sed -n 's/^fovea: ready: http port \([0-9]*\).*/\1/p' "$work/log")
-"$work/venv/bin/python" tools/clients.py "http://127.0.0.1:$port/v1"
+trap 'if [ "$server" ]; then kill "$server" || true; fi; rm -rf "$work"' EXIT
+[ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+"$venv/bin/pip" install -q --disable-pip-version-check openai langchain-openai llama-index-llms-openai-like playwright axe-playwright-python
+
+# serve ARGUMENTS...: starts it on a free port, with nothing that a newcomer would not give.
+serve() {
+  [ -z "$server" ] || kill "$server"
+  "$fovea" serve --model models/tiny-gqa --port 0 "$@" 2> "$work/log" &
+  server=$!
+  until grep -q '^fovea: ready' "$work/log"; do
+    kill -0 "$server" || { cat "$work/log"; exit 1; }
+    sleep 0.1
+  done
+  url=http://127.0.0.1:$(sed -n 's/^fovea: ready: http port \([0-9]*\).*/\1/p' "$work/log")
+}
+
+serve
+"$venv/bin/python" tools/clients/converse.py "$url" tests/data/server
+began=$(date +%s.%N)
+serve
+SERVER_BEGAN=$began "$venv/bin/python" tools/clients/page.py "$url" "$pictures"

@@ -57,11 +57,10 @@ async function connect() {
     model = models[0];
     const own = (model.fovea && model.fovea.decode_methods || []).map((m) => m.name || m);
     const sparse = own.filter((name) => name !== 'dense');
-    const choices = [['', "The server's own"], ['dense', 'Dense: reads everything'],
-      ...sparse.map((name) => [name, 'Sparse: ' + name]), ...sparse.map((name) => ['dense|' + name, 'Both: dense, ' + name])];
+    const named = (name) => (sparse.length > 1 ? ': ' + name : '');
+    const choices = [...sparse.map((name) => ['dense|' + name, 'Dense beside sparse' + named(name)]),
+      ...sparse.map((name) => [name, 'Sparse' + named(name)]), ['dense', 'Dense: reads everything'], ['', "The server's own"]];
     $('method').replaceChildren(...choices.map(([value, text]) => make('option', { value, textContent: text })));
-    const both = choices.find(([value]) => value.includes('|'));
-    if (both) $('method').value = both[0];
     $('model').textContent = model.id + (model.max_model_len ? ', ' + count(model.max_model_len) + ' tokens at most' : '');
     $('door').hidden = true;
     measure();
@@ -116,6 +115,24 @@ async function add(files) {
   measure();
 }
 
+// For who has none at hand: a log with two facts in it.
+function example() {
+  const skies = ['overcast', 'clear', 'broken cloud', 'high thin cloud', 'fog'], sides = ['north', 'east', 'south', 'west'];
+  const deeds = ['counted the stores', 'read the soil thermometers', 'repaired the fence by the lower path', 'tested the radio',
+    'replaced the paper of the barograph', 'checked the batteries', 'swept the roof'];
+  const facts = { 37: ' The secret code of Nina is 48213.', 62: ' The favorite color of Olga is indigo.' };
+  const lines = ['Station log.'];
+  for (let day = 1; day <= 90; day++)
+    lines.push(`Day ${day}. Dawn: ${skies[day * 7 % 5]}, a light air from the ${sides[day * 3 % 4]}, ${day * 11 % 27} degrees. `
+      + `We ${deeds[day * 5 % 7]} and ${deeds[(day * 5 + 1 + day % 3) % 7]}.` + (facts[day] || ''));
+  documents.push({ name: 'station-log.txt', text: lines.join('\n'), note: '' });
+  $('question').value = 'What is the secret code of Nina?';
+  list();
+  measure();
+  open_pane('talk');
+  $('question').focus();
+}
+
 function list() {
   $('list').replaceChildren(...documents.map((entry, i) => {
     const remove = make('button', { type: 'button', textContent: '×' });
@@ -152,8 +169,9 @@ const is_dense = (answer) => answer.reads.length > 0 && answer.reads.every((read
 
 const map = {
   answer: null, spans: [], levels: [], now: [], painting: false,
+  token: null,  // whose reads stand out: one that is pointed at; -1: the last so far; null: none, the answer is looked at as a whole
 
-  show(answer, token = -1) {
+  show(answer, token) {
     const moved = this.answer !== answer;
     if (moved && this.answer) this.answer.box.classList.remove('shown');
     this.answer = answer;
@@ -174,6 +192,7 @@ const map = {
     const groups = [];
     for (let i = 0; i < this.spans.length; i += 64) groups.push(make('div', {}, ...this.spans.slice(i, i + 64)));
     $('text').replaceChildren(...groups);
+    $('map-body').hidden = false;
   },
 
   paint() {
@@ -186,12 +205,12 @@ const map = {
     const { reads, counts, pieces, block_tokens } = this.answer;
     const dense = is_dense(this.answer);
     const most = Math.max(1, ...counts);
-    const token = this.token >= 0 ? this.token : reads.length - 1, read_all = reads[token] === 'all';
+    const token = this.token === -1 ? reads.length - 1 : this.token, read_all = reads[token] === 'all';
     for (const span of this.now) span.classList.remove('now');
     this.now = [];
     if (!dense) {
       for (let block = 0; block < this.spans.length; block++) {
-        const level = counts[block] ? Math.ceil(4 * counts[block] / most) : 0;
+        const level = Math.ceil(4 * (counts[block] / most) ** 2);  // squared: what all tokens read stands out from what some did
         if (level === this.levels[block]) continue;
         const span = this.spans[block];
         if (this.levels[block]) span.classList.remove('r' + this.levels[block]);
@@ -208,11 +227,23 @@ const map = {
     $('map-note').textContent = !pieces.length ? 'Empty until something is asked.'
       : !reads.length ? count(pieces.length) + ' blocks of ' + block_tokens + ' tokens; nothing is answered yet.'
       : dense ? 'Dense attention reads all ' + count(pieces.length) + ' blocks for every token.'
-      : 'Read by any head of any layer: ' + count(read_ever) + ' of ' + count(pieces.length) + ' blocks so far, '
-        + (read_all ? 'all with the prompt, of which this token comes.'
-          : count(this.now.length) + (this.token >= 0 ? ' for the token you point at.' : ' for the last token.'));
+      : 'Read by any head of any layer: ' + count(read_ever) + ' of ' + count(pieces.length) + ' blocks'
+        + (this.token === null ? "; darker where more of the answer's tokens read."
+          : read_all ? ', all with the prompt, of which this token comes.'
+          : ', ' + count(this.now.length) + (this.token >= 0 ? ' for the token you point at (yellow).' : ' for the last token (yellow).'));
     this.strip(dense, most);
-    if (this.token >= 0 && this.now.length) this.now[Math.floor(this.now.length / 2)].scrollIntoView({ block: 'center' });
+  },
+
+  // Where most tokens read, but for the ends, which every token reads.
+  go_to_peak() {
+    const { counts, reads } = this.answer;
+    if (!reads.length || is_dense(this.answer)) return;
+    let peak = 0, best = 0;
+    for (let i = 2; i < counts.length - 4; i++) {
+      const here = counts[i - 1] + 2 * counts[i] + counts[i + 1];
+      if (here > best) { best = here; peak = i; }
+    }
+    if (best) this.spans[peak].scrollIntoView({ block: 'center' });
   },
 
   strip(dense, most) {
@@ -226,7 +257,7 @@ const map = {
     const tall = Math.max(1, height / blocks);
     this.answer.counts.forEach((n, block) => {
       if (!n) return;
-      pen.fillStyle = `rgba(${color}, ${0.25 + 0.6 * n / most})`;
+      pen.fillStyle = `rgba(${color}, ${0.06 + 0.8 * (n / most) ** 2})`;
       pen.fillRect(0, block * height / blocks, canvas.width, tall);
     });
     pen.fillStyle = style.getPropertyValue('--now');
@@ -268,6 +299,8 @@ function messages_of(turn, method) {
   return messages;
 }
 
+const limits = () => ({ budget: Number($('budget').value) || 0, length: Number($('length').value) || 256 });
+
 function ask(question) {
   const turn = { question, context: context(), follow: $('follow').checked, answers: [] };
   turns.push(turn);
@@ -275,7 +308,7 @@ function ask(question) {
   const answers = make('div', { className: 'answers' });
   $('turns').append(make('article', { className: 'turn' }, make('h3', { textContent: question }), answers));
   for (const method of $('method').value.split('|')) {
-    const answer = { turn, method, budget: Number($('budget').value) || 0, length: Number($('length').value) || 256 };
+    const answer = { turn, method, ...limits() };
     answer.box = make('div', { className: 'answer' });
     answers.append(answer.box);
     turn.answers.push(answer);
@@ -313,7 +346,7 @@ async function write(answer) {
   };
   try {
     await lay_prompt(answer, messages, control.signal);
-    map.show(answer);
+    map.show(answer, -1);
     const body = { model: model.id, messages, stream: true, stream_options: { include_usage: true }, max_tokens: answer.length,
       fovea: { reading_map: true } };
     if (answer.method) body.fovea.decode_method = answer.method;
@@ -333,7 +366,7 @@ async function write(answer) {
         answer.words.push(text);
         note_read(answer, own.read);
         draw();
-        if (map.answer === answer) { map.token = -1; map.paint(); }
+        if (map.answer === answer) map.show(answer, -1);
       }
       if (event.usage) answer.usage = event.usage;
       if (own.kv_bytes_share !== undefined) answer.facts = own;
@@ -350,6 +383,7 @@ async function write(answer) {
   busy();
   tell(answer, facts, (first || performance.now()) - began);
   finish(answer, deeds, tokens);
+  if (map.answer === answer && answer.reads.length) { map.show(answer, null); map.go_to_peak(); }
 }
 
 // The prompt as the model sees it, cut into the blocks that attention chooses.
@@ -389,13 +423,13 @@ function finish(answer, deeds, tokens) {
     return b;
   };
   deeds.replaceChildren();
-  button('Retry', () => write(answer));
-  button('Show on the map', () => { map.show(answer); open_pane('map'); });
+  button('Retry', () => write(Object.assign(answer, limits())));
+  button('Show on the map', () => { map.show(answer, null); open_pane('map'); map.go_to_peak(); });
   if (!answer.words.length || is_dense(answer)) return;
   const look = button('Word by word', () => {
     tokens.hidden = !tokens.hidden;
     look.setAttribute('aria-expanded', String(!tokens.hidden));
-    if (!tokens.hidden) map.show(answer);
+    map.show(answer, null);
   });
   look.setAttribute('aria-expanded', 'false');
   tokens.replaceChildren(...answer.words.map((word, i) => {
@@ -429,6 +463,7 @@ function open_pane(name) {
 
 $('tabs').onclick = (event) => { if (event.target.dataset.pane) open_pane(event.target.dataset.pane); };
 $('choose').onclick = () => $('files').click();
+$('example').onclick = example;
 $('files').onchange = () => { add([...$('files').files]); $('files').value = ''; };
 for (const name of ['dragenter', 'dragover', 'dragleave', 'drop'])
   document.addEventListener(name, (event) => {
