@@ -28,9 +28,10 @@ SEEDS = [
     CHUNKED + b"\r\n5\r\n{\"pro\r\n18;x=y\r\nmpt\": \"a\", \"max_tokens\": 1\r\n1\r\n}\r\n0\r\nA: b\r\n\r\n",
     CHUNKED + b"Trailer: A\r\n\r\n0\r\n\r\n",
 ]
-PIECES = [b"\r\n", b"\n", b"\r", b"\0", b" ", b":", b"\r\n\r\n", b"0\r\n\r\n", b"ffffffffffffffff\r\n", b"-1\r\n", b"Content-Length: 5\r\n",
-          b"Content-Length: 99999999999999999999\r\n", b"Transfer-Encoding: chunked\r\n", b"Transfer-Encoding: gzip\r\n", b"HTTP/9.9", b"HTTP/1.0",
-          b"Connection: close\r\n", b"Connection: upgrade\r\nUpgrade: h2c\r\n", b"Expect: 100-continue\r\n", b"Host: y\r\n",
+PIECES = [b"\r\n", b"\n", b"\r", b"\0", b" ", b":", b"\r\n\r\n", b"0\r\n\r\n", b"ffffffffffffffff\r\n", b"-1\r\n",
+          b"Content-Length: 5\r\n",
+          b"Content-Length: 99999999999999999999\r\n", b"Transfer-Encoding: chunked\r\n", b"Transfer-Encoding: gzip\r\n", b"HTTP/9.9",
+          b"HTTP/1.0", b"Connection: close\r\n", b"Connection: upgrade\r\nUpgrade: h2c\r\n", b"Expect: 100-continue\r\n", b"Host: y\r\n",
           b"\xff\xfe", b"[" * 40, b"{" * 40, b"A: " + b"b" * 9000 + b"\r\n", b"B: c\r\n" * 500, b"\"", b"1e999", b"\\ud800", b"/" * 5000,
           b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
           b"\x16\x03\x01\x02\x00\x01\x00"]

@@ -49,6 +49,22 @@ class Serving(unittest.TestCase):
         self.assertEqual(whole["fovea"]["decode_method"], "dense")
         self.assertFalse(any("usage" in e for e in self.s.stream(CHAT, **body)))
 
+    def test_long_prompts_and_other_scripts_are_what_run_answers_dense_and_sparse(self):
+        document = " ".join(f"Line {i}: nothing." + " The secret code of Nina is 48213." * (i == 200) for i in range(500))
+        for question, method in [("Straße, 東京 🚪?", "dense"), (document + "\n\nWhat is the secret code of Nina?", "dense"),
+                                 (document + "\n\nWhat is the secret code of Nina?", "gsa_on_device")]:
+            own = ["--decode-method", method] + ["--budget-tokens", "128"] * (method != "dense")
+            run = subprocess.run([FOVEA, "run", "--model", MODEL, "--prompt", question, "--max-tokens", "24", "--numerics", "f32",
+                                  "--threads", "1", *own], capture_output=True, text=True, check=True)
+            body = {"messages": [{"role": "user", "content": question}], "max_tokens": 24,
+                    "fovea": {"decode_method": method, "budget_tokens": 0 if method == "dense" else 128}}
+            whole = self.s.ask(CHAT, **body)
+            self.assertEqual(whole["choices"][0]["message"]["content"], run.stdout.removesuffix("\n"))
+            self.assertEqual(texts_of(self.s.stream(CHAT, **body), True), {0: whole["choices"][0]["message"]["content"]})
+            if "Nina" in question:
+                self.assertIn("48213", run.stdout)
+            (self.assertEqual if method == "dense" else self.assertLess)(whole["fovea"]["kv_bytes_share"], 1.0)
+
     def test_parts_of_text_are_a_text(self):
         whole = self.s.ask(CHAT, messages=[{"role": "user", "content": QUESTION}], max_tokens=12)
         parts = self.s.ask(CHAT, messages=[{"role": "user", "content": [{"type": "text", "text": QUESTION}]}], max_tokens=12)
@@ -196,26 +212,30 @@ class Serving(unittest.TestCase):
         self.assertRegex(self.s.call("GET", "/health", headers={"X-Request-Id": "a b"})[1]["X-Request-Id"], "^[0-9a-f]{32}$")
 
     def test_each_gets_what_it_gets_alone(self):
+        """200 requests at once: of one to thousands of tokens, dense and sparse, one answer or two, whole, streamed or left midway. Greedy
+        ones: the last bits of float32 vary with what else is in a step, which a choice at random may notice."""
         rng = random.Random(5)
         words = "the river of a door with code and record in station north light".split()
-        prompts = [" ".join(rng.choices(words, k=rng.randint(1, 60))) for _ in range(40)]
-        bodies = [{"prompt": p, "max_tokens": rng.randint(1, 24), "ignore_eos": True, "seed": i,
-                   "temperature": rng.choice([0, 1.0])} for i, p in enumerate(prompts)]
-        alone = [self.s.ask(COMPLETIONS, **b)["choices"][0]["text"] for b in bodies]
+        bodies = [{"prompt": " ".join(rng.choices(words, k=rng.choice([1, 4, 20, 60, 60, 500, 2500]))), "max_tokens": rng.randint(1, 24),
+                   "ignore_eos": True, "n": rng.choice([1, 1, 2]),
+                   "fovea": rng.choice([{}, {"decode_method": "gsa_on_device", "budget_tokens": 128}])} for _ in range(40)]
+        alone = [{c["index"]: c["text"] for c in self.s.ask(COMPLETIONS, **b)["choices"]} for b in bodies]
+        order = list(range(200))
+        rng.shuffle(order)
 
         def one(i):
-            kind = random.Random(i).random()
-            if kind < 0.2:  # it leaves at once
-                s = self.s.open_stream()
+            body, kind = bodies[i % 40], i // 40
+            if kind == 0:  # it leaves at its beginning, or later
+                s = self.s.open_stream(COMPLETIONS, **{**body, "max_tokens": 1000})
+                for _ in range(i % 7):
+                    s.recv(200)
                 s.close()
-                return None
-            if kind < 0.6:
-                return texts_of(self.s.stream(COMPLETIONS, **bodies[i % 40]), False)[0]
-            return self.s.ask(COMPLETIONS, **bodies[i % 40])["choices"][0]["text"]
+            elif kind < 3:
+                self.assertEqual(texts_of(self.s.stream(COMPLETIONS, **body), False), alone[i % 40], body)
+            else:
+                self.assertEqual({c["index"]: c["text"] for c in self.s.ask(COMPLETIONS, **body)["choices"]}, alone[i % 40], body)
         with concurrent.futures.ThreadPoolExecutor(24) as pool:
-            for i, text in enumerate(pool.map(one, range(200))):
-                if text is not None:
-                    self.assertEqual(text, alone[i % 40])
+            list(pool.map(one, order))
         self.s.wait_until(lambda: self.s.metric("num_requests_running") == 0)
 
     def test_a_client_that_leaves_ends_its_request(self):

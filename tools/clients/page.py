@@ -101,7 +101,7 @@ def newcomer(browser, began, questions):
 def reading_map(page, fact):
     sparse = page.locator(".answer").nth(1)
     sparse.get_by_role("button", name="Show on the map").click()
-    expect(page.locator("#map-note")).to_contain_text("darker where")
+    expect(page.locator("#map-note")).to_contain_text("the stronger the colour")
     dark, total = page.locator("#text span.r4").count(), page.locator("#text span").count()
     assert dark < total / 4, (dark, total)
     told = page.evaluate("""(fact) => {  // the blocks that the fact lies in
@@ -183,6 +183,8 @@ def several_documents(page):
     assert all("48213" in t for t in texts), texts
     texts = ask(page, "What is the favorite color of Olga?", 2)
     assert all("indigo" in t for t in texts), texts
+    page.wait_for_timeout(100)
+    expect(page.get_by_role("button", name="Word by word").last).to_be_in_viewport()
     picture(page, "several-documents")
     page.get_by_role("button", name="Remove station.txt").click()
     expect(page.locator("#list li")).to_have_count(2)

@@ -165,7 +165,7 @@ async function measure() {
 
 // What the answer that is shown reads: `pieces`, the prompt's text by block, and for each token of the answer the ranges of blocks, or
 // 'all': of a dense answer each, of a sparse one the first, which comes with the prompt.
-const is_dense = (answer) => answer.reads.length > 0 && answer.reads.every((read) => read === 'all');
+const is_dense = (answer) => answer.reads.includes('all') && answer.reads.every((read) => read === 'all' || read === null);
 
 const map = {
   answer: null, spans: [], levels: [], now: [], painting: false,
@@ -228,7 +228,7 @@ const map = {
       : !reads.length ? count(pieces.length) + ' blocks of ' + block_tokens + ' tokens; nothing is answered yet.'
       : dense ? 'Dense attention reads all ' + count(pieces.length) + ' blocks for every token.'
       : 'Read by any head of any layer: ' + count(read_ever) + ' of ' + count(pieces.length) + ' blocks'
-        + (this.token === null ? "; darker where more of the answer's tokens read."
+        + (this.token === null ? "; the stronger the colour, the more of the answer's tokens read there."
           : read_all ? ', all with the prompt, of which this token comes.'
           : ', ' + count(this.now.length) + (this.token >= 0 ? ' for the token you point at (yellow).' : ' for the last token (yellow).'));
     this.strip(dense, most);
@@ -299,6 +299,7 @@ function messages_of(turn, method) {
   return messages;
 }
 
+const at_bottom = () => $('turns').scrollHeight - $('turns').scrollTop - $('turns').clientHeight < 60;
 const limits = () => ({ budget: Number($('budget').value) || 0, length: Number($('length').value) || 256 });
 
 function ask(question) {
@@ -339,7 +340,7 @@ async function write(answer) {
     drawing = true;
     requestAnimationFrame(() => {
       drawing = false;
-      const low = $('turns').scrollHeight - $('turns').scrollTop - $('turns').clientHeight < 60;
+      const low = at_bottom();
       words.innerHTML = markdown.render(answer.text);
       if (low) $('turns').scrollTop = $('turns').scrollHeight;
     });
@@ -378,11 +379,13 @@ async function write(answer) {
     state.classList.toggle('bad', error.name !== 'AbortError');
     $('say').textContent = state.textContent;
   }
+  const low = at_bottom();
   progress.remove();
   running = running.filter((other) => other !== control);
   busy();
   tell(answer, facts, (first || performance.now()) - began);
   finish(answer, deeds, tokens);
+  if (low) $('turns').scrollTop = $('turns').scrollHeight;
   if (map.answer === answer && answer.reads.length) { map.show(answer, null); map.go_to_peak(); }
 }
 
@@ -396,7 +399,7 @@ async function lay_prompt(answer, messages, signal) {
 }
 
 function note_read(answer, read) {
-  answer.reads.push(read || []);
+  answer.reads.push(read || null);  // of the last token it may be unknown
   if (read === 'all' || !read) return;
   for (const [first, last] of read)
     for (let block = first; block <= last && block < answer.counts.length; block++) answer.counts[block]++;
