@@ -34,7 +34,8 @@ using ExchangeId = uint64_t;  // a request and its reply
 
 struct HttpRequest {
   std::string method;
-  std::string path;  // without the query
+  std::string path;   // without the query
+  std::string query;  // behind its '?', as it came
   std::string body;
   std::shared_ptr<void> body_lease;                           // to keep as long as the body: it counts among bodies_bytes_max
   std::string authorization, origin, request_id, user_agent;  // headers; empty: none
@@ -85,7 +86,7 @@ class HttpServer {
   size_t connections() const;
   size_t exchanges() const;  // begun and not over
 
-  struct Impl;  // http_server.cpp's own
+  struct Impl;  // http_connection.h
 
  private:
   explicit HttpServer(std::unique_ptr<Impl> impl);
