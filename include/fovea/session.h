@@ -86,4 +86,8 @@ class DocumentSession {
 // Tokens of one user turn in the model's chat template; of the bare text where the model has none.
 Result<std::vector<TokenId>> chat_prompt(const Engine& engine, const std::string& user_text);
 
+// The document is the content of the conversation's last message. The tokens that every prompt begins with in which "\n\n" and a
+// question follow it there; what a question's prompt has beyond them belongs to the question. Perhaps none.
+Result<std::vector<TokenId>> document_prefix(const Engine& engine, ChatInput conversation);
+
 }  // namespace fovea

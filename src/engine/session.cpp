@@ -6,18 +6,25 @@
 
 namespace fovea {
 
-Result<std::vector<TokenId>> chat_prompt(const Engine& engine, const std::string& user_text) {
-  // Before the template is put around it, so that the offset is the user's own.
-  if (const auto bad = utf8::first_invalid(user_text))
-    return Status::invalid_argument("not valid UTF-8 at byte offset " + std::to_string(*bad));
-  if (!engine.model().has_chat_template) return engine.tokenize(user_text);
-  ChatInput input;
-  input.messages.push_back({.role = "user", .content = user_text});
+namespace {
+
+Result<std::vector<TokenId>> prompt_of(const Engine& engine, const ChatInput& input) {
+  if (!engine.model().has_chat_template) return engine.tokenize(input.messages.back().content);
   FOVEA_ASSIGN(const std::string text, engine.apply_chat_template(input));
   return engine.tokenize(text);
 }
 
-namespace {
+ChatInput user_turn(const std::string& text) {
+  ChatInput input;
+  input.messages.push_back({.role = "user", .content = text});
+  return input;
+}
+
+// Before the template is put around it, so that the offset is the user's own.
+Status check_text(const std::string& text) {
+  const auto bad = utf8::first_invalid(text);
+  return bad ? Status::invalid_argument("not valid UTF-8 at byte offset " + std::to_string(*bad)) : Status();
+}
 
 // The engine's trace callback, for a scope. Without a sink it stays what it is.
 class Traced {
@@ -38,6 +45,21 @@ class Traced {
 
 }  // namespace
 
+Result<std::vector<TokenId>> chat_prompt(const Engine& engine, const std::string& user_text) {
+  FOVEA_TRY(check_text(user_text));
+  return prompt_of(engine, user_turn(user_text));
+}
+
+Result<std::vector<TokenId>> document_prefix(const Engine& engine, ChatInput conversation) {
+  // The boundary is where prompts with and without a question part: a tokenizer may join the document's last characters
+  // with the line breaks that follow.
+  FOVEA_ASSIGN(std::vector<TokenId> alone, prompt_of(engine, conversation));
+  conversation.messages.back().content += "\n\nQ";
+  FOVEA_ASSIGN(const std::vector<TokenId> asked, prompt_of(engine, conversation));
+  alone.erase(std::mismatch(alone.begin(), alone.end(), asked.begin(), asked.end()).first, alone.end());
+  return alone;
+}
+
 Result<std::unique_ptr<DocumentSession>> DocumentSession::open(Engine& engine, std::string document, const Progress& progress,
                                                                std::string prefill_method, const PrefillTraceSink& trace) {
   std::unique_ptr<DocumentSession> session(new DocumentSession(engine, std::move(document), std::move(prefill_method)));
@@ -52,12 +74,8 @@ DocumentSession::~DocumentSession() {
 }
 
 Status DocumentSession::prefill(const Progress& progress, const PrefillTraceSink& trace) {
-  // The boundary is where prompts with and without a question part: a tokenizer may join the document's last characters
-  // with the line breaks that follow.
-  FOVEA_ASSIGN(const std::vector<TokenId> alone, chat_prompt(engine_, document_));
-  FOVEA_ASSIGN(const std::vector<TokenId> asked, chat_prompt(engine_, document_ + "\n\nQ"));
-  const auto common = std::mismatch(alone.begin(), alone.end(), asked.begin(), asked.end()).first - alone.begin();
-  held_.assign(alone.begin(), alone.begin() + common);
+  FOVEA_TRY(check_text(document_));
+  FOVEA_ASSIGN(held_, document_prefix(engine_, user_turn(document_)));
   if (held_.empty()) return {};
 
   Request r;

@@ -21,9 +21,8 @@ const Buckets kTokens = {1,    2,    5,     10,    20,    50,     100,    200,  
 const Buckets kShare = {0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1};
 
 // Counters only grow: what the engine has counted so far replaces what is shown.
-void set(prometheus::Counter& counter, int64_t value) {
-  counter.Increment(std::max(0.0, static_cast<double>(value) - counter.Value()));
-}
+void set(prometheus::Counter& counter, double value) { counter.Increment(std::max(0.0, value - counter.Value())); }
+void set(prometheus::Counter& counter, int64_t value) { set(counter, static_cast<double>(value)); }
 
 }  // namespace
 
@@ -33,6 +32,7 @@ Metrics::Metrics(const std::string& model) : labels_{{"model_name", model}} {
   e2e_ = &histogram("e2e_request_latency_seconds", "From a request's arrival to its answer's end", kRequest);
   queue_ = &histogram("request_queue_time_seconds", "From a request's arrival to its first step", kRequest);
   prefill_ = &histogram("request_prefill_time_seconds", "From a request's first step to its first token", kRequest);
+  inference_ = &histogram("request_inference_time_seconds", "From a request's first step to its last token", kRequest);
   decode_ = &histogram("request_decode_time_seconds", "From a request's first token to its last", kRequest);
   prompt_sizes_ = &histogram("request_prompt_tokens", "Tokens of a prompt", kTokens);
   output_sizes_ = &histogram("request_generation_tokens", "Tokens of an answer", kTokens);
@@ -66,6 +66,7 @@ void Metrics::answered(const Output& last, double seconds) {
   ttft_->Observe(s.ttft_s);
   prefill_->Observe(std::max(0.0, s.ttft_s - s.queue_s));
   decode_->Observe(s.decode_s);
+  inference_->Observe(std::max(0.0, s.ttft_s - s.queue_s) + s.decode_s);
   prompt_sizes_->Observe(static_cast<double>(s.prompt_tokens));
   output_sizes_->Observe(static_cast<double>(s.output_tokens));
   kv_share_->Observe(s.kv_bytes_share());
@@ -77,13 +78,17 @@ void Metrics::replied(int http_status) {
   counter("http_requests_total", "Replies by HTTP status", {{"status", std::to_string(http_status)}}).Increment();
 }
 
-std::string Metrics::page(const EngineStats* stats, size_t connections, size_t streams) {
-  gauge("http_connections", "Open connections").Set(static_cast<double>(connections));
-  gauge("http_requests_in_flight", "Requests whose reply is not over").Set(static_cast<double>(streams));
+std::string Metrics::page(const EngineStats* stats, const ServerCounts& counts) {
+  gauge("http_connections", "Open connections").Set(static_cast<double>(counts.connections));
+  gauge("http_requests_in_flight", "Requests whose reply is not over").Set(static_cast<double>(counts.requests));
+  gauge("documents", "Documents that were put and can be asked by id").Set(static_cast<double>(counts.documents));
+  gauge("documents_held", "Of them, those whose KV is held").Set(static_cast<double>(counts.documents_held));
   if (stats) {
     const EngineStats& s = *stats;
     gauge("num_requests_running", "Sequences that are computed").Set(static_cast<double>(s.requests_running));
     gauge("num_requests_waiting", "Sequences that wait").Set(static_cast<double>(s.requests_waiting));
+    gauge("kv_cache_blocks", "Blocks of the KV cache").Set(static_cast<double>(s.blocks_total));
+    gauge("kv_cache_swapped_bytes", "Bytes of sequences that lie swapped out").Set(static_cast<double>(s.swapped_bytes));
     gauge("kv_cache_usage_perc", "Share of KV blocks in use; 1: all")
         .Set(s.blocks_total == 0 ? 0 : static_cast<double>(s.blocks_in_use) / static_cast<double>(s.blocks_total));
     set(counter("prefix_cache_queries_total", "Tokens looked up in the prefix cache"), s.prefix_query_tokens);
@@ -94,11 +99,19 @@ std::string Metrics::page(const EngineStats* stats, size_t connections, size_t s
     set(counter("engine_steps_total", "Steps of the engine"), s.steps);
     set(counter("store_loaded_tokens_total", "Tokens of prompts that the store had"), s.loaded_tokens);
     set(counter("store_loaded_bytes_total", "Bytes read for them"), s.loaded_bytes);
+    set(counter("store_load_seconds_total", "Seconds spent reading them, one read after the other"), s.load_s);
+    set(counter("store_repaired_blocks_total", "Blocks that it lost or gave back damaged, and that were computed again"),
+        s.repaired_blocks);
     set(counter("store_stored_blocks_total", "Blocks given to the store"), s.stored_blocks);
     set(counter("store_unstored_blocks_total", "Blocks that it did not take"), s.unstored_blocks);
     set(counter("prefetch_hits_total", "Extents read before attention wanted them"), s.prefetch.hits);
     set(counter("prefetch_late_total", "Extents that attention waited for"), s.prefetch.late);
     set(counter("prefetch_wasted_total", "Extents read that nothing wanted"), s.prefetch.wasted);
+    set(counter("prefetch_cancelled_total", "Extents dropped before they were read"), s.prefetch.cancelled);
+    set(counter("prefetch_left_out_total", "Extents that were wanted and not asked for, as a bound was reached"),
+        s.prefetch.left_out);
+    set(counter("prefetch_skipped_total", "Blocks that attention did without (late_policy best_effort)"), s.prefetch.skipped);
+    set(counter("prefetch_bytes_total", "Bytes read ahead of attention"), s.prefetch.bytes);
     for (const FinishReason reason : {FinishReason::stop, FinishReason::length, FinishReason::aborted, FinishReason::failed}) {
       set(counter("request_success_total", "Answers that are over, by how they ended",
                   {{"finished_reason", finish_reason_name(reason)}}),

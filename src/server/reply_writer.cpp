@@ -66,7 +66,11 @@ int http_status_of(const Status& status) {
 ReplyWriter::ReplyWriter(ReplyOptions options)
     : options_(std::move(options)),
       choices_(options_.prompt_tokens.size() * static_cast<size_t>(options_.answers)),
-      unfinished_(choices_.size()) {}
+      prompt_logprobs_(options_.prompt_tokens.size()),
+      unfinished_(choices_.size()) {
+  if (options_.tools.empty()) return;
+  for (Choice& c : choices_) c.reader = ToolCallReader(&options_.tools);
+}
 
 std::string ReplyWriter::take(int32_t prompt, const Output& out, const std::vector<int32_t>* read) {
   const size_t index = static_cast<size_t>(prompt) * static_cast<size_t>(options_.answers) + static_cast<size_t>(out.index);
@@ -83,12 +87,14 @@ std::string ReplyWriter::take(int32_t prompt, const Output& out, const std::vect
   std::string text;
   Json logprobs;
   const bool first = !c.role_sent;
+  std::vector<TokenLogprobs>& of_prompt = prompt_logprobs_[static_cast<size_t>(prompt)];
+  if (!out.prompt_logprobs.empty()) of_prompt = out.prompt_logprobs;  // with the first answer's first event: for all of them
   if (first && !options_.echo.empty()) {
     text = options_.echo[static_cast<size_t>(prompt)];
-    if (!out.prompt_logprobs.empty()) add_logprobs(c, logprobs_of(out.prompt_logprobs, c));
+    if (options_.logprobs && !of_prompt.empty()) add_logprobs(c, logprobs_of(of_prompt, c));
   }
   text += out.text;
-  if (options_.tools) read_calls(index, out.finished, &text);
+  if (!options_.tools.empty()) read_calls(index, out.finished, &text);
   if (!out.logprobs.empty()) add_logprobs(c, logprobs_of(out.logprobs, c));
   if (out.finished) {
     c.reason = out.reason;
@@ -103,8 +109,11 @@ std::string ReplyWriter::take(int32_t prompt, const Output& out, const std::vect
   logprobs = std::move(c.logprobs);
   c.logprobs = Json();
   const std::string sent = begin_choice(index);
-  if (text.empty() && logprobs.is_null() && c.tool_calls.empty() && !out.finished) return sent;
+  const bool tells_prompt = options_.prompt_logprobs && !out.prompt_logprobs.empty();
+  if (text.empty() && logprobs.is_null() && c.tool_calls.empty() && !tells_prompt && !out.finished) return sent;
   Json data = chunk(index, text, std::move(logprobs), reason_of(c));
+  if (tells_prompt)
+    (options_.is_chat ? data : data["choices"][0])["prompt_logprobs"] = prompt_logprobs_json(static_cast<size_t>(prompt));
   if (!c.tool_calls.empty()) data["choices"][0]["delta"]["tool_calls"] = std::exchange(c.tool_calls, Json::array());
   if (finished()) data["fovea"] = extras();
   if (options_.reading_map && read && !text.empty()) data["fovea"]["read"] = read_json(*read);
@@ -227,6 +236,21 @@ ReplyWriter::Json ReplyWriter::extras() const {
 
 std::string ReplyWriter::token_name(TokenId token) const { return options_.token_bytes ? options_.token_bytes(token) : ""; }
 
+// vLLM's form: an object for each token, by id; null for the first one, of which nothing is known.
+ReplyWriter::Json ReplyWriter::prompt_logprobs_json(size_t prompt) const {
+  Json list = Json::array();
+  for (const TokenLogprobs& t : prompt_logprobs_[prompt]) {
+    Json one;
+    const auto add = [&](const TokenLogprob& l) {
+      one[std::to_string(l.token)] = {{"logprob", finite(l.logprob)}, {"rank", l.rank}, {"decoded_token", token_name(l.token)}};
+    };
+    if (t.chosen.rank > 0) add(t.chosen);
+    for (const TokenLogprob& other : t.top) add(other);
+    list.push_back(std::move(one));
+  }
+  return list;
+}
+
 ReplyWriter::Json ReplyWriter::token_json(const TokenLogprob& t) const {
   const std::string bytes = token_name(t.token);
   Json list = Json::array();
@@ -300,8 +324,11 @@ std::string ReplyWriter::end() const {
     }
     choice["logprobs"] = c.logprobs;
     choice["finish_reason"] = reason_of(c);
+    if (options_.prompt_logprobs && !options_.is_chat)
+      choice["prompt_logprobs"] = prompt_logprobs_json(i / static_cast<size_t>(options_.answers));
     reply["choices"].push_back(std::move(choice));
   }
+  if (options_.prompt_logprobs && options_.is_chat) reply["prompt_logprobs"] = prompt_logprobs_json(0);
   reply["usage"] = usage();
   reply["fovea"] = extras();
   return json_text(reply) + "\n";

@@ -27,9 +27,11 @@ struct ReplyOptions {
   bool is_chat = false;
   bool stream = false;
   bool include_usage = false;
-  std::string id;       // chatcmpl-..., cmpl-...
-  bool tools = false;   // calls of tools are taken out of the text of a chat
-  int64_t created = 0;  // unix seconds
+  std::string id;                  // chatcmpl-..., cmpl-...
+  std::vector<std::string> tools;  // whose calls are taken out of a chat's text; empty: there are none
+  bool logprobs = false;           // of the text, an echoed prompt's too
+  bool prompt_logprobs = false;    // the reply has those of prompts by vLLM's field
+  int64_t created = 0;             // unix seconds
   std::string model;
   int32_t answers = 1;                        // of each prompt
   std::vector<std::string> echo;              // [prompts] texts before the answers; empty: none
@@ -83,12 +85,14 @@ class ReplyWriter {
   Json logprobs_of(const std::vector<TokenLogprobs>& list, Choice& choice) const;
   void read_calls(size_t index, bool finished, std::string* text);
   Json reason_of(const Choice& choice) const;
+  Json prompt_logprobs_json(size_t prompt) const;
   Json token_json(const TokenLogprob& t) const;
   std::string token_name(TokenId token) const;
   void add_logprobs(Choice& choice, Json more) const;
 
   ReplyOptions options_;
-  std::vector<Choice> choices_;  // [prompts * answers]
+  std::vector<Choice> choices_;                              // [prompts * answers]
+  std::vector<std::vector<TokenLogprobs>> prompt_logprobs_;  // [prompts]
   size_t unfinished_;
   bool began_ = false;
   Status error_;

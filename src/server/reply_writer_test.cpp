@@ -137,6 +137,7 @@ TEST(ReplyWriter, Logprobs) {
 TEST(ReplyWriter, EchoedLogprobsBeginWithThePrompts) {
   ReplyOptions o = options(false, false);
   o.echo = {"p"};
+  o.logprobs = true;
   ReplyWriter w(o);
   Output out = last_event(0, "a");
   out.prompt_logprobs = {{{5, 0, 0}, {}}, {{6, -2, 1}, {{6, -2, 1}}}};
@@ -148,9 +149,58 @@ TEST(ReplyWriter, EchoedLogprobsBeginWithThePrompts) {
   EXPECT_TRUE(lists["top_logprobs"][0].is_null());
 }
 
+TEST(ReplyWriter, LogprobsOfPromptsByVllmsField) {
+  for (const bool is_chat : {false, true}) {
+    ReplyOptions o = options(is_chat, false);
+    o.prompt_logprobs = true;
+    o.answers = 2;
+    o.token_bytes = [](TokenId t) { return "t" + std::to_string(t); };
+    Output out = last_event(0, "a");
+    out.prompt_logprobs = {{{5, 0, 0}, {}}, {{6, -2, 2}, {{7, -1, 1}}}};
+    const Json want = Json::parse(R"([null, {"6": {"logprob": -2.0, "rank": 2, "decoded_token": "t6"},
+                                             "7": {"logprob": -1.0, "rank": 1, "decoded_token": "t7"}}])");
+    ReplyWriter whole(o);
+    whole.take(0, out);
+    whole.take(0, last_event(1, "b"));
+    const Json reply = Json::parse(whole.end());
+    EXPECT_EQ((is_chat ? reply : reply["choices"][0])["prompt_logprobs"], want);
+    if (!is_chat) {
+      EXPECT_EQ(reply["choices"][1]["prompt_logprobs"], want);
+    }
+    EXPECT_TRUE(reply["choices"][0]["logprobs"].is_null());
+    o.stream = true;
+    ReplyWriter stream(o);
+    Output first = text_event(0, "");
+    first.prompt_logprobs = out.prompt_logprobs;
+    const std::vector<Json> events = events_of(stream.take(0, first) + stream.end());
+    const Json& told = events[is_chat ? 1 : 0];  // behind the role
+    EXPECT_EQ((is_chat ? told : told["choices"][0])["prompt_logprobs"], want);
+  }
+}
+
+// Whichever answer it belongs to: what an echo repeats has its logprobs.
+TEST(ReplyWriter, EveryEchoHasThePromptsLogprobs) {
+  ReplyOptions o = options(false, false);
+  o.echo = {"xy"};
+  o.answers = 2;
+  o.logprobs = true;
+  o.token_bytes = [](TokenId t) { return "t" + std::to_string(t); };
+  ReplyWriter w(o);
+  Output out = last_event(0, "a");
+  out.prompt_logprobs = {{{5, 0, 0}, {}}, {{6, -2, 1}, {}}};
+  out.logprobs = {{{7, -1, 1}, {}}};
+  w.take(0, out);
+  Output second = last_event(1, "b");
+  second.logprobs = {{{8, -1, 1}, {}}};
+  w.take(0, second);
+  const Json choices = Json::parse(w.end())["choices"];
+  EXPECT_EQ(choices[0]["logprobs"]["tokens"], Json::array({"t5", "t6", "t7"}));
+  EXPECT_EQ(choices[1]["logprobs"]["tokens"], Json::array({"t5", "t6", "t8"}));
+}
+
 TEST(ReplyWriter, CallsOfToolsAreNoText) {
   ReplyOptions whole_options = options(true, false), stream_options = options(true, true);
-  whole_options.tools = stream_options.tools = true;
+  whole_options.tools = stream_options.tools = {"f"};
   ReplyWriter whole(whole_options), stream(stream_options);
   std::string sent;
   for (const Output& out : {text_event(0, "I ask. <tool"), text_event(0, "_call>{\"name\": \"f\", "),

@@ -72,20 +72,69 @@ void read_messages(JsonFields& fields, const DecodeLimits& limits, ChatInput* ch
   if (bytes > limits.prompt_bytes) fields.fail("messages", "have more than " + std::to_string(limits.prompt_bytes) + " bytes");
 }
 
+// A call of one of these tools, as JSON: {"name": ..., "arguments": {...}}.
+std::string call_schema(const Json& tools, const std::string& only) {
+  Json calls = Json::array();
+  for (const Json& tool : tools) {
+    const Json& f = tool["function"];
+    if (!only.empty() && f["name"] != only) continue;
+    const auto parameters = f.find("parameters");
+    calls.push_back({{"type", "object"},
+                     {"properties",
+                      {{"name", {{"const", f["name"]}}},
+                       {"arguments", parameters != f.end() && parameters->is_object() ? *parameters : Json{{"type", "object"}}}}},
+                     {"required", {"name", "arguments"}}});
+  }
+  return Json{{"anyOf", std::move(calls)}}.dump();
+}
+
+Status check_tool(const Json& tool, size_t index) {
+  const auto f = tool.is_object() ? tool.find("function") : tool.end();
+  const bool named = f != tool.end() && f->is_object() && f->contains("name") && (*f)["name"].is_string() &&
+                     !(*f)["name"].get_ref<const std::string&>().empty();
+  return named ? Status() : Status::invalid_argument(at("tools", index, ".function.name") + ": must be a string");
+}
+
+// auto and none; required, or one that is named: then the reply is a call and nothing else.
+void read_tool_choice(JsonFields& fields, const Json& tools, CompletionCall* call) {
+  const Json* choice = fields.find("tool_choice");
+  if (!choice || *choice == "auto" || *choice == "none") return;
+  constexpr const char* kWhat =
+      "must be \"auto\", \"none\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}";
+  std::string only;
+  if (*choice != "required") {
+    const bool named = choice->is_object() && choice->contains("function") && (*choice)["function"].is_object() &&
+                       (*choice)["function"].contains("name") && (*choice)["function"]["name"].is_string();
+    if (!named) return fields.fail("tool_choice", kWhat);
+    only = (*choice)["function"]["name"].get<std::string>();
+    if (std::find(call->tools.begin(), call->tools.end(), only) == call->tools.end())
+      return fields.fail("tool_choice", "names no tool of this request");
+  }
+  if (call->tools.empty()) return fields.fail("tool_choice", "there are no tools");
+  call->tool_schema = call_schema(tools, only);
+}
+
+void read_tools(JsonFields& fields, CompletionCall* call) {
+  const Json* tools = fields.find("tools");
+  if (tools && !tools->is_array()) return fields.fail("tools", "must be a list");
+  const Json* choice = fields.find("tool_choice");
+  if (tools && !(choice && *choice == "none")) {
+    for (size_t i = 0; i < tools->size(); ++i) {
+      if (const Status s = check_tool((*tools)[i], i); !s.ok())
+        return fields.fail(field_of(s.message()), s.message().substr(s.message().find(": ") + 2));
+      call->tools.push_back((*tools)[i]["function"]["name"].get<std::string>());
+    }
+    if (!tools->empty()) call->chat.tools = tools->dump();
+  }
+  read_tool_choice(fields, tools ? *tools : Json(), call);
+}
+
 // What a template is given beside the messages.
 void read_template(JsonFields& fields, CompletionCall* call) {
-  const auto list = [&](const char* name) {
-    const Json* v = fields.find(name);
-    if (v && !v->is_array()) fields.fail(name, "must be a list");
-    return v && v->is_array() && !v->empty() ? v->dump() : std::string();
-  };
-  const Json* choice = fields.find("tool_choice");
-  if (choice && !(choice->is_string() && (*choice == "auto" || *choice == "none")))
-    fields.fail("tool_choice", "only \"auto\" and \"none\" are supported");
-  std::string tools = list("tools");
-  if (!choice || *choice != "none") call->chat.tools = std::move(tools);
-  call->tools_allowed = !call->chat.tools.empty();
-  call->chat.documents = list("documents");
+  read_tools(fields, call);
+  const Json* documents = fields.find("documents");
+  if (documents && !documents->is_array()) return fields.fail("documents", "must be a list");
+  if (documents && !documents->empty()) call->chat.documents = documents->dump();
   const Json* variables = nullptr;
   fields.object("chat_template_kwargs", &variables);
   if (variables) call->chat.variables = variables->dump();
@@ -191,6 +240,7 @@ void read_format(JsonFields& fields, CompletionCall* call) {
   } else {
     fields.fail("response_format.type", "must be \"text\", \"json_object\" or \"json_schema\"");
   }
+  if (!call->tool_schema.empty()) fields.fail("response_format", "not with a tool_choice that asks for a call");
 }
 
 // What would change the answer and is not there is refused; what only labels a request (user, metadata, store) is ignored.
@@ -230,6 +280,8 @@ void read_common(JsonFields& fields, const DecodeLimits& limits, CompletionCall*
   inner.boolean("reading_map", &call->reading_map);
   if (call->reading_map && !call->stream) inner.fail("reading_map", "needs stream: true");
   inner.integer("budget_tokens", 0, kInt32Max, &call->budget_tokens);
+  inner.text("document", kNameBytes, &call->document);
+  if (!call->document.empty() && !call->is_chat) inner.fail("document", "is asked in chats");
   if (!inner.ok()) {
     const std::string& m = inner.status().message();
     fields.fail(field_of(m), m.substr(m.find(": ") + 2));
@@ -335,6 +387,28 @@ Result<std::vector<TokenId>> decode_detokenize(std::string_view body, const Deco
   fields.token_ids("tokens", limits.prompt_tokens, &ids);
   FOVEA_TRY(fields.status());
   return ids;
+}
+
+Result<DocumentCall> decode_document(std::string_view body, const DecodeLimits& limits) {
+  FOVEA_ASSIGN(const Json root, parse_object(body, limits.json_depth));
+  JsonFields fields(root, "");
+  DocumentCall call;
+  fields.text("text", limits.prompt_bytes, &call.text);
+  if (fields.ok() && call.text.empty()) fields.fail("text", "is missing");
+  fields.text("name", kNameBytes, &call.name);
+  fields.text("system", limits.prompt_bytes, &call.system);
+  fields.text("cache_salt", kSaltBytes, &call.cache_salt);
+  fields.integer("expires_after_s", 0, int64_t{100} * 366 * 86400, &call.expires_after_s);
+  fields.boolean("wait", &call.wait);
+  const Json* ours = nullptr;
+  fields.object("fovea", &ours);
+  FOVEA_TRY(fields.status());
+  if (ours) {
+    JsonFields inner(*ours, "fovea.");
+    inner.text("prefill_method", kNameBytes, &call.prefill_method);
+    FOVEA_TRY(inner.status());
+  }
+  return call;
 }
 
 }  // namespace fovea::server

@@ -38,8 +38,9 @@ struct CompletionCall {
   SamplingOverrides sampling;
   std::optional<int32_t> max_tokens;  // none: as many as fit
   ReplyFormat format = ReplyFormat::text;
-  std::string json_schema;     // of ReplyFormat::json_schema: JSON text
-  bool tools_allowed = false;  // the reply may hold calls of tools
+  std::string json_schema;         // of ReplyFormat::json_schema: JSON text
+  std::vector<std::string> tools;  // names of those that the reply may call
+  std::string tool_schema;         // the reply must be a call: JSON that satisfies this schema; empty: need not
   bool stream = false;
   bool include_usage = false;
   bool echo = false;
@@ -47,6 +48,7 @@ struct CompletionCall {
   std::string decode_method, prefill_method;
   bool reading_map = false;  // events of a stream tell which blocks were read
   int32_t budget_tokens = 0;
+  std::string document;  // id; the first user's message continues it
 };
 
 Result<CompletionCall> decode_chat(std::string_view body, const DecodeLimits& limits);
@@ -61,5 +63,13 @@ struct TokenizeCall {
 };
 Result<TokenizeCall> decode_tokenize(std::string_view body, const DecodeLimits& limits);
 Result<std::vector<TokenId>> decode_detokenize(std::string_view body, const DecodeLimits& limits);
+
+// /v1/documents: what is put there.
+struct DocumentCall {
+  std::string text, name, system, cache_salt, prefill_method;
+  std::optional<int64_t> expires_after_s;  // none: the server's; 0: never
+  bool wait = true;                        // the reply comes when it was read
+};
+Result<DocumentCall> decode_document(std::string_view body, const DecodeLimits& limits);
 
 }  // namespace fovea::server

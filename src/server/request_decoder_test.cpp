@@ -84,14 +84,47 @@ TEST(RequestDecoder, MessagesAndTools) {
   const CompletionCall c = chat(R"({"messages": [
       {"role": "system", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
       {"role": "assistant", "content": null, "tool_calls": [{"id": "1"}]},
-      {"role": "tool", "content": "c", "tool_call_id": "1"}], "tools": [{"type": "function"}]})");
+      {"role": "tool", "content": "c", "tool_call_id": "1"}], "tools": [{"type": "function", "function": {"name": "f"}}]})");
   ASSERT_EQ(c.chat.messages.size(), 3u);
   EXPECT_EQ(c.chat.messages[0].content, "a\nb");
   EXPECT_EQ(c.chat.messages[1].fields, R"({"tool_calls":[{"id":"1"}]})");
   EXPECT_EQ(c.chat.messages[2].fields, R"({"tool_call_id":"1"})");
-  EXPECT_EQ(c.chat.tools, R"([{"type":"function"}])");
-  EXPECT_TRUE(c.tools_allowed);
+  EXPECT_EQ(c.chat.tools, R"([{"type":"function","function":{"name":"f"}}])");
+  EXPECT_THAT(c.tools, ElementsAre("f"));
+  EXPECT_EQ(c.tool_schema, "");
   EXPECT_EQ(chat(ask(R"("tools": [{}], "tool_choice": "none")")).chat.tools, "");
+}
+
+TEST(RequestDecoder, ACallThatIsRequired) {
+  const std::string tools =
+      R"("tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "required": ["a"]}}},
+                                         {"type": "function", "function": {"name": "g"}}], )";
+  const auto schema = [&](const char* choice) { return nlohmann::json::parse(chat(ask((tools + choice).c_str())).tool_schema); };
+  const auto both = schema(R"("tool_choice": "required")")["anyOf"];
+  ASSERT_EQ(both.size(), 2u);
+  EXPECT_EQ(both[0]["properties"]["name"]["const"], "f");
+  EXPECT_EQ(both[0]["properties"]["arguments"]["required"][0], "a");
+  EXPECT_EQ(both[1]["properties"]["arguments"], nlohmann::json({{"type", "object"}}));
+  const auto one = schema(R"("tool_choice": {"type": "function", "function": {"name": "g"}})")["anyOf"];
+  ASSERT_EQ(one.size(), 1u);
+  EXPECT_EQ(one[0]["properties"]["name"]["const"], "g");
+}
+
+TEST(RequestDecoder, DocumentsThatArePutAndAsked) {
+  const auto call =
+      decode_document(R"({"text": "abc", "name": "n", "system": "s", "cache_salt": "t", "expires_after_s": 60, "wait": false,
+                                        "fovea": {"prefill_method": "xattention"}})",
+                      {});
+  ASSERT_TRUE(call.ok()) << call.status().message();
+  EXPECT_EQ(call->text + call->name + call->system + call->cache_salt + call->prefill_method, "abcnstxattention");
+  EXPECT_EQ(call->expires_after_s, 60);
+  EXPECT_FALSE(call->wait);
+  const auto refused = [](const char* body) { return decode_document(body, {}).status().message(); };
+  EXPECT_EQ(refused("{}"), "text: is missing");
+  EXPECT_EQ(refused(R"({"text": 1})"), "text: must be a string");
+  EXPECT_EQ(refused(R"({"text": "a", "expires_after_s": -1})"), "expires_after_s: must lie in [0, 3162240000]");
+  EXPECT_EQ(refused(R"({"text": "a", "fovea": {"prefill_method": 1}})"), "fovea.prefill_method: must be a string");
+  EXPECT_EQ(chat(ask(R"("fovea": {"document": "doc-1"})")).document, "doc-1");
 }
 
 TEST(RequestDecoder, Prompts) {

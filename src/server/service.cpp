@@ -1,5 +1,6 @@
 #include "server/service.h"
 
+#include "server/hex_digest.h"
 #include "server/json_fields.h"
 #include "server/page.h"
 
@@ -29,47 +30,44 @@ bool same_secret(const std::string& a, const std::string& b) {
   return CRYPTO_memcmp(da.data(), db.data(), da.size()) == 0;
 }
 
-// Names a key without telling it.
-std::string secret_name(const std::string& key) {
-  std::array<unsigned char, SHA256_DIGEST_LENGTH> digest;
-  SHA256(reinterpret_cast<const unsigned char*>(key.data()), key.size(), digest.data());
-  std::string hex;
-  for (size_t i = 0; i < 16; ++i) {
-    char two[3];
-    std::snprintf(two, sizeof(two), "%02x", digest[i]);
-    hex += two;
-  }
-  return hex;
-}
-
 bool is_label(const std::string& text) {
   return !text.empty() && text.size() <= 128 &&
          std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.'; });
 }
 
 struct Route {
-  const char* path;
-  bool is_post;
+  const char* path;     // ends in '/': with a name behind it
+  const char* methods;  // that it takes
   bool needs_key;
   PrepareKind kind;  // of POST
 };
+constexpr const char *kGet = "GET, HEAD", *kPost = "POST";
 constexpr Route kRoutes[] = {
-    {"/v1/chat/completions", true, true, PrepareKind::chat},
-    {"/v1/completions", true, true, PrepareKind::completion},
-    {"/tokenize", true, true, PrepareKind::tokenize},
-    {"/detokenize", true, true, PrepareKind::detokenize},
-    {"/v1/models", false, true, {}},
-    {"/", false, false, {}},
-    {"/health", false, false, {}},
-    {"/version", false, false, {}},
-    {"/metrics", false, false, {}},
+    {"/v1/chat/completions", kPost, true, PrepareKind::chat},
+    {"/v1/completions", kPost, true, PrepareKind::completion},
+    {"/tokenize", kPost, true, PrepareKind::tokenize},
+    {"/detokenize", kPost, true, PrepareKind::detokenize},
+    {"/v1/documents", "GET, HEAD, POST", true, PrepareKind::document},
+    {"/v1/documents/", "GET, HEAD, DELETE", true, {}},
+    {"/v1/models", kGet, true, {}},
+    {"/", kGet, false, {}},
+    {"/health", kGet, false, {}},
+    {"/version", kGet, false, {}},
+    {"/metrics", kGet, false, {}},
 };
+constexpr std::string_view kDocument = "/v1/documents/";
 
-const Route* find_route(const std::string& path) {
+const Route* find_route(std::string_view path) {
+  if (path.starts_with(kDocument) && path.size() > kDocument.size()) path = kDocument;
   for (const Route& r : kRoutes) {
     if (path == r.path) return &r;
   }
   return nullptr;
+}
+
+bool takes(const Route& route, const std::string& method) {
+  const std::string methods = ", " + std::string(route.methods) + ",";
+  return methods.find(", " + method + ",") != std::string::npos;
 }
 
 // Those that requests may name.
@@ -82,7 +80,9 @@ std::vector<std::string> decode_methods(EngineOptions options) {
   return names;
 }
 
-HttpReply error_reply(int status, const std::string& message, const std::string& param = "") {
+}  // namespace
+
+HttpReply Service::error_reply(int status, const std::string& message, const std::string& param) {
   HttpReply r;
   r.status = status;
   r.body = error_body(status, message, param);
@@ -91,16 +91,35 @@ HttpReply error_reply(int status, const std::string& message, const std::string&
   return r;
 }
 
+namespace {
+
+ServiceOptions with_names(ServiceOptions o) {
+  o.prepare.model_names = o.model_names;
+  return o;
+}
+
+// Documents lie beside the slabs of a store, which the engine makes.
+Result<std::unique_ptr<Engine>> make_with_documents(const EngineLoop::Make& make, Documents* documents) {
+  FOVEA_ASSIGN(std::unique_ptr<Engine> engine, make());
+  const StoreOptions& store = engine->options().kv_store;
+  if (store.dir.empty()) return engine;
+  std::vector<std::string> notes;
+  FOVEA_TRY(documents->open(store.dir + "/documents", store.readonly, std::time(nullptr), &notes));
+  for (const std::string& note : notes) std::fprintf(stderr, "fovea: a document is left out: %s\n", note.c_str());
+  return engine;
+}
+
 }  // namespace
 
 Service::Service(ServiceOptions options, HttpServer& http, EngineLoop::Make make)
-    : options_(std::move(options)),
+    : options_(with_names(std::move(options))),
       http_(http),
       metrics_(options_.model_names.front()),
       random_(std::random_device{}()),
-      loop_(
-          std::move(make), [this](Status s) { http_.post([this, s = std::move(s)] { engine_made(s); }); },
-          [this] { http_.post([this] { take_outputs(); }); }),
+      documents_(static_cast<size_t>(options_.documents_max), options_.documents_bytes_max),
+      loop_([this, make = std::move(make)] { return make_with_documents(make, &documents_); },
+            [this](Status s) { http_.post([this, s = std::move(s)] { engine_made(s); }); },
+            [this] { http_.post([this] { take_outputs(); }); }),
       preparer_(2) {}
 
 void Service::engine_made(Status status) {
@@ -123,6 +142,16 @@ std::string Service::random_id() {
 }
 
 // ---- requests ----
+
+// With --isolate-by key a key has documents and prefixes of its own; in every case its requests take turns with others'.
+Caller Service::caller_of(const HttpRequest& request) const {
+  if (options_.api_keys.empty()) return {};
+  const int32_t key = key_index(request.authorization);
+  Caller caller;
+  caller.fairness_key = "key " + std::to_string(key);
+  if (options_.isolate_by_key) caller.owner = hex_digest(options_.api_keys[static_cast<size_t>(key)]).substr(0, 32);
+  return caller;
+}
 
 int32_t Service::key_index(const std::string& authorization) const {
   if (options_.api_keys.empty()) return 0;
@@ -154,14 +183,13 @@ bool Service::admit(const HttpRequest& head, HttpReply* refusal) {
   const Route* route = find_route(path);
   if (head.method == "OPTIONS") return true;  // of browsers, without a key
   if (!route) return refuse(error_reply(404, "there is no " + path.substr(0, 100)));
-  const bool fits = route->is_post ? head.method == "POST" : head.method == "GET" || head.method == "HEAD";
-  if (!fits) {
-    HttpReply r = error_reply(405, path + " takes " + (route->is_post ? "POST" : "GET"));
-    r.headers.emplace_back("Allow", route->is_post ? "POST, OPTIONS" : "GET, HEAD, OPTIONS");
+  if (!takes(*route, head.method)) {
+    HttpReply r = error_reply(405, path.substr(0, 100) + " takes " + route->methods);
+    r.headers.emplace_back("Allow", std::string(route->methods) + ", OPTIONS");
     return refuse(std::move(r));
   }
   if (route->needs_key && key_index(head.authorization) < 0) return refuse(error_reply(401, "the API key is missing or wrong"));
-  if (!route->is_post) return true;
+  if (head.method != "POST") return true;
   if (draining_) return refuse(error_reply(503, "the server is shutting down"));
   if (!ready_) return refuse(error_reply(503, "the model is being loaded: try again later"));
   if (answers_ >= options_.requests_max) return refuse(busy_reply());
@@ -182,12 +210,17 @@ void Service::on_request(ExchangeId id, HttpRequest request) {
     r.content_type.clear();
     if (call.request.access_headers.size() < 1024)
       r.headers.emplace_back("Access-Control-Allow-Headers", call.request.access_headers);
-    r.headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+    r.headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
     r.headers.emplace_back("Access-Control-Max-Age", "600");
     return reply(id, std::move(r));
   }
   const Route* route = find_route(path);
-  if (!route->is_post) return get(id, path);
+  if (call.request.method != "POST") {
+    if (!path.starts_with("/v1/documents")) return get(id, path);
+    if (path == "/v1/documents") return list_documents(id, call);
+    const std::string document = path.substr(kDocument.size());
+    return call.request.method == "DELETE" ? delete_document(id, call, document) : get_document(id, call, document);
+  }
   // Again: bodies of many may have been under way at once.
   if (answers_ >= options_.requests_max) return fail_busy(id);
   call.answers = 1;
@@ -213,8 +246,10 @@ void Service::get(ExchangeId id, const std::string& path) {
   } else if (path == "/metrics") {
     EngineStats stats;
     if (ready_) stats = loop_.engine()->stats();
+    ServerCounts counts{http_.connections(), http_.exchanges(), documents_.size(), 0};
+    for (const auto& [name, held] : loop_.held()) counts.documents_held += held.ready;
     r.content_type = "text/plain; version=0.0.4; charset=utf-8";
-    r.body = metrics_.page(ready_ ? &stats : nullptr, http_.connections(), http_.exchanges());
+    r.body = metrics_.page(ready_ ? &stats : nullptr, counts);
   } else {
     Json models = {{"object", "list"}, {"data", Json::array()}};
     for (const std::string& name : options_.model_names) {
@@ -235,17 +270,18 @@ void Service::get(ExchangeId id, const std::string& path) {
 
 void Service::prepare(ExchangeId id, Call& call, PrepareKind kind, std::string body, std::shared_ptr<void> lease) {
   call.over = std::make_shared<std::atomic<bool>>(false);
-  preparer_.add([this, id, kind, body = std::move(body), lease = std::move(lease), over = call.over] {
-    if (*over) return;
-    Prepared p;
-    try {
-      p = prepare_body(*loop_.engine(), kind, body, options_.limits, options_.model_names);
-    } catch (const std::bad_alloc&) {
-      p.http_status = 503;
-      p.error = "the request needs more memory than there is";
-    }
-    http_.post([this, id, p = std::move(p)]() mutable { prepared(id, std::move(p)); });
-  });
+  preparer_.add(
+      [this, id, kind, body = std::move(body), lease = std::move(lease), over = call.over, caller = caller_of(call.request)] {
+        if (*over) return;
+        Prepared p;
+        try {
+          p = prepare_body(*loop_.engine(), kind, body, options_.prepare, documents_, caller);
+        } catch (const std::bad_alloc&) {
+          p.http_status = 503;
+          p.error = "the request needs more memory than there is";
+        }
+        http_.post([this, id, p = std::move(p)]() mutable { prepared(id, std::move(p)); });
+      });
 }
 
 void Service::prepared(ExchangeId id, Prepared p) {
@@ -253,6 +289,7 @@ void Service::prepared(ExchangeId id, Prepared p) {
   if (it == calls_.end()) return;  // the client is gone
   Call& call = it->second;
   if (p.http_status != 200) return fail(id, p.http_status, p.error, field_of(p.error));
+  if (p.document && p.requests.empty()) return document_put(id, call, std::move(p));
   if (p.requests.empty()) {
     HttpReply r;
     r.body = std::move(p.body);
@@ -265,16 +302,12 @@ void Service::prepared(ExchangeId id, Prepared p) {
   p.reply.id = (p.reply.is_chat ? "chatcmpl-" : "cmpl-") + random_id();
   p.reply.created = std::time(nullptr);
   for (const int64_t tokens : p.reply.prompt_tokens) call.prompt_tokens += tokens;
-  const int32_t key = key_index(call.request.authorization);
-  for (Request& r : p.requests) {
-    if (!options_.api_keys.empty()) r.fairness_key = "key " + std::to_string(key);
-    if (options_.isolate_by_key && !options_.api_keys.empty())
-      r.cache_salt = secret_name(options_.api_keys[static_cast<size_t>(key)]) + ":" + r.cache_salt;
-  }
+  log_prompts(call, p.prompt_log);
   call.stream = p.reply.stream;
   const bool watched = p.reply.reading_map;
   call.writer = std::make_unique<ReplyWriter>(std::move(p.reply));
-  loop_.start(id, std::move(p.requests), watched);
+  call.started = true;
+  loop_.start({.call = id, .prompts = std::move(p.requests), .begins_with = std::move(p.begins_with), .watched = watched});
 }
 
 // ---- replies ----
@@ -338,6 +371,10 @@ void Service::take_output(CallOutput event) {
   Call& call = it->second;
   const double now = now_s();
   const Output& out = event.out;
+  if (call.document) {
+    if (out.finished) document_read(it, out);
+    return;
+  }
   if (event.computed_tokens > 0) {
     if (const std::string sent = call.writer->progress(event.prompt, event.computed_tokens); !sent.empty()) {
       begin_stream(event.call, call);
@@ -356,12 +393,8 @@ void Service::take_output(CallOutput event) {
   if (out.finished) metrics_.answered(out, now - call.begun_s);
   const std::string sent = call.writer->take(event.prompt, out, event.read.get());
   if (const Status& error = call.writer->error(); !error.ok()) {
-    std::string message = error.message();
-    for (const char* ours : {"decode_method: ", "prefill_method: ", "budget_tokens: "}) {
-      if (message.starts_with(ours)) message = "fovea." + message;
-    }
     loop_.cancel(event.call);  // its other prompts
-    return end_broken(it, http_status_of(error), message);
+    return end_broken(it, http_status_of(error), client_message(error));
   }
   if (call.stream && !sent.empty()) {
     begin_stream(event.call, call);
@@ -378,6 +411,14 @@ void Service::take_output(CallOutput event) {
   reply(event.call, std::move(r));
 }
 
+// The engine's fields by the names that they have in requests.
+std::string Service::client_message(const Status& error) {
+  for (const char* ours : {"decode_method", "prefill_method", "budget_tokens"}) {
+    if (error.message().starts_with(ours)) return "fovea." + error.message();
+  }
+  return error.message();
+}
+
 // A reply that cannot go on as it was meant.
 void Service::end_broken(Calls::iterator it, int status, const std::string& message) {
   if (!it->second.began) return fail(it->first, status, message, field_of(message));
@@ -389,7 +430,7 @@ void Service::end_broken(Calls::iterator it, int status, const std::string& mess
 void Service::on_gone(ExchangeId id, const char* why) {
   const auto it = calls_.find(id);
   if (it == calls_.end()) return stop_if_drained();
-  if (it->second.writer) loop_.cancel(id);
+  if (it->second.started) loop_.cancel(id);
   end(it, 499, why);
 }
 
@@ -414,9 +455,10 @@ void Service::on_tick(double now) {
       call.told_s = now;
     }
   }
+  expire_documents();
   for (const ExchangeId id : late) {
     const auto it = calls_.find(id);
-    if (it->second.writer) loop_.cancel(id);
+    if (it->second.started) loop_.cancel(id);
     end_broken(it, 503, "the request took longer than --request-timeout allows");
   }
   stop_if_drained();
@@ -432,6 +474,15 @@ void Service::on_signal() {
 
 void Service::stop_if_drained() {
   if (draining_ && calls_.empty() && http_.exchanges() == 0) http_.stop();
+}
+
+// Where it was asked for, alone.
+void Service::log_prompts(const Call& call, const std::string& text) {
+  if (text.empty()) return;
+  const std::string line = options_.log_json
+                               ? json_text({{"time", std::time(nullptr)}, {"request_id", call.request_id}, {"prompt", text}})
+                               : "fovea: prompt of " + call.request_id + ": " + json_text(text);
+  std::fprintf(stderr, "%s\n", line.c_str());
 }
 
 // Never a prompt, an answer or a key.

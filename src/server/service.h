@@ -1,6 +1,7 @@
 // OpenAI's API over an engine: what HTTP requests mean, and what their replies hold. See docs/server.md.
 #pragma once
 
+#include "server/documents.h"
 #include "server/engine_loop.h"
 #include "server/http_server.h"
 #include "server/metrics.h"
@@ -31,11 +32,14 @@ struct ServiceOptions {
   bool isolate_by_key = false;      // requests of one key share no prefix with those of another
   bool access_log = true;           // a line for each request on stderr
   bool log_json = false;
-  DecodeLimits limits;
+  int32_t documents_max = 1000;
+  size_t documents_bytes_max = size_t{256} << 20;  // of their texts and tokens
+  PrepareScope prepare;                            // its model_names are set by Service
 };
 
 class Service final : public HttpHandler {
  public:
+  // `make` makes the engine, in a thread of its own.
   Service(ServiceOptions options, HttpServer& http, EngineLoop::Make make);
 
   // Why the server ended; ok: it was asked to.
@@ -54,8 +58,10 @@ class Service final : public HttpHandler {
     HttpRequest request;  // without its body
     std::string request_id;
     double begun_s = 0, told_s = 0;
-    std::shared_ptr<std::atomic<bool>> over;  // so that nobody decodes for a client that is gone
-    std::unique_ptr<ReplyWriter> writer;      // once it was prepared
+    std::shared_ptr<std::atomic<bool>> over;   // so that nobody decodes for a client that is gone
+    std::unique_ptr<ReplyWriter> writer;       // once it was prepared
+    std::shared_ptr<const Document> document;  // that it put, and whose reading it waits for
+    bool started = false;                      // the engine's loop knows it
     bool stream = false, began = false;
     int32_t answers = 0;                                         // of those counted in answers_
     std::map<std::pair<int32_t, int32_t>, double> last_event_s;  // by prompt and answer
@@ -63,6 +69,7 @@ class Service final : public HttpHandler {
   };
   using Calls = std::unordered_map<ExchangeId, Call>;
 
+  Caller caller_of(const HttpRequest& request) const;
   int32_t key_index(const std::string& authorization) const;  // -1: no valid key
   std::string local_path(const std::string& path) const;
   void add_headers(const Call& call, HttpReply* reply) const;
@@ -71,9 +78,20 @@ class Service final : public HttpHandler {
   void fail_busy(ExchangeId id);
   void fail(ExchangeId id, int status, const std::string& message, const std::string& param = "");
   void end(Calls::iterator call, int status, const char* how);
+  static HttpReply error_reply(int status, const std::string& message, const std::string& param = "");
+  static std::string client_message(const Status& error);
+  void log_prompts(const Call& call, const std::string& text);
   void log(const Call& call, int status, const char* how);
 
   void get(ExchangeId id, const std::string& path);
+  // service_documents.cpp
+  void list_documents(ExchangeId id, const Call& call);
+  void get_document(ExchangeId id, const Call& call, const std::string& document);
+  void delete_document(ExchangeId id, const Call& call, const std::string& document);
+  void document_put(ExchangeId id, Call& call, Prepared p);
+  void document_read(Calls::iterator call, const Output& out);
+  void expire_documents();
+
   void prepare(ExchangeId id, Call& call, PrepareKind kind, std::string body, std::shared_ptr<void> lease);
   void prepared(ExchangeId id, Prepared p);
   void take_outputs();
@@ -94,6 +112,7 @@ class Service final : public HttpHandler {
   std::mt19937_64 random_;
   std::string random_id();
 
+  Documents documents_;
   EngineLoop loop_;
   Preparer preparer_;  // last: its threads use the loop's engine
 };

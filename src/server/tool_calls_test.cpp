@@ -13,7 +13,8 @@ struct Read {
 // The same for every way to cut the answer into pieces of up to `piece` bytes.
 Read read(const std::string& answer, size_t piece) {
   Read r;
-  ToolCallReader reader;
+  const std::vector<std::string> tools = {"f", "g"};
+  ToolCallReader reader(&tools);
   for (size_t at = 0; at < answer.size(); at += piece) {
     std::vector<ToolCall> calls;
     reader.push(std::string_view(answer).substr(at, piece), &r.text, &calls);
@@ -45,6 +46,15 @@ TEST(ToolCallReader, FindsCallsHoweverTheyCome) {
       {"<tool_call>no json</tool_call>b", "<tool_call>no json</tool_call>b", {}},
       {"<tool_call>[1]</tool_call>", "<tool_call>[1]</tool_call>", {}},
       {"<tool_call>{\"name\": 1}</tool_call>", "<tool_call>{\"name\": 1}</tool_call>", {}},
+      // Llama 3's form.
+      {"{\"name\": \"f\", \"parameters\": {\"a\": \"}\\\"{\"}}", "", {{"f", "{\"a\":\"}\\\"{\"}"}}},
+      {" \n{\"type\": \"function\", \"name\": \"f\"}; {\"name\": \"g\", \"parameters\": {}}\n", "", {{"f", "{}"}, {"g", "{}"}}},
+      {"{\"name\": \"f\"} is what I say", "is what I say", {{"f", "{}"}}},
+      {"{\"name\": \"unknown\"}", "{\"name\": \"unknown\"}", {}},
+      {"{\"name\": \"f\", \"par", "{\"name\": \"f\", \"par", {}},
+      {"{\"answer\": {\"name\": \"f\"}}", "{\"answer\": {\"name\": \"f\"}}", {}},
+      {"It is {\"name\": \"f\"}", "It is {\"name\": \"f\"}", {}},
+      {"  two spaces", "  two spaces", {}},
       {"<<tool_call>{\"name\": \"</tool\"}</tool_call>", "<", {{"</tool", "{}"}}},
   };
   for (const Case& c : cases) {
