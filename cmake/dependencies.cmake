@@ -7,6 +7,7 @@ find_package(CLI11 REQUIRED)
 find_package(Boost 1.74 REQUIRED)        # headers: Asio and Beast
 find_package(prometheus-cpp CONFIG REQUIRED COMPONENTS core)
 pkg_check_modules(CAIRO REQUIRED IMPORTED_TARGET cairo)
+pkg_check_modules(EDIT REQUIRED IMPORTED_TARGET libedit)
 
 if(FOVEA_TESTS)
   find_package(GTest REQUIRED)

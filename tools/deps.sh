@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 packages=(g++ cmake make ninja-build ccache pkg-config git python3 python3-pip unzip
   libhwy-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libspdlog-dev libpcre2-dev libutf8proc-dev
-  libssl-dev openssl liburing-dev libxxhash-dev libcairo2-dev prometheus-cpp-dev libjs-pdf libjs-markdown-it curl fonts-dejavu-core
+  libssl-dev openssl liburing-dev libxxhash-dev libcairo2-dev prometheus-cpp-dev libjs-pdf libjs-markdown-it libedit-dev curl fonts-dejavu-core
   libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev clang libclang-rt-14-dev)
 # Asio and Beast, headers alone: the newest that the distribution has.
 if apt-cache show libboost1.81-dev >/dev/null 2>&1; then packages+=(libboost1.81-dev); else packages+=(libboost-dev); fi

@@ -19,6 +19,7 @@ Run add_trace(CLI::App& app);
 Run add_store(CLI::App& app);
 Run add_calibrate(CLI::App& app);
 Run add_serve(CLI::App& app);
+Run add_chat(CLI::App& app);
 
 int run_program(int argc, char** argv);
 

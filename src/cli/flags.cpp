@@ -74,7 +74,8 @@ void EngineFlags::add_to(CLI::App& app, bool methods) {
                  "--max-model-len")
       ->capture_default_str()
       ->group(kv);
-  app.add_flag("!--no-prefix-caching", options_.enable_prefix_caching, "Do not reuse cached blocks when prompts begin alike")
+  app.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching,!--no-prefix-caching", options_.enable_prefix_caching,
+               "Reuse cached blocks when prompts begin alike; it is on unless it is switched off")
       ->group(kv);
   app.add_flag("--dummy-weights", options_.dummy_weights, "Random weights of config.json's shape (for benchmarks)")->group(engine);
   app.add_option("--seed", options_.seed, "Seed of sampling and of dummy weights")
@@ -141,6 +142,20 @@ void EngineFlags::add_sparse_to(CLI::App& app) {
       ->group(sparse);
 }
 
+void add_sampling_to(CLI::App& app, SamplingOverrides* asked, std::string* template_kwargs) {
+  app.add_option("--max-tokens", asked->rest.max_tokens, "Most tokens of an answer")->capture_default_str();
+  app.add_option(
+      "--temperature", asked->temperature,
+      "Randomness of sampling; 0: always the likeliest token. This and the four below: generation_config.json's, unless given");
+  app.add_option("--top-k", asked->top_k, "Sample among the k likeliest tokens; 0: all");
+  app.add_option("--top-p", asked->top_p, "Sample among the likeliest tokens that together reach this probability; 1: all");
+  app.add_option("--min-p", asked->min_p, "Drop tokens less probable than this share of the likeliest one");
+  app.add_option("--repetition-penalty", asked->repetition_penalty, "Above 1: make tokens that occurred already less likely");
+  app.add_option("--stop", asked->rest.stop, "End the answer before this text; may be given many times");
+  app.add_option("--template-kwargs", *template_kwargs,
+                 "Variables of the chat template, a JSON object: '{\"enable_thinking\": false}'");
+}
+
 Result<EngineOptions> EngineFlags::options() const {
   EngineOptions o = options_;
   const std::string& t = kv_cache_dtype_;
@@ -159,7 +174,11 @@ Result<EngineOptions> EngineFlags::options() const {
   o.kv_offload = kv_offload_ == "on" ? OffloadChoice::on : kv_offload_ == "off" ? OffloadChoice::off : OffloadChoice::automatic;
   if (budget_tokens < 0) return Status::invalid_argument("--budget-tokens " + std::to_string(budget_tokens) + ": must be >= 0");
   std::vector<std::string> notes;
-  if (!config_.empty()) {
+  if (method_yaml_) {
+    if (!method_yaml_->empty()) {
+      FOVEA_ASSIGN(o.methods, parse_method_config(*method_yaml_, config_, &notes));
+    }
+  } else if (!config_.empty()) {
     FOVEA_ASSIGN(o.methods, read_method_config(config_, &notes));
   }
   print_notes(notes);

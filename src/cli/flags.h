@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,10 @@ class EngineFlags {
   void add_store_to(CLI::App& app);
   // The sparse flags that do not name a method; add_to() adds them too where `methods` is true.
   void add_sparse_to(CLI::App& app);
-  // Reads --config too. Notes for the user (keys without effect) go to stderr.
+  // The path of --config. Where it holds more than methods, whoever read it gives their section (YAML; empty: none).
+  const std::string& config() const { return config_; }
+  void set_method_yaml(std::string yaml) { method_yaml_ = std::move(yaml); }
+  // Reads --config too, unless that was done. Notes for the user (keys without effect) go to stderr.
   Result<EngineOptions> options() const;
 
   std::string decode_method = "auto";
@@ -34,6 +38,7 @@ class EngineFlags {
   std::string kv_cache_dtype_ = "bf16";
   std::string numerics_ = "auto";
   std::string config_;
+  std::optional<std::string> method_yaml_;
   uint64_t kv_cache_memory_ = 0;
   uint64_t kv_host_memory_ = 0;
   std::string kv_offload_ = "auto";
@@ -41,6 +46,9 @@ class EngineFlags {
   uint64_t kv_store_size_ = uint64_t{64} << 30;
   std::string kv_store_io_ = "auto", kv_store_sync_ = "interval";
 };
+
+// --max-tokens, --temperature and the like, and --template-kwargs.
+void add_sampling_to(CLI::App& app, SamplingOverrides* asked, std::string* template_kwargs);
 
 // "fovea: note: ..." to stderr, a line each.
 void print_notes(const std::vector<std::string>& notes);

@@ -11,6 +11,7 @@ int run_program(int argc, char** argv) {
       "Fovea: long-context language-model inference on any machine.\n"
       "A paged, content-addressed KV cache, and attention that reads only the blocks that matter.\n\n"
       "  fovea run     --model DIR --file REPORT.txt --question 'Who signed it?' --decode-method gsa_on_device\n"
+      "  fovea chat    --model DIR --file REPORT.txt\n"
       "  fovea serve   --model DIR --port 8000\n"
       "  fovea eval    --model DIR --set SET.jsonl --decode-method dense,gsa_on_device --budget-tokens 512\n"
       "  fovea bench   decode --model DIR --dummy-weights --depths 2048,32768\n"
@@ -26,8 +27,9 @@ int run_program(int argc, char** argv) {
     Run run;
   };
   const Command commands[] = {
-      {"run", add_run(app)},         {"eval", add_eval(app)},   {"bench", add_bench(app)},        {"trace", add_trace(app)},
-      {"inspect", add_inspect(app)}, {"store", add_store(app)}, {"calibrate", add_calibrate(app)}, {"serve", add_serve(app)}};
+      {"run", add_run(app)},         {"eval", add_eval(app)},   {"bench", add_bench(app)},         {"trace", add_trace(app)},
+      {"inspect", add_inspect(app)}, {"store", add_store(app)}, {"calibrate", add_calibrate(app)}, {"serve", add_serve(app)},
+      {"chat", add_chat(app)}};
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& e) {

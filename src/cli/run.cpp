@@ -63,24 +63,6 @@ Json stats_json(const Printed& p) {
           {"prefetch", prefetch_json(s.prefetch)}};
 }
 
-// "9 computed, 331 from memory, 0 from the store"
-std::string sources_text(const RequestStats& s) {
-  return std::to_string(s.computed_tokens()) + " computed, " + std::to_string(s.cached_tokens) + " from memory, " +
-         std::to_string(s.loaded_tokens) + " from the store";
-}
-
-void print_closing(const RequestStats& s, const std::string& method) {
-  const double rate = s.decode_s > 0 ? static_cast<double>(s.output_tokens - 1) / s.decode_s : 0;
-  std::fprintf(stderr, "   first token %s · %.1f tok/s · %s read %.1f %% of the KV bytes (of %lld tokens %s)\n",
-               duration_text(s.ttft_s).c_str(), rate, method.c_str(), 100.0 * s.kv_bytes_share(),
-               static_cast<long long>(s.prompt_tokens), sources_text(s).c_str());
-  const int64_t wanted = s.offload_hits + s.offload_misses;
-  if (wanted == 0) return;
-  std::fprintf(stderr, "   of what it read %.1f %% lay in the KV pool; %s came from below it in %s\n",
-               100.0 * static_cast<double>(s.offload_hits) / static_cast<double>(wanted),
-               bytes_text(static_cast<double>(s.offload_bytes)).c_str(), duration_text(s.offload_s).c_str());
-}
-
 Json store_json(const EngineStats& s) {
   return {{"stored_blocks", s.stored_blocks},
           {"unstored_blocks", s.unstored_blocks},
@@ -107,7 +89,7 @@ Result<Answer> ask_one(const Engine& engine, DocumentSession& session, const std
   if (!f.json) {
     std::printf("\n");
     std::fflush(stdout);
-    print_closing(answers[0].stats, engine.options().decode_method);
+    tell_answer(answers[0].stats, engine.options().decode_method);
   }
   return std::move(answers[0]);
 }
@@ -185,7 +167,7 @@ Status answer_prompt(Engine& engine, const RunFlags& f, Json* json) {
   if (!f.json) {
     std::printf("\n");
     std::fflush(stdout);
-    print_closing(printed.answer.stats, engine.options().decode_method);
+    tell_answer(printed.answer.stats, engine.options().decode_method);
   }
   (*json)["answers"].push_back(stats_json(printed));
   return {};
@@ -236,17 +218,7 @@ Run add_run(CLI::App& app) {
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   cmd->add_option("--prompt", f->prompt, "A prompt without a document");
-  cmd->add_option("--max-tokens", f->asked.rest.max_tokens, "Most tokens of an answer")->capture_default_str();
-  cmd->add_option(
-      "--temperature", f->asked.temperature,
-      "Randomness of sampling; 0: always the likeliest token. This and the four below: generation_config.json's, unless given");
-  cmd->add_option("--top-k", f->asked.top_k, "Sample among the k likeliest tokens; 0: all");
-  cmd->add_option("--top-p", f->asked.top_p, "Sample among the likeliest tokens that together reach this probability; 1: all");
-  cmd->add_option("--min-p", f->asked.min_p, "Drop tokens less probable than this share of the likeliest one");
-  cmd->add_option("--repetition-penalty", f->asked.repetition_penalty, "Above 1: make tokens that occurred already less likely");
-  cmd->add_option("--stop", f->asked.rest.stop, "End the answer before this text; may be given many times");
-  cmd->add_option("--template-kwargs", f->template_kwargs,
-                  "Variables of the chat template, a JSON object: '{\"enable_thinking\": false}'");
+  add_sampling_to(*cmd, &f->asked, &f->template_kwargs);
   cmd->add_flag("--json", f->json, "One JSON object on stdout instead of text");
   return [f] {
     const Status s = execute(*f);

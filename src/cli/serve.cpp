@@ -1,5 +1,6 @@
 // fovea serve: an OpenAI-compatible server.
 #include "cli/commands.h"
+#include "cli/config_file.h"
 #include "cli/flags.h"
 
 #include "server/server.h"
@@ -7,9 +8,10 @@
 #include <fovea/method_specs.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <cctype>
 #include <filesystem>
 #include <memory>
+#include <utility>
 
 namespace fovea::cli {
 namespace {
@@ -20,7 +22,7 @@ struct ServeFlags {
   std::vector<std::string> methods;
   std::string isolate_by = "none", log_format = "text", log_level = "info", template_kwargs;
   uint64_t header_bytes = 16u << 10, body_bytes = 32u << 20, bodies_bytes = 512u << 20, outbox_bytes = 1u << 20;
-  uint64_t prompt_bytes = 16u << 20;
+  uint64_t prompt_bytes = 16u << 20, documents_bytes = 256u << 20;
 };
 
 // What requests may name where nobody said: a model that reads everything can be asked to read sparsely, its own page asks so. Its
@@ -31,6 +33,22 @@ Status add_default_method(const EngineOptions& engine, std::vector<std::string>*
   FOVEA_ASSIGN(const std::string trained, trained_method(engine.model_dir));
   if (trained == "dense") methods->push_back("gsa_on_device");
   return {};
+}
+
+// FOVEA_MAX_NUM_SEQS of --max-num-seqs.
+std::string variable_of(const CLI::Option& option) {
+  std::string name = "FOVEA_" + option.get_lnames().front();
+  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return name;
+}
+
+// Command line, environment, file: the first that names a flag counts.
+Status complete(ServeFlags* f, CLI::App& command) {
+  if (!f->engine.config().empty()) {
+    FOVEA_ASSIGN(std::string methods, read_config_file(f->engine.config(), command));
+    f->engine.set_method_yaml(std::move(methods));
+  }
+  return command.count("--model") > 0 ? Status() : Status::invalid_argument("--model is required");
 }
 
 Status execute(ServeFlags f) {
@@ -61,7 +79,10 @@ Status execute(ServeFlags f) {
   f.serve.http.body_bytes_max = f.body_bytes;
   f.serve.http.bodies_bytes_max = f.bodies_bytes;
   f.serve.http.outbox_bytes_max = f.outbox_bytes;
-  service.limits.prompt_bytes = f.prompt_bytes;
+  service.prepare.limits.prompt_bytes = f.prompt_bytes;
+  service.documents_bytes_max = f.documents_bytes;
+  if (service.prepare.log_prompts && !service.access_log)
+    return Status::invalid_argument("--enable-log-requests: needs --log-level info");
   return server::serve(std::move(f.serve));
 }
 
@@ -75,73 +96,79 @@ Run add_serve(CLI::App& app) {
   server::HttpOptions& http = f->serve.http;
   server::ServiceOptions& service = f->serve.service;
   const std::string group = "Server", limits = "Limits";
-  const auto option = [&](const char* name, auto& target, const char* help, const std::string& in, const char* env) {
-    return cmd->add_option(name, target, help)->group(in)->envname(env)->capture_default_str();
+  const auto option = [&](const char* name, auto& target, const char* help, const std::string& in) {
+    return cmd->add_option(name, target, help)->group(in)->capture_default_str();
   };
-  option("--host", http.host, "Address to listen on; 0.0.0.0: all", group, "FOVEA_HOST");
-  option("--port", http.port, "Port to listen on; 0: any that is free, told on stderr", group, "FOVEA_PORT");
+  option("--host", http.host, "Address to listen on; 0.0.0.0: all", group);
+  option("--port", http.port, "Port to listen on; 0: any that is free, told on stderr", group);
   option("--served-model-name", service.model_names,
-         "Names of the model in requests and replies; the model directory's, unless given", group, "FOVEA_SERVED_MODEL_NAME");
-  option("--ssl-certfile", http.tls_certificate_file, "File of the TLS certificate and its chain, PEM; none: no TLS", group,
-         "FOVEA_SSL_CERTFILE");
-  option("--ssl-keyfile", http.tls_key_file, "File of its private key, PEM; none: it stands in the certificate's file", group,
-         "FOVEA_SSL_KEYFILE");
+         "Names of the model in requests and replies; the model directory's, unless given", group);
+  option("--ssl-certfile", http.tls_certificate_file, "File of the TLS certificate and its chain, PEM; none: no TLS", group);
+  option("--ssl-keyfile", http.tls_key_file, "File of its private key, PEM; none: it stands in the certificate's file", group);
   // Not with its default: help should never print a key that the environment holds.
   cmd->add_option(
          "--api-key", service.api_keys,
          "Key that requests must carry (Authorization: Bearer KEY); may be given many times. None: all requests are served")
-      ->group(group)
-      ->envname("FOVEA_API_KEY");
+      ->group(group);
   cmd->add_option(
          "--serve-method", f->methods,
          "A method that requests may name beside --decode-method and --prefill-method, with options likewise; may be given "
          "many times. Where none of the three is given, nor --config, gsa_on_device of models without a method of their own")
-      ->group(group)
-      ->envname("FOVEA_SERVE_METHOD");
-  option("--isolate-by", f->isolate_by, "key: requests of one API key never reuse, or notice, cached prefixes of another's", group,
-         "FOVEA_ISOLATE_BY")
+      ->group(group);
+  option("--isolate-by", f->isolate_by, "key: requests of one API key never reuse, or notice, cached prefixes of another's", group)
       ->check(CLI::IsMember({"none", "key"}));
-  option("--allowed-origins", service.allowed_origins, "Origins of web pages that may call, or *; none, unless given", group,
-         "FOVEA_ALLOWED_ORIGINS");
-  option("--root-path", service.root_path, "Path that a proxy puts before all others", group, "FOVEA_ROOT_PATH");
-  option("--log-level", f->log_level, "info: a line for each request on stderr; warning and above: none", group, "FOVEA_LOG_LEVEL")
+  option("--allowed-origins", service.allowed_origins, "Origins of web pages that may call, or *; none, unless given", group);
+  option("--root-path", service.root_path, "Path that a proxy puts before all others", group);
+  option("--log-level,--uvicorn-log-level", f->log_level, "info: a line for each request on stderr; warning and above: none", group)
       ->check(CLI::IsMember({"critical", "error", "warning", "info", "debug", "trace"}));
-  option("--log-format", f->log_format, "text or json", group, "FOVEA_LOG_FORMAT")->check(CLI::IsMember({"text", "json"}));
-  option("--template-kwargs", f->template_kwargs, "Variables of the chat template for all requests, a JSON object", group,
-         "FOVEA_TEMPLATE_KWARGS");
-  const auto count = [&](const char* name, auto& target, const char* help, const char* env) {
-    option(name, target, help, limits, env)->check(CLI::PositiveNumber);
+  option("--log-format", f->log_format, "text or json", group)->check(CLI::IsMember({"text", "json"}));
+  cmd->add_flag("--enable-log-requests", service.prepare.log_prompts, "Log the prompts of requests too; else they never are")
+      ->group(group);
+  option("--template-kwargs", f->template_kwargs, "Variables of the chat template for all requests, a JSON object", group);
+  const auto count = [&](const char* name, auto& target, const char* help) {
+    option(name, target, help, limits)->check(CLI::PositiveNumber);
   };
-  const auto size = [&](const char* name, uint64_t& target, uint64_t most, const char* help, const char* env) {
-    option(name, target, help, limits, env)->transform(CLI::AsSizeValue(false))->check(CLI::Range(uint64_t{64}, most));
+  const auto size = [&](const char* name, uint64_t& target, uint64_t most, const char* help) {
+    option(name, target, help, limits)->transform(CLI::AsSizeValue(false))->check(CLI::Range(uint64_t{64}, most));
   };
   constexpr uint64_t kAny = uint64_t{1} << 48;
-  server::DecodeLimits& decode = service.limits;
-  count("--max-requests", service.requests_max, "Answers that are computed or wait; requests beyond get 429", "FOVEA_MAX_REQUESTS");
+  server::DecodeLimits& decode = service.prepare.limits;
+  count("--max-requests", service.requests_max, "Answers that are computed or wait; requests beyond get 429");
   count("--max-connections", http.connections_max,
-        "Open connections; one more takes the place of one that has asked nothing, or is closed at once", "FOVEA_MAX_CONNECTIONS");
-  size("--max-header-size", f->header_bytes, 1u << 20, "Most bytes of a request's headers", "FOVEA_MAX_HEADER_SIZE");
-  size("--max-body-size", f->body_bytes, kAny, "Most bytes of a request's body, e.g. 32M", "FOVEA_MAX_BODY_SIZE");
-  size("--max-bodies-size", f->bodies_bytes, kAny, "Most bytes of all bodies that were received and are not decoded",
-       "FOVEA_MAX_BODIES_SIZE");
-  count("--max-json-depth", decode.json_depth, "Most levels of a body's JSON", "FOVEA_MAX_JSON_DEPTH");
-  count("--max-messages", decode.messages, "Most messages of a chat", "FOVEA_MAX_MESSAGES");
-  count("--max-prompts", decode.prompts, "Most prompts of a completion", "FOVEA_MAX_PROMPTS");
-  count("--max-answers", decode.answers, "Most answers of a request: its prompts times n", "FOVEA_MAX_ANSWERS");
-  size("--max-prompt-size", f->prompt_bytes, kAny, "Most bytes of a request's texts, messages or prompts together",
-       "FOVEA_MAX_PROMPT_SIZE");
-  count("--max-prompt-tokens", decode.prompt_tokens, "Most tokens of its prompts that are given as ids", "FOVEA_MAX_PROMPT_TOKENS");
-  size("--max-outbox-size", f->outbox_bytes, kAny, "Most bytes that a stream keeps for a slow reader before it is cut off",
-       "FOVEA_MAX_OUTBOX_SIZE");
-  count("--request-timeout", service.request_timeout_s, "Seconds that a request may take in all", "FOVEA_REQUEST_TIMEOUT");
-  count("--header-timeout", http.header_timeout_s, "Seconds for a request's headers to arrive; later is 408",
-        "FOVEA_HEADER_TIMEOUT");
-  count("--body-timeout", http.body_timeout_s, "Seconds for its body; later is 408", "FOVEA_BODY_TIMEOUT");
-  count("--idle-timeout", http.idle_timeout_s, "Seconds that a connection may be idle between requests", "FOVEA_IDLE_TIMEOUT");
-  count("--write-timeout", http.write_timeout_s, "Seconds after which a reader that takes nothing is cut off",
-        "FOVEA_WRITE_TIMEOUT");
-  return [f] {
-    const Status s = execute(*f);
+        "Open connections; one more takes the place of one that has asked nothing, or is closed at once");
+  size("--max-header-size", f->header_bytes, 1u << 20, "Most bytes of a request's headers");
+  size("--max-body-size", f->body_bytes, kAny, "Most bytes of a request's body, e.g. 32M");
+  size("--max-bodies-size", f->bodies_bytes, kAny, "Most bytes of all bodies that were received and are not decoded");
+  count("--max-json-depth", decode.json_depth, "Most levels of a body's JSON");
+  count("--max-messages", decode.messages, "Most messages of a chat");
+  count("--max-prompts", decode.prompts, "Most prompts of a completion");
+  count("--max-answers", decode.answers, "Most answers of a request: its prompts times n");
+  size("--max-prompt-size", f->prompt_bytes, kAny, "Most bytes of a request's texts, messages or prompts together");
+  count("--max-prompt-tokens", decode.prompt_tokens, "Most tokens of its prompts that are given as ids");
+  size("--max-outbox-size", f->outbox_bytes, kAny, "Most bytes that a stream keeps for a slow reader before it is cut off");
+  count("--request-timeout", service.request_timeout_s, "Seconds that a request may take in all");
+  count("--header-timeout", http.header_timeout_s, "Seconds for a request's headers to arrive; later is 408");
+  count("--body-timeout", http.body_timeout_s, "Seconds for its body; later is 408");
+  count("--idle-timeout", http.idle_timeout_s, "Seconds that a connection may be idle between requests");
+  count("--write-timeout", http.write_timeout_s, "Seconds after which a reader that takes nothing is cut off");
+  const std::string documents = "Documents";
+  option("--max-documents", service.documents_max, "Most documents that /v1/documents knows; more are refused with 429", documents)
+      ->check(CLI::PositiveNumber);
+  option("--max-documents-size", f->documents_bytes, "Most bytes of their texts and tokens", documents)
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(uint64_t{64}, kAny));
+  option("--document-ttl", service.prepare.document_ttl_s, "Seconds after which a document expires that does not say; 0: never",
+         documents)
+      ->check(CLI::NonNegativeNumber);
+  for (CLI::Option* o : cmd->get_options()) {
+    if (o != cmd->get_help_ptr()) o->envname(variable_of(*o));
+  }
+  cmd->get_option("--model")->required(false);  // --config may name it
+  cmd->get_option("--config")
+      ->description("YAML file with flags, `max-num-seqs: 16`, and options of methods, ucm_sparse_config (docs/server.md)");
+  return [f, cmd] {
+    Status s = complete(f.get(), *cmd);
+    if (s.ok()) s = execute(*f);
     return s.ok() ? 0 : report(s);
   };
 }

@@ -29,4 +29,21 @@ void tell_store(Engine& engine) {
   }
 }
 
+std::string sources_text(const RequestStats& s) {
+  return std::to_string(s.computed_tokens()) + " computed, " + std::to_string(s.cached_tokens) + " from memory, " +
+         std::to_string(s.loaded_tokens) + " from the store";
+}
+
+void tell_answer(const RequestStats& s, const std::string& method) {
+  const double rate = s.decode_s > 0 ? static_cast<double>(s.output_tokens - 1) / s.decode_s : 0;
+  std::fprintf(stderr, "   first token %s · %.1f tok/s · %s read %.1f %% of the KV bytes (of %lld tokens %s)\n",
+               duration_text(s.ttft_s).c_str(), rate, method.c_str(), 100.0 * s.kv_bytes_share(),
+               static_cast<long long>(s.prompt_tokens), sources_text(s).c_str());
+  const int64_t wanted = s.offload_hits + s.offload_misses;
+  if (wanted == 0) return;
+  std::fprintf(stderr, "   of what it read %.1f %% lay in the KV pool; %s came from below it in %s\n",
+               100.0 * static_cast<double>(s.offload_hits) / static_cast<double>(wanted),
+               bytes_text(static_cast<double>(s.offload_bytes)).c_str(), duration_text(s.offload_s).c_str());
+}
+
 }  // namespace fovea::cli
