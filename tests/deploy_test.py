@@ -13,7 +13,7 @@ import sys
 import tempfile
 import unittest
 
-from server_test import CHAT, FOVEA, MODEL, QUESTION, ROOT, Server
+from serving import CHAT, FOVEA, MODEL, QUESTION, ROOT, Server
 
 DEPLOY = ROOT / "deploy"
 HELP = subprocess.run([FOVEA, "serve", "--help"], capture_output=True, text=True).stdout

@@ -14,7 +14,7 @@ import tempfile
 import time
 import unittest
 
-from server_test import CHAT, COMPLETIONS, LONG, QUESTION, Server, post, texts_of
+from serving import CHAT, COMPLETIONS, LONG, QUESTION, Server, post, texts_of
 
 DOCUMENTS = "/v1/documents"
 

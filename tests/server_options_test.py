@@ -13,7 +13,7 @@ import sys
 import tempfile
 import unittest
 
-from server_test import CHAT, COMPLETIONS, FOVEA, MODEL, QUESTION, ROOT, Server, texts_of
+from serving import CHAT, COMPLETIONS, FOVEA, MODEL, QUESTION, ROOT, Server, texts_of
 
 HELP = subprocess.run([FOVEA, "serve", "--help"], capture_output=True, text=True).stdout
 # An option's line begins with its names.

@@ -72,27 +72,48 @@ void read_messages(JsonFields& fields, const DecodeLimits& limits, ChatInput* ch
   if (bytes > limits.prompt_bytes) fields.fail("messages", "have more than " + std::to_string(limits.prompt_bytes) + " bytes");
 }
 
+// Gathers `$defs` and `definitions` of a tool's parameters in the schema that they become a part of: references begin at its root.
+bool raise_definitions(Json* parameters, Json* root) {
+  for (const char* name : {"$defs", "definitions"}) {
+    const auto own = parameters->find(name);
+    if (own == parameters->end() || !own->is_object()) continue;
+    for (const auto& [key, value] : own->items()) {
+      Json& place = (*root)[name][key];
+      if (!place.is_null() && place != value) return false;
+      place = value;
+    }
+    parameters->erase(name);
+  }
+  return true;
+}
+
 // A call of one of these tools, as JSON: {"name": ..., "arguments": {...}}.
-std::string call_schema(const Json& tools, const std::string& only) {
-  Json calls = Json::array();
+Result<std::string> call_schema(const Json& tools, const std::string& only) {
+  Json root = Json::object(), calls = Json::array();
   for (const Json& tool : tools) {
     const Json& f = tool["function"];
     if (!only.empty() && f["name"] != only) continue;
-    const auto parameters = f.find("parameters");
+    Json parameters = f.value("parameters", Json::object());
+    if (!raise_definitions(&parameters, &root)) return Status::invalid_argument("two schemas define one name differently");
+    if (!parameters.contains("type") && !parameters.contains("$ref")) parameters["type"] = "object";
     calls.push_back({{"type", "object"},
-                     {"properties",
-                      {{"name", {{"const", f["name"]}}},
-                       {"arguments", parameters != f.end() && parameters->is_object() ? *parameters : Json{{"type", "object"}}}}},
-                     {"required", {"name", "arguments"}}});
+                     {"properties", {{"name", {{"const", f["name"]}}}, {"arguments", std::move(parameters)}}},
+                     {"required", {"name", "arguments"}},
+                     {"additionalProperties", false}});
   }
-  return Json{{"anyOf", std::move(calls)}}.dump();
+  root["anyOf"] = std::move(calls);
+  return root.dump();
 }
 
 Status check_tool(const Json& tool, size_t index) {
   const auto f = tool.is_object() ? tool.find("function") : tool.end();
   const bool named = f != tool.end() && f->is_object() && f->contains("name") && (*f)["name"].is_string() &&
                      !(*f)["name"].get_ref<const std::string&>().empty();
-  return named ? Status() : Status::invalid_argument(at("tools", index, ".function.name") + ": must be a string");
+  if (!named) return Status::invalid_argument(at("tools", index, ".function.name") + ": must be a string");
+  const auto parameters = f->find("parameters");
+  return parameters == f->end() || parameters->is_object()
+             ? Status()
+             : Status::invalid_argument(at("tools", index, ".function.parameters") + ": must be an object");
 }
 
 // auto and none; required, or one that is named: then the reply is a call and nothing else.
@@ -111,7 +132,9 @@ void read_tool_choice(JsonFields& fields, const Json& tools, CompletionCall* cal
       return fields.fail("tool_choice", "names no tool of this request");
   }
   if (call->tools.empty()) return fields.fail("tool_choice", "there are no tools");
-  call->tool_schema = call_schema(tools, only);
+  Result<std::string> schema = call_schema(tools, only);
+  if (!schema.ok()) return fields.fail("tools", schema.status().message());
+  call->tool_schema = std::move(*schema);
 }
 
 void read_tools(JsonFields& fields, CompletionCall* call) {

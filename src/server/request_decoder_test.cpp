@@ -110,6 +110,14 @@ TEST(RequestDecoder, ACallThatIsRequired) {
   EXPECT_EQ(one[0]["properties"]["name"]["const"], "g");
 }
 
+TEST(RequestDecoder, DefinitionsOfAToolStandAtItsSchemasRoot) {
+  const CompletionCall call = chat(ask(R"("tool_choice": "required", "tools": [{"type": "function", "function":
+      {"name": "f", "parameters": {"$ref": "#/$defs/a", "$defs": {"a": {}}}}}])"));
+  EXPECT_EQ(nlohmann::json::parse(call.tool_schema), nlohmann::json::parse(R"({"$defs": {"a": {}}, "anyOf": [{"type": "object",
+      "properties": {"name": {"const": "f"}, "arguments": {"$ref": "#/$defs/a"}}, "required": ["name", "arguments"],
+      "additionalProperties": false}]})"));
+}
+
 TEST(RequestDecoder, DocumentsThatArePutAndAsked) {
   const auto call =
       decode_document(R"({"text": "abc", "name": "n", "system": "s", "cache_salt": "t", "expires_after_s": 60, "wait": false,
@@ -191,6 +199,13 @@ TEST(RequestDecoder, ErrorsNameTheField) {
       {R"("response_format": {"type": "json_schema"})", "response_format.json_schema.schema"},
       {R"("tools": {})", "tools"},
       {R"("tool_choice": "required")", "tool_choice"},
+      {R"("tool_choice": "some")", "tool_choice"},
+      {R"("tool_choice": {"type": "function", "function": {}})", "tool_choice"},
+      {R"("tools": [{"function": {"name": "f"}}], "tool_choice": {"function": {"name": "g"}})", "tool_choice"},
+      {R"("tools": [{}], "tool_choice": "required")", "tools[0].function.name"},
+      {R"("tools": [{"function": {"name": "f", "parameters": 1}}], "tool_choice": "required")", "tools[0].function.parameters"},
+      {R"("tools": [{"function": {"name": "f", "parameters": {"$defs": {"a": 1}}}},
+                    {"function": {"name": "g", "parameters": {"$defs": {"a": 2}}}}], "tool_choice": "required")", "tools"},
       {R"("best_of": 2)", "best_of"},
       {R"("functions": [{}])", "functions"},
       {R"("modalities": ["audio"])", "modalities"},
