@@ -99,7 +99,7 @@ class Gemm {
     limits.max_k = kGemmK;
     limits.max_n = kGemmN;
     FOVEA_TRY(ops_->prepare(limits));
-    return ops_->add_linear_shape(kGemmK, kGemmN, DType::f32);
+    return ops_->add_linear_shape(kGemmK, kGemmN, WeightType::f32);
   }
   // About as many operations as `flops`: a short product would meet quiet moments that a long choice never has to itself.
   static double repeats(double flops) { return std::max(1.0, std::round(flops / Gemm::flops())); }

@@ -40,7 +40,7 @@ Status bench_linear(const PrefillBenchOptions& o, Numerics numerics, ThreadPool&
     limits.max_k = s.k;
     limits.max_n = s.n;
     FOVEA_TRY(ops->prepare(limits));
-    FOVEA_TRY(ops->add_linear_shape(s.k, s.n, DType::bf16));
+    FOVEA_TRY(ops->add_linear_shape(s.k, s.n, WeightType::bf16));
     FOVEA_ASSIGN(cpu::LibraryGemm best,
                  cpu::LibraryGemm::create(numerics == Numerics::bf16 ? DType::bf16 : DType::f32, o.rows, s.n, s.k, pool.size()));
     const LinearWeight weight{weight_view(w.data(), DType::bf16, s.n, s.k), nullptr, out.data()};

@@ -111,7 +111,7 @@ ModelInfo describe(const LoadedModel& model, const EngineOptions& options) {
   info.intermediate_size = c.intermediate_size;
   info.vocab_size = c.vocab_size;
   info.weight_bytes = matrix_bytes(c, model.weights);
-  info.weight_dtype = dtype_name(model.weights.embed.dtype());
+  info.weight_dtype = weight_type_name(model.weights.embed.type);
   info.parameters = parameter_count(c);
   info.rope = std::string(rope_kind_name(c.rope.kind)) + " theta=" + std::to_string(c.rope.theta) +
               " factor=" + std::to_string(c.rope.factor) + " original=" + std::to_string(c.rope.original_max_position) +

@@ -6,6 +6,7 @@
 #include "base/cores.h"
 #include "base/thread_pool.h"
 #include "device/device.h"
+#include "kernels/common/dequantize.h"
 #include "kernels/common/param_checks.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cuda/cuda_ops.h"
@@ -69,6 +70,37 @@ Result<int> cuda_ordinal(const std::string& device) {
 
 }  // namespace
 
+namespace {
+
+Status check_type(const Ops& ops, bool any_type, const WeightView& w) {
+  if (!(any_type ? ops.takes(w.type) : is_plain(w.type)))
+    return Status::unsupported("weights of type " + std::string(weight_type_name(w.type)) + " on " + std::string(ops.name()));
+  return check_weight(w);
+}
+
+// Whether the backend's operation takes the types of its weights.
+template <typename Params>
+Status check_types(const Ops&, const Params&) {
+  return {};
+}
+Status check_types(const Ops& ops, const EmbedParams& p) { return check_type(ops, true, p.table); }
+Status check_types(const Ops& ops, const LinearParams& p) {
+  for (int32_t i = 0; i < p.count; ++i) FOVEA_TRY(check_type(ops, !p.full_precision, p.weights[i].w));
+  return {};
+}
+Status check_types(const Ops& ops, const MlaAbsorbParams& p) { return check_type(ops, false, p.kv_b); }
+Status check_types(const Ops& ops, const MlaUnabsorbParams& p) { return check_type(ops, false, p.kv_b); }
+Status check_types(const Ops& ops, const MoeRouteParams& p) { return check_type(ops, false, p.gate); }
+Status check_types(const Ops& ops, const MoeExpertsParams& p) {
+  for (int32_t e = 0; e < p.experts; ++e) {
+    const FeedForwardWeights& w = p.expert_weights[e];
+    for (const WeightView* m : {&w.gate, &w.up, &w.down}) FOVEA_TRY(check_type(ops, true, *m));
+  }
+  return {};
+}
+
+}  // namespace
+
 Kernels::Kernels(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Kernels::Kernels(Kernels&&) noexcept = default;
 Kernels& Kernels::operator=(Kernels&&) noexcept = default;
@@ -110,6 +142,7 @@ Status Kernels::prepare(const OpsLimits& limits) {
   Status Kernels::op(const Params& params, void* stream) {                            \
     FOVEA_TRY(impl_->may_call(OpKind::op));                                           \
     FOVEA_TRY(check_params(params, impl_->limits).with_context(op_name(OpKind::op))); \
+    FOVEA_TRY(check_types(*impl_->ops, params).with_context(op_name(OpKind::op)));    \
     Stream& on = impl_->on(stream);                                                   \
     impl_->ops->op(params, on);                                                       \
     return on.error();                                                                \

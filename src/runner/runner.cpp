@@ -2,6 +2,7 @@
 #include "runner/runner.h"
 
 #include "base/check.h"
+#include "kernels/common/dequantize.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/ref/ref_ops.h"
 #include "model/attend.h"
@@ -29,6 +30,8 @@ Status Runner::init(ModelWeights& weights) {
   FOVEA_TRY(make_device());
   if (options_.max_num_batched_tokens == 0) options_.max_num_batched_tokens = device_->is_host() ? 512 : 2048;
   options_.max_num_seqs = std::min(options_.max_num_seqs, options_.max_num_batched_tokens);
+  FOVEA_TRY(make_ops());
+  FOVEA_TRY(check_weights(weights));
   if (device_->is_host()) {
     weights_ = place_weights(weights, config_);
   } else {
@@ -36,7 +39,6 @@ Status Runner::init(ModelWeights& weights) {
     weights.owner.reset();  // the copy serves; the file need not stay mapped
   }
   kv_scales_ = weights.kv_scales;
-  FOVEA_TRY(make_ops());
   FOVEA_TRY(make_transformer());
   staging_ = std::make_unique<StepMemory>(*device_);
   FOVEA_TRY(make_methods());
@@ -185,6 +187,18 @@ Status Runner::make_ops() {
   return {};
 }
 
+// Whether the operations that read each matrix take its type.
+Status Runner::check_weights(const ModelWeights& weights) const {
+  return for_each_weight(config_, weights, [&](const ListedWeight& w) -> Status {
+    if (!w.matrix) return {};
+    const bool any_type = w.role != WeightRole::router && !config_.deepseek;
+    if (!(any_type ? ops_->takes(w.matrix->type) : is_plain(w.matrix->type)))
+      return Status::unsupported(w.name + ": weights of type " + std::string(weight_type_name(w.matrix->type)) + " on " +
+                                 std::string(ops_->name()) + (config_.deepseek ? " for a model with latent attention" : ""));
+    return check_weight(*w.matrix).with_context(w.name);
+  });
+}
+
 Status Runner::prepare_ops(const ModelWeights& weights) {
   const ModelConfig& c = config_;
   OpsLimits limits;
@@ -220,7 +234,7 @@ Status Runner::prepare_ops(const ModelWeights& weights) {
   }
   if (!cpu_ops_) return {};
   for (const WeightView& w : products)
-    FOVEA_TRY(cpu_ops_->add_linear_shape(static_cast<int32_t>(w.cols), static_cast<int32_t>(w.rows), w.dtype()));
+    FOVEA_TRY(cpu_ops_->add_linear_shape(static_cast<int32_t>(w.cols), static_cast<int32_t>(w.rows), w.type));
   return {};
 }
 

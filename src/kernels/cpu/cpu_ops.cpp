@@ -58,7 +58,7 @@ class CpuOpsImpl final : public CpuOps {
     sample_.prepare(limits.vocab);
     return select_.prepare(limits, pool_.size());
   }
-  Status add_linear_shape(int32_t k, int32_t n, DType dtype) override { return linear_.add_shape(k, n, dtype); }
+  Status add_linear_shape(int32_t k, int32_t n, WeightType type) override { return linear_.add_shape(k, n, type); }
 
   void embed(const EmbedParams& p, Stream&) override { cpu::embed(p, pool_); }
   void rms_norm(const RmsNormParams& p, Stream&) override { cpu::rms_norm(p, pool_); }

@@ -11,7 +11,7 @@ namespace fovea {
 class CpuOps : public Ops {
  public:
   // Announces a weight shape [n, k] so that linear() need not prepare it inside a step.
-  virtual Status add_linear_shape(int32_t k, int32_t n, DType dtype) = 0;
+  virtual Status add_linear_shape(int32_t k, int32_t n, WeightType type) = 0;
 };
 
 // `pool` outlives the result. Numerics::bf16 on a CPU without 16-bit matrix hardware is refused by the caller's choice:

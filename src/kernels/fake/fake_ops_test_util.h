@@ -17,6 +17,7 @@ class FakeOps final : public Ops {
 
   std::string_view name() const override { return "fake"; }
   Numerics numerics() const override { return inner_->numerics(); }
+  bool takes(WeightType type) const override { return inner_->takes(type); }
   OpSet supported() const override {
     using enum OpKind;
     return {embed,         rms_norm,        linear,         silu_mul,       rope_angles,    kv_write,      encode_codes,

@@ -1,8 +1,10 @@
 #include "kernels/ref/dense_math.h"
 
 #include <cmath>
+#include <vector>
 
 #include "kernels/common/convert.h"
+#include "kernels/common/dequantize.h"
 
 namespace fovea::ref {
 
@@ -30,9 +32,7 @@ void rope(float* x, int dim, bool interleaved, const float* cos, const float* si
 void embed(const EmbedParams& p) {
   for (int t = 0; t < p.tokens; ++t) {
     const int32_t id = p.ids[t] >= 0 ? p.ids[t] : p.previous[-1 - p.ids[t]];
-    const int64_t row = static_cast<int64_t>(id) * p.hidden;
-    float* out = p.out + static_cast<int64_t>(t) * p.hidden;
-    for (int i = 0; i < p.hidden; ++i) out[i] = load_as_f32(p.table.data, p.table.dtype(), row + i);
+    dequantize_row(p.table, id, p.out + static_cast<int64_t>(t) * p.hidden);
   }
 }
 
@@ -73,13 +73,15 @@ void silu_mul(const SiluMulParams& p) {
 void linear(const LinearParams& p, Numerics numerics) {
   for (int c = 0; c < p.count; ++c) {
     const LinearWeight& weight = p.weights[c];
-    for (int r = 0; r < p.rows; ++r) {
-      const float* x = p.x + static_cast<int64_t>(r) * p.k;
-      for (int n = 0; n < weight.n(); ++n) {
+    std::vector<float> w(static_cast<size_t>(p.k));
+    for (int n = 0; n < weight.n(); ++n) {
+      dequantize_row(weight.w, n, w.data());
+      for (int r = 0; r < p.rows; ++r) {
+        const float* x = p.x + static_cast<int64_t>(r) * p.k;
         double sum = 0.0;
         for (int k = 0; k < p.k; ++k) {
           const float a = numerics == Numerics::bf16 ? bf16_to_f32(f32_to_bf16(x[k])) : x[k];
-          sum += static_cast<double>(a) * load_as_f32(weight.w.data, weight.dtype(), static_cast<int64_t>(n) * p.k + k);
+          sum += static_cast<double>(a) * w[static_cast<size_t>(k)];
         }
         if (weight.bias) sum += weight.bias[n];
         weight.out[static_cast<int64_t>(r) * weight.n() + n] = static_cast<float>(sum);

@@ -25,6 +25,7 @@ class RefOps final : public Ops {
   std::string_view name() const override { return "ref"; }
   Numerics numerics() const override { return Numerics::f32; }
   OpSet supported() const override { return OpSet::all(); }
+  bool takes(WeightType) const override { return true; }
   Status prepare(const OpsLimits&) override { return {}; }
 
   void embed(const EmbedParams& p, Stream&) override { ref::embed(p); }

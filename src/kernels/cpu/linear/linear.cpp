@@ -104,9 +104,9 @@ Status Linear::prepare(const OpsLimits& limits, int threads, Numerics numerics, 
   return {};
 }
 
-Status Linear::add_shape(int k, int n, DType dtype) {
-  if (dtype != DType::bf16 && dtype != DType::f16 && dtype != DType::f32)
-    return Status::unsupported("linear: weights of dtype " + std::string(dtype_name(dtype)) + ", bf16, f16 or f32 expected");
+Status Linear::add_shape(int k, int n, WeightType type) {
+  if (!is_plain(type))
+    return Status::unsupported("linear: weights of type " + std::string(weight_type_name(type)) + ", bf16, f16 or f32 expected");
   if (k < 1 || k > limits_.max_k || n < 1 || n > limits_.max_n)
     return Status::invalid_argument("linear: weights [" + std::to_string(n) + ", " + std::to_string(k) + "] beyond max_n " +
                                     std::to_string(limits_.max_n) + ", max_k " + std::to_string(limits_.max_k));
@@ -128,7 +128,7 @@ Status Linear::add_shape(int k, int n, DType dtype) {
   }
   for (Worker& w : workers_) {
     if (w.library_size < scratch) w.library = allocate<uint8_t>(w.library_size = scratch);
-    const int64_t converted = dtype == DType::bf16 ? 0 : width * k;
+    const int64_t converted = type == WeightType::bf16 ? 0 : width * k;
     if (w.weights_size < converted) w.weights = allocate<uint16_t>(w.weights_size = converted);
     if ((scratch > 0 && !w.library) || (converted > 0 && !w.weights))
       return Status::resource_exhausted("linear: no memory for the scratch of weights [" + std::to_string(n) + ", " +
@@ -281,7 +281,7 @@ void Linear::run_f32(const LinearParams& p, ThreadPool& pool) {
 
 void Linear::run_library(const LinearParams& p, int32_t rows, ThreadPool& pool) {
   for (int32_t i = 0; i < p.count; ++i) {
-    if (p.weights[i].n() > 0) FOVEA_CHECK(add_shape(p.k, p.weights[i].n(), p.weights[i].dtype()).ok());
+    if (p.weights[i].n() > 0) FOVEA_CHECK(add_shape(p.k, p.weights[i].n(), p.weights[i].w.type).ok());
   }
   pool.parallel_for((p.rows + kPackRows - 1) / kPackRows, [&](int64_t task, int) {
     const int64_t begin = task * kPackRows * p.k, end = std::min<int64_t>(p.rows, (task + 1) * kPackRows) * p.k;

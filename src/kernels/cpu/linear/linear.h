@@ -30,7 +30,7 @@ class Linear {
 
   // Compiles what products with weights [n, k] will need. A shape that run() meets first is added then, which
   // allocates.
-  Status add_shape(int k, int n, DType dtype);
+  Status add_shape(int k, int n, WeightType type);
 
   // out = x W^T + bias for each weight. Rows at most limits.max_rows, k at most limits.max_k.
   void run(const LinearParams& p, ThreadPool& pool);

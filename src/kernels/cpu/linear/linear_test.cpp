@@ -29,7 +29,7 @@ struct Runner {
     EXPECT_TRUE(linear.prepare(testing::linear_limits(c.rows, c.k, n), threads, numerics, features).ok());
     for (const auto& w : c.weights) {
       if (w.n == 0) continue;
-      const Status status = linear.add_shape(c.k, w.n, w.dtype);
+      const Status status = linear.add_shape(c.k, w.n, weight_view(nullptr, w.dtype, 0, 0).type);
       EXPECT_TRUE(status.ok()) << status.message();
     }
   }
@@ -235,11 +235,11 @@ TEST(Linear, ShapesThatCannotBeAreRefused) {
   Linear linear;
   EXPECT_EQ(linear.prepare(testing::linear_limits(0, 8, 8), 1, Numerics::f32).code(), StatusCode::invalid_argument);
   ASSERT_TRUE(linear.prepare(testing::linear_limits(4, 8, 16), 1, Numerics::f32).ok());
-  EXPECT_TRUE(linear.add_shape(8, 16, DType::f16).ok());
-  EXPECT_EQ(linear.add_shape(9, 16, DType::f16).code(), StatusCode::invalid_argument);
-  EXPECT_EQ(linear.add_shape(8, 17, DType::f16).code(), StatusCode::invalid_argument);
-  EXPECT_EQ(linear.add_shape(0, 16, DType::f16).code(), StatusCode::invalid_argument);
-  EXPECT_EQ(linear.add_shape(8, 16, DType::u8).code(), StatusCode::unsupported);
+  EXPECT_TRUE(linear.add_shape(8, 16, WeightType::f16).ok());
+  EXPECT_EQ(linear.add_shape(9, 16, WeightType::f16).code(), StatusCode::invalid_argument);
+  EXPECT_EQ(linear.add_shape(8, 17, WeightType::f16).code(), StatusCode::invalid_argument);
+  EXPECT_EQ(linear.add_shape(0, 16, WeightType::f16).code(), StatusCode::invalid_argument);
+  EXPECT_EQ(linear.add_shape(8, 16, WeightType::q4_k).code(), StatusCode::unsupported);
   ThreadPool pool(1);
   linear.run({.rows = 0, .k = 8}, pool);  // nothing to do is no error
 }
