@@ -180,7 +180,7 @@ Status Runner::make_ops() {
     FOVEA_ASSIGN(ops_, make_cuda_ops(*device_, wanted_numerics()));
   } else {
     pool_ = std::make_unique<ThreadPool>(options_.threads);
-    auto cpu = make_cpu_ops(*pool_, wanted_numerics());
+    auto cpu = make_cpu_ops(*pool_, wanted_numerics(), options_.numerics != NumericsChoice::f32);
     cpu_ops_ = cpu.get();
     ops_ = std::move(cpu);
   }

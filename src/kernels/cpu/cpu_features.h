@@ -7,6 +7,7 @@ namespace fovea::cpu {
 struct CpuFeatures {
   bool avx2 = false;         // AVX2, FMA, F16C; the OS saves the registers
   bool avx512 = false;       // AVX-512 F, BW, CD, DQ, VL; the OS saves the registers
+  bool avx512_vnni = false;  // avx512, and dot products of bytes
   bool avx512_bf16 = false;  // avx512, and VDPBF16PS / VCVTNEPS2BF16
   bool amx_bf16 = false;     // avx512_bf16, AMX tiles with TDPBF16PS, and the kernel has granted this process their state
 };

@@ -33,7 +33,7 @@ namespace {
 
 class CpuOpsImpl final : public CpuOps {
  public:
-  CpuOpsImpl(ThreadPool& pool, Numerics numerics) : pool_(pool), numerics_(numerics) {}
+  CpuOpsImpl(ThreadPool& pool, Numerics numerics, bool int8_few) : pool_(pool), numerics_(numerics), int8_few_(int8_few) {}
 
   std::string_view name() const override { return "cpu"; }
   Numerics numerics() const override { return numerics_; }
@@ -42,8 +42,10 @@ class CpuOpsImpl final : public CpuOps {
     return OpSet::all().without({fetch_extents, stage_extents, move_columns});
   }
 
+  bool takes(WeightType) const override { return true; }
+
   Status prepare(const OpsLimits& limits) override {
-    FOVEA_TRY(linear_.prepare(limits, pool_.size(), numerics_));
+    FOVEA_TRY(linear_.prepare(limits, pool_.size(), numerics_, cpu::cpu_features(), int8_few_));
     FOVEA_TRY(decode_.prepare(limits, pool_.size()));
     FOVEA_TRY(prefill_.prepare(limits, pool_.size(), numerics_));
     FOVEA_TRY(index_topk_.prepare(limits, pool_.size()));
@@ -105,6 +107,7 @@ class CpuOpsImpl final : public CpuOps {
  private:
   ThreadPool& pool_;
   const Numerics numerics_;
+  const bool int8_few_;
   cpu::Linear linear_;
   cpu::DecodeAttention decode_;
   cpu::PrefillAttention prefill_;
@@ -123,7 +126,9 @@ class CpuOpsImpl final : public CpuOps {
 
 }  // namespace
 
-std::unique_ptr<CpuOps> make_cpu_ops(ThreadPool& pool, Numerics numerics) { return std::make_unique<CpuOpsImpl>(pool, numerics); }
+std::unique_ptr<CpuOps> make_cpu_ops(ThreadPool& pool, Numerics numerics, bool int8_few) {
+  return std::make_unique<CpuOpsImpl>(pool, numerics, int8_few);
+}
 
 Numerics preferred_numerics() {
   const auto& f = cpu::cpu_features();

@@ -15,8 +15,9 @@ class CpuOps : public Ops {
 };
 
 // `pool` outlives the result. Numerics::bf16 on a CPU without 16-bit matrix hardware is refused by the caller's choice:
-// see preferred_numerics().
-std::unique_ptr<CpuOps> make_cpu_ops(ThreadPool& pool, Numerics numerics);
+// see preferred_numerics(). `int8_few`: linear() rounds 1 to 16 rows of x to int8 where weights are quantised, unless as_many is
+// set.
+std::unique_ptr<CpuOps> make_cpu_ops(ThreadPool& pool, Numerics numerics, bool int8_few = false);
 
 // bf16 where the hardware multiplies it (AMX, AVX-512 bf16), else f32.
 Numerics preferred_numerics();

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cpu/quant/unpack.h"
+
 #include "kernels/cpu/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/elementwise/elementwise.cpp"
@@ -19,7 +21,7 @@ namespace fovea::cpu::HWY_NAMESPACE {
 void embed_rows(const EmbedParams& p, int64_t begin, int64_t end) {
   for (int64_t t = begin; t < end; ++t) {
     const int64_t id = p.ids[t] >= 0 ? p.ids[t] : p.previous[-1 - p.ids[t]];
-    widen(p.table.row(id), p.table.dtype(), p.hidden, p.out + t * p.hidden);
+    unpack_f32(p.table, id, 0, p.hidden, p.out + t * p.hidden);
   }
 }
 

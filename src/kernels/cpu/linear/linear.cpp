@@ -10,16 +10,18 @@
 #include "kernels/cpu/linear/gemv.h"
 #include "kernels/cpu/linear/linear_convert.h"
 #include "kernels/cpu/linear/linear_f32.h"
+#include "kernels/cpu/quant/unpack.h"
 
 namespace fovea::cpu {
 namespace {
 
-static_assert(kFewRows == kGemvMaxRows && kFewRows == kAmxLinearMaxRows);
+static_assert(kFewRows == kGemvMaxRows && kFewRows == kAmxLinearMaxRows && kFewRows == kQuantGemvRows);
 constexpr int64_t kTaskBytes = 256 << 10;                   // of weights that one task of few rows reads
 constexpr int64_t kTaskRows = 192;                          // at most, a multiple of both units:
 constexpr int64_t kGemvUnit = 12;                           // whole register tiles of 4 or 3 rows
 constexpr int64_t kTilesUnit = 64;                          // of amx_linear
 constexpr int64_t kPieces[] = {512, 256, 128, 64, 32, 16};  // rows that oneDNN kernels are compiled for
+constexpr int64_t kDequantisedRows = 4;                     // of W at once for gemv: its register tile
 constexpr int64_t kPackRows = 16;                           // rows of x that one task packs
 
 int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
@@ -67,13 +69,13 @@ int64_t Linear::library_width(int64_t n) const {
   return std::min(n, std::clamp<int64_t>(round_up(n / (2 * threads_), 64), 64, 1024));
 }
 
-Status Linear::prepare(const OpsLimits& limits, int threads, Numerics numerics, const CpuFeatures& features) {
+Status Linear::prepare(const OpsLimits& limits, int threads, Numerics numerics, const CpuFeatures& features, bool int8_few) {
   if (limits.max_rows < 1 || limits.max_k < 1 || limits.max_n < 1 || threads < 1)
     return Status::invalid_argument("linear: max_rows " + std::to_string(limits.max_rows) + ", max_k " +
                                     std::to_string(limits.max_k) + ", max_n " + std::to_string(limits.max_n) + ", threads " +
                                     std::to_string(threads) + ": each must be at least 1");
   limits_ = limits;
-  host_ = {numerics, features};
+  host_ = {numerics, features, int8_few};
   threads_ = threads;
   products_.clear();
   workers_.clear();
@@ -89,6 +91,7 @@ Status Linear::prepare(const OpsLimits& limits, int threads, Numerics numerics, 
     need(few.even_odd, gemv_packed_floats(kFewRows, k));
     need(few.natural, gemv_packed_floats(kFewRows, k));
     need(few.tiles, amx_packed_halves(k));
+    for (auto& packed : few.quantised) need(packed, int8_few ? quant_pieces(k) * kFewRows : 0);
   }
   packed_.reset();
   x_bf16_.reset();
@@ -105,11 +108,15 @@ Status Linear::prepare(const OpsLimits& limits, int threads, Numerics numerics, 
 }
 
 Status Linear::add_shape(int k, int n, WeightType type) {
-  if (!is_plain(type))
-    return Status::unsupported("linear: weights of type " + std::string(weight_type_name(type)) + ", bf16, f16 or f32 expected");
   if (k < 1 || k > limits_.max_k || n < 1 || n > limits_.max_n)
     return Status::invalid_argument("linear: weights [" + std::to_string(n) + ", " + std::to_string(k) + "] beyond max_n " +
                                     std::to_string(limits_.max_n) + ", max_k " + std::to_string(limits_.max_k));
+  for (Worker& w : workers_) {
+    const int64_t floats = is_plain(type) ? 0 : kDequantisedRows * k;
+    if (w.rows_size < floats) w.rows = allocate<float>(w.rows_size = floats);
+    if (floats > 0 && !w.rows)
+      return Status::resource_exhausted("linear: no memory for rows of " + std::to_string(k) + " dequantised weights");
+  }
   if (!host_.uses_library() || limits_.max_rows <= kFewRows) return {};
   const int64_t width = library_width(n);
   int64_t scratch = 0;
@@ -174,29 +181,49 @@ void Linear::run(const LinearParams& p, ThreadPool& pool) {
 
 // ---- 1 to 16 rows
 
-void Linear::pack_few(const LinearParams& p, int32_t first, int32_t rows, FewRows& few) const {
+void Linear::pack_few(const LinearParams& p, int32_t first, int32_t rows, bool as_many, FewRows& few) const {
   few.first = first;
+  few.as_many = as_many;
   few.rows = rows;
-  bool even_odd = false, natural = false, tiles = false;
+  bool even_odd = false, natural = false, tiles = false, quantised[kXOrders] = {};
   for (int32_t i = 0; i < p.count; ++i) {
-    const DType dtype = p.weights[i].dtype();
-    if (few_kernel(host_, rows, dtype) == LinearKernel::amx)
+    const WeightType type = p.weights[i].w.type;
+    const LinearKernel kernel = few_kernel(host_, rows, type, as_many);
+    if (kernel == LinearKernel::amx)
       tiles = true;
+    else if (kernel == LinearKernel::quant)
+      quantised[static_cast<int>(x_order(type, host_.features))] = true;
     else
-      (dtype == DType::bf16 ? even_odd : natural) = true;
+      (type == WeightType::bf16 ? even_odd : natural) = true;
   }
   const float* x = p.x + static_cast<int64_t>(first) * p.k;
   if (even_odd) gemv_pack(x, p.k, rows, p.k, DType::bf16, few.even_odd.get());
   if (natural) gemv_pack(x, p.k, rows, p.k, DType::f32, few.natural.get());
   if (tiles) amx_linear_pack(x, p.k, rows, p.k, few.tiles.get());
+  for (int i = 0; i < kXOrders; ++i) {
+    if (quantised[i]) quantise_x(x, p.k, rows, p.k, static_cast<XOrder>(i), few.quantised[i].get());
+  }
 }
 
-void Linear::multiply_few(const LinearParams& p, const Span& span, const FewRows& few) const {
+void Linear::multiply_few(const LinearParams& p, const Span& span, const FewRows& few, int worker) const {
   const LinearWeight& w = *span.weight;
+  const LinearKernel kernel = few_kernel(host_, few.rows, w.w.type, few.as_many);
   const uint8_t* rows_of_w = w.w.row(span.begin);
   const float* bias = w.bias ? w.bias + span.begin : nullptr;
   float* out = w.out + static_cast<int64_t>(few.first) * w.n() + span.begin;
-  if (few_kernel(host_, few.rows, w.dtype()) == LinearKernel::amx) {
+  if (kernel == LinearKernel::quant) {
+    const XOrder order = x_order(w.w.type, host_.features);
+    quant_gemv({.packed = few.quantised[static_cast<int>(order)].get(),
+                .rows = few.rows,
+                .w = w.w.some_rows(span.begin, span.n),
+                .bias = bias,
+                .out = out,
+                .out_stride = w.n()},
+               host_.features);
+    return;
+  }
+  if (!is_plain(w.w.type)) return multiply_dequantised(span, few, p.k, workers_[worker].rows.get());
+  if (kernel == LinearKernel::amx) {
     amx_linear({.packed = few.tiles.get(),
                 .rows = few.rows,
                 .k = p.k,
@@ -219,12 +246,32 @@ void Linear::multiply_few(const LinearParams& p, const Span& span, const FewRows
         .out_stride = w.n()});
 }
 
+// As gemv for float32 weights, of which a register tile at a time lies in cache.
+void Linear::multiply_dequantised(const Span& span, const FewRows& few, int64_t k, float* rows_of_w) const {
+  const LinearWeight& w = *span.weight;
+  for (int64_t j = span.begin; j < span.begin + span.n; j += kDequantisedRows) {
+    const int64_t n = std::min(kDequantisedRows, span.begin + span.n - j);
+    for (int64_t i = 0; i < n; ++i) unpack_f32(w.w, j + i, 0, k, rows_of_w + i * k);
+    gemv({.packed = few.natural.get(),
+          .rows = few.rows,
+          .k = k,
+          .w = rows_of_w,
+          .dtype = DType::f32,
+          .n = n,
+          .bias = w.bias ? w.bias + j : nullptr,
+          .out = w.out + int64_t{few.first} * w.n() + j,
+          .out_stride = w.n()});
+  }
+}
+
 void Linear::run_few(const LinearParams& p, ThreadPool& pool) {
-  pack_few(p, 0, p.rows, few_[0]);
+  pack_few(p, 0, p.rows, p.as_many, few_[0]);
   const auto width_of = [&](const LinearWeight& w) {
-    return few_width(p, w, few_kernel(host_, p.rows, w.dtype()) == LinearKernel::amx ? kTilesUnit : kGemvUnit, pool.size());
+    return few_width(p, w, few_kernel(host_, p.rows, w.w.type, p.as_many) == LinearKernel::amx ? kTilesUnit : kGemvUnit,
+                     pool.size());
   };
-  pool.parallel_for(spans(p, width_of), [&](int64_t task, int) { multiply_few(p, span_at(p, task, width_of), few_[0]); });
+  pool.parallel_for(spans(p, width_of),
+                    [&](int64_t task, int worker) { multiply_few(p, span_at(p, task, width_of), few_[0], worker); });
 }
 
 // ---- Many rows, float32
@@ -234,6 +281,7 @@ void Linear::run_full_precision(const LinearParams& p, ThreadPool& pool) {
   constexpr int64_t kSlice = 24;  // outputs of a task: whole register tiles
   for (int32_t i = 0; i < p.count; ++i) {
     const LinearWeight& w = p.weights[i];
+    FOVEA_CHECK(is_plain(w.w.type));
     for (int32_t first = 0; first < p.rows; first += kFewRows) {
       const int32_t rows = std::min(kFewRows, p.rows - first);
       float* packed = few_[0].natural.get();
@@ -263,13 +311,10 @@ void Linear::run_f32(const LinearParams& p, ThreadPool& pool) {
   pool.parallel_for(spans(p, width_of), [&](int64_t task, int worker) {
     const Span span = span_at(p, task, width_of);
     const LinearWeight& w = *span.weight;
-    const uint8_t* rows_of_w = w.w.row(span.begin);
     linear_f32({.packed = packed_.get(),
                 .rows = p.rows,
                 .k = p.k,
-                .w = rows_of_w,
-                .dtype = w.dtype(),
-                .n = span.n,
+                .w = w.w.some_rows(span.begin, span.n),
                 .bias = w.bias ? w.bias + span.begin : nullptr,
                 .out = w.out + span.begin,
                 .out_stride = w.n()},
@@ -290,7 +335,7 @@ void Linear::run_library(const LinearParams& p, int32_t rows, ThreadPool& pool) 
   // oneDNN takes whole pieces; what is left goes to the kernels for few rows, at most 16 at a time.
   int groups = 0;
   for (int32_t first = rows; first < p.rows; first += kFewRows)
-    pack_few(p, first, std::min(kFewRows, p.rows - first), few_[groups++]);
+    pack_few(p, first, std::min(kFewRows, p.rows - first), true, few_[groups++]);
   const auto width_of = [&](const LinearWeight& w) { return w.n() > 0 ? library_width(w.n()) : 1; };
   pool.parallel_for(spans(p, width_of),
                     [&](int64_t task, int worker) { multiply_library(p, span_at(p, task, width_of), worker, rows, groups); });
@@ -301,8 +346,8 @@ void Linear::multiply_library(const LinearParams& p, const Span& span, int worke
   Worker& own = workers_[worker];
   const int64_t k = p.k;
   const auto* weights = reinterpret_cast<const uint16_t*>(w.w.row(span.begin));
-  if (w.dtype() != DType::bf16) {
-    to_bf16(w.w.row(span.begin), w.dtype(), span.n * k, own.weights.get());
+  if (w.w.type != WeightType::bf16) {
+    unpack_bf16(w.w, span.begin, span.n, own.weights.get());
     weights = own.weights.get();
   }
   int64_t row = 0;
@@ -314,7 +359,7 @@ void Linear::multiply_library(const LinearParams& p, const Span& span, int worke
     }
   }
   add_bias(w, span.begin, span.n, rows);
-  for (int i = 0; i < few_groups; ++i) multiply_few(p, span, few_[i]);
+  for (int i = 0; i < few_groups; ++i) multiply_few(p, span, few_[i], worker);
 }
 
 }  // namespace fovea::cpu

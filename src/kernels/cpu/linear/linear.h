@@ -19,6 +19,7 @@
 #include "base/thread_pool.h"
 #include "kernels/cpu/linear/linear_choice.h"
 #include "kernels/cpu/linear/linear_library.h"
+#include "kernels/cpu/quant/quant_gemv.h"
 
 namespace fovea::cpu {
 
@@ -26,7 +27,9 @@ class Linear {
  public:
   // Sizes all scratch. `threads`: workers of the pool that run() will get. Forgets the shapes of an earlier
   // call. `features` is what the CPU can do; a test may claim less, or AVX-512 bf16, which oneDNN emulates.
-  Status prepare(const OpsLimits& limits, int threads, Numerics numerics, const CpuFeatures& features = cpu_features());
+  // `int8_few`: 1 to 16 rows of x are rounded to int8 for weights that are quantised, except where as_many is set.
+  Status prepare(const OpsLimits& limits, int threads, Numerics numerics, const CpuFeatures& features = cpu_features(),
+                 bool int8_few = false);
 
   // Compiles what products with weights [n, k] will need. A shape that run() meets first is added then, which
   // allocates.
@@ -47,14 +50,17 @@ class Linear {
   // Up to 16 rows of x, packed for the kernels that take few rows.
   struct FewRows {
     int32_t first = 0, rows = 0;
+    bool as_many = false;
     Buffer<float> even_odd, natural;  // gemv's packings for bf16, and for f16 and f32
     Buffer<uint16_t> tiles;           // amx_linear's
+    Buffer<QuantisedX> quantised[kXOrders];
   };
   struct Worker {
     Buffer<float> panels;      // linear_f32
-    Buffer<uint16_t> weights;  // a slice of f16 or f32 weights as bf16
+    Buffer<uint16_t> weights;  // a slice of weights that are not bf16 as bf16
+    Buffer<float> rows;        // some rows of quantised weights as floats
     Buffer<uint8_t> library;   // oneDNN's scratchpad
-    int64_t weights_size = 0, library_size = 0;
+    int64_t weights_size = 0, rows_size = 0, library_size = 0;
   };
   struct Span {  // rows [begin, begin + n) of weights[weight]
     const LinearWeight* weight;
@@ -66,8 +72,9 @@ class Linear {
   void run_f32(const LinearParams& p, ThreadPool& pool);
   void run_full_precision(const LinearParams& p, ThreadPool& pool);
   void run_library(const LinearParams& p, int32_t rows, ThreadPool& pool);
-  void pack_few(const LinearParams& p, int32_t first, int32_t rows, FewRows& few) const;
-  void multiply_few(const LinearParams& p, const Span& span, const FewRows& few) const;
+  void pack_few(const LinearParams& p, int32_t first, int32_t rows, bool as_many, FewRows& few) const;
+  void multiply_few(const LinearParams& p, const Span& span, const FewRows& few, int worker) const;
+  void multiply_dequantised(const Span& span, const FewRows& few, int64_t k, float* rows_of_w) const;
   void multiply_library(const LinearParams& p, const Span& span, int worker, int64_t rows, int few_groups);
 
   int64_t library_width(int64_t n) const;

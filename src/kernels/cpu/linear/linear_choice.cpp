@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/quant/quant_gemv.h"
+
 namespace fovea::cpu {
 namespace {
 
@@ -15,13 +17,14 @@ LinearPlan choose(const LinearHost& host, int32_t rows, bool full_precision) {
   return {LinearKernel::f32, rows};
 }
 
-LinearKernel few_kernel(const LinearHost& host, int32_t rows, DType weight) {
+LinearKernel few_kernel(const LinearHost& host, int32_t rows, WeightType weight, bool as_many) {
+  if (host.int8_few && !as_many && quant_gemv_takes(weight)) return LinearKernel::quant;
   const bool tiles = host.numerics == Numerics::bf16 && host.features.amx_bf16;
-  return tiles && weight == DType::bf16 && rows >= kMinTileRows ? LinearKernel::amx : LinearKernel::gemv;
+  return tiles && weight == WeightType::bf16 && rows >= kMinTileRows ? LinearKernel::amx : LinearKernel::gemv;
 }
 
-std::string describe(const LinearHost& host, int32_t rows, DType weight, bool full_precision) {
-  constexpr const char* kNames[] = {"gemv", "amx", "f32", "library"};
+std::string describe(const LinearHost& host, int32_t rows, WeightType weight, bool full_precision) {
+  constexpr const char* kNames[] = {"gemv", "amx", "f32", "library", "quant"};
   std::string text;
   const auto add = [&](LinearKernel kernel, int32_t count) {
     text += (text.empty() ? "" : ", ") + std::string(kNames[static_cast<int>(kernel)]) + " " + std::to_string(count);
@@ -30,7 +33,7 @@ std::string describe(const LinearHost& host, int32_t rows, DType weight, bool fu
   if (plan.many_rows > 0) add(plan.many, plan.many_rows);
   for (int32_t first = plan.many_rows; first < rows; first += kFewRows) {
     const int32_t few = std::min(kFewRows, rows - first);
-    add(full_precision ? LinearKernel::gemv : few_kernel(host, few, weight), few);
+    add(full_precision ? LinearKernel::gemv : few_kernel(host, few, weight, plan.many_rows > 0), few);
   }
   return text;
 }

@@ -5,7 +5,10 @@
 //   5..16    gemv                                amx (bf16 weights), gemv      gemv
 //   17..     f32                                 library, tail as above        library, tail gemv
 //
-// full_precision: gemv, 16 rows at a time, whatever the numerics.
+// 1 to 16 rows and quantised weights (not fp8): quant, where the host may round x to int8 and the call does not ask for the bits of
+// many rows.
+// full_precision: gemv, 16 rows at a time, whatever the numerics. Weights that are quantised are made into floats in cache for
+// gemv and f32, and into bf16 for the library.
 #pragma once
 
 #include <fovea/kernels/linear.h>
@@ -22,6 +25,7 @@ enum class LinearKernel : uint8_t {
   amx,      // amx_linear.h: rounds x to bf16
   f32,      // linear_f32.h: rounds nothing
   library,  // oneDNN in bf16: rounds x and weights
+  quant,    // quant/quant_gemv.h: rounds x to int8
 };
 
 inline constexpr int32_t kFewRows = 16;  // most that gemv and amx take at once
@@ -30,6 +34,7 @@ inline constexpr int32_t kFewRows = 16;  // most that gemv and amx take at once
 struct LinearHost {
   Numerics numerics = Numerics::f32;
   CpuFeatures features;
+  bool int8_few = false;  // x of few rows may be rounded to int8 where weights are quantised
   bool uses_library() const { return numerics == Numerics::bf16 && (features.amx_bf16 || features.avx512_bf16); }
   // The library is asked for multiples of it: our tiles are faster below, and for 16 rows it chose a kernel without AMX at times.
   int32_t library_rows() const { return features.amx_bf16 ? 32 : 16; }
@@ -41,9 +46,10 @@ struct LinearPlan {
   int32_t many_rows = 0;
 };
 LinearPlan choose(const LinearHost& host, int32_t rows, bool full_precision);
-LinearKernel few_kernel(const LinearHost& host, int32_t rows, DType weight);
+// as_many: the rows are the tail of many, or must have their bits.
+LinearKernel few_kernel(const LinearHost& host, int32_t rows, WeightType weight, bool as_many);
 
-// All of a call for weights of one dtype: "library 32, amx 16, gemv 3".
-std::string describe(const LinearHost& host, int32_t rows, DType weight, bool full_precision);
+// All of a call for weights of one type: "library 32, amx 16, gemv 3".
+std::string describe(const LinearHost& host, int32_t rows, WeightType weight, bool full_precision);
 
 }  // namespace fovea::cpu

@@ -1,6 +1,7 @@
 #include "kernels/cpu/linear/linear_f32.h"
 
 #include "base/check.h"
+#include "kernels/cpu/quant/unpack.h"
 
 #include <algorithm>
 #include <cstring>
@@ -207,21 +208,38 @@ constexpr TileFn tile_of(int m, std::integer_sequence<int, M...>) {
   return table[m - 1];
 }
 
+// Elements of rows of W in a block of k that begins at `begin`, to panels.
 template <typename T>
-void run(const F32Slice& s, float* scratch) {
-  const T* w = static_cast<const T*>(s.w);
+void pack_panels(const F32Slice& s, int64_t begin, int64_t kc, float* panels) {
+  const T* w = static_cast<const T*>(s.w.data) + begin;
+  for (int64_t j = 0; j < s.w.rows; j += kPanel)
+    pack_panel(w + j * s.k, std::min(kPanel, s.w.rows - j), s.k, kc, panels + j * kF32BlockK);
+}
+
+void pack_quantised_panels(const F32Slice& s, int64_t begin, int64_t kc, float* panels) {
+  float* rows = panels + kF32SliceRows * kF32BlockK;
+  for (int64_t j = 0; j < s.w.rows; j += kPanel) {
+    const int64_t n = std::min(kPanel, s.w.rows - j);
+    for (int64_t i = 0; i < n; ++i) unpack_f32(s.w, j + i, begin, kc, rows + i * kc);
+    pack_panel(rows, n, kc, kc, panels + j * kF32BlockK);
+  }
+}
+
+using PackFn = void (*)(const F32Slice&, int64_t, int64_t, float*);
+
+void run(const F32Slice& s, PackFn pack, float* scratch) {
+  const int64_t n = s.w.rows;
   const int64_t tiles = (s.rows + kTileX - 1) / kTileX;
   for (int64_t k0 = 0; k0 < s.k; k0 += kF32BlockK) {
     const int64_t kc = std::min(kF32BlockK, s.k - k0);
-    for (int64_t j = 0; j < s.n; j += kPanel)
-      pack_panel(w + j * s.k + k0, std::min(kPanel, s.n - j), s.k, kc, scratch + j * kF32BlockK);
+    pack(s, k0, kc, scratch);
     const float* x = s.packed + k0 / kF32BlockK * s.rows * kF32PaddedK;
     for (int64_t i = 0; i < tiles; ++i) {
       const int64_t row = s.rows * i / tiles;  // tiles of near equal height
       const int64_t m = s.rows * (i + 1) / tiles - row;
       const TileFn fn = tile_of(static_cast<int>(m), std::make_integer_sequence<int, kTileX>());
-      for (int64_t j = 0; j < s.n; j += kPanel) {
-        fn({x + row * kF32PaddedK, scratch + j * kF32BlockK, kc, std::min(kPanel, s.n - j), k0 == 0, k0 + kc == s.k,
+      for (int64_t j = 0; j < n; j += kPanel) {
+        fn({x + row * kF32PaddedK, scratch + j * kF32BlockK, kc, std::min(kPanel, n - j), k0 == 0, k0 + kc == s.k,
             s.bias ? s.bias + j : nullptr, s.out + row * s.out_stride + j, s.out_stride});
       }
     }
@@ -229,15 +247,15 @@ void run(const F32Slice& s, float* scratch) {
 }
 
 void linear_f32_target(const F32Slice& s, float* scratch) {
-  switch (s.dtype) {
-    case DType::bf16:
-      return run<hwy::bfloat16_t>(s, scratch);
-    case DType::f16:
-      return run<hwy::float16_t>(s, scratch);
-    case DType::f32:
-      return run<float>(s, scratch);
+  switch (s.w.type) {
+    case WeightType::bf16:
+      return run(s, &pack_panels<hwy::bfloat16_t>, scratch);
+    case WeightType::f16:
+      return run(s, &pack_panels<hwy::float16_t>, scratch);
+    case WeightType::f32:
+      return run(s, &pack_panels<float>, scratch);
     default:
-      FOVEA_CHECK(false && "linear: a float dtype");
+      return run(s, &pack_quantised_panels, scratch);
   }
 }
 
@@ -257,7 +275,7 @@ void f32_pack(const float* x, int64_t rows, int64_t k, int64_t begin, int64_t en
 }
 
 void linear_f32(const F32Slice& slice, float* scratch) {
-  FOVEA_CHECK(slice.rows >= 1 && slice.k >= 1 && slice.n >= 1 && slice.n <= kF32SliceRows);
+  FOVEA_CHECK(slice.rows >= 1 && slice.k >= 1 && slice.w.rows >= 1 && slice.w.rows <= kF32SliceRows && slice.w.cols == slice.k);
   HWY_DYNAMIC_DISPATCH(linear_f32_target)(slice, scratch);
 }
 

@@ -4,7 +4,7 @@
 // beside it.
 #pragma once
 
-#include <fovea/types.h>
+#include <fovea/kernels/weight.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -23,17 +23,17 @@ inline constexpr int64_t f32_packed_floats(int64_t rows, int64_t k) {
 // Packs rows [begin, end) of x.
 void f32_pack(const float* x, int64_t rows, int64_t k, int64_t begin, int64_t end, float* packed);
 
-inline constexpr int64_t kF32ScratchFloats = kF32SliceRows * kF32BlockK;  // of one worker, 64-byte aligned
+// Of one worker, 64-byte aligned: the panels of a slice, and as many rows of a block of quantised weights as are made into floats
+// at once.
+inline constexpr int64_t kF32ScratchFloats = (kF32SliceRows + kF32PanelRows) * kF32BlockK;
 
 struct F32Slice {
   const float* packed = nullptr;  // of f32_pack, all rows
   int64_t rows = 0;               // >= 1
   int64_t k = 0;                  // >= 1
-  const void* w = nullptr;        // [n, k] contiguous: the first row of the slice
-  DType dtype = DType::bf16;      // bf16, f16, f32
-  int64_t n = 0;                  // 1 to kF32SliceRows
-  const float* bias = nullptr;    // [n] of the slice, or null
-  float* out = nullptr;           // out[r * out_stride + j], j in [0, n)
+  WeightView w;                   // the rows of the slice, 1 to kF32SliceRows, any type
+  const float* bias = nullptr;    // [w.rows], or null
+  float* out = nullptr;           // out[r * out_stride + j], j in [0, w.rows)
   int64_t out_stride = 0;
 };
 

@@ -1,0 +1,178 @@
+#include "kernels/cpu/quant/quant_gemv.h"
+
+#include "base/check.h"
+#include "kernels/cpu/quant/unpack.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/cpu/simd_targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/quant/quant_gemv.cpp"
+#include <hwy/foreach_target.h>
+// foreach_target first: it compiles this file once per instruction set
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace fovea::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using FloatTag = hn::CappedTag<float, 16>;
+
+// n elements, a part at most: codes and their scale. Loops of fixed length over a padded copy: the compiler makes vectors of them.
+HWY_INLINE float round_part(const float* x, int64_t n, int8_t* HWY_RESTRICT code) {
+  const FloatTag d;
+  const hn::RebindToSigned<FloatTag> di;
+  const hn::Rebind<int8_t, FloatTag> d8;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  HWY_ALIGN float part[32];
+  if (n < 32) {
+    std::memset(part, 0, sizeof(part));
+    std::memcpy(part, x, static_cast<size_t>(n) * sizeof(float));
+    x = part;
+  }
+  auto most = hn::Zero(d);
+  for (int64_t i = 0; i < 32; i += lanes) most = hn::Max(most, hn::Abs(hn::LoadU(d, x + i)));
+  const float scale = hn::GetLane(hn::MaxOfLanes(d, most)) / 127.0f;
+  const auto inverse = hn::Set(d, scale > 0.0f ? 1.0f / scale : 0.0f);
+  for (int64_t i = 0; i < 32; i += lanes)
+    hn::StoreU(hn::DemoteTo(d8, hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), inverse))), d8, code + i);
+  (void)di;
+  return scale;
+}
+
+// Where 16 elements of a piece go.
+HWY_INLINE int place(XOrder order, int sixteen) {
+  switch (order) {
+    case XOrder::natural:
+      return sixteen;
+    case XOrder::halves:
+      return sixteen / 8 * 8 + sixteen % 2 * 4 + sixteen % 8 / 2;
+    case XOrder::pairs: {
+      constexpr int kPlace[8] = {0, 2, 1, 3, 4, 6, 5, 7};
+      return kPlace[sixteen / 2] * 2 + sixteen % 2;
+    }
+  }
+  return sixteen;
+}
+
+HWY_INLINE void quantise_piece(const float* x, int64_t n, XOrder order, QuantisedX* out) {
+  HWY_ALIGN int8_t code[kQuantPiece];
+  for (int part = 0; part < 8; ++part) {
+    const int64_t left = std::clamp<int64_t>(n - part * 32, 0, 32);
+    const float scale = left > 0 ? round_part(x + part * 32, left, code + part * 32) : 0.0f;
+    if (left == 0) std::memset(code + part * 32, 0, 32);
+    int sums[2] = {};
+    for (int half = 0; half < 2; ++half) {
+      const int8_t* from = code + part * 32 + half * 16;
+      for (int i = 0; i < 16; ++i) sums[half] += from[i];
+      out->scale[2 * part + half] = scale;
+      out->sum[2 * part + half] = scale * static_cast<float>(sums[half]);
+      std::memcpy(out->code + place(order, 2 * part + half) * 16, from, 16);
+    }
+    out->scale_of_32[part] = scale;
+    out->sum_of_32[part] = scale * static_cast<float>(sums[0] + sums[1]);
+  }
+}
+
+void quantise_target(const float* x, int64_t x_stride, int32_t rows, int64_t k, XOrder order, QuantisedX* packed) {
+  for (int64_t c = 0; c < k; c += kQuantPiece) {
+    for (int32_t r = 0; r < rows; ++r, ++packed) quantise_piece(x + r * x_stride + c, k - c, order, packed);
+  }
+}
+
+// ---- The product, by codes that were unpacked first -----------------------------------------------------------------
+
+// Sum over n elements (whole sixteens) of a piece.
+HWY_INLINE float dot(const UnpackedPiece& w, bool offsets, int64_t n, const QuantisedX& x) {
+#if HWY_TARGET == HWY_SCALAR
+  float total = 0;
+  for (int64_t part = 0; part * 16 < n; ++part) {
+    int sum = 0;
+    for (int i = 0; i < 16; ++i) sum += w.code[part * 16 + i] * x.code[part * 16 + i];
+    total += w.value[part] * x.scale[part] * static_cast<float>(sum);
+    if (offsets) total += w.offset[part] * x.sum[part];
+  }
+  return total;
+#else
+  const hn::CappedTag<int16_t, 16> d16;
+  const hn::Rebind<int8_t, decltype(d16)> d8;
+  const hn::RepartitionToWide<decltype(d16)> d32;
+  const hn::RebindToFloat<decltype(d32)> df;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d16));
+  auto total = hn::Zero(df);
+  float from_offsets = 0;
+  for (int64_t part = 0; part * 16 < n; ++part) {
+    auto sum = hn::Zero(d32), unused = hn::Zero(d32);
+    for (int64_t i = part * 16; i < part * 16 + 16; i += lanes) {
+      const auto a = hn::PromoteTo(d16, hn::LoadU(d8, w.code + i)), b = hn::PromoteTo(d16, hn::LoadU(d8, x.code + i));
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+      sum = hn::Add(sum, hn::Vec<decltype(d32)>{_mm256_madd_epi16(a.raw, b.raw)});
+#else
+      sum = hn::ReorderWidenMulAccumulate(d32, a, b, sum, unused);
+#endif
+    }
+    sum = hn::Add(sum, unused);
+    total = hn::MulAdd(hn::ConvertTo(df, sum), hn::Set(df, w.value[part] * x.scale[part]), total);
+    if (offsets) from_offsets += w.offset[part] * x.sum[part];
+  }
+  return hn::GetLane(hn::SumOfLanes(df, total)) + from_offsets;
+#endif
+}
+
+void gemv_target(const QuantGemvSlice& s) {
+  const bool offsets = has_offsets(s.w.type);
+  UnpackedPiece piece;
+  float sums[kQuantGemvRows];
+  for (int64_t j = 0; j < s.w.rows; ++j) {
+    std::fill_n(sums, s.rows, 0.0f);
+    const QuantisedX* x = s.packed;
+    for (int64_t c = 0; c < s.w.cols; c += kQuantPiece, x += s.rows) {
+      const int64_t n = std::min(kQuantPiece, s.w.cols - c);
+      unpack_codes(s.w, j, c, n, &piece);
+      for (int64_t i = n; i % 16 != 0; ++i) piece.code[i] = 0;
+      for (int32_t r = 0; r < s.rows; ++r) sums[r] += dot(piece, offsets, n, x[r]);
+    }
+    for (int32_t r = 0; r < s.rows; ++r) s.out[r * s.out_stride + j] = sums[r] + (s.bias ? s.bias[j] : 0.0f);
+  }
+}
+
+}  // namespace fovea::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace fovea::cpu {
+
+HWY_EXPORT(quantise_target);
+HWY_EXPORT(gemv_target);
+
+XOrder x_order(WeightType type, const CpuFeatures& features) {
+  if (!features.avx512_vnni) return XOrder::natural;
+  switch (type) {
+    case WeightType::q2_k:
+    case WeightType::q3_k:
+    case WeightType::q6_k:
+      return XOrder::natural;
+    case WeightType::q4_k:
+    case WeightType::q5_k:
+      return XOrder::pairs;
+    default:
+      return XOrder::halves;
+  }
+}
+
+void quantise_x(const float* x, int64_t x_stride, int32_t rows, int64_t k, XOrder order, QuantisedX* packed) {
+  HWY_DYNAMIC_DISPATCH(quantise_target)(x, x_stride, rows, k, order, packed);
+}
+
+void quant_gemv(const QuantGemvSlice& slice, const CpuFeatures& features) {
+  FOVEA_CHECK(slice.rows >= 1 && slice.rows <= kQuantGemvRows && quant_gemv_takes(slice.w.type));
+#if defined(__x86_64__)
+  if (features.avx512_vnni) return quant_gemv_vnni(slice);
+#endif
+  HWY_DYNAMIC_DISPATCH(gemv_target)(slice);
+}
+
+}  // namespace fovea::cpu
+#endif

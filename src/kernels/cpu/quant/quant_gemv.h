@@ -1,0 +1,57 @@
+// Products of few rows with quantised weights read in place: out = x W^T + bias for 1 to 16 rows of x, at the speed at which W comes
+// from memory. x is rounded to int8 with one scale for 32 elements; products of integers are summed exactly, 16 or 32 at a time, and
+// then in float32. docs/linear.md says what that costs and where it is used.
+#pragma once
+
+#include <fovea/kernels/weight.h>
+
+#include <cstdint>
+
+#include "kernels/cpu/cpu_features.h"
+
+namespace fovea::cpu {
+
+inline constexpr int32_t kQuantGemvRows = 16;
+inline constexpr int64_t kQuantPiece = 256;  // elements of x in a piece; the last of a row is filled up with zeros
+
+// 256 elements of one row of x: element i is code times scale[i / 16].
+struct alignas(64) QuantisedX {
+  int8_t code[kQuantPiece];           // in an order that suits the weights
+  float scale[kQuantPiece / 16];      // in the order of x, equal in pairs
+  float sum[kQuantPiece / 16];        // of 16 elements, as floats
+  float sum_of_32[kQuantPiece / 32];  // of 32
+  float scale_of_32[kQuantPiece / 32];
+};
+
+// How codes of weights come out of a block without shuffles, which x then follows. A part is 32 elements.
+enum class XOrder : uint8_t {
+  natural,  // q2_k, q3_k, q6_k
+  halves,   // the first halves of four parts, then their second halves: one byte holds elements i and i + 16
+  pairs,    // parts 0 2 1 3 4 6 5 7: one byte holds elements i and i + 32 (q4_k, q5_k)
+};
+inline constexpr int kXOrders = 3;
+
+// Whether quant_gemv takes weights of this type: all that are not plain.
+constexpr bool quant_gemv_takes(WeightType type) { return !is_plain(type) && type != WeightType::fp8_e4m3; }
+XOrder x_order(WeightType type, const CpuFeatures& features);
+
+inline constexpr int64_t quant_pieces(int64_t k) { return (k + kQuantPiece - 1) / kQuantPiece; }
+// packed: [quant_pieces(k), rows].
+void quantise_x(const float* x, int64_t x_stride, int32_t rows, int64_t k, XOrder order, QuantisedX* packed);
+
+struct QuantGemvSlice {
+  const QuantisedX* packed = nullptr;  // of quantise_x in the order of the weights' type
+  int32_t rows = 0;                    // 1 to kQuantGemvRows
+  WeightView w;                        // rows of the slice
+  const float* bias = nullptr;         // [w.rows], or null
+  float* out = nullptr;                // out[r * out_stride + j], j in [0, w.rows)
+  int64_t out_stride = 0;
+};
+
+// Every out[r][j] is one fixed sum, whatever `rows` and the slice are.
+void quant_gemv(const QuantGemvSlice& slice, const CpuFeatures& features);
+
+// With AVX-512 VNNI; quant_gemv calls it where the CPU has that.
+void quant_gemv_vnni(const QuantGemvSlice& slice);
+
+}  // namespace fovea::cpu

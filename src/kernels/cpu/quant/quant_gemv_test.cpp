@@ -1,0 +1,108 @@
+#include "kernels/cpu/quant/quant_gemv.h"
+
+#include <gtest/gtest.h>
+#include <hwy/targets.h>
+
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/common/dequantize.h"
+#include "kernels/common/random_weights.h"
+
+namespace fovea::cpu {
+namespace {
+
+std::vector<float> random_x(int64_t count) {
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal(0.2f, 1.0f);
+  std::vector<float> x(static_cast<size_t>(count));
+  for (float& v : x) v = normal(random);
+  x[1] = 30.0f;  // the part it is in is coarse
+  return x;
+}
+
+struct Product {
+  Product(const RandomMatrix& m, const std::vector<float>& x, int32_t rows, const CpuFeatures& features)
+      : out(static_cast<size_t>(rows * m.rows), NAN), packed(static_cast<size_t>(quant_pieces(m.cols) * rows)) {
+    quantise_x(x.data(), m.cols, rows, m.cols, x_order(m.type, features), packed.data());
+    const std::vector<float> bias(static_cast<size_t>(m.rows), 0.5f);
+    quant_gemv({packed.data(), rows, m.view(), bias.data(), out.data(), m.rows}, features);
+  }
+  std::vector<float> out;
+  std::vector<QuantisedX> packed;
+};
+
+class QuantGemvTest : public ::testing::TestWithParam<int> {
+ protected:
+  QuantGemvTest() : type_(static_cast<WeightType>(GetParam())) {}
+
+  // Whole pieces, and where the type has such rows a part of one.
+  RandomMatrix matrix() const {
+    const int64_t cols = weight_format(type_).block == 256 ? 1536 : weight_format(type_).block == 32 ? 1376 : 1365;
+    RandomMatrix m(type_, 5, cols, 96, 11);
+    for (size_t i = 0; i < m.scales.size(); ++i) m.scales[i] += static_cast<uint32_t>(i) << 15;  // each group its own
+    return m;
+  }
+
+  // Against float64 sums of dequantised weights and x as it was rounded.
+  void expect_right(const CpuFeatures& features, const char* what) {
+    const RandomMatrix m = matrix();
+    const std::vector<float> x = random_x(16 * m.cols);
+    std::vector<float> w(static_cast<size_t>(m.cols));
+    std::vector<QuantisedX> rounded(static_cast<size_t>(quant_pieces(m.cols) * 16));
+    quantise_x(x.data(), m.cols, 16, m.cols, XOrder::natural, rounded.data());
+    const Product all(m, x, 16, features);
+    for (int64_t j = 0; j < m.rows; ++j) {
+      dequantize_row(m.view(), j, w.data());
+      for (int64_t r = 0; r < 16; ++r) {
+        double sum = 0.5, size = 0.5, unrounded = 0.5, largest_error = 0;
+        for (int64_t c = 0; c < m.cols; ++c) {
+          const QuantisedX& piece = rounded[static_cast<size_t>(c / 256 * 16 + r)];
+          const float xq = static_cast<float>(piece.code[c % 256]) * piece.scale[c % 256 / 16];
+          sum += static_cast<double>(xq) * w[c];
+          size += std::fabs(static_cast<double>(xq) * w[c]);
+          unrounded += static_cast<double>(x[r * m.cols + c]) * w[c];
+          largest_error += std::fabs(w[c]) * piece.scale[c % 256 / 16] * 0.501;
+        }
+        ASSERT_LT(std::fabs(all.out[r * m.rows + j] - sum) / size, 3e-6) << what << ", row " << r << ", output " << j;
+        ASSERT_LT(std::fabs(all.out[r * m.rows + j] - unrounded), largest_error + size * 3e-6);
+      }
+    }
+    for (const int32_t rows : {1, 2, 3, 4, 5, 7, 11}) {
+      const Product some(m, x, rows, features);
+      for (size_t i = 0; i < some.out.size(); ++i) ASSERT_EQ(some.out[i], all.out[i]) << what << ", " << rows << " rows";
+    }
+  }
+
+  const WeightType type_;
+};
+
+TEST_P(QuantGemvTest, PortableSumsRoundedProducts) {
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().DeInit();
+    expect_right({}, hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(0);
+    hwy::GetChosenTarget().DeInit();
+  }
+}
+
+TEST_P(QuantGemvTest, VnniSumsRoundedProducts) {
+  if (!cpu_features().avx512_vnni) GTEST_SKIP() << "no AVX-512 VNNI";
+  expect_right(cpu_features(), "vnni");
+}
+
+std::vector<int> types() {
+  std::vector<int> all;
+  for (int i = 0; i < kWeightTypes; ++i) {
+    if (quant_gemv_takes(static_cast<WeightType>(i))) all.push_back(i);
+  }
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(Types, QuantGemvTest, ::testing::ValuesIn(types()),
+                         [](const auto& info) { return std::string(weight_type_name(static_cast<WeightType>(info.param))); });
+
+}  // namespace
+}  // namespace fovea::cpu

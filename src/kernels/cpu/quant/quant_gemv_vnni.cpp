@@ -1,0 +1,472 @@
+// quant_gemv with AVX-512 VNNI, in intrinsics: Highway 1.0.3 does not know the dot product of bytes.
+//
+// vpdpbusd multiplies unsigned bytes by signed ones, so codes of weights are taken as unsigned: a weight is
+//     value * u - less * value     (types that keep no minimum: less is a constant of the type), or
+//     value * u + offset           (q4_1, q5_1, q2_k, q4_k, q5_k, int4).
+// The second terms need the sums of x alone, which come with x. So a piece of 256 weights is four registers of u, a register of
+// values, which are spread over the lanes that hold each sum of products, and one more product for the second terms.
+#include "kernels/cpu/quant/quant_gemv.h"
+
+#include "base/check.h"
+#include "kernels/common/dequantize.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#pragma GCC push_options
+#pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12's own headers leave registers undefined on purpose
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512cd,avx512vnni,avx2,fma,f16c,bmi,bmi2")
+
+namespace fovea::cpu {
+namespace {
+
+#define FOVEA_INLINE inline __attribute__((always_inline))
+
+constexpr int kMaxM = 4;  // rows of x that share an unpacked piece
+constexpr int64_t kPrefetchBytes = 2048;
+
+template <WeightType kType>
+constexpr XOrder kOrder = kType == WeightType::q2_k || kType == WeightType::q3_k || kType == WeightType::q6_k ? XOrder::natural
+                          : kType == WeightType::q4_k || kType == WeightType::q5_k                            ? XOrder::pairs
+                                                                                                              : XOrder::halves;
+
+template <WeightType kType>
+constexpr bool kHasOffsets = kType == WeightType::q4_1 || kType == WeightType::q5_1 || kType == WeightType::q2_k ||
+                             kType == WeightType::q4_k || kType == WeightType::q5_k || kType == WeightType::int4;
+
+// Of types without offsets: what unsigned codes are too large by.
+constexpr float less_of(WeightType type) {
+  switch (type) {
+    case WeightType::q4_0:
+      return 8;
+    case WeightType::q5_0:
+      return 16;
+    case WeightType::mxfp4:
+      return 12;
+    case WeightType::q3_k:
+      return 4;
+    case WeightType::q6_k:
+      return 32;
+    case WeightType::q8_0:
+    case WeightType::iq4_nl:
+    case WeightType::iq4_xs:
+    case WeightType::int8:
+      return 128;
+    default:
+      return 0;
+  }
+}
+
+// Codes in the order of x; values and offsets of 8 parts of 32, or (order natural) of 16 of 16.
+struct Unpacked {
+  __m512i u[4];
+  __m512 value, offset;
+};
+
+FOVEA_INLINE uint16_t load_u16(const uint8_t* p) {
+  uint16_t v;
+  std::memcpy(&v, p, sizeof(v));
+  return v;
+}
+FOVEA_INLINE uint32_t load_u32(const uint8_t* p) {
+  uint32_t v;
+  std::memcpy(&v, p, sizeof(v));
+  return v;
+}
+FOVEA_INLINE uint64_t load_u64(const uint8_t* p) {
+  uint64_t v;
+  std::memcpy(&v, p, sizeof(v));
+  return v;
+}
+FOVEA_INLINE __m512i load(const uint8_t* p) { return _mm512_loadu_si512(p); }
+FOVEA_INLINE __m512i low_halves(__m512i v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
+FOVEA_INLINE __m512i high_halves(__m512i v) { return low_halves(_mm512_srli_epi16(v, 4)); }
+FOVEA_INLINE float half_at(const uint8_t* p) { return _cvtsh_ss(load_u16(p)); }
+FOVEA_INLINE __m512 eight(__m256 v) { return _mm512_zextps256_ps512(v); }
+
+// Float16 numbers of eight blocks that are `stride` bytes apart.
+template <int kStride>
+FOVEA_INLINE __m512 eight_halves(const uint8_t* p) {
+  const __m128i h = _mm_setr_epi16(static_cast<short>(load_u16(p)), static_cast<short>(load_u16(p + kStride)),
+                                   static_cast<short>(load_u16(p + 2 * kStride)), static_cast<short>(load_u16(p + 3 * kStride)),
+                                   static_cast<short>(load_u16(p + 4 * kStride)), static_cast<short>(load_u16(p + 5 * kStride)),
+                                   static_cast<short>(load_u16(p + 6 * kStride)), static_cast<short>(load_u16(p + 7 * kStride)));
+  return eight(_mm256_cvtph_ps(h));
+}
+
+// 16 bytes of each of four blocks.
+template <int kStride>
+FOVEA_INLINE __m512i four_sixteens(const uint8_t* p) {
+  const auto at = [p](int i) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + i * kStride)); };
+  __m256i a = _mm256_inserti128_si256(_mm256_castsi128_si256(at(0)), at(1), 1);
+  __m256i b = _mm256_inserti128_si256(_mm256_castsi128_si256(at(2)), at(3), 1);
+  return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
+}
+
+// Fifth bits of four blocks, those of the first 16 elements of each, or of the second.
+template <int kStride>
+FOVEA_INLINE __mmask64 fifth_bits(const uint8_t* high, int second) {
+  const uint8_t* p = high + 2 * second;
+  return _cvtu64_mask64(uint64_t{load_u16(p)} | uint64_t{load_u16(p + kStride)} << 16 | uint64_t{load_u16(p + 2 * kStride)} << 32 |
+                        uint64_t{load_u16(p + 3 * kStride)} << 48);
+}
+
+FOVEA_INLINE __m512i table_of(const int8_t (&values)[16], int more) {
+  alignas(16) uint8_t bytes[16];
+  for (int i = 0; i < 16; ++i) bytes[i] = static_cast<uint8_t>(values[i] + more);
+  return _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(bytes)));
+}
+
+FOVEA_INLINE __m512 floats_of(uint64_t bytes) {
+  return eight(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(bytes)))));
+}
+// 32 bytes twice.
+FOVEA_INLINE __m512i twice(const uint8_t* p) {
+  return _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+// 128 elements of 2 bits in 32 bytes, 64 of them: their parts 2 * kPair and 2 * kPair + 1.
+template <int kPair>
+FOVEA_INLINE __m512i two_bits(__m512i both) {
+  const __m512i shifts =
+      _mm512_setr_epi64(4 * kPair, 4 * kPair, 4 * kPair, 4 * kPair, 4 * kPair + 2, 4 * kPair + 2, 4 * kPair + 2, 4 * kPair + 2);
+  return _mm512_and_si512(_mm512_srlv_epi64(both, shifts), _mm512_set1_epi8(3));
+}
+
+// ---- Blocks of 32: eight of them ------------------------------------------------------------------------------------
+
+template <WeightType kType, int kStride, int kAt>
+FOVEA_INLINE void small_codes(const uint8_t* b, Unpacked* out) {
+#pragma GCC unroll 2
+  for (int c = 0; c < 2; ++c) {
+    const uint8_t* p = b + 4 * c * kStride;
+    __m512i low, high;
+    if constexpr (kType == WeightType::q8_0) {
+      const __m512i sign = _mm512_set1_epi8(-128);
+      low = _mm512_xor_si512(four_sixteens<kStride>(p + kAt), sign);
+      high = _mm512_xor_si512(four_sixteens<kStride>(p + kAt + 16), sign);
+    } else {
+      const __m512i v = four_sixteens<kStride>(p + kAt);
+      low = low_halves(v);
+      high = high_halves(v);
+    }
+    if constexpr (kType == WeightType::q5_0 || kType == WeightType::q5_1) {
+      const __m512i sixteen = _mm512_set1_epi8(16);
+      low = _mm512_mask_add_epi8(low, fifth_bits<kStride>(p + kAt - 4, 0), low, sixteen);
+      high = _mm512_mask_add_epi8(high, fifth_bits<kStride>(p + kAt - 4, 1), high, sixteen);
+    } else if constexpr (kType == WeightType::iq4_nl || kType == WeightType::mxfp4) {
+      const __m512i table = kType == WeightType::iq4_nl ? table_of(kIq4Values, 128) : table_of(kMxfp4Values, 12);
+      low = _mm512_shuffle_epi8(table, low);
+      high = _mm512_shuffle_epi8(table, high);
+    }
+    out->u[2 * c] = low;
+    out->u[2 * c + 1] = high;
+  }
+}
+
+// e8m0 bytes of eight blocks: half of what each stands for. The two smallest, which float32 has no normal number for, are 0.
+FOVEA_INLINE __m512 eight_exponents(const uint8_t* b) {
+  uint64_t bytes = 0;
+  for (int i = 0; i < 8; ++i) bytes |= uint64_t{b[17 * i]} << (8 * i);
+  const __m256i e = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(bytes)));
+  const __m256i less = _mm256_sub_epi32(_mm256_max_epi32(e, _mm256_set1_epi32(1)), _mm256_set1_epi32(1));
+  return eight(_mm256_castsi256_ps(_mm256_slli_epi32(less, 23)));
+}
+
+// ---- Blocks of 256 -------------------------------------------------------------------------------------------------
+
+FOVEA_INLINE void k_scales(const uint8_t* b, Unpacked* out) {
+  const uint32_t a = load_u32(b + 4), m = load_u32(b + 8), both = load_u32(b + 12);
+  const uint32_t high_a = (both & 0x0f0f0f0f) | (a >> 2 & 0x30303030), high_m = (both >> 4 & 0x0f0f0f0f) | (m >> 2 & 0x30303030);
+  const uint64_t scales = (a & 0x3f3f3f3f) | uint64_t{high_a} << 32, mins = (m & 0x3f3f3f3f) | uint64_t{high_m} << 32;
+  out->value = _mm512_mul_ps(floats_of(scales), _mm512_set1_ps(half_at(b)));
+  out->offset = _mm512_mul_ps(floats_of(mins), _mm512_set1_ps(-half_at(b + 2)));
+}
+
+FOVEA_INLINE void block_q4_k(const uint8_t* b, Unpacked* out) {
+  k_scales(b, out);
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    const __m512i v = load(b + 16 + 64 * i);
+    out->u[2 * i] = low_halves(v);
+    out->u[2 * i + 1] = high_halves(v);
+  }
+}
+
+FOVEA_INLINE void block_q5_k(const uint8_t* b, Unpacked* out) {
+  k_scales(b, out);
+  const __m512i high = twice(b + 16), mask = _mm512_set1_epi8(16);
+  constexpr int kParts[4][2] = {{0, 2}, {1, 3}, {4, 6}, {5, 7}};
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512i v = load(b + 48 + 64 * (i / 2));
+    const __m512i low = i % 2 == 0 ? low_halves(v) : high_halves(v);
+    // Bit `part` of a byte turned to where bit 4 of it is.
+    const int a = (4 - kParts[i][0]) & 31, c = (4 - kParts[i][1]) & 31;
+    const __m512i turns = _mm512_setr_epi32(a, a, a, a, a, a, a, a, c, c, c, c, c, c, c, c);
+    out->u[i] = _mm512_ternarylogic_epi32(low, _mm512_rolv_epi32(high, turns), mask, 0xf8);  // low | (turned & mask)
+  }
+}
+
+FOVEA_INLINE void block_q6_k(const uint8_t* b, Unpacked* out) {
+  const __m128i scales = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b + 192));
+  out->value = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(scales)), _mm512_set1_ps(half_at(b + 208)));
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; ++half) {
+    const __m512i v = load(b + 64 * half), both = twice(b + 128 + 32 * half);
+    out->u[2 * half] = _mm512_or_si512(low_halves(v), _mm512_slli_epi16(two_bits<0>(both), 4));
+    out->u[2 * half + 1] = _mm512_or_si512(high_halves(v), _mm512_slli_epi16(two_bits<1>(both), 4));
+  }
+}
+
+FOVEA_INLINE void block_q3_k(const uint8_t* b, Unpacked* out) {
+  const uint64_t low = load_u64(b + 96);
+  const uint32_t high = load_u32(b + 104);
+  const auto fourth = [high](int i) { return uint64_t{high >> (2 * i) & 0x03030303u} << 4; };
+  const uint64_t first = (low & 0x0f0f0f0f0f0f0f0full) | fourth(0) | fourth(1) << 32;
+  const uint64_t second = (low >> 4 & 0x0f0f0f0f0f0f0f0full) | fourth(2) | fourth(3) << 32;
+  const __m128i bytes = _mm_set_epi64x(static_cast<int64_t>(second), static_cast<int64_t>(first));
+  const __m512i scales = _mm512_sub_epi32(_mm512_cvtepu8_epi32(bytes), _mm512_set1_epi32(32));
+  out->value = _mm512_mul_ps(_mm512_cvtepi32_ps(scales), _mm512_set1_ps(half_at(b + 108)));
+  const __m512i third = twice(b), mask = _mm512_set1_epi8(4);
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512i both = twice(b + 32 + 32 * (i / 2));
+    const __m512i two = i % 2 == 0 ? two_bits<0>(both) : two_bits<1>(both);
+    const int a = (2 - 2 * i) & 31, c = (1 - 2 * i) & 31;  // bits 2 i and 2 i + 1 of a byte to where bit 2 is
+    const __m512i turns = _mm512_setr_epi32(a, a, a, a, a, a, a, a, c, c, c, c, c, c, c, c);
+    out->u[i] = _mm512_ternarylogic_epi32(two, _mm512_rolv_epi32(third, turns), mask, 0xf8);
+  }
+}
+
+FOVEA_INLINE void block_q2_k(const uint8_t* b, Unpacked* out) {
+  const __m128i both = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b)), mask = _mm_set1_epi8(15);
+  const auto floats = [](__m128i v) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(v)); };
+  out->value = _mm512_mul_ps(floats(_mm_and_si128(both, mask)), _mm512_set1_ps(half_at(b + 80)));
+  out->offset = _mm512_mul_ps(floats(_mm_and_si128(_mm_srli_epi16(both, 4), mask)), _mm512_set1_ps(-half_at(b + 82)));
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; ++half) {
+    const __m512i q = twice(b + 16 + 32 * half);
+    out->u[2 * half] = two_bits<0>(q);
+    out->u[2 * half + 1] = two_bits<1>(q);
+  }
+}
+
+FOVEA_INLINE void block_iq4_xs(const uint8_t* b, Unpacked* out) {
+  const uint64_t scales = _pdep_u64(load_u32(b + 4), 0x0f0f0f0f0f0f0f0full) | _pdep_u64(load_u16(b + 2), 0x3030303030303030ull);
+  const __m512 less = _mm512_sub_ps(floats_of(scales), _mm512_set1_ps(32.0f));
+  out->value = _mm512_mul_ps(less, _mm512_set1_ps(half_at(b)));
+  const __m512i table = table_of(kIq4Values, 128);
+#pragma GCC unroll 2
+  for (int c = 0; c < 2; ++c) {
+    const __m512i v = load(b + 8 + 64 * c);
+    out->u[2 * c] = _mm512_shuffle_epi8(table, low_halves(v));
+    out->u[2 * c + 1] = _mm512_shuffle_epi8(table, high_halves(v));
+  }
+}
+
+// ---- A piece -------------------------------------------------------------------------------------------------------
+
+// The scales of eight parts of a piece, of groups of `group` columns; parts beyond the row take the last.
+struct Scales {
+  const uint32_t* bits;
+  int64_t group, count;
+
+  FOVEA_INLINE __m256i of_piece(int64_t begin) const {
+    if (count == 1) return _mm256_set1_epi32(static_cast<int>(bits[0]));
+    alignas(32) uint32_t parts[8];
+    int64_t at = begin / group, next = (at + 1) * group;
+    for (int i = 0; i < 8; ++i) {
+      if (begin + 32 * i >= next) ++at, next += group;
+      parts[i] = bits[at < count ? at : count - 1];
+    }
+    return _mm256_load_si256(reinterpret_cast<const __m256i*>(parts));
+  }
+};
+
+template <WeightType kType>
+FOVEA_INLINE void unpack(const uint8_t* b, const Scales& scales, int64_t begin, Unpacked* out) {
+  if constexpr (kType == WeightType::q8_0) {
+    out->value = eight_halves<34>(b);
+    small_codes<kType, 34, 2>(b, out);
+  } else if constexpr (kType == WeightType::q4_0 || kType == WeightType::iq4_nl) {
+    out->value = eight_halves<18>(b);
+    small_codes<kType, 18, 2>(b, out);
+  } else if constexpr (kType == WeightType::q4_1) {
+    out->value = eight_halves<20>(b);
+    out->offset = eight_halves<20>(b + 2);
+    small_codes<kType, 20, 4>(b, out);
+  } else if constexpr (kType == WeightType::q5_0) {
+    out->value = eight_halves<22>(b);
+    small_codes<kType, 22, 6>(b, out);
+  } else if constexpr (kType == WeightType::q5_1) {
+    out->value = eight_halves<24>(b);
+    out->offset = eight_halves<24>(b + 2);
+    small_codes<kType, 24, 8>(b, out);
+  } else if constexpr (kType == WeightType::mxfp4) {
+    out->value = eight_exponents(b);
+    small_codes<kType, 17, 1>(b, out);
+  } else if constexpr (kType == WeightType::q2_k) {
+    block_q2_k(b, out);
+  } else if constexpr (kType == WeightType::q3_k) {
+    block_q3_k(b, out);
+  } else if constexpr (kType == WeightType::q4_k) {
+    block_q4_k(b, out);
+  } else if constexpr (kType == WeightType::q5_k) {
+    block_q5_k(b, out);
+  } else if constexpr (kType == WeightType::q6_k) {
+    block_q6_k(b, out);
+  } else if constexpr (kType == WeightType::iq4_xs) {
+    block_iq4_xs(b, out);
+  } else if constexpr (kType == WeightType::int8) {
+    out->value = eight(_mm256_castsi256_ps(scales.of_piece(begin)));
+    small_codes<WeightType::q8_0, 32, 0>(b, out);
+  } else {
+    static_assert(kType == WeightType::int4);
+    const __m256i bits = scales.of_piece(begin), low = _mm256_set1_epi32(255);
+    const __m256 value = _mm256_castsi256_ps(_mm256_andnot_si256(low, bits));
+    const __m256 zero = _mm256_cvtepi32_ps(_mm256_and_si256(low, bits));
+    out->value = eight(value);
+    out->offset = eight(_mm256_fnmadd_ps(value, zero, _mm256_setzero_ps()));
+    small_codes<WeightType::q4_0, 16, 0>(b, out);
+  }
+}
+
+constexpr int32_t bytes_of_piece(WeightType type) { return kQuantPiece / weight_format(type).block * weight_format(type).bytes; }
+
+// Sums of one row of W with M rows of x.
+template <int M>
+struct Sums {
+  __m512 even[M], odd[M], second[M];  // products in two chains, each long enough to wait for; the second terms
+};
+
+template <WeightType kType, int M>
+FOVEA_INLINE void add_piece(const Unpacked& w, const QuantisedX* x, Sums<M>& sums) {
+  constexpr XOrder order = kOrder<kType>;
+#pragma GCC unroll 4
+  for (int m = 0; m < M; ++m) {
+    const QuantisedX& xm = x[m];
+    const auto codes = [&xm](int i) { return _mm512_load_si512(xm.code + 64 * i); };
+    const auto dot = [&](int i) { return _mm512_dpbusd_epi32(_mm512_setzero_si512(), w.u[i], codes(i)); };
+    __m512 value;
+    if constexpr (order == XOrder::natural) {
+      value = _mm512_mul_ps(w.value, _mm512_load_ps(xm.scale));
+      sums.second[m] = _mm512_fmadd_ps(kHasOffsets<kType> ? w.offset : w.value, _mm512_load_ps(xm.sum), sums.second[m]);
+    } else {
+      value = eight(_mm256_mul_ps(_mm512_castps512_ps256(w.value), _mm256_load_ps(xm.scale_of_32)));
+      sums.second[m] = eight(_mm256_fmadd_ps(_mm512_castps512_ps256(kHasOffsets<kType> ? w.offset : w.value),
+                                             _mm256_load_ps(xm.sum_of_32), _mm512_castps512_ps256(sums.second[m])));
+    }
+    const auto spread = [value](__m512i lanes) { return _mm512_permutexvar_ps(lanes, value); };
+    if constexpr (order == XOrder::halves) {
+      const __m512i first = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+      const __m512i a = _mm512_dpbusd_epi32(dot(0), w.u[1], codes(1)), b = _mm512_dpbusd_epi32(dot(2), w.u[3], codes(3));
+      sums.even[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(a), spread(first), sums.even[m]);
+      sums.odd[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(b), spread(_mm512_add_epi32(first, _mm512_set1_epi32(4))), sums.odd[m]);
+    } else {
+      __m512i lanes[4];
+      if constexpr (order == XOrder::natural) {
+        lanes[0] = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+        for (int i = 1; i < 4; ++i) lanes[i] = _mm512_add_epi32(lanes[0], _mm512_set1_epi32(4 * i));
+      } else {
+        lanes[0] = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 2, 2, 2, 2, 2, 2, 2, 2);
+        lanes[1] = _mm512_add_epi32(lanes[0], _mm512_set1_epi32(1));
+        lanes[2] = _mm512_add_epi32(lanes[0], _mm512_set1_epi32(4));
+        lanes[3] = _mm512_add_epi32(lanes[0], _mm512_set1_epi32(5));
+      }
+      sums.even[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot(0)), spread(lanes[0]), sums.even[m]);
+      sums.odd[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot(1)), spread(lanes[1]), sums.odd[m]);
+      sums.even[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot(2)), spread(lanes[2]), sums.even[m]);
+      sums.odd[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot(3)), spread(lanes[3]), sums.odd[m]);
+    }
+  }
+}
+
+template <WeightType kType, int M>
+void row_product(const QuantGemvSlice& s, int64_t j, int32_t m0) {
+  constexpr int32_t kBytes = bytes_of_piece(kType);
+  const uint8_t* w = s.w.row(j);
+  const int64_t groups = s.w.scales_per_row();
+  const Scales scales = {static_cast<const uint32_t*>(s.w.scales) + j * groups, s.w.group, groups};
+  const QuantisedX* x = s.packed + m0;
+  Sums<M> sums;
+#pragma GCC unroll 4
+  for (int m = 0; m < M; ++m) sums.even[m] = sums.odd[m] = sums.second[m] = _mm512_setzero_ps();
+  Unpacked unpacked;
+  int64_t c = 0;
+  for (; c + kQuantPiece <= s.w.cols; c += kQuantPiece, w += kBytes, x += s.rows) {
+    for (int32_t l = 0; l < kBytes; l += 64) _mm_prefetch(reinterpret_cast<const char*>(w + kPrefetchBytes + l), _MM_HINT_T1);
+    unpack<kType>(w, scales, c, &unpacked);
+    add_piece<kType, M>(unpacked, x, sums);
+  }
+  if (c < s.w.cols) {  // the last blocks, and zeros for those that are missing
+    alignas(64) uint8_t tail[kBytes + 64] = {};
+    std::memcpy(tail, w, static_cast<size_t>(s.w.row_bytes() - (w - s.w.row(j))));
+    unpack<kType>(tail, scales, c, &unpacked);
+    add_piece<kType, M>(unpacked, x, sums);
+  }
+  const float bias = s.bias ? s.bias[j] : 0.0f;
+#pragma GCC unroll 4
+  for (int m = 0; m < M; ++m) {
+    const __m512 second = kHasOffsets<kType> ? sums.second[m] : _mm512_mul_ps(sums.second[m], _mm512_set1_ps(-less_of(kType)));
+    const __m512 all = _mm512_add_ps(_mm512_add_ps(sums.even[m], sums.odd[m]), second);
+    s.out[(m0 + m) * s.out_stride + j] = _mm512_reduce_add_ps(all) + bias;
+  }
+}
+
+template <WeightType kType>
+void run(const QuantGemvSlice& s) {
+  const int32_t passes = (s.rows + kMaxM - 1) / kMaxM;
+  const int32_t rows = (s.rows + passes - 1) / passes;  // of a pass; the last may have fewer
+  for (int64_t j = 0; j < s.w.rows; ++j) {
+    for (int32_t m0 = 0; m0 < s.rows; m0 += rows) {
+      switch (std::min(rows, s.rows - m0)) {
+        case 1:
+          row_product<kType, 1>(s, j, m0);
+          break;
+        case 2:
+          row_product<kType, 2>(s, j, m0);
+          break;
+        case 3:
+          row_product<kType, 3>(s, j, m0);
+          break;
+        default:
+          row_product<kType, 4>(s, j, m0);
+          break;
+      }
+    }
+  }
+}
+
+template <int... kTypes>
+void dispatch(const QuantGemvSlice& s, std::integer_sequence<int, kTypes...>) {
+  constexpr int kFirst = static_cast<int>(WeightType::q8_0);
+  const auto one = [&](auto offset) {
+    constexpr auto type = static_cast<WeightType>(kFirst + decltype(offset)::value);
+    if constexpr (quant_gemv_takes(type)) {
+      if (s.w.type == type) run<type>(s);
+    }
+  };
+  (one(std::integral_constant<int, kTypes>()), ...);
+}
+
+}  // namespace
+
+void quant_gemv_vnni(const QuantGemvSlice& s) {
+  dispatch(s, std::make_integer_sequence<int, kWeightTypes - static_cast<int>(WeightType::q8_0)>());
+}
+
+}  // namespace fovea::cpu
+
+#pragma GCC pop_options
+
+#else
+
+namespace fovea::cpu {
+void quant_gemv_vnni(const QuantGemvSlice&) { FOVEA_CHECK(false && "quant_gemv_vnni: not on this CPU"); }
+}  // namespace fovea::cpu
+
+#endif
