@@ -39,16 +39,19 @@ class QuantGemvTest : public ::testing::TestWithParam<int> {
   QuantGemvTest() : type_(static_cast<WeightType>(GetParam())) {}
 
   // Whole pieces, and where the type has such rows a part of one.
-  RandomMatrix matrix() const {
+  RandomMatrix matrix(int32_t group) const {
     const int64_t cols = weight_format(type_).block == 256 ? 1536 : weight_format(type_).block == 32 ? 1376 : 1365;
-    RandomMatrix m(type_, 5, cols, 96, 11);
+    RandomMatrix m(type_, 5, cols, group, 11);
     for (size_t i = 0; i < m.scales.size(); ++i) m.scales[i] += static_cast<uint32_t>(i) << 15;  // each group its own
     return m;
   }
 
   // Against float64 sums of dequantised weights and x as it was rounded.
   void expect_right(const CpuFeatures& features, const char* what) {
-    const RandomMatrix m = matrix();
+    if (!weight_format(type_).scaled) return expect_right(matrix(0), features, what);
+    for (const int32_t group : {32, 64, 96, 128, 1024, 1 << 20}) expect_right(matrix(group), features, what);
+  }
+  void expect_right(const RandomMatrix& m, const CpuFeatures& features, const char* what) {
     const std::vector<float> x = random_x(16 * m.cols);
     std::vector<float> w(static_cast<size_t>(m.cols));
     std::vector<QuantisedX> rounded(static_cast<size_t>(quant_pieces(m.cols) * 16));

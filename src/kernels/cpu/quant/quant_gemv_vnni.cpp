@@ -26,8 +26,8 @@ namespace {
 
 #define FOVEA_INLINE inline __attribute__((always_inline))
 
-constexpr int kMaxM = 4;  // rows of x that share an unpacked piece
-constexpr int64_t kPrefetchBytes = 2048;
+constexpr int kMaxM = 4;                  // rows of x that share an unpacked piece
+constexpr int64_t kPrefetchBytes = 4096;  // 2048: 0.75 to 0.8 of the read sweep for 4 bits, 4096: 0.95, 8192: 0.92
 
 template <WeightType kType>
 constexpr XOrder kOrder = kType == WeightType::q2_k || kType == WeightType::q3_k || kType == WeightType::q6_k ? XOrder::natural
@@ -121,8 +121,8 @@ FOVEA_INLINE __m512i table_of(const int8_t (&values)[16], int more) {
   return _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(bytes)));
 }
 
-FOVEA_INLINE __m512 floats_of(uint64_t bytes) {
-  return eight(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(bytes)))));
+FOVEA_INLINE __m256 floats_of(uint64_t bytes) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(bytes))));
 }
 // 32 bytes twice.
 FOVEA_INLINE __m512i twice(const uint8_t* p) {
@@ -182,8 +182,8 @@ FOVEA_INLINE void k_scales(const uint8_t* b, Unpacked* out) {
   const uint32_t a = load_u32(b + 4), m = load_u32(b + 8), both = load_u32(b + 12);
   const uint32_t high_a = (both & 0x0f0f0f0f) | (a >> 2 & 0x30303030), high_m = (both >> 4 & 0x0f0f0f0f) | (m >> 2 & 0x30303030);
   const uint64_t scales = (a & 0x3f3f3f3f) | uint64_t{high_a} << 32, mins = (m & 0x3f3f3f3f) | uint64_t{high_m} << 32;
-  out->value = _mm512_mul_ps(floats_of(scales), _mm512_set1_ps(half_at(b)));
-  out->offset = _mm512_mul_ps(floats_of(mins), _mm512_set1_ps(-half_at(b + 2)));
+  out->value = eight(_mm256_mul_ps(floats_of(scales), _mm256_set1_ps(half_at(b))));
+  out->offset = eight(_mm256_mul_ps(floats_of(mins), _mm256_set1_ps(-half_at(b + 2))));
 }
 
 FOVEA_INLINE void block_q4_k(const uint8_t* b, Unpacked* out) {
@@ -257,8 +257,8 @@ FOVEA_INLINE void block_q2_k(const uint8_t* b, Unpacked* out) {
 
 FOVEA_INLINE void block_iq4_xs(const uint8_t* b, Unpacked* out) {
   const uint64_t scales = _pdep_u64(load_u32(b + 4), 0x0f0f0f0f0f0f0f0full) | _pdep_u64(load_u16(b + 2), 0x3030303030303030ull);
-  const __m512 less = _mm512_sub_ps(floats_of(scales), _mm512_set1_ps(32.0f));
-  out->value = _mm512_mul_ps(less, _mm512_set1_ps(half_at(b)));
+  const __m256 less = _mm256_sub_ps(floats_of(scales), _mm256_set1_ps(32.0f));
+  out->value = eight(_mm256_mul_ps(less, _mm256_set1_ps(half_at(b))));
   const __m512i table = table_of(kIq4Values, 128);
 #pragma GCC unroll 2
   for (int c = 0; c < 2; ++c) {
@@ -274,9 +274,19 @@ FOVEA_INLINE void block_iq4_xs(const uint8_t* b, Unpacked* out) {
 struct Scales {
   const uint32_t* bits;
   int64_t group, count;
+  int shift;  // group is 1 << shift, or -1
 
   FOVEA_INLINE __m256i of_piece(int64_t begin) const {
+    const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     if (count == 1) return _mm256_set1_epi32(static_cast<int>(bits[0]));
+    if (shift >= 0) {
+      const int64_t at = begin >> shift;
+      const auto left = static_cast<int>(count - at);
+      const __m256i there = _mm256_cmpgt_epi32(_mm256_set1_epi32(left), lanes);
+      const __m256i some = _mm256_maskload_epi32(reinterpret_cast<const int*>(bits + at), there);
+      const __m256i of_lane = _mm256_srl_epi32(_mm256_slli_epi32(lanes, 5), _mm_cvtsi32_si128(shift));
+      return _mm256_permutevar8x32_epi32(some, _mm256_min_epi32(of_lane, _mm256_set1_epi32(left - 1)));
+    }
     alignas(32) uint32_t parts[8];
     int64_t at = begin / group, next = (at + 1) * group;
     for (int i = 0; i < 8; ++i) {
@@ -390,7 +400,9 @@ void row_product(const QuantGemvSlice& s, int64_t j, int32_t m0) {
   constexpr int32_t kBytes = bytes_of_piece(kType);
   const uint8_t* w = s.w.row(j);
   const int64_t groups = s.w.scales_per_row();
-  const Scales scales = {static_cast<const uint32_t*>(s.w.scales) + j * groups, s.w.group, groups};
+  const int64_t group = s.w.group;
+  const int shift = group > 0 && (group & (group - 1)) == 0 ? __builtin_ctzll(static_cast<uint64_t>(group)) : -1;
+  const Scales scales = {static_cast<const uint32_t*>(s.w.scales) + j * groups, group, groups, shift};
   const QuantisedX* x = s.packed + m0;
   Sums<M> sums;
 #pragma GCC unroll 4
