@@ -26,8 +26,9 @@ struct ModelInfo {
   int32_t hidden_size = 0;
   int32_t intermediate_size = 0;
   int32_t vocab_size = 0;
-  int64_t parameters = 0;  // elements of all weights, vectors among them; a tied head counted once
-  int64_t weight_bytes = 0;
+  int64_t parameters = 0;         // elements of all weights, vectors among them; a tied head counted once
+  int64_t weight_bytes = 0;       // of all matrices
+  int64_t step_weight_bytes = 0;  // of those that linear layers multiply by
   std::string weight_dtype;
   std::string rope;
   int64_t max_position_embeddings = 0;

@@ -1,6 +1,7 @@
 // Options of an engine. Names are those of vLLM's and llama.cpp's flags, so that users know them.
 #pragma once
 
+#include <fovea/kernels/weight.h>
 #include <fovea/store.h>
 #include <fovea/types.h>
 
@@ -90,8 +91,8 @@ struct XAttentionOptions {
 struct DsaOptions {
   IndexPrecision precision = IndexPrecision::exact;  // of index keys and queries
   int32_t topk = 0;                                  // tokens a row reads; 0: the model's index_topk, which is also the most
-  bool materialize = false;                // write the scores out, in chunks (the oracle of the streaming choice)
-  int64_t prefix_chunk_capacity = 131072;  // most tokens of a chunk of prefixes that are read whole, over the whole batch
+  bool materialize = false;                          // write the scores out, in chunks (the oracle of the streaming choice)
+  int64_t prefix_chunk_capacity = 131072;            // most tokens of a chunk of prefixes that are read whole, over the whole batch
 };
 
 // One configuration of a method, held ready by the engine; a request picks it by its label.
@@ -110,7 +111,14 @@ enum class OffloadChoice : uint8_t {
   off,        // a prompt larger than the pool is refused
 };
 
-enum class NumericsChoice : uint8_t { automatic, f32, bf16 };
+// How linear layers multiply. Attention scores and softmax are float32 in all.
+enum class NumericsChoice : uint8_t {
+  automatic,  // bf16 where the hardware multiplies it, else f32; but where weights are quantised (fp8 apart) a CPU rounds rows of
+              // answers to int8, up to 16 in a step: those are kept for no other request
+  f32,        // nothing is rounded
+  bf16,       // as automatic
+  int8,       // on a CPU: as automatic, and prompts are rounded to int8 likewise. Cached blocks are not those of other modes
+};
 
 struct EngineOptions {
   std::string model_dir;
@@ -137,8 +145,9 @@ struct EngineOptions {
   int32_t sparse_extend_max_tokens = 256;  // a question up to this long goes through the decode method
   int64_t max_step_kv_blocks = 0;          // most KV blocks that a step's decode rows read together; 0: no limit
   bool enable_prefix_caching = true;
-  StoreOptions kv_store;             // where cached blocks outlive the pool and the process; no dir: nowhere
-  bool dummy_weights = false;        // random weights of config.json's shape (benchmarks)
+  StoreOptions kv_store;       // where cached blocks outlive the pool and the process; no dir: nowhere
+  bool dummy_weights = false;  // random weights of config.json's shape (benchmarks)
+  WeightType dummy_weight_type = WeightType::bf16;
   uint64_t seed = 0;                 // of dummy weights and of unseeded sampling
   std::string chat_template_kwargs;  // a JSON object of template variables for every prompt: {"enable_thinking": false}
   std::string tenant_salt;           // part of every block's key

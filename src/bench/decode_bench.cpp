@@ -1,5 +1,6 @@
 #include "bench/bench.h"
 #include "bench/decode_run.h"
+#include "kernels/cpu/ceilings.h"
 #include "sparse/gsa_on_device/replayed_gsa.h"
 #include "sparse/registry.h"
 
@@ -29,6 +30,28 @@ void report_memory(EngineImpl& engine, int64_t tokens, Report* report) {
   const double need = static_cast<double>(engine.model().weight_bytes) + kv;
   report->add({"peak memory (RSS)", static_cast<double>(peak_rss_bytes()) / 1e9, "GB", "weights and KV in use", need / 1e9,
                static_cast<double>(peak_rss_bytes()) / need});
+}
+
+// Bytes a second, of memory that no cache holds.
+double read_bandwidth(int32_t threads) {
+  static const std::vector<uint8_t> memory(size_t{512} << 20, 1);
+  ThreadPool pool(threads);
+  double best = 0;
+  const Clock clock;
+  for (int i = 0; i < 3; ++i) {
+    const double start = clock.now_s();
+    cpu::read_sweep(memory.data(), static_cast<int64_t>(memory.size()), pool);
+    best = std::max(best, static_cast<double>(memory.size()) / (clock.now_s() - start));
+  }
+  return best;
+}
+
+// How far a step is from only reading the weights once.
+void report_weights(EngineImpl& engine, double sweep, int64_t depth, double step_s, Report* report) {
+  const auto bytes = static_cast<double>(engine.model().step_weight_bytes);
+  report->note("weights of type " + engine.model().weight_dtype + ", a step reads " + std::to_string(bytes / 1e9).substr(0, 5) +
+               " GB of them");
+  report->rate("weights read by a dense step at " + std::to_string(depth), bytes / step_s / 1e9, "GB/s", "read sweep", sweep / 1e9);
 }
 
 // Each depth needs lists that were recorded at it or before, and all have one budget.
@@ -99,9 +122,12 @@ Result<Report> bench_decode(const DecodeBenchOptions& options) {
                 "", 0, 0});
   }
   for (int64_t d : o.depths) FOVEA_TRY(bench.hold(d));
+  const bool on_host = engine.device().kind() == "cpu";
+  double sweep = 0;
   std::map<std::pair<int64_t, std::string>, double> best;
   std::map<std::pair<int64_t, std::string>, RequestStats> stats;
   for (int round = 0; round < 3; ++round) {
+    if (on_host) sweep = std::max(sweep, read_bandwidth(engine.options().threads));
     for (int64_t d : o.depths) {
       for (const char* m : {"dense", "gsa_on_device"}) {
         auto [it, fresh] = best.try_emplace({d, m}, 1e30);
@@ -117,7 +143,8 @@ Result<Report> bench_decode(const DecodeBenchOptions& options) {
                 s * 1e3, "ms/tok", "dense step at " + std::to_string(o.depths[0]), first * 1e3, s / first});
     report.add({key.second + " decode at " + std::to_string(key.first) + " tokens", 1 / s, "tok/s", "", 0, 0});
   }
-  if (engine.device().kind() == "cpu") report_memory(engine, sum - 1024, &report);
+  if (on_host) report_weights(engine, sweep, o.depths[0], first, &report);
+  if (on_host) report_memory(engine, sum - 1024, &report);
   return report;
 }
 

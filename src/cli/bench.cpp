@@ -23,13 +23,23 @@ struct BenchFlags {
   RestartBenchOptions restart;
   StoreBenchOptions store;
   EngineFlags engine;
-  std::string numerics = "auto";
+  std::string numerics = "auto", weights = "bf16";
   std::string device = "cpu";
   std::vector<std::string> lists, wider, replay, prefill_replay;
   std::string runs, out, title, subtitle;
   bool json = false;
   CLI::App* what = nullptr;
 };
+
+Result<WeightType> weight_type_of(const std::string& name) {
+  std::string all;
+  for (int i = 0; i < kWeightTypes; ++i) {
+    const auto type = static_cast<WeightType>(i);
+    if (weight_type_name(type) == name) return type;
+    all += (i > 0 ? ", " : "") + std::string(weight_type_name(type));
+  }
+  return Status::invalid_argument("--weights " + name + ": not one of " + all);
+}
 
 Result<Report> measure(BenchFlags& f) {
   const std::string what = f.what->get_subcommands().at(0)->get_name();
@@ -55,6 +65,7 @@ Result<Report> measure(BenchFlags& f) {
     FOVEA_ASSIGN(RecordedLists lists, load_lists(path));
     f.decode.replay.push_back(std::move(lists));
   }
+  FOVEA_ASSIGN(f.decode.engine.dummy_weight_type, weight_type_of(f.weights));
   return bench_decode(f.decode);
 }
 
@@ -88,10 +99,10 @@ Status draw_runs(const BenchFlags& f) {
 }
 
 CLI::App* add_restart(CLI::App& bench, BenchFlags& f) {
-  CLI::App* restart = bench.add_subcommand(
-      "restart",
-      "Time to the first token about a document that an engine before it left in --kv-store, twice, beside that of computing it; what "
-      "is written there stays");
+  CLI::App* restart = bench.add_subcommand("restart",
+                                           "Time to the first token about a document that an engine before it left in --kv-store, "
+                                           "twice, beside that of computing it; what "
+                                           "is written there stays");
   f.engine.add_to(*restart);
   f.engine.add_store_to(*restart);
   restart->add_option("--depths", f.restart.depths, "Tokens of the document, comma-separated")
@@ -162,6 +173,8 @@ Run add_bench(CLI::App& app) {
                    "longest context it holds")
       ->delimiter(',')
       ->excludes(budget);
+  decode->add_option("--weights", f->weights, "Type of --dummy-weights: bf16, q8_0, q4_k, fp8_e4m3, int4 and so on")
+      ->capture_default_str();
   decode->add_option("--prefill", f->decode.prefill_tokens, "Also prefill this many tokens for real");
   add_json(decode);
 

@@ -11,6 +11,7 @@
 #include "eval/eval_plot.h"
 #include "eval/eval_table.h"
 #include "eval/harness.h"
+#include "eval/perplexity.h"
 #include "eval/trace_page.h"
 
 #include <nlohmann/json.hpp>
@@ -38,6 +39,8 @@ struct EvalFlags {
   RetrievalFilter filter;
   EvalOptions options;
   std::string format = "text", json, out;
+  std::string perplexity_of;
+  int32_t window = 2048;
   bool verbose = false, trace = false;
   int32_t trace_questions = 8;
 };
@@ -139,8 +142,34 @@ void show_progress(const EvalProgress& p, size_t* shown, std::unique_ptr<Progres
   (*bar)->show(p.prefilled, p.tokens);
 }
 
+Status execute_perplexity(const EvalFlags& f, EngineOptions options) {
+  FOVEA_ASSIGN(const std::string text, read_file(f.perplexity_of));
+  if (f.window < 2) return Status::invalid_argument("--window " + std::to_string(f.window) + ": at least 2 tokens");
+  FOVEA_ASSIGN(const std::vector<std::string> methods, read_specs("--prefill-method", f.prefill_methods));
+  if (methods.size() != 1) return Status::invalid_argument("--prefill-method: one with --perplexity");
+  options.prefill_method = methods[0];
+  options.max_num_seqs = 1;
+  const double start = Clock().now_s();
+  FOVEA_ASSIGN(const std::unique_ptr<Engine> engine, Engine::create(options));
+  tell_loaded(*engine, Clock().now_s() - start);
+  Progress bar("perplexity");
+  FOVEA_ASSIGN(const Perplexity p,
+               measure_perplexity(*engine, text, f.window, [&](int64_t done, int64_t of) { bar.show(done, of); }));
+  bar.clear();
+  if (f.json == "-" || f.format == "json") {
+    const nlohmann::ordered_json json = {
+        {"perplexity", p.value}, {"tokens", p.tokens}, {"window", f.window}, {"backend", engine->backend()}};
+    std::cout << json.dump(2) << "\n";
+  } else {
+    std::cout << "perplexity " << p.value << " of " << p.tokens << " tokens\n";
+  }
+  return {};
+}
+
 Status execute(EvalFlags& f) {
   FOVEA_ASSIGN(const EngineOptions options, f.engine.options());
+  if (f.perplexity_of.empty() == f.set.empty()) return Status::invalid_argument("--set or --perplexity: one of them is wanted");
+  if (!f.perplexity_of.empty()) return execute_perplexity(f, options);
   if (f.options.max_tokens < 1)
     return Status::invalid_argument("--max-tokens " + std::to_string(f.options.max_tokens) + ": must be >= 1");
   FOVEA_ASSIGN(f.options.runs, read_runs(f, options.model_dir));
@@ -183,8 +212,11 @@ void add_flags(EvalFlags& f, CLI::App& cmd) {
   cmd.remove_option(cmd.get_option("--block-size"));  // a list here
   cmd.add_option("--set", f.set,
                  "JSON lines: {id, approx_tokens, document, questions: [{id, task, depth, question, answer}]}; with --agreement "
-                 "without answers too")
-      ->required();
+                 "without answers too");
+  cmd.add_option("--perplexity", f.perplexity_of,
+                 "Instead of answers: how well the model foretells this text, as prompts of --window tokens (dense unless "
+                 "--prefill-method says otherwise); --numerics int8 judges what auto rounds in answers");
+  cmd.add_option("--window", f.window, "Tokens of a prompt of --perplexity; all but its first count")->capture_default_str();
   cmd.add_option("--prefill-method", f.prefill_methods,
                  "What prompts read: methods, comma-separated: dense,xattention[threshold=0.95]")
       ->expected(1)

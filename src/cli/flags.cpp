@@ -25,8 +25,10 @@ void EngineFlags::add_to(CLI::App& app, bool methods) {
   app.add_option("--threads", options_.threads, "Worker threads; 0: every core this process may use")
       ->capture_default_str()
       ->group(engine);
-  app.add_option("--numerics", numerics_, "Arithmetic of linear layers: f32, bf16, or auto (bf16 where the hardware multiplies it)")
-      ->check(CLI::IsMember({"auto", "f32", "bf16"}))
+  app.add_option("--numerics", numerics_,
+                 "Arithmetic of linear layers: f32, bf16, auto (bf16 where the hardware multiplies it), or int8 (where weights are "
+                 "quantised; auto rounds only answers so). A mode's cached blocks are its own")
+      ->check(CLI::IsMember({"auto", "f32", "bf16", "int8"}))
       ->capture_default_str()
       ->group(engine);
   app.add_option("--max-model-len", options_.max_model_len,
@@ -164,7 +166,10 @@ Result<EngineOptions> EngineFlags::options() const {
                      : t == "fp8_e5m2"              ? DType::fp8_e5m2
                      : t.starts_with("fp8")         ? DType::fp8_e4m3
                                                     : DType::bf16;
-  o.numerics = numerics_ == "f32" ? NumericsChoice::f32 : numerics_ == "bf16" ? NumericsChoice::bf16 : NumericsChoice::automatic;
+  o.numerics = numerics_ == "f32"    ? NumericsChoice::f32
+               : numerics_ == "bf16" ? NumericsChoice::bf16
+               : numerics_ == "int8" ? NumericsChoice::int8
+                                     : NumericsChoice::automatic;
   o.kv_cache_memory_bytes = static_cast<int64_t>(kv_cache_memory_);
   o.swap_space_bytes = static_cast<int64_t>(swap_space_);
   o.kv_store.size_bytes = static_cast<int64_t>(kv_store_size_);

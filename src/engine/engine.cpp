@@ -136,7 +136,7 @@ Status EngineImpl::open_store() {
 std::shared_ptr<BlockHasher> EngineImpl::hasher_of(int32_t prefill_method, const std::string& cache_salt) {
   if (!options_.enable_prefix_caching) return nullptr;
   const Method* m = method_of(prefill_method);
-  const std::string lineage = (m ? m->lineage() : "dense") + (runner_->numerics() == Numerics::bf16 ? " bf16" : " f32");
+  const std::string lineage = (m ? m->lineage() : "dense") + " " + runner_->numerics_name();
   if (const auto known = hashers_.find({lineage, cache_salt}); known != hashers_.end()) return known->second;
   // There may be as many salts as requests: those that nobody uses go.
   std::erase_if(hashers_, [](const auto& entry) { return !entry.first.second.empty() && entry.second.use_count() == 1; });

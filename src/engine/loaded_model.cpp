@@ -81,8 +81,8 @@ Result<std::unique_ptr<LoadedModel>> load_model(const EngineOptions& options) {
   auto m = std::make_unique<LoadedModel>();
   FOVEA_ASSIGN(m->config, load_model_config(options.model_dir));
   if (options.dummy_weights) {
-    FOVEA_ASSIGN(m->weights, dummy_weights(m->config, options.seed));
-    FOVEA_ASSIGN(const Digest digest, dummy_model_digest(options.model_dir, options.seed));
+    FOVEA_ASSIGN(m->weights, dummy_weights(m->config, options.seed, options.dummy_weight_type));
+    FOVEA_ASSIGN(const Digest digest, dummy_model_digest(options.model_dir, options.seed, options.dummy_weight_type));
     m->model_digest = digest_hex(digest);
   } else {
     FOVEA_ASSIGN(m->weights, load_checkpoint(options.model_dir, m->config));
@@ -111,6 +111,7 @@ ModelInfo describe(const LoadedModel& model, const EngineOptions& options) {
   info.intermediate_size = c.intermediate_size;
   info.vocab_size = c.vocab_size;
   info.weight_bytes = matrix_bytes(c, model.weights);
+  for (const WeightView& w : linear_matrices(c, model.weights)) info.step_weight_bytes += static_cast<int64_t>(w.bytes());
   info.weight_dtype = weight_type_name(model.weights.embed.type);
   info.parameters = parameter_count(c);
   info.rope = std::string(rope_kind_name(c.rope.kind)) + " theta=" + std::to_string(c.rope.theta) +

@@ -5,6 +5,7 @@
 
 #include "kernels/common/convert.h"
 #include "model/json_reader.h"
+#include "model/quantization.h"
 #include "model/tensor_source.h"
 
 namespace fovea {
@@ -30,6 +31,7 @@ void widen(const uint8_t* weights, const float* scales, int64_t rows, int64_t co
 struct Memory {
   std::unique_ptr<TensorSource> source;
   std::vector<std::unique_ptr<uint16_t[]>> widened;  // bf16, of fp8 matrices
+  QuantisedMemory quantised;
   std::vector<std::unique_ptr<float[]>> vectors;
 };
 
@@ -54,7 +56,12 @@ Status load_fp8(const TensorInfo& stored, const ListedWeight& w, Memory* memory)
   return Status();
 }
 
-Status load_matrix(const ListedWeight& w, bool fp8_blocks, Memory* memory) {
+Status load_matrix(const ListedWeight& w, const ModelConfig& config, Memory* memory) {
+  if (config.quantization) {
+    FOVEA_ASSIGN(const bool quantised, load_quantised(*memory->source, *config.quantization, w, &memory->quantised));
+    if (quantised) return Status();
+  }
+  const bool fp8_blocks = config.deepseek && config.deepseek->fp8_blocks;
   const TensorInfo* stored = memory->source->find(w.name);
   if (fp8_blocks && stored && stored->readable && stored->dtype == DType::fp8_e4m3) return load_fp8(*stored, w, memory);
   const int64_t shape[] = {w.rows, w.cols};
@@ -89,10 +96,9 @@ Result<ModelWeights> load_checkpoint(const std::string& model_dir, const ModelCo
   const auto memory = std::make_shared<Memory>();
   FOVEA_ASSIGN(memory->source, open_tensors(model_dir));
   FOVEA_TRY(check_denied(config, *memory->source));
-  const bool fp8_blocks = config.deepseek && config.deepseek->fp8_blocks;
   ModelWeights out;
   FOVEA_TRY(for_each_weight(config, &out, [&](const ListedWeight& w) {
-    return w.matrix ? load_matrix(w, fp8_blocks, memory.get()) : load_vector(w, memory.get());
+    return w.matrix ? load_matrix(w, config, memory.get()) : load_vector(w, memory.get());
   }));
   out.owner = memory;
   return out;

@@ -8,6 +8,7 @@
 #include "model/config_deepseek.h"
 #include "model/config_fields.h"
 #include "model/json_reader.h"
+#include "model/quantization.h"
 
 namespace fovea {
 namespace {
@@ -120,7 +121,7 @@ Status read_switches(const ConfigFields& f, ModelConfig* c) {
   FOVEA_ASSIGN(const auto act, f.text("hidden_act"));
   if (!act.empty() && act != "silu" && act != "swish") return f.unsupported("hidden_act", "known: silu");
   if (f.find("quantization_config") != nullptr && !is_deepseek(c->arch)) {
-    return f.unsupported("quantization_config", "weights in BF16, F16 or F32 are");
+    FOVEA_ASSIGN(c->quantization, parse_quantization(f));
   }
   // Qwen2 has a fixed layout (q, k and v biased, o not) and no such field; the others say it for all four.
   c->qkv_bias = c->arch == Arch::qwen2 || attention_bias.value_or(false);

@@ -78,6 +78,15 @@ struct SamplingDefaults {
   std::optional<int32_t> top_k;
 };
 
+// What quantization_config says of a dense model's matrices; quantization.h has what becomes of them.
+struct QuantizationConfig {
+  enum class Method : uint8_t { fp8, gptq, awq, compressed_tensors };
+  Method method = Method::fp8;
+  int64_t block_rows = 0, block_cols = 0;  // fp8: of weight_block_size; 0: none is stated
+  int64_t group = 0;                       // gptq, awq: columns of a group; 0: all
+  bool zeros_less_one = false;             // gptq: zeros are stored less one
+};
+
 struct ModelConfig {
   Arch arch = Arch::llama;
   std::string architecture;  // as written: "Qwen3ForCausalLM"
@@ -103,7 +112,8 @@ struct ModelConfig {
   std::string stored_dtype;  // config's torch_dtype or dtype ("bfloat16"); may be empty. The weights' own
                              // dtype decides
   SamplingDefaults sampling;
-  std::optional<DeepseekConfig> deepseek;  // of deepseek_v32 and glm_moe_dsa, which have no biases but qkv_bias and o_bias
+  std::optional<QuantizationConfig> quantization;  // of a dense model
+  std::optional<DeepseekConfig> deepseek;          // of deepseek_v32 and glm_moe_dsa, which have no biases but qkv_bias and o_bias
 
   int32_t rope_dim() const { return deepseek ? deepseek->rope_dim : head_dim; }
   int32_t q_size() const { return num_heads * head_dim; }

@@ -94,12 +94,13 @@ Result<Digest> model_digest(const std::string& model_dir) {
   return sha.finish();
 }
 
-Result<Digest> dummy_model_digest(const std::string& model_dir, uint64_t seed) {
+Result<Digest> dummy_model_digest(const std::string& model_dir, uint64_t seed, WeightType type) {
   FOVEA_ASSIGN(const std::string config, read_file(model_dir + "/config.json"));
   Sha256 sha;
   sha.field("fovea dummy model 1");
   sha.field(config);
   sha.number(seed);
+  if (type != WeightType::bf16) sha.field(weight_type_name(type));
   return sha.finish();
 }
 

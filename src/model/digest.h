@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include <fovea/kernels/weight.h>
 #include <fovea/status.h>
 
 namespace fovea {
@@ -26,7 +27,7 @@ Result<Digest> file_digest(const std::string& path);
 // file it does not protect: whoever can write the weights can already make the model say anything.
 Result<Digest> model_digest(const std::string& model_dir);
 
-// The same for dummy_weights(config, seed): config.json and the seed.
-Result<Digest> dummy_model_digest(const std::string& model_dir, uint64_t seed);
+// The same for dummy_weights(config, seed, type): config.json, the seed and the type.
+Result<Digest> dummy_model_digest(const std::string& model_dir, uint64_t seed, WeightType type = WeightType::bf16);
 
 }  // namespace fovea

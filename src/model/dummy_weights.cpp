@@ -6,11 +6,13 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/check.h"
 #include "kernels/common/convert.h"
+#include "kernels/common/random_weights.h"
 #include "model/checkpoint.h"
 
 namespace fovea {
@@ -86,24 +88,46 @@ void fill(uint16_t* out, size_t count, const NormalTable& table, uint64_t seed) 
   for (uint64_t bits = splitmix64(state); i < count; ++i, bits >>= 16) out[i] = table[bits & kMask];
 }
 
+// Of `type` where rows are whole blocks and the weight may be quantised.
+WeightView dummy_view(const ListedWeight& w, WeightType type) {
+  if (w.role == WeightRole::router || w.cols % weight_format(type).block != 0) type = WeightType::bf16;
+  WeightView view = {nullptr, nullptr, type, w.rows, w.cols};
+  if (weight_format(type).scaled) view.group = static_cast<int32_t>(type == WeightType::int4 && w.cols % 128 == 0 ? 128 : w.cols);
+  return view;
+}
+
+void fill_matrix(void* data, const NormalTable& table, const RandomWeights* random, uint64_t seed, WeightView* w) {
+  w->data = data;
+  if (w->type == WeightType::bf16) return fill(static_cast<uint16_t*>(data), w->data_bytes() / sizeof(uint16_t), table, seed);
+  random->fill(seed, w->rows * w->cols, static_cast<uint8_t*>(data));
+  if (w->scales_per_row() == 0) return;
+  auto* scales = reinterpret_cast<uint32_t*>(static_cast<uint8_t*>(data) + Area::rounded(w->data_bytes()));
+  std::fill_n(scales, w->rows * w->scales_per_row(), random->scale());
+  w->scales = scales;
+}
+
 }  // namespace
 
-Result<ModelWeights> dummy_weights(const ModelConfig& config, uint64_t seed) {
+Result<ModelWeights> dummy_weights(const ModelConfig& config, uint64_t seed, WeightType type) {
+  if (is_plain(type) && type != WeightType::bf16)
+    return Status::invalid_argument("dummy weights of type " + std::string(weight_type_name(type)) +
+                                    ": bf16 or a quantised type expected");
   ModelWeights out;
   size_t area_bytes = 0;
   FOVEA_TRY(for_each_weight(config, &out, [&](const ListedWeight& w) {
-    if (w.matrix) *w.matrix = weight_view(nullptr, DType::bf16, w.rows, w.cols);
-    area_bytes += Area::rounded(w.matrix ? w.matrix->bytes() : static_cast<size_t>(w.rows) * sizeof(float));
+    if (w.matrix) *w.matrix = dummy_view(w, type);
+    area_bytes += Area::rounded(w.matrix ? w.matrix->bytes() + 64 : static_cast<size_t>(w.rows) * sizeof(float));
     return Status();
   }));
   FOVEA_ASSIGN(const std::shared_ptr<Area> area, Area::make(area_bytes));
   const NormalTable table = make_normal_table();
+  std::optional<RandomWeights> random;
+  if (!is_plain(type)) random.emplace(type, static_cast<float>(kDeviation));
   uint64_t tensor_seed = seed;
   FOVEA_TRY(for_each_weight(config, &out, [&](const ListedWeight& w) {
     if (w.matrix) {
-      auto* data = static_cast<uint16_t*>(area->take(w.matrix->bytes()));
-      fill(data, w.matrix->bytes() / sizeof(uint16_t), table, splitmix64(tensor_seed));
-      w.matrix->data = data;
+      void* data = area->take(w.matrix->bytes() + 64);
+      fill_matrix(data, table, random ? &*random : nullptr, splitmix64(tensor_seed), w.matrix);
     } else {
       auto* data = static_cast<float*>(area->take(static_cast<size_t>(w.rows) * sizeof(float)));
       std::fill_n(data, w.rows, w.role == WeightRole::norm ? 1.0f : 0.0f);

@@ -78,7 +78,8 @@ Status SafetensorsFile::index(SafetensorsHeader header) {
       info.dtype = r.dtype;
     }
     info.stored_dtype = std::move(entry.dtype);
-    if (info.readable && reinterpret_cast<uintptr_t>(info.data) % dtype_bytes(info.dtype) != 0) {
+    const size_t step = info.readable ? dtype_bytes(info.dtype) : info.stored_dtype == "I32" ? sizeof(int32_t) : 1;
+    if (reinterpret_cast<uintptr_t>(info.data) % step != 0) {
       std::unique_ptr<uint64_t[]> copy(new (std::nothrow) uint64_t[(info.bytes + 7) / 8]);
       if (!copy) {
         return Status::resource_exhausted(path_ + ": tensor " + quote_name(name) + ": no memory to align " +

@@ -166,12 +166,31 @@ Numerics Runner::wanted_numerics() const {
     case NumericsChoice::bf16:
       return Numerics::bf16;
     case NumericsChoice::automatic:
+    case NumericsChoice::int8:
       return device_->is_host() ? preferred_numerics() : Numerics::bf16;
   }
   return Numerics::f32;
 }
 
+cpu::Int8Rows Runner::int8_rows() const {
+  switch (options_.numerics) {
+    case NumericsChoice::f32:
+      return cpu::Int8Rows::none;
+    case NumericsChoice::int8:
+      return cpu::Int8Rows::all;
+    default:
+      return cpu::Int8Rows::few;
+  }
+}
+
+std::string Runner::numerics_name() const {
+  return std::string(options_.numerics == NumericsChoice::int8 ? "int8 " : "") +
+         (ops_->numerics() == Numerics::bf16 ? "bf16" : "f32");
+}
+
 Status Runner::make_ops() {
+  if (options_.numerics == NumericsChoice::int8 && !device_->is_host())
+    return Status::unsupported("--numerics int8 on " + device_->description());
   if (parts_.make_ops) {
     ops_ = parts_.make_ops(*device_);
   } else if (options_.use_reference_ops) {
@@ -180,7 +199,7 @@ Status Runner::make_ops() {
     FOVEA_ASSIGN(ops_, make_cuda_ops(*device_, wanted_numerics()));
   } else {
     pool_ = std::make_unique<ThreadPool>(options_.threads);
-    auto cpu = make_cpu_ops(*pool_, wanted_numerics(), options_.numerics != NumericsChoice::f32);
+    auto cpu = make_cpu_ops(*pool_, wanted_numerics(), int8_rows());
     cpu_ops_ = cpu.get();
     ops_ = std::move(cpu);
   }
@@ -279,7 +298,7 @@ std::unique_ptr<ColumnIo> Runner::make_column_io() {
 }
 
 std::string Runner::description() const {
-  const std::string name = std::string(ops_->name()) + (ops_->numerics() == Numerics::bf16 ? " bf16" : " f32");
+  const std::string name = std::string(ops_->name()) + " " + numerics_name();
   std::string offload = plan_.note.empty() ? "" : " (" + plan_.note + ")";
   if (plan_.own_columns) {
     const std::string staging = std::to_string(plan_.staging_columns) + " of them staging while a prompt is read";

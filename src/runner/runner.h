@@ -65,7 +65,7 @@ class Runner : private PromptLogitsReader {
   bool runs_ahead() const { return !device_->is_host() && batch_->is_pure_decode() && !waits_for_host(); }
   bool can_trace_mass() const { return ops_->supported().has(OpKind::attention_mass) && shape_.kv_lora_rank == 0; }
   std::string description() const;
-  Numerics numerics() const { return ops_->numerics(); }
+  std::string numerics_name() const;  // "bf16", "f32"; with --numerics int8 "int8 bf16" and so on
   const std::vector<MethodEntry>& methods() const { return methods_; }
   int32_t method_index(const std::string& label) const;  // -1: not held
   KvCache& kv() { return *kv_; }
@@ -135,6 +135,7 @@ class Runner : private PromptLogitsReader {
   int32_t max_rows() const;    // of a step, padding included
   int32_t max_logits() const;  // rows of logits, likewise
   Numerics wanted_numerics() const;
+  cpu::Int8Rows int8_rows() const;
 
   Status make_extents();
   Status prepare(const StepInput& plan, bool* moved);

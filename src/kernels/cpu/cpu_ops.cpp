@@ -33,7 +33,7 @@ namespace {
 
 class CpuOpsImpl final : public CpuOps {
  public:
-  CpuOpsImpl(ThreadPool& pool, Numerics numerics, bool int8_few) : pool_(pool), numerics_(numerics), int8_few_(int8_few) {}
+  CpuOpsImpl(ThreadPool& pool, Numerics numerics, cpu::Int8Rows int8) : pool_(pool), numerics_(numerics), int8_(int8) {}
 
   std::string_view name() const override { return "cpu"; }
   Numerics numerics() const override { return numerics_; }
@@ -45,7 +45,7 @@ class CpuOpsImpl final : public CpuOps {
   bool takes(WeightType) const override { return true; }
 
   Status prepare(const OpsLimits& limits) override {
-    FOVEA_TRY(linear_.prepare(limits, pool_.size(), numerics_, cpu::cpu_features(), int8_few_));
+    FOVEA_TRY(linear_.prepare(limits, pool_.size(), numerics_, cpu::cpu_features(), int8_));
     FOVEA_TRY(decode_.prepare(limits, pool_.size()));
     FOVEA_TRY(prefill_.prepare(limits, pool_.size(), numerics_));
     FOVEA_TRY(index_topk_.prepare(limits, pool_.size()));
@@ -107,7 +107,7 @@ class CpuOpsImpl final : public CpuOps {
  private:
   ThreadPool& pool_;
   const Numerics numerics_;
-  const bool int8_few_;
+  const cpu::Int8Rows int8_;
   cpu::Linear linear_;
   cpu::DecodeAttention decode_;
   cpu::PrefillAttention prefill_;
@@ -126,8 +126,8 @@ class CpuOpsImpl final : public CpuOps {
 
 }  // namespace
 
-std::unique_ptr<CpuOps> make_cpu_ops(ThreadPool& pool, Numerics numerics, bool int8_few) {
-  return std::make_unique<CpuOpsImpl>(pool, numerics, int8_few);
+std::unique_ptr<CpuOps> make_cpu_ops(ThreadPool& pool, Numerics numerics, cpu::Int8Rows int8) {
+  return std::make_unique<CpuOpsImpl>(pool, numerics, int8);
 }
 
 Numerics preferred_numerics() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/thread_pool.h"
+#include "kernels/cpu/linear/linear_choice.h"
 #include "kernels/ops/ops.h"
 
 #include <memory>
@@ -15,9 +16,8 @@ class CpuOps : public Ops {
 };
 
 // `pool` outlives the result. Numerics::bf16 on a CPU without 16-bit matrix hardware is refused by the caller's choice:
-// see preferred_numerics(). `int8_few`: linear() rounds 1 to 16 rows of x to int8 where weights are quantised, unless as_many is
-// set.
-std::unique_ptr<CpuOps> make_cpu_ops(ThreadPool& pool, Numerics numerics, bool int8_few = false);
+// see preferred_numerics(). `int8`: where weights are quantised.
+std::unique_ptr<CpuOps> make_cpu_ops(ThreadPool& pool, Numerics numerics, cpu::Int8Rows int8 = cpu::Int8Rows::none);
 
 // bf16 where the hardware multiplies it (AMX, AVX-512 bf16), else f32.
 Numerics preferred_numerics();

@@ -10,6 +10,7 @@
 #include "kernels/cpu/linear/gemv.h"
 #include "kernels/cpu/linear/linear_convert.h"
 #include "kernels/cpu/linear/linear_f32.h"
+#include "kernels/cpu/quant/fp8_gemv.h"
 #include "kernels/cpu/quant/unpack.h"
 
 namespace fovea::cpu {
@@ -69,13 +70,13 @@ int64_t Linear::library_width(int64_t n) const {
   return std::min(n, std::clamp<int64_t>(round_up(n / (2 * threads_), 64), 64, 1024));
 }
 
-Status Linear::prepare(const OpsLimits& limits, int threads, Numerics numerics, const CpuFeatures& features, bool int8_few) {
+Status Linear::prepare(const OpsLimits& limits, int threads, Numerics numerics, const CpuFeatures& features, Int8Rows int8) {
   if (limits.max_rows < 1 || limits.max_k < 1 || limits.max_n < 1 || threads < 1)
     return Status::invalid_argument("linear: max_rows " + std::to_string(limits.max_rows) + ", max_k " +
                                     std::to_string(limits.max_k) + ", max_n " + std::to_string(limits.max_n) + ", threads " +
                                     std::to_string(threads) + ": each must be at least 1");
   limits_ = limits;
-  host_ = {numerics, features, int8_few};
+  host_ = {numerics, features, int8};
   threads_ = threads;
   products_.clear();
   workers_.clear();
@@ -91,7 +92,7 @@ Status Linear::prepare(const OpsLimits& limits, int threads, Numerics numerics, 
     need(few.even_odd, gemv_packed_floats(kFewRows, k));
     need(few.natural, gemv_packed_floats(kFewRows, k));
     need(few.tiles, amx_packed_halves(k));
-    for (auto& packed : few.quantised) need(packed, int8_few ? quant_pieces(k) * kFewRows : 0);
+    for (auto& packed : few.quantised) need(packed, int8 != Int8Rows::none ? quant_pieces(k) * kFewRows : 0);
   }
   packed_.reset();
   x_bf16_.reset();
@@ -174,7 +175,12 @@ void Linear::run(const LinearParams& p, ThreadPool& pool) {
   FOVEA_CHECK(std::all_of(p.weights, p.weights + p.count, [&](const LinearWeight& w) { return w.w.cols == p.k; }));
   if (p.rows == 0 || p.count == 0) return;
   if (p.full_precision) return run_full_precision(p, pool);
-  if (p.rows <= kFewRows && !(p.as_many && !host_.uses_library())) return run_few(p, pool);
+  const bool rounds = host_.int8 == Int8Rows::all &&
+                      std::any_of(p.weights, p.weights + p.count, [](const LinearWeight& w) { return quant_gemv_takes(w.w.type); });
+  if (rounds || (p.rows <= kFewRows && !(p.as_many && !host_.uses_library()))) {
+    for (int32_t first = 0; first < p.rows; first += kFewRows) run_few(p, first, std::min(kFewRows, p.rows - first), pool);
+    return;
+  }
   const LinearPlan plan = choose(host_, p.rows, false);
   plan.many == LinearKernel::library ? run_library(p, plan.many_rows, pool) : run_f32(p, pool);
 }
@@ -191,12 +197,14 @@ void Linear::pack_few(const LinearParams& p, int32_t first, int32_t rows, bool a
     const LinearKernel kernel = few_kernel(host_, rows, type, as_many);
     if (kernel == LinearKernel::amx)
       tiles = true;
+    else if (kernel == LinearKernel::fp8)
+      continue;  // takes x as it is
     else if (kernel == LinearKernel::quant)
       quantised[static_cast<int>(x_order(type, host_.features))] = true;
     else
       (type == WeightType::bf16 ? even_odd : natural) = true;
   }
-  const float* x = p.x + static_cast<int64_t>(first) * p.k;
+  const float* x = few.x = p.x + static_cast<int64_t>(first) * p.k;
   if (even_odd) gemv_pack(x, p.k, rows, p.k, DType::bf16, few.even_odd.get());
   if (natural) gemv_pack(x, p.k, rows, p.k, DType::f32, few.natural.get());
   if (tiles) amx_linear_pack(x, p.k, rows, p.k, few.tiles.get());
@@ -222,6 +230,7 @@ void Linear::multiply_few(const LinearParams& p, const Span& span, const FewRows
                host_.features);
     return;
   }
+  if (kernel == LinearKernel::fp8) return fp8_gemv({few.x, p.k, few.rows, w.w.some_rows(span.begin, span.n), bias, out, w.n()});
   if (!is_plain(w.w.type)) return multiply_dequantised(span, few, p.k, workers_[worker].rows.get());
   if (kernel == LinearKernel::amx) {
     amx_linear({.packed = few.tiles.get(),
@@ -264,11 +273,10 @@ void Linear::multiply_dequantised(const Span& span, const FewRows& few, int64_t 
   }
 }
 
-void Linear::run_few(const LinearParams& p, ThreadPool& pool) {
-  pack_few(p, 0, p.rows, p.as_many, few_[0]);
+void Linear::run_few(const LinearParams& p, int32_t first, int32_t rows, ThreadPool& pool) {
+  pack_few(p, first, rows, p.as_many, few_[0]);
   const auto width_of = [&](const LinearWeight& w) {
-    return few_width(p, w, few_kernel(host_, p.rows, w.w.type, p.as_many) == LinearKernel::amx ? kTilesUnit : kGemvUnit,
-                     pool.size());
+    return few_width(p, w, few_kernel(host_, rows, w.w.type, p.as_many) == LinearKernel::amx ? kTilesUnit : kGemvUnit, pool.size());
   };
   pool.parallel_for(spans(p, width_of),
                     [&](int64_t task, int worker) { multiply_few(p, span_at(p, task, width_of), few_[0], worker); });

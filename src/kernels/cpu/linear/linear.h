@@ -27,9 +27,8 @@ class Linear {
  public:
   // Sizes all scratch. `threads`: workers of the pool that run() will get. Forgets the shapes of an earlier
   // call. `features` is what the CPU can do; a test may claim less, or AVX-512 bf16, which oneDNN emulates.
-  // `int8_few`: 1 to 16 rows of x are rounded to int8 for weights that are quantised, except where as_many is set.
   Status prepare(const OpsLimits& limits, int threads, Numerics numerics, const CpuFeatures& features = cpu_features(),
-                 bool int8_few = false);
+                 Int8Rows int8 = Int8Rows::none);
 
   // Compiles what products with weights [n, k] will need. A shape that run() meets first is added then, which
   // allocates.
@@ -49,6 +48,7 @@ class Linear {
 
   // Up to 16 rows of x, packed for the kernels that take few rows.
   struct FewRows {
+    const float* x = nullptr;  // the first of them
     int32_t first = 0, rows = 0;
     bool as_many = false;
     Buffer<float> even_odd, natural;  // gemv's packings for bf16, and for f16 and f32
@@ -68,7 +68,7 @@ class Linear {
   };
   using Key = std::tuple<int64_t, int64_t, int64_t, int64_t>;  // rows, k, n of the slice, n of the weight
 
-  void run_few(const LinearParams& p, ThreadPool& pool);
+  void run_few(const LinearParams& p, int32_t first, int32_t rows, ThreadPool& pool);
   void run_f32(const LinearParams& p, ThreadPool& pool);
   void run_full_precision(const LinearParams& p, ThreadPool& pool);
   void run_library(const LinearParams& p, int32_t rows, ThreadPool& pool);

@@ -18,13 +18,15 @@ LinearPlan choose(const LinearHost& host, int32_t rows, bool full_precision) {
 }
 
 LinearKernel few_kernel(const LinearHost& host, int32_t rows, WeightType weight, bool as_many) {
-  if (host.int8_few && !as_many && quant_gemv_takes(weight)) return LinearKernel::quant;
+  const bool rounds = host.int8 == Int8Rows::all || (host.int8 == Int8Rows::few && !as_many);
+  if (rounds && quant_gemv_takes(weight)) return LinearKernel::quant;
+  if (weight == WeightType::fp8_e4m3 && host.features.avx512) return LinearKernel::fp8;
   const bool tiles = host.numerics == Numerics::bf16 && host.features.amx_bf16;
   return tiles && weight == WeightType::bf16 && rows >= kMinTileRows ? LinearKernel::amx : LinearKernel::gemv;
 }
 
 std::string describe(const LinearHost& host, int32_t rows, WeightType weight, bool full_precision) {
-  constexpr const char* kNames[] = {"gemv", "amx", "f32", "library", "quant"};
+  constexpr const char* kNames[] = {"gemv", "amx", "f32", "library", "quant", "fp8"};
   std::string text;
   const auto add = [&](LinearKernel kernel, int32_t count) {
     text += (text.empty() ? "" : ", ") + std::string(kNames[static_cast<int>(kernel)]) + " " + std::to_string(count);

@@ -6,7 +6,8 @@
 //   17..     f32                                 library, tail as above        library, tail gemv
 //
 // 1 to 16 rows and quantised weights (not fp8): quant, where the host may round x to int8 and the call does not ask for the bits of
-// many rows.
+// many rows. fp8 weights: fp8 with AVX-512.
+// Where all rows may be rounded to int8, calls with such weights are cut into 16 rows at a time.
 // full_precision: gemv, 16 rows at a time, whatever the numerics. Weights that are quantised are made into floats in cache for
 // gemv and f32, and into bf16 for the library.
 #pragma once
@@ -26,15 +27,23 @@ enum class LinearKernel : uint8_t {
   f32,      // linear_f32.h: rounds nothing
   library,  // oneDNN in bf16: rounds x and weights
   quant,    // quant/quant_gemv.h: rounds x to int8
+  fp8,      // quant/fp8_gemv.h: rounds nothing
 };
 
 inline constexpr int32_t kFewRows = 16;  // most that gemv and amx take at once
+
+// Which rows of x are rounded to int8 where weights are quantised (fp8 apart).
+enum class Int8Rows : uint8_t {
+  none,
+  few,  // of calls with 1 to 16 rows that do not ask for the bits of many
+  all,
+};
 
 // What does not change from call to call.
 struct LinearHost {
   Numerics numerics = Numerics::f32;
   CpuFeatures features;
-  bool int8_few = false;  // x of few rows may be rounded to int8 where weights are quantised
+  Int8Rows int8 = Int8Rows::none;
   bool uses_library() const { return numerics == Numerics::bf16 && (features.amx_bf16 || features.avx512_bf16); }
   // The library is asked for multiples of it: our tiles are faster below, and for 16 rows it chose a kernel without AMX at times.
   int32_t library_rows() const { return features.amx_bf16 ? 32 : 16; }

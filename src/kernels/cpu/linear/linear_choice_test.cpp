@@ -8,7 +8,7 @@ namespace {
 TEST(LinearChoice, EqualsTheTable) {
   const CpuFeatures none, avx512{.avx512_bf16 = true}, amx{.avx512_bf16 = true, .amx_bf16 = true};
   const LinearHost f32{Numerics::f32, amx}, plain{Numerics::bf16, none}, vectors{Numerics::bf16, avx512},
-      tiles{Numerics::bf16, amx}, rounding{Numerics::bf16, amx, true};
+      tiles{Numerics::bf16, amx}, rounding{Numerics::bf16, amx, Int8Rows::few}, wide{Numerics::f32, {.avx512 = true}};
   const struct {
     const LinearHost& host;
     int32_t rows;
@@ -39,6 +39,7 @@ TEST(LinearChoice, EqualsTheTable) {
       {rounding, 1, WeightType::q4_k, false, "quant 1"},
       {rounding, 16, WeightType::int4, false, "quant 16"},
       {rounding, 16, WeightType::fp8_e4m3, false, "gemv 16"},
+      {wide, 16, WeightType::fp8_e4m3, false, "fp8 16"},
       {rounding, 33, WeightType::q8_0, false, "library 32, gemv 1"},
   };
   for (const auto& row : rows)

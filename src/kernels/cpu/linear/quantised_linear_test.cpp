@@ -33,9 +33,9 @@ class QuantisedLinearTest : public ::testing::TestWithParam<int> {
     for (float& v : x_) v = normal(random);
   }
 
-  void prepare(Linear& linear, Numerics numerics, const CpuFeatures& features, bool int8_few) {
+  void prepare(Linear& linear, Numerics numerics, const CpuFeatures& features, Int8Rows int8) {
     const auto k = static_cast<int32_t>(m_.cols), n = static_cast<int32_t>(m_.rows);
-    ASSERT_TRUE(linear.prepare(testing::linear_limits(kRows, k, n), 2, numerics, features, int8_few).ok());
+    ASSERT_TRUE(linear.prepare(testing::linear_limits(kRows, k, n), 2, numerics, features, int8).ok());
     ASSERT_TRUE(linear.add_shape(k, n, type_).ok());
   }
 
@@ -77,7 +77,7 @@ class QuantisedLinearTest : public ::testing::TestWithParam<int> {
 
 TEST_P(QuantisedLinearTest, Float32IsExactUpToRounding) {
   Linear linear;
-  prepare(linear, Numerics::f32, kNoMatrixHardware, false);
+  prepare(linear, Numerics::f32, kNoMatrixHardware, Int8Rows::none);
   for (const int32_t rows : {1, 5, 16, 17, kRows}) EXPECT_LT(worst_error(run(linear, rows)), testing::kF32Tolerance) << rows;
   const std::vector<float> all = run(linear, kRows), few = run(linear, 3, true);
   EXPECT_TRUE(std::equal(few.begin(), few.end(), all.begin())) << "as_many";
@@ -85,7 +85,7 @@ TEST_P(QuantisedLinearTest, Float32IsExactUpToRounding) {
 
 TEST_P(QuantisedLinearTest, Bf16RoundsOnlyWhatIsMany) {
   Linear linear;
-  prepare(linear, Numerics::bf16, kLibrary, false);
+  prepare(linear, Numerics::bf16, kLibrary, Int8Rows::none);
   EXPECT_LT(worst_error(run(linear, 16)), testing::kF32Tolerance);
   for (const int32_t rows : {17, kRows}) EXPECT_LT(worst_error(run(linear, rows)), testing::kBf16Tolerance) << rows;
 }
@@ -95,8 +95,8 @@ TEST_P(QuantisedLinearTest, RoundsFewRowsToInt8OnlyWhereItMay) {
   for (const Numerics numerics : {Numerics::f32, Numerics::bf16}) {
     Linear linear, exact;
     const CpuFeatures features = numerics == Numerics::f32 ? kNoMatrixHardware : kLibrary;
-    prepare(linear, numerics, features, true);
-    prepare(exact, numerics, features, false);
+    prepare(linear, numerics, features, Int8Rows::few);
+    prepare(exact, numerics, features, Int8Rows::none);
     const double error = worst_error(run(linear, 16));
     EXPECT_EQ(error > 1e-5, quant_gemv_takes(type_)) << "rounded or not";
     EXPECT_LT(error, 3e-3);
@@ -105,9 +105,22 @@ TEST_P(QuantisedLinearTest, RoundsFewRowsToInt8OnlyWhereItMay) {
   }
 }
 
+// Every row has the bits that it has alone.
+TEST_P(QuantisedLinearTest, RoundsAllRowsToInt8WhereItMay) {
+  if (!quant_gemv_takes(type_)) GTEST_SKIP() << "never rounded";
+  for (const Numerics numerics : {Numerics::f32, Numerics::bf16}) {
+    Linear linear;
+    prepare(linear, numerics, numerics == Numerics::f32 ? kNoMatrixHardware : kLibrary, Int8Rows::all);
+    const std::vector<float> all = run(linear, kRows), few = run(linear, 3, true);
+    EXPECT_LT(worst_error(all), 3e-3);
+    EXPECT_GT(worst_error(all), 1e-5);
+    EXPECT_TRUE(std::equal(few.begin(), few.end(), all.begin()));
+  }
+}
+
 TEST_P(QuantisedLinearTest, AllocatesNothing) {
   Linear linear;
-  prepare(linear, Numerics::f32, cpu_features(), true);
+  prepare(linear, Numerics::f32, cpu_features(), Int8Rows::few);
   for (const int32_t rows : {1, 17}) {
     run(linear, rows);
     EXPECT_EQ(allocations_, 0);

@@ -18,7 +18,9 @@
 #include <utility>
 
 #pragma GCC push_options
-#pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12's own headers leave registers undefined on purpose
+#pragma GCC diagnostic push  // GCC 12's own headers leave registers undefined on purpose
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512cd,avx512vnni,avx2,fma,f16c,bmi,bmi2")
 
 namespace fovea::cpu {
@@ -124,6 +126,7 @@ FOVEA_INLINE __m512i table_of(const int8_t (&values)[16], int more) {
 FOVEA_INLINE __m256 floats_of(uint64_t bytes) {
   return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(bytes))));
 }
+FOVEA_INLINE __m512 floats_of_16(__m128i bytes) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes)); }
 // 32 bytes twice.
 FOVEA_INLINE __m512i twice(const uint8_t* p) {
   return _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
@@ -244,9 +247,8 @@ FOVEA_INLINE void block_q3_k(const uint8_t* b, Unpacked* out) {
 
 FOVEA_INLINE void block_q2_k(const uint8_t* b, Unpacked* out) {
   const __m128i both = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b)), mask = _mm_set1_epi8(15);
-  const auto floats = [](__m128i v) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(v)); };
-  out->value = _mm512_mul_ps(floats(_mm_and_si128(both, mask)), _mm512_set1_ps(half_at(b + 80)));
-  out->offset = _mm512_mul_ps(floats(_mm_and_si128(_mm_srli_epi16(both, 4), mask)), _mm512_set1_ps(-half_at(b + 82)));
+  out->value = _mm512_mul_ps(floats_of_16(_mm_and_si128(both, mask)), _mm512_set1_ps(half_at(b + 80)));
+  out->offset = _mm512_mul_ps(floats_of_16(_mm_and_si128(_mm_srli_epi16(both, 4), mask)), _mm512_set1_ps(-half_at(b + 82)));
 #pragma GCC unroll 2
   for (int half = 0; half < 2; ++half) {
     const __m512i q = twice(b + 16 + 32 * half);
@@ -473,6 +475,7 @@ void quant_gemv_vnni(const QuantGemvSlice& s) {
 
 }  // namespace fovea::cpu
 
+#pragma GCC diagnostic pop
 #pragma GCC pop_options
 
 #else
