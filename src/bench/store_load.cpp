@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "store/file_store.h"
+#include "store/mapped_buffer.h"
 
 #include <fcntl.h>
 
@@ -18,8 +19,8 @@ namespace {
 
 constexpr uint32_t kUnits = 256, kUnitBytes = 8192;  // Llama 8B in bf16: 32 layers of 8 KV heads of 128
 constexpr uint64_t kBlockBytes = uint64_t{kUnits} * kUnitBytes;
-constexpr size_t kIoReads = 128;                    // neighbours that a channel reads at once: 1 MiB
-constexpr size_t kBatchReads = 256, kBatches = 32;  // as many such I/Os as a channel has under way
+constexpr size_t kIoReads = FileChannel::kMaxIoBytes / kUnitBytes;  // neighbours that a channel reads at once
+constexpr size_t kBatchReads = 256, kBatches = 32;                  // as many such I/Os as a channel has begun
 constexpr int kRounds = 3;
 
 ObjectLayout layout() { return {.block_tokens = 16, .parts = {{.name = "kv", .units = kUnits, .unit_bytes = kUnitBytes}}}; }
@@ -27,6 +28,13 @@ ObjectLayout layout() { return {.block_tokens = 16, .parts = {{.name = "kv", .un
 uint64_t next_random(uint64_t* state) {
   *state = *state * 6364136223846793005ull + 1442695040888963407ull;
   return *state >> 20;
+}
+
+// What is read into: in huge pages, and touched before, as a pool's memory that is used again and again.
+MappedBuffer touched(size_t bytes) {
+  MappedBuffer memory(bytes);
+  std::memset(memory.data(), 1, bytes);
+  return memory;
 }
 
 // Random bytes, other ones for each extent.
@@ -153,11 +161,11 @@ class StoreLoad {
 
   Status load_all(FileStore& store, const std::vector<Located>& where, Order order, double* best_s) {
     struct Batch {
-      AlignedBuffer to{kBatchReads * kUnitBytes};
       std::vector<ExtentRead> reads;
       ReadBatch ticket;
     };
     std::vector<Batch> batches(kBatches);
+    const MappedBuffer to = touched(kBatches * kBatchReads * kUnitBytes);
     const std::unique_ptr<StoreChannel> channel = store.open_channel();
     const Clock clock;
     const double start = clock.now_s();
@@ -171,11 +179,11 @@ class StoreLoad {
     uint64_t i = 0;
     for (size_t turn = 0; i < reads(order); ++turn) {
       Batch& b = batches[turn % kBatches];
+      std::byte* const b_to = to.data() + turn % kBatches * kBatchReads * kUnitBytes;
       FOVEA_TRY(finish(b));
       for (; b.reads.size() < kBatchReads && i < reads(order); ++i) {
         const auto [block, unit] = place(order, i);
-        b.reads.push_back(
-            {.block = where[block], .key = keys_[block], .unit = unit, .to = b.to.data() + b.reads.size() * kUnitBytes});
+        b.reads.push_back({.block = where[block], .key = keys_[block], .unit = unit, .to = b_to + b.reads.size() * kUnitBytes});
       }
       b.ticket.reads = b.reads;
       FOVEA_TRY(channel->submit(b.ticket));
@@ -198,7 +206,7 @@ class StoreLoad {
     const uint32_t most = blocks_per_slab(layout());
     const size_t count = order == Order::strips ? kIoReads : 1, read_bytes = count * kUnitBytes;
     const std::unique_ptr<IoEngine> engine = posix_file_system().make_engine(DiskReads::kDepth, FileStoreConfig{}.read_threads);
-    AlignedBuffer buffer(read_bytes * DiskReads::kDepth);
+    const MappedBuffer buffer = touched(read_bytes * DiskReads::kDepth);
     std::vector<iovec> to(DiskReads::kDepth);
     std::vector<uint64_t> free;
     for (uint64_t slot = 0; slot < to.size(); ++slot) free.push_back(slot);

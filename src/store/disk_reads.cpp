@@ -17,7 +17,7 @@ constexpr double kLessPatience = 64;  // where something hangs already: by how m
 DiskReads::DiskReads(std::unique_ptr<IoEngine> engine, double patience_s)
     : patience_s_(patience_s), state_(std::make_unique<State>()) {
   state_->engine = std::move(engine);
-  for (int32_t place = kDepth; place-- > 0;) free_.push_back(place);
+  for (int32_t place = kPlaces; place-- > 0;) free_.push_back(place);
 }
 
 DiskReads::~DiskReads() {
@@ -42,14 +42,22 @@ void DiskReads::leave_behind(std::unique_ptr<State> state) {
   hanging.push_back(std::move(state));
 }
 
+std::byte* DiskReads::memory_for(size_t place, size_t bytes) {
+  std::byte* const memory = state_->memory.data();
+  if (bytes <= kSmallBytes) return memory + place * kSmallBytes;
+  if (bytes <= kLargeBytes) return memory + kPlaces * kSmallBytes + place * kLargeBytes;
+  AlignedBuffer& larger = state_->reads[place].larger;
+  if (larger.size() < bytes) larger = AlignedBuffer(bytes);
+  return larger.data();
+}
+
 bool DiskReads::begin(uint32_t tag, std::shared_ptr<const SlabFile> file, uint64_t offset, size_t bytes) {
-  if (free_.empty()) return false;
+  if (free_.empty() || waiting_ + given_up_ == kDepth) return false;
   const int32_t place = free_.back();
   free_.pop_back();
   Read& read = state_->reads[static_cast<size_t>(place)];
-  if (read.bytes.size() < bytes) read.bytes = AlignedBuffer(bytes);
   read.file = std::move(file);
-  read.to = {read.bytes.data(), bytes};
+  read.to = {memory_for(static_cast<size_t>(place), bytes), bytes};
   read.tag = tag;
   read.begun_s = clock_.now_s();
   read.arrived = read.given_up = false;

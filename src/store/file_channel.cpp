@@ -74,9 +74,9 @@ Status FileChannel::submit(ReadBatch& batch) {
     batch.left.store(left, std::memory_order_release);
     if (left == 0) return {};
   }
-  for (size_t i = 0; i < active.plan.size(); ++i) {  // several slabs are opened at once
+  for (size_t i = 0; i < active.plan.size(); ++i) {  // several slabs are opened at once, and before their turn comes
     const Planned& p = active.plan[i];
-    if (i > 0 && p.slab_number != active.plan[i - 1].slab_number) host_.openers->ask(p.front, static_cast<size_t>(p.part));
+    if (i == 0 || p.slab_number != active.plan[i - 1].slab_number) host_.openers->ask(p.front, static_cast<size_t>(p.part));
   }
   pump();
   flush(true);
@@ -190,7 +190,7 @@ void FileChannel::pump() {
       again_.pop_front();
     } else {
       Active* active = next_active();
-      if (!active) break;
+      if (!active || !may_start(io, *active)) break;
       if (!start(io, *active)) continue;
     }
     free_ios_.pop_back();
@@ -290,21 +290,30 @@ size_t FileChannel::run_length(const Active& active, size_t first) const {
   return n;
 }
 
+// A slab that has to be opened is waited for only where the disk would soon be short of reads, not while it has many.
+bool FileChannel::may_start(Io& io, const Active& active) {
+  const Planned& p = active.plan[active.next];
+  io.slab = host_.openers->ask(p.front, static_cast<size_t>(p.part));
+  return io.slab.table || disk_.waiting() + std::ssize(to_disk_) <= DiskReads::kDepth / 2;
+}
+
 // False: it failed before it began.
 bool FileChannel::start(Io& io, Active& active) {
   const size_t first = active.next;
   const Planned& p = active.plan[first];
   const size_t count = run_length(active, first);
   active.next += count;
-  auto slab = host_.openers->open(p.front, static_cast<size_t>(p.part));
-  if (!slab.ok()) {
-    fail(active, first, count, slab.status());
-    return false;
+  if (!io.slab.table) {
+    auto slab = host_.openers->open(p.front, static_cast<size_t>(p.part));
+    if (!slab.ok()) {
+      fail(active, first, count, slab.status());
+      return false;
+    }
+    io.slab = std::move(*slab);
   }
   io.active = &active;
   io.first = first;
   io.count = count;
-  io.slab = std::move(*slab);
   io.again = io.arrived = false;
   set_place(io);
   if (!host_.direct) set_pieces(io);

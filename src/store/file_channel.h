@@ -35,10 +35,11 @@ class FileChannel final : public StoreChannel, private ReadHelpers::Work {
  public:
   static constexpr uint32_t kIos = 4 * DiskReads::kDepth;  // begun: more than the disk has, for others are copied or digested
   static constexpr size_t kMaxBatches = 64;                // that wait or run
-  static constexpr size_t kMaxIoBytes = 256u << 10;        // still in the CPU's cache when it is digested
-  static constexpr size_t kMaxWorkBytes = 64u << 10;       // that a thread takes at a time, if it is several I/Os
-  static constexpr size_t kMaxPieces = 256;                // extents of an I/O
-  static constexpr size_t kAloneBytes = 1u << 20;          // less work than that is not worth waking a helper
+  // 256 KiB: still in the CPU's cache when it is digested.
+  static constexpr size_t kMaxIoBytes = DiskReads::kLargeBytes - kSlabPage;
+  static constexpr size_t kMaxWorkBytes = 64u << 10;  // that a thread takes at a time, if it is several I/Os
+  static constexpr size_t kMaxPieces = 256;           // extents of an I/O
+  static constexpr size_t kAloneBytes = 1u << 20;     // less work than that is not worth waking a helper
 
   FileChannel(ChannelHost host, std::unique_ptr<IoEngine> engine);
   ~FileChannel() override;
@@ -98,6 +99,7 @@ class FileChannel final : public StoreChannel, private ReadHelpers::Work {
   void help() override;
   void work(Io& io);
   Active* next_active();
+  bool may_start(Io& io, const Active& active);
   bool start(Io& io, Active& active);
   void start_again(Io& io, Again again);
   size_t run_length(const Active& active, size_t first) const;

@@ -1,6 +1,6 @@
 // Memory of a mapping of its own: zero until it is written, the system's again when it ends, and near the other mappings of the
 // process (page tables of attention reach a few TiB). Large ones in huge pages where the system has them: attention reads them in
-// pieces of a page or two.
+// pieces of a page or two, and a disk that writes to them is told one address for each run of memory, not one for each 4 KiB.
 #pragma once
 
 #include "base/resident_bytes.h"
@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <new>
 #include <utility>
 
@@ -17,11 +18,18 @@ class MappedBuffer {
  public:
   // Throws std::bad_alloc.
   explicit MappedBuffer(size_t bytes) : size_(bytes) {
-    void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const size_t slack = bytes >= kHugeFrom ? kHugePage : 0;  // kernels before 6.7 align no mapping to huge pages
+    void* at = mmap(nullptr, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) throw std::bad_alloc();
     data_ = static_cast<std::byte*>(at);
+    if (slack == 0) return;
+    const size_t before = (kHugePage - reinterpret_cast<uintptr_t>(at) % kHugePage) % kHugePage;
+    data_ += before;
+    if (before > 0) munmap(at, before);
+    const size_t end = (bytes + kPage - 1) / kPage * kPage;
+    if (slack > before) munmap(data_ + end, slack - before);
 #ifdef MADV_HUGEPAGE
-    if (bytes >= kHugeFrom) (void)madvise(at, bytes, MADV_HUGEPAGE);  // advice only
+    (void)madvise(data_, bytes, MADV_HUGEPAGE);  // advice only
 #endif
   }
   MappedBuffer(MappedBuffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(other.size_) {}
@@ -33,7 +41,7 @@ class MappedBuffer {
   int64_t resident_bytes() const { return fovea::resident_bytes(data_, static_cast<int64_t>(size_)); }
 
  private:
-  static constexpr size_t kHugeFrom = size_t{4} << 20;
+  static constexpr size_t kPage = 4096, kHugePage = size_t{2} << 20, kHugeFrom = 2 * kHugePage;
   std::byte* data_ = nullptr;
   size_t size_;
 };

@@ -34,10 +34,12 @@ std::shared_ptr<SlabOpeners::Job> SlabOpeners::find_or_add(const SlabIndex::Fron
   return job;
 }
 
-void SlabOpeners::ask(const SlabIndex::Front& front, size_t part) {
-  if (if_open(files_, front, part).table) return;
+SlabOpeners::Opened SlabOpeners::ask(const SlabIndex::Front& front, size_t part) {
+  Opened opened = if_open(files_, front, part);
+  if (opened.table) return opened;
   const std::lock_guard lock(mutex_);
   find_or_add(front, part);
+  return opened;
 }
 
 Result<SlabOpeners::Opened> SlabOpeners::open(const SlabIndex::Front& front, size_t part) {

@@ -30,8 +30,8 @@ class SlabOpeners {
     std::shared_ptr<SlabFile> file;
     const Digest128* table = nullptr;  // lives as long as the file
   };
-  // Begins, where it is not open; does not wait.
-  void ask(const SlabIndex::Front& front, size_t part);
+  // What is open; where it is not, begins to open it and gives nothing (table is null). Does not wait.
+  Opened ask(const SlabIndex::Front& front, size_t part);
   // Waits. Errors: SlabFiles::open()'s, of reading the table; io_error: the disk hangs.
   Result<Opened> open(const SlabIndex::Front& front, size_t part);
   // Ends the threads: the last call. False: one has not come back for so long, and this must not be destroyed.
