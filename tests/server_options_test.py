@@ -123,6 +123,42 @@ decode-method: gsa_on_device
         self.assertIn("--enable-log-requests", refused("--model", MODEL, "--enable-log-requests", "--log-level", "warning"))
 
 
+class Tenants(unittest.TestCase):
+    def test_prefixes_are_found_by_those_who_may(self):
+        with tempfile.TemporaryDirectory() as tmp:
+            args = ["--api-key", "key-one", "--api-key", "key-two", "--kv-store", tmp + "/store"]
+            prompt = " ".join(f"line {i} of the report" for i in range(60))
+
+            def found(s, key, **more):
+                status, _, data = s.call("POST", COMPLETIONS, {"prompt": prompt, "max_tokens": 1, **more}, {"Authorization": "Bearer key-" + key})
+                self.assertEqual(status, 200, data)
+                return json.loads(data)["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+            s = Server(*args, "--isolate-by", "key")
+            self.addCleanup(s.stop)
+            asked = [("one", {}), ("two", {}), ("one", {"cache_salt": "a"}), ("one", {"cache_salt": "b"}), ("two", {"cache_salt": "a"}),
+                     ("one", {"cache_salt": "x" * 512})]
+            for key, more in asked:
+                self.assertFalse(found(s, key, **more), (key, more))
+                self.assertTrue(found(s, key, **more), (key, more))
+            tokens = json.loads(s.call("POST", "/tokenize", {"prompt": prompt}, {"Authorization": "Bearer key-one"})[2])["count"]
+            s.wait_until(lambda: s.metric("store_stored_blocks_total") >= len(asked) * (tokens // 16))
+            s.stop()
+            # In the store they are apart too. Without the flag one key is as good as another, but not as they were.
+            s = Server(*args, "--isolate-by", "key")
+            self.addCleanup(s.stop)
+            self.assertTrue(found(s, "two"))
+            self.assertFalse(found(s, "two", cache_salt="b"))
+            s.stop()
+            s = Server(*args)
+            self.addCleanup(s.stop)
+            self.assertFalse(found(s, "one"))
+            self.assertTrue(found(s, "two"))
+            self.assertFalse(found(s, "one", cache_salt="a"))
+            self.assertTrue(found(s, "two", cache_salt="a"))
+            s.stop()
+            self.assertEqual([f for f in pathlib.Path(tmp).rglob("*") if f.is_file() and b"key-one" in f.read_bytes()], [])
+
+
 class Requests(unittest.TestCase):
     @classmethod
     def setUpClass(cls):

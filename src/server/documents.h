@@ -35,7 +35,7 @@ std::string document_id(const Document& document);
 std::string document_json(const Document& document);
 Result<Document> parse_document(std::string_view json);
 
-// Thread-safe. Reading and writing files takes place in the calling thread; find() and list() touch none.
+// Thread-safe once it was opened. Reading and writing files takes place in the calling thread; find() and list() touch none.
 class Documents {
  public:
   Documents(size_t documents_max, size_t bytes_max) : documents_max_(documents_max), bytes_max_(bytes_max) {}

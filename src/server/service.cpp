@@ -246,7 +246,8 @@ void Service::get(ExchangeId id, const std::string& path) {
   } else if (path == "/metrics") {
     EngineStats stats;
     if (ready_) stats = loop_.engine()->stats();
-    ServerCounts counts{http_.connections(), http_.exchanges(), documents_.size(), 0};
+    ServerCounts counts{http_.connections(), http_.exchanges()};
+    if (ready_) counts.documents = documents_.size();
     for (const auto& [name, held] : loop_.held()) counts.documents_held += held.ready;
     r.content_type = "text/plain; version=0.0.4; charset=utf-8";
     r.body = metrics_.page(ready_ ? &stats : nullptr, counts);

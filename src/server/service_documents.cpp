@@ -124,6 +124,7 @@ void Service::document_read(Calls::iterator call, const Output& out) {
 }
 
 void Service::expire_documents() {
+  if (!ready_) return;
   for (const std::string& id : documents_.expire(std::time(nullptr))) loop_.drop(id);
 }
 
