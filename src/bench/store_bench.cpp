@@ -6,6 +6,7 @@
 #include "store/aligned_buffer.h"
 #include "store/file_system.h"
 #include "store/io_engine.h"
+#include "store/mapped_buffer.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -124,7 +125,7 @@ class RandomReads {
   IoEngine& engine_;
   const int fd_;
   const uint64_t places_, size_;
-  AlignedBuffer buffer_;
+  MappedBuffer buffer_;    // in huge pages, as a store's
   std::vector<iovec> to_;  // of each read under way
   uint64_t state_ = 7;
 };

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -193,7 +194,7 @@ class StoreLoad {
     return bad == 0 ? Status() : Status::corrupt(dir_ + ": " + std::to_string(bad) + " extents were not read");
   }
 
-  // The same bytes in the same order, neighbours in one read, as many reads under way as a channel has.
+  // The same bytes in the same order into as much memory, neighbours in one read, as many reads under way as a channel has.
   Status read_raw(const ByPage& way, Order order, double* best_s) {
     FOVEA_ASSIGN(const std::unique_ptr<FileStore> store, open(way.direct, true));
     FOVEA_TRY(set_cache(*store, way));
@@ -206,20 +207,20 @@ class StoreLoad {
     const uint32_t most = blocks_per_slab(layout());
     const size_t count = order == Order::strips ? kIoReads : 1, read_bytes = count * kUnitBytes;
     const std::unique_ptr<IoEngine> engine = posix_file_system().make_engine(DiskReads::kDepth, FileStoreConfig{}.read_threads);
-    const MappedBuffer buffer = touched(read_bytes * DiskReads::kDepth);
-    std::vector<iovec> to(DiskReads::kDepth);
-    std::vector<uint64_t> free;
+    const MappedBuffer buffer = touched(kBatches * kBatchReads * kUnitBytes);
+    std::vector<iovec> to(kBatches * kBatchReads / count);
+    std::deque<uint64_t> free;  // the longest ago first
     for (uint64_t slot = 0; slot < to.size(); ++slot) free.push_back(slot);
     const Clock clock;
     const double start = clock.now_s();
     int64_t bad = 0;
     for (uint64_t i = 0; i < reads(order) || free.size() < to.size();) {
-      for (; !free.empty() && i < reads(order); free.pop_back()) {
+      for (; to.size() - free.size() < DiskReads::kDepth && i < reads(order); free.pop_front()) {
         const auto [block, unit] = place(order, i);
         const SlabFront& front = *fronts[block / most];
-        to[free.back()] = {buffer.data() + read_bytes * free.back(), read_bytes};
+        to[free.front()] = {buffer.data() + read_bytes * free.front(), read_bytes};
         FOVEA_CHECK(
-            engine->push({files[block / most].fd(), front.extent(0, unit, block % most), {&to[free.back()], 1}, free.back()}));
+            engine->push({files[block / most].fd(), front.extent(0, unit, block % most), {&to[free.front()], 1}, free.front()}));
         i += count;
       }
       IoCompletion done[64];
