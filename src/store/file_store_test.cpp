@@ -308,6 +308,33 @@ TEST(FileStore, ReadersNeedNoLockAndSurviveItsWriter) {
   EXPECT_TRUE(b->verify(nullptr).ok());
 }
 
+// All under way together: none may lie in another one's memory, nor be read again for that.
+TEST(FileStore, ADiskReadsExtentsOfAnySizeAtOnce) {
+  const ObjectLayout layout{.block_tokens = 16,
+                            .parts = {{.name = "kv", .units = 2, .unit_bytes = 8192},
+                                      {.name = "middle", .units = 1, .unit_bytes = 40 << 10},
+                                      {.name = "large", .units = 1, .unit_bytes = 300 << 10}}};
+  TempDir dir;
+  FileStoreConfig config = config_of(dir.path());
+  config.options.io = StoreIo::direct;
+  auto store = FileStore::open(config);
+  ASSERT_TRUE(store.ok()) << store.status().message();
+  ASSERT_TRUE((*store)->open_layout(layout).ok());
+  const std::vector<StoreKey> keys = chain(13, 20);
+  const std::vector<Located> where = put(**store, layout, keys).where;
+  ASSERT_EQ(found(where), 20);
+  Reads reads(layout, keys, where);
+  std::erase_if(reads.reads, [&](const ExtentRead& r) { return r.part == 0 && r.block.at % 2 == 0; });  // no neighbours
+  reads.batch.reads = reads.reads;
+  const auto channel = (*store)->open_channel();
+  ASSERT_TRUE(channel->submit(reads.batch).ok());
+  ASSERT_TRUE(channel->wait(reads.batch, 1e30).ok());
+  EXPECT_EQ(reads.count(IoResult::ok), 20 + 20 + 20);
+  EXPECT_EQ(reads.wrong(), 0);
+  EXPECT_EQ((*store)->stats().ios, 20 + 4 + 20) << "alone, six at a time, alone";
+  (*store)->unpin(where);
+}
+
 TEST(FileStore, ManySlabsAreFoundAtOnce) {
   TempDir dir(memory_folder());
   const std::vector<StoreKey> keys = chain(11, 300);
