@@ -2,7 +2,7 @@
 """Many clients, and some that mean no good: none gets an error, those who behave get what they get alone, memory stays flat.
 
 Usage: server_load_test.py FOVEA_BINARY REPO_ROOT [unittest's arguments]: small, nothing is timed.
-       server_load_test.py FOVEA_BINARY REPO_ROOT --figures open|hostile|memory: in full (docs/server.md), figures on stdout, on two idle
+       server_load_test.py FOVEA_BINARY REPO_ROOT --figures open|hostile|memory [REQUESTS]: in full (docs/server.md), figures on stdout, on two idle
        cores. Needs nothing but Python. All is on 127.0.0.1.
 """
 import asyncio
@@ -194,13 +194,13 @@ def resident_mb(server):
     return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024
 
 
-async def many_requests(server, count, connections=32):
+async def many_requests(server, count, connections=64):
     """Requests of every kind one after the other on connections that stay; resident MB at each tenth."""
     rng, left, sizes = random.Random(3), iter(range(count)), []
 
     async def one(i, reader, writer):
         kind = i % 8
-        asked = body(f"{i} " + " ".join(rng.choices(WORDS, k=1 + i % 24)), 1 + i % 4)
+        asked = body(f"{i} " + " ".join(rng.choices(WORDS, k=1 + i % 24)), 4 if i % 16 < 8 and i % 3 == 0 else 1)
         asked.update([{}, {"stream": True}, {"n": 2}, {"logprobs": 2}, {"temperature": 5}, {"stream": True, "n": 2, "temperature": 1.0},
                       {"stop": ["a"]}, {"response_format": {"type": "json_object"}}][kind])
         writer.write(post(COMPLETIONS, asked))
@@ -218,6 +218,7 @@ async def many_requests(server, count, connections=32):
         for i in left:
             if i % (count // 10) == 0:
                 sizes.append(resident_mb(server))
+                print(f"  {i:,} requests: {sizes[-1]:.0f} MB", flush=True) if count > 2000 else None
             if i % 50 == 49:  # it leaves
                 _, gone = await asyncio.open_connection("127.0.0.1", server.port)
                 gone.write(post(COMPLETIONS, body("the river", 1000, stream=True)))
@@ -320,6 +321,6 @@ if __name__ == "__main__":
     if sys.argv[3:4] == ["--hostile"]:
         hostile(sys.argv[4], int(sys.argv[5]), int(sys.argv[6]), float(sys.argv[7]))
     elif sys.argv[3:4] == ["--figures"]:
-        {"open": figures_open, "hostile": figures_hostile, "memory": figures_memory}[sys.argv[4]]()
+        {"open": figures_open, "hostile": figures_hostile, "memory": figures_memory}[sys.argv[4]](*map(int, sys.argv[5:]))
     else:
         unittest.main(argv=[sys.argv[0], *sys.argv[3:]])

@@ -98,13 +98,9 @@ def newcomer(browser, began, questions):
     return page, complaints
 
 
-def reading_map(page, fact):
-    sparse = page.locator(".answer").nth(1)
-    sparse.get_by_role("button", name="Show on the map").click()
-    expect(page.locator("#map-note")).to_contain_text("the stronger the colour")
-    dark, total = page.locator("#text span.r4").count(), page.locator("#text span").count()
-    assert dark < total / 4, (dark, total)
-    told = page.evaluate("""(fact) => {  // the blocks that the fact lies in
+def where(page, fact):
+    """The blocks that a fact lies in: class, text, and whether they are in sight."""
+    return page.evaluate("""(fact) => {
         const spans = [...document.querySelectorAll('#text span')], text = spans.map((s) => s.textContent).join('');
         const begin = text.indexOf(fact), end = begin + fact.length, pane = document.getElementById('text').getBoundingClientRect();
         let at = 0;
@@ -113,6 +109,15 @@ def reading_map(page, fact):
             return [s.className, s.textContent, box.top < pane.bottom && box.bottom > pane.top];
         });
     }""", fact)
+
+
+def reading_map(page, fact):
+    sparse = page.locator(".answer").nth(1)
+    sparse.get_by_role("button", name="Show on the map").click()
+    expect(page.locator("#map-note")).to_contain_text("the stronger the colour")
+    dark, total = page.locator("#text span.r4").count(), page.locator("#text span").count()
+    assert dark < total / 4, (dark, total)
+    told = where(page, fact)
     assert told and all(name in ("r3", "r4") and seen for name, _, seen in told), told
     sparse.get_by_role("button", name="Word by word").click()
     word = sparse.locator(".tokens span").nth(1)
@@ -224,6 +229,7 @@ def keyboard_alone(browser, questions):
     assert {"choose", "method", "budget", "length", "follow", "question", "send"} <= set(reached), reached
     while page.evaluate("document.activeElement.id") != "choose":
         page.keyboard.press("Shift+Tab")
+    page.wait_for_timeout(200)
     with page.expect_file_chooser() as chooser:
         page.keyboard.press("Enter")
     chooser.value.set_files(OUT / "station.txt")

@@ -120,9 +120,9 @@ function example() {
   const skies = ['overcast', 'clear', 'broken cloud', 'high thin cloud', 'fog'], sides = ['north', 'east', 'south', 'west'];
   const deeds = ['counted the stores', 'read the soil thermometers', 'repaired the fence by the lower path', 'tested the radio',
     'replaced the paper of the barograph', 'checked the batteries', 'swept the roof'];
-  const facts = { 37: ' The secret code of Nina is 48213.', 62: ' The favorite color of Olga is indigo.' };
+  const facts = { 51: ' The secret code of Nina is 48213.', 88: ' The favorite color of Olga is indigo.' };
   const lines = ['Station log.'];
-  for (let day = 1; day <= 90; day++)
+  for (let day = 1; day <= 130; day++)
     lines.push(`Day ${day}. Dawn: ${skies[day * 7 % 5]}, a light air from the ${sides[day * 3 % 4]}, ${day * 11 % 27} degrees. `
       + `We ${deeds[day * 5 % 7]} and ${deeds[(day * 5 + 1 + day % 3) % 7]}.` + (facts[day] || ''));
   documents.push({ name: 'station-log.txt', text: lines.join('\n'), note: '' });
