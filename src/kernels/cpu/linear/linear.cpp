@@ -102,6 +102,11 @@ Status Linear::prepare(const OpsLimits& limits, int threads, Numerics numerics, 
   } else if (limits.max_rows > kFewRows) {
     need(x_bf16_, limits.max_rows * k);
   }
+  x_int8_.reset();
+  if (host_.multiplies_int8() && limits.max_rows > kFewRows) {
+    need(x_int8_, quant_pieces(k) * limits.max_rows);
+    for (Worker& w : workers_) need(w.quant_panels, quant_pieces(k));
+  }
   if (!enough)
     return Status::resource_exhausted("linear: no memory for the scratch of " + std::to_string(limits.max_rows) + " rows of " +
                                       std::to_string(k));
@@ -175,9 +180,10 @@ void Linear::run(const LinearParams& p, ThreadPool& pool) {
   FOVEA_CHECK(std::all_of(p.weights, p.weights + p.count, [&](const LinearWeight& w) { return w.w.cols == p.k; }));
   if (p.rows == 0 || p.count == 0) return;
   if (p.full_precision) return run_full_precision(p, pool);
-  const bool rounds = host_.int8 == Int8Rows::all &&
-                      std::any_of(p.weights, p.weights + p.count, [](const LinearWeight& w) { return quant_gemv_takes(w.w.type); });
-  if (rounds || (p.rows <= kFewRows && !(p.as_many && !host_.uses_library()))) {
+  const auto rounds = [](const LinearWeight& w) { return quant_gemv_takes(w.w.type); };
+  if (host_.multiplies_int8() && p.rows > kFewRows && std::all_of(p.weights, p.weights + p.count, rounds)) return run_int8(p, pool);
+  if ((host_.int8 == Int8Rows::all && std::any_of(p.weights, p.weights + p.count, rounds)) ||
+      (p.rows <= kFewRows && !(p.as_many && !host_.uses_library()))) {
     for (int32_t first = 0; first < p.rows; first += kFewRows) run_few(p, first, std::min(kFewRows, p.rows - first), pool);
     return;
   }
@@ -209,7 +215,7 @@ void Linear::pack_few(const LinearParams& p, int32_t first, int32_t rows, bool a
   if (natural) gemv_pack(x, p.k, rows, p.k, DType::f32, few.natural.get());
   if (tiles) amx_linear_pack(x, p.k, rows, p.k, few.tiles.get());
   for (int i = 0; i < kXOrders; ++i) {
-    if (quantised[i]) quantise_x(x, p.k, rows, p.k, static_cast<XOrder>(i), few.quantised[i].get());
+    if (quantised[i]) quantise_x(x, rows, p.k, 0, rows, static_cast<XOrder>(i), few.quantised[i].get());
   }
 }
 
@@ -327,6 +333,27 @@ void Linear::run_f32(const LinearParams& p, ThreadPool& pool) {
                 .out = w.out + span.begin,
                 .out_stride = w.n()},
                workers_[worker].panels.get());
+  });
+}
+
+// ---- Many rows, int8
+
+void Linear::run_int8(const LinearParams& p, ThreadPool& pool) {
+  pool.parallel_for((p.rows + kPackRows - 1) / kPackRows, [&](int64_t task, int) {
+    const int64_t begin = task * kPackRows, end = std::min<int64_t>(p.rows, begin + kPackRows);
+    quantise_x(p.x, p.rows, p.k, begin, end, XOrder::natural, x_int8_.get());
+  });
+  const auto width_of = [](const LinearWeight&) { return kQuantPanelRows; };
+  pool.parallel_for(spans(p, width_of), [&](int64_t task, int worker) {
+    const Span span = span_at(p, task, width_of);
+    const LinearWeight& w = *span.weight;
+    quant_gemm({.packed = x_int8_.get(),
+                .rows = p.rows,
+                .w = w.w.some_rows(span.begin, span.n),
+                .bias = w.bias ? w.bias + span.begin : nullptr,
+                .out = w.out + span.begin,
+                .out_stride = w.n()},
+               workers_[worker].quant_panels.get());
   });
 }
 

@@ -19,6 +19,7 @@
 #include "base/thread_pool.h"
 #include "kernels/cpu/linear/linear_choice.h"
 #include "kernels/cpu/linear/linear_library.h"
+#include "kernels/cpu/quant/quant_gemm.h"
 #include "kernels/cpu/quant/quant_gemv.h"
 
 namespace fovea::cpu {
@@ -60,6 +61,7 @@ class Linear {
     Buffer<uint16_t> weights;  // a slice of weights that are not bf16 as bf16
     Buffer<float> rows;        // some rows of quantised weights as floats
     Buffer<uint8_t> library;   // oneDNN's scratchpad
+    Buffer<QuantPanel> quant_panels;
     int64_t weights_size = 0, rows_size = 0, library_size = 0;
   };
   struct Span {  // rows [begin, begin + n) of weights[weight]
@@ -70,6 +72,7 @@ class Linear {
 
   void run_few(const LinearParams& p, int32_t first, int32_t rows, ThreadPool& pool);
   void run_f32(const LinearParams& p, ThreadPool& pool);
+  void run_int8(const LinearParams& p, ThreadPool& pool);
   void run_full_precision(const LinearParams& p, ThreadPool& pool);
   void run_library(const LinearParams& p, int32_t rows, ThreadPool& pool);
   void pack_few(const LinearParams& p, int32_t first, int32_t rows, bool as_many, FewRows& few) const;
@@ -87,8 +90,9 @@ class Linear {
   LinearHost host_;
   int threads_ = 0;
   FewRows few_[2];
-  Buffer<float> packed_;     // x for linear_f32
-  Buffer<uint16_t> x_bf16_;  // x for oneDNN
+  Buffer<float> packed_;       // x for linear_f32
+  Buffer<uint16_t> x_bf16_;    // x for oneDNN
+  Buffer<QuantisedX> x_int8_;  // x for quant_gemm
   std::vector<Worker> workers_;
   std::map<Key, LibraryProduct> products_;
 };

@@ -7,7 +7,8 @@
 //
 // 1 to 16 rows and quantised weights (not fp8): quant, where the host may round x to int8 and the call does not ask for the bits of
 // many rows. fp8 weights: fp8 with AVX-512.
-// Where all rows may be rounded to int8, calls with such weights are cut into 16 rows at a time.
+// Where all rows may be rounded to int8: 17 rows and more by quant_gemm, with AVX-512 VNNI and no other weights in the call; else
+// cut into 16 rows at a time.
 // full_precision: gemv, 16 rows at a time, whatever the numerics. Weights that are quantised are made into floats in cache for
 // gemv and f32, and into bf16 for the library.
 #pragma once
@@ -45,6 +46,7 @@ struct LinearHost {
   CpuFeatures features;
   Int8Rows int8 = Int8Rows::none;
   bool uses_library() const { return numerics == Numerics::bf16 && (features.amx_bf16 || features.avx512_bf16); }
+  bool multiplies_int8() const { return int8 == Int8Rows::all && features.avx512_vnni; }
   // The library is asked for multiples of it: our tiles are faster below, and for 16 rows it chose a kernel without AMX at times.
   int32_t library_rows() const { return features.amx_bf16 ? 32 : 16; }
 };

@@ -76,9 +76,9 @@ HWY_INLINE void quantise_piece(const float* x, int64_t n, XOrder order, Quantise
   }
 }
 
-void quantise_target(const float* x, int64_t x_stride, int32_t rows, int64_t k, XOrder order, QuantisedX* packed) {
-  for (int64_t c = 0; c < k; c += kQuantPiece) {
-    for (int32_t r = 0; r < rows; ++r, ++packed) quantise_piece(x + r * x_stride + c, k - c, order, packed);
+void quantise_target(const float* x, int64_t rows, int64_t k, int64_t begin, int64_t end, XOrder order, QuantisedX* packed) {
+  for (int64_t c = 0; c < k; c += kQuantPiece, packed += rows) {
+    for (int64_t r = begin; r < end; ++r) quantise_piece(x + r * k + c, k - c, order, packed + r);
   }
 }
 
@@ -162,8 +162,8 @@ XOrder x_order(WeightType type, const CpuFeatures& features) {
   }
 }
 
-void quantise_x(const float* x, int64_t x_stride, int32_t rows, int64_t k, XOrder order, QuantisedX* packed) {
-  HWY_DYNAMIC_DISPATCH(quantise_target)(x, x_stride, rows, k, order, packed);
+void quantise_x(const float* x, int64_t rows, int64_t k, int64_t begin, int64_t end, XOrder order, QuantisedX* packed) {
+  HWY_DYNAMIC_DISPATCH(quantise_target)(x, rows, k, begin, end, order, packed);
 }
 
 void quant_gemv(const QuantGemvSlice& slice, const CpuFeatures& features) {

@@ -36,8 +36,8 @@ constexpr bool quant_gemv_takes(WeightType type) { return !is_plain(type) && typ
 XOrder x_order(WeightType type, const CpuFeatures& features);
 
 inline constexpr int64_t quant_pieces(int64_t k) { return (k + kQuantPiece - 1) / kQuantPiece; }
-// packed: [quant_pieces(k), rows].
-void quantise_x(const float* x, int64_t x_stride, int32_t rows, int64_t k, XOrder order, QuantisedX* packed);
+// Rows [begin, end) of x [rows, k]. packed: [quant_pieces(k), rows].
+void quantise_x(const float* x, int64_t rows, int64_t k, int64_t begin, int64_t end, XOrder order, QuantisedX* packed);
 
 struct QuantGemvSlice {
   const QuantisedX* packed = nullptr;  // of quantise_x in the order of the weights' type

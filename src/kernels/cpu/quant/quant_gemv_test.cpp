@@ -26,7 +26,7 @@ std::vector<float> random_x(int64_t count) {
 struct Product {
   Product(const RandomMatrix& m, const std::vector<float>& x, int32_t rows, const CpuFeatures& features)
       : out(static_cast<size_t>(rows * m.rows), NAN), packed(static_cast<size_t>(quant_pieces(m.cols) * rows)) {
-    quantise_x(x.data(), m.cols, rows, m.cols, x_order(m.type, features), packed.data());
+    quantise_x(x.data(), rows, m.cols, 0, rows, x_order(m.type, features), packed.data());
     const std::vector<float> bias(static_cast<size_t>(m.rows), 0.5f);
     quant_gemv({packed.data(), rows, m.view(), bias.data(), out.data(), m.rows}, features);
   }
@@ -55,7 +55,7 @@ class QuantGemvTest : public ::testing::TestWithParam<int> {
     const std::vector<float> x = random_x(16 * m.cols);
     std::vector<float> w(static_cast<size_t>(m.cols));
     std::vector<QuantisedX> rounded(static_cast<size_t>(quant_pieces(m.cols) * 16));
-    quantise_x(x.data(), m.cols, 16, m.cols, XOrder::natural, rounded.data());
+    quantise_x(x.data(), 16, m.cols, 0, 16, XOrder::natural, rounded.data());
     const Product all(m, x, 16, features);
     for (int64_t j = 0; j < m.rows; ++j) {
       dequantize_row(m.view(), j, w.data());
