@@ -68,7 +68,7 @@ class CudaOps final : public Ops {
   void csr_to_page_table(const CsrToPageTableParams& p, Stream& s) override { cuda::csr_to_page_table(p, on(s)); }
   void paged_partitions(const PartitionedAttentionParams& p, Stream& s) override { decode_.run(p, queue(s)); }
   void merge_partitions(const MergePartitionsParams& p, Stream& s) override { cuda::merge_partitions(p, on(s)); }
-  void hash_select(const HashSelectParams& p, Stream& s) override { select_.run(p, on(s)); }
+  void hash_select(const HashSelectParams& p, Stream& s) override { select_.run(p, queue(s)); }
   void block_summaries(const BlockSummariesParams& p, Stream& s) override { cuda::block_summaries(p, on(s)); }
   void summary_select(const SummarySelectParams& p, Stream& s) override { summaries_.run(p, on(s)); }
   void attention_mass(const AttentionMassParams& p, Stream& s) override { mass_.run(p, on(s)); }

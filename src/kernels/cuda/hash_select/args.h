@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/hash_select/config.h"
+#include "kernels/cuda/launch.h"
 
 namespace fovea::cuda::hash {
 
@@ -32,6 +33,6 @@ struct TopkArgs {
 const void* select_kernel(int32_t words, bool factors);  // void(SelectArgs)
 const void* topk_kernel();                               // void(TopkArgs)
 
-void launch_select(SelectArgs args, int32_t rows, cudaStream_t stream);
+void launch_select(SelectArgs args, int32_t rows, const Queue& queue);
 
 }  // namespace fovea::cuda::hash

@@ -1,9 +1,9 @@
 // The best blocks of a list, exactly and in order, by one thread block. Scores are ranks: integers of 32 bits, the lower the
 // better.
 //
-// A range of ranks is halved, where a round is a count and one barrier, until as many as are wanted lie below. Of a long list that
-// is done first with the lowest rank of each thread alone: some more than the wanted of those bound what may be kept at all, hardly
-// more ranks than that. These are gathered and, where they are few, each compared with all others.
+// The last rank that is kept is found by counting: ranks fall into bins of one width from the lowest on, the bin in which the wanted
+// number is reached is cut into bins again, and so on down to a width of 1. The first bins cover two octaves of scores, which mostly
+// leaves two rounds. Bits of what is kept, counted, give the list's order.
 #pragma once
 
 #include <fovea/kernels/select.h>
@@ -34,11 +34,16 @@ struct Quota {
 
 class Chooser {
  public:
+  static constexpr uint32_t kBins = 4096;
   struct Shared {
-    uint32_t sums[2][kWarp], least[kWarp], most[kWarp];  // of a warp; sums alternate: one barrier a round
-    uint32_t found, limit, below_limit;
-    alignas(16) uint32_t candidates[kSelectThreads];
-    uint32_t below[kSelectThreads], equal[kSelectThreads];  // a bit a rank
+    uint32_t sums[2][kWarp];  // of a warp; they alternate: one barrier a sum
+    uint32_t bin, before;     // where the wanted number is reached
+    union {
+      alignas(16) uint32_t bins[kBins];  // 0 between rounds
+      struct {
+        uint32_t below[kSelectThreads], equal[kSelectThreads];  // a bit a rank
+      };
+    };
   };
 
   // ranks: [q.ranked()], of the blocks from q.init on; writes behind them in shared memory are done.
@@ -46,35 +51,14 @@ class Chooser {
       : ranks_(ranks), count_(q.ranked()), wanted_(q.by_rank()), first_(q.init), s_(shared) {}
 
   // Writes the list's entries [q.init, q.init + q.by_rank()).
-  __device__ void write(int32_t* units) {
-    uint32_t mine = kNever;
-    each([&](uint32_t x) { mine = min(mine, x); });
-    Range range = range_of(mine);
-    int32_t held = count_;  // ranks that threads hold one each, if they fit
-    if (held > threads() && wanted_ <= threads() / 2) {
-      const uint32_t slack = max(wanted_ / 4, 16);
-      range.most = cut(range, wanted_, wanted_ + slack, [&](uint32_t x) { return uint32_t{mine <= x}; }).last(wanted_);
-      held = gather(range.most, mine);
-    } else if (held > threads()) {
-      range.most = kNever - 1;
-    }
-    const Cut kept = held <= min(kFew, threads()) ? cut_of_few(mine, held)
-                     : held <= threads()          ? cut(range, wanted_, wanted_, [&](uint32_t x) { return uint32_t{mine <= x}; })
-                                                  : cut(range, wanted_, wanted_, [&](uint32_t x) { return within(x); });
-    write_below(kept, units + first_);
-  }
+  __device__ void write(int32_t* units) { write_below(cut(), units + first_); }
 
  private:
-  static constexpr int kFew = 256;  // ranks that are each compared with all others
+  static constexpr int kFirstShift = 12;
 
-  struct Range {
-    uint32_t least, most;
-  };
-  // `below` ranks are lower than `limit`.
+  // `below` ranks, fewer than wanted, are lower than `limit`; with those at it there are as many as wanted.
   struct Cut {
     uint32_t limit, below;
-    // The highest rank of at least `wanted`.
-    __device__ uint32_t last(uint32_t wanted) const { return below >= wanted ? limit - 1 : limit; }
   };
 
   __device__ static int threads() { return static_cast<int>(blockDim.x); }
@@ -84,22 +68,10 @@ class Chooser {
 
   template <typename Visit>
   __device__ void each(const Visit& visit) const {
+#pragma unroll 4
     for (int i = threadIdx.x; i < count_; i += threads()) visit(ranks_[i]);
   }
-  __device__ uint32_t within(uint32_t limit) const {
-    uint32_t n = 0;
-    each([&](uint32_t x) { n += x <= limit; });
-    return n;
-  }
 
-  // Over the thread block, in all threads.
-  __device__ uint32_t sum(uint32_t x) {
-    uint32_t* sums = s_.sums[round_++ % 2];
-    x = __reduce_add_sync(kAllLanes, x);
-    if (lane() == 0) sums[warp()] = x;
-    __syncthreads();
-    return __reduce_add_sync(kAllLanes, lane() < warps() ? sums[lane()] : 0);
-  }
   // The sum over the threads before this one; `total` over all.
   __device__ uint32_t sum_before(uint32_t x, uint32_t& total) {
     uint32_t* sums = s_.sums[round_++ % 2];
@@ -118,65 +90,62 @@ class Chooser {
     return x;
   }
 
-  // Of the threads' lowest ranks.
-  __device__ Range range_of(uint32_t mine) {
-    const uint32_t least = __reduce_min_sync(kAllLanes, mine), most = __reduce_max_sync(kAllLanes, mine == kNever ? 0 : mine);
-    if (lane() == 0) s_.least[warp()] = least, s_.most[warp()] = most;
-    if (threadIdx.x == 0) s_.found = 0;
+  // The lowest rank; bins are cleared.
+  __device__ uint32_t begin() {
+    for (uint32_t i = threadIdx.x; i < kBins / 4; i += threads()) reinterpret_cast<uint4*>(s_.bins)[i] = {};
+    uint32_t least = kNever;
+    each([&](uint32_t x) { least = min(least, x); });
+    uint32_t* of_warps = s_.sums[round_++ % 2];
+    least = __reduce_min_sync(kAllLanes, least);
+    if (lane() == 0) of_warps[warp()] = least;
     __syncthreads();
-    return {__reduce_min_sync(kAllLanes, lane() < warps() ? s_.least[lane()] : kNever),
-            __reduce_max_sync(kAllLanes, lane() < warps() ? s_.most[lane()] : 0)};
+    return __reduce_min_sync(kAllLanes, lane() < warps() ? of_warps[lane()] : kNever);
   }
 
-  // The first rank found at which `least` to `most` are lower, or where there is none, that of the `least`-th lowest. At least so
-  // many lie in the range.
-  template <typename Within>
-  __device__ Cut cut(Range range, uint32_t least, uint32_t most, const Within& within) {
-    uint32_t below = 0;
-    while (range.least < range.most && below < least) {
-      const uint32_t middle = range.least + (range.most - range.least) / 2, n = sum(within(middle));
-      if (n > most) {
-        range.most = middle;
-      } else {
-        range.least = middle + 1;
-        below = n;
-      }
-    }
-    return {range.least, below};
-  }
-
-  // Where `held` threads have a rank each: that of the last of the wanted.
-  __device__ Cut cut_of_few(uint32_t mine, int32_t held) {
-    if (threadIdx.x < kFew) s_.candidates[threadIdx.x] = mine;
-    __syncthreads();
-    if (static_cast<int>(threadIdx.x) < held) {
-      uint32_t below = 0, within = 0;
-      for (int i = 0; i < held; i += 4) {  // what is not there is kNever
-        const uint4 four = *reinterpret_cast<const uint4*>(s_.candidates + i);
-        below += (four.x < mine) + (four.y < mine) + (four.z < mine) + (four.w < mine);
-        within += (four.x <= mine) + (four.y <= mine) + (four.z <= mine) + (four.w <= mine);
-      }
-      if (static_cast<int32_t>(below) < wanted_ && wanted_ <= static_cast<int32_t>(within)) s_.limit = mine, s_.below_limit = below;
-    }
-    __syncthreads();
-    return {s_.limit, s_.below_limit};
-  }
-
-  // How many ranks are `last` or lower; if they fit, each thread takes one of them.
-  __device__ int32_t gather(uint32_t last, uint32_t& mine) {
-    const uint32_t n = mine <= last ? within(last) : 0, before = inclusive_sum(n) - n;
-    uint32_t at = 0;
-    if (lane() == kWarp - 1 && before + n > 0) at = atomicAdd(&s_.found, before + n);
-    at = __shfl_sync(kAllLanes, at, kWarp - 1) + before;
-    if (n > 0) {
+  __device__ Cut cut() {
+    uint32_t low = begin(), width = kNever - 1 - low, below = 0;  // what is left: ranks low to low + width
+    for (bool first = true;; first = false) {
+      const int shift = min(first ? kFirstShift : 32, max(0, 32 - __clz(width) - 12));
+      static_assert(kBins == 1 << 12);
+      const uint32_t last = min(width, (kBins << shift) - 1u);
       each([&](uint32_t x) {
-        if (x <= last && at < kSelectThreads) s_.candidates[at++] = x;
+        if (x - low <= last) atomicAdd(&s_.bins[(x - low) >> shift], 1u);
       });
+      __syncthreads();
+      const uint32_t counted = find_bin(wanted_ - below);
+      if (below + counted < wanted_) {
+        below += counted;
+        low += last + 1;
+        width -= last + 1;
+        continue;
+      }
+      low += s_.bin << shift;
+      below += s_.before;
+      if (shift == 0) return {low, below};
+      width = min(width, (1u << shift) - 1);
+    }
+  }
+
+  // Tells the bin with which `wanted` ranks are reached, if they are; returns how many all bins hold. Clears them.
+  __device__ uint32_t find_bin(uint32_t wanted) {
+    const int each = static_cast<int>(kBins) / threads();  // of a thread, a multiple of 4
+    auto* mine = reinterpret_cast<uint4*>(s_.bins + threadIdx.x * each);
+    uint32_t sum = 0;
+    for (int i = 0; i < each / 4; ++i) sum += mine[i].x + mine[i].y + mine[i].z + mine[i].w;
+    uint32_t total, before = sum_before(sum, total);
+    const bool here = before < wanted && wanted <= before + sum;
+    for (int i = 0; i < each / 4; ++i) {
+      const uint4 four = mine[i];
+      mine[i] = {};
+      const uint32_t counts[] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (here && before < wanted && wanted <= before + counts[j]) s_.bin = threadIdx.x * each + 4 * i + j, s_.before = before;
+        before += counts[j];
+      }
     }
     __syncthreads();
-    const int32_t found = static_cast<int32_t>(s_.found);
-    mine = static_cast<int>(threadIdx.x) < found ? s_.candidates[threadIdx.x] : kNever;
-    return found;
+    return total;
   }
 
   // All blocks lower than the limit, and the first of those at it until all that are wanted are there: a bit a block, counted.

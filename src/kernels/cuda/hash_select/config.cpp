@@ -52,7 +52,7 @@ SelectShape shape_select(const HashSelectParams& p, const SelectDevice& device, 
 
 SelectShape choose_select(const HashSelectParams& p, const SelectDevice& device) {
   const int32_t lists = p.rows * (p.share_heads ? 1 : p.kv_heads);
-  int32_t parts = kClusterMost;
+  int32_t parts = device.clusters && lists <= device.wide_clusters ? kClusterWide : kClusterMost;
   while (parts > 1 && parts * lists > device.multiprocessors) parts /= 2;
   return shape_select(p, device, parts, kSelectThreads, device.clusters);
 }

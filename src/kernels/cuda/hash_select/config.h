@@ -15,7 +15,8 @@ inline constexpr int kTileTokens = 16;   // of each of them, at most
 inline constexpr int kTilesAhead = 2;    // of a warp: their codes are under way
 inline constexpr int kQueriesMax = 256;  // query heads of a KV head
 inline constexpr int kClusterMost = 8;   // thread blocks; every GPU with clusters has room for these
-inline constexpr int64_t kChooserBytes = 13 << 10;
+inline constexpr int kClusterWide = 16;  // where a GPU has room for them all at once
+inline constexpr int64_t kChooserBytes = 17 << 10;
 
 // Ranks of one call's rows, in scratch: [rows, kv_heads, blocks] of 32 bits.
 struct Scratch {
@@ -29,6 +30,7 @@ Scratch choose_scratch(const OpsLimits& limits, int64_t budget = int64_t{64} << 
 // What a launch may count on.
 struct SelectDevice {
   bool clusters = false;
+  int32_t wide_clusters = 0;  // of kClusterWide thread blocks, that run at once
   int32_t multiprocessors = 108;
   int32_t shared_bytes = 160 << 10;  // of a thread block
 };

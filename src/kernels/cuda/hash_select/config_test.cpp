@@ -14,7 +14,7 @@ HashSelectParams params(int32_t rows, int32_t bits, bool factors, int32_t max_le
 }
 
 TEST(HashSelectConfig, EqualsTheTable) {
-  const SelectDevice hopper{true, 132, 227 << 10}, ampere{false, 108, 163 << 10};
+  const SelectDevice hopper{true, 8, 132, 227 << 10}, ampere{false, 0, 108, 163 << 10};
   const struct {
     HashSelectParams p;
     SelectDevice device;
@@ -33,7 +33,7 @@ TEST(HashSelectConfig, EqualsTheTable) {
 }
 
 TEST(HashSelectConfig, AListBeyondSharedMemoryStaysInScratch) {
-  const SelectShape s = choose_select(params(1, 64, false, 1 << 20), {true, 132, 227 << 10});
+  const SelectShape s = choose_select(params(1, 64, false, 1 << 20), {true, 8, 132, 227 << 10});
   EXPECT_FALSE(s.cluster);
   EXPECT_EQ(s.ranks_at, 0);
   EXPECT_LE(s.shared_bytes, 227 << 10);

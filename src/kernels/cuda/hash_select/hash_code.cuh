@@ -42,13 +42,17 @@ __device__ inline void walsh_hadamard(float (&x)[kRegs]) {
 // y <- the rotation of x. x: zero beyond head_dim.
 template <int kRegs>
 __device__ inline void rotate(const HashCodec& codec, int rotation, const float (&x)[kRegs], float (&y)[kRegs]) {
-  const int lane = threadIdx.x % kWarp;
+  const float* signs = codec.signs + rotation * kRounds * codec.n + threadIdx.x % kWarp;
+  float sign[kRegs];  // of the next round
 #pragma unroll
-  for (int r = 0; r < kRegs; ++r) y[r] = x[r];
+  for (int r = 0; r < kRegs; ++r) y[r] = x[r], sign[r] = signs[kWarp * r];
+#pragma unroll 1
   for (int round = 0; round < kRounds; ++round) {
-    const float* signs = codec.signs + (rotation * kRounds + round) * codec.n;
 #pragma unroll
-    for (int r = 0; r < kRegs; ++r) y[r] *= signs[lane + kWarp * r];
+    for (int r = 0; r < kRegs; ++r) y[r] *= sign[r];
+    if (round + 1 < kRounds) signs += codec.n;
+#pragma unroll
+    for (int r = 0; r < kRegs; ++r) sign[r] = signs[kWarp * r];
     walsh_hadamard(y);
   }
 }

@@ -34,15 +34,21 @@ Status HashSelect::prepare(const OpsLimits& limits, Device& device) {
   cudaError_t e = cudaGetDevice(&current);
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, current);
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&device_.multiprocessors, cudaDevAttrMultiProcessorCount, current);
+  const bool clusters = runs_code_for_hopper();
   for (int words = 1; words <= 4; ++words) {
     for (const bool factors : {false, true}) {
-      if (e != cudaSuccess) continue;
-      e = cudaFuncSetAttribute(hash::select_kernel(words, factors), cudaFuncAttributeMaxDynamicSharedMemorySize, most);
+      const void* kernel = hash::select_kernel(words, factors);
+      if (e == cudaSuccess) e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
+      if (e == cudaSuccess && clusters) e = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     }
+  }
+  if (e == cudaSuccess && clusters) {
+    const LaunchConfig wide(dim3(hash::kClusterWide), dim3(hash::kSelectThreads), most, {}, hash::kClusterWide);
+    e = cudaOccupancyMaxActiveClusters(&device_.wide_clusters, hash::select_kernel(1, false), &wide.config);
   }
   if (e != cudaSuccess) return Status::unsupported(std::string("hash selection: ") + cudaGetErrorString(e));
   device_.shared_bytes = most;
-  device_.clusters = runs_code_for_hopper();
+  device_.clusters = clusters;
   scratch_ = hash::choose_scratch(limits);
   const int64_t bytes = scratch_.bytes(limits.kv_heads), arrivals = scratch_.rows * limits.kv_heads * int64_t{sizeof(uint32_t)};
   if (device_.clusters && hash::fits_cluster(hash::list_bytes(limits.max_len, limits.block_size), device_)) return {};
@@ -53,7 +59,7 @@ Status HashSelect::prepare(const OpsLimits& limits, Device& device) {
   return Status::unsupported(std::string("hash selection: ") + cudaGetErrorString(e));
 }
 
-void HashSelect::run(const HashSelectParams& p, cudaStream_t stream) {
+void HashSelect::run(const HashSelectParams& p, const Queue& queue) {
   if (p.rows == 0) return;
   check_params(p, limits_);
   const hash::SelectShape shape = hash::choose_select(p, device_);
@@ -62,25 +68,17 @@ void HashSelect::run(const HashSelectParams& p, cudaStream_t stream) {
   for (int32_t first = 0; first < p.rows; first += pass) {
     hash::SelectArgs args{
         p, shape, first, shape.cluster ? nullptr : ranks_.as<uint32_t>(), scratch_.blocks, arrived_.as<uint32_t>()};
-    launch_select(args, std::min(pass, p.rows - first), stream);
+    launch_select(args, std::min(pass, p.rows - first), queue);
   }
 }
 
 namespace hash {
 
-void launch_select(SelectArgs args, int32_t rows, cudaStream_t stream) {
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(args.shape.parts), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(args.shape.parts, args.p.share_heads ? 1 : args.p.kv_heads, rows);
-  config.blockDim = dim3(args.shape.threads);
-  config.dynamicSmemBytes = args.shape.shared_bytes;
-  config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = args.shape.cluster ? 1 : 0;
+void launch_select(SelectArgs args, int32_t rows, const Queue& queue) {
+  const dim3 grid(args.shape.parts, args.p.share_heads ? 1 : args.p.kv_heads, rows);
+  const LaunchConfig launch(grid, dim3(args.shape.threads), args.shape.shared_bytes, queue, args.shape.cluster ? args.shape.parts : 1);
   void* pointers[] = {&args};
-  check_call("hash selection", cudaLaunchKernelExC(&config, select_kernel(args.shape.words, args.shape.factors), pointers));
+  check_call("hash selection", cudaLaunchKernelExC(&launch.config, select_kernel(args.shape.words, args.shape.factors), pointers));
 }
 
 }  // namespace hash

@@ -8,10 +8,9 @@
 #include <fovea/kernels/select.h>
 #include <fovea/status.h>
 
-#include <cuda_runtime_api.h>
-
 #include "device/device.h"
 #include "kernels/cuda/hash_select/config.h"
+#include "kernels/cuda/launch.h"
 
 namespace fovea::cuda {
 
@@ -22,7 +21,7 @@ class HashSelect {
 
   // head_dim in [33, 256] (n of 64, 128 or 256). Calls of one object are on one stream: they share its
   // scratch.
-  void run(const HashSelectParams& p, cudaStream_t stream);
+  void run(const HashSelectParams& p, const Queue& queue);
 
  private:
   OpsLimits limits_;

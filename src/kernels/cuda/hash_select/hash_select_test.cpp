@@ -58,7 +58,7 @@ class HashSelectTest : public testing::GpuTest {
     cuda::HashSelect select;
     const Status prepared = select.prepare(s.limits, *device_);
     EXPECT_TRUE(prepared.ok()) << prepared.message();
-    select.run(on_device.p, handle());
+    select.run(on_device.p, {handle(), cuda::runs_code_for_hopper()});
     EXPECT_TRUE(device_ok());
     return on_device.read();
   }
@@ -158,7 +158,7 @@ TEST_F(HashSelectTest, GraphFollowsLengths) {
   cuda::HashSelect select;
   ASSERT_TRUE(select.prepare(s.limits, *device_).ok());
   auto graph = device_->capture(*stream_, [&] {
-    select.run(on_device.p, handle());
+    select.run(on_device.p, {handle(), cuda::runs_code_for_hopper()});
     return Status();
   });
   ASSERT_TRUE(graph.ok()) << graph.status().message();

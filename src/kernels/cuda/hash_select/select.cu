@@ -3,7 +3,8 @@
 // A warp takes 16 blocks of a list at a time. Their codes go to shared memory asynchronously, a tile ahead. A product of bits
 // (m16n8k256) has one token of each of the 16 blocks for its rows, so what a thread sees of two blocks and one query head stays
 // with it until their last tokens. Of the 256 bits a thread holds half a token's word, for one slice of the query above 0, and that
-// half's complement, for the slice below; the columns are four query heads by the two weights of their slices (QuerySlices).
+// half's complement, for the slice below; the columns are four query heads by the two weights of their slices (QuerySlices). Of
+// codes of several words it holds a half of one of two words, and takes the slices of a weight one after the other.
 //
 // Ranks of scores go to the shared memory of the cluster's first thread block, which chooses. Where there are no clusters, or the
 // list does not fit, they go to scratch, and the thread block that comes last chooses.
@@ -13,6 +14,7 @@
 #include "kernels/cuda/hash_select/args.h"
 #include "kernels/cuda/hash_select/choose.cuh"
 #include "kernels/cuda/hash_select/hash_code.cuh"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/peers.cuh"
 
 namespace fovea::cuda::hash {
@@ -57,6 +59,7 @@ struct Selection {
   // A tile in shared memory: words by block, of which the pieces of 16 bytes change places, so that a load of eight blocks meets
   // no bank twice; then length factors.
   static constexpr int kRowBytes = kTileTokens * 8, kWordBytes = kTileBlocks * kRowBytes;
+  static constexpr int kPaired = kWords / 2 * 2;  // words that products take two at a time
 
   const SelectArgs& a;
   const HashSelectParams& p;
@@ -197,7 +200,8 @@ struct Selection {
       mine.take<kWords>(p.codes.codec, x, [&](int v, const QuerySlices::Bits& bits) {
 #pragma unroll
         for (int s = 0; s < 4; ++s) {
-          if (lane == s) to[v / 2 * kWarp + 2 * s + v % 2] = {bits.above[s], bits.below[s]};
+          const int at = v / 2 < kPaired ? (v / 4 * 2 + s % 2) * kWarp + s / 2 * 4 + v % 4 : v / 2 * kWarp + 2 * s + v % 2;
+          if (lane == s) to[at] = {bits.above[s], bits.below[s]};
         }
       });
       if (lane == 0) heads()[head * products() * kHeads + query] = {mine.sum, mine.weight};
@@ -212,6 +216,7 @@ struct Selection {
 
   __device__ void score(const Item& item, const uint8_t* tile, Best& best) const {
     const uint32_t row_at = lane / 4 * kRowBytes + lane / 4 * 16 + lane % 2 * 4;  // of the first two tokens' half words
+    const uint32_t of_pair = lane % 4 / 2 * kWordBytes;
 #pragma unroll 1
     for (int product = 0; product < products(); ++product) {
       uint2 query[kWords];
@@ -235,10 +240,17 @@ struct Selection {
         for (int t = 0; t < 8; ++t) {
           int sums[4] = {kFactors ? kMagic : 0, 0, kFactors ? kMagic : 0, 0};
           const uint8_t* half = tile + (at ^ (t / 2 * 16)) + t % 2 * 8;
+          const auto bits = [](const uint8_t* at) { return *reinterpret_cast<const uint32_t*>(at); };
 #pragma unroll
-          for (int w = 0; w < kWords; ++w) {
-            multiply_bits(sums, *reinterpret_cast<const uint32_t*>(half + w * kWordBytes),
-                          *reinterpret_cast<const uint32_t*>(half + w * kWordBytes + 8 * kRowBytes), query[w]);
+          for (int w = 0; w < kPaired; w += 2) {
+            const uint8_t* in_pair = half + of_pair + w * kWordBytes;
+            const uint32_t a0 = bits(in_pair), a1 = bits(in_pair + 8 * kRowBytes);
+            multiply_bits(sums, a0, a1, query[w]);
+            multiply_bits(sums, a0, a1, query[w + 1]);
+          }
+          if (kWords > kPaired) {
+            const uint8_t* last = half + kPaired * kWordBytes;
+            multiply_bits(sums, bits(last), bits(last + 8 * kRowBytes), query[kWords - 1]);
           }
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
@@ -317,6 +329,7 @@ struct Selection {
       ranks = peers.at(mine, 0);
     }
     score_part(ranks);
+    let_next_begin();
     if (a.ranks == nullptr) {
       peers.sync();
       if (peers.rank != 0) return;
@@ -352,6 +365,7 @@ struct Selection {
 template <int kWords, bool kFactors>
 __global__ void __launch_bounds__(kSelectThreads) select(const __grid_constant__ SelectArgs a) {
   extern __shared__ __align__(128) uint8_t memory[];
+  wait_for_previous();
   Selection<kWords, kFactors>(a, memory).run();
 }
 
