@@ -1,9 +1,8 @@
-// The best blocks of a list, exactly and in order, by one thread block. Scores are ranks: integers of 32 bits, the lower the
-// better.
+// The best blocks of a list, exactly and in order, by eight warps. Scores are ranks: integers of 32 bits, the lower the better.
 //
 // The last rank that is kept is found by counting: ranks fall into bins of one width from the lowest on, the bin in which the wanted
-// number is reached is cut into bins again, and so on down to a width of 1. The first bins cover two octaves of scores, which mostly
-// leaves two rounds. Bits of what is kept, counted, give the list's order.
+// number is reached is cut into bins again, until it holds so few ranks that each can be compared with all others. The first bins
+// cover two octaves of scores: mostly they are the only ones. Every instruction of more warps would cost more than they save.
 #pragma once
 
 #include <fovea/kernels/select.h>
@@ -34,86 +33,126 @@ struct Quota {
 
 class Chooser {
  public:
-  static constexpr uint32_t kBins = 4096;
   struct Shared {
-    uint32_t sums[2][kWarp];  // of a warp; they alternate: one barrier a sum
-    uint32_t bin, before;     // where the wanted number is reached
-    union {
-      alignas(16) uint32_t bins[kBins];  // 0 between rounds
-      struct {
-        uint32_t below[kSelectThreads], equal[kSelectThreads];  // a bit a rank
-      };
-    };
+    alignas(16) uint32_t sums[kChooserWarps];
+    uint32_t bin, before, inside;  // where the wanted number is reached: the ranks before it and in it
+    uint32_t found;
+    uint32_t candidates[kWarp];
+    alignas(16) uint32_t bins[kBins];  // 0 between rounds
+    // Ranks, 32 of each thread, of which pieces of 16 bytes change places: no load meets a bank twice. Of longer lists a part.
+    alignas(16) uint32_t staged[kStaged];
   };
 
-  // ranks: [q.ranked()], of the blocks from q.init on; writes behind them in shared memory are done.
-  __device__ Chooser(const Quota& q, const uint32_t* ranks, Shared& shared)
-      : ranks_(ranks), count_(q.ranked()), wanted_(q.by_rank()), first_(q.init), s_(shared) {}
+  // Threads [0, kChooserThreads) of a thread block. ranks: [q.blocks], those of windows not read.
+  __device__ Chooser(const Quota& q, const uint32_t* ranks, Shared& shared) : q_(q), ranks_(ranks), s_(shared) {}
 
   // Writes the list's entries [q.init, q.init + q.by_rank()).
-  __device__ void write(int32_t* units) { write_below(cut(), units + first_); }
+  __device__ void write(int32_t* units) {
+    const uint32_t least = begin();
+    write_below(cut(least), units + q_.init);
+  }
 
  private:
-  static constexpr int kFirstShift = 12;
+  static constexpr int kFirstShift = 13;
 
   // `below` ranks, fewer than wanted, are lower than `limit`; with those at it there are as many as wanted.
   struct Cut {
     uint32_t limit, below;
   };
 
-  __device__ static int threads() { return static_cast<int>(blockDim.x); }
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
   __device__ static int warp() { return static_cast<int>(threadIdx.x) / kWarp; }
-  __device__ static int warps() { return threads() / kWarp; }
+  __device__ static void sync() { asm volatile("bar.sync 1, %0;" ::"n"(kChooserThreads) : "memory"); }
+  __device__ uint32_t wanted() const { return q_.by_rank(); }
 
+  // Ranks of blocks [first, first + kStaged) to shared memory; returns the lowest that this thread saw.
+  __device__ uint32_t stage(int32_t first) {
+    const int32_t end = min(kStaged, (q_.blocks - first + kWarp - 1) / kWarp * kWarp);
+    uint32_t ranks[kStaged / kChooserThreads], least = kNever;  // all under way at once
+#pragma unroll
+    for (int j = 0; j < kStaged / kChooserThreads; ++j) {
+      const int32_t block = first + static_cast<int32_t>(threadIdx.x) + j * kChooserThreads;
+      ranks[j] = block >= q_.init && block < q_.blocks - q_.local ? __ldcg(ranks_ + block) : kNever;
+    }
+#pragma unroll
+    for (int j = 0; j < kStaged / kChooserThreads; ++j) {
+      const int32_t i = static_cast<int32_t>(threadIdx.x) + j * kChooserThreads;
+      if (i < end) s_.staged[i ^ (i >> 5 & 7) << 2] = ranks[j];
+      least = min(least, ranks[j]);
+    }
+    sync();
+    return least;
+  }
+
+  // For each part of the list: visit(first block of this thread's 32, piece [0, 8), four ranks), then visited(first block).
+  template <typename Visit, typename Visited>
+  __device__ void each(const Visit& visit, const Visited& visited) {
+    for (int32_t first = 0; first < q_.blocks; first += kStaged) {
+      if (q_.blocks > kStaged) {
+        sync();
+        stage(first);
+      }
+      const int32_t mine = first + static_cast<int32_t>(threadIdx.x) * kWarp;
+      if (mine < q_.blocks) {
+        const auto* pieces = reinterpret_cast<const uint4*>(s_.staged) + threadIdx.x * 8;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) visit(i, pieces[i ^ (threadIdx.x & 7)]);
+      }
+      visited(mine);
+    }
+  }
   template <typename Visit>
-  __device__ void each(const Visit& visit) const {
-#pragma unroll 4
-    for (int i = threadIdx.x; i < count_; i += threads()) visit(ranks_[i]);
+  __device__ void each_rank(const Visit& visit) {
+    each([&](int, const uint4& four) { visit(four.x), visit(four.y), visit(four.z), visit(four.w); }, [](int32_t) {});
   }
 
   // The sum over the threads before this one; `total` over all.
   __device__ uint32_t sum_before(uint32_t x, uint32_t& total) {
-    uint32_t* sums = s_.sums[round_++ % 2];
-    const uint32_t mine = inclusive_sum(x);
-    if (lane() == kWarp - 1) sums[warp()] = mine;
-    __syncthreads();
-    const uint32_t of_warp = lane() < warps() ? sums[lane()] : 0, through = inclusive_sum(of_warp);
-    total = __shfl_sync(kAllLanes, through, kWarp - 1);
-    return __shfl_sync(kAllLanes, through - of_warp, warp()) + mine - x;
-  }
-  __device__ static uint32_t inclusive_sum(uint32_t x) {
+    uint32_t mine = x;
     for (int step = 1; step < kWarp; step *= 2) {
-      const uint32_t other = __shfl_up_sync(kAllLanes, x, step);
-      if (lane() >= step) x += other;
+      const uint32_t other = __shfl_up_sync(kAllLanes, mine, step);
+      if (lane() >= step) mine += other;
     }
-    return x;
+    if (lane() == kWarp - 1) s_.sums[warp()] = mine;
+    sync();
+    total = 0;
+    uint32_t before = mine - x;
+#pragma unroll
+    for (int w = 0; w < kChooserWarps; ++w) {
+      if (w == warp()) before += total;
+      total += s_.sums[w];
+    }
+    return before;
   }
 
-  // The lowest rank; bins are cleared.
+  // The lowest rank. Bins are cleared, and what fits is staged.
   __device__ uint32_t begin() {
-    for (uint32_t i = threadIdx.x; i < kBins / 4; i += threads()) reinterpret_cast<uint4*>(s_.bins)[i] = {};
-    uint32_t least = kNever;
-    each([&](uint32_t x) { least = min(least, x); });
-    uint32_t* of_warps = s_.sums[round_++ % 2];
+    for (int i = threadIdx.x; i < kBins / 4; i += kChooserThreads) reinterpret_cast<uint4*>(s_.bins)[i] = {};
+    if (threadIdx.x == 0) s_.found = 0;
+    uint32_t least = stage(0);
+    for (int32_t first = kStaged; first < q_.blocks; first += kStaged) {
+      sync();
+      least = min(least, stage(first));
+    }
     least = __reduce_min_sync(kAllLanes, least);
-    if (lane() == 0) of_warps[warp()] = least;
-    __syncthreads();
-    return __reduce_min_sync(kAllLanes, lane() < warps() ? of_warps[lane()] : kNever);
+    if (lane() == 0) s_.sums[warp()] = least;
+    sync();
+#pragma unroll
+    for (int w = 0; w < kChooserWarps; ++w) least = min(least, s_.sums[w]);
+    return least;
   }
 
-  __device__ Cut cut() {
-    uint32_t low = begin(), width = kNever - 1 - low, below = 0;  // what is left: ranks low to low + width
+  __device__ Cut cut(uint32_t low) {
+    uint32_t width = kNever - 1 - low, below = 0;  // what is left: ranks low to low + width
     for (bool first = true;; first = false) {
-      const int shift = min(first ? kFirstShift : 32, max(0, 32 - __clz(width) - 12));
-      static_assert(kBins == 1 << 12);
-      const uint32_t last = min(width, (kBins << shift) - 1u);
-      each([&](uint32_t x) {
+      const int shift = min(first ? kFirstShift : 32, max(0, 32 - __clz(width) - kBinBits));
+      const uint32_t last = min(width, (uint32_t{kBins} << shift) - 1);
+      each_rank([&](uint32_t x) {
         if (x - low <= last) atomicAdd(&s_.bins[(x - low) >> shift], 1u);
       });
-      __syncthreads();
-      const uint32_t counted = find_bin(wanted_ - below);
-      if (below + counted < wanted_) {
+      sync();
+      const uint32_t counted = find_bin(wanted() - below);
+      if (below + counted < wanted()) {
         below += counted;
         low += last + 1;
         width -= last + 1;
@@ -123,64 +162,88 @@ class Chooser {
       below += s_.before;
       if (shift == 0) return {low, below};
       width = min(width, (1u << shift) - 1);
+      if (s_.inside <= kWarp) return cut_of_few(low, width, below);
     }
   }
 
   // Tells the bin with which `wanted` ranks are reached, if they are; returns how many all bins hold. Clears them.
   __device__ uint32_t find_bin(uint32_t wanted) {
-    const int each = static_cast<int>(kBins) / threads();  // of a thread, a multiple of 4
-    auto* mine = reinterpret_cast<uint4*>(s_.bins + threadIdx.x * each);
-    uint32_t sum = 0;
-    for (int i = 0; i < each / 4; ++i) sum += mine[i].x + mine[i].y + mine[i].z + mine[i].w;
-    uint32_t total, before = sum_before(sum, total);
-    const bool here = before < wanted && wanted <= before + sum;
-    for (int i = 0; i < each / 4; ++i) {
-      const uint4 four = mine[i];
-      mine[i] = {};
-      const uint32_t counts[] = {four.x, four.y, four.z, four.w};
+    constexpr int kEach = kBins / kChooserThreads;
+    auto* mine = reinterpret_cast<uint4*>(s_.bins) + threadIdx.x * (kEach / 4);
+    uint32_t counts[kEach], sum = 0, total;
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        if (here && before < wanted && wanted <= before + counts[j]) s_.bin = threadIdx.x * each + 4 * i + j, s_.before = before;
-        before += counts[j];
+    for (int i = 0; i < kEach; i += 4) {
+      const uint4 four = mine[i / 4];
+      mine[i / 4] = {};
+      counts[i] = four.x, counts[i + 1] = four.y, counts[i + 2] = four.z, counts[i + 3] = four.w;
+      sum += four.x + four.y + four.z + four.w;
+    }
+    uint32_t before = sum_before(sum, total);
+    if (before < wanted && wanted <= before + sum) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        if (before < wanted && wanted <= before + counts[i]) {
+          s_.bin = threadIdx.x * kEach + i, s_.before = before, s_.inside = counts[i];
+        }
+        before += counts[i];
       }
     }
-    __syncthreads();
+    sync();
     return total;
   }
 
-  // All blocks lower than the limit, and the first of those at it until all that are wanted are there: a bit a block, counted.
-  __device__ void write_below(const Cut& kept, int32_t* units) {
-    const uint32_t at_limit = wanted_ - kept.below;
-    uint32_t below_before = 0, equal_before = 0;
-    for (int32_t from = 0; from < count_; from += kWarp * threads()) {
-      const int32_t chunk = min(count_ - from, kWarp * threads());
-      for (int i = threadIdx.x; i - lane() < chunk; i += threads()) {
-        const uint32_t x = i < chunk ? ranks_[from + i] : kNever;
-        const uint32_t below = __ballot_sync(kAllLanes, x < kept.limit), equal = __ballot_sync(kAllLanes, x == kept.limit);
-        if (lane() == 0) s_.below[i / kWarp] = below, s_.equal[i / kWarp] = equal;
-      }
-      __syncthreads();
-      const bool mine = static_cast<int>(threadIdx.x) * kWarp < chunk;
-      const uint32_t below = mine ? s_.below[threadIdx.x] : 0, equal = mine ? s_.equal[threadIdx.x] : 0;
-      uint32_t total;
-      const uint32_t before = sum_before(__popc(below) << 16 | __popc(equal), total);
-      uint32_t b = below_before + (before >> 16), e = equal_before + (before & 0xffffu);
-      for (uint32_t bits = below | equal; bits != 0; bits &= bits - 1) {
-        const uint32_t bit = bits & -bits;
-        const bool is_below = (below & bit) != 0;
-        if (is_below || e < at_limit) units[b + min(e, at_limit)] = first_ + from + kWarp * threadIdx.x + __ffs(bit) - 1;
-        b += is_below;
-        e += !is_below;
-      }
-      below_before += total >> 16;
-      equal_before += total & 0xffffu;
+  // The cut among the ranks low to low + width, a warp's at most, beside `below` that are lower: every warp finds it.
+  __device__ Cut cut_of_few(uint32_t low, uint32_t width, uint32_t below) {
+    each_rank([&](uint32_t x) {
+      if (x - low <= width) s_.candidates[atomicAdd(&s_.found, 1u)] = x;
+    });
+    sync();
+    const int found = static_cast<int>(s_.found);
+    const uint32_t mine = lane() < found ? s_.candidates[lane()] : kNever;
+    uint32_t lower = below, within = below;
+    for (int i = 0; i < found; ++i) {
+      const uint32_t other = __shfl_sync(kAllLanes, mine, i);
+      lower += other < mine, within += other <= mine;
     }
+    const int at = __ffs(__ballot_sync(kAllLanes, lower < wanted() && wanted() <= within && lane() < found)) - 1;
+    return {__shfl_sync(kAllLanes, mine, at), __shfl_sync(kAllLanes, lower, at)};
   }
 
+  // All blocks lower than the limit, and the first of those at it until all that are wanted are there.
+  __device__ void write_below(const Cut& kept, int32_t* units) {
+    const uint32_t at_limit = wanted() - kept.below;
+    uint32_t below = 0, equal = 0;  // a bit a rank
+    uint32_t below_before = 0, equal_before = 0;
+    each(
+        [&](int piece, const uint4& four) {
+          const uint32_t ranks[] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const uint32_t bit = 1u << (4 * piece + i);
+            if (ranks[i] < kept.limit) below |= bit;
+            if (ranks[i] == kept.limit) equal |= bit;
+          }
+        },
+        [&](int32_t first) {
+          uint32_t total;
+          const uint32_t before = sum_before(__popc(below) << 16 | __popc(equal), total);
+          uint32_t b = below_before + (before >> 16), e = equal_before + (before & 0xffffu);
+          for (uint32_t bits = below | equal; bits != 0; bits &= bits - 1) {
+            const uint32_t bit = bits & -bits;
+            const bool is_below = (below & bit) != 0;
+            if (is_below || e < at_limit) units[b + min(e, at_limit)] = first + __ffs(bit) - 1;
+            b += is_below;
+            e += !is_below;
+          }
+          below = equal = 0;
+          below_before += total >> 16;
+          equal_before += total & 0xffffu;
+        });
+  }
+
+  const Quota q_;
   const uint32_t* ranks_;
-  const int32_t count_, wanted_, first_;
   Shared& s_;
-  int round_ = 0;
 };
 
 // What needs no score: a list's length and its windows.

@@ -9,14 +9,22 @@
 
 namespace fovea::cuda::hash {
 
-inline constexpr int kSelectThreads = 1024;  // at most
 inline constexpr int kTileBlocks = 16;   // of a list, scored together by a warp
 inline constexpr int kTileTokens = 16;   // of each of them, at most
 inline constexpr int kTilesAhead = 2;    // of a warp: their codes are under way
 inline constexpr int kQueriesMax = 256;  // query heads of a KV head
-inline constexpr int kClusterMost = 8;   // thread blocks; every GPU with clusters has room for these
-inline constexpr int kClusterWide = 16;  // where a GPU has room for them all at once
-inline constexpr int64_t kChooserBytes = 17 << 10;
+inline constexpr int kPartsMost = 16;    // of a list
+
+// Warps that encode queries, and that score: codes of one word take the more instructions a byte.
+inline constexpr int kEncodersMost = 8, kScorersLeast = 4;
+constexpr int most_scorers(int words) { return words == 1 ? 28 : 16; }
+constexpr int most_warps(int words) { return words == 1 ? 32 : 16 + kEncodersMost; }
+
+// The choice of the best.
+inline constexpr int kChooserWarps = 8, kChooserThreads = 32 * kChooserWarps;
+inline constexpr int kBinBits = 11, kBins = 1 << kBinBits;
+inline constexpr int kStaged = 32 * kChooserThreads;  // ranks in shared memory at once
+inline constexpr int kChooserBytes = 4 * (kBins + kStaged + 64);
 
 // Ranks of one call's rows, in scratch: [rows, kv_heads, blocks] of 32 bits.
 struct Scratch {
@@ -29,13 +37,11 @@ Scratch choose_scratch(const OpsLimits& limits, int64_t budget = int64_t{64} << 
 
 // What a launch may count on.
 struct SelectDevice {
-  bool clusters = false;
-  int32_t wide_clusters = 0;  // of kClusterWide thread blocks, that run at once
   int32_t multiprocessors = 108;
   int32_t shared_bytes = 160 << 10;  // of a thread block
 };
 
-// `parts` thread blocks score a list's blocks, 8 or 16 tokens of 16 blocks a warp at a time, and one of them chooses.
+// `parts` thread blocks score a list's blocks, 8 or 16 tokens of 16 blocks a warp at a time, and the last of them chooses.
 struct SelectShape {
   int32_t words = 2;  // of a code: 1 to 4
   bool factors = false;
@@ -45,23 +51,15 @@ struct SelectShape {
   int32_t chunk_shift = 3;  // log2 of 16-byte chunks of a word in a block's piece, which is 8 or 16 tokens
   int32_t pieces = 1;       // of a block
   int32_t parts = 8;
-  int32_t threads = 512;
-  bool cluster = true;  // the parts of a list are one, which keeps its ranks
+  int32_t scorers = 16, encoders = 4;  // warps, in this order
 
-  // Shared memory: slices of queries, then what goes with each, the warps' tiles, and the list's ranks (0: they stay in scratch).
-  // The choice takes the place of all but the ranks.
-  int32_t heads_at = 0, ring_at = 0, tile_bytes = 0, ranks_at = 0, shared_bytes = 0;
+  // Shared memory: slices of queries, then what goes with each, then the scorers' tiles. The choice takes the place of all.
+  int32_t heads_at = 0, ring_at = 0, tile_bytes = 0, shared_bytes = 0;
 
+  int32_t threads() const { return 32 * (scorers + encoders); }
   std::string describe() const;
 };
 
 SelectShape choose_select(const HashSelectParams& p, const SelectDevice& device);
-
-// With so many parts and threads (fewer where shared memory is short).
-SelectShape shape_select(const HashSelectParams& p, const SelectDevice& device, int32_t parts, int32_t threads, bool cluster);
-
-// Bytes of the longest list's ranks, and whether a cluster keeps them.
-int64_t list_bytes(int64_t max_len, int32_t block_size);
-bool fits_cluster(int64_t list_bytes, const SelectDevice& device);
 
 }  // namespace fovea::cuda::hash

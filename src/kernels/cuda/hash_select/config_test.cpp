@@ -14,29 +14,39 @@ HashSelectParams params(int32_t rows, int32_t bits, bool factors, int32_t max_le
 }
 
 TEST(HashSelectConfig, EqualsTheTable) {
-  const SelectDevice hopper{true, 8, 132, 227 << 10}, ampere{false, 0, 108, 163 << 10};
+  const SelectDevice hopper{132, 226 << 10}, ampere{108, 163 << 10};
   const struct {
     HashSelectParams p;
     SelectDevice device;
     const char* text;
   } rows[] = {
       {params(1, 64, false, 131072), hopper,
-       "64 bits, 16 tokens of 16 blocks a warp, 8 CTAs in a cluster of 1024 a list, 164224 bytes"},
-      {params(8, 64, true, 131072), hopper,
-       "64 bits, 16 tokens of 16 blocks a warp, 2 CTAs in a cluster of 1024 a list, 196992 bytes"},
+       "64 bits, 16 tokens of 16 blocks a warp, 16 CTAs of 28 + 4 warps a list, 115072 bytes"},
+      {params(8, 64, true, 131072), hopper, "64 bits, 16 tokens of 16 blocks a warp, 2 CTAs of 28 + 4 warps a list, 143744 bytes"},
       {params(8, 128, false, 131072), hopper,
-       "128 bits, 16 tokens of 16 blocks a warp, 2 CTAs in a cluster of 512 a list, 164480 bytes"},
-      {params(64, 64, false, 1 << 20), hopper, "64 bits, 16 tokens of 16 blocks a warp, 1 CTAs of 1024 a list, 131456 bytes"},
-      {params(1, 256, true, 4096), ampere, "256 bits, 16 tokens of 16 blocks a warp, 8 CTAs of 256 a list, 140416 bytes"},
+       "128 bits, 16 tokens of 16 blocks a warp, 2 CTAs of 16 + 4 warps a list, 131712 bytes"},
+      {params(64, 64, false, 1 << 20), hopper,
+       "64 bits, 16 tokens of 16 blocks a warp, 1 CTAs of 28 + 4 warps a list, 115072 bytes"},
+      {params(1, 256, true, 4096), ampere, "256 bits, 16 tokens of 16 blocks a warp, 13 CTAs of 8 + 4 warps a list, 140416 bytes"},
+      {params(1, 64, false, 300), hopper, "64 bits, 16 tokens of 16 blocks a warp, 2 CTAs of 28 + 4 warps a list, 115072 bytes"},
   };
   for (const auto& row : rows) EXPECT_EQ(choose_select(row.p, row.device).describe(), row.text);
 }
 
-TEST(HashSelectConfig, AListBeyondSharedMemoryStaysInScratch) {
-  const SelectShape s = choose_select(params(1, 64, false, 1 << 20), {true, 8, 132, 227 << 10});
-  EXPECT_FALSE(s.cluster);
-  EXPECT_EQ(s.ranks_at, 0);
-  EXPECT_LE(s.shared_bytes, 227 << 10);
+TEST(HashSelectConfig, TheChoiceFindsItsWarpsAndItsMemory) {
+  for (const int32_t bits : {64, 128, 192, 256}) {
+    for (const bool factors : {false, true}) {
+      for (const int32_t heads : {8, 64, 1024}) {
+        HashSelectParams p = params(1, bits, factors, 131072);
+        p.num_heads = heads;
+        const SelectShape s = choose_select(p, {108, 163 << 10});
+        EXPECT_GE(s.threads(), kChooserThreads);
+        EXPECT_LE(s.scorers + s.encoders, most_warps(s.words));
+        EXPECT_GE(s.shared_bytes, kChooserBytes);
+        EXPECT_LE(s.shared_bytes, 163 << 10) << s.describe();
+      }
+    }
+  }
 }
 
 TEST(HashSelectConfig, ScratchHoldsAsManyRowsAsTheBudgetAllows) {

@@ -11,8 +11,6 @@
 namespace fovea::cuda {
 namespace {
 
-constexpr int32_t kRowsOfGrid = 65535;
-
 void check_params(const HashSelectParams& p, const OpsLimits& limits) {
   const HashCodec& codec = p.codes.codec;
   FOVEA_CHECK(!p.budget);
@@ -34,24 +32,16 @@ Status HashSelect::prepare(const OpsLimits& limits, Device& device) {
   cudaError_t e = cudaGetDevice(&current);
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, current);
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&device_.multiprocessors, cudaDevAttrMultiProcessorCount, current);
-  const bool clusters = runs_code_for_hopper();
   for (int words = 1; words <= 4; ++words) {
     for (const bool factors : {false, true}) {
-      const void* kernel = hash::select_kernel(words, factors);
-      if (e == cudaSuccess) e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
-      if (e == cudaSuccess && clusters) e = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+      if (e != cudaSuccess) continue;
+      e = cudaFuncSetAttribute(hash::select_kernel(words, factors), cudaFuncAttributeMaxDynamicSharedMemorySize, most - 1024);
     }
   }
-  if (e == cudaSuccess && clusters) {
-    const LaunchConfig wide(dim3(hash::kClusterWide), dim3(hash::kSelectThreads), most, {}, hash::kClusterWide);
-    e = cudaOccupancyMaxActiveClusters(&device_.wide_clusters, hash::select_kernel(1, false), &wide.config);
-  }
   if (e != cudaSuccess) return Status::unsupported(std::string("hash selection: ") + cudaGetErrorString(e));
-  device_.shared_bytes = most;
-  device_.clusters = clusters;
+  device_.shared_bytes = most - 1024;  // beside what the kernels have of their own
   scratch_ = hash::choose_scratch(limits);
   const int64_t bytes = scratch_.bytes(limits.kv_heads), arrivals = scratch_.rows * limits.kv_heads * int64_t{sizeof(uint32_t)};
-  if (device_.clusters && hash::fits_cluster(hash::list_bytes(limits.max_len, limits.block_size), device_)) return {};
   FOVEA_ASSIGN(ranks_, device.allocate(std::max<int64_t>(1, bytes), "block ranks"));
   FOVEA_ASSIGN(arrived_, device.allocate(arrivals, "block ranks' arrivals"));
   e = cudaMemset(arrived_.data(), 0, arrivals);
@@ -64,22 +54,14 @@ void HashSelect::run(const HashSelectParams& p, const Queue& queue) {
   check_params(p, limits_);
   const hash::SelectShape shape = hash::choose_select(p, device_);
   FOVEA_CHECK(shape.shared_bytes <= device_.shared_bytes);
-  const int32_t pass = shape.cluster ? kRowsOfGrid : scratch_.rows;
-  for (int32_t first = 0; first < p.rows; first += pass) {
-    hash::SelectArgs args{
-        p, shape, first, shape.cluster ? nullptr : ranks_.as<uint32_t>(), scratch_.blocks, arrived_.as<uint32_t>()};
-    launch_select(args, std::min(pass, p.rows - first), queue);
+  for (int32_t first = 0; first < p.rows; first += scratch_.rows) {
+    const int32_t rows = std::min(scratch_.rows, p.rows - first);
+    hash::SelectArgs args{p, shape, first, ranks_.as<uint32_t>(), scratch_.blocks, arrived_.as<uint32_t>()};
+    const LaunchConfig launch(dim3(shape.parts, p.share_heads ? 1 : p.kv_heads, rows), dim3(shape.threads()), shape.shared_bytes, queue);
+    void* pointers[] = {&args};
+    check_call("hash selection",
+               cudaLaunchKernelExC(&launch.config, hash::select_kernel(shape.words, shape.factors), pointers));
   }
 }
 
-namespace hash {
-
-void launch_select(SelectArgs args, int32_t rows, const Queue& queue) {
-  const dim3 grid(args.shape.parts, args.p.share_heads ? 1 : args.p.kv_heads, rows);
-  const LaunchConfig launch(grid, dim3(args.shape.threads), args.shape.shared_bytes, queue, args.shape.cluster ? args.shape.parts : 1);
-  void* pointers[] = {&args};
-  check_call("hash selection", cudaLaunchKernelExC(&launch.config, select_kernel(args.shape.words, args.shape.factors), pointers));
-}
-
-}  // namespace hash
 }  // namespace fovea::cuda

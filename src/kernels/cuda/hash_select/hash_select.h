@@ -1,7 +1,6 @@
 // Block selection by hash codes on a GPU (HashSelectParams): one launch, nothing read back.
 //
-// Where a list's ranks fit no cluster, they are held in scratch for as many rows as prepare() allows; a call of more rows runs in
-// several launches.
+// Ranks of blocks are held in scratch for as many rows as prepare() allows; a call of more rows runs in several launches.
 #pragma once
 
 #include <fovea/kernels/limits.h>

@@ -1,4 +1,5 @@
-// Selection by hash codes in one launch: thread blocks of a list score its blocks, a part each, and one of them chooses.
+// Selection by hash codes in one launch: thread blocks of a list score its blocks, a part each, and the one that ends last chooses.
+// Some warps of a thread block encode the queries while the others find out where the codes lie and start copying them.
 //
 // A warp takes 16 blocks of a list at a time. Their codes go to shared memory asynchronously, a tile ahead. A product of bits
 // (m16n8k256) has one token of each of the 16 blocks for its rows, so what a thread sees of two blocks and one query head stays
@@ -6,8 +7,7 @@
 // half's complement, for the slice below; the columns are four query heads by the two weights of their slices (QuerySlices). Of
 // codes of several words it holds a half of one of two words, and takes the slices of a weight one after the other.
 //
-// Ranks of scores go to the shared memory of the cluster's first thread block, which chooses. Where there are no clusters, or the
-// list does not fit, they go to scratch, and the thread block that comes last chooses.
+// Ranks of scores go to scratch: clusters that kept them in shared memory did not fill the device, and saved less than that cost.
 #include <cuda_runtime.h>
 
 #include "base/check.h"
@@ -15,7 +15,6 @@
 #include "kernels/cuda/hash_select/choose.cuh"
 #include "kernels/cuda/hash_select/hash_code.cuh"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/peers.cuh"
 
 namespace fovea::cuda::hash {
 namespace {
@@ -55,6 +54,11 @@ struct Selection {
     int32_t sum;
     float weight;
   };
+  // What a thread needs of four query heads: slices of one column of a product, and of the head whose sums it gets.
+  struct Queries {
+    uint2 slices[kWords];
+    Head head;
+  };
 
   // A tile in shared memory: words by block, of which the pieces of 16 bytes change places, so that a load of eight blocks meets
   // no bank twice; then length factors.
@@ -65,21 +69,22 @@ struct Selection {
   const HashSelectParams& p;
   uint8_t* memory;
   const int row, list, len;
-  const int lane = threadIdx.x % kWarp, warp = __shfl_sync(kAllLanes, threadIdx.x / kWarp, 0);  // known to be one number
+  const int lane, warp;  // of warps that score, or of those that encode
   const Quota quota;
   const int32_t* slots;  // of the blocks that have ranks
   uint8_t* ring;         // this warp's
 
-  __device__ Selection(const SelectArgs& args, uint8_t* shared)
+  __device__ Selection(const SelectArgs& args, uint8_t* shared, int warp)
       : a(args),
         p(args.p),
         memory(shared),
         row(args.first_row + static_cast<int>(blockIdx.z)),
         list(static_cast<int>(blockIdx.y)),
         len(args.p.row_len[row]),
+        lane(threadIdx.x % kWarp),
+        warp(warp),
         quota(Quota::of(args.p, row)),
-        slots(args.p.table.slots + args.p.row_seq[row] * args.p.table.seq_stride + first_head() * args.p.table.head_stride +
-              quota.init),
+        slots(args.p.table.slots + args.p.row_seq[row] * args.p.table.seq_stride + first_head() * args.p.table.head_stride),
         ring(shared + args.shape.ring_at + warp * kTilesAhead * args.shape.tile_bytes) {}
 
   __device__ int first_head() const { return p.share_heads ? 0 : list; }
@@ -102,15 +107,15 @@ struct Selection {
     item.piece = 0;
     if (++item.head < a.shape.list_heads) return item;
     item.head = 0;
-    item.tile += static_cast<int>(gridDim.x * blockDim.x) / kWarp;
+    item.tile += static_cast<int>(gridDim.x) * a.shape.scorers;
     return item;
   }
   __device__ int block_of(const Item& item, int r) const { return quota.init + item.tile * kTileBlocks + r; }
 
   // Lane r has that of the tile's block r; -1: none.
   __device__ int32_t slot_of(const Item& item) const {
-    const int i = item.tile * kTileBlocks + lane;
-    return lane < kTileBlocks && i < quota.ranked() ? slots[item.head * p.table.head_stride + i] : -1;
+    const int block = block_of(item, lane);
+    return lane < kTileBlocks && block < quota.blocks - quota.local ? slots[item.head * p.table.head_stride + block] : -1;
   }
 
   // Starts copying. Where a block ends within the row's last piece, its later pieces are that one again.
@@ -181,7 +186,7 @@ struct Selection {
   template <int kRegs>
   __device__ void take_queries() const {
     const int d = p.codes.codec.head_dim, count = queries(), group = p.average_group ? p.num_heads / p.kv_heads : count;
-    for (int i = warp; i < count * a.shape.list_heads; i += static_cast<int>(blockDim.x) / kWarp) {
+    for (int i = warp; i < count * a.shape.list_heads; i += a.shape.encoders) {
       const int head = i / count, query = i % count;
       const float* q = p.q + (static_cast<int64_t>(row) * p.num_heads + (first_head() + head) * group + query) * d;
       float x[kRegs];
@@ -208,22 +213,31 @@ struct Selection {
     }
     // Columns without a query.
     for (int head = 0; head < a.shape.list_heads; ++head) {
-      for (int i = threadIdx.x; i < (products() * kHeads - count) * 8 * kWords; i += blockDim.x) {
+      for (int i = warp * kWarp + lane; i < (products() * kHeads - count) * 8 * kWords; i += a.shape.encoders * kWarp) {
         slices(head, products() - 1)[i % kWords * kWarp + (count % kHeads) * 8 + i / kWords] = {0, 0};
       }
     }
   }
 
-  __device__ void score(const Item& item, const uint8_t* tile, Best& best) const {
+  __device__ Queries queries_of(int head, int product) const {
+    Queries of;
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) of.slices[w] = slices(head, product)[w * kWarp + lane];
+    of.head = heads()[(head * products() + product) * kHeads + lane % 4];
+    return of;
+  }
+  __device__ bool one_product() const { return products() == 1 && a.shape.list_heads == 1; }
+
+  // held: the queries, of the only product.
+  __device__ void score(const Item& item, const uint8_t* tile, Queries& held, Best& best) const {
     const uint32_t row_at = lane / 4 * kRowBytes + lane / 4 * 16 + lane % 2 * 4;  // of the first two tokens' half words
     const uint32_t of_pair = lane % 4 / 2 * kWordBytes;
 #pragma unroll 1
     for (int product = 0; product < products(); ++product) {
-      uint2 query[kWords];
-#pragma unroll
-      for (int w = 0; w < kWords; ++w) query[w] = slices(item.head, product)[w * kWarp + lane];
+      if (!one_product()) held = queries_of(item.head, product);
+      const uint2(&query)[kWords] = held.slices;
+      const Head head = held.head;
       const int q = product * kHeads + lane % 4;
-      const Head head = heads()[item.head * products() * kHeads + q];
       const float all = static_cast<float>(head.sum);
       int most[2] = {0, 0};  // of G
       Best scaled = {kFarthest, kFarthest};
@@ -279,15 +293,17 @@ struct Selection {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       for (int step = 1; step < 4; step *= 2) best[i] = fmaxf(best[i], __shfl_xor_sync(kAllLanes, best[i], step));
-      const int at = item.tile * kTileBlocks + i * 8 + lane / 4;
-      if (lane % 4 == 0 && at < quota.ranked()) ranks[at] = rank_of(best[i]);
+      const int block = block_of(item, i * 8 + lane / 4);
+      if (lane % 4 == 0 && block < quota.blocks - quota.local) ranks[block] = rank_of(best[i]);
       best[i] = kFarthest;
     }
   }
 
   // --- all of it ---
 
-  __device__ void score_part(uint32_t* ranks) {
+  // meet() waits until queries are there.
+  template <typename Meet>
+  __device__ void score_part(uint32_t* ranks, const Meet& meet) const {
     Item next = first_item(), item = next, ahead = next;
     int32_t first[kTilesAhead];
 #pragma unroll
@@ -295,9 +311,8 @@ struct Selection {
 #pragma unroll
     for (int s = 0; s < kTilesAhead; ++s) load(next, first[s], ring + s * a.shape.tile_bytes), next = after(next);
     int32_t slot = slot_of(next);
-    take_queries();
-    __syncthreads();
-    if (a.ranks == nullptr) Peers::of_this_block().wait();  // until the first is there
+    meet();
+    Queries queries = queries_of(0, 0);
     Best best = {kFarthest, kFarthest};
 #pragma unroll 1
     for (int stage = 0; there(item); stage = (stage + 1) % kTilesAhead) {
@@ -305,7 +320,7 @@ struct Selection {
       wait_for_tile<kTilesAhead - 1>();
       __syncwarp();
       repeat_last(item, tile);
-      score(item, tile, best);
+      score(item, tile, queries, best);
       if (tile_ends(item)) keep(item, best, ranks);
       __syncwarp();
       load(next, slot, tile);
@@ -314,59 +329,50 @@ struct Selection {
       item = after(item);
     }
   }
-
-  __device__ void run() {
-    const int64_t out = static_cast<int64_t>(row) * gridDim.y + list,
-                  pass_list = static_cast<int64_t>(blockIdx.z) * gridDim.y + list;
-    int32_t* units = p.units + out * p.capacity;
-    if (blockIdx.x == 0) write_windows(quota, units, p.counts + out);
-    if (quota.by_rank() == 0) return;
-    const Peers peers = Peers::of_this_block();
-    auto* mine = reinterpret_cast<uint32_t*>(memory + a.shape.ranks_at);
-    uint32_t* ranks = a.ranks + pass_list * a.pitch;
-    if (a.ranks == nullptr) {
-      peers.arrive();
-      ranks = peers.at(mine, 0);
-    }
-    score_part(ranks);
-    let_next_begin();
-    if (a.ranks == nullptr) {
-      peers.sync();
-      if (peers.rank != 0) return;
-      ranks = mine;
-    } else {
-      if (!comes_last(a.arrived + pass_list)) return;
-      if (a.shape.ranks_at != 0) {
-        for (int i = threadIdx.x; i < quota.ranked(); i += blockDim.x) mine[i] = __ldcg(ranks + i);
-        __syncthreads();
-        ranks = mine;
-      }
-    }
-    Chooser(quota, ranks, *reinterpret_cast<Chooser::Shared*>(memory)).write(units);
-  }
-
-  // Whether the list's other thread blocks have all been here.
-  __device__ bool comes_last(uint32_t* arrived) const {
-    __threadfence();
-    __syncthreads();
-    auto* last = reinterpret_cast<uint32_t*>(memory);
-    if (threadIdx.x == 0) {
-      *last = atomicAdd(arrived, 1u) == gridDim.x - 1;
-      if (*last) *arrived = 0;
-      __threadfence();
-    }
-    __syncthreads();
-    const bool is_last = *last;
-    __syncthreads();
-    return is_last;
-  }
 };
 
+// Whether the list's other thread blocks have all been here. One thread tells it for all and sees what all of theirs wrote.
+__device__ bool comes_last(uint32_t* arrived) {
+  __shared__ bool last;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    uint32_t before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(arrived) : "memory");
+    last = before == gridDim.x - 1;
+    if (last) *arrived = 0;
+  }
+  __syncthreads();
+  return last;
+}
+
 template <int kWords, bool kFactors>
-__global__ void __launch_bounds__(kSelectThreads) select(const __grid_constant__ SelectArgs a) {
+__global__ void __launch_bounds__(kWarp* most_warps(kWords)) select(const __grid_constant__ SelectArgs a) {
   extern __shared__ __align__(128) uint8_t memory[];
   wait_for_previous();
-  Selection<kWords, kFactors>(a, memory).run();
+  const int warp = __shfl_sync(kAllLanes, threadIdx.x / kWarp, 0);  // known to be one number
+  const int encoder = warp - a.shape.scorers;
+  const Selection<kWords, kFactors> selection(a, memory, encoder < 0 ? warp : encoder);
+  const Quota& quota = selection.quota;
+  const int64_t out = static_cast<int64_t>(selection.row) * gridDim.y + selection.list,
+                pass_list = static_cast<int64_t>(blockIdx.z) * gridDim.y + selection.list;
+  int32_t* units = a.p.units + out * a.p.capacity;
+  uint32_t* ranks = a.ranks + pass_list * a.pitch;
+  if (encoder >= 0) selection.take_queries();
+  if (quota.by_rank() > 0) {
+    if (encoder < 0) {
+      selection.score_part(ranks, [] { __syncthreads(); });
+    } else {
+      __syncthreads();
+    }
+    let_next_begin();
+    if (!comes_last(a.arrived + pass_list)) return;
+  } else if (blockIdx.x > 0) {
+    return;
+  }
+  write_windows(quota, units, a.p.counts + out);
+  if (quota.by_rank() > 0 && threadIdx.x < kChooserThreads) {
+    Chooser(quota, ranks, *reinterpret_cast<Chooser::Shared*>(memory)).write(units);
+  }
 }
 
 template <int kWords>
@@ -378,6 +384,7 @@ const void* kernel_of(bool factors) {
 
 const void* select_kernel(int32_t words, bool factors) {
   static_assert(sizeof(Chooser::Shared) <= kChooserBytes);
+  static_assert(kBins == 1 << kBinBits && kStaged == kChooserThreads * kWarp);
   switch (words) {
     case 1:
       return kernel_of<1>(factors);

@@ -7,8 +7,7 @@
 namespace fovea::cuda::hash {
 namespace {
 
-__global__ void __launch_bounds__(kSelectThreads) topk(const __grid_constant__ TopkArgs a) {
-  extern __shared__ __align__(16) uint32_t staged[];
+__global__ void __launch_bounds__(kChooserThreads) topk(const __grid_constant__ TopkArgs a) {
   __shared__ Chooser::Shared shared;
   const int groups = a.p.share_heads ? 1 : a.p.kv_heads;
   const int pass_row = static_cast<int>(blockIdx.x) / groups, group = static_cast<int>(blockIdx.x) % groups;
@@ -18,17 +17,16 @@ __global__ void __launch_bounds__(kSelectThreads) topk(const __grid_constant__ T
   int32_t* units = a.p.units + list * a.p.capacity;
   write_windows(q, units, a.p.counts + list);
   if (q.by_rank() == 0) return;
-  // share_heads: by the lowest of any head.
-  const int heads = a.p.share_heads ? a.p.kv_heads : 1;
-  uint32_t* ranks = a.ranks + (static_cast<int64_t>(pass_row) * a.p.kv_heads + group) * a.pitch + q.init;
-  uint32_t* to = a.staged ? staged : ranks;
-  for (int i = threadIdx.x; i < q.ranked(); i += kSelectThreads) {
-    uint32_t least = ranks[i];
-    for (int h = 1; h < heads; ++h) least = min(least, ranks[i + h * a.pitch]);
-    to[i] = least;
+  uint32_t* ranks = a.ranks + (static_cast<int64_t>(pass_row) * a.p.kv_heads + group) * a.pitch;
+  if (a.p.share_heads) {  // by the lowest of any head
+    for (int i = threadIdx.x; i < q.blocks; i += kChooserThreads) {
+      uint32_t least = ranks[i];
+      for (int h = 1; h < a.p.kv_heads; ++h) least = min(least, ranks[i + h * a.pitch]);
+      ranks[i] = least;
+    }
+    __syncthreads();
   }
-  __syncthreads();
-  Chooser(q, to, shared).write(units);
+  Chooser(q, ranks, shared).write(units);
 }
 
 }  // namespace

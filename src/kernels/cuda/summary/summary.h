@@ -35,7 +35,6 @@ class SummarySelect {
 
   OpsLimits limits_;
   hash::Scratch scratch_;
-  int32_t topk_shared_bytes_ = 0;
   Buffer ranks_;  // uint32 [scratch rows, kv_heads, scratch blocks]
 };
 

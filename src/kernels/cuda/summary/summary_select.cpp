@@ -18,16 +18,7 @@ Status SummarySelect::prepare(const OpsLimits& limits, Device& device) {
   limits_ = limits;
   scratch_ = hash::choose_scratch(limits, kScratchBytes);
   FOVEA_ASSIGN(ranks_, device.allocate(std::max<int64_t>(1, scratch_.bytes(limits.kv_heads)), "block ranks"));
-  int current = 0, most = 0;
-  cudaFuncAttributes attributes{};
-  cudaError_t e = cudaGetDevice(&current);
-  if (e == cudaSuccess) e = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, current);
-  if (e == cudaSuccess) e = cudaFuncGetAttributes(&attributes, hash::topk_kernel());
-  topk_shared_bytes_ = most - static_cast<int32_t>(attributes.sharedSizeBytes);
-  if (e == cudaSuccess)
-    e = cudaFuncSetAttribute(hash::topk_kernel(), cudaFuncAttributeMaxDynamicSharedMemorySize, topk_shared_bytes_);
-  if (e == cudaSuccess) return {};
-  return Status::unsupported(std::string("selection by summaries: ") + cudaGetErrorString(e));
+  return {};
 }
 
 void SummarySelect::check(const BlockChoice& p) const {
@@ -59,12 +50,10 @@ void SummarySelect::run(const BlockTopkParams& p, cudaStream_t stream) {
 }
 
 void SummarySelect::keep_best(const BlockChoice& p, int32_t first, int32_t rows, cudaStream_t stream) {
-  const int64_t list_bytes = hash::list_bytes(limits_.max_len, p.block_size);
-  hash::TopkArgs args{p, first, ranks(), scratch_.blocks, list_bytes <= topk_shared_bytes_};
+  hash::TopkArgs args{p, first, ranks(), scratch_.blocks};
   void* pointers[] = {&args};
   const dim3 grid(static_cast<unsigned>(rows * (p.share_heads ? 1 : p.kv_heads)));
-  check_call("top-k of summaries",
-             cudaLaunchKernel(hash::topk_kernel(), grid, hash::kSelectThreads, pointers, args.staged ? list_bytes : 0, stream));
+  check_call("top-k of summaries", cudaLaunchKernel(hash::topk_kernel(), grid, hash::kChooserThreads, pointers, 0, stream));
 }
 
 }  // namespace fovea::cuda
