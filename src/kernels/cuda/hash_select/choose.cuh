@@ -1,8 +1,9 @@
-// The best blocks of a list, exactly and in order, by eight warps. Scores are ranks: integers of 32 bits, the lower the better.
+// The best blocks of a list, exactly and in order, by 16 warps. Scores are ranks: integers of 32 bits, the lower the better.
 //
 // The last rank that is kept is found by counting: ranks fall into bins of one width from the lowest on, the bin in which the wanted
 // number is reached is cut into bins again, until it holds so few ranks that each can be compared with all others. The first bins
-// cover two octaves of scores: mostly they are the only ones. Every instruction of more warps would cost more than they save.
+// cover two octaves of scores: mostly they are the only ones. A thread holds 16 ranks in registers and asks them without branches:
+// what counts here is how many instructions follow one another.
 #pragma once
 
 #include <fovea/kernels/select.h>
@@ -23,7 +24,9 @@ struct Quota {
   __device__ int32_t ranked() const { return blocks - init - local; }
 
   __device__ static Quota of(const BlockChoice& p, int row) {
-    const int32_t blocks = (p.row_len[row] + p.block_size - 1) / p.block_size;
+    return of(p, row, (p.row_len[row] + p.block_size - 1) / p.block_size);
+  }
+  __device__ static Quota of(const BlockChoice& p, int row, int32_t blocks) {
     const int32_t kept = min(p.k[row], blocks);
     if (kept == blocks) return {blocks, kept, kept, 0};
     const int32_t local = min(p.local_blocks, kept);
@@ -39,11 +42,9 @@ class Chooser {
     uint32_t found;
     uint32_t candidates[kWarp];
     alignas(16) uint32_t bins[kBins];  // 0 between rounds
-    // Ranks, 32 of each thread, of which pieces of 16 bytes change places: no load meets a bank twice. Of longer lists a part.
-    alignas(16) uint32_t staged[kStaged];
   };
 
-  // Threads [0, kChooserThreads) of a thread block. ranks: [q.blocks], those of windows not read.
+  // Threads [0, kChooserThreads) of a thread block. ranks: [q.blocks], on 16 bytes; those of windows are not asked.
   __device__ Chooser(const Quota& q, const uint32_t* ranks, Shared& shared) : q_(q), ranks_(ranks), s_(shared) {}
 
   // Writes the list's entries [q.init, q.init + q.by_rank()).
@@ -65,45 +66,32 @@ class Chooser {
   __device__ static void sync() { asm volatile("bar.sync 1, %0;" ::"n"(kChooserThreads) : "memory"); }
   __device__ uint32_t wanted() const { return q_.by_rank(); }
 
-  // Ranks of blocks [first, first + kStaged) to shared memory; returns the lowest that this thread saw.
-  __device__ uint32_t stage(int32_t first) {
-    const int32_t end = min(kStaged, (q_.blocks - first + kWarp - 1) / kWarp * kWarp);
-    uint32_t ranks[kStaged / kChooserThreads], least = kNever;  // all under way at once
+  // Takes this thread's ranks of blocks [first, first + kChosenAtOnce).
+  __device__ void take(int32_t first) {
+    first_ = first + static_cast<int32_t>(threadIdx.x) * kRanks;
+    const int32_t end = q_.blocks - q_.local;
+    const auto* from = reinterpret_cast<const uint4*>(ranks_ + first_);
 #pragma unroll
-    for (int j = 0; j < kStaged / kChooserThreads; ++j) {
-      const int32_t block = first + static_cast<int32_t>(threadIdx.x) + j * kChooserThreads;
-      ranks[j] = block >= q_.init && block < q_.blocks - q_.local ? __ldcg(ranks_ + block) : kNever;
+    for (int i = 0; i < kRanks; i += 4) {
+      uint4 four = {kNever, kNever, kNever, kNever};
+      if (first_ + i < end) four = __ldcg(from + i / 4);
+      mine_[i] = four.x, mine_[i + 1] = four.y, mine_[i + 2] = four.z, mine_[i + 3] = four.w;
     }
+    if (first_ >= q_.init && first_ + kRanks <= end) return;
 #pragma unroll
-    for (int j = 0; j < kStaged / kChooserThreads; ++j) {
-      const int32_t i = static_cast<int32_t>(threadIdx.x) + j * kChooserThreads;
-      if (i < end) s_.staged[i ^ (i >> 5 & 7) << 2] = ranks[j];
-      least = min(least, ranks[j]);
+    for (int i = 0; i < kRanks; ++i) {
+      if (first_ + i < q_.init || first_ + i >= end) mine_[i] = kNever;
     }
-    sync();
-    return least;
   }
 
-  // For each part of the list: visit(first block of this thread's 32, piece [0, 8), four ranks), then visited(first block).
-  template <typename Visit, typename Visited>
-  __device__ void each(const Visit& visit, const Visited& visited) {
-    for (int32_t first = 0; first < q_.blocks; first += kStaged) {
-      if (q_.blocks > kStaged) {
-        sync();
-        stage(first);
-      }
-      const int32_t mine = first + static_cast<int32_t>(threadIdx.x) * kWarp;
-      if (mine < q_.blocks) {
-        const auto* pieces = reinterpret_cast<const uint4*>(s_.staged) + threadIdx.x * 8;
-#pragma unroll
-        for (int i = 0; i < 8; ++i) visit(i, pieces[i ^ (threadIdx.x & 7)]);
-      }
-      visited(mine);
-    }
-  }
+  // What visit(i) does with mine_[i] for all i, of every part of the list.
   template <typename Visit>
-  __device__ void each_rank(const Visit& visit) {
-    each([&](int, const uint4& four) { visit(four.x), visit(four.y), visit(four.z), visit(four.w); }, [](int32_t) {});
+  __device__ void each_part(const Visit& visit) {
+    if (q_.blocks <= kChosenAtOnce) return visit();
+    for (int32_t first = 0; first < q_.blocks; first += kChosenAtOnce) {
+      take(first);
+      visit();
+    }
   }
 
   // The sum over the threads before this one; `total` over all.
@@ -115,31 +103,25 @@ class Chooser {
     }
     if (lane() == kWarp - 1) s_.sums[warp()] = mine;
     sync();
-    total = 0;
-    uint32_t before = mine - x;
-#pragma unroll
-    for (int w = 0; w < kChooserWarps; ++w) {
-      if (w == warp()) before += total;
-      total += s_.sums[w];
-    }
-    return before;
+    const uint32_t of_warp = s_.sums[lane() % kChooserWarps];
+    total = __reduce_add_sync(kAllLanes, lane() < kChooserWarps ? of_warp : 0);
+    return __reduce_add_sync(kAllLanes, lane() < warp() ? of_warp : 0) + mine - x;
   }
 
-  // The lowest rank. Bins are cleared, and what fits is staged.
+  // The lowest rank. Bins are cleared.
   __device__ uint32_t begin() {
+    take(0);
     for (int i = threadIdx.x; i < kBins / 4; i += kChooserThreads) reinterpret_cast<uint4*>(s_.bins)[i] = {};
     if (threadIdx.x == 0) s_.found = 0;
-    uint32_t least = stage(0);
-    for (int32_t first = kStaged; first < q_.blocks; first += kStaged) {
-      sync();
-      least = min(least, stage(first));
-    }
+    uint32_t least = kNever;
+    each_part([&] {
+#pragma unroll
+      for (int i = 0; i < kRanks; ++i) least = min(least, mine_[i]);
+    });
     least = __reduce_min_sync(kAllLanes, least);
     if (lane() == 0) s_.sums[warp()] = least;
     sync();
-#pragma unroll
-    for (int w = 0; w < kChooserWarps; ++w) least = min(least, s_.sums[w]);
-    return least;
+    return __reduce_min_sync(kAllLanes, s_.sums[lane() % kChooserWarps]);
   }
 
   __device__ Cut cut(uint32_t low) {
@@ -147,8 +129,9 @@ class Chooser {
     for (bool first = true;; first = false) {
       const int shift = min(first ? kFirstShift : 32, max(0, 32 - __clz(width) - kBinBits));
       const uint32_t last = min(width, (uint32_t{kBins} << shift) - 1);
-      each_rank([&](uint32_t x) {
-        if (x - low <= last) atomicAdd(&s_.bins[(x - low) >> shift], 1u);
+      each_part([&] {
+#pragma unroll
+        for (int i = 0; i < kRanks; ++i) count(mine_[i] - low, last, shift);
       });
       sync();
       const uint32_t counted = find_bin(wanted() - below);
@@ -166,24 +149,26 @@ class Chooser {
     }
   }
 
+  // One more in the bin of `offset`, if that is not beyond `last`.
+  __device__ void count(uint32_t offset, uint32_t last, int shift) {
+    const auto bin = static_cast<uint32_t>(__cvta_generic_to_shared(s_.bins)) + (offset >> shift) * 4;
+    asm volatile("{ .reg .pred p; setp.le.u32 p, %0, %1; @p red.shared.add.u32 [%2], 1; }" ::"r"(offset), "r"(last), "r"(bin)
+                 : "memory");
+  }
+
   // Tells the bin with which `wanted` ranks are reached, if they are; returns how many all bins hold. Clears them.
   __device__ uint32_t find_bin(uint32_t wanted) {
-    constexpr int kEach = kBins / kChooserThreads;
-    auto* mine = reinterpret_cast<uint4*>(s_.bins) + threadIdx.x * (kEach / 4);
-    uint32_t counts[kEach], sum = 0, total;
-#pragma unroll
-    for (int i = 0; i < kEach; i += 4) {
-      const uint4 four = mine[i / 4];
-      mine[i / 4] = {};
-      counts[i] = four.x, counts[i + 1] = four.y, counts[i + 2] = four.z, counts[i + 3] = four.w;
-      sum += four.x + four.y + four.z + four.w;
-    }
-    uint32_t before = sum_before(sum, total);
+    static_assert(kBins == 4 * kChooserThreads);
+    uint4& mine = reinterpret_cast<uint4*>(s_.bins)[threadIdx.x];
+    const uint4 four = mine;
+    mine = {};
+    const uint32_t counts[] = {four.x, four.y, four.z, four.w}, sum = four.x + four.y + four.z + four.w;
+    uint32_t total, before = sum_before(sum, total);
     if (before < wanted && wanted <= before + sum) {
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) {
+      for (int i = 0; i < 4; ++i) {
         if (before < wanted && wanted <= before + counts[i]) {
-          s_.bin = threadIdx.x * kEach + i, s_.before = before, s_.inside = counts[i];
+          s_.bin = threadIdx.x * 4 + i, s_.before = before, s_.inside = counts[i];
         }
         before += counts[i];
       }
@@ -194,8 +179,15 @@ class Chooser {
 
   // The cut among the ranks low to low + width, a warp's at most, beside `below` that are lower: every warp finds it.
   __device__ Cut cut_of_few(uint32_t low, uint32_t width, uint32_t below) {
-    each_rank([&](uint32_t x) {
-      if (x - low <= width) s_.candidates[atomicAdd(&s_.found, 1u)] = x;
+    each_part([&] {
+      uint32_t inside = 0;  // a bit a rank
+#pragma unroll
+      for (int i = 0; i < kRanks; ++i) inside |= uint32_t{mine_[i] - low <= width} << i;
+      if (inside == 0) return;
+#pragma unroll
+      for (int i = 0; i < kRanks; ++i) {
+        if ((inside >> i & 1) != 0) s_.candidates[atomicAdd(&s_.found, 1u)] = mine_[i];
+      }
     });
     sync();
     const int found = static_cast<int>(s_.found);
@@ -212,38 +204,35 @@ class Chooser {
   // All blocks lower than the limit, and the first of those at it until all that are wanted are there.
   __device__ void write_below(const Cut& kept, int32_t* units) {
     const uint32_t at_limit = wanted() - kept.below;
-    uint32_t below = 0, equal = 0;  // a bit a rank
     uint32_t below_before = 0, equal_before = 0;
-    each(
-        [&](int piece, const uint4& four) {
-          const uint32_t ranks[] = {four.x, four.y, four.z, four.w};
+    each_part([&] {
+      uint32_t below = 0, equal = 0;  // a bit a rank
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const uint32_t bit = 1u << (4 * piece + i);
-            if (ranks[i] < kept.limit) below |= bit;
-            if (ranks[i] == kept.limit) equal |= bit;
-          }
-        },
-        [&](int32_t first) {
-          uint32_t total;
-          const uint32_t before = sum_before(__popc(below) << 16 | __popc(equal), total);
-          uint32_t b = below_before + (before >> 16), e = equal_before + (before & 0xffffu);
-          for (uint32_t bits = below | equal; bits != 0; bits &= bits - 1) {
-            const uint32_t bit = bits & -bits;
-            const bool is_below = (below & bit) != 0;
-            if (is_below || e < at_limit) units[b + min(e, at_limit)] = first + __ffs(bit) - 1;
-            b += is_below;
-            e += !is_below;
-          }
-          below = equal = 0;
-          below_before += total >> 16;
-          equal_before += total & 0xffffu;
-        });
+      for (int i = 0; i < kRanks; ++i) {
+        below |= uint32_t{mine_[i] < kept.limit} << i;
+        equal |= uint32_t{mine_[i] == kept.limit} << i;
+      }
+      uint32_t total;
+      const uint32_t before = sum_before(__popc(below) << 16 | __popc(equal), total);
+      uint32_t b = below_before + (before >> 16), e = equal_before + (before & 0xffffu);
+      for (uint32_t bits = below | equal; bits != 0; bits &= bits - 1) {
+        const uint32_t bit = bits & -bits;
+        const bool is_below = (below & bit) != 0;
+        if (is_below || e < at_limit) units[b + min(e, at_limit)] = first_ + __ffs(bit) - 1;
+        b += is_below;
+        e += !is_below;
+      }
+      below_before += total >> 16;
+      equal_before += total & 0xffffu;
+      if (q_.blocks > kChosenAtOnce) sync();  // before sums are others
+    });
   }
 
   const Quota q_;
   const uint32_t* ranks_;
   Shared& s_;
+  uint32_t mine_[kRanks];
+  int32_t first_ = 0;  // block of mine_[0]
 };
 
 // What needs no score: a list's length and its windows.

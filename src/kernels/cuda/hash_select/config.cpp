@@ -1,12 +1,13 @@
 #include "kernels/cuda/hash_select/config.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace fovea::cuda::hash {
 
 Scratch choose_scratch(const OpsLimits& limits, int64_t budget) {
   Scratch s;
-  s.blocks = (limits.max_len + limits.block_size - 1) / limits.block_size;
+  s.blocks = ((limits.max_len + limits.block_size - 1) / limits.block_size + 3) / 4 * 4;
   s.rows = 1;
   const int64_t fitting = budget / std::max<int64_t>(1, s.bytes(limits.kv_heads));
   s.rows = static_cast<int32_t>(std::clamp<int64_t>(fitting, 1, std::max(1, limits.max_decode_rows)));
@@ -22,25 +23,27 @@ SelectShape choose_select(const HashSelectParams& p, const SelectDevice& device)
   const int32_t tokens = std::min(p.block_size, kTileTokens);
   s.chunk_shift = tokens == 16 ? 3 : 2;
   s.pieces = p.block_size / tokens;
+  s.block_shift = std::countr_zero(static_cast<uint32_t>(p.block_size));
   s.queries = p.average_group ? 1 : p.num_heads / p.kv_heads;
   s.products = (s.queries + 3) / 4;
   const int32_t lists = p.rows * (p.share_heads ? 1 : p.kv_heads);
-  const int32_t tiles = (p.max_len / p.block_size + kTileBlocks) / kTileBlocks;
-  s.parts = std::clamp(device.multiprocessors / lists, 1, std::min(kPartsMost, tiles));
+  const int32_t tiles = ((p.max_len + p.block_size - 1) / p.block_size + kTileBlocks - 1) / kTileBlocks;
+  s.parts = std::clamp(device.multiprocessors / lists, 1, std::clamp(tiles, 1, kPartsMost));
   s.heads_at = s.list_heads * s.products * s.words * 256;
   s.ring_at = (s.heads_at + s.list_heads * s.products * 4 * 8 + 127) / 128 * 128;
   s.tile_bytes = kTileBlocks * kTileTokens * (8 * s.words + (s.factors ? 2 : 0));
-  s.encoders = s.list_heads * s.queries <= 4 ? 4 : kEncodersMost;
-  s.scorers = std::min(most_scorers(s.words), most_warps(s.words) - s.encoders);
+  // As few as do not take longer: all have as much to do.
+  const int32_t of_part = (tiles + s.parts - 1) / s.parts, most = most_scorers(s.words), rounds = (of_part + most - 1) / most;
+  s.scorers = ((of_part + rounds - 1) / rounds + 3) / 4 * 4;
   const auto ring_end = [&] { return s.ring_at + s.scorers * kTilesAhead * s.tile_bytes; };
-  while (s.scorers > kScorersLeast && ring_end() > device.shared_bytes) s.scorers -= 4;
+  while (s.scorers > 1 && ring_end() > device.shared_bytes) s.scorers -= s.scorers > 4 ? 4 : 1;
   s.shared_bytes = std::max<int32_t>(ring_end(), kChooserBytes);
   return s;
 }
 
 std::string SelectShape::describe() const {
   return std::to_string(64 * words) + " bits, " + std::to_string(2 << chunk_shift) + " tokens of 16 blocks a warp, " +
-         std::to_string(parts) + " CTAs of " + std::to_string(scorers) + " + " + std::to_string(encoders) + " warps a list, " +
+         std::to_string(parts) + " CTAs of " + std::to_string(scorers) + " + " + std::to_string(kEncoders) + " warps a list, " +
          std::to_string(shared_bytes) + " bytes";
 }
 

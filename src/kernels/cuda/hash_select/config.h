@@ -4,6 +4,7 @@
 #include <fovea/kernels/limits.h>
 #include <fovea/kernels/select.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -15,20 +16,20 @@ inline constexpr int kTilesAhead = 2;    // of a warp: their codes are under way
 inline constexpr int kQueriesMax = 256;  // query heads of a KV head
 inline constexpr int kPartsMost = 16;    // of a list
 
-// Warps that encode queries, and that score: codes of one word take the more instructions a byte.
-inline constexpr int kEncodersMost = 8, kScorersLeast = 4;
-constexpr int most_scorers(int words) { return words == 1 ? 28 : 16; }
-constexpr int most_warps(int words) { return words == 1 ? 32 : 16 + kEncodersMost; }
+// Warps that encode queries, two a query, and that score: codes of one word take the more instructions a byte.
+inline constexpr int kEncoders = 8;
+constexpr int most_scorers(int words) { return words == 1 ? 24 : 16; }
 
 // The choice of the best.
-inline constexpr int kChooserWarps = 8, kChooserThreads = 32 * kChooserWarps;
+inline constexpr int kChooserWarps = 16, kChooserThreads = 32 * kChooserWarps;
 inline constexpr int kBinBits = 11, kBins = 1 << kBinBits;
-inline constexpr int kStaged = 32 * kChooserThreads;  // ranks in shared memory at once
-inline constexpr int kChooserBytes = 4 * (kBins + kStaged + 64);
+inline constexpr int kRanks = 16;  // of a thread
+inline constexpr int kChosenAtOnce = kRanks * kChooserThreads;
+inline constexpr int kChooserBytes = 4 * (kBins + 64);
 
 // Ranks of one call's rows, in scratch: [rows, kv_heads, blocks] of 32 bits.
 struct Scratch {
-  int64_t blocks = 0;  // of the longest row
+  int64_t blocks = 0;  // of the longest row, a multiple of 4
   int32_t rows = 0;    // held at once: a call of more rows runs in several passes
   int64_t bytes(int32_t kv_heads) const { return rows * kv_heads * blocks * int64_t{sizeof(uint32_t)}; }
 };
@@ -50,13 +51,14 @@ struct SelectShape {
   int32_t products = 1;     // that take four of them each
   int32_t chunk_shift = 3;  // log2 of 16-byte chunks of a word in a block's piece, which is 8 or 16 tokens
   int32_t pieces = 1;       // of a block
+  int32_t block_shift = 4;  // log2 of block_size
   int32_t parts = 8;
-  int32_t scorers = 16, encoders = 4;  // warps, in this order
+  int32_t scorers = 16;  // warps; the encoders follow, then some that only choose
 
   // Shared memory: slices of queries, then what goes with each, then the scorers' tiles. The choice takes the place of all.
   int32_t heads_at = 0, ring_at = 0, tile_bytes = 0, shared_bytes = 0;
 
-  int32_t threads() const { return 32 * (scorers + encoders); }
+  int32_t threads() const { return 32 * std::max(scorers + kEncoders, kChooserWarps); }
   std::string describe() const;
 };
 

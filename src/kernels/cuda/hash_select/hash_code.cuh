@@ -104,40 +104,59 @@ struct QuerySlices {
   struct Bits {
     uint32_t above[4], below[4];  // of 32 elements, by slice
   };
-  int32_t sum = 0;  // of |q4|
-  float weight = 1.0f;
+  int32_t sum = 0;     // of |q4|
+  float unit = 0.0f;   // in the rotation's scale; 0 where nothing was measured
 
-  // By one warp; `keep(v, bits)` takes those of elements [32 v, 32 v + 32).
-  template <int kWords, int kRegs, typename Keep>
-  __device__ void take(const HashCodec& codec, const float (&x)[kRegs], const Keep& keep) {
+  // By one warp; `told()` is called as soon as `unit` is known, `keep(v, bits)` takes the bits of elements [32 v, 32 v + 32).
+  template <int kWords, int kRegs, typename Told, typename Keep>
+  __device__ void take(const HashCodec& codec, const float (&x)[kRegs], const Told& told, const Keep& keep) {
     constexpr int kValues = 2 * kWords, kRotations = (kValues + kRegs - 1) / kRegs;  // of a lane
     float y[kRotations][kRegs], most = 0.0f;
 #pragma unroll
     for (int rotation = 0; rotation < kRotations; ++rotation) rotate(codec, rotation, x, y[rotation]);
 #pragma unroll
     for (int v = 0; v < kValues; ++v) most = fmaxf(most, fabsf(y[v / kRegs][v % kRegs]));  // a NaN is none
-    for (int step = 1; step < kWarp; step *= 2) most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, step));
-    const float unit = __fdiv_rn(most, 7.0f);
-    const bool measured = unit > 0.0f && unit <= 3.402823466e38f;
+    most = __uint_as_float(__reduce_max_sync(kAllLanes, __float_as_uint(most)));
+    const float step = __fdiv_rn(most, 7.0f);
+    const bool measured = step > 0.0f && step <= 3.402823466e38f;
+    if (measured) unit = __fmul_rn(step, codec.scale);
+    told();
+    const Quotient by_step(measured ? step : 1.0f);
 #pragma unroll
     for (int v = 0; v < kValues; ++v) {
       const float element = y[v / kRegs][v % kRegs];
       int q4 = element > 0.0f ? 1 : -1;
-      if (codec.asymmetric) q4 = measured ? max(-7, min(7, __float2int_rn(__fdiv_rn(element, unit)))) : 0;
-      const int size = abs(q4), ones = size % 3;
-      const bool slices[4] = {ones > 0, ones > 1, size >= 3, size >= 6};
+      if (codec.asymmetric) q4 = measured ? max(-7, min(7, __float2int_rn(by_step.of(element)))) : 0;
+      const int size = abs(q4);
+      constexpr uint32_t kSizes[4] = {0b10110110, 0b00100100, 0b11111000, 0b11000000};  // that have the slice
       Bits bits;
 #pragma unroll
       for (int s = 0; s < 4; ++s) {
-        bits.above[s] = __ballot_sync(kAllLanes, slices[s] && q4 > 0);
-        bits.below[s] = __ballot_sync(kAllLanes, slices[s] && q4 < 0);
+        const bool there = (kSizes[s] >> size & 1) != 0;
+        bits.above[s] = __ballot_sync(kAllLanes, there && q4 > 0);
+        bits.below[s] = __ballot_sync(kAllLanes, there && q4 < 0);
       }
       keep(v, bits);
       sum += size;
     }
     sum = __reduce_add_sync(kAllLanes, sum);
-    if (codec.asymmetric) weight = measured ? static_cast<float>(__fmul_rn(unit, codec.scale) / length_of(x)) : 0.0f;
   }
+
+  // x / divisor as __fdiv_rn has it, for quotients of at most some units, without its branches. Those that are lost for being tiny
+  // round to 0 anyway.
+  struct Quotient {
+    float divisor, reciprocal, scale;
+    __device__ explicit Quotient(float d) : scale(d < 0x1p-60f ? 0x1p64f : d > 0x1p60f ? 0x1p-64f : 1.0f) {
+      divisor = d * scale;
+      asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(divisor));
+      reciprocal = __fmaf_rn(__fmaf_rn(reciprocal, -divisor, 1.0f), reciprocal, reciprocal);
+    }
+    __device__ float of(float x) const {
+      x *= scale;
+      const float near = __fmul_rn(x, reciprocal);
+      return __fmaf_rn(reciprocal, __fmaf_rn(near, -divisor, x), near);
+    }
+  };
 
   // |q|: squares are exact in float64, partial sum i % 32 is that of lane i % 32.
   template <int kRegs>

@@ -64,6 +64,7 @@ struct Selection {
   // no bank twice; then length factors.
   static constexpr int kRowBytes = kTileTokens * 8, kWordBytes = kTileBlocks * kRowBytes;
   static constexpr int kPaired = kWords / 2 * 2;  // words that products take two at a time
+  static constexpr int kPairs = kEncoders / 2;    // of encoders
 
   const SelectArgs& a;
   const HashSelectParams& p;
@@ -83,7 +84,7 @@ struct Selection {
         len(args.p.row_len[row]),
         lane(threadIdx.x % kWarp),
         warp(warp),
-        quota(Quota::of(args.p, row)),
+        quota(Quota::of(args.p, row, (len + (1 << args.shape.block_shift) - 1) >> args.shape.block_shift)),
         slots(args.p.table.slots + args.p.row_seq[row] * args.p.table.seq_stride + first_head() * args.p.table.head_stride),
         ring(shared + args.shape.ring_at + warp * kTilesAhead * args.shape.tile_bytes) {}
 
@@ -182,12 +183,15 @@ struct Selection {
     }
   }
 
-  // A warp a query: the heads of the group, or their sum (it has the signs of the mean).
+  // Two warps a query: one rotates it, the other measures its length. The heads of the group, or their sum (it has the signs of the
+  // mean).
   template <int kRegs>
   __device__ void take_queries() const {
     const int d = p.codes.codec.head_dim, count = queries(), group = p.average_group ? p.num_heads / p.kv_heads : count;
-    for (int i = warp; i < count * a.shape.list_heads; i += a.shape.encoders) {
-      const int head = i / count, query = i % count;
+    const int pair = warp % kPairs;
+    const bool rotates = warp < kPairs;
+    for (int i = pair; i < count * a.shape.list_heads; i += kPairs) {
+      const int head = a.shape.list_heads == 1 ? 0 : i / count, query = i - head * count;
       const float* q = p.q + (static_cast<int64_t>(row) * p.num_heads + (first_head() + head) * group + query) * d;
       float x[kRegs];
 #pragma unroll
@@ -200,20 +204,39 @@ struct Selection {
 #pragma unroll
         for (int r = 0; r < kRegs; ++r) x[r] += lane + kWarp * r < d ? q[g * d + lane + kWarp * r] : 0.0f;
       }
+      Head& of = heads()[head * products() * kHeads + query];
+      const auto meet = [&] { asm volatile("bar.sync %0, 64;" ::"r"(2 + pair) : "memory"); };
+      if (!rotates) {
+        if (!p.codes.codec.asymmetric) {
+          of.weight = 1.0f;
+          continue;
+        }
+        const double length = QuerySlices::length_of(x);
+        meet();
+        const float unit = of.weight;
+        __syncwarp();
+        if (lane == 0) of.weight = unit > 0.0f ? static_cast<float>(unit / length) : 0.0f;
+        continue;
+      }
       uint2* to = slices(head, query / kHeads) + query % kHeads * 8;
       QuerySlices mine;
-      mine.take<kWords>(p.codes.codec, x, [&](int v, const QuerySlices::Bits& bits) {
+      const auto told = [&] {
+        if (!p.codes.codec.asymmetric) return;
+        if (lane == 0) of.weight = mine.unit;
+        meet();
+      };
+      mine.take<kWords>(p.codes.codec, x, told, [&](int v, const QuerySlices::Bits& bits) {
 #pragma unroll
         for (int s = 0; s < 4; ++s) {
           const int at = v / 2 < kPaired ? (v / 4 * 2 + s % 2) * kWarp + s / 2 * 4 + v % 4 : v / 2 * kWarp + 2 * s + v % 2;
           if (lane == s) to[at] = {bits.above[s], bits.below[s]};
         }
       });
-      if (lane == 0) heads()[head * products() * kHeads + query] = {mine.sum, mine.weight};
+      if (lane == 0) of.sum = mine.sum;
     }
     // Columns without a query.
     for (int head = 0; head < a.shape.list_heads; ++head) {
-      for (int i = warp * kWarp + lane; i < (products() * kHeads - count) * 8 * kWords; i += a.shape.encoders * kWarp) {
+      for (int i = warp * kWarp + lane; i < (products() * kHeads - count) * 8 * kWords; i += kEncoders * kWarp) {
         slices(head, products() - 1)[i % kWords * kWarp + (count % kHeads) * 8 + i / kWords] = {0, 0};
       }
     }
@@ -346,7 +369,7 @@ __device__ bool comes_last(uint32_t* arrived) {
 }
 
 template <int kWords, bool kFactors>
-__global__ void __launch_bounds__(kWarp* most_warps(kWords)) select(const __grid_constant__ SelectArgs a) {
+__global__ void __launch_bounds__(kWarp*(most_scorers(kWords) + kEncoders)) select(const __grid_constant__ SelectArgs a) {
   extern __shared__ __align__(128) uint8_t memory[];
   wait_for_previous();
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / kWarp, 0);  // known to be one number
@@ -357,7 +380,7 @@ __global__ void __launch_bounds__(kWarp* most_warps(kWords)) select(const __grid
                 pass_list = static_cast<int64_t>(blockIdx.z) * gridDim.y + selection.list;
   int32_t* units = a.p.units + out * a.p.capacity;
   uint32_t* ranks = a.ranks + pass_list * a.pitch;
-  if (encoder >= 0) selection.take_queries();
+  if (encoder >= 0 && encoder < kEncoders) selection.take_queries();
   if (quota.by_rank() > 0) {
     if (encoder < 0) {
       selection.score_part(ranks, [] { __syncthreads(); });
@@ -384,7 +407,6 @@ const void* kernel_of(bool factors) {
 
 const void* select_kernel(int32_t words, bool factors) {
   static_assert(sizeof(Chooser::Shared) <= kChooserBytes);
-  static_assert(kBins == 1 << kBinBits && kStaged == kChooserThreads * kWarp);
   switch (words) {
     case 1:
       return kernel_of<1>(factors);

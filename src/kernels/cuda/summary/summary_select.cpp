@@ -17,8 +17,11 @@ constexpr int64_t kScratchBytes = int64_t{16} << 20;  // 64 rows of 128K tokens,
 Status SummarySelect::prepare(const OpsLimits& limits, Device& device) {
   limits_ = limits;
   scratch_ = hash::choose_scratch(limits, kScratchBytes);
-  FOVEA_ASSIGN(ranks_, device.allocate(std::max<int64_t>(1, scratch_.bytes(limits.kv_heads)), "block ranks"));
-  return {};
+  const int64_t bytes = scratch_.bytes(limits.kv_heads);
+  FOVEA_ASSIGN(ranks_, device.allocate(std::max<int64_t>(1, bytes), "block ranks"));
+  const cudaError_t e = cudaMemset(ranks_.data(), 0, bytes);  // groups of four are read whole
+  if (e == cudaSuccess) return {};
+  return Status::unsupported(std::string("selection by summaries: ") + cudaGetErrorString(e));
 }
 
 void SummarySelect::check(const BlockChoice& p) const {
