@@ -37,10 +37,10 @@ struct Quota {
 class Chooser {
  public:
   struct Shared {
-    alignas(16) uint32_t sums[kChooserWarps];
+    uint32_t sums[kChooserWarps];
     uint32_t bin, before, inside;  // where the wanted number is reached: the ranks before it and in it
     uint32_t found;
-    uint32_t candidates[kWarp];
+    uint32_t candidates[kWarp];  // also what warps tell each other in shrink()
     alignas(16) uint32_t bins[kBins];  // 0 between rounds
   };
 
@@ -146,6 +146,8 @@ class Chooser {
       if (shift == 0) return {low, below};
       width = min(width, (1u << shift) - 1);
       if (s_.inside <= kWarp) return cut_of_few(low, width, below);
+      shrink(low, width);  // scores of few bits are often equal
+      if (width == 0) return {low, below};
     }
   }
 
@@ -158,7 +160,7 @@ class Chooser {
 
   // Tells the bin with which `wanted` ranks are reached, if they are; returns how many all bins hold. Clears them.
   __device__ uint32_t find_bin(uint32_t wanted) {
-    static_assert(kBins == 4 * kChooserThreads);
+    static_assert(kBins == 4 * kChooserThreads && 2 * kChooserWarps <= kWarp);
     uint4& mine = reinterpret_cast<uint4*>(s_.bins)[threadIdx.x];
     const uint4 four = mine;
     mine = {};
@@ -175,6 +177,27 @@ class Chooser {
     }
     sync();
     return total;
+  }
+
+  // To the lowest and the highest rank of those between.
+  __device__ void shrink(uint32_t& low, uint32_t& width) {
+    uint32_t least = width, most = 0;  // beyond low
+    each_part([&] {
+#pragma unroll
+      for (int i = 0; i < kRanks; ++i) {
+        const uint32_t beyond = mine_[i] - low;
+        least = min(least, beyond);
+        if (beyond <= width) most = max(most, beyond);
+      }
+    });
+    least = __reduce_min_sync(kAllLanes, least);
+    most = __reduce_max_sync(kAllLanes, most);
+    if (lane() == 0) s_.candidates[warp()] = least, s_.candidates[kChooserWarps + warp()] = most;
+    sync();
+    least = __reduce_min_sync(kAllLanes, s_.candidates[lane() % kChooserWarps]);
+    most = __reduce_max_sync(kAllLanes, s_.candidates[kChooserWarps + lane() % kChooserWarps]);
+    low += least;
+    width = most - least;
   }
 
   // The cut among the ranks low to low + width, a warp's at most, beside `below` that are lower: every warp finds it.
@@ -235,11 +258,12 @@ class Chooser {
   int32_t first_ = 0;  // block of mine_[0]
 };
 
-// What needs no score: a list's length and its windows.
-__device__ inline void write_windows(const Quota& q, int32_t* units, int32_t* count) {
-  if (threadIdx.x == 0) *count = q.kept;
-  for (int i = threadIdx.x; i < q.init; i += blockDim.x) units[i] = i;
-  for (int i = threadIdx.x; i < q.local; i += blockDim.x) units[q.kept - q.local + i] = q.blocks - q.local + i;
+// What needs no score: a list's length and its windows. By so many threads, whose first has a number divided by theirs.
+__device__ inline void write_windows(const Quota& q, int32_t* units, int32_t* count, int threads) {
+  const int thread = static_cast<int>(threadIdx.x) % threads;
+  if (thread == 0) *count = q.kept;
+  for (int i = thread; i < q.init; i += threads) units[i] = i;
+  for (int i = thread; i < q.local; i += threads) units[q.kept - q.local + i] = q.blocks - q.local + i;
 }
 
 }  // namespace fovea::cuda::hash

@@ -211,7 +211,8 @@ struct Selection {
           of.weight = 1.0f;
           continue;
         }
-        const double length = QuerySlices::length_of(x);
+        double length = QuerySlices::length_of(x);
+        asm volatile("" : "+d"(length));  // before, not after
         meet();
         const float unit = of.weight;
         __syncwarp();
@@ -354,6 +355,14 @@ struct Selection {
   }
 };
 
+// No kernel writes them. By one warp.
+__device__ void prefetch_signs(const HashCodec& codec) {
+  constexpr int kLine = 32;  // floats
+  for (int at = threadIdx.x % kWarp * kLine; at < codec.rotations * kRounds * codec.n; at += kWarp * kLine) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(codec.signs + at));
+  }
+}
+
 // Whether the list's other thread blocks have all been here. One thread tells it for all and sees what all of theirs wrote.
 __device__ bool comes_last(uint32_t* arrived) {
   __shared__ bool last;
@@ -371,9 +380,10 @@ __device__ bool comes_last(uint32_t* arrived) {
 template <int kWords, bool kFactors>
 __global__ void __launch_bounds__(kWarp*(most_scorers(kWords) + kEncoders)) select(const __grid_constant__ SelectArgs a) {
   extern __shared__ __align__(128) uint8_t memory[];
-  wait_for_previous();
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / kWarp, 0);  // known to be one number
   const int encoder = warp - a.shape.scorers;
+  if (encoder == 0) prefetch_signs(a.p.codes.codec);
+  wait_for_previous();
   const Selection<kWords, kFactors> selection(a, memory, encoder < 0 ? warp : encoder);
   const Quota& quota = selection.quota;
   const int64_t out = static_cast<int64_t>(selection.row) * gridDim.y + selection.list,
@@ -381,6 +391,7 @@ __global__ void __launch_bounds__(kWarp*(most_scorers(kWords) + kEncoders)) sele
   int32_t* units = a.p.units + out * a.p.capacity;
   uint32_t* ranks = a.ranks + pass_list * a.pitch;
   if (encoder >= 0 && encoder < kEncoders) selection.take_queries();
+  if (encoder == 0 && blockIdx.x == 0) write_windows(quota, units, a.p.counts + out, kWarp);
   if (quota.by_rank() > 0) {
     if (encoder < 0) {
       selection.score_part(ranks, [] { __syncthreads(); });
@@ -388,12 +399,7 @@ __global__ void __launch_bounds__(kWarp*(most_scorers(kWords) + kEncoders)) sele
       __syncthreads();
     }
     let_next_begin();
-    if (!comes_last(a.arrived + pass_list)) return;
-  } else if (blockIdx.x > 0) {
-    return;
-  }
-  write_windows(quota, units, a.p.counts + out);
-  if (quota.by_rank() > 0 && threadIdx.x < kChooserThreads) {
+    if (!comes_last(a.arrived + pass_list) || threadIdx.x >= kChooserThreads) return;
     Chooser(quota, ranks, *reinterpret_cast<Chooser::Shared*>(memory)).write(units);
   }
 }

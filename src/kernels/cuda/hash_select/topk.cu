@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kChooserThreads) topk(const __grid_constant__ 
   const Quota q = Quota::of(a.p, row);
   const int64_t list = static_cast<int64_t>(row) * groups + group;
   int32_t* units = a.p.units + list * a.p.capacity;
-  write_windows(q, units, a.p.counts + list);
+  write_windows(q, units, a.p.counts + list, kChooserThreads);
   if (q.by_rank() == 0) return;
   uint32_t* ranks = a.ranks + (static_cast<int64_t>(pass_row) * a.p.kv_heads + group) * a.pitch;
   if (a.p.share_heads) {  // by the lowest of any head
