@@ -15,8 +15,8 @@ namespace fovea {
 Result<std::vector<MethodOptions>> read_method_config(const std::string& path, std::vector<std::string>* notes);
 
 // The same of YAML text, which errors call `name`.
-Result<std::vector<MethodOptions>> parse_method_config(const std::string& yaml, const std::string& name,
-                                                       std::vector<std::string>* notes);
+Result<std::vector<MethodOptions>> read_method_yaml(const std::string& yaml, const std::string& name,
+                                                    std::vector<std::string>* notes);
 
 // "dense,gsa_on_device[hash_bits=64,share_heads=true]" -> two names or specs: a comma inside brackets belongs to its spec.
 // Errors quote the text: an empty entry, brackets without their partner.

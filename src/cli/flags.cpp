@@ -181,7 +181,7 @@ Result<EngineOptions> EngineFlags::options() const {
   std::vector<std::string> notes;
   if (method_yaml_) {
     if (!method_yaml_->empty()) {
-      FOVEA_ASSIGN(o.methods, parse_method_config(*method_yaml_, config_, &notes));
+      FOVEA_ASSIGN(o.methods, read_method_yaml(*method_yaml_, config_, &notes));
     }
   } else if (!config_.empty()) {
     FOVEA_ASSIGN(o.methods, read_method_config(config_, &notes));

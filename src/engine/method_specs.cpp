@@ -29,6 +29,11 @@ Result<std::vector<MethodOptions>> read_method_config(const std::string& path, s
   return load_method_config(path, notes);
 }
 
+Result<std::vector<MethodOptions>> read_method_yaml(const std::string& yaml, const std::string& name,
+                                                    std::vector<std::string>* notes) {
+  return parse_method_config(yaml, name, notes);
+}
+
 Result<std::string> trained_method(const std::string& model_dir) {
   FOVEA_ASSIGN(const ModelConfig config, load_model_config(model_dir));
   return std::string(config.deepseek ? "dsa" : "dense");
