@@ -1,0 +1,72 @@
+// Whole engines over quantised weights: what is rounded where, and which cached blocks are whose.
+#include <gmock/gmock.h>
+
+#include <set>
+
+#include "engine_test_util.h"
+
+namespace fovea::testing {
+namespace {
+
+EngineOptions options(WeightType type, NumericsChoice numerics) {
+  EngineOptions o = exact_options(tiny_gqa());
+  o.device = "cpu";
+  o.numerics = numerics;
+  o.dummy_weights = true;
+  o.dummy_weight_type = type;
+  o.max_model_len = 512;
+  return o;
+}
+
+Result1 answer(EngineOptions o) {
+  const auto engine = make_engine(std::move(o));
+  return engine ? run_one(*engine, greedy(random_prompt(3, 40, engine->model().vocab_size), 4)) : Result1();
+}
+
+class QuantisedEngineTest : public ::testing::TestWithParam<WeightType> {};
+INSTANTIATE_TEST_SUITE_P(Types, QuantisedEngineTest,
+                         ::testing::Values(WeightType::q8_0, WeightType::q5_1, WeightType::mxfp4, WeightType::fp8_e4m3,
+                                           WeightType::int4),
+                         [](const auto& info) { return std::string(weight_type_name(info.param)); });
+
+TEST_P(QuantisedEngineTest, Float32EqualsTheReference) {
+  EngineOptions reference = options(GetParam(), NumericsChoice::f32);
+  reference.use_reference_ops = true;
+  const Result1 got = answer(options(GetParam(), NumericsChoice::f32)), wanted = answer(reference);
+  EXPECT_EQ(got.tokens, wanted.tokens);
+  ASSERT_EQ(got.logits.size(), wanted.logits.size());
+  for (size_t i = 0; i < got.logits.size(); ++i) EXPECT_LT(max_difference(got.logits[i], wanted.logits[i]), 1e-3f);
+}
+
+TEST(QuantisedEngine, EachModeOfNumbersHasBlocksOfItsOwn) {
+  std::set<std::string> keys;
+  for (const NumericsChoice numerics : {NumericsChoice::f32, NumericsChoice::int8}) {
+    const auto engine = make_engine(options(WeightType::q8_0, numerics));
+    Request r = greedy(random_prompt(3, 40, engine->model().vocab_size), 0);
+    r.hold = true;
+    const RequestId id = engine->submit(r).value();
+    run_all(*engine);
+    keys.insert(engine->request_state(id)->block_hashes.at(0));
+  }
+  EXPECT_EQ(keys.size(), 2u);
+}
+
+TEST(QuantisedEngine, RoundedAnswersStayClose) {
+  const Result1 rounded = answer(options(WeightType::q8_0, NumericsChoice::automatic));
+  const Result1 exact = answer(options(WeightType::q8_0, NumericsChoice::f32));
+  ASSERT_EQ(rounded.logits.size(), exact.logits.size());
+  const float scale = max_difference(exact.logits[0], std::vector<float>(exact.logits[0].size()));
+  for (size_t i = 0; i < exact.logits.size() && rounded.tokens[i] == exact.tokens[i]; ++i)
+    EXPECT_LT(max_difference(rounded.logits[i], exact.logits[i]), 0.05f * scale) << i;
+}
+
+TEST(QuantisedEngine, WhatATypeCannotBeUsedForIsRefusedByName) {
+  EngineOptions o = options(WeightType::q8_0, NumericsChoice::f32);
+  o.model_dir = tiny_dsa();
+  EXPECT_THAT(Engine::create(o).status().message(), ::testing::HasSubstr("weights of type q8_0 on cpu for a model with latent"));
+  o = options(WeightType::f16, NumericsChoice::f32);
+  EXPECT_THAT(Engine::create(o).status().message(), ::testing::HasSubstr("dummy weights of type f16"));
+}
+
+}  // namespace
+}  // namespace fovea::testing
