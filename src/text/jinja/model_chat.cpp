@@ -48,8 +48,13 @@ Result<ordered_json> parse_variables(std::string_view json, const std::string& n
 }
 
 Result<std::unique_ptr<ModelChat>> ModelChat::load(const std::string& model_dir, const std::string& variables) {
+  FOVEA_ASSIGN(ChatTemplateSource source, load_chat_template(model_dir));
+  return make(std::move(source), variables);
+}
+
+Result<std::unique_ptr<ModelChat>> ModelChat::make(ChatTemplateSource source, const std::string& variables) {
   auto chat = std::make_unique<ModelChat>();
-  FOVEA_ASSIGN(chat->source_, load_chat_template(model_dir));
+  chat->source_ = std::move(source);
   FOVEA_ASSIGN(chat->variables_, parse_variables(variables, "chat_template_kwargs"));
   const std::string& name = chat->source_.name;
   FOVEA_ASSIGN(chat->plain_, ChatTemplate::parse(chat->source_.text, name));

@@ -1,4 +1,4 @@
-// The chat templates of a model directory, ready to render conversations.
+// The chat templates of a model, ready to render conversations.
 #pragma once
 
 #include <fovea/chat.h>
@@ -16,6 +16,7 @@ class ModelChat {
   // variables: a JSON object that every render sees, below what its input says; empty: none. not_found when the model has no
   // template.
   static Result<std::unique_ptr<ModelChat>> load(const std::string& model_dir, const std::string& variables = {});
+  static Result<std::unique_ptr<ModelChat>> make(ChatTemplateSource source, const std::string& variables = {});
 
   Result<std::string> render(const ChatInput& input, std::time_t now) const;
 

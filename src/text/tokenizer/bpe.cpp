@@ -35,6 +35,7 @@ std::optional<TokenId> Vocab::find(std::string_view content) const {
 }
 
 BpeModel::BpeModel(Vocab vocab, Options options) : vocab_(std::move(vocab)), options_(options) {
+  if (options_.characters) return;
   for (int b = 0; b < 256; ++b) {
     const char byte = static_cast<char>(b);
     const std::string text = byte_alphabet::encode({&byte, 1});
@@ -75,16 +76,25 @@ const MergeTable::Merge* MergeTable::find(TokenId left, TokenId right) const {
   return slot.pair == kFree ? nullptr : &slot.merge;
 }
 
+std::vector<TokenId> BpeModel::character_symbols(std::string_view character) const {
+  if (const auto id = vocab_.find(character)) return {*id};
+  return options_.byte_fallback ? fallback_symbols(vocab_, character) : std::vector<TokenId>();
+}
+
 std::vector<TokenId> BpeModel::initial_symbols(std::string_view bytes) const {
   std::vector<TokenId> symbols;
   symbols.reserve(bytes.size());
   bool unknown_before = false;
-  for (const char b : bytes) {
-    const std::vector<TokenId>& known = byte_symbols_[static_cast<uint8_t>(b)];
+  const auto add = [&](const std::vector<TokenId>& known) {
     symbols.insert(symbols.end(), known.begin(), known.end());
     const bool unknown = known.empty() && options_.unk.has_value();
     if (unknown && !(unknown_before && options_.fuse_unk)) symbols.push_back(*options_.unk);
     unknown_before = unknown;
+  };
+  while (!bytes.empty()) {
+    const size_t length = options_.characters ? utf8::step(bytes).length : 1;
+    options_.characters ? add(character_symbols(bytes.substr(0, length))) : add(byte_symbols_[static_cast<uint8_t>(bytes[0])]);
+    bytes.remove_prefix(length);
   }
   return symbols;
 }
@@ -99,7 +109,9 @@ void BpeModel::encode(std::string_view bytes, Cache& cache, std::vector<TokenId>
     }
   }
   const size_t before = ids.size();
-  const auto whole = options_.ignore_merges ? vocab_.find(byte_alphabet::encode(bytes)) : std::nullopt;
+  const auto whole = !options_.ignore_merges ? std::nullopt
+                     : options_.characters   ? vocab_.find(bytes)
+                                             : vocab_.find(byte_alphabet::encode(bytes));
   if (whole) {
     ids.push_back(*whole);
   } else {

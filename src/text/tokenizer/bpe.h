@@ -1,6 +1,5 @@
-// Byte-pair encoding of one piece of text over a byte-level vocabulary.
-// Sennrich et al. 2016, with bytes for characters as GPT-2 does; ties and duplicates as in the package
-// `tokenizers`.
+// Byte-pair encoding of one piece of text (Sennrich et al. 2016), over bytes as GPT-2 does or over characters as SentencePiece
+// does; ties and duplicates as in the package `tokenizers`.
 #pragma once
 
 #include <array>
@@ -16,7 +15,7 @@
 
 namespace fovea {
 
-// Content of a token, in the byte-level alphabet, to its id.
+// Content of a token, in the byte-level alphabet where the model is over bytes, to its id.
 class Vocab {
  public:
   // false if the content is there already.
@@ -62,8 +61,9 @@ class MergeTable {
 class BpeModel {
  public:
   struct Options {
+    bool characters = false;     // merges begin at characters, not at bytes
     bool ignore_merges = false;  // a piece that is a token becomes that token, whatever the merges say
-    bool byte_fallback = false;  // a byte without a token becomes <0xNN> tokens, if there are such
+    bool byte_fallback = false;  // what has no token becomes <0xNN> tokens, if there are such
     std::optional<TokenId> unk;  // what else it becomes; none: nothing
     bool fuse_unk = false;       // neighbouring unknowns become one
   };
@@ -84,11 +84,12 @@ class BpeModel {
     std::vector<TokenId> ids;
   };
 
-  // Appends the ids of bytes, which the cache may keep a view of. O(n log n).
+  // Appends the ids of bytes, which the cache may keep a view of; valid UTF-8 where the model is over characters. O(n log n).
   void encode(std::string_view bytes, Cache& cache, std::vector<TokenId>& ids) const;
 
  private:
   std::vector<TokenId> initial_symbols(std::string_view bytes) const;
+  std::vector<TokenId> character_symbols(std::string_view character) const;  // empty: it is unknown
   void merge_all(const std::vector<TokenId>& symbols, std::vector<TokenId>& ids) const;
 
   Vocab vocab_;

@@ -11,7 +11,8 @@
 namespace fovea {
 namespace {
 
-constexpr const char* kKinds[] = {"tiny_gqa", "gpt2", "gpt2_prefix", "llama3", "qwen2", "deepseek", "o200k", "starcoder", "odd"};
+constexpr const char* kKinds[] = {"tiny_gqa", "gpt2",      "gpt2_prefix", "llama3", "qwen2",  "deepseek",
+                                  "o200k",    "starcoder", "odd",         "llama2", "mistral"};
 
 const std::string kData = std::string(FOVEA_SOURCE_DIR) + "/tests/data/tokenizer/";
 

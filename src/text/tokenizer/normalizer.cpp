@@ -103,6 +103,8 @@ std::string normalize_unicode(std::string_view text, UnicodeForm form) {
   return out;
 }
 
+void Normalizer::add(Step step) { steps_.push_back(std::move(step)); }
+
 Result<std::string> Normalizer::run(std::string_view text, RegexScratch& scratch) const {
   std::string now(text);
   for (const Step& step : steps_) {

@@ -29,7 +29,7 @@ class Normalizer {
   struct ByteLevel {};  // writes the text in the byte-level alphabet
   using Step = std::variant<UnicodeForm, Replace, Prepend, ByteLevel>;
 
-  void add(Step step) { steps_.push_back(std::move(step)); }
+  void add(Step step);
   bool empty() const { return steps_.empty(); }
   bool is_byte_level() const { return !empty() && std::holds_alternative<ByteLevel>(steps_.back()); }
 

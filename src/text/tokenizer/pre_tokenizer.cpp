@@ -1,5 +1,6 @@
 #include "text/tokenizer/pre_tokenizer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -41,6 +42,36 @@ Status split_views(const Regex& pattern, SplitBehavior behavior, bool invert, Re
   }
   views = std::move(cut);
   return {};
+}
+
+constexpr std::string_view kMark = "\u2581";
+
+std::string with_marks(std::string_view text) {
+  std::string out;
+  for (const char c : text) c == ' ' ? out.append(kMark) : out.append(1, c);
+  return out;
+}
+
+// Each mark begins a piece.
+Views split_at_marks(const Views& views) {
+  Views cut;
+  for (std::string_view view : views) {
+    for (size_t next; !view.empty(); view.remove_prefix(next)) {
+      next = std::min(view.find(kMark, 1), view.size());
+      cut.push_back(view.substr(0, next));
+    }
+  }
+  return cut;
+}
+
+void apply_metaspace(const PreTokenizer::Metaspace& step, bool at_start, Views& views, PreTokenizer::Pieces& pieces) {
+  for (size_t i = 0; i < views.size(); ++i) {
+    std::string text = with_marks(views[i]);
+    const bool here = step.prepend == PreTokenizer::Prepend::always || (at_start && i == 0);
+    if (step.prepend != PreTokenizer::Prepend::never && here && !text.starts_with(kMark)) text.insert(0, kMark);
+    views[i] = pieces.made.emplace_back(std::move(text));
+  }
+  if (step.split) views = split_at_marks(views);
 }
 
 }  // namespace
@@ -85,9 +116,7 @@ std::vector<Span> split_at(size_t length, const std::vector<Span>& matches, Spli
   return out;
 }
 
-Result<Regex> PreTokenizer::gpt2_pattern() {
-  return Regex::compile(R"('(?:[stmd]|re|ve|ll)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)");
-}
+Result<Regex> PreTokenizer::gpt2_pattern() { return Regex::compile(kGpt2Pattern); }
 
 // The package asks Rust, of Unicode 17, whether a character is numeric.
 Result<Regex> PreTokenizer::digits_pattern() { return Regex::compile(R"([\p{N}\x{11de0}-\x{11de9}\x{16ff4}-\x{16ff6}])"); }
@@ -111,12 +140,16 @@ bool PreTokenizer::has_byte_level() const {
   return false;
 }
 
-Status PreTokenizer::run(std::string_view text, bool in_alphabet, RegexScratch& scratch, Pieces& pieces) const {
+Status PreTokenizer::run(std::string_view text, bool in_alphabet, bool at_start, RegexScratch& scratch, Pieces& pieces) const {
   Views views;
   if (!text.empty()) views.push_back(text);
   for (size_t i = 0; i < steps_.size(); ++i) {
     if (const auto* split = std::get_if<Split>(&steps_[i])) {
       FOVEA_TRY(split_views(split->pattern, split->behavior, split->invert, scratch, views));
+      continue;
+    }
+    if (const auto* metaspace = std::get_if<Metaspace>(&steps_[i])) {
+      apply_metaspace(*metaspace, at_start, views, pieces);
       continue;
     }
     const auto& byte_level = std::get<ByteLevel>(steps_[i]);

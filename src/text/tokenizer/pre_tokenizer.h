@@ -32,9 +32,16 @@ class PreTokenizer {
     bool add_prefix_space;
     std::optional<Regex> pattern;  // GPT-2's, if use_regex
   };
-  using Step = std::variant<Split, ByteLevel>;
+  enum class Prepend { never, first, always };  // first: only where the text as given begins
+  // SentencePiece's: blanks become U+2581, which stands before a text that does not begin with one.
+  struct Metaspace {
+    Prepend prepend;
+    bool split;  // at each U+2581, which goes with what follows
+  };
+  using Step = std::variant<Split, ByteLevel, Metaspace>;
 
   // The regexes behind the kinds that have no pattern of their own in the file.
+  static constexpr std::string_view kGpt2Pattern = R"('(?:[stmd]|re|ve|ll)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
   static Result<Regex> gpt2_pattern();
   static Result<Regex> digits_pattern();
   static Result<Regex> punctuation_pattern();
@@ -49,8 +56,8 @@ class PreTokenizer {
     std::deque<std::string> made;  // pieces that are not parts of the text; addresses stay
   };
   // The pieces as raw text: the byte-level alphabet is applied only where a later step looks at it, and
-  // undone. in_alphabet: text is written in the byte-level alphabet already.
-  Status run(std::string_view text, bool in_alphabet, RegexScratch& scratch, Pieces& pieces) const;
+  // undone. in_alphabet: text is written in the byte-level alphabet already. at_start: the text as given begins here.
+  Status run(std::string_view text, bool in_alphabet, bool at_start, RegexScratch& scratch, Pieces& pieces) const;
 
  private:
   std::vector<Step> steps_;

@@ -144,7 +144,7 @@ TEST(SplitTest, Behaviors) {
 std::vector<std::string> pieces(const PreTokenizer& pre, std::string_view text) {
   RegexScratch scratch;
   PreTokenizer::Pieces out;
-  EXPECT_TRUE(pre.run(text, false, scratch, out).ok());
+  EXPECT_TRUE(pre.run(text, false, true, scratch, out).ok());
   return {out.views.begin(), out.views.end()};
 }
 

@@ -25,16 +25,16 @@ struct Run {
   std::vector<TokenId> ids;
 };
 
-Status encode_plain(Run& run, std::string_view text) {
+Status encode_plain(Run& run, std::string_view text, bool at_start) {
   run.pieces.views.clear();
   const bool in_alphabet = run.parts.normalizer.is_byte_level();
-  FOVEA_TRY(run.parts.pre_tokenizer.run(text, in_alphabet, run.scratch, run.pieces));
+  FOVEA_TRY(run.parts.pre_tokenizer.run(text, in_alphabet, at_start, run.scratch, run.pieces));
   for (const std::string_view piece : run.pieces.views) run.parts.model.encode(piece, run.cache, run.ids);
   return {};
 }
 
-// Text in which the added tokens that are found before normalization do not occur.
-Status encode_between(Run& run, std::string_view text) {
+// Text in which the added tokens that are found before normalization do not occur. at_start: the whole text begins with it.
+Status encode_between(Run& run, std::string_view text, bool at_start) {
   if (!run.parts.normalizer.empty()) {
     FOVEA_ASSIGN(std::string normalized, run.parts.normalizer.run(text, run.scratch));
     text = run.normalized.emplace_back(std::move(normalized));
@@ -43,7 +43,7 @@ Status encode_between(Run& run, std::string_view text) {
     if (segment.id >= 0) {
       run.ids.push_back(segment.id);
     } else {
-      FOVEA_TRY(encode_plain(run, text.substr(segment.begin, segment.end - segment.begin)));
+      FOVEA_TRY(encode_plain(run, text.substr(segment.begin, segment.end - segment.begin), at_start && segment.begin == 0));
     }
   }
   return {};
@@ -54,7 +54,7 @@ Status encode_all(Run& run, std::string_view text) {
     if (segment.id >= 0) {
       run.ids.push_back(segment.id);
     } else {
-      FOVEA_TRY(encode_between(run, text.substr(segment.begin, segment.end - segment.begin)));
+      FOVEA_TRY(encode_between(run, text.substr(segment.begin, segment.end - segment.begin), segment.begin == 0));
     }
   }
   return {};
@@ -97,6 +97,12 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::parse(std::string_view json, const
   return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(parts).value()));
 }
 
+Result<std::unique_ptr<Tokenizer>> Tokenizer::make(const Vocabulary& vocabulary, const std::string& name) {
+  Result<std::unique_ptr<TokenizerParts>> parts = read_vocabulary(vocabulary);
+  if (!parts.ok()) return parts.status().with_context(name);
+  return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(parts).value()));
+}
+
 Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
   if (const auto bad = utf8::first_invalid(text)) {
     char byte[8];
@@ -117,7 +123,8 @@ bool Tokenizer::append_token(std::string& bytes, TokenId id, bool skip_special, 
   const TokenizerParts::Token& token = parts_->tokens[static_cast<size_t>(id)];
   if (!token.used || (skip_special && token.skipped)) return false;
   if (parts_->decoder == TokenizerParts::Decoder::none && !first) bytes += ' ';
-  bytes += token.bytes;
+  const bool strip = first && parts_->strip_blank && token.bytes.starts_with(' ');
+  bytes.append(token.bytes, strip ? 1 : 0, std::string::npos);
   return true;
 }
 

@@ -1,5 +1,5 @@
-// Text to token ids and back, from a model's tokenizer.json: byte-level BPE as the PyPI package `tokenizers`
-// reads it.
+// Text to token ids and back, from a model's tokenizer.json, as the PyPI package `tokenizers` reads it, or from a Vocabulary: BPE
+// over bytes, or over characters with tokens for bytes (SentencePiece's).
 //
 // Order of work, as there: added tokens found in the text as given, then the text between them normalized,
 // added tokens found in that, then the pre-tokenizer's splits, then BPE of each piece, then the template (BOS
@@ -20,6 +20,7 @@
 namespace fovea {
 
 struct TokenizerParts;
+struct Vocabulary;
 
 using TokenId = int32_t;
 
@@ -34,6 +35,8 @@ class Tokenizer {
   // Errors are one line that leads with the path and names field and value.
   static Result<std::unique_ptr<Tokenizer>> load(const std::string& tokenizer_json_path);
   static Result<std::unique_ptr<Tokenizer>> parse(std::string_view json, const std::string& name);
+  // Views of the vocabulary are not kept. `name` leads every error.
+  static Result<std::unique_ptr<Tokenizer>> make(const Vocabulary& vocabulary, const std::string& name);
   ~Tokenizer();
 
   // Invalid UTF-8 is refused with its byte offset.

@@ -10,21 +10,10 @@ namespace fovea {
 namespace {
 
 constexpr size_t kFileBytesMax = size_t{512} << 20;
-constexpr int kDepthMax = 64;
+constexpr int kNestingMax = 64;
 constexpr int64_t kIdMax = (1 << 22) - 1;  // the largest vocabularies of today have 2^18
 constexpr size_t kIdsFree = 1 << 16;
-constexpr size_t kAddedTokensMax = 1 << 17;
-constexpr size_t kTokenBytesMax = 1 << 16;
-constexpr size_t kAddedTokenBytesMax = 1024;  // finding them costs this much per byte of text at worst
-constexpr size_t kMergesMax = size_t{1} << 23;
 constexpr size_t kStepsMax = 32;  // of a Sequence, nested ones included
-
-// As JSON writes it, in ASCII, cut to what a line can show.
-std::string shown(const std::string& text) {
-  constexpr size_t kShown = 80;
-  const std::string whole = nlohmann::json(text).dump(-1, ' ', true);
-  return whole.size() <= kShown ? whole : whole.substr(0, kShown) + "...\"";
-}
 
 Result<std::string> type_of(const JsonField& field) { return field.text("type"); }
 
@@ -82,12 +71,12 @@ Result<Model> read_vocab(const JsonField& field) {
   // Ids may leave holes, but tokens are stored by id: a few tokens must not take much room.
   const auto id_max = std::min(kIdMax, static_cast<int64_t>(4 * field.value().size() + kIdsFree - 1));
   for (auto it = field.value().begin(); it != field.value().end(); ++it) {
-    const JsonField entry(it.value(), field.path() + "[" + shown(it.key()) + "]");
+    const JsonField entry(it.value(), field.path() + "[" + shown_token(it.key()) + "]");
     if (it.key().size() > kTokenBytesMax) return entry.invalid("belongs to a token that is too long");
     FOVEA_ASSIGN(const int64_t id, entry.integer(0, id_max));
     const auto index = static_cast<size_t>(id);
     if (index < model.tokens.size() && model.tokens[index].used) {
-      return entry.invalid("is the id of " + shown(model.tokens[index].content) + " already");
+      return entry.invalid("is the id of " + shown_token(model.tokens[index].content) + " already");
     }
     FOVEA_TRY(put_token(model.tokens, static_cast<TokenId>(id), it.key()));
     model.vocab.add(it.key(), static_cast<TokenId>(id));
@@ -130,7 +119,7 @@ Status read_merges(const JsonField& field, BpeModel& model) {
     for (int k = 0; k < 3; ++k) {
       const std::optional<TokenId> id = model.vocab().find(*parts[k]);
       if (!id) {
-        return Status::invalid_argument(field.item(i).path() + ": the merge needs token " + shown(*parts[k]) +
+        return Status::invalid_argument(field.item(i).path() + ": the merge needs token " + shown_token(*parts[k]) +
                                         ", which model.vocab lacks");
       }
       ids[k] = *id;
@@ -144,13 +133,13 @@ Status check_model_options(const JsonField& field) {
   // Old files name no type: a vocabulary with merges is a BPE.
   if (field.has("type")) {
     FOVEA_ASSIGN(const std::string type, type_of(field));
-    if (type != "BPE") return unsupported_type(field, "byte-level BPE is");
+    if (type != "BPE") return unsupported_type(field, "BPE is");
   }
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (!field.has(key)) continue;
     FOVEA_ASSIGN(const JsonField affix, field.at(key));
     FOVEA_ASSIGN(const std::string text, affix.text());
-    if (!text.empty()) return affix.unsupported("is not supported (byte-level BPE has none)");
+    if (!text.empty()) return affix.unsupported("is not supported (BPE over bytes or with byte_fallback has none)");
   }
   if (field.has("dropout")) {
     FOVEA_ASSIGN(const JsonField dropout, field.at("dropout"));
@@ -160,7 +149,8 @@ Status check_model_options(const JsonField& field) {
   return {};
 }
 
-Result<std::unique_ptr<TokenizerParts>> read_model(const JsonField& root) {
+// bytes: a step before it is ByteLevel.
+Result<std::unique_ptr<TokenizerParts>> read_model(const JsonField& root, bool bytes) {
   FOVEA_ASSIGN(const JsonField field, root.at("model"));
   FOVEA_TRY(field.expect_object());
   FOVEA_TRY(check_model_options(field));
@@ -169,6 +159,10 @@ Result<std::unique_ptr<TokenizerParts>> read_model(const JsonField& root) {
   BpeModel::Options options;
   FOVEA_ASSIGN(options.ignore_merges, field.boolean("ignore_merges", false));
   FOVEA_ASSIGN(options.byte_fallback, field.boolean("byte_fallback", false));
+  if (!bytes && !options.byte_fallback) {
+    return Status::unsupported("pre_tokenizer: without ByteLevel it is not supported (BPE over bytes, or with byte_fallback, is)");
+  }
+  options.characters = !bytes;
   FOVEA_ASSIGN(options.fuse_unk, field.boolean("fuse_unk", false));
   if (field.has("unk_token")) {
     FOVEA_ASSIGN(const std::string unk, field.text("unk_token"));
@@ -219,6 +213,24 @@ Result<SplitBehavior> read_behavior(const JsonField& step) {
   return *behavior;
 }
 
+// Old files say add_prefix_space where newer ones have a prepend_scheme.
+Result<PreTokenizer::Metaspace> read_metaspace(const JsonField& step) {
+  FOVEA_ASSIGN(const std::string mark, step.text("replacement"));
+  FOVEA_ASSIGN(const bool prefix, step.boolean("add_prefix_space", true));
+  PreTokenizer::Metaspace out;
+  FOVEA_ASSIGN(out.split, step.boolean("split", true));
+  out.prepend = prefix ? PreTokenizer::Prepend::always : PreTokenizer::Prepend::never;
+  if (mark != kWordMark) return step.unsupported("is not supported: its replacement is not U+2581");
+  if (!step.has("prepend_scheme")) return out;
+  FOVEA_ASSIGN(const JsonField field, step.at("prepend_scheme"));
+  FOVEA_ASSIGN(const std::string scheme, field.text());
+  if (scheme != "always" && scheme != "first" && scheme != "never") return field.invalid("is no scheme (always, first, never are)");
+  out.prepend = scheme == "always"  ? PreTokenizer::Prepend::always
+                : scheme == "first" ? PreTokenizer::Prepend::first
+                                    : PreTokenizer::Prepend::never;
+  return out;
+}
+
 Status add_pre_step(const JsonField& step, const std::string& type, PreTokenizer& pre) {
   using Split = PreTokenizer::Split;
   if (type == "Split") {
@@ -246,8 +258,11 @@ Status add_pre_step(const JsonField& step, const std::string& type, PreTokenizer
     }
     FOVEA_ASSIGN(Regex pattern, PreTokenizer::punctuation_pattern());
     pre.add(Split{std::move(pattern), behavior, false});
+  } else if (type == "Metaspace") {
+    FOVEA_ASSIGN(const PreTokenizer::Metaspace metaspace, read_metaspace(step));
+    pre.add(metaspace);
   } else {
-    return unsupported_type(step, "ByteLevel, Split, Digits, Punctuation and Sequence are");
+    return unsupported_type(step, "ByteLevel, Metaspace, Split, Digits, Punctuation and Sequence are");
   }
   return {};
 }
@@ -261,9 +276,6 @@ Status read_pre_tokenizer(const JsonField& root, bool normalized_to_bytes, PreTo
   }
   if (pre.has_byte_level() && normalized_to_bytes) {
     return Status::unsupported("pre_tokenizer: ByteLevel here and in the normalizer is not supported");
-  }
-  if (!pre.has_byte_level() && !normalized_to_bytes) {
-    return Status::unsupported("pre_tokenizer: without ByteLevel it is not supported (byte-level BPE is)");
   }
   return {};
 }
@@ -329,17 +341,40 @@ Status read_post_processor(const JsonField& root, TokenizerParts& parts) {
   });
 }
 
+// SentencePiece's: Replace of U+2581 by a blank, ByteFallback, Fuse, and perhaps Strip of the first blank.
+Status add_sentencepiece_step(const JsonField& step, const std::string& type, size_t index, TokenizerParts& parts) {
+  constexpr const char* kOrder[] = {"Replace", "ByteFallback", "Fuse", "Strip"};
+  if (index >= std::size(kOrder) || type != kOrder[index]) {
+    return unsupported_type(step, "Replace, ByteFallback, Fuse and Strip are, in this order");
+  }
+  if (type == "Replace") {
+    FOVEA_ASSIGN(const JsonField pattern, step.at("pattern"));
+    FOVEA_ASSIGN(const std::string mark, pattern.text("String"));
+    FOVEA_ASSIGN(const std::string content, step.text("content"));
+    if (mark != kWordMark || content != " ") return unsupported_type(step, "of U+2581 by a blank it is");
+  } else if (type == "Strip") {
+    FOVEA_ASSIGN(const std::string content, step.text("content"));
+    FOVEA_ASSIGN(const JsonField start, step.at("start"));
+    FOVEA_ASSIGN(const JsonField stop, step.at("stop"));
+    FOVEA_ASSIGN(const int64_t blanks, start.integer(0, INT32_MAX));
+    FOVEA_ASSIGN(const int64_t ends, stop.integer(0, INT32_MAX));
+    if (content != " " || blanks > 1 || ends != 0) return unsupported_type(step, "of one blank at the start it is");
+    parts.strip_blank = blanks == 1;
+  }
+  return {};
+}
+
 Status read_decoder(const JsonField& root, TokenizerParts& parts) {
+  using Decoder = TokenizerParts::Decoder;
   if (!root.has("decoder")) return {};
   FOVEA_ASSIGN(const JsonField field, root.at("decoder"));
   size_t steps = 0;
   return for_each_step(field, "decoders", steps, [&](const JsonField& step, const std::string& type) -> Status {
-    const bool first = parts.decoder == TokenizerParts::Decoder::none;
-    if (!(first && type == "ByteLevel") && !(!first && type == "Fuse")) {
-      return unsupported_type(step, "ByteLevel is, perhaps followed by Fuse");
-    }
-    parts.decoder = TokenizerParts::Decoder::byte_level;
-    return {};
+    const size_t index = steps - 1;
+    if (index == 0) parts.decoder = type == "Replace" ? Decoder::sentencepiece : Decoder::byte_level;
+    if (parts.decoder == Decoder::sentencepiece) return add_sentencepiece_step(step, type, index, parts);
+    if (type == (index == 0 ? "ByteLevel" : "Fuse")) return {};
+    return unsupported_type(step, "ByteLevel is, perhaps followed by Fuse, and SentencePiece's sequence");
   });
 }
 
@@ -381,8 +416,8 @@ Status check_added_id(const JsonField& field, const AddedEntry& entry, const Tok
     }
   }
   if (*expected == entry.token.id) return {};
-  return Status::invalid_argument(field.path() + ".id: " + std::to_string(entry.token.id) + " of token " + shown(entry.content) +
-                                  " should be " + std::to_string(*expected));
+  return Status::invalid_argument(field.path() + ".id: " + std::to_string(entry.token.id) + " of token " +
+                                  shown_token(entry.content) + " should be " + std::to_string(*expected));
 }
 
 Status match_added_tokens(const JsonField& list, std::vector<AddedEntry>& entries, TokenizerParts& parts) {
@@ -393,10 +428,10 @@ Status match_added_tokens(const JsonField& list, std::vector<AddedEntry>& entrie
     if (entry.normalized) {
       FOVEA_ASSIGN(pattern, parts.normalizer.run(entry.content, scratch));
     }
-    const std::string content = shown(entry.content);
+    const std::string content = shown_token(entry.content);
     if (pattern.empty()) return list.invalid("holds " + content + ", of which normalization leaves nothing");
     TokenizerParts::Token& token = parts.tokens[static_cast<size_t>(entry.token.id)];
-    token.bytes = pattern;  // as text for now; read_tokenizer_json turns all of them into bytes
+    token.bytes = pattern;  // as text for now; finish_tokens turns all of them into bytes
     token.special = entry.token.special;
     AddedTokenMatcher& matcher = entry.normalized ? parts.added_normalized : parts.added;
     if (!matcher.add(std::move(entry.token))) return list.invalid("holds two tokens that look like " + content);
@@ -434,24 +469,10 @@ Status read_added_tokens(const JsonField& root, TokenizerParts& parts) {
   return match_added_tokens(list, entries, parts);
 }
 
-// Token::bytes holds the text each token decodes from; now what it decodes to.
-void finish_tokens(TokenizerParts& parts) {
-  Vocab special_texts;
-  for (const TokenizerParts::Token& token : parts.tokens) {
-    if (token.special) special_texts.add(token.content, 0);
-  }
-  for (TokenizerParts::Token& token : parts.tokens) {
-    if (!token.used) continue;
-    token.skipped = special_texts.find(token.bytes).has_value();
-    if (parts.decoder == TokenizerParts::Decoder::none) continue;
-    if (auto bytes = byte_alphabet::decode(token.bytes)) token.bytes = *std::move(bytes);
-  }
-}
-
 }  // namespace
 
 Result<std::unique_ptr<TokenizerParts>> read_tokenizer_json(std::string_view json) {
-  FOVEA_ASSIGN(const nlohmann::json document, JsonField::parse(json, kFileBytesMax, kDepthMax));
+  FOVEA_ASSIGN(const nlohmann::json document, JsonField::parse(json, kFileBytesMax, kNestingMax));
   const JsonField root(document, "");
   FOVEA_TRY(root.expect_object());
   if (root.has("version")) {
@@ -459,13 +480,18 @@ Result<std::unique_ptr<TokenizerParts>> read_tokenizer_json(std::string_view jso
     FOVEA_ASSIGN(const std::string text, version.text());
     if (text != "1.0") return version.unsupported("is not supported (1.0 is)");
   }
-  FOVEA_ASSIGN(std::unique_ptr<TokenizerParts> parts, read_model(root));
-  FOVEA_TRY(read_normalizer(root, parts->normalizer));
-  FOVEA_TRY(read_pre_tokenizer(root, parts->normalizer.is_byte_level(), parts->pre_tokenizer));
+  Normalizer normalizer;
+  PreTokenizer pre;
+  FOVEA_TRY(read_normalizer(root, normalizer));
+  FOVEA_TRY(read_pre_tokenizer(root, normalizer.is_byte_level(), pre));
+  const bool bytes = normalizer.is_byte_level() || pre.has_byte_level();
+  FOVEA_ASSIGN(std::unique_ptr<TokenizerParts> parts, read_model(root, bytes));
+  parts->normalizer = std::move(normalizer);
+  parts->pre_tokenizer = std::move(pre);
   FOVEA_TRY(read_added_tokens(root, *parts));
   FOVEA_TRY(read_post_processor(root, *parts));
   FOVEA_TRY(read_decoder(root, *parts));
-  finish_tokens(*parts);
+  parts->finish_tokens();
   return parts;
 }
 

@@ -1,4 +1,4 @@
-// What a tokenizer.json says, ready to run. Built once by read_tokenizer_json, then constant.
+// A tokenizer ready to run. Built once, from a tokenizer.json or from a Vocabulary, then constant.
 #pragma once
 
 #include <memory>
@@ -12,11 +12,16 @@
 #include "text/tokenizer/normalizer.h"
 #include "text/tokenizer/pre_tokenizer.h"
 #include "text/tokenizer/tokenizer.h"
+#include "text/tokenizer/vocabulary.h"
 
 namespace fovea {
 
 struct TokenizerParts {
-  enum class Decoder { byte_level, none };  // none: tokens as written, blanks between them
+  enum class Decoder {
+    byte_level,
+    sentencepiece,  // U+2581 is a blank, <0xNN> a byte
+    none            // tokens as written, blanks between them
+  };
   struct Token {
     std::string content;  // as the file writes it
     std::string bytes;    // what decoding it adds to the text
@@ -41,9 +46,26 @@ struct TokenizerParts {
   BpeModel model;
   std::vector<TemplateItem> post;
   Decoder decoder = Decoder::none;
+  bool strip_blank = false;  // of sentencepiece: a text does not begin with the blank of its first word
+
+  // Makes Token::bytes, which hold the text each token decodes from, what it decodes to. The last thing that building does.
+  void finish_tokens();
 };
+
+// Most that is taken from a file.
+inline constexpr size_t kTokenBytesMax = 1 << 16;
+inline constexpr size_t kAddedTokensMax = 1 << 17;
+inline constexpr size_t kAddedTokenBytesMax = 1024;  // finding them costs this much per byte of text at worst
+inline constexpr size_t kMergesMax = size_t{1} << 23;
+
+// What SentencePiece writes blanks with.
+inline constexpr std::string_view kWordMark = "\u2581";
 
 // Errors do not name the file.
 Result<std::unique_ptr<TokenizerParts>> read_tokenizer_json(std::string_view json);
+Result<std::unique_ptr<TokenizerParts>> read_vocabulary(const Vocabulary& vocabulary);
+
+// A token's content, cut to what an error line can show.
+std::string shown_token(std::string_view content);
 
 }  // namespace fovea
