@@ -35,7 +35,7 @@ struct ChatPrompt {
   std::vector<TokenId> token_ids;
 };
 
-// The prompt that a model directory's template and tokenizer make, without its weights. Errors name the file, field or line.
-Result<ChatPrompt> render_chat(const std::string& model_dir, const ChatInput& input);
+// The prompt that a model's template and tokenizer make, without its weights. Errors name the file, field or line.
+Result<ChatPrompt> render_chat(const std::string& model, const ChatInput& input);
 
 }  // namespace fovea

@@ -19,6 +19,13 @@
 
 namespace fovea {
 
+// The matrices of one type.
+struct WeightShare {
+  std::string type;        // "bf16", "q4_k"
+  int64_t parameters = 0;  // elements
+  int64_t bytes = 0;       // scales and all
+};
+
 // What is known of a loaded model (fovea inspect).
 struct ModelInfo {
   std::string architecture;
@@ -26,10 +33,10 @@ struct ModelInfo {
   int32_t hidden_size = 0;
   int32_t intermediate_size = 0;
   int32_t vocab_size = 0;
-  int64_t parameters = 0;         // elements of all weights, vectors among them; a tied head counted once
-  int64_t weight_bytes = 0;       // of all matrices
-  int64_t step_weight_bytes = 0;  // of those that linear layers multiply by
-  std::string weight_dtype;
+  int64_t parameters = 0;            // elements of all weights, vectors among them; a tied head counted once
+  int64_t weight_bytes = 0;          // of all matrices; a tied head counted once
+  int64_t step_weight_bytes = 0;     // of those that linear layers multiply by
+  std::vector<WeightShare> weights;  // all matrices by type, most elements first
   std::string rope;
   int64_t max_position_embeddings = 0;
   int64_t max_model_len = 0;

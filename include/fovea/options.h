@@ -121,7 +121,7 @@ enum class NumericsChoice : uint8_t {
 };
 
 struct EngineOptions {
-  std::string model_dir;
+  std::string model_dir;               // a directory, or a GGUF file (of several parts the first)
   std::string device = "auto";         // auto (a GPU if there is one), cpu, cuda
   int32_t block_size = 16;             // tokens a KV block holds
   DType kv_cache_dtype = DType::bf16;  // bf16, f16, f32, fp8_e4m3 or fp8_e5m2

@@ -49,8 +49,8 @@ double read_bandwidth(int32_t threads) {
 // How far a step is from only reading the weights once.
 void report_weights(EngineImpl& engine, double sweep, int64_t depth, double step_s, Report* report) {
   const auto bytes = static_cast<double>(engine.model().step_weight_bytes);
-  report->note("weights of type " + engine.model().weight_dtype + ", a step reads " + std::to_string(bytes / 1e9).substr(0, 5) +
-               " GB of them");
+  report->note("weights of type " + engine.model().weights.front().type + ", a step reads " +
+               std::to_string(bytes / 1e9).substr(0, 5) + " GB of them");
   report->rate("weights read by a dense step at " + std::to_string(depth), bytes / step_s / 1e9, "GB/s", "read sweep", sweep / 1e9);
 }
 

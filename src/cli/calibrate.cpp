@@ -35,7 +35,9 @@ Status execute(CalibrateFlags& f) {
 Run add_calibrate(CLI::App& app) {
   auto f = std::make_shared<CalibrateFlags>();
   CLI::App* cmd = app.add_subcommand("calibrate", "Write the scales of an fp8 KV cache, from texts like those that will be read");
-  cmd->add_option("--model", f->options.model_dir, "Model directory: config.json, *.safetensors, tokenizer.json")->required();
+  cmd->add_option("--model", f->options.model_dir,
+                  "A GGUF file (of several parts the first), or a directory: config.json, *.safetensors, tokenizer.json")
+      ->required();
   cmd->add_option("--text", f->texts, "Files with text; all of them are read, a few thousand tokens are enough")->required();
   cmd->add_option("--out", f->out, "File for the scales (JSON), for --kv-scales")->required();
   cmd->add_option("--margin", f->calibration.margin,

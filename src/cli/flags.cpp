@@ -17,7 +17,9 @@ constexpr const char* kSparseGroup = "Sparse attention";
 
 void EngineFlags::add_to(CLI::App& app, bool methods) {
   const std::string engine = kEngineGroup, kv = "KV cache";
-  app.add_option("--model", options_.model_dir, "Model directory: config.json, *.safetensors, tokenizer.json")->required();
+  app.add_option("--model", options_.model_dir,
+                 "A GGUF file (of several parts the first), or a directory: config.json, *.safetensors, tokenizer.json")
+      ->required();
   app.add_option("--device", options_.device, "auto (a GPU if there is one), cpu, or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str()

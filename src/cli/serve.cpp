@@ -65,7 +65,8 @@ Status execute(ServeFlags f) {
   if (service.model_names.empty()) {
     std::filesystem::path dir = std::filesystem::path(engine.model_dir).lexically_normal();
     if (!dir.has_filename()) dir = dir.parent_path();
-    service.model_names.push_back(dir.has_filename() ? dir.filename().string() : engine.model_dir);
+    const bool file = dir.extension() == ".gguf";
+    service.model_names.push_back(file ? dir.stem().string() : dir.has_filename() ? dir.filename().string() : engine.model_dir);
   }
   service.version = FOVEA_VERSION;
   service.isolate_by_key = f.isolate_by == "key";

@@ -155,7 +155,7 @@ std::shared_ptr<BlockHasher> EngineImpl::hasher_of(int32_t prefill_method, const
 // ---- text ----
 
 Result<std::vector<TokenId>> EngineImpl::tokenize(std::string_view text) const {
-  if (!model_->tokenizer) return Status::not_found(options_.model_dir + "/tokenizer.json: the model has no tokenizer");
+  if (!model_->tokenizer) return Status::not_found(options_.model_dir + ": the model has no tokenizer");
   return model_->tokenizer->encode(text);
 }
 
@@ -168,12 +168,12 @@ std::string EngineImpl::token_bytes(TokenId token) const {
 }
 
 Result<std::shared_ptr<const TokenGrammar>> EngineImpl::json_grammar(std::string_view schema) const {
-  if (!grammars_) return Status::not_found(options_.model_dir + "/tokenizer.json: the model has no tokenizer");
+  if (!grammars_) return Status::not_found(options_.model_dir + ": the model has no tokenizer");
   return grammars_->compile(schema);
 }
 
 Result<std::string> EngineImpl::apply_chat_template(const ChatInput& input) const {
-  if (!model_->chat) return Status::not_found(options_.model_dir + "/tokenizer_config.json: chat_template: the model has none");
+  if (!model_->chat) return Status::not_found(options_.model_dir + ": the model has no chat template");
   return model_->chat->render(input, std::time(nullptr));
 }
 

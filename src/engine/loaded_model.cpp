@@ -1,31 +1,30 @@
 #include "engine/loaded_model.h"
 
+#include "base/check.h"
 #include "model/digest.h"
+#include "model/gguf.h"
 #include "model/kv_scales.h"
+#include "model/model_text.h"
 #include "model/tensor_source.h"
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 
 namespace fovea {
 namespace {
 
-bool exists(const std::string& path) {
-  std::error_code error;
-  return std::filesystem::exists(path, error);
-}
-
 Status load_text(const EngineOptions& options, LoadedModel* m) {
-  const std::string tokenizer = options.model_dir + "/tokenizer.json";
-  if (exists(tokenizer)) {
-    FOVEA_ASSIGN(m->tokenizer, Tokenizer::load(tokenizer));
-    FOVEA_ASSIGN(const Digest digest, file_digest(tokenizer));
-    m->tokenizer_digest = digest_hex(digest);
+  Result<ModelTokenizer> text = load_tokenizer(options.model_dir);
+  if (!text.ok() && text.status().code() != StatusCode::not_found) return std::move(text).status();
+  if (text.ok()) {
+    m->tokenizer = std::move(text->tokenizer);
+    m->tokenizer_digest = digest_hex(text->digest);
     if (m->tokenizer->vocab_size() > m->config.vocab_size)
-      return Status::corrupt(tokenizer + ": its largest id " + std::to_string(m->tokenizer->vocab_size() - 1) +
-                             " is beyond config.json's vocab_size " + std::to_string(m->config.vocab_size));
+      return Status::corrupt(text->file + ": its largest id " + std::to_string(m->tokenizer->vocab_size() - 1) +
+                             " is beyond the config's vocab_size " + std::to_string(m->config.vocab_size));
   }
-  Result<std::unique_ptr<ModelChat>> chat = ModelChat::load(options.model_dir, options.chat_template_kwargs);
+  Result<std::unique_ptr<ModelChat>> chat = load_chat(options.model_dir, options.chat_template_kwargs);
   if (!chat.ok()) {
     // A base model has no template: its prompts are plain text.
     return chat.status().code() == StatusCode::not_found ? Status() : chat.status();
@@ -60,6 +59,22 @@ Status load_kv_scales(const EngineOptions& o, LoadedModel* m) {
   return {};
 }
 
+std::vector<WeightShare> weight_shares(const ModelConfig& config, const ModelWeights& weights) {
+  std::map<std::string, WeightShare> by_type;
+  const Status all = for_each_weight(config, weights, [&](const ListedWeight& w) {
+    if (!w.matrix) return Status();
+    WeightShare& share = by_type[std::string(weight_type_name(w.matrix->type))];
+    share.parameters += w.rows * w.cols;
+    share.bytes += static_cast<int64_t>(w.bytes());
+    return Status();
+  });
+  FOVEA_CHECK(all.ok());
+  std::vector<WeightShare> out;
+  for (auto& [type, share] : by_type) out.push_back({type, share.parameters, share.bytes});
+  std::ranges::stable_sort(out, [](const WeightShare& a, const WeightShare& b) { return a.parameters > b.parameters; });
+  return out;
+}
+
 // What a user gets who sets nothing: greedy, unless the model asks to be sampled.
 SamplingParams sampling_defaults(const SamplingDefaults& d) {
   SamplingParams s;
@@ -74,10 +89,16 @@ SamplingParams sampling_defaults(const SamplingDefaults& d) {
 
 }  // namespace
 
-Result<std::unique_ptr<LoadedModel>> load_model(const EngineOptions& options) {
+Status check_model_path(const std::string& model) {
   std::error_code error;
-  if (!std::filesystem::is_directory(options.model_dir, error))
-    return Status::not_found("--model " + options.model_dir + ": there is no such directory");
+  if (is_gguf(model) && std::filesystem::is_regular_file(model, error)) return {};
+  if (!is_gguf(model) && std::filesystem::is_directory(model, error)) return {};
+  return Status::not_found("--model " + model + ": there is no such " +
+                           (is_gguf(model) ? "file" : "directory, and no GGUF file has that name"));
+}
+
+Result<std::unique_ptr<LoadedModel>> load_model(const EngineOptions& options) {
+  FOVEA_TRY(check_model_path(options.model_dir));
   auto m = std::make_unique<LoadedModel>();
   FOVEA_ASSIGN(m->config, load_model_config(options.model_dir));
   if (options.dummy_weights) {
@@ -112,7 +133,7 @@ ModelInfo describe(const LoadedModel& model, const EngineOptions& options) {
   info.vocab_size = c.vocab_size;
   info.weight_bytes = matrix_bytes(c, model.weights);
   for (const WeightView& w : linear_matrices(c, model.weights)) info.step_weight_bytes += static_cast<int64_t>(w.bytes());
-  info.weight_dtype = weight_type_name(model.weights.embed.type);
+  info.weights = weight_shares(c, model.weights);
   info.parameters = parameter_count(c);
   info.rope = std::string(rope_kind_name(c.rope.kind)) + " theta=" + std::to_string(c.rope.theta) +
               " factor=" + std::to_string(c.rope.factor) + " original=" + std::to_string(c.rope.original_max_position) +

@@ -1,11 +1,24 @@
 #include "model/cache_key.h"
 
+#include "model/digest.h"
+
 namespace fovea {
+
+namespace {
+
+// The divisors are too many for fields of their own.
+std::string kind_text(const RopeConfig& r) {
+  std::string kind(rope_kind_name(r.kind));
+  const std::string_view bytes(reinterpret_cast<const char*>(r.divisors.data()), r.divisors.size() * sizeof(float));
+  return r.divisors.empty() ? kind : kind + " " + digest_hex(bytes_digest(bytes));
+}
+
+}  // namespace
 
 KeyContext key_context(const ModelConfig& config) {
   const RopeConfig& r = config.rope;
   KeyContext key;
-  key.rope = {.kind = std::string(rope_kind_name(r.kind)),
+  key.rope = {.kind = kind_text(r),
               .dim = config.rope_dim(),
               .interleaved = config.deepseek && config.deepseek->rope_interleaved,
               .theta = r.theta,

@@ -5,11 +5,13 @@
 
 namespace fovea {
 
-// Matrices stay in the mapped file, but for what quantization.h says is made of quantised ones, and for fp8 blocks of models with
-// latent attention: those are widened to bf16 in memory of their own, 2 bytes a weight, and give up the file's pages. Tensors of layers beyond num_layers (multi-token prediction) are not read.
+// Of a directory or a GGUF file. Matrices stay in the mapped file, but for what quantization.h says is made of quantised ones, for
+// fp8 blocks of models with latent attention, which are widened to bf16 in memory of their own, 2 bytes a weight, and for queries'
+// and keys' of Llama's GGUF files, whose rows are copied in another order (TensorInfo::row_pairs). Tensors of layers beyond
+// num_layers (multi-token prediction) are not read.
 // Errors: those of open_tensors, and for each tensor not_found, unsupported (dtype), corrupt (shape, or the config denies it)
 // or resource_exhausted.
-Result<ModelWeights> load_checkpoint(const std::string& model_dir, const ModelConfig& config);
+Result<ModelWeights> load_checkpoint(const std::string& model, const ModelConfig& config);
 
 // Random weights of the model's shape: matrices of deviation 0.02 (bf16: from a normal distribution; quantised: random blocks, but
 // bf16 where rows are no whole blocks), norms 1, biases 0; the same for the same config, seed and type on every machine. `type`: bf16

@@ -166,7 +166,7 @@ TEST(DeepseekCheckpoint, RefusesABiasThatTheConfigDenies) {
   const TempDir dir;
   write_model(dir, tensors_of(small_config(true)));
   EXPECT_THAT(load_checkpoint(dir.path(), small_config(false)).status().message(),
-              HasSubstr("tensor \"model.layers.0.self_attn.q_a_proj.bias\" is there, but config.json's attention_bias"));
+              HasSubstr("tensor \"model.layers.0.self_attn.q_a_proj.bias\" is there, but the config (attention_bias)"));
 }
 
 // Blocks of 128 x 128 whose last ones are not whole: hidden 130 and intermediate 257.

@@ -1,5 +1,5 @@
 // Config, rotary embedding and weights together: a scalar forward pass over what load_checkpoint returns must
-// give transformers' logits, for every checkpoint of tests/data/checkpoints.
+// give transformers' logits, for every checkpoint of tests/data/checkpoints and every GGUF file of tests/data/gguf.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -141,7 +141,7 @@ TEST(Checkpoint, RefusesABiasThatTheConfigDenies) {
   write_model(dir, tensors_of(c));
   c.mlp_bias = false;
   EXPECT_THAT(load_checkpoint(dir.path(), c).status().message(),
-              HasSubstr("tensor \"model.layers.0.mlp.gate_proj.bias\" is there, but config.json's mlp_bias"));
+              HasSubstr("tensor \"model.layers.0.mlp.gate_proj.bias\" is there, but the config (mlp_bias)"));
 }
 
 TEST(Checkpoint, WeightsOutliveTheirOrigin) {

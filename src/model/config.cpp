@@ -7,6 +7,7 @@
 
 #include "model/config_deepseek.h"
 #include "model/config_fields.h"
+#include "model/gguf.h"
 #include "model/json_reader.h"
 #include "model/quantization.h"
 
@@ -15,9 +16,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kLayersMax = 4096;
-constexpr int64_t kVocabMax = 1 << 24;
-constexpr int64_t kPositionsMax = 1 << 30;
 constexpr int32_t kHeadDimMin = 64, kHeadDimMax = 256,
                   kHeadDimStep = 16;  // what the attention kernels are built for
 
@@ -104,11 +102,7 @@ Status read_heads(const ConfigFields& f, const ArchRow& arch, ModelConfig* c) {
   if (!head_dim && !arch.head_dim_default && hidden % heads != 0) {
     return f.wrong("hidden_size", "a multiple of num_attention_heads " + std::to_string(heads) + ", or a head_dim");
   }
-  if (dim < kHeadDimMin || dim > kHeadDimMax || dim % kHeadDimStep != 0) {
-    return Status::unsupported(f.where() + ": head_dim " + std::to_string(dim) + " is not supported (multiples of " +
-                               std::to_string(kHeadDimStep) + " from " + std::to_string(kHeadDimMin) + " to " +
-                               std::to_string(kHeadDimMax) + " are)");
-  }
+  FOVEA_TRY(check_head_dim(f.where(), dim));
   c->num_kv_heads = static_cast<int32_t>(kv_heads.value_or(heads));
   c->head_dim = static_cast<int32_t>(dim);
   return Status();
@@ -225,7 +219,6 @@ Status read_scaling(const ConfigFields& f, const ConfigFields& top, double max_p
 }
 
 Status read_rope(const ConfigFields& f, ModelConfig* c) {
-  constexpr double kThetaMin = 1.0 + 1e-6, kThetaMax = 1e15;  // above 1: yarn divides by its logarithm
   FOVEA_ASSIGN(const auto partial, f.number("partial_rotary_factor", 0.0, 1.0));
   if (partial.value_or(1.0) != 1.0) return f.unsupported("partial_rotary_factor", "1 is");
   FOVEA_ASSIGN(const auto outer_theta, f.number("rope_theta", kThetaMin, kThetaMax));
@@ -289,8 +282,17 @@ std::string_view rope_kind_name(RopeKind kind) {
       return "llama3";
     case RopeKind::yarn:
       return "yarn";
+    case RopeKind::divided:
+      return "divided";
   }
   return "?";
+}
+
+Status check_head_dim(const std::string& where, int64_t dim) {
+  if (dim >= kHeadDimMin && dim <= kHeadDimMax && dim % kHeadDimStep == 0) return Status();
+  return Status::unsupported(where + ": head_dim " + std::to_string(dim) + " is not supported (multiples of " +
+                             std::to_string(kHeadDimStep) + " from " + std::to_string(kHeadDimMin) + " to " +
+                             std::to_string(kHeadDimMax) + " are)");
 }
 
 Result<ModelConfig> parse_model_config(std::string_view text, const std::string& name) {
@@ -335,11 +337,15 @@ Status apply_generation_config(std::string_view text, const std::string& name, M
   return Status();
 }
 
-Result<ModelConfig> load_model_config(const std::string& model_dir) {
-  const std::string path = model_dir + "/config.json";
+Result<ModelConfig> load_model_config(const std::string& model) {
+  if (is_gguf(model)) {
+    FOVEA_ASSIGN(const std::unique_ptr<GgufSource> source, GgufSource::open(model));
+    return gguf_model_config(*source);
+  }
+  const std::string path = model + "/config.json";
   FOVEA_ASSIGN(const std::string text, read_file(path));
   FOVEA_ASSIGN(ModelConfig config, parse_model_config(text, path));
-  const std::string generation = model_dir + "/generation_config.json";
+  const std::string generation = model + "/generation_config.json";
   if (file_exists(generation)) {
     FOVEA_ASSIGN(const std::string more, read_file(generation));
     FOVEA_TRY(apply_generation_config(more, generation, &config));

@@ -1,4 +1,4 @@
-// What a model is: config.json (+ generation_config.json) as transformers 4 and 5 write them.
+// What a model is: config.json (+ generation_config.json) as transformers 4 and 5 write them, or the metadata of a GGUF file.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,16 @@ namespace fovea {
 
 enum class Arch { llama, qwen2, qwen3, deepseek_v32, glm_moe_dsa };
 
-enum class RopeKind { none_scaling, linear, llama3, yarn };
+enum class RopeKind {
+  none_scaling,
+  linear,
+  llama3,
+  yarn,
+  divided  // each frequency by a number of its own: how GGUF files write llama3
+};
 
 std::string_view arch_name(Arch arch);           // "llama"
-std::string_view rope_kind_name(RopeKind kind);  // "default", "linear", "llama3", "yarn": config.json's words
+std::string_view rope_kind_name(RopeKind kind);  // "default", "linear", "llama3", "yarn": config.json's words; "divided"
 
 // Rotary embedding, every optional field resolved to the value that transformers would use.
 struct RopeConfig {
@@ -30,6 +36,7 @@ struct RopeConfig {
   double beta_slow = 1.0;              // yarn
   bool truncate = true;                // yarn: the ramp's ends are rounded to whole dimensions
   double attention_factor = 1.0;       // yarn: cos and sin are multiplied by it (mscale is in it already)
+  std::vector<float> divisors;         // divided: [head_dim / 2]
   double mscale_all_dim = 0.0;         // linear, llama3, yarn: DeepSeek's models scale scores by it; 0: they do not
 };
 
@@ -128,7 +135,10 @@ Result<ModelConfig> parse_model_config(std::string_view json, const std::string&
 // Overrides `config` with what generation_config.json states. Pure.
 Status apply_generation_config(std::string_view json, const std::string& name, ModelConfig* config);
 
-// config.json of the directory, and generation_config.json where there is one.
-Result<ModelConfig> load_model_config(const std::string& model_dir);
+// Refuses heads of a size that attention is not built for, naming `where`: unsupported.
+Status check_head_dim(const std::string& where, int64_t head_dim);
+
+// Of a directory: config.json, and generation_config.json where there is one. Of a GGUF file: its metadata.
+Result<ModelConfig> load_model_config(const std::string& model);
 
 }  // namespace fovea

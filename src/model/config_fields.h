@@ -14,6 +14,10 @@ namespace fovea {
 // Most that is taken from a file.
 inline constexpr int64_t kWidthMax = 1 << 20;  // hidden and intermediate size: products of two stay far within 63 bits
 inline constexpr int64_t kHeadsMax = 4096;
+inline constexpr int64_t kLayersMax = 4096;
+inline constexpr int64_t kVocabMax = 1 << 24;
+inline constexpr int64_t kPositionsMax = 1 << 30;
+inline constexpr double kThetaMin = 1.0 + 1e-6, kThetaMax = 1e15;  // rope's base; above 1: yarn divides by its logarithm
 
 class ConfigFields {
  public:

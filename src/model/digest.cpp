@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "model/gguf.h"
 #include "model/json_reader.h"
 #include "model/tensor_source.h"
 
@@ -56,6 +57,13 @@ void add_sample(std::string_view data, Sha256* sha) {
   sha->raw(data.substr(data.size() - kEndBytes));
 }
 
+// Of a GGUF file its front, which is what says how it computes.
+Result<std::string> config_bytes(const std::string& model) {
+  if (!is_gguf(model)) return read_file(model + "/config.json");
+  FOVEA_ASSIGN(const std::unique_ptr<GgufSource> source, GgufSource::open(model));
+  return std::string(source->files().front().header);
+}
+
 }  // namespace
 
 std::string digest_hex(const Digest& digest) {
@@ -78,9 +86,9 @@ Result<Digest> file_digest(const std::string& path) {
   return bytes_digest(bytes);
 }
 
-Result<Digest> model_digest(const std::string& model_dir) {
-  FOVEA_ASSIGN(const std::string config, read_file(model_dir + "/config.json"));
-  FOVEA_ASSIGN(const std::unique_ptr<TensorSource> source, open_tensors(model_dir));
+Result<Digest> model_digest(const std::string& model) {
+  FOVEA_ASSIGN(const std::string config, config_bytes(model));
+  FOVEA_ASSIGN(const std::unique_ptr<TensorSource> source, open_tensors(model));
   Sha256 sha;
   sha.field("fovea model 1");
   sha.field(config);
@@ -94,8 +102,8 @@ Result<Digest> model_digest(const std::string& model_dir) {
   return sha.finish();
 }
 
-Result<Digest> dummy_model_digest(const std::string& model_dir, uint64_t seed, WeightType type) {
-  FOVEA_ASSIGN(const std::string config, read_file(model_dir + "/config.json"));
+Result<Digest> dummy_model_digest(const std::string& model, uint64_t seed, WeightType type) {
+  FOVEA_ASSIGN(const std::string config, config_bytes(model));
   Sha256 sha;
   sha.field("fovea dummy model 1");
   sha.field(config);

@@ -1,5 +1,5 @@
-// For tests: the checkpoints under tests/data/checkpoints and what transformers computes with them (README.md
-// there).
+// For tests: the checkpoints under tests/data/checkpoints (README.md there) and the GGUF files under tests/data/gguf, and what
+// transformers computes with them.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct GoldenCase {
 
 struct GoldenCheckpoint {
   std::string name;
-  std::string dir;
+  std::string dir;              // of a GGUF file: the file
   std::vector<float> inv_freq;  // [rope_dim / 2]
   float attention_scaling = 1;
   std::vector<GoldenCase> cases;  // a short prompt, a long one
@@ -45,10 +45,11 @@ inline GoldenCheckpoint read_golden(const std::filesystem::path& dir) {
     return nlohmann::json::parse(in);
   };
   const nlohmann::json golden = read(dir / "golden.json");
-  const int64_t vocab = read(dir / "config.json").at("vocab_size");
+  const bool gguf = std::filesystem::exists(dir / "model.gguf");
+  const int64_t vocab = (gguf ? golden : read(dir / "config.json")).at("vocab_size");
   GoldenCheckpoint out;
   out.name = dir.filename();
-  out.dir = dir;
+  out.dir = gguf ? dir / "model.gguf" : dir;
   out.inv_freq = golden.at("inv_freq").get<std::vector<float>>();
   out.attention_scaling = golden.at("attention_scaling");
   for (const nlohmann::json& c : golden.at("cases")) {
@@ -68,8 +69,10 @@ inline GoldenCheckpoint read_golden(const std::filesystem::path& dir) {
 // All of them, ascending by name. `root`: the repository.
 inline std::vector<GoldenCheckpoint> all_goldens(const std::filesystem::path& root) {
   std::vector<std::filesystem::path> dirs;
-  for (const auto& entry : std::filesystem::directory_iterator(root / "tests/data/checkpoints")) {
-    if (entry.is_directory()) dirs.push_back(entry.path());
+  for (const char* folder : {"tests/data/checkpoints", "tests/data/gguf"}) {
+    for (const auto& entry : std::filesystem::directory_iterator(root / folder)) {
+      if (std::filesystem::exists(entry.path() / "golden.json")) dirs.push_back(entry.path());
+    }
   }
   std::sort(dirs.begin(), dirs.end());
   std::vector<GoldenCheckpoint> out;

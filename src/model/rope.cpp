@@ -64,6 +64,7 @@ std::vector<float> rope_inv_freq(const RopeConfig& rope, int head_dim) {
   FOVEA_CHECK(head_dim > 0 && head_dim % 2 == 0);
   std::vector<float> out = base_periods(rope.theta, head_dim);
   const auto factor = static_cast<float>(rope.factor);
+  FOVEA_CHECK(rope.kind != RopeKind::divided || rope.divisors.size() == out.size());
   const Ramp ramp = rope.kind == RopeKind::yarn ? yarn_ramp(rope, head_dim) : Ramp{};
   for (size_t i = 0; i < out.size(); ++i) {
     const float period = out[i];
@@ -77,6 +78,9 @@ std::vector<float> rope_inv_freq(const RopeConfig& rope, int head_dim) {
         break;
       case RopeKind::llama3:
         out[i] = llama3_scaled(inv_freq, rope);
+        break;
+      case RopeKind::divided:
+        out[i] = inv_freq / rope.divisors[i];
         break;
       case RopeKind::yarn: {
         const float keep = 1.0f - ramp.at(static_cast<int>(i));

@@ -1,11 +1,5 @@
 #include "model/safetensors.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -30,38 +24,7 @@ uint64_t load_le64(const unsigned char* p) {
   return v;
 }
 
-Status errno_status(const std::string& path, int error) {
-  const std::string message = path + ": " + std::strerror(error);
-  return error == ENOENT || error == ENOTDIR ? Status::not_found(message) : Status::io_error(message);
-}
-
 }  // namespace
-
-Status SafetensorsFile::map(const std::string& path) {
-  path_ = path;
-  struct stat info {};
-  if (::stat(path.c_str(), &info) != 0) return errno_status(path, errno);
-  if (!S_ISREG(info.st_mode)) return Status::invalid_argument(path + ": not a regular file");
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return errno_status(path, errno);
-  if (::fstat(fd, &info) != 0) {
-    const int error = errno;
-    ::close(fd);
-    return errno_status(path, error);
-  }
-  const auto bytes = static_cast<uint64_t>(info.st_size);
-  if (bytes < kLengthBytes) {
-    ::close(fd);
-    return Status::corrupt(path + ": file of " + std::to_string(bytes) + " bytes is too short for the header length");
-  }
-  void* mapping = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-  const int error = errno;
-  ::close(fd);
-  if (mapping == MAP_FAILED) return errno_status(path, error);
-  mapping_ = mapping;
-  mapping_bytes_ = bytes;
-  return Status();
-}
 
 Status SafetensorsFile::index(SafetensorsHeader header) {
   const std::string_view data = data_bytes();
@@ -97,9 +60,11 @@ Status SafetensorsFile::index(SafetensorsHeader header) {
 
 Result<std::unique_ptr<SafetensorsFile>> SafetensorsFile::open(const std::string& path) {
   std::unique_ptr<SafetensorsFile> file(new SafetensorsFile());
-  FOVEA_TRY(file->map(path));
-  const uint64_t length = load_le64(static_cast<const unsigned char*>(file->mapping_));
-  const uint64_t room = file->mapping_bytes_ - kLengthBytes;
+  file->path_ = path;
+  FOVEA_ASSIGN(file->mapping_, MappedFile::open(path, kLengthBytes));
+  const std::string_view bytes = file->mapping_->bytes();
+  const uint64_t length = load_le64(reinterpret_cast<const unsigned char*>(bytes.data()));
+  const uint64_t room = bytes.size() - kLengthBytes;
   if (length > kSafetensorsHeaderBytesMax) {
     return Status::corrupt(path + ": header length " + std::to_string(length) + " is above the limit of " +
                            std::to_string(kSafetensorsHeaderBytesMax));
@@ -112,10 +77,6 @@ Result<std::unique_ptr<SafetensorsFile>> SafetensorsFile::open(const std::string
   FOVEA_ASSIGN(SafetensorsHeader header, parse_safetensors_header(file->header_bytes(), file->data_bytes().size(), path));
   FOVEA_TRY(file->index(std::move(header)));
   return file;
-}
-
-SafetensorsFile::~SafetensorsFile() {
-  if (mapping_ != nullptr) ::munmap(mapping_, mapping_bytes_);
 }
 
 const TensorInfo* SafetensorsFile::find(const std::string& name) const {

@@ -18,6 +18,7 @@
 
 #include <fovea/status.h>
 #include <fovea/types.h>
+#include "model/mapped_file.h"
 #include "model/tensor_source.h"
 
 namespace fovea {
@@ -46,26 +47,20 @@ class SafetensorsFile {
  public:
   // Errors: not_found, io_error, corrupt, resource_exhausted (no memory for an aligned copy).
   static Result<std::unique_ptr<SafetensorsFile>> open(const std::string& path);
-  ~SafetensorsFile();
-  SafetensorsFile(const SafetensorsFile&) = delete;
-  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
   const TensorInfo* find(const std::string& name) const;  // null: not there
   const std::map<std::string, TensorInfo>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const std::string& path() const { return path_; }
-  std::string_view file_bytes() const { return {static_cast<const char*>(mapping_), mapping_bytes_}; }
-  std::string_view header_bytes() const { return file_bytes().substr(8, header_bytes_); }
-  std::string_view data_bytes() const { return file_bytes().substr(8 + header_bytes_); }
+  std::string_view header_bytes() const { return mapping_->bytes().substr(8, header_bytes_); }
+  std::string_view data_bytes() const { return mapping_->bytes().substr(8 + header_bytes_); }
 
  private:
   SafetensorsFile() = default;
-  Status map(const std::string& path);
   Status index(SafetensorsHeader header);
 
   std::string path_;
-  void* mapping_ = nullptr;  // read-only, whole file
-  size_t mapping_bytes_ = 0;
+  std::unique_ptr<MappedFile> mapping_;  // never null
   size_t header_bytes_ = 0;
   std::map<std::string, TensorInfo> tensors_;
   std::map<std::string, std::string> metadata_;

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/common/convert.h"
+#include "kernels/common/dequantize.h"
 #include "model/checkpoint.h"
 
 namespace fovea {
@@ -15,7 +15,7 @@ using Row = std::vector<float>;
 // A weight matrix in float32, converted once.
 struct Dense {
   explicit Dense(const WeightView& w) : rows(w.rows), cols(w.cols), data(static_cast<size_t>(w.rows * w.cols)) {
-    for (size_t i = 0; i < data.size(); ++i) data[i] = load_as_f32(w.data, w.dtype(), static_cast<int64_t>(i));
+    for (int64_t row = 0; row < rows; ++row) dequantize_row(w, row, data.data() + row * cols);
   }
   int64_t rows, cols;
   std::vector<float> data;
@@ -47,8 +47,7 @@ inline float silu(float x) { return x / (1 + std::exp(-x)); }
 
 inline Row embedding(const ModelWeights& w, int32_t id) {
   Row row(static_cast<size_t>(w.embed.cols));
-  for (size_t i = 0; i < row.size(); ++i)
-    row[i] = load_as_f32(w.embed.data, w.embed.dtype(), id * w.embed.cols + static_cast<int64_t>(i));
+  dequantize_row(w.embed, id, row.data());
   return row;
 }
 

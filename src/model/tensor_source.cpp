@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "model/gguf.h"
 #include "model/json_reader.h"
 #include "model/safetensors.h"
 
@@ -24,8 +25,13 @@ Result<TensorInfo> TensorSource::get(const std::string& name, std::span<const in
   return *info;
 }
 
-Result<std::unique_ptr<TensorSource>> open_tensors(const std::string& model_dir) {
-  FOVEA_ASSIGN(std::unique_ptr<TensorSource> source, SafetensorsSource::open(model_dir));
+Result<std::unique_ptr<TensorSource>> open_tensors(const std::string& model) {
+  std::unique_ptr<TensorSource> source;
+  if (is_gguf(model)) {
+    FOVEA_ASSIGN(source, GgufSource::open(model));
+  } else {
+    FOVEA_ASSIGN(source, SafetensorsSource::open(model));
+  }
   return source;
 }
 

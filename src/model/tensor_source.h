@@ -1,14 +1,16 @@
-// TensorSource: named tensors in files, whatever the format: what a checkpoint is loaded from. Safetensors implement it.
+// TensorSource: named tensors in files, whatever the format: what a checkpoint is loaded from. Safetensors and GGUF implement it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include <fovea/kernels/weight.h>
 #include <fovea/status.h>
 #include <fovea/types.h>
 
@@ -23,6 +25,8 @@ struct TensorInfo {
   // stored_dtype is one of F32, F16, BF16, F8_E4M3; if not, `dtype` means nothing and data is raw bytes
   bool readable = false;
   DType dtype = DType::u8;
+  std::optional<WeightType> blocks;  // not readable, but a matrix of blocks with their scales inside
+  bool row_pairs = false;            // rows 2i and 2i + 1 of each head are what its rows i and i + head_dim / 2 should be
   std::vector<int64_t> shape;
   const void* data = nullptr;  // null only where bytes == 0
   size_t bytes = 0;
@@ -47,8 +51,8 @@ class TensorSource {
   Result<TensorInfo> get(const std::string& name, std::span<const int64_t> shape) const;
 };
 
-// All weights of a model directory. Errors: not_found, io_error, corrupt, resource_exhausted.
-Result<std::unique_ptr<TensorSource>> open_tensors(const std::string& model_dir);
+// All weights of a model: of a directory, or of a GGUF file. Errors: not_found, io_error, corrupt, unsupported, resource_exhausted.
+Result<std::unique_ptr<TensorSource>> open_tensors(const std::string& model);
 
 // Refuses another shape, naming file and tensor: corrupt.
 Status check_shape(const TensorInfo& tensor, std::span<const int64_t> shape);

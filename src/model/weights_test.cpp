@@ -40,7 +40,7 @@ bool goes_unread(const ModelConfig& c, const std::string& name) {
   const std::string scale = "_scale_inv";
   if (name.size() > scale.size() && name.ends_with(scale)) return true;
   return name.starts_with("model.layers." + std::to_string(c.num_layers) + ".") ||
-         (c.tie_word_embeddings && name == "lm_head.weight");
+         (c.tie_word_embeddings && name == "lm_head.weight") || name == "rope_freqs.weight";
 }
 
 TEST_P(EveryCheckpoint, HoldsEveryListedWeightOnceAndNoOther) {
