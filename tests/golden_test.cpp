@@ -1,6 +1,7 @@
 // Greedy ids and logits of transformers (float32, eager attention): the shipped models over a short prompt and over long ones
 // (tiny-dsa then reads 512 of its 2,015 tokens), and random checkpoints that cover architectures, rope kinds, biases, norms,
-// tied heads and GQA ratios in pairs, and DeepSeek's and GLM's latent attention, indexers and experts.
+// tied heads and GQA ratios in pairs, and DeepSeek's and GLM's latent attention, indexers and experts; and GGUF files with every type of
+// weights, against the model that they mean.
 #include "engine_test_util.h"
 
 #include <filesystem>
@@ -60,22 +61,26 @@ INSTANTIATE_TEST_SUITE_P(Ops, ShippedModel, ::testing::Combine(::testing::Values
                                   (std::get<1>(info.param) ? "_reference" : "_cpu");
                          });
 
-std::vector<std::string> checkpoints() {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(repo("tests/data/checkpoints"))) {
-    if (entry.is_directory()) names.push_back(entry.path().filename());
+// Directories with a golden.json.
+std::vector<std::string> goldens_in(const std::string& folder) {
+  std::vector<std::string> dirs;
+  for (const auto& entry : std::filesystem::directory_iterator(repo(folder))) {
+    if (std::filesystem::exists(entry.path() / "golden.json")) dirs.push_back(folder + "/" + entry.path().filename().string());
   }
-  std::sort(names.begin(), names.end());
-  return names;
+  std::sort(dirs.begin(), dirs.end());
+  return dirs;
 }
+
+std::string last_name(const ::testing::TestParamInfo<std::string>& info) { return std::filesystem::path(info.param).filename(); }
 
 class RandomCheckpoint : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(RandomCheckpoint, EqualsTransformers) {
-  EngineOptions o = exact_options(tiny_checkpoint(GetParam()));
+  const std::string dir = repo(GetParam()), file = dir + "/model.gguf";
+  EngineOptions o = exact_options(std::filesystem::exists(file) ? file : dir);
   auto engine = make_engine(o);
   ASSERT_TRUE(engine);
-  const auto golden = read_json(tiny_checkpoint(GetParam()) + "/golden.json");
+  const auto golden = read_json(dir + "/golden.json");
   for (const auto& c : golden.at("cases")) {
     const int64_t tokens = c.at("prompt_tokens");
     if (tokens > kLongestPrompt) continue;
@@ -87,7 +92,8 @@ TEST_P(RandomCheckpoint, EqualsTransformers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, RandomCheckpoint, ::testing::ValuesIn(checkpoints()));
+INSTANTIATE_TEST_SUITE_P(Checkpoints, RandomCheckpoint, ::testing::ValuesIn(goldens_in("tests/data/checkpoints")), last_name);
+INSTANTIATE_TEST_SUITE_P(Gguf, RandomCheckpoint, ::testing::ValuesIn(goldens_in("tests/data/gguf")), last_name);
 
 }  // namespace
 }  // namespace fovea::testing
