@@ -5,15 +5,15 @@
 #include "base/check.h"
 
 #if defined(__x86_64__)
+#include <hwy/base.h>
 #include <immintrin.h>
 
 #include <algorithm>
 
-#pragma GCC push_options
 #pragma GCC diagnostic push  // GCC 12's own headers leave registers undefined on purpose
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512cd,avx2,fma,f16c")
+HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx512cd,avx2,fma,f16c")
 
 namespace fovea::cpu {
 namespace {
@@ -98,8 +98,8 @@ void fp8_gemv(const Fp8GemvSlice& s) {
 
 }  // namespace fovea::cpu
 
+HWY_POP_ATTRIBUTES
 #pragma GCC diagnostic pop
-#pragma GCC pop_options
 
 #else
 

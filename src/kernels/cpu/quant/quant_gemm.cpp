@@ -4,17 +4,17 @@
 #include "kernels/cpu/quant/unpack.h"
 
 #if defined(__x86_64__)
+#include <hwy/base.h>
 #include <immintrin.h>
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
-#pragma GCC push_options
 #pragma GCC diagnostic push  // GCC 12's own headers leave registers undefined on purpose
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512cd,avx512vnni,avx2,fma,f16c")
+HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx512cd,avx512vnni,avx2,fma,f16c")
 
 namespace fovea::cpu {
 namespace {
@@ -156,8 +156,8 @@ void quant_gemm(const QuantGemmSlice& s, QuantPanel* scratch) {
 
 }  // namespace fovea::cpu
 
+HWY_POP_ATTRIBUTES
 #pragma GCC diagnostic pop
-#pragma GCC pop_options
 
 #else
 

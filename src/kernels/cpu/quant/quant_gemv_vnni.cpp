@@ -11,17 +11,17 @@
 #include "kernels/common/dequantize.h"
 
 #if defined(__x86_64__)
+#include <hwy/base.h>
 #include <immintrin.h>
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
-#pragma GCC push_options
 #pragma GCC diagnostic push  // GCC 12's own headers leave registers undefined on purpose
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512cd,avx512vnni,avx2,fma,f16c,bmi,bmi2")
+HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx512cd,avx512vnni,avx2,fma,f16c,bmi,bmi2")
 
 namespace fovea::cpu {
 namespace {
@@ -355,14 +355,17 @@ struct Sums {
   __m512 even[M], odd[M], second[M];  // products in two chains, each long enough to wait for; the second terms
 };
 
+FOVEA_INLINE __m512i codes(const QuantisedX& x, int i) { return _mm512_load_si512(x.code + 64 * i); }
+FOVEA_INLINE __m512i dot(const Unpacked& w, const QuantisedX& x, int i) {
+  return _mm512_dpbusd_epi32(_mm512_setzero_si512(), w.u[i], codes(x, i));
+}
+
 template <WeightType kType, int M>
 FOVEA_INLINE void add_piece(const Unpacked& w, const QuantisedX* x, Sums<M>& sums) {
   constexpr XOrder order = kOrder<kType>;
 #pragma GCC unroll 4
   for (int m = 0; m < M; ++m) {
     const QuantisedX& xm = x[m];
-    const auto codes = [&xm](int i) { return _mm512_load_si512(xm.code + 64 * i); };
-    const auto dot = [&](int i) { return _mm512_dpbusd_epi32(_mm512_setzero_si512(), w.u[i], codes(i)); };
     __m512 value;
     if constexpr (order == XOrder::natural) {
       value = _mm512_mul_ps(w.value, _mm512_load_ps(xm.scale));
@@ -372,12 +375,13 @@ FOVEA_INLINE void add_piece(const Unpacked& w, const QuantisedX* x, Sums<M>& sum
       sums.second[m] = eight(_mm256_fmadd_ps(_mm512_castps512_ps256(kHasOffsets<kType> ? w.offset : w.value),
                                              _mm256_load_ps(xm.sum_of_32), _mm512_castps512_ps256(sums.second[m])));
     }
-    const auto spread = [value](__m512i lanes) { return _mm512_permutexvar_ps(lanes, value); };
     if constexpr (order == XOrder::halves) {
       const __m512i first = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-      const __m512i a = _mm512_dpbusd_epi32(dot(0), w.u[1], codes(1)), b = _mm512_dpbusd_epi32(dot(2), w.u[3], codes(3));
-      sums.even[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(a), spread(first), sums.even[m]);
-      sums.odd[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(b), spread(_mm512_add_epi32(first, _mm512_set1_epi32(4))), sums.odd[m]);
+      const __m512i a = _mm512_dpbusd_epi32(dot(w, xm, 0), w.u[1], codes(xm, 1)),
+                    b = _mm512_dpbusd_epi32(dot(w, xm, 2), w.u[3], codes(xm, 3));
+      sums.even[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(a), _mm512_permutexvar_ps(first, value), sums.even[m]);
+      sums.odd[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(b),
+                                    _mm512_permutexvar_ps(_mm512_add_epi32(first, _mm512_set1_epi32(4)), value), sums.odd[m]);
     } else {
       __m512i lanes[4];
       if constexpr (order == XOrder::natural) {
@@ -389,10 +393,10 @@ FOVEA_INLINE void add_piece(const Unpacked& w, const QuantisedX* x, Sums<M>& sum
         lanes[2] = _mm512_add_epi32(lanes[0], _mm512_set1_epi32(4));
         lanes[3] = _mm512_add_epi32(lanes[0], _mm512_set1_epi32(5));
       }
-      sums.even[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot(0)), spread(lanes[0]), sums.even[m]);
-      sums.odd[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot(1)), spread(lanes[1]), sums.odd[m]);
-      sums.even[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot(2)), spread(lanes[2]), sums.even[m]);
-      sums.odd[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot(3)), spread(lanes[3]), sums.odd[m]);
+      sums.even[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot(w, xm, 0)), _mm512_permutexvar_ps(lanes[0], value), sums.even[m]);
+      sums.odd[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot(w, xm, 1)), _mm512_permutexvar_ps(lanes[1], value), sums.odd[m]);
+      sums.even[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot(w, xm, 2)), _mm512_permutexvar_ps(lanes[2], value), sums.even[m]);
+      sums.odd[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot(w, xm, 3)), _mm512_permutexvar_ps(lanes[3], value), sums.odd[m]);
     }
   }
 }
@@ -475,8 +479,8 @@ void quant_gemv_vnni(const QuantGemvSlice& s) {
 
 }  // namespace fovea::cpu
 
+HWY_POP_ATTRIBUTES
 #pragma GCC diagnostic pop
-#pragma GCC pop_options
 
 #else
 
