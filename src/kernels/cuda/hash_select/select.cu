@@ -42,6 +42,25 @@ __device__ void multiply_bits(int (&sums)[4], uint32_t a0, uint32_t a1, uint2 b)
       : "r"(a0), "r"(a1), "r"(~a0), "r"(~a1), "r"(b.x), "r"(b.y));
 }
 
+// Two warps; 0 and 1 are the thread block's and the chooser's. By constants: racecheck follows no others.
+__device__ void meet_in_pair(int pair) {
+  static_assert(kEncoders / 2 == 4);
+  switch (pair) {
+    case 0:
+      asm volatile("bar.sync 2, 64;" ::: "memory");
+      return;
+    case 1:
+      asm volatile("bar.sync 3, 64;" ::: "memory");
+      return;
+    case 2:
+      asm volatile("bar.sync 4, 64;" ::: "memory");
+      return;
+    default:
+      asm volatile("bar.sync 5, 64;" ::: "memory");
+      return;
+  }
+}
+
 template <int kWords, bool kFactors>
 struct Selection {
   using Best = float[2];  // scores of a thread's two blocks: rows lane / 4 and that + 8 of the tile
@@ -205,7 +224,7 @@ struct Selection {
         for (int r = 0; r < kRegs; ++r) x[r] += lane + kWarp * r < d ? q[g * d + lane + kWarp * r] : 0.0f;
       }
       Head& of = heads()[head * products() * kHeads + query];
-      const auto meet = [&] { asm volatile("bar.sync %0, 64;" ::"r"(2 + pair) : "memory"); };
+      const auto meet = [&] { meet_in_pair(pair); };
       if (!rotates) {
         if (!p.codes.codec.asymmetric) {
           of.weight = 1.0f;
@@ -398,7 +417,7 @@ __global__ void __launch_bounds__(kWarp*(most_scorers(kWords) + kEncoders)) sele
     } else {
       __syncthreads();
     }
-    let_next_begin();
+    // The next kernel begins when this one ends: beside it, attention's blocks would not spread over the device.
     if (!comes_last(a.arrived + pass_list) || threadIdx.x >= kChooserThreads) return;
     Chooser(quota, ranks, *reinterpret_cast<Chooser::Shared*>(memory)).write(units);
   }
