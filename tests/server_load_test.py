@@ -83,6 +83,17 @@ async def stream_all(server, asked, tokens):
     return streams
 
 
+def sure_prompts(server, count, words, tokens):
+    """Prompts, and what each is answered alone; none whose answer hangs on last bits."""
+    asked, alone = [], []
+    for p in prompts(4 * count, words):
+        if len(asked) < count and (answers := server.sure_answers(body(p, tokens), gap=1e-4)):
+            asked.append(p)
+            alone.append(answers[0])
+    assert len(asked) == count, "too few"
+    return asked, alone
+
+
 def quantile(values, share):
     values = sorted(values)
     return values[int(share * (len(values) - 1))]
@@ -200,7 +211,8 @@ async def many_requests(server, count, connections=64):
 
     async def one(i, reader, writer):
         kind = i % 8
-        asked = body(f"{i} " + " ".join(rng.choices(WORDS, k=1 + i % 24)), 4 if i % 16 < 8 and i % 3 == 0 else 1)
+        many = i % 16 == 5  # what the model costs is not what is looked at
+        asked = body(" ".join(rng.choices(WORDS, k=24 if many else 1)), 4 if many else 1)
         asked.update([{}, {"stream": True}, {"n": 2}, {"logprobs": 2}, {"temperature": 5}, {"stream": True, "n": 2, "temperature": 1.0},
                       {"stop": ["a"]}, {"response_format": {"type": "json_object"}}][kind])
         writer.write(post(COMPLETIONS, asked))
@@ -233,22 +245,20 @@ async def many_requests(server, count, connections=64):
 
 class Load(unittest.TestCase):
     def serve(self, *args):
-        s = Server("--log-level", "warning", *args)
+        s = Server("--log-level", "warning", "--kv-cache-dtype", "f32", *args)  # last bits stay last bits
         self.addCleanup(s.stop)
         return s
 
     def test_many_open_streams_each_gets_what_it_gets_alone(self):
         s = self.serve("--max-num-seqs", 16)
-        asked = prompts(20, 12)
-        alone = [s.ask(COMPLETIONS, **body(p, 16))["choices"][0]["text"] for p in asked]
+        asked, alone = sure_prompts(s, 20, 12, 16)
         streams = asyncio.run(stream_all(s, asked * 15, 16))
         self.assertEqual([x.text() for x in streams], alone * 15)
         s.wait_until(lambda: s.metric("num_requests_running") == 0)
 
     def test_clients_that_mean_no_good_change_nothing_for_others(self):
         s = self.serve("--max-num-seqs", 16, "--max-outbox-size", 4096, "--header-timeout", 1, "--max-connections", 300)
-        asked = prompts(8, 12)
-        alone = [s.ask(COMPLETIONS, **body(p, 400))["choices"][0]["text"] for p in asked]
+        asked, alone = sure_prompts(s, 8, 12, 400)
         for kind, count in KINDS_SMALL.items():
             with self.subTest(kind):
                 streams, _, _ = asyncio.run(among(s, kind, count, 1.5, asked, 400))
@@ -257,9 +267,9 @@ class Load(unittest.TestCase):
         self.assertEqual(s.ask(COMPLETIONS, **body(asked[0], 400))["choices"][0]["text"], alone[0])
 
     def test_memory_stays_flat(self):
-        s = self.serve("--max-num-seqs", 16, "--kv-cache-memory", "16M")
+        s = self.serve("--max-num-seqs", 16, "--kv-cache-memory", "8M")
         sizes = asyncio.run(many_requests(s, 2000))
-        self.assertLess(sizes[-1] - sizes[3], 8, sizes)
+        self.assertLess(sizes[-1] - sizes[5], 4, sizes)  # the pool is full by then
 
 
 KINDS_SMALL = {"slow readers": 8, "readers of nothing": 8, "slow senders": 100, "connections at once": 1000, "clients killed": 40}

@@ -85,6 +85,13 @@ class Server:
         assert status == 200, data
         return json.loads(data)
 
+    def sure_answers(self, body, gap=1e-3):
+        """Texts by index of what greedy decoding answers alone, or none: where two tokens are so near to each other that the last bits
+        of logits, which vary with what else is in a step, may choose between them."""
+        choices = self.ask(COMPLETIONS, **body, logprobs=2)["choices"]
+        near = [sorted(two.values())[-2:] for c in choices for two in c["logprobs"]["top_logprobs"] if len(two) > 1]
+        return {c["index"]: c["text"] for c in choices} if all(b - a > gap for a, b in near) else None
+
     def stream(self, path, **body):
         status, headers, data = self.call("POST", path, {**body, "stream": True})
         assert status == 200, data
