@@ -2,8 +2,8 @@
 """Many clients, and some that mean no good: none gets an error, those who behave get what they get alone, memory stays flat.
 
 Usage: server_load_test.py FOVEA_BINARY REPO_ROOT [unittest's arguments]: small, nothing is timed.
-       server_load_test.py FOVEA_BINARY REPO_ROOT --figures open|hostile|memory [REQUESTS]: in full (docs/server.md), figures on stdout, on two idle
-       cores. Needs nothing but Python. All is on 127.0.0.1.
+       server_load_test.py FOVEA_BINARY REPO_ROOT --figures open|hostile|memory [REQUESTS]: in full (docs/server.md),
+       figures on stdout, on two idle cores. Needs nothing but Python. All is on 127.0.0.1.
 """
 import asyncio
 import contextlib

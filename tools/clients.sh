@@ -16,7 +16,7 @@ trap 'if [ "$server" ]; then kill "$server" || true; fi; rm -rf "$work"' EXIT
 
 # serve ARGUMENTS...: starts it on a free port, with nothing that a newcomer would not give.
 serve() {
-  [ -z "$server" ] || kill "$server"
+  if [ "$server" ]; then kill "$server"; wait "$server" || true; fi
   "$fovea" serve --model models/tiny-gqa --port 0 "$@" 2> "$work/log" &
   server=$!
   until grep -q '^fovea: ready' "$work/log"; do
