@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/splitmix64.h"
 #include "kernels/common/convert.h"
 #include "kernels/common/random_weights.h"
 #include "model/checkpoint.h"
@@ -38,13 +39,6 @@ NormalTable make_normal_table() {
     table[i] = f32_to_bf16(static_cast<float>(low * kDeviation));
   }
   return table;
-}
-
-uint64_t splitmix64(uint64_t& state) {
-  uint64_t z = state += 0x9E3779B97F4A7C15ull;
-  z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
-  z = (z ^ z >> 27) * 0x94D049BB133111EBull;
-  return z ^ z >> 31;
 }
 
 // Anonymous memory, handed out in pieces of 64-byte alignment.

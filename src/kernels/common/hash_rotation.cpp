@@ -1,5 +1,7 @@
 #include <fovea/kernels/hash_rotation.h>
 
+#include "base/splitmix64.h"
+
 #include <bit>
 #include <cmath>
 #include <string>
@@ -8,14 +10,6 @@ namespace fovea {
 namespace {
 
 constexpr int kRounds = 3;  // (signs, Walsh-Hadamard) rounds of one rotation
-
-uint64_t splitmix64(uint64_t& state) {
-  state += 0x9e3779b97f4a7c15ull;
-  uint64_t z = state;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-  return z ^ (z >> 31);
-}
 
 }  // namespace
 

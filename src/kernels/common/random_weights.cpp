@@ -1,6 +1,7 @@
 #include "kernels/common/random_weights.h"
 
 #include "base/check.h"
+#include "base/splitmix64.h"
 #include "kernels/common/convert.h"
 #include "kernels/common/dequantize.h"
 
@@ -10,13 +11,6 @@
 
 namespace fovea {
 namespace {
-
-uint64_t splitmix64(uint64_t& state) {
-  uint64_t z = state += 0x9E3779B97F4A7C15ull;
-  z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
-  z = (z ^ z >> 27) * 0x94D049BB133111EBull;
-  return z ^ z >> 31;
-}
 
 // Where a block has its float16 numbers, and the second one's share of the first that puts the average at zero.
 struct Halves {
