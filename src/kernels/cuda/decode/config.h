@@ -22,7 +22,7 @@ inline constexpr int32_t kKeysMax = 1 << 30;  // of a list
 // more than `max_splits` of them. A function of the list's own length alone, so a row's bits do not depend on
 // its batch.
 struct SplitRule {
-  int32_t min_keys = 256;   // four tiles for each warp of a CTA: less does not pay for its merge
+  int32_t min_keys = 128;   // two tiles for each warp of a CTA: less does not pay for its merge
   int32_t max_splits = 66;  // more take longer to merge than they save
 
   constexpr int32_t split_keys(int32_t keys) const {

@@ -92,12 +92,12 @@ TEST(DecodeShapes, ListsOfQueryHeadsAreWalkedOneByOne) {
   Selection selection;
   selection.kind = Selection::Kind::list;
   selection.heads = HeadGroups::per_query_head;
-  selection.capacity = 32;
+  selection.capacity = 16;
   p.selection = &selection;
   const Shape s = choose_shape(p, 131072, SplitRule{});
   EXPECT_EQ(s.lists, 32);
   EXPECT_EQ(s.heads_per_list, 1);
-  EXPECT_EQ(s.max_items, 2 * 32 * 2) << "512 keys of a list, not those of the sequence";
+  EXPECT_EQ(s.max_items, 2 * 32 * 2) << "256 keys of a list, not those of the sequence";
 }
 
 }  // namespace
