@@ -40,7 +40,7 @@ class Chooser {
     uint32_t sums[kChooserWarps];
     uint32_t bin, before, inside;  // where the wanted number is reached: the ranks before it and in it
     uint32_t found;
-    uint32_t candidates[kWarp];  // also what warps tell each other in shrink()
+    uint32_t candidates[kWarp];        // also what warps tell each other in shrink()
     alignas(16) uint32_t bins[kBins];  // 0 between rounds
   };
 
@@ -84,7 +84,7 @@ class Chooser {
     }
   }
 
-  // What visit(i) does with mine_[i] for all i, of every part of the list.
+  // visit() for every part of the list, with its ranks in mine_.
   template <typename Visit>
   __device__ void each_part(const Visit& visit) {
     if (q_.blocks <= kChosenAtOnce) return visit();

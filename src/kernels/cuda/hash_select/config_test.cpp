@@ -20,8 +20,7 @@ TEST(HashSelectConfig, EqualsTheTable) {
     SelectDevice device;
     const char* text;
   } rows[] = {
-      {params(1, 64, false, 131072), hopper,
-       "64 bits, 16 tokens of 16 blocks a warp, 16 CTAs of 16 + 8 warps a list, 65920 bytes"},
+      {params(1, 64, false, 131072), hopper, "64 bits, 16 tokens of 16 blocks a warp, 16 CTAs of 16 + 8 warps a list, 65920 bytes"},
       {params(8, 64, true, 131072), hopper, "64 bits, 16 tokens of 16 blocks a warp, 2 CTAs of 24 + 8 warps a list, 123264 bytes"},
       {params(8, 128, false, 131072), hopper,
        "128 bits, 16 tokens of 16 blocks a warp, 2 CTAs of 16 + 8 warps a list, 131712 bytes"},

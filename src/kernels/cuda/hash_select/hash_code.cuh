@@ -104,8 +104,8 @@ struct QuerySlices {
   struct Bits {
     uint32_t above[4], below[4];  // of 32 elements, by slice
   };
-  int32_t sum = 0;     // of |q4|
-  float unit = 0.0f;   // in the rotation's scale; 0 where nothing was measured
+  int32_t sum = 0;    // of |q4|
+  float unit = 0.0f;  // in the rotation's scale; 0 where nothing was measured
 
   // By one warp; `told()` is called as soon as `unit` is known, `keep(v, bits)` takes the bits of elements [32 v, 32 v + 32).
   template <int kWords, int kRegs, typename Told, typename Keep>

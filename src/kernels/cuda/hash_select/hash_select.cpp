@@ -58,10 +58,10 @@ void HashSelect::run(const HashSelectParams& p, const Queue& queue) {
   for (int32_t first = 0; first < p.rows; first += scratch_.rows) {
     const int32_t rows = std::min(scratch_.rows, p.rows - first);
     hash::SelectArgs args{p, shape, first, ranks_.as<uint32_t>(), scratch_.blocks, arrived_.as<uint32_t>()};
-    const LaunchConfig launch(dim3(shape.parts, p.share_heads ? 1 : p.kv_heads, rows), dim3(shape.threads()), shape.shared_bytes, queue);
+    const LaunchConfig launch(dim3(shape.parts, p.share_heads ? 1 : p.kv_heads, rows), dim3(shape.threads()), shape.shared_bytes,
+                              queue);
     void* pointers[] = {&args};
-    check_call("hash selection",
-               cudaLaunchKernelExC(&launch.config, hash::select_kernel(shape.words, shape.factors), pointers));
+    check_call("hash selection", cudaLaunchKernelExC(&launch.config, hash::select_kernel(shape.words, shape.factors), pointers));
   }
 }
 
