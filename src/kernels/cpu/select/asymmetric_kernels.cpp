@@ -17,6 +17,8 @@
 //
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
+#include "kernels/cpu/select/asymmetric_bytes_inl.h"
+#include "kernels/cpu/select/asymmetric_scan_inl.h"
 #include "kernels/cpu/select/hash_encode_inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -48,7 +50,9 @@ HWY_INLINE bool quantize(const float* HWY_RESTRICT y, int bits, int32_t* HWY_RES
 // |q|; the order of the sum is HashCodec::length_factor's.
 HWY_INLINE double length_of(const float* query, int n) {
   double squares[32] = {};
-  for (int i = 0; i < n; ++i) squares[i % 32] += double{query[i]} * query[i];  // exact, fused or not
+  for (int i = 0; i < n; i += 32) {
+    for (int j = 0; j < std::min(32, n - i); ++j) squares[j] += double{query[i + j]} * query[i + j];  // exact, fused or not
+  }
   for (int half = 16; half > 0; half /= 2) {
     for (int i = 0; i < half; ++i) squares[i] += squares[i + half];
   }
@@ -66,60 +70,14 @@ QueryScale prepare_query(const HashCodec& codec, const float* query, uint8_t* ta
     out.weight = static_cast<float>(unit * codec.scale / length);
     out.length = static_cast<float>(length);
   }
-  for (int i = 0; i < codec.bits; i += 4, tables += kTableBytes) {
-    int away = 0;  // of a nibble of zeros: the positive ones disagree
-    for (int j = 0; j < 4; ++j) away += std::max(q4[i + j], 0), out.sum += std::abs(q4[i + j]);
-    tables[0] = static_cast<uint8_t>(away);
-    for (int j = 0; j < 4; ++j) {
-      for (int n = 0; n < 1 << j; ++n) tables[n + (1 << j)] = static_cast<uint8_t>(tables[n] - q4[i + j]);
-    }
-  }
+  for (int i = 0; i < codec.bits; ++i) out.sum += std::abs(q4[i]);
+  for (int i = 0; i < codec.bits; i += 64, tables += kTableBytesPerWord) put_tables(q4 + i, tables);
   return out;
 }
 
 // ---- Scan -------------------------------------------------------------------------------------------------
 
-// Integers in the opposite order of the floats; the two zeros are one.
-HWY_INLINE int32_t rank_of(float score) {
-  const auto bits = std::bit_cast<int32_t>(score + 0.0f);
-  return ~(bits < 0 ? bits ^ 0x7fffffff : bits);
-}
-
-// Where a head's codes of a block lie, and its length factors behind them.
-HWY_INLINE const uint64_t* block_codes(const AsymmetricScan& s, int32_t block, int head) {
-  return s.codes + s.slots[head * s.slot_head_stride + block] * s.block_stride + head * s.head_stride;
-}
-HWY_INLINE const uint16_t* factors_of(const AsymmetricScan& s, const uint64_t* codes) {
-  return reinterpret_cast<const uint16_t*>(codes + static_cast<int64_t>(s.words) * s.block_size);
-}
-
-// The best score of the first `valid` tokens of a block, one at a time.
-HWY_INLINE float score_tokens(const AsymmetricScan& s, const uint64_t* codes, int head, int valid) {
-  float best = -std::numeric_limits<float>::infinity();
-  for (int q = 0; q < s.queries_per_head; ++q) {
-    const int64_t query = int64_t{head} * s.queries_per_head + q;
-    for (int t = 0; t < valid; ++t) {
-      const uint8_t* table = s.tables + query * s.words * kTableBytesPerWord;
-      int32_t distance = 0;
-      for (int w = 0; w < s.words; ++w) {
-        uint64_t code = codes[w * s.block_size + t];
-        for (int nibble = 0; nibble < 16; ++nibble, code >>= 4, table += kTableBytes) distance += table[code & 15];
-      }
-      const float factor = s.length_factor ? bf16_to_f32(factors_of(s, codes)[t]) : 1.0f;
-      best = std::max(best, static_cast<float>(s.scales[query].sum - 2 * distance) * factor * s.scales[query].weight);
-    }
-  }
-  return best;
-}
-
-// The ranks of `count` blocks of one head.
-HWY_INLINE void put(const AsymmetricScan& s, int32_t block, int head, const int32_t* ranks, int32_t count) {
-  int32_t* to = s.ranks + (s.share_heads ? 0 : head * s.rank_stride) + block;
-  const bool lower = s.share_heads && head > 0;
-  for (int32_t i = 0; i < count; ++i) to[i] = lower ? std::min(to[i], ranks[i]) : ranks[i];
-}
-
-#if HWY_TARGET != HWY_SCALAR
+#if HWY_TARGET != HWY_SCALAR && !FOVEA_BYTE_TABLES
 
 // Eight vectors of tokens are scored together. Each lane of 128 bits has two tokens of each, and is looked up on its own:
 // transposed, it holds one byte of its 16 tokens, two neighbours of vector 0 first.
@@ -445,17 +403,17 @@ HWY_INLINE void scan_whole(const AsymmetricScan& s, int32_t begin, int32_t end) 
   }
 }
 
-#endif  // HWY_TARGET != HWY_SCALAR
+#endif
 
 void scan_asymmetric(const AsymmetricScan& s, int32_t begin, int32_t end) {
 #if HWY_TARGET != HWY_SCALAR
   const int32_t whole = std::min(end, s.len / s.block_size);
   if (begin < whole) {
-    if (s.length_factor) {
-      scan_whole<true>(s, begin, whole);
-    } else {
-      scan_whole<false>(s, begin, whole);
-    }
+#if FOVEA_BYTE_TABLES
+    bytes::scan_whole(s, begin, whole);
+#else
+    s.length_factor ? scan_whole<true>(s, begin, whole) : scan_whole<false>(s, begin, whole);
+#endif
     begin = whole;
   }
 #endif

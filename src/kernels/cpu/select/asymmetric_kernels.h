@@ -12,7 +12,7 @@
 namespace fovea::cpu {
 
 inline constexpr int kTableBytes = 16;                       // of a nibble: one byte for each of its values
-inline constexpr int kTableBytesPerWord = 16 * kTableBytes;  // [16 nibbles, low ones first, 16]
+inline constexpr int kTableBytesPerWord = 16 * kTableBytes;  // their order is the instruction set's own (asymmetric_scan_inl.h)
 
 struct QueryScale {
   int32_t sum = 0;   // A
@@ -20,11 +20,11 @@ struct QueryScale {
   float length = 0;  // |q|; 0 where q4 is
 };
 
-// Tables [codec.bits / 64, 16, 16] and scale of one query head.
+// Tables [codec.bits / 64, kTableBytesPerWord], at a multiple of 64, and scale of one query head.
 QueryScale quantize_query(const HashCodec& codec, const float* query, uint8_t* tables);
 
 struct AsymmetricScan : CodeScan {
-  const uint8_t* tables = nullptr;     // [kv_heads, queries_per_head, words, 16, 16]
+  const uint8_t* tables = nullptr;     // [kv_heads, queries_per_head, words, kTableBytesPerWord], at a multiple of 64
   const QueryScale* scales = nullptr;  // [kv_heads, queries_per_head]
   bool length_factor = false;
   int32_t* ranks = nullptr;  // [kv_heads or 1, rank_stride]: of each block's score, the better the lower; in (-2^31, 2^31 - 1)

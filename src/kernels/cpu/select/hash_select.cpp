@@ -54,7 +54,7 @@ Status HashSelect::prepare(const OpsLimits& limits, int threads) {
   const size_t distances = static_cast<size_t>(rows_) * kv_heads_ * distance_stride_;
   try {
     queries_.assign(queries, 0);
-    tables_.assign(queries * kTableBytesPerWord, 0);
+    tables_.assign(queries + kMaxHashWords, {});  // those of three queries are read as four
     scales_.assign(static_cast<size_t>(rows_) * num_heads_, {});
     distances_.assign(distances * sizeof(int32_t), std::byte{0});
     shares_.prepare(rows_, kv_heads_);
@@ -86,7 +86,7 @@ void HashSelect::encode(const Pass& pass, int64_t task) {
   const int64_t first = pass.first_query(row) + h * pass.queries_per_head();
   for (int64_t i = first; i < first + pass.queries_per_head(); ++i, q += codec.head_dim) {
     if (codec.asymmetric) {
-      scales_[i] = quantize_query(codec, q, tables_.data() + i * words * kTableBytesPerWord);
+      scales_[i] = quantize_query(codec, q, tables_[i * words].bytes);
     } else {
       hash_encode(codec, q, queries_.data() + i * words);
     }
@@ -118,7 +118,7 @@ void HashSelect::scan(const Pass& pass, int64_t task) {
   s.share_heads = p.share_heads;
   const int64_t query = pass.first_query(row), word = query * pass.words();
   if (p.codes.codec.asymmetric) {
-    const uint8_t* tables = tables_.data() + word * kTableBytesPerWord;
+    const uint8_t* tables = tables_[word].bytes;
     const bool factors = p.codes.codec.length_factor;
     return asymmetric_scan({s, tables, &scales_[query], factors, distances<int32_t>(row, 0), distance_stride_}, begin, end);
   }

@@ -28,6 +28,9 @@ class HashSelect {
 
  private:
   struct Pass;  // some rows of a call
+  struct alignas(64) WordTables {
+    uint8_t bytes[kTableBytesPerWord] = {};
+  };
 
   void encode(const Pass& pass, int64_t task);
   void scan(const Pass& pass, int64_t task);
@@ -46,7 +49,7 @@ class HashSelect {
   int64_t blocks_ = 0;  // most blocks of a row
   int64_t distance_stride_ = 0;
   std::vector<uint64_t> queries_;   // [rows, num_heads, words]
-  std::vector<uint8_t> tables_;     // [rows, num_heads, words, 16, 16]: of asymmetric codes
+  std::vector<WordTables> tables_;  // [rows, num_heads, words]: of asymmetric codes
   std::vector<QueryScale> scales_;  // [rows, num_heads], likewise
   MassShares shares_;
   std::vector<std::byte> distances_;  // [rows, kv_heads, distance_stride]: uint16_t, or int32_t ranks of asymmetric codes
