@@ -194,6 +194,29 @@ class Cli(unittest.TestCase):
         self.assertIn("Agreement compares", (out / "eval.html").read_text())
         self.assertIn('"tokens_per_unit":128', (out / "trace-1.html").read_text())
 
+    def test_perplexity_of_a_text(self):
+        text = self.tmp / "text.txt"
+        text.write_text((self.tmp / "log.txt").read_text()[:2000])
+        args = ["eval", "--model", MODEL, "--perplexity", text]
+        values = {}
+        for window in (16, 256):
+            r = fovea(*args, "--window", window, "--format", "json")
+            self.assertEqual(r.returncode, 0, r.stderr)
+            values[window] = json.loads(r.stdout)
+        self.assertGreater(values[16]["perplexity"], values[256]["perplexity"])  # less to go by
+        self.assertLess(values[16]["tokens"], values[256]["tokens"])
+        self.assertIn("perplexity ", fovea(*args).stdout)
+        self.refused(*args, "--set", self.tmp / "set.jsonl", names=["--set", "--perplexity"])
+        self.refused("eval", "--model", MODEL, names=["--set", "--perplexity"])
+        self.refused(*args, "--window", 1, names=["--window 1"])
+
+    def test_decode_is_measured_on_quantised_weights(self):
+        r = fovea("bench", "decode", "--model", MODEL, "--weights", "q8_0", "--depths", 64, "--steps", 2, "--json")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertIn("weights of type q8_0, a step reads 0.012 GB", r.stdout)
+        self.assertIn("weights read by a dense step at 64", r.stdout)
+        self.refused("bench", "decode", "--model", MODEL, "--weights", "q9", names=["--weights q9", "q4_k"])
+
     def test_eval_names_what_cannot_be(self):
         def refused(*args, names):
             self.refused("eval", "--model", MODEL, "--set", self.tmp / "set.jsonl", *args, names=names)

@@ -34,7 +34,7 @@ namespace fovea {
 struct KernelOptions {
   std::string device = "cpu";  // cpu; cuda or cuda:N; ref: the scalar definitions of all operations, slow
   int threads = 0;             // cpu: of its pool, the calling thread among them; 0: one for each core it may use
-  // Of linear layers and prefill attention. bf16: where the hardware multiplies it, else float32.
+  // Of linear layers and prefill attention. bf16: where the hardware multiplies it, else float32; and LinearParams::as_many.
   Numerics numerics = Numerics::bf16;
 };
 

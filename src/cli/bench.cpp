@@ -23,7 +23,7 @@ struct BenchFlags {
   RestartBenchOptions restart;
   StoreBenchOptions store;
   EngineFlags engine;
-  std::string numerics = "auto", weights = "bf16";
+  std::string numerics = "auto", weights;
   std::string device = "cpu";
   std::vector<std::string> lists, wider, replay, prefill_replay;
   std::string runs, out, title, subtitle;
@@ -65,7 +65,10 @@ Result<Report> measure(BenchFlags& f) {
     FOVEA_ASSIGN(RecordedLists lists, load_lists(path));
     f.decode.replay.push_back(std::move(lists));
   }
-  FOVEA_ASSIGN(f.decode.engine.dummy_weight_type, weight_type_of(f.weights));
+  if (!f.weights.empty()) {
+    FOVEA_ASSIGN(f.decode.engine.dummy_weight_type, weight_type_of(f.weights));
+    f.decode.engine.dummy_weights = true;
+  }
   return bench_decode(f.decode);
 }
 
@@ -173,8 +176,8 @@ Run add_bench(CLI::App& app) {
                    "longest context it holds")
       ->delimiter(',')
       ->excludes(budget);
-  decode->add_option("--weights", f->weights, "Type of --dummy-weights: bf16, q8_0, q4_k, fp8_e4m3, int4 and so on")
-      ->capture_default_str();
+  decode->add_option("--weights", f->weights,
+                     "Random weights of this type, as --dummy-weights makes of bf16: q8_0, q4_k, fp8_e4m3, int4 and so on");
   decode->add_option("--prefill", f->decode.prefill_tokens, "Also prefill this many tokens for real");
   add_json(decode);
 

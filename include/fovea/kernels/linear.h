@@ -34,7 +34,8 @@ struct LinearParams {
   // decide something (an indexer's weights, an expert router).
   bool full_precision = false;
   // f32: bits of 17 rows and more, though these may be fewer. For steps with rows of prompts or questions, so that
-  // what is computed does not depend on how they were cut.
+  // what is computed does not depend on how they were cut. bf16: x of few rows is not rounded to int8 for weights that are
+  // quantised, as the CPU else does.
   bool as_many = false;
 };
 
