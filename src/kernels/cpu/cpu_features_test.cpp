@@ -34,6 +34,7 @@ TEST(CpuFeatures, AgreeWithTheKernel) {
   const CpuFeatures& f = cpu_features();
   EXPECT_EQ(f.avx2, has({"avx2", "fma", "f16c"}));
   EXPECT_EQ(f.avx512, f.avx2 && has({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}));
+  EXPECT_EQ(f.avx512_vnni, f.avx512 && has({"avx512_vnni", "bmi2"}));
   EXPECT_EQ(f.avx512_bf16, f.avx512 && has({"avx512_bf16"}));
   if (!has({"amx_tile", "amx_bf16"})) {
     EXPECT_FALSE(f.amx_bf16);
