@@ -10,11 +10,10 @@ import pathlib
 import random
 import shutil
 import sys
-import tempfile
 import time
 import unittest
 
-from serving import CHAT, COMPLETIONS, LONG, QUESTION, Server, post, texts_of
+from serving import CHAT, COMPLETIONS, LONG, QUESTION, Server, ServerTest, post, texts_of
 
 DOCUMENTS = "/v1/documents"
 
@@ -27,16 +26,7 @@ def report(seed, lines):
     return "\n".join(text)
 
 
-class Documents(unittest.TestCase):
-    def setUp(self):
-        self.dir = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, self.dir)
-
-    def serve(self, *args, env=None):
-        s = Server(*args, env=env)
-        self.addCleanup(s.stop)
-        return s
-
+class Documents(ServerTest):
     def put(self, s, text, headers={}, **fields):
         status, _, data = s.call("POST", DOCUMENTS, {"text": text, **fields}, headers)
         self.assertEqual(status, 200, data)

@@ -7,13 +7,12 @@ Usage: server_options_test.py FOVEA_BINARY REPO_ROOT [unittest's arguments].
 import json
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
 
-from serving import CHAT, COMPLETIONS, FOVEA, MODEL, QUESTION, ROOT, Server, texts_of
+from serving import CHAT, COMPLETIONS, FOVEA, MODEL, QUESTION, ROOT, Server, ServerTest, texts_of
 
 HELP = subprocess.run([FOVEA, "serve", "--help"], capture_output=True, text=True).stdout
 # An option's line begins with its names.
@@ -27,16 +26,7 @@ def refused(*args, env=None):
     return r.stderr.strip().split("\n")[-1]
 
 
-class Flags(unittest.TestCase):
-    def setUp(self):
-        self.dir = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, self.dir)
-
-    def serve(self, *args, env=None):
-        s = Server(*args, env=env)
-        self.addCleanup(s.stop)
-        return s
-
+class Flags(ServerTest):
     def config(self, text):
         path = self.dir + "/serve.yaml"
         pathlib.Path(path).write_text(text)

@@ -4,11 +4,14 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+import unittest
 
 FOVEA, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
 MODEL = ROOT / "models/tiny-gqa"
@@ -136,3 +139,16 @@ def texts_of(events, is_chat):
         for c in e["choices"]:
             texts[c["index"]] = texts.get(c["index"], "") + (c["delta"].get("content", "") if is_chat else c["text"])
     return texts
+
+
+class ServerTest(unittest.TestCase):
+    """Tests with a folder of their own, self.dir, and servers that end with the test."""
+
+    def setUp(self):
+        self.dir = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.dir)
+
+    def serve(self, *args, env=None):
+        s = Server(*args, env=env)
+        self.addCleanup(s.stop)
+        return s

@@ -22,25 +22,6 @@ namespace {
 // Rows of x in a register tile: 6 x 2 sums of integers and as many of floats leave 8 of 32 registers.
 constexpr int kTileX = 6;
 
-// What makes signed codes unsigned: the least that does, so that as little as possible is taken away again.
-int more_of(WeightType type) {
-  if (has_offsets(type)) return 0;
-  switch (type) {
-    case WeightType::q4_0:
-      return 8;
-    case WeightType::q5_0:
-      return 16;
-    case WeightType::mxfp4:
-      return 12;
-    case WeightType::q3_k:
-      return 4;
-    case WeightType::q6_k:
-      return 32;
-    default:
-      return 128;
-  }
-}
-
 // Scales belong to 16 columns; else to 32.
 bool by_sixteen(WeightType type) { return type == WeightType::q2_k || type == WeightType::q3_k || type == WeightType::q6_k; }
 
@@ -52,7 +33,7 @@ void pack_row(const WeightView& w, int64_t row, int64_t begin, int64_t n, QuantP
     std::memset(piece.code + n, 0, static_cast<size_t>(kQuantPiece - n));
     for (int64_t i = (n + 15) / 16; i < kQuantPiece / 16; ++i) piece.value[i] = piece.offset[i] = 0;
   }
-  const int more = more_of(w.type);
+  const int more = code_bias(w.type);
   const __m512i add = _mm512_set1_epi8(static_cast<char>(more));
   alignas(64) uint32_t fours[kQuantPiece / 4];
   for (int i = 0; i < 4; ++i) _mm512_store_si512(fours + 16 * i, _mm512_add_epi8(_mm512_loadu_si512(piece.code + 64 * i), add));

@@ -35,6 +35,30 @@ inline constexpr int kXOrders = 3;
 constexpr bool quant_gemv_takes(WeightType type) { return !is_plain(type) && type != WeightType::fp8_e4m3; }
 XOrder x_order(WeightType type, const CpuFeatures& features);
 
+// What is added to the codes of a type without offsets to make them unsigned, as VNNI wants them: the least that does. 0: they are.
+constexpr int code_bias(WeightType type) {
+  switch (type) {
+    case WeightType::q4_0:
+      return 8;
+    case WeightType::q5_0:
+      return 16;
+    case WeightType::mxfp4:
+      return 12;
+    case WeightType::q3_k:
+      return 4;
+    case WeightType::q6_k:
+      return 32;
+    case WeightType::q8_0:
+    case WeightType::iq4_nl:
+    case WeightType::iq4_xs:
+    case WeightType::int8:
+    case WeightType::int4:  // bits less zeros
+      return 128;
+    default:
+      return 0;
+  }
+}
+
 inline constexpr int64_t quant_pieces(int64_t k) { return (k + kQuantPiece - 1) / kQuantPiece; }
 // Rows [begin, end) of x [rows, k]. packed: [quant_pieces(k), rows].
 void quantise_x(const float* x, int64_t rows, int64_t k, int64_t begin, int64_t end, XOrder order, QuantisedX* packed);

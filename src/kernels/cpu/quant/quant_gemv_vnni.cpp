@@ -40,29 +40,6 @@ template <WeightType kType>
 constexpr bool kHasOffsets = kType == WeightType::q4_1 || kType == WeightType::q5_1 || kType == WeightType::q2_k ||
                              kType == WeightType::q4_k || kType == WeightType::q5_k || kType == WeightType::int4;
 
-// Of types without offsets: what unsigned codes are too large by.
-constexpr float less_of(WeightType type) {
-  switch (type) {
-    case WeightType::q4_0:
-      return 8;
-    case WeightType::q5_0:
-      return 16;
-    case WeightType::mxfp4:
-      return 12;
-    case WeightType::q3_k:
-      return 4;
-    case WeightType::q6_k:
-      return 32;
-    case WeightType::q8_0:
-    case WeightType::iq4_nl:
-    case WeightType::iq4_xs:
-    case WeightType::int8:
-      return 128;
-    default:
-      return 0;
-  }
-}
-
 // Codes in the order of x; values and offsets of 8 parts of 32, or (order natural) of 16 of 16.
 struct Unpacked {
   __m512i u[4];
@@ -429,7 +406,7 @@ void row_product(const QuantGemvSlice& s, int64_t j, int32_t m0) {
   const float bias = s.bias ? s.bias[j] : 0.0f;
 #pragma GCC unroll 4
   for (int m = 0; m < M; ++m) {
-    const __m512 second = kHasOffsets<kType> ? sums.second[m] : _mm512_mul_ps(sums.second[m], _mm512_set1_ps(-less_of(kType)));
+    const __m512 second = kHasOffsets<kType> ? sums.second[m] : _mm512_mul_ps(sums.second[m], _mm512_set1_ps(static_cast<float>(-code_bias(kType))));
     const __m512 all = _mm512_add_ps(_mm512_add_ps(sums.even[m], sums.odd[m]), second);
     s.out[(m0 + m) * s.out_stride + j] = _mm512_reduce_add_ps(all) + bias;
   }
