@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """/v1/documents: put once, asked by id, held, listed, expired, deleted, and there again after kill -9.
 
-Usage: server_documents_test.py FOVEA_BINARY REPO_ROOT [unittest's arguments].
+Usage: documents_api_test.py FOVEA_BINARY REPO_ROOT [unittest's arguments].
 """
 import concurrent.futures
 import json
