@@ -1,5 +1,6 @@
 #include "bench/bench.h"
 #include "bench/decode_run.h"
+#include "bench/sweep_memory.h"
 #include "kernels/cpu/ceilings.h"
 #include "sparse/gsa_on_device/replayed_gsa.h"
 #include "sparse/registry.h"
@@ -34,14 +35,14 @@ void report_memory(EngineImpl& engine, int64_t tokens, Report* report) {
 
 // Bytes a second, of memory that no cache holds.
 double read_bandwidth(int32_t threads) {
-  static const std::vector<uint8_t> memory(size_t{512} << 20, 1);
+  static const SweepMemory memory(int64_t{512} << 20);
   ThreadPool pool(threads);
   double best = 0;
   const Clock clock;
   for (int i = 0; i < 3; ++i) {
     const double start = clock.now_s();
-    cpu::read_sweep(memory.data(), static_cast<int64_t>(memory.size()), pool);
-    best = std::max(best, static_cast<double>(memory.size()) / (clock.now_s() - start));
+    cpu::read_sweep(memory.data(), memory.bytes(), pool);
+    best = std::max(best, static_cast<double>(memory.bytes()) / (clock.now_s() - start));
   }
   return best;
 }

@@ -4,8 +4,8 @@
 #include "bench/index_bench.h"
 #include "bench/mla_bench.h"
 #include "bench/sparse_prefill_bench.h"
+#include "bench/sweep_memory.h"
 #include "kernels/cpu/ceilings.h"
-#include "store/mapped_buffer.h"
 
 #include <algorithm>
 #include <memory>
@@ -89,10 +89,8 @@ Result<Report> bench_ops(const OpsBenchOptions& o) {
   ThreadPool pool(o.threads);
   FOVEA_ASSIGN(const auto d64, OneLayer::make(64, o, pool));
   FOVEA_ASSIGN(const auto d128, OneLayer::make(128, o, pool));
-  const int64_t sweep_bytes = int64_t{256} << 20;               // far beyond any cache
-  const MappedBuffer mapped(static_cast<size_t>(sweep_bytes));  // in huge pages, as the cache
-  const auto* memory = std::fill_n(reinterpret_cast<float*>(mapped.data()), sweep_bytes / 4, 1.0f) - sweep_bytes / 4;
-  const auto sweep = [&] { (void)cpu::read_sweep(memory, sweep_bytes, pool); };
+  const SweepMemory memory(int64_t{256} << 20);  // far beyond any cache
+  const auto sweep = [&] { (void)cpu::read_sweep(memory.data(), memory.bytes(), pool); };
   Report report;
   double bandwidth = 0;
   for (OneLayer* l : {d64.get(), d128.get()}) {
@@ -102,7 +100,7 @@ Result<Report> bench_ops(const OpsBenchOptions& o) {
     const std::vector<double> s = time_in_turn({sweep, [&] { l->dense(); }, sweep, [&] { l->select(false); }, sweep,
                                                 [&] { l->sparse(); }, sweep, [&] { l->select(true); }},
                                                o.rounds);
-    bandwidth = static_cast<double>(sweep_bytes) / std::min({s[0], s[2], s[4], s[6]}) / 1e9;
+    bandwidth = static_cast<double>(memory.bytes()) / std::min({s[0], s[2], s[4], s[6]}) / 1e9;
     const std::string at = " d " + d + ", " + std::to_string(o.depth) + " tokens";
     report.rate("dense decode attention" + at, static_cast<double>(l->kv_bytes()) / s[1] / 1e9, "GB/s", "read sweep", bandwidth);
     report.add({"dense decode attention" + at, s[1] * 1e3, "ms", "", 0, 0});
