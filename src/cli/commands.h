@@ -18,6 +18,7 @@ Run add_inspect(CLI::App& app);
 Run add_trace(CLI::App& app);
 Run add_store(CLI::App& app);
 Run add_calibrate(CLI::App& app);
+Run add_quantize(CLI::App& app);
 Run add_serve(CLI::App& app);
 Run add_chat(CLI::App& app);
 

@@ -18,7 +18,8 @@ int run_program(int argc, char** argv) {
       "  fovea trace   --model DIR --set SET.jsonl --out demo\n"
       "  fovea inspect --model DIR\n"
       "  fovea store   ls --kv-store DIR\n"
-      "  fovea calibrate --model DIR --text BOOK.txt --out scales.json",
+      "  fovea calibrate --model DIR --text BOOK.txt --out scales.json\n"
+      "  fovea quantize --model DIR --type q4_k_m --out model.gguf",
       "fovea"};
   app.set_version_flag("--version", std::string("fovea ") + FOVEA_VERSION);
   app.require_subcommand(1);
@@ -29,7 +30,7 @@ int run_program(int argc, char** argv) {
   const Command commands[] = {
       {"run", add_run(app)},         {"eval", add_eval(app)},   {"bench", add_bench(app)},         {"trace", add_trace(app)},
       {"inspect", add_inspect(app)}, {"store", add_store(app)}, {"calibrate", add_calibrate(app)}, {"serve", add_serve(app)},
-      {"chat", add_chat(app)}};
+      {"chat", add_chat(app)},       {"quantize", add_quantize(app)}};
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& e) {

@@ -1,4 +1,4 @@
-// A progress line on a terminal: bar, tokens/s, time left. Silent where stderr is no terminal.
+// A progress line on a terminal: bar, units a second, time left. Silent where stderr is no terminal.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@ namespace fovea::cli {
 
 class Progress {
  public:
-  explicit Progress(std::string label);
+  explicit Progress(std::string label, std::string unit = "tokens");
   ~Progress() { clear(); }
   void show(int64_t done, int64_t total);
   void clear();
 
  private:
-  const std::string label_;
+  const std::string label_, unit_;
   const bool terminal_;
   bool shown_ = false;
   double start_s_ = 0;

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "kernels/common/convert.h"
+#include "model/gguf.h"
 #include "model/json_reader.h"
 #include "model/quantization.h"
 #include "model/tensor_source.h"
@@ -38,12 +39,6 @@ struct Memory {
   std::vector<std::unique_ptr<float[]>> vectors;
 };
 
-// Where row `row` of TensorInfo::row_pairs is in the file.
-int64_t paired_row(int64_t row, int64_t head_dim) {
-  const int64_t head = row / head_dim, i = row % head_dim, half = head_dim / 2;
-  return head * head_dim + (i < half ? 2 * i : 2 * (i - half) + 1);
-}
-
 // NAME is F8_E4M3, with the scales of its blocks in NAME_scale_inv.
 Status load_fp8(const TensorInfo& stored, const ListedWeight& w, Memory* memory) {
   const int64_t shape[] = {w.rows, w.cols};
@@ -74,7 +69,7 @@ Status order_rows(const TensorInfo& stored, int64_t head_dim, WeightView* matrix
   }
   const auto row_bytes = static_cast<size_t>(matrix->row_bytes());
   for (int64_t row = 0; row < matrix->rows; ++row) {
-    std::memcpy(room.get() + static_cast<size_t>(row) * row_bytes, matrix->row(paired_row(row, head_dim)), row_bytes);
+    std::memcpy(room.get() + static_cast<size_t>(row) * row_bytes, matrix->row(gguf_paired_row(row, head_dim)), row_bytes);
   }
   matrix->data = room.get();
   memory->ordered.push_back(std::move(room));
@@ -106,7 +101,7 @@ Status load_vector(const ListedWeight& w, const ModelConfig& config, Memory* mem
   const auto size = static_cast<size_t>(w.rows);
   float* to = memory->vectors.emplace_back(std::make_unique<float[]>(size)).get();
   for (int64_t i = 0; i < w.rows; ++i) {
-    to[i] = load_as_f32(t.data, t.dtype, t.row_pairs ? paired_row(i, config.head_dim) : i);
+    to[i] = load_as_f32(t.data, t.dtype, t.row_pairs ? gguf_paired_row(i, config.head_dim) : i);
   }
   *w.vector = {to, size};
   return Status();

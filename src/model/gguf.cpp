@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <iterator>
 
+#include "base/check.h"
 #include "model/json_reader.h"
 
 namespace fovea {
@@ -42,12 +44,6 @@ constexpr TensorName kLayerTensors[] = {
     {"ffn_down.bias", "mlp.down_proj.bias"},
 };
 
-// Of architecture llama these have their rows in pairs; the others' rotary embeddings turn halves, as here.
-bool has_row_pairs(std::string_view arch, std::string_view name) {
-  const bool q_or_k = name.find("attn_q.") != name.npos || name.find("attn_k.") != name.npos;
-  return arch == "llama" && q_or_k;
-}
-
 std::string part_path(const std::string& first, int64_t index, int64_t count) {
   char end[32];
   std::snprintf(end, sizeof end, "-%05d-of-%05d.gguf", static_cast<int>(index) + 1, static_cast<int>(count));
@@ -74,6 +70,34 @@ std::string gguf_tensor_name(std::string_view name) {
     if (name.substr(dot + 1) == t.gguf) return "model.layers." + std::string(layer) + "." + std::string(t.here);
   }
   return {};
+}
+
+std::string gguf_name_of(std::string_view name) {
+  for (const TensorName& t : kTensors) {
+    if (name == t.here) return std::string(t.gguf);
+  }
+  constexpr std::string_view kLayers = "model.layers.";
+  FOVEA_CHECK(name.starts_with(kLayers));
+  const std::string_view in_layers = name.substr(kLayers.size());
+  const size_t dot = in_layers.find('.');
+  const auto* found = std::ranges::find(kLayerTensors, in_layers.substr(dot + 1), &TensorName::here);
+  FOVEA_CHECK(found != std::end(kLayerTensors));
+  return "blk." + std::string(in_layers.substr(0, dot + 1)) + std::string(found->gguf);
+}
+
+bool gguf_row_pairs(std::string_view arch, std::string_view name) {
+  const bool q_or_k = name.find("attn_q.") != name.npos || name.find("attn_k.") != name.npos;
+  return arch == "llama" && q_or_k;
+}
+
+int64_t gguf_paired_row(int64_t row, int64_t head_dim) {
+  const int64_t i = row % head_dim, half = head_dim / 2;
+  return row - i + (i < half ? 2 * i : 2 * (i - half) + 1);
+}
+
+int64_t gguf_row_of_pairs(int64_t file_row, int64_t head_dim) {
+  const int64_t i = file_row % head_dim;
+  return file_row - i + i / 2 + i % 2 * (head_dim / 2);
 }
 
 Result<GgufSource::Part> GgufSource::open_part(const std::string& path) {
@@ -142,7 +166,7 @@ Status GgufSource::index(const Part& part, std::string_view arch) {
     info.shape = t.shape;
     info.data = part.file->bytes().data() + t.begin;
     info.bytes = t.bytes;
-    info.row_pairs = has_row_pairs(arch, t.name);
+    info.row_pairs = gguf_row_pairs(arch, t.name);
     info.readable = is_plain(*t.type->weight);
     if (info.readable) info.dtype = WeightView{.type = *t.type->weight}.dtype();
     if (!info.readable) info.blocks = t.type->weight;

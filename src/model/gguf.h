@@ -51,6 +51,17 @@ class GgufSource final : public TensorSource {
 // its name.
 std::string gguf_tensor_name(std::string_view name);
 
+// The same the other way round; `name` must be one of these architectures'.
+std::string gguf_name_of(std::string_view name);
+
+// Of the tensors of architecture llama these have their rows in pairs (TensorInfo::row_pairs); the others' rotary embeddings turn
+// halves, as here. name: a GGUF file's.
+bool gguf_row_pairs(std::string_view arch, std::string_view name);
+
+// Where row `row` of such a tensor is in the file, and which row lies at `file_row`.
+int64_t gguf_paired_row(int64_t row, int64_t head_dim);
+int64_t gguf_row_of_pairs(int64_t file_row, int64_t head_dim);
+
 // The config that the metadata and the tensors of a GGUF file state. Errors name file and key: corrupt, unsupported (an
 // architecture, or a key that changes what is computed and that is not known).
 Result<ModelConfig> gguf_model_config(const GgufSource& source);

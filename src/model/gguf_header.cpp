@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <iterator>
 
+#include "base/check.h"
 #include "model/json_reader.h"
 
 namespace fovea {
@@ -250,6 +252,12 @@ Status place_tensors(uint64_t alignment, uint64_t file_bytes, GgufHeader* h) {
 }
 
 }  // namespace
+
+const GgufTensorType& gguf_tensor_type(WeightType type) {
+  const auto* found = std::ranges::find(kTensorTypes, std::optional(type), &GgufTensorType::weight);
+  FOVEA_CHECK(found != std::end(kTensorTypes));
+  return *found;
+}
 
 std::string gguf_weight_types() {
   std::string out;

@@ -40,6 +40,9 @@ struct GgufTensorType {
   std::optional<WeightType> weight;  // none: the engine has no operation for it
 };
 
+// Of a type that the engine computes with and files have: not fp8_e4m3, int8 or int4.
+const GgufTensorType& gguf_tensor_type(WeightType type);
+
 // The names of those that the engine computes with, for error lines.
 std::string gguf_weight_types();
 

@@ -34,6 +34,8 @@ class AddedTokenMatcher {
   // Patterns are distinct; false (and nothing added) if this one is there already.
   bool add(AddedToken token);
 
+  const std::vector<AddedToken>& tokens() const { return tokens_; }
+
   // Covers the text: leftmost tokens first, the longest of them at each place. skip_special: special tokens
   // are plain text, but what they cover is not searched again, as in the package. text is valid UTF-8.
   std::vector<Segment> find(std::string_view text, bool skip_special) const;

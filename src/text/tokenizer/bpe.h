@@ -41,6 +41,13 @@ class MergeTable {
   // Left and right merge into merged at this rank; said twice: the later rank holds.
   void set(TokenId left, TokenId right, Merge merge);
   const Merge* find(TokenId left, TokenId right) const;  // null: they do not merge
+  // Calls visit(left, right, merge) for all, in no order.
+  template <typename Visit>
+  void for_each(Visit&& visit) const {
+    for (const Slot& s : slots_) {
+      if (s.pair != kFree) visit(static_cast<TokenId>(s.pair >> 32), static_cast<TokenId>(s.pair & UINT32_MAX), s.merge);
+    }
+  }
 
  private:
   struct Slot {
@@ -70,6 +77,8 @@ class BpeModel {
   BpeModel(Vocab vocab, Options options);
 
   const Vocab& vocab() const { return vocab_; }
+  const Options& options() const { return options_; }
+  const MergeTable& merges() const { return merges_; }
 
   // Smaller ranks merge first.
   void add_merge(TokenId left, TokenId right, uint32_t rank, TokenId merged) { merges_.set(left, right, {rank, merged}); }

@@ -30,6 +30,7 @@ class Normalizer {
   using Step = std::variant<UnicodeForm, Replace, Prepend, ByteLevel>;
 
   void add(Step step);
+  const std::vector<Step>& steps() const { return steps_; }
   bool empty() const { return steps_.empty(); }
   bool is_byte_level() const { return !empty() && std::holds_alternative<ByteLevel>(steps_.back()); }
 

@@ -118,8 +118,7 @@ std::vector<Span> split_at(size_t length, const std::vector<Span>& matches, Spli
 
 Result<Regex> PreTokenizer::gpt2_pattern() { return Regex::compile(kGpt2Pattern); }
 
-// The package asks Rust, of Unicode 17, whether a character is numeric.
-Result<Regex> PreTokenizer::digits_pattern() { return Regex::compile(R"([\p{N}\x{11de0}-\x{11de9}\x{16ff4}-\x{16ff6}])"); }
+Result<Regex> PreTokenizer::digits_pattern() { return Regex::compile(kDigitsPattern); }
 
 // ASCII punctuation and symbols, and category P of Unicode 8 without what came later; two marks have left it
 // since.

@@ -42,11 +42,14 @@ class PreTokenizer {
 
   // The regexes behind the kinds that have no pattern of their own in the file.
   static constexpr std::string_view kGpt2Pattern = R"('(?:[stmd]|re|ve|ll)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+  // The package asks Rust, of Unicode 17, whether a character is numeric.
+  static constexpr std::string_view kDigitsPattern = R"([\p{N}\x{11de0}-\x{11de9}\x{16ff4}-\x{16ff6}])";
   static Result<Regex> gpt2_pattern();
   static Result<Regex> digits_pattern();
   static Result<Regex> punctuation_pattern();
 
   void add(Step step) { steps_.push_back(std::move(step)); }
+  const std::vector<Step>& steps() const { return steps_; }
   bool has_byte_level() const;
 
   // Pieces of one text between added tokens: not empty, valid UTF-8 but for nothing, views of text or of

@@ -21,6 +21,9 @@ struct PreTokenizerRow {
 // Null: no row has this name.
 const PreTokenizerRow* find_pre_tokenizer(std::string_view name);
 
+// The first name of a row that splits so; empty: none does.
+std::string_view name_pre_tokenizer(const std::vector<std::string>& splits, bool nfc, bool ignore_merges);
+
 // All names, for error lines.
 std::string pre_tokenizer_names();
 

@@ -25,6 +25,7 @@ std::string error_text(int code) {
 }  // namespace
 
 struct Regex::Compiled {
+  std::string source;
   pcre2_code* code = nullptr;
   pcre2_match_context* limits = nullptr;
   ~Compiled() {
@@ -58,6 +59,8 @@ Regex::Regex(Regex&&) noexcept = default;
 Regex& Regex::operator=(Regex&&) noexcept = default;
 Regex::~Regex() = default;
 
+const std::string& Regex::source() const { return compiled_->source; }
+
 Result<Regex> Regex::compile(std::string_view pattern) {
   if (pattern.size() > kPatternBytesMax) {
     return Status::unsupported("a regex of " + std::to_string(pattern.size()) + " bytes (at most " +
@@ -68,6 +71,7 @@ Result<Regex> Regex::compile(std::string_view pattern) {
   const std::unique_ptr<pcre2_compile_context, decltype(&pcre2_compile_context_free)> context(pcre2_compile_context_create(nullptr),
                                                                                               &pcre2_compile_context_free);
   auto compiled = std::make_unique<Compiled>();
+  compiled->source = pattern;
   compiled->limits = pcre2_match_context_create(nullptr);
   if (!context || compiled->limits == nullptr) return Status::resource_exhausted("no memory for a regex");
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);

@@ -38,6 +38,8 @@ class Regex {
   Regex& operator=(Regex&&) noexcept;
   ~Regex();
 
+  const std::string& source() const;  // the pattern that was compiled
+
   // Every match of the whole text, left to right, as the oracle's iterator yields them: empty matches too,
   // but not the first one after a match that was not empty. text is valid UTF-8. More work than the limits
   // allow for one match is resource_exhausted, naming the byte where it began.

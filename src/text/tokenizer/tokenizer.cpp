@@ -103,6 +103,8 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::make(const Vocabulary& vocabulary,
   return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(parts).value()));
 }
 
+Result<VocabularyText> Tokenizer::vocabulary() const { return write_vocabulary(*parts_); }
+
 Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
   if (const auto bad = utf8::first_invalid(text)) {
     char byte[8];

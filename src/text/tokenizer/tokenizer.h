@@ -21,6 +21,7 @@ namespace fovea {
 
 struct TokenizerParts;
 struct Vocabulary;
+struct VocabularyText;
 
 using TokenId = int32_t;
 
@@ -56,6 +57,9 @@ class Tokenizer {
 
   // One more than the largest id. Ids below may name no token.
   int32_t vocab_size() const;
+
+  // What make() gives a tokenizer of the same ids from. Errors: unsupported, where a Vocabulary cannot say it all.
+  Result<VocabularyText> vocabulary() const;
 
  private:
   friend class StreamDecoder;

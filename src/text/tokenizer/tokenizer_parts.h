@@ -64,6 +64,7 @@ inline constexpr std::string_view kWordMark = "\u2581";
 // Errors do not name the file.
 Result<std::unique_ptr<TokenizerParts>> read_tokenizer_json(std::string_view json);
 Result<std::unique_ptr<TokenizerParts>> read_vocabulary(const Vocabulary& vocabulary);
+Result<VocabularyText> write_vocabulary(const TokenizerParts& parts);
 
 // A token's content, cut to what an error line can show.
 std::string shown_token(std::string_view content);

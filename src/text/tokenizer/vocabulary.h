@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -29,6 +30,13 @@ struct Vocabulary {
   bool space_prefix = true;              // sentencepiece: text begins as a word does
   std::optional<TokenId> bos, eos, unk;
   std::optional<bool> add_bos, add_eos;  // absent: as models of this kind do
+};
+
+// A Vocabulary with texts of its own.
+struct VocabularyText {
+  Vocabulary fields;  // but for tokens, merges and pre, which are here
+  std::string pre;
+  std::vector<std::string> tokens, merges;
 };
 
 }  // namespace fovea
