@@ -13,6 +13,7 @@
 #include "model/checkpoint.h"
 #include "model/gguf.h"
 #include "model/model_files_test_util.h"
+#include "model/model_text.h"
 #include "model/quantize_types.h"
 #include "model/rope.h"
 
@@ -217,6 +218,82 @@ TEST_F(QuantizeModel, WhatIsReadBackIsTheModel) {
     ++models;
   }
   EXPECT_GE(models, 14);
+}
+
+// The shipped model: its text comes back as it was.
+TEST_F(QuantizeModel, TheTextSideIsTheModels) {
+  const std::string dir = FOVEA_SOURCE_DIR "/models/tiny-gqa";
+  const QuantizeOptions o = options(dir, "q8_0");
+  ASSERT_TRUE(quantize_model(o).ok());
+  const auto config = load_model_config(o.out);
+  ASSERT_TRUE(config.ok());
+  EXPECT_THAT(config->eos_token_ids, ElementsAre(2, 0));  // as generation_config.json has them
+  EXPECT_EQ(config->bos_token_id, std::nullopt);
+  EXPECT_EQ(config->pad_token_id, 0);
+  const auto want = load_tokenizer(dir), got = load_tokenizer(o.out);
+  ASSERT_TRUE(want.ok() && got.ok());
+  EXPECT_EQ(got->tokenizer->vocab_size(), want->tokenizer->vocab_size());
+  std::ifstream strings(FOVEA_SOURCE_DIR "/tests/data/tokenizer/strings.jsonl");
+  for (std::string line; std::getline(strings, line);) {
+    const std::string text = nlohmann::json::parse(line);
+    ASSERT_EQ(got->tokenizer->encode(text).value(), want->tokenizer->encode(text).value()) << text;
+  }
+  ChatInput input;
+  input.messages.push_back({.role = "user", .content = "Who signed it?"});
+  EXPECT_EQ((*load_chat(o.out))->render(input, 0).value(), (*load_chat(dir))->render(input, 0).value());
+}
+
+// Rows without tokens, ends of an answer from two files, the model's own sampling, templates for chat and for tools.
+TEST_F(QuantizeModel, KeysOfWhatMayBeThere) {
+  TempDir place;
+  const std::string from = kCheckpoints + "qwen2_default_14h2kv_d64/";
+  for (const char* file : {"config.json", "model.safetensors"}) std::filesystem::copy_file(from + file, place.file(file));
+  place.write("tokenizer.json", R"({"version": "1.0", "normalizer": {"type": "NFC"}, "pre_tokenizer": {"type": "Sequence",
+    "pretokenizers": [{"type": "Split", "behavior": "Isolated", "invert": false, "pattern": {"Regex":
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}},
+    {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}]}, "post_processor": null, "decoder": {"type": "ByteLevel"},
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]},
+    "added_tokens": [{"id": 3, "content": "<e>", "special": true}, {"id": 4, "content": "<t>", "special": false}]})");
+  place.write("tokenizer_config.json", R"({"eos_token": {"content": "<e>"}, "bos_token": "<t>", "chat_template":
+    [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]})");
+  place.write("generation_config.json", R"({"eos_token_id": [1, 3, 2], "do_sample": true, "temperature": 0.5, "top_k": 20,
+    "top_p": 0.75, "repetition_penalty": 1.25})");
+  const QuantizeOptions o = options(place.path(), "f32");
+  const auto made = quantize_model(o);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  const auto source = GgufSource::open(o.out);
+  ASSERT_TRUE(source.ok());
+  const GgufHeader& h = (*source)->header();
+  const auto tokens = h.strings("tokenizer.ggml.tokens").value();
+  ASSERT_EQ(tokens.size(), 96u);
+  EXPECT_EQ(tokens[95], "[PAD95]");
+  const auto kinds = h.integers("tokenizer.ggml.token_type").value();
+  EXPECT_THAT(std::vector(kinds.begin(), kinds.begin() + 6), ElementsAre(1, 1, 1, 3, 4, 5));
+  EXPECT_EQ(h.text("tokenizer.ggml.pre").value(), "qwen2");
+  EXPECT_EQ(h.text("general.name").value(), std::filesystem::path(place.path()).filename().string());
+  const auto config = load_model_config(o.out);
+  ASSERT_TRUE(config.ok());
+  EXPECT_THAT(config->eos_token_ids, ElementsAre(3, 1, 2));
+  EXPECT_EQ(config->bos_token_id, 4);
+  EXPECT_EQ(config->sampling.temperature, 0.5f);
+  EXPECT_EQ(config->sampling.top_k, 20);
+  EXPECT_EQ(config->sampling.top_p, 0.75f);
+  EXPECT_EQ(config->sampling.repetition_penalty, 1.25f);
+  EXPECT_EQ(config->sampling.do_sample, true);
+  EXPECT_EQ(gguf_chat_template(h)->tool_use_text, "tools");
+  const auto tokenizer = load_tokenizer(o.out);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  EXPECT_THAT(tokenizer->tokenizer->encode("ab<t>[PAD95]b").value(), ElementsAre(2, 4, 1));
+
+  std::filesystem::remove(o.out);
+  place.write("generation_config.json", R"({"eos_token_id": [0, 1, 3, 2]})");
+  EXPECT_THAT(error(o), HasSubstr("more than three tokens that end an answer"));
+  place.write("config.json", [&] {
+    auto json = nlohmann::json::parse(read(from + "config.json"));
+    json["vocab_size"] = 4;
+    return json.dump();
+  }());
+  EXPECT_THAT(error(o), HasSubstr("model.embed_tokens.weight"));
 }
 
 // A GGUF file is as good a source as the directory it was made from, and its keys stay.

@@ -28,11 +28,17 @@ std::vector<RankedMerge> ranked_merges(const BpeModel& model) {
   return out;
 }
 
+// Files have them found in the text as it is given.
 Status check_added_tokens(const TokenizerParts& parts) {
   for (const AddedTokenMatcher* matcher : {&parts.added, &parts.added_normalized}) {
     for (const AddedToken& t : matcher->tokens()) {
-      if (!t.single_word && !t.lstrip && !t.rstrip) continue;
-      return Status::unsupported("token " + shown_token(t.pattern) + ": no file of this kind can say single_word, lstrip or rstrip");
+      const std::string& content = parts.tokens[static_cast<size_t>(t.id)].content;
+      const bool plain = !t.single_word && !t.lstrip && !t.rstrip;
+      const bool ascii = std::ranges::all_of(content, [](char c) { return static_cast<uint8_t>(c) < 128; });
+      const bool as_given = matcher == &parts.added || parts.normalizer.empty() || (ascii && t.pattern == content);
+      if (plain && as_given) continue;
+      return Status::unsupported("added_tokens: no file of this kind can say how " + shown_token(content) + " is found (" +
+                                 (plain ? "normalized)" : "single_word, lstrip or rstrip)"));
     }
   }
   return {};
@@ -139,6 +145,7 @@ Status write_scores(const TokenizerParts& parts, VocabularyText* out) {
 
 // Blanks become U+2581, and one stands before the text or not.
 Status write_blanks(const TokenizerParts& parts, Vocabulary* v) {
+  FOVEA_ASSIGN(const Regex blank, Regex::literal(" "));
   bool known = true, blanks = false;
   v->space_prefix = false;
   for (const Normalizer::Step& step : parts.normalizer.steps()) {
@@ -147,7 +154,7 @@ Status write_blanks(const TokenizerParts& parts, Vocabulary* v) {
     if (prepend) v->space_prefix = true;
     if (replace) blanks = true;
     known = known && ((prepend && prepend->text == kWordMark) ||
-                      (replace && replace->pattern.source() == " " && replace->content == kWordMark));
+                      (replace && replace->pattern.source() == blank.source() && replace->content == kWordMark));
   }
   for (const PreTokenizer::Step& step : parts.pre_tokenizer.steps()) {
     const auto* metaspace = std::get_if<PreTokenizer::Metaspace>(&step);
