@@ -1,7 +1,10 @@
 // Whole engines over quantised weights: what is rounded where, and which cached blocks are whose.
 #include <gmock/gmock.h>
 
+#include <filesystem>
 #include <set>
+
+#include <fovea/quantize.h>
 
 #include "engine_test_util.h"
 
@@ -36,6 +39,30 @@ TEST_P(QuantisedEngineTest, Float32EqualsTheReference) {
   EXPECT_EQ(got.tokens, wanted.tokens);
   ASSERT_EQ(got.logits.size(), wanted.logits.size());
   for (size_t i = 0; i < got.logits.size(); ++i) EXPECT_LT(max_difference(got.logits[i], wanted.logits[i]), 1e-3f);
+}
+
+// A file that quantize_model wrote, against an engine that dequantises what it reads.
+TEST(QuantisedEngine, WrittenFilesEqualTheReference) {
+  const std::string file = ::testing::TempDir() + "fovea_quantised_engine_test.gguf";
+  for (const char* type : {"q8_0", "q4_0", "q4_k_m", "q6_k"}) {
+    QuantizeOptions q;
+    q.model = tiny_gqa();
+    q.out = file;
+    q.type = type;
+    q.overwrite = true;
+    const auto made = quantize_model(q);
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    EngineOptions o = exact_options(file);
+    o.device = "cpu";
+    EngineOptions reference = o;
+    reference.use_reference_ops = true;
+    const Result1 got = answer(o), wanted = answer(reference), original = answer(exact_options(tiny_gqa()));
+    EXPECT_EQ(got.tokens, wanted.tokens) << type;
+    ASSERT_EQ(got.logits.size(), wanted.logits.size());
+    for (size_t i = 0; i < got.logits.size(); ++i) EXPECT_LT(max_difference(got.logits[i], wanted.logits[i]), 1e-3f) << type;
+    EXPECT_GT(max_difference(got.logits[0], original.logits[0]), 1e-3f) << type << ": nothing was quantised";
+  }
+  std::filesystem::remove(file);
 }
 
 TEST(QuantisedEngine, EachModeOfNumbersHasBlocksOfItsOwn) {

@@ -222,7 +222,7 @@ std::vector<std::string> quantize_types() {
 
 Result<QuantizeResult> quantize_model(const QuantizeOptions& o) {
   FOVEA_ASSIGN(const GgufFileType* kind, find_kind(o.type));
-  if (!o.overwrite && file_exists(o.out)) return Status::invalid_argument(o.out + ": it is there already");
+  if (!o.overwrite && file_exists(o.out)) return Status::invalid_argument(o.out + ": it is there already (--force replaces it)");
   FOVEA_ASSIGN(const ModelConfig config, load_model_config(o.model));
   FOVEA_TRY(check(o, config));
   FOVEA_ASSIGN(const ModelWeights weights, load_checkpoint(o.model, config));
