@@ -215,6 +215,10 @@ class Cli(unittest.TestCase):
         self.assertEqual(r.returncode, 0, r.stderr)
         self.assertIn("weights of type q8_0, a step reads 0.012 GB", r.stdout)
         self.assertIn("weights read by a dense step at 64", r.stdout)
+        step, rate = json.loads(r.stdout)["figures"][:2]
+        spread = [step["spread"][k] for k in ("best", "p10", "p90")] + [step["value"]]
+        self.assertEqual(sorted(spread), [spread[0], spread[1], spread[3], spread[2]])
+        self.assertAlmostEqual(rate["value"] * step["value"], 1000)
         self.refused("bench", "decode", "--model", MODEL, "--weights", "q9", names=["--weights q9", "q4_k"])
 
     def test_eval_names_what_cannot_be(self):

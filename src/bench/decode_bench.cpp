@@ -9,9 +9,12 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <optional>
 
 namespace fovea {
 namespace {
+
+constexpr int kRounds = 3;
 
 int64_t peak_rss_bytes() {
   std::ifstream in("/proc/self/status");
@@ -33,18 +36,63 @@ void report_memory(EngineImpl& engine, int64_t tokens, Report* report) {
                static_cast<double>(peak_rss_bytes()) / need});
 }
 
-// Bytes a second, of memory that no cache holds.
-double read_bandwidth(int32_t threads) {
-  static const SweepMemory memory(int64_t{512} << 20);
-  ThreadPool pool(threads);
-  double best = 0;
-  const Clock clock;
-  for (int i = 0; i < 3; ++i) {
-    const double start = clock.now_s();
-    cpu::read_sweep(memory.data(), memory.bytes(), pool);
-    best = std::max(best, static_cast<double>(memory.bytes()) / (clock.now_s() - start));
+// How fast memory that no cache holds is read, by every way to read it.
+class ReadSweeps {
+ public:
+  explicit ReadSweeps(int32_t threads) : pool_(threads) {}
+
+  // One turn of each way; the first of a call finds the worker asleep and does not count.
+  void take() {
+    const Clock clock;
+    cpu::read_sweep(memory_.data(), memory_.bytes(), 0, pool_);
+    for (int way = 0; way < cpu::kSweepWays; ++way) {
+      const double start = clock.now_s();
+      cpu::read_sweep(memory_.data(), memory_.bytes(), way, pool_);
+      seconds_[way].push_back(clock.now_s() - start);
+    }
   }
-  return best;
+  // Bytes a second of the fastest way, its median.
+  double bandwidth() const {
+    double least = 1e30;
+    for (const auto& s : seconds_) least = std::min(least, spread_of(s).median);
+    return static_cast<double>(memory_.bytes()) / least;
+  }
+
+ private:
+  const SweepMemory memory_{int64_t{512} << 20};
+  ThreadPool pool_;
+  std::vector<double> seconds_[cpu::kSweepWays];
+};
+
+using Measured = std::pair<int64_t, std::string>;  // depth and method
+
+// The median; where steps read one list after the other, the mean, of the call that was least disturbed.
+double step_s(const StepTimes& times, const DecodeBenchOptions& o) {
+  return o.replay.empty() ? spread_of(times.s).median : times.least_mean_s;
+}
+
+void report_steps(const std::map<Measured, StepTimes>& times, const std::map<Measured, RequestStats>& stats,
+                  const DecodeBenchOptions& o, Report* report) {
+  const double first = step_s(times.at({o.depths[0], "dense"}), o);
+  for (const auto& [key, t] : times) {
+    const double s = step_s(t, o);
+    const std::string name = key.second + " decode at " + std::to_string(key.first) + " tokens";
+    Figure step = {name + ", " + std::to_string(static_cast<int>(100 * stats.at(key).kv_bytes_share() + 0.5)) + " % of KV bytes",
+                   s * 1e3, "ms/tok", "dense step at " + std::to_string(o.depths[0]), first * 1e3, s / first};
+    std::vector<double> ms = t.s;
+    for (double& x : ms) x *= 1e3;
+    step.spread = spread_of(std::move(ms));
+    report->add(std::move(step));
+    report->add({name, 1 / s, "tok/s", "", 0, 0});
+  }
+}
+
+// What lies between two tokens.
+std::string step_text(const ModelInfo& model) {
+  const std::string temperature = std::to_string(model.sampling.temperature).substr(0, 4);
+  return "a step goes from token to token: forward pass, sampling of " + std::to_string(model.vocab_size) + " logits (" +
+         (model.sampling.temperature > 0 ? "temperature " + temperature : "greedy") + "), counting, " +
+         (model.has_tokenizer ? "text" : "no text: the model has no tokenizer");
 }
 
 // How far a step is from only reading the weights once.
@@ -108,11 +156,11 @@ Result<Report> bench_decode(const DecodeBenchOptions& options) {
   o.engine.methods = {sparse};
   FOVEA_ASSIGN(const std::unique_ptr<EngineImpl> made, make_engine(o));
   EngineImpl& engine = *made;
-  DecodeRun bench(
-      engine, {.steps = o.steps, .budget_tokens = o.budget_tokens, .alike = engine.device().kind() == "cpu" && o.replay.empty()});
+  DecodeRun bench(engine, {.steps = o.steps, .budget_tokens = o.budget_tokens});
   Report report;
   report.note(engine.model().architecture + ", " + std::to_string(engine.model().parameters / 1000000) + " M parameters, " +
               engine.backend());
+  report.note(step_text(engine.model()));
   for (const RecordedLists& lists : o.replay)
     report.note("gsa_on_device reads what " + std::to_string(lists.rows.size()) + " rows read at " +
                 std::to_string(lists.context_tokens) + " tokens of context: at most " + std::to_string(lists.k) + " blocks");
@@ -124,27 +172,21 @@ Result<Report> bench_decode(const DecodeBenchOptions& options) {
   }
   for (int64_t d : o.depths) FOVEA_TRY(bench.hold(d));
   const bool on_host = engine.device().kind() == "cpu";
-  double sweep = 0;
-  std::map<std::pair<int64_t, std::string>, double> best;
-  std::map<std::pair<int64_t, std::string>, RequestStats> stats;
-  for (int round = 0; round < 3; ++round) {
-    if (on_host) sweep = std::max(sweep, read_bandwidth(engine.options().threads));
+  std::optional<ReadSweeps> sweeps;
+  if (on_host) sweeps.emplace(engine.options().threads);
+  std::map<Measured, StepTimes> times;
+  std::map<Measured, RequestStats> stats;
+  for (int round = 0; round < kRounds; ++round) {
     for (int64_t d : o.depths) {
       for (const char* m : {"dense", "gsa_on_device"}) {
-        auto [it, fresh] = best.try_emplace({d, m}, 1e30);
-        FOVEA_TRY(bench.decode(d, m, &it->second, &stats[{d, m}]));
+        if (sweeps) sweeps->take();
+        FOVEA_TRY(bench.decode(d, m, &times[{d, m}], &stats[{d, m}]));
       }
     }
   }
-  const double first = best.at({o.depths[0], "dense"});
-  for (const auto& [key, s] : best) {
-    const RequestStats& r = stats.at(key);
-    report.add({key.second + " decode at " + std::to_string(key.first) + " tokens, " +
-                    std::to_string(static_cast<int>(100 * r.kv_bytes_share() + 0.5)) + " % of KV bytes",
-                s * 1e3, "ms/tok", "dense step at " + std::to_string(o.depths[0]), first * 1e3, s / first});
-    report.add({key.second + " decode at " + std::to_string(key.first) + " tokens", 1 / s, "tok/s", "", 0, 0});
-  }
-  if (on_host) report_weights(engine, sweep, o.depths[0], first, &report);
+  report_steps(times, stats, o, &report);
+  if (on_host)
+    report_weights(engine, sweeps->bandwidth(), o.depths[0], step_s(times.at({o.depths[0], "dense"}), o), &report);
   if (on_host) report_memory(engine, sum - 1024, &report);
   return report;
 }

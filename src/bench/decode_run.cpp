@@ -27,16 +27,17 @@ Status DecodeRun::hold(int64_t depth) {
   return {};
 }
 
-Status DecodeRun::decode(int64_t depth, const std::string& method, double* best_s, RequestStats* stats) {
+Status DecodeRun::decode(int64_t depth, const std::string& method, StepTimes* times, RequestStats* stats) {
   Request r;
   r.prompt = some_tokens(1, engine_.model().vocab_size);
   r.fork_of = contexts_.at(depth);
+  r.sampling = engine_.model().sampling;
   r.sampling.max_tokens = o_.steps;
   r.sampling.ignore_eos = true;
   r.decode_method = method;
   r.budget_tokens = method == "dense" ? 0 : o_.budget_tokens;
   FOVEA_ASSIGN(const RequestId id, engine_.submit(std::move(r)));
-  return drain(id, best_s, stats);
+  return drain(id, times, stats);
 }
 
 Result<double> DecodeRun::prefill_s(int64_t tokens) {
@@ -49,27 +50,26 @@ Result<double> DecodeRun::prefill_s(int64_t tokens) {
   return clock_.now_s() - start;
 }
 
-Status DecodeRun::drain(RequestId id, double* best_s, RequestStats* stats) {
+Status DecodeRun::drain(RequestId id, StepTimes* times, RequestStats* stats) {
   std::vector<Output> outputs;
   std::vector<double> at;  // when each token came
   for (bool more = true, done = false; !done;) {
     outputs.clear();
-    const double start = clock_.now_s();
     FOVEA_ASSIGN(more, engine_.step(&outputs));
-    const double took = clock_.now_s() - start;
     for (const Output& out : outputs) {
       if (!(out.request == id)) continue;
       FOVEA_TRY(out.error);
-      if (best_s && o_.alike) *best_s = std::min(*best_s, took);
       at.push_back(clock_.now_s());
       if (!out.finished) continue;
-      if (best_s && at.size() > kWarmTokens + 1)
-        *best_s = std::min(*best_s, (at.back() - at[kWarmTokens]) / static_cast<double>(at.size() - 1 - kWarmTokens));
       if (stats) *stats = out.stats;
       done = true;
     }
     if (!more && !done) return Status::internal("the engine stopped before the request was done");
   }
+  if (!times || at.size() < 2) return {};
+  const size_t first = std::min(kWarmTokens, at.size() - 2);
+  for (size_t i = first + 1; i < at.size(); ++i) times->s.push_back(at[i] - at[i - 1]);
+  times->least_mean_s = std::min(times->least_mean_s, (at.back() - at[first]) / static_cast<double>(at.size() - 1 - first));
   return {};
 }
 

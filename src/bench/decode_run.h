@@ -17,7 +17,12 @@ std::vector<TokenId> some_tokens(int64_t count, int32_t vocab, uint64_t seed = 1
 struct DecodeRunOptions {
   int32_t steps = 16;  // tokens of a decode()
   int32_t budget_tokens = 512;
-  bool alike = false;  // steps are, and each is over when its call returns: the fastest counts, else the mean after the first few
+};
+
+// Of steps after the first few of a call.
+struct StepTimes {
+  std::vector<double> s;      // of each: from one token to the next, everything that lies between
+  double least_mean_s = 1e30;  // of the calls: where steps are not alike
 };
 
 class DecodeRun {
@@ -26,13 +31,13 @@ class DecodeRun {
 
   // A held context of this depth with random keys and values.
   Status hold(int64_t depth);
-  // Decodes on top of a context. Keeps the least seconds of a step of all calls, and what was read.
-  Status decode(int64_t depth, const std::string& method, double* best_s, RequestStats* stats);
+  // Decodes on top of a context, with the model's own sampling. Adds to `times`; stats: what was read, or null.
+  Status decode(int64_t depth, const std::string& method, StepTimes* times, RequestStats* stats);
   // Of a prompt that is computed.
   Result<double> prefill_s(int64_t tokens);
 
  private:
-  Status drain(RequestId id, double* best_s, RequestStats* stats);
+  Status drain(RequestId id, StepTimes* times, RequestStats* stats);
 
   static constexpr size_t kWarmTokens = 4;  // the first replays of a graph
   EngineImpl& engine_;

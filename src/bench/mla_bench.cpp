@@ -125,14 +125,16 @@ Status bench_mla(const OpsBenchOptions& o, ThreadPool& pool, Report* report) {
   const SweepMemory memory(int64_t{256} << 20);  // far beyond any cache
   double burst_flops = 0;
   const auto burst = [&] { burst_flops = cpu::fma_burst(2000000, pool); };
-  const auto sweep = [&] { (void)cpu::read_sweep(memory.data(), memory.bytes(), pool); };
+  const auto sweep = [&](int way) { return [&, way] { (void)cpu::read_sweep(memory.data(), memory.bytes(), way, pool); }; };
   const int rounds = std::max(1, o.rounds / 6);
   for (int32_t heads : {4, 16, 128}) {
     FOVEA_ASSIGN(const auto prefill, Attention::make(cache, heads, std::min(1024, 16384 / heads), true, pool));
     FOVEA_ASSIGN(const auto decode, Attention::make(cache, heads, 1, false, pool));
-    const std::vector<double> s = time_in_turn({burst, [&] { prefill->run(); }, sweep, [&] { decode->run(); }}, rounds);
+    static_assert(cpu::kSweepWays == 3);
+    const std::vector<double> s =
+        time_in_turn({burst, [&] { prefill->run(); }, sweep(0), [&] { decode->run(); }, sweep(1), sweep(2)}, rounds);
     const double peak = burst_flops / s[0] / 1e9;
-    const double bandwidth = static_cast<double>(memory.bytes()) / s[2] / 1e9;
+    const double bandwidth = static_cast<double>(memory.bytes()) / std::min({s[2], s[4], s[5]}) / 1e9;
     const std::string h = ", " + std::to_string(heads) + " heads";
     report->rate("latent attention, prefill of " + std::to_string(kChosen) + " chosen tokens a row" + h,
                  prefill->flops() / s[1] / 1e9, "GFLOP/s", "FMA peak", peak);

@@ -166,15 +166,14 @@ Status measure_depth(const DecodeBenchOptions& o, int64_t depth, const ModelShap
   FOVEA_TRY(resident.hold(depth));
   FOVEA_TRY(offloaded.hold(depth));
   for (const Lists& lists : all) {
-    double resident_s = 1e30, offloaded_s = 1e30;
+    StepTimes resident_times, offloaded_times;
     RequestStats stats;
     for (int round = 0; round < kRounds; ++round) {
-      double warm = 1e30;
-      FOVEA_TRY(resident.decode(depth, lists.label, round == 0 ? &warm : &resident_s, nullptr));
-      FOVEA_TRY(offloaded.decode(depth, lists.label, round == 0 ? &warm : &offloaded_s, &stats));
+      FOVEA_TRY(resident.decode(depth, lists.label, round == 0 ? nullptr : &resident_times, nullptr));
+      FOVEA_TRY(offloaded.decode(depth, lists.label, round == 0 ? nullptr : &offloaded_times, &stats));
     }
-    report_one("offloaded decode at " + std::to_string(depth) + " tokens, " + lists.name, resident_s, offloaded_s, stats, o.steps,
-               report);
+    report_one("offloaded decode at " + std::to_string(depth) + " tokens, " + lists.name, resident_times.least_mean_s,
+               offloaded_times.least_mean_s, stats, o.steps, report);
   }
   return {};
 }

@@ -90,15 +90,16 @@ Result<Report> bench_ops(const OpsBenchOptions& o) {
   FOVEA_ASSIGN(const auto d64, OneLayer::make(64, o, pool));
   FOVEA_ASSIGN(const auto d128, OneLayer::make(128, o, pool));
   const SweepMemory memory(int64_t{256} << 20);  // far beyond any cache
-  const auto sweep = [&] { (void)cpu::read_sweep(memory.data(), memory.bytes(), pool); };
+  const auto sweep = [&](int way) { return [&, way] { (void)cpu::read_sweep(memory.data(), memory.bytes(), way, pool); }; };
   Report report;
   double bandwidth = 0;
   for (OneLayer* l : {d64.get(), d128.get()}) {
     const int32_t head_dim = l == d64.get() ? 64 : 128;
     const std::string d = std::to_string(head_dim);
     // The sweep stands between the others: it also drops their data from the caches.
-    const std::vector<double> s = time_in_turn({sweep, [&] { l->dense(); }, sweep, [&] { l->select(false); }, sweep,
-                                                [&] { l->sparse(); }, sweep, [&] { l->select(true); }},
+    static_assert(cpu::kSweepWays == 3);
+    const std::vector<double> s = time_in_turn({sweep(0), [&] { l->dense(); }, sweep(1), [&] { l->select(false); }, sweep(2),
+                                                [&] { l->sparse(); }, sweep(0), [&] { l->select(true); }},
                                                o.rounds);
     bandwidth = static_cast<double>(memory.bytes()) / std::min({s[0], s[2], s[4], s[6]}) / 1e9;
     const std::string at = " d " + d + ", " + std::to_string(o.depth) + " tokens";

@@ -2,22 +2,35 @@
 
 #include "base/clock.h"
 
+#include "base/check.h"
+
 #include <algorithm>
 #include <cstdio>
 
 namespace fovea {
 
+Spread spread_of(std::vector<double> values) {
+  FOVEA_CHECK(!values.empty());
+  std::sort(values.begin(), values.end());
+  const auto at = [&](double share) { return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1) + 0.5)]; };
+  return {values[0], at(0.1), at(0.5), at(0.9)};
+}
+
 std::string Report::table() const {
   std::string out;
   char line[320];
   for (const Figure& f : figures_) {
-    if (f.against.empty()) {
-      std::snprintf(line, sizeof(line), "%-58s %10.3f %-8s\n", f.name.c_str(), f.value, f.unit.c_str());
-    } else {
-      std::snprintf(line, sizeof(line), "%-58s %10.3f %-8s  %6.3f of %.3f (%s)\n", f.name.c_str(), f.value, f.unit.c_str(), f.ratio,
-                    f.ceiling, f.against.c_str());
-    }
+    std::snprintf(line, sizeof(line), "%-58s %10.3f %-8s", f.name.c_str(), f.value, f.unit.c_str());
     out += line;
+    if (!f.against.empty()) {
+      std::snprintf(line, sizeof(line), "  %6.3f of %.3f (%s)", f.ratio, f.ceiling, f.against.c_str());
+      out += line;
+    }
+    if (f.spread) {
+      std::snprintf(line, sizeof(line), "  p10 %.3f, p90 %.3f, best %.3f", f.spread->p10, f.spread->p90, f.spread->best);
+      out += line;
+    }
+    out += "\n";
   }
   for (const std::string& n : notes_) out += n + "\n";
   return out;
@@ -32,6 +45,7 @@ nlohmann::ordered_json Report::json() const {
       j["ceiling"] = f.ceiling;
       j["ratio"] = f.ratio;
     }
+    if (f.spread) j["spread"] = {{"best", f.spread->best}, {"p10", f.spread->p10}, {"p90", f.spread->p90}};
     list.push_back(std::move(j));
   }
   return {{"figures", std::move(list)}, {"notes", notes_}};

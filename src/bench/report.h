@@ -4,10 +4,18 @@
 #include <nlohmann/json.hpp>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace fovea {
+
+// Of repeated work, in the unit of its figure.
+struct Spread {
+  double best = 0, p10 = 0, median = 0, p90 = 0;
+};
+// Of at least one value; `best` is the least.
+Spread spread_of(std::vector<double> values);
 
 struct Figure {
   std::string name;
@@ -16,6 +24,7 @@ struct Figure {
   std::string against;  // what the ceiling or the comparison is; empty: none
   double ceiling = 0;   // in `unit`
   double ratio = 0;     // value / ceiling, or as `against` says
+  std::optional<Spread> spread = {};  // of what `value` is the median of
 };
 
 class Report {

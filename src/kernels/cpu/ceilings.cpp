@@ -4,7 +4,6 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/ceilings.cpp"
-#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
@@ -13,7 +12,9 @@ namespace fovea::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-double Sweep(const float* data, int64_t count) {
+// kAhead: bytes that lines are asked for ahead of their loads, into the L2 cache; 0: not asked for.
+template <int64_t kAhead>
+double sweep(const float* data, int64_t count) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   auto a = hn::Zero(d), b = hn::Zero(d), c = hn::Zero(d), e = hn::Zero(d);
@@ -23,11 +24,13 @@ double Sweep(const float* data, int64_t count) {
     b = hn::Add(b, hn::LoadU(d, data + i + lanes));
     c = hn::Add(c, hn::LoadU(d, data + i + 2 * lanes));
     e = hn::Add(e, hn::LoadU(d, data + i + 3 * lanes));
-    // Every line, 2 KiB ahead. One of four, asked for before these loads, halves the speed of an AMD core: its own prefetcher
-    // takes it for a jump.
-    for (int64_t at = 0; at < 4 * lanes; at += 16) hwy::Prefetch(data + i + at + 512);
+    for (int64_t at = 0; kAhead > 0 && at < 4 * lanes; at += 16) __builtin_prefetch(data + i + at + kAhead / 4, 0, 2);
   }
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(a, b), hn::Add(c, e))));
+}
+
+double Sweep(const float* data, int64_t count, int way) {
+  return way == 0 ? sweep<0>(data, count) : way == 1 ? sweep<2048>(data, count) : sweep<4096>(data, count);
 }
 
 // Twelve chains: more than latency times ports of any current core.
@@ -70,14 +73,14 @@ namespace fovea::cpu {
 HWY_EXPORT(Sweep);
 HWY_EXPORT(Burst);
 
-double read_sweep(const void* data, int64_t bytes, ThreadPool& pool) {
+double read_sweep(const void* data, int64_t bytes, int way, ThreadPool& pool) {
   constexpr int64_t kSlice = int64_t{1} << 20;  // floats: 4 MiB a task
   const int64_t count = bytes / 4;
   const int64_t tasks = (count + kSlice - 1) / kSlice;
   std::vector<double> sums(static_cast<size_t>(tasks));
   const float* p = static_cast<const float*>(data);
   pool.parallel_for(
-      tasks, [&](int64_t t, int) { sums[t] = HWY_DYNAMIC_DISPATCH(Sweep)(p + t * kSlice, std::min(kSlice, count - t * kSlice)); });
+      tasks, [&](int64_t t, int) { sums[t] = HWY_DYNAMIC_DISPATCH(Sweep)(p + t * kSlice, std::min(kSlice, count - t * kSlice), way); });
   double sum = 0;
   for (double s : sums) sum += s;
   return sum;
