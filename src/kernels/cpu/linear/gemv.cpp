@@ -176,6 +176,16 @@ void pack_target(const float* x, int64_t x_stride, int32_t rows, int64_t k, bool
         for (int64_t i = n; i < kGroup; ++i) packed[i] = 0.0f;
         continue;
       }
+#if HWY_TARGET != HWY_SCALAR
+      if (n == kGroup) {
+        const D d;
+        V even, odd;
+        hn::LoadInterleaved2(d, from, even, odd);
+        hn::StoreU(even, d, packed);
+        hn::StoreU(odd, d, packed + kLanes);
+        continue;
+      }
+#endif
       for (int64_t i = 0; i < kLanes; ++i) {
         packed[i] = 2 * i < n ? from[2 * i] : 0.0f;
         packed[kLanes + i] = 2 * i + 1 < n ? from[2 * i + 1] : 0.0f;

@@ -49,10 +49,8 @@ HWY_INLINE int place(XOrder order, int sixteen) {
       return sixteen;
     case XOrder::halves:
       return sixteen / 8 * 8 + sixteen % 2 * 4 + sixteen % 8 / 2;
-    case XOrder::pairs: {
-      constexpr int kPlace[8] = {0, 2, 1, 3, 4, 6, 5, 7};
-      return kPlace[sixteen / 2] * 2 + sixteen % 2;
-    }
+    case XOrder::pairs:
+      return sixteen / 2 % 2 * 8 + sixteen % 2 * 4 + sixteen / 4;
   }
   return sixteen;
 }
@@ -71,7 +69,7 @@ HWY_INLINE void quantise_piece(const float* x, int64_t n, XOrder order, Quantise
       out->sum[2 * part + half] = scale * static_cast<float>(sums[half]);
       std::memcpy(out->code + place(order, 2 * part + half) * 16, from, 16);
     }
-    out->scale_of_32[part] = scale;
+    out->scale_of_32[part] = order == XOrder::pairs && part % 2 == 1 ? scale / 16 : scale;
     out->sum_of_32[part] = scale * static_cast<float>(sums[0] + sums[1]);
   }
 }

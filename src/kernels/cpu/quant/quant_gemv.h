@@ -19,15 +19,15 @@ struct alignas(64) QuantisedX {
   int8_t code[kQuantPiece];           // in an order that suits the weights
   float scale[kQuantPiece / 16];      // in the order of x, equal in pairs
   float sum[kQuantPiece / 16];        // of 16 elements, as floats
-  float sum_of_32[kQuantPiece / 32];  // of 32
-  float scale_of_32[kQuantPiece / 32];
+  float sum_of_32[kQuantPiece / 32];  // of 32; with the scales behind it one vector of 64 bytes
+  float scale_of_32[kQuantPiece / 32];  // order pairs: of odd parts a sixteenth, since codes of weights stay in the upper half of bytes
 };
 
 // How codes of weights come out of a block without shuffles, which x then follows. A part is 32 elements.
 enum class XOrder : uint8_t {
   natural,  // q2_k, q3_k, q6_k
   halves,   // the first halves of four parts, then their second halves: one byte holds elements i and i + 16
-  pairs,    // parts 0 2 1 3 4 6 5 7: one byte holds elements i and i + 32 (q4_k, q5_k)
+  pairs,    // likewise of parts 0 2 4 6, then of 1 3 5 7: one byte holds elements i and i + 32 (q4_k, q5_k)
 };
 inline constexpr int kXOrders = 3;
 

@@ -15,6 +15,7 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <utility>
 
@@ -29,7 +30,6 @@ namespace {
 #define FOVEA_INLINE inline __attribute__((always_inline))
 
 constexpr int kMaxM = 4;                  // rows of x that share an unpacked piece
-constexpr int64_t kPrefetchBytes = 4096;  // 2048: 0.75 to 0.8 of the read sweep for 4 bits, 4096: 0.95, 8192: 0.92
 
 template <WeightType kType>
 constexpr XOrder kOrder = kType == WeightType::q2_k || kType == WeightType::q3_k || kType == WeightType::q6_k ? XOrder::natural
@@ -40,7 +40,8 @@ template <WeightType kType>
 constexpr bool kHasOffsets = kType == WeightType::q4_1 || kType == WeightType::q5_1 || kType == WeightType::q2_k ||
                              kType == WeightType::q4_k || kType == WeightType::q5_k || kType == WeightType::int4;
 
-// Codes in the order of x; values and offsets of 8 parts of 32, or (order natural) of 16 of 16.
+// Codes in the order of x, and values and offsets: of 16 parts of 16 (order natural), of 8 of 32 in the lower lanes (halves), or all
+// in `value` (pairs): less the offsets of 8 parts of 32, then their values, as x has sums and scales.
 struct Unpacked {
   __m512i u[4];
   __m512 value, offset;
@@ -62,6 +63,11 @@ FOVEA_INLINE uint64_t load_u64(const uint8_t* p) {
   return v;
 }
 FOVEA_INLINE __m512i load(const uint8_t* p) { return _mm512_loadu_si512(p); }
+// Else the compiler folds the load into each of its uses.
+FOVEA_INLINE __m512i keep(__m512i v) {
+  asm("" : "+v"(v));
+  return v;
+}
 FOVEA_INLINE __m512i low_halves(__m512i v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
 FOVEA_INLINE __m512i high_halves(__m512i v) { return low_halves(_mm512_srli_epi16(v, 4)); }
 FOVEA_INLINE float half_at(const uint8_t* p) { return _cvtsh_ss(load_u16(p)); }
@@ -70,11 +76,12 @@ FOVEA_INLINE __m512 eight(__m256 v) { return _mm512_zextps256_ps512(v); }
 // Float16 numbers of eight blocks that are `stride` bytes apart.
 template <int kStride>
 FOVEA_INLINE __m512 eight_halves(const uint8_t* p) {
-  const __m128i h = _mm_setr_epi16(static_cast<short>(load_u16(p)), static_cast<short>(load_u16(p + kStride)),
-                                   static_cast<short>(load_u16(p + 2 * kStride)), static_cast<short>(load_u16(p + 3 * kStride)),
-                                   static_cast<short>(load_u16(p + 4 * kStride)), static_cast<short>(load_u16(p + 5 * kStride)),
-                                   static_cast<short>(load_u16(p + 6 * kStride)), static_cast<short>(load_u16(p + 7 * kStride)));
-  return eight(_mm256_cvtph_ps(h));
+  // Put together by the integer units: the vector units are what limits.
+  const auto four = [p](int i) {
+    const auto at = [p, i](int j) { return uint64_t{load_u16(p + (i + j) * kStride)} << (16 * j); };
+    return static_cast<int64_t>((at(0) | at(1)) | (at(2) | at(3)));
+  };
+  return eight(_mm256_cvtph_ps(_mm_set_epi64x(four(4), four(0))));
 }
 
 // 16 bytes of each of four blocks.
@@ -84,6 +91,17 @@ FOVEA_INLINE __m512i four_sixteens(const uint8_t* p) {
   __m256i a = _mm256_inserti128_si256(_mm256_castsi128_si256(at(0)), at(1), 1);
   __m256i b = _mm256_inserti128_si256(_mm256_castsi128_si256(at(2)), at(3), 1);
   return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
+}
+
+// Sixteens 0 and 2, or 1 and 3, of `a` and then of `b`.
+FOVEA_INLINE __m512i even_sixteens(__m512i a, __m512i b) { return _mm512_shuffle_i32x4(a, b, 0x88); }
+FOVEA_INLINE __m512i odd_sixteens(__m512i a, __m512i b) { return _mm512_shuffle_i32x4(a, b, 0xdd); }
+
+// 32 bytes of each of two blocks.
+template <int kStride>
+FOVEA_INLINE __m512i two_parts(const uint8_t* p) {
+  const auto at = [p](int i) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + i * kStride)); };
+  return _mm512_inserti64x4(_mm512_castsi256_si512(at(0)), at(1), 1);
 }
 
 // Fifth bits of four blocks, those of the first 16 elements of each, or of the second.
@@ -126,8 +144,10 @@ FOVEA_INLINE void small_codes(const uint8_t* b, Unpacked* out) {
     __m512i low, high;
     if constexpr (kType == WeightType::q8_0) {
       const __m512i sign = _mm512_set1_epi8(-128);
-      low = _mm512_xor_si512(four_sixteens<kStride>(p + kAt), sign);
-      high = _mm512_xor_si512(four_sixteens<kStride>(p + kAt + 16), sign);
+      const __m512i a = _mm512_xor_si512(two_parts<kStride>(p + kAt), sign);
+      const __m512i b = _mm512_xor_si512(two_parts<kStride>(p + kAt + 2 * kStride), sign);
+      low = even_sixteens(a, b);
+      high = odd_sixteens(a, b);
     } else {
       const __m512i v = four_sixteens<kStride>(p + kAt);
       low = low_halves(v);
@@ -158,36 +178,47 @@ FOVEA_INLINE __m512 eight_exponents(const uint8_t* b) {
 
 // ---- Blocks of 256 -------------------------------------------------------------------------------------------------
 
+// Two float16 numbers and twelve bytes: eight scales and eight minimums of 6 bits, the upper two of the last four of each apart.
 FOVEA_INLINE void k_scales(const uint8_t* b, Unpacked* out) {
-  const uint32_t a = load_u32(b + 4), m = load_u32(b + 8), both = load_u32(b + 12);
-  const uint32_t high_a = (both & 0x0f0f0f0f) | (a >> 2 & 0x30303030), high_m = (both >> 4 & 0x0f0f0f0f) | (m >> 2 & 0x30303030);
-  const uint64_t scales = (a & 0x3f3f3f3f) | uint64_t{high_a} << 32, mins = (m & 0x3f3f3f3f) | uint64_t{high_m} << 32;
-  out->value = eight(_mm256_mul_ps(floats_of(scales), _mm256_set1_ps(half_at(b))));
-  out->offset = eight(_mm256_mul_ps(floats_of(mins), _mm256_set1_ps(-half_at(b + 2))));
+  const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b));
+  const __m128i lower = _mm_srlv_epi32(_mm_shuffle_epi32(v, _MM_SHUFFLE(3, 1, 3, 2)), _mm_setr_epi32(0, 4, 0, 0));
+  const __m128i upper = _mm_srli_epi32(_mm_shuffle_epi32(v, _MM_SHUFFLE(1, 1, 2, 2)), 2);
+  const __m128i bytes = _mm_or_si128(_mm_and_si128(lower, _mm_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f)),
+                                     _mm_and_si128(upper, _mm_setr_epi32(0, 0x30303030, 0, 0x30303030)));
+  const __m512 factors = _mm512_permutexvar_ps(_mm512_setr_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0),
+                                               _mm512_castps128_ps512(_mm_cvtph_ps(v)));
+  out->value = _mm512_mul_ps(floats_of_16(bytes), factors);
+}
+
+// 128 bytes of which each holds elements of an even part and of the odd one behind it.
+FOVEA_INLINE void pairs_of_codes(const uint8_t* b, Unpacked* out) {
+  const __m512i v = load(b), w = keep(load(b + 64)), first = even_sixteens(v, w), second = odd_sixteens(v, w);
+  out->u[0] = low_halves(first);
+  out->u[1] = low_halves(second);
+  out->u[2] = _mm512_xor_si512(first, out->u[0]);  // 16 times: x has a sixteenth
+  out->u[3] = _mm512_xor_si512(second, out->u[1]);
 }
 
 FOVEA_INLINE void block_q4_k(const uint8_t* b, Unpacked* out) {
   k_scales(b, out);
-#pragma GCC unroll 2
-  for (int i = 0; i < 2; ++i) {
-    const __m512i v = load(b + 16 + 64 * i);
-    out->u[2 * i] = low_halves(v);
-    out->u[2 * i + 1] = high_halves(v);
-  }
+  pairs_of_codes(b + 16, out);
 }
 
 FOVEA_INLINE void block_q5_k(const uint8_t* b, Unpacked* out) {
   k_scales(b, out);
-  const __m512i high = twice(b + 16), mask = _mm512_set1_epi8(16);
-  constexpr int kParts[4][2] = {{0, 2}, {1, 3}, {4, 6}, {5, 7}};
+  out->value = _mm512_mul_ps(out->value, _mm512_setr_ps(1, 1, 1, 1, 1, 1, 1, 1, 1, 16, 1, 16, 1, 16, 1, 16));
+  pairs_of_codes(b + 48, out);
+  out->u[2] = _mm512_srli_epi16(out->u[2], 4);
+  out->u[3] = _mm512_srli_epi16(out->u[3], 4);
+  const __m512i mask = _mm512_set1_epi8(16);
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
-    const __m512i v = load(b + 48 + 64 * (i / 2));
-    const __m512i low = i % 2 == 0 ? low_halves(v) : high_halves(v);
+    const auto* half = reinterpret_cast<const __m128i*>(b + 16 + 16 * (i % 2));
+    const __m512i high = _mm512_broadcast_i32x4(_mm_loadu_si128(half));
     // Bit `part` of a byte turned to where bit 4 of it is.
-    const int a = (4 - kParts[i][0]) & 31, c = (4 - kParts[i][1]) & 31;
-    const __m512i turns = _mm512_setr_epi32(a, a, a, a, a, a, a, a, c, c, c, c, c, c, c, c);
-    out->u[i] = _mm512_ternarylogic_epi32(low, _mm512_rolv_epi32(high, turns), mask, 0xf8);  // low | (turned & mask)
+    const int a = 4 - i / 2, c = 2 - i / 2, e = (0 - i / 2) & 31, g = (-2 - i / 2) & 31;
+    const __m512i turns = _mm512_setr_epi32(a, a, a, a, c, c, c, c, e, e, e, e, g, g, g, g);
+    out->u[i] = _mm512_ternarylogic_epi32(out->u[i], _mm512_rolv_epi32(high, turns), mask, 0xf8);  // u | (turned & mask)
   }
 }
 
@@ -326,110 +357,168 @@ FOVEA_INLINE void unpack(const uint8_t* b, const Scales& scales, int64_t begin, 
 
 constexpr int32_t bytes_of_piece(WeightType type) { return kQuantPiece / weight_format(type).block * weight_format(type).bytes; }
 
-// Sums of one row of W with M rows of x.
-template <int M>
+// Rows of W that share a read of one row of x. With 6 bits and fewer the arithmetic is the limit (q4_k from cache, one thread of
+// Zen 4: 29.6 GB/s by one row, 32.4 by two, 33.4 by four); 8 bits come as fast as memory gives them, and by two rows a fifth slower.
+template <WeightType kType>
+constexpr int kRowsAtOnce = bytes_of_piece(kType) >= 256 ? 1 : 2;
+
+// Asks for the memory behind a piece that is read now. The slower arithmetic is, the further ahead: one thread of Zen 4, of a read
+// sweep of 34 GB/s, q8_0 2 KiB ahead: 0.94, 4: 0.73, 8: 0.85; q4_k 2 KiB: 0.64, 4: 0.66, 8: 0.83, and with the near lines 0.86.
+template <WeightType kType>
+FOVEA_INLINE void ask_ahead(const uint8_t* w) {
+  const auto* at = reinterpret_cast<const char*>(w);
+  for (int32_t l = 0; l < bytes_of_piece(kType); l += 64) {
+    if constexpr (kRowsAtOnce<kType> == 1) {
+      _mm_prefetch(at + 2048 + l, _MM_HINT_T1);
+    } else {
+      _mm_prefetch(at + 512 + l, _MM_HINT_T0);
+      _mm_prefetch(at + 8192 + l, _MM_HINT_T1);
+    }
+  }
+}
+
+// Sums of R rows of W with M rows of x.
+template <int R, int M>
 struct Sums {
-  __m512 even[M], odd[M], second[M];  // products in two chains, each long enough to wait for; the second terms
+  __m512 even[R][M], odd[R][M], second[R][M];  // products in two chains, each long enough to wait for; the second terms
 };
 
-FOVEA_INLINE __m512i codes(const QuantisedX& x, int i) { return _mm512_load_si512(x.code + 64 * i); }
-FOVEA_INLINE __m512i dot(const Unpacked& w, const QuantisedX& x, int i) {
-  return _mm512_dpbusd_epi32(_mm512_setzero_si512(), w.u[i], codes(x, i));
+// Lane numbers from `first` on, each four times, `step` apart.
+FOVEA_INLINE __m512i fours(int first, int step) {
+  const int a = first, b = a + step, c = b + step, d = c + step;
+  return _mm512_setr_epi32(a, a, a, a, b, b, b, b, c, c, c, c, d, d, d, d);
 }
+FOVEA_INLINE __m512 spread(__m512 value, int first, int step) { return _mm512_permutexvar_ps(fours(first, step), value); }
 
-template <WeightType kType, int M>
-FOVEA_INLINE void add_piece(const Unpacked& w, const QuantisedX* x, Sums<M>& sums) {
+// One row of W with one of x, whose codes are `c`.
+template <WeightType kType>
+FOVEA_INLINE void add_products(const Unpacked& w, const QuantisedX& x, const __m512i (&c)[4], __m512& even, __m512& odd,
+                               __m512& second) {
   constexpr XOrder order = kOrder<kType>;
-#pragma GCC unroll 4
-  for (int m = 0; m < M; ++m) {
-    const QuantisedX& xm = x[m];
-    __m512 value;
-    if constexpr (order == XOrder::natural) {
-      value = _mm512_mul_ps(w.value, _mm512_load_ps(xm.scale));
-      sums.second[m] = _mm512_fmadd_ps(kHasOffsets<kType> ? w.offset : w.value, _mm512_load_ps(xm.sum), sums.second[m]);
+  const auto dot = [&](__m512i sum, int i) { return _mm512_dpbusd_epi32(sum, w.u[i], c[i]); };
+  const __m512i zero = _mm512_setzero_si512();
+  if constexpr (order == XOrder::natural) {
+    const __m512 value = _mm512_mul_ps(w.value, _mm512_load_ps(x.scale));
+    second = _mm512_fmadd_ps(kHasOffsets<kType> ? w.offset : w.value, _mm512_load_ps(x.sum), second);
+    even = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot(zero, 0)), spread(value, 0, 1), even);
+    odd = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot(zero, 1)), spread(value, 4, 1), odd);
+    even = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot(zero, 2)), spread(value, 8, 1), even);
+    odd = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot(zero, 3)), spread(value, 12, 1), odd);
+  } else {
+    const __m512 first = _mm512_cvtepi32_ps(dot(dot(zero, 0), 1)), last = _mm512_cvtepi32_ps(dot(dot(zero, 2), 3));
+    if constexpr (order == XOrder::pairs) {
+      static_assert(offsetof(QuantisedX, scale_of_32) == offsetof(QuantisedX, sum_of_32) + 32);
+      const __m512 value = _mm512_mul_ps(w.value, _mm512_load_ps(x.sum_of_32));
+      second = eight(_mm256_sub_ps(_mm512_castps512_ps256(second), _mm512_castps512_ps256(value)));
+      even = _mm512_fmadd_ps(first, spread(value, 8, 2), even);
+      odd = _mm512_fmadd_ps(last, spread(value, 9, 2), odd);
     } else {
-      value = eight(_mm256_mul_ps(_mm512_castps512_ps256(w.value), _mm256_load_ps(xm.scale_of_32)));
-      sums.second[m] = eight(_mm256_fmadd_ps(_mm512_castps512_ps256(kHasOffsets<kType> ? w.offset : w.value),
-                                             _mm256_load_ps(xm.sum_of_32), _mm512_castps512_ps256(sums.second[m])));
-    }
-    if constexpr (order == XOrder::halves) {
-      const __m512i first = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-      const __m512i a = _mm512_dpbusd_epi32(dot(w, xm, 0), w.u[1], codes(xm, 1)),
-                    b = _mm512_dpbusd_epi32(dot(w, xm, 2), w.u[3], codes(xm, 3));
-      sums.even[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(a), _mm512_permutexvar_ps(first, value), sums.even[m]);
-      sums.odd[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(b),
-                                    _mm512_permutexvar_ps(_mm512_add_epi32(first, _mm512_set1_epi32(4)), value), sums.odd[m]);
-    } else {
-      __m512i lanes[4];
-      if constexpr (order == XOrder::natural) {
-        lanes[0] = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-        for (int i = 1; i < 4; ++i) lanes[i] = _mm512_add_epi32(lanes[0], _mm512_set1_epi32(4 * i));
-      } else {
-        lanes[0] = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 2, 2, 2, 2, 2, 2, 2, 2);
-        lanes[1] = _mm512_add_epi32(lanes[0], _mm512_set1_epi32(1));
-        lanes[2] = _mm512_add_epi32(lanes[0], _mm512_set1_epi32(4));
-        lanes[3] = _mm512_add_epi32(lanes[0], _mm512_set1_epi32(5));
-      }
-      sums.even[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot(w, xm, 0)), _mm512_permutexvar_ps(lanes[0], value), sums.even[m]);
-      sums.odd[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot(w, xm, 1)), _mm512_permutexvar_ps(lanes[1], value), sums.odd[m]);
-      sums.even[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot(w, xm, 2)), _mm512_permutexvar_ps(lanes[2], value), sums.even[m]);
-      sums.odd[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot(w, xm, 3)), _mm512_permutexvar_ps(lanes[3], value), sums.odd[m]);
+      const __m512 value = eight(_mm256_mul_ps(_mm512_castps512_ps256(w.value), _mm256_load_ps(x.scale_of_32)));
+      second = eight(_mm256_fmadd_ps(_mm512_castps512_ps256(kHasOffsets<kType> ? w.offset : w.value),
+                                     _mm256_load_ps(x.sum_of_32), _mm512_castps512_ps256(second)));
+      even = _mm512_fmadd_ps(first, spread(value, 0, 1), even);
+      odd = _mm512_fmadd_ps(last, spread(value, 4, 1), odd);
     }
   }
 }
 
-template <WeightType kType, int M>
-void row_product(const QuantGemvSlice& s, int64_t j, int32_t m0) {
+template <WeightType kType, int R, int M>
+FOVEA_INLINE void add_piece(const Unpacked (&w)[R], const QuantisedX* x, Sums<R, M>& sums) {
+#pragma GCC unroll 4
+  for (int m = 0; m < M; ++m) {
+    __m512i codes[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      codes[i] = _mm512_load_si512(x[m].code + 64 * i);
+      if constexpr (R > 1) codes[i] = keep(codes[i]);
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) add_products<kType>(w[r], x[m], codes, sums.even[r][m], sums.odd[r][m], sums.second[r][m]);
+  }
+}
+
+template <WeightType kType>
+FOVEA_INLINE float total(__m512 even, __m512 odd, __m512 second) {
+  if constexpr (kOrder<kType> != XOrder::pairs && !kHasOffsets<kType>)
+    second = _mm512_mul_ps(second, _mm512_set1_ps(static_cast<float>(-code_bias(kType))));
+  return _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(even, odd), second));
+}
+
+// Rows [j, j + R) of W with rows [m0, m0 + M) of x.
+template <WeightType kType, int R, int M>
+FOVEA_INLINE void rows_product(const QuantGemvSlice& s, int shift, int64_t j, int32_t m0) {
   constexpr int32_t kBytes = bytes_of_piece(kType);
+  const int64_t groups = s.w.scales_per_row(), group = s.w.group, cols = s.w.cols, row_bytes = s.w.row_bytes();
   const uint8_t* w = s.w.row(j);
-  const int64_t groups = s.w.scales_per_row();
+  const auto scales = [&](int r) { return Scales{static_cast<const uint32_t*>(s.w.scales) + (j + r) * groups, group, groups, shift}; };
+  const QuantisedX* x = s.packed + m0;
+  Sums<R, M> sums;
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+    for (int m = 0; m < M; ++m) sums.even[r][m] = sums.odd[r][m] = sums.second[r][m] = _mm512_setzero_ps();
+  }
+  Unpacked unpacked[R];
+  int64_t c = 0;
+  for (; c + kQuantPiece <= cols; c += kQuantPiece, w += kBytes, x += s.rows) {
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      ask_ahead<kType>(w + r * row_bytes);
+      unpack<kType>(w + r * row_bytes, scales(r), c, &unpacked[r]);
+    }
+    add_piece<kType>(unpacked, x, sums);
+  }
+  if (c < cols) {  // the last blocks, and zeros for those that are missing
+    const int64_t left = row_bytes - (w - s.w.row(j));
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      alignas(64) uint8_t tail[kBytes + 64] = {};
+      std::memcpy(tail, w + r * row_bytes, static_cast<size_t>(left));
+      unpack<kType>(tail, scales(r), c, &unpacked[r]);
+    }
+    add_piece<kType>(unpacked, x, sums);
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+    const float bias = s.bias ? s.bias[j + r] : 0.0f;
+#pragma GCC unroll 4
+    for (int m = 0; m < M; ++m)
+      s.out[(m0 + m) * s.out_stride + j + r] = total<kType>(sums.even[r][m], sums.odd[r][m], sums.second[r][m]) + bias;
+  }
+}
+
+// Rows [begin, end) of W with rows [m0, m0 + M) of x.
+template <WeightType kType, int M>
+void products(const QuantGemvSlice& s, int64_t begin, int64_t end, int32_t m0) {
   const int64_t group = s.w.group;
   const int shift = group > 0 && (group & (group - 1)) == 0 ? __builtin_ctzll(static_cast<uint64_t>(group)) : -1;
-  const Scales scales = {static_cast<const uint32_t*>(s.w.scales) + j * groups, group, groups, shift};
-  const QuantisedX* x = s.packed + m0;
-  Sums<M> sums;
-#pragma GCC unroll 4
-  for (int m = 0; m < M; ++m) sums.even[m] = sums.odd[m] = sums.second[m] = _mm512_setzero_ps();
-  Unpacked unpacked;
-  int64_t c = 0;
-  for (; c + kQuantPiece <= s.w.cols; c += kQuantPiece, w += kBytes, x += s.rows) {
-    for (int32_t l = 0; l < kBytes; l += 64) _mm_prefetch(reinterpret_cast<const char*>(w + kPrefetchBytes + l), _MM_HINT_T1);
-    unpack<kType>(w, scales, c, &unpacked);
-    add_piece<kType, M>(unpacked, x, sums);
+  int64_t j = begin;
+  if constexpr (M == 1 && kRowsAtOnce<kType> > 1) {
+    constexpr int R = kRowsAtOnce<kType>;
+    for (; j + R <= end; j += R) rows_product<kType, R, 1>(s, shift, j, m0);
   }
-  if (c < s.w.cols) {  // the last blocks, and zeros for those that are missing
-    alignas(64) uint8_t tail[kBytes + 64] = {};
-    std::memcpy(tail, w, static_cast<size_t>(s.w.row_bytes() - (w - s.w.row(j))));
-    unpack<kType>(tail, scales, c, &unpacked);
-    add_piece<kType, M>(unpacked, x, sums);
-  }
-  const float bias = s.bias ? s.bias[j] : 0.0f;
-#pragma GCC unroll 4
-  for (int m = 0; m < M; ++m) {
-    const __m512 second = kHasOffsets<kType> ? sums.second[m] : _mm512_mul_ps(sums.second[m], _mm512_set1_ps(static_cast<float>(-code_bias(kType))));
-    const __m512 all = _mm512_add_ps(_mm512_add_ps(sums.even[m], sums.odd[m]), second);
-    s.out[(m0 + m) * s.out_stride + j] = _mm512_reduce_add_ps(all) + bias;
-  }
+  for (; j < end; ++j) rows_product<kType, 1, M>(s, shift, j, m0);
 }
 
 template <WeightType kType>
 void run(const QuantGemvSlice& s) {
   const int32_t passes = (s.rows + kMaxM - 1) / kMaxM;
   const int32_t rows = (s.rows + passes - 1) / passes;  // of a pass; the last may have fewer
-  for (int64_t j = 0; j < s.w.rows; ++j) {
+  const int64_t step = passes == 1 ? s.w.rows : 1;      // rows of W of a pass: one, where the next pass finds it in cache
+  for (int64_t j = 0; j < s.w.rows; j += step) {
     for (int32_t m0 = 0; m0 < s.rows; m0 += rows) {
       switch (std::min(rows, s.rows - m0)) {
         case 1:
-          row_product<kType, 1>(s, j, m0);
+          products<kType, 1>(s, j, j + step, m0);
           break;
         case 2:
-          row_product<kType, 2>(s, j, m0);
+          products<kType, 2>(s, j, j + step, m0);
           break;
         case 3:
-          row_product<kType, 3>(s, j, m0);
+          products<kType, 3>(s, j, j + step, m0);
           break;
         default:
-          row_product<kType, 4>(s, j, m0);
+          products<kType, 4>(s, j, j + step, m0);
           break;
       }
     }
