@@ -357,30 +357,27 @@ FOVEA_INLINE void unpack(const uint8_t* b, const Scales& scales, int64_t begin, 
 
 constexpr int32_t bytes_of_piece(WeightType type) { return kQuantPiece / weight_format(type).block * weight_format(type).bytes; }
 
-// Rows of W that share a read of one row of x. With 6 bits and fewer the arithmetic is the limit (q4_k from cache, one thread of
-// Zen 4: 29.6 GB/s by one row, 32.4 by two, 33.4 by four); 8 bits come as fast as memory gives them, and by two rows a fifth slower.
-template <WeightType kType>
-constexpr int kRowsAtOnce = bytes_of_piece(kType) >= 256 ? 1 : 2;
-
-// Asks for the memory behind a piece that is read now. The slower arithmetic is, the further ahead: one thread of Zen 4, of a read
-// sweep of 34 GB/s, q8_0 2 KiB ahead: 0.94, 4: 0.73, 8: 0.85; q4_k 2 KiB: 0.64, 4: 0.66, 8: 0.83, and with the near lines 0.86.
+// Asks for the memory behind a piece that is read now: the slower the arithmetic, the further ahead. Whole steps of a 1B shape, two
+// threads of Zen 4 that read 58 GB/s, ms: q8_0 without 28.8, 1 KiB ahead 27.5, 2: 38.0, 4: 34.8, 8: 33.3; q4_k without 22.7, 1 KiB:
+// 22.9, 2: 25.6, 4: 18.8, 8: 17.2, and with the near lines 16.4. Two rows of W at a time, for one read of x, gain a tenth in cache and
+// lose it here.
 template <WeightType kType>
 FOVEA_INLINE void ask_ahead(const uint8_t* w) {
   const auto* at = reinterpret_cast<const char*>(w);
   for (int32_t l = 0; l < bytes_of_piece(kType); l += 64) {
-    if constexpr (kRowsAtOnce<kType> == 1) {
-      _mm_prefetch(at + 2048 + l, _MM_HINT_T1);
+    if constexpr (bytes_of_piece(kType) >= 256) {  // 8 bits
+      _mm_prefetch(at + 1024 + l, _MM_HINT_T1);
     } else {
       _mm_prefetch(at + 512 + l, _MM_HINT_T0);
-      _mm_prefetch(at + 8192 + l, _MM_HINT_T1);
+      _mm_prefetch(at + 7168 + l, _MM_HINT_T1);
     }
   }
 }
 
-// Sums of R rows of W with M rows of x.
-template <int R, int M>
+// Sums of one row of W with M rows of x.
+template <int M>
 struct Sums {
-  __m512 even[R][M], odd[R][M], second[R][M];  // products in two chains, each long enough to wait for; the second terms
+  __m512 even[M], odd[M], second[M];  // products in two chains, each long enough to wait for; the second terms
 };
 
 // Lane numbers from `first` on, each four times, `step` apart.
@@ -390,12 +387,11 @@ FOVEA_INLINE __m512i fours(int first, int step) {
 }
 FOVEA_INLINE __m512 spread(__m512 value, int first, int step) { return _mm512_permutexvar_ps(fours(first, step), value); }
 
-// One row of W with one of x, whose codes are `c`.
+// One row of W with one of x.
 template <WeightType kType>
-FOVEA_INLINE void add_products(const Unpacked& w, const QuantisedX& x, const __m512i (&c)[4], __m512& even, __m512& odd,
-                               __m512& second) {
+FOVEA_INLINE void add_products(const Unpacked& w, const QuantisedX& x, __m512& even, __m512& odd, __m512& second) {
   constexpr XOrder order = kOrder<kType>;
-  const auto dot = [&](__m512i sum, int i) { return _mm512_dpbusd_epi32(sum, w.u[i], c[i]); };
+  const auto dot = [&](__m512i sum, int i) { return _mm512_dpbusd_epi32(sum, w.u[i], _mm512_load_si512(x.code + 64 * i)); };
   const __m512i zero = _mm512_setzero_si512();
   if constexpr (order == XOrder::natural) {
     const __m512 value = _mm512_mul_ps(w.value, _mm512_load_ps(x.scale));
@@ -422,19 +418,10 @@ FOVEA_INLINE void add_products(const Unpacked& w, const QuantisedX& x, const __m
   }
 }
 
-template <WeightType kType, int R, int M>
-FOVEA_INLINE void add_piece(const Unpacked (&w)[R], const QuantisedX* x, Sums<R, M>& sums) {
+template <WeightType kType, int M>
+FOVEA_INLINE void add_piece(const Unpacked& w, const QuantisedX* x, Sums<M>& sums) {
 #pragma GCC unroll 4
-  for (int m = 0; m < M; ++m) {
-    __m512i codes[4];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      codes[i] = _mm512_load_si512(x[m].code + 64 * i);
-      if constexpr (R > 1) codes[i] = keep(codes[i]);
-    }
-#pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) add_products<kType>(w[r], x[m], codes, sums.even[r][m], sums.odd[r][m], sums.second[r][m]);
-  }
+  for (int m = 0; m < M; ++m) add_products<kType>(w, x[m], sums.even[m], sums.odd[m], sums.second[m]);
 }
 
 template <WeightType kType>
@@ -444,60 +431,38 @@ FOVEA_INLINE float total(__m512 even, __m512 odd, __m512 second) {
   return _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(even, odd), second));
 }
 
-// Rows [j, j + R) of W with rows [m0, m0 + M) of x.
-template <WeightType kType, int R, int M>
-FOVEA_INLINE void rows_product(const QuantGemvSlice& s, int shift, int64_t j, int32_t m0) {
-  constexpr int32_t kBytes = bytes_of_piece(kType);
-  const int64_t groups = s.w.scales_per_row(), group = s.w.group, cols = s.w.cols, row_bytes = s.w.row_bytes();
-  const uint8_t* w = s.w.row(j);
-  const auto scales = [&](int r) { return Scales{static_cast<const uint32_t*>(s.w.scales) + (j + r) * groups, group, groups, shift}; };
-  const QuantisedX* x = s.packed + m0;
-  Sums<R, M> sums;
-#pragma GCC unroll 4
-  for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 4
-    for (int m = 0; m < M; ++m) sums.even[r][m] = sums.odd[r][m] = sums.second[r][m] = _mm512_setzero_ps();
-  }
-  Unpacked unpacked[R];
-  int64_t c = 0;
-  for (; c + kQuantPiece <= cols; c += kQuantPiece, w += kBytes, x += s.rows) {
-#pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) {
-      ask_ahead<kType>(w + r * row_bytes);
-      unpack<kType>(w + r * row_bytes, scales(r), c, &unpacked[r]);
-    }
-    add_piece<kType>(unpacked, x, sums);
-  }
-  if (c < cols) {  // the last blocks, and zeros for those that are missing
-    const int64_t left = row_bytes - (w - s.w.row(j));
-#pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) {
-      alignas(64) uint8_t tail[kBytes + 64] = {};
-      std::memcpy(tail, w + r * row_bytes, static_cast<size_t>(left));
-      unpack<kType>(tail, scales(r), c, &unpacked[r]);
-    }
-    add_piece<kType>(unpacked, x, sums);
-  }
-#pragma GCC unroll 4
-  for (int r = 0; r < R; ++r) {
-    const float bias = s.bias ? s.bias[j + r] : 0.0f;
-#pragma GCC unroll 4
-    for (int m = 0; m < M; ++m)
-      s.out[(m0 + m) * s.out_stride + j + r] = total<kType>(sums.even[r][m], sums.odd[r][m], sums.second[r][m]) + bias;
-  }
-}
-
 // Rows [begin, end) of W with rows [m0, m0 + M) of x.
 template <WeightType kType, int M>
 void products(const QuantGemvSlice& s, int64_t begin, int64_t end, int32_t m0) {
-  const int64_t group = s.w.group;
+  constexpr int32_t kBytes = bytes_of_piece(kType);
+  const int64_t groups = s.w.scales_per_row(), group = s.w.group, cols = s.w.cols, row_bytes = s.w.row_bytes();
   const int shift = group > 0 && (group & (group - 1)) == 0 ? __builtin_ctzll(static_cast<uint64_t>(group)) : -1;
-  int64_t j = begin;
-  if constexpr (M == 1 && kRowsAtOnce<kType> > 1) {
-    constexpr int R = kRowsAtOnce<kType>;
-    for (; j + R <= end; j += R) rows_product<kType, R, 1>(s, shift, j, m0);
+  const uint8_t* row = s.w.row(begin);
+  for (int64_t j = begin; j < end; ++j, row += row_bytes) {
+    const Scales scales = {static_cast<const uint32_t*>(s.w.scales) + j * groups, group, groups, shift};
+    const QuantisedX* x = s.packed + m0;
+    Sums<M> sums;
+#pragma GCC unroll 4
+    for (int m = 0; m < M; ++m) sums.even[m] = sums.odd[m] = sums.second[m] = _mm512_setzero_ps();
+    Unpacked unpacked;
+    const uint8_t* w = row;
+    int64_t c = 0;
+    for (; c + kQuantPiece <= cols; c += kQuantPiece, w += kBytes, x += s.rows) {
+      ask_ahead<kType>(w);
+      unpack<kType>(w, scales, c, &unpacked);
+      add_piece<kType>(unpacked, x, sums);
+    }
+    if (c < cols) {  // the last blocks, and zeros for those that are missing
+      alignas(64) uint8_t tail[kBytes + 64] = {};
+      std::memcpy(tail, w, static_cast<size_t>(row_bytes - (w - row)));
+      unpack<kType>(tail, scales, c, &unpacked);
+      add_piece<kType>(unpacked, x, sums);
+    }
+    const float bias = s.bias ? s.bias[j] : 0.0f;
+#pragma GCC unroll 4
+    for (int m = 0; m < M; ++m)
+      s.out[(m0 + m) * s.out_stride + j] = total<kType>(sums.even[m], sums.odd[m], sums.second[m]) + bias;
   }
-  for (; j < end; ++j) rows_product<kType, 1, M>(s, shift, j, m0);
 }
 
 template <WeightType kType>
