@@ -54,7 +54,7 @@ struct ExtentRead {
   StoreKey key;                         // of the block: a part of what the digest is seeded with
   uint16_t part = 0;                    // index into the open layout's parts
   uint32_t unit = 0;                    // < parts[part].units
-  std::byte* to = nullptr;              // [unit_bytes]; holds anything unless the result is ok. Aligned to 4096: saves a copy
+  std::byte* to = nullptr;              // [unit_bytes], at any address; holds anything unless the result is ok
   IoResult result = IoResult::pending;  // the store writes it, once
 };
 
@@ -74,7 +74,7 @@ struct ReadBatch {
 class StoreChannel {
  public:
   virtual ~StoreChannel() = default;
-  // Begins to read. Neighbours in the file become one I/O of at most 1 MiB. busy: too much is under way, nothing was begun
+  // Begins to read. Neighbours in the file become one I/O of at most 256 KiB. busy: too much is under way, nothing was begun
   // (left is 0): poll() and try again. Any other outcome is ok: what fails is a result of its read.
   virtual Status submit(ReadBatch& batch) = 0;
   // Ends what has arrived and begins what waits for its turn, without waiting itself; the reads that got their result.

@@ -45,7 +45,10 @@ void DiskReads::leave_behind(std::unique_ptr<State> state) {
 std::byte* DiskReads::memory_for(size_t place, size_t bytes) {
   std::byte* const memory = state_->memory.data();
   if (bytes <= kSmallBytes) return memory + place * kSmallBytes;
-  if (bytes <= kLargeBytes) return memory + kPlaces * kSmallBytes + place * kLargeBytes;
+  if (bytes <= kLargeBytes) {
+    touched_ = std::max(touched_, static_cast<int32_t>(place) + 1);
+    return memory + kPlaces * kSmallBytes + place * kLargeBytes;
+  }
   AlignedBuffer& larger = state_->reads[place].larger;
   if (larger.size() < bytes) larger = AlignedBuffer(bytes);
   return larger.data();
@@ -102,6 +105,13 @@ size_t DiskReads::give_up(std::span<Ended> out) {
     out[n++] = {read.tag, Ended::kGivenUp, -ETIMEDOUT};
   }
   return n;
+}
+
+bool DiskReads::touch_next() {
+  if (waiting_ < kDepth || touched_ < kDepth || touched_ == kPlaces) return false;
+  std::byte* const memory = memory_for(static_cast<size_t>(touched_), kLargeBytes);
+  for (size_t at = 0; at < kLargeBytes; at += kSlabPage) const_cast<volatile std::byte&>(memory[at]) = std::byte{};
+  return true;
 }
 
 void DiskReads::free(int32_t place) {

@@ -23,9 +23,9 @@ class DiskReads {
  public:
   static constexpr int kDepth = 64;           // under way at a time
   static constexpr int kPlaces = 2 * kDepth;  // more, for disks end many reads at once: while those are copied others are under way
-  // A place has memory for a small read, so that those of a decode step share one huge page, and for a large one. What is larger
-  // still takes memory of its own.
-  static constexpr size_t kSmallBytes = size_t{32} << 10, kLargeBytes = (size_t{256} << 10) + kSlabPage;
+  // A place has memory for a small read, so that those of a decode step share one huge page, and for a large one: eight fill a huge
+  // page, and none lies in two. What is larger still takes memory of its own.
+  static constexpr size_t kSmallBytes = size_t{32} << 10, kLargeBytes = size_t{256} << 10;
 
   DiskReads(std::unique_ptr<IoEngine> engine, double patience_s);
   ~DiskReads();  // waits for what is under way, but not for what was given up: that is left to itself
@@ -46,6 +46,9 @@ class DiskReads {
     return static_cast<const std::byte*>(state_->reads[static_cast<size_t>(place)].to.iov_base);
   }
   void free(int32_t place);
+  // For whoever has to wait for the disk: memory that large reads have not used yet but will, if those under way all end at once.
+  // The system gives it and zeroes it when it is first touched, which the disk would wait for. False: there is none.
+  bool touch_next();
 
   bool is_idle() const { return waiting_ == 0 && given_up_ == 0; }
   int waiting() const { return waiting_; }  // under way, and not given up
@@ -74,6 +77,7 @@ class DiskReads {
   const Clock clock_;
   std::unique_ptr<State> state_;
   std::vector<int32_t> free_;
+  int32_t touched_ = 0;  // places whose memory for large reads has been used are below it
   int waiting_ = 0, given_up_ = 0;
   double looked_s_ = 0;  // for reads to be given up
 };

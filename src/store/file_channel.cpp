@@ -12,7 +12,8 @@
 namespace fovea {
 namespace {
 
-constexpr int kTogether = 16;  // I/Os for a call of the system, where the disk has enough to do until they have come together
+constexpr int kEnough = DiskReads::kDepth / 2;  // I/Os: with more under way, the disk has enough to do
+constexpr int kTogether = 16;                   // I/Os for a call of the system, where it has until they have come together
 
 }  // namespace
 
@@ -112,18 +113,18 @@ void FileChannel::cancel(ReadBatch& batch) {
 // ---- what is under way ----
 
 // What can be done now: completions, then what can begin, and only then the work on what has come, so that the disk is never short
-// of reads. `alone`: this thread works too; else only where there is too little for others. False: there was nothing to do.
-bool FileChannel::advance(bool alone) {
+// of reads. `waits`: this thread works too, by itself while the disk has enough to do; else only where there is too little for
+// others. False: there was nothing to do.
+bool FileChannel::advance(bool waits) {
   bool any = take_completions();
   any |= take_back();
   pump();
   any |= flush(false);
-  {
+  if (host_.helpers->threads() > 0 && !(waits && disk_.waiting() > kEnough)) {
     const std::lock_guard lock(mutex_);
-    const size_t helpers = work_bytes_ / kAloneBytes;
-    if (helpers > 0 && host_.helpers->threads() > 0) {
+    if (const size_t helpers = work_bytes_ / kAloneBytes; helpers > 0) {
       host_.helpers->invite(*this, helpers);
-      if (!alone) return any;
+      if (!waits) return any;
     }
   }
   return work_some() || any;
@@ -132,7 +133,7 @@ bool FileChannel::advance(bool alone) {
 // Only where advance() had nothing to do. Work that others do is over soon, so the disk is waited for in short turns meanwhile.
 void FileChannel::wait_for_some(double timeout_s) {
   constexpr double kTurnS = 2e-4;
-  if (flush(true)) return;
+  if (flush(true) || disk_.touch_next()) return;
   if (std::unique_lock lock(mutex_); working_ > 0 || !back_.empty()) {
     if (disk_.waiting() == 0) {
       came_back_.wait_for(lock, std::chrono::duration<double>(std::min(timeout_s, 1.0)), [&] { return !back_.empty(); });
@@ -207,8 +208,7 @@ bool FileChannel::flush(bool all) {
   bool failed = false;
   for (; !to_disk_.empty() && disk_.all_hang(); to_disk_.pop_front(), failed = true)
     arrive({to_disk_.front(), DiskReads::Ended::kGivenUp, 0});
-  const bool has_enough = disk_.waiting() > DiskReads::kDepth / 2;
-  if (to_disk_.empty() || (!all && has_enough && std::ssize(to_disk_) < kTogether)) return failed;
+  if (to_disk_.empty() || (!all && disk_.waiting() > kEnough && std::ssize(to_disk_) < kTogether)) return failed;
   for (; !to_disk_.empty(); to_disk_.pop_front()) {
     const Io& io = ios_[to_disk_.front()];
     if (!disk_.begin(to_disk_.front(), io.slab.file, io.offset, io.bytes)) break;
@@ -281,9 +281,11 @@ FileChannel::Active* FileChannel::next_active() {
 // How many reads from `first` on one I/O takes: neighbours in the file.
 size_t FileChannel::run_length(const Active& active, size_t first) const {
   const Planned& p = active.plan[first];
-  const uint32_t stride = unit_stride(p.front->parts[static_cast<size_t>(p.part)].spec);
+  const PartSpec& spec = p.front->parts[static_cast<size_t>(p.part)].spec;
+  const uint32_t stride = unit_stride(spec);
+  const uint64_t most = p.offset / kSlabPage * kSlabPage + kMaxIoBytes;  // the disk reads whole pages
   size_t n = 1;
-  for (; first + n < active.plan.size() && n < kMaxPieces && (n + 1) * stride <= kMaxIoBytes; ++n) {
+  for (; first + n < active.plan.size() && n < kMaxPieces && p.offset + n * stride + spec.unit_bytes <= most; ++n) {
     const Planned& q = active.plan[first + n];
     if (q.front != p.front || q.part != p.part || q.offset != p.offset + n * stride) break;
   }
@@ -294,7 +296,7 @@ size_t FileChannel::run_length(const Active& active, size_t first) const {
 bool FileChannel::may_start(Io& io, const Active& active) {
   const Planned& p = active.plan[active.next];
   io.slab = host_.openers->ask(p.front, static_cast<size_t>(p.part));
-  return io.slab.table || disk_.waiting() + std::ssize(to_disk_) <= DiskReads::kDepth / 2;
+  return io.slab.table || disk_.waiting() + std::ssize(to_disk_) <= kEnough;
 }
 
 // False: it failed before it began.

@@ -1,7 +1,8 @@
 // FileChannel: one thread's reads of slabs. Batches are sorted by place and cut into I/Os. What the page cache has is copied
 // straight into the caller's memory; what it has not is read by the disk into memory of the channel (disk_reads.h) and copied from
 // there, so that a disk which hangs holds nobody's memory but ours. Copies and digests are shared with the store's helpers where
-// there is much of it: the thread of the channel submits, takes back what is done, and does its part while it waits.
+// there is much of it: the thread of the channel submits, takes back what is done, and does its part while it waits. While the disk
+// has enough to do it does all of it: helpers would take cores from the one thread that keeps the disk busy.
 #pragma once
 
 #include "store/disk_reads.h"
@@ -35,8 +36,8 @@ class FileChannel final : public StoreChannel, private ReadHelpers::Work {
  public:
   static constexpr uint32_t kIos = 4 * DiskReads::kDepth;  // begun: more than the disk has, for others are copied or digested
   static constexpr size_t kMaxBatches = 64;                // that wait or run
-  // 256 KiB: still in the CPU's cache when it is digested.
-  static constexpr size_t kMaxIoBytes = DiskReads::kLargeBytes - kSlabPage;
+  // 256 KiB: what the page cache gave is still in the CPU's cache when it is digested.
+  static constexpr size_t kMaxIoBytes = DiskReads::kLargeBytes;
   static constexpr size_t kMaxWorkBytes = 64u << 10;  // that a thread takes at a time, if it is several I/Os
   static constexpr size_t kMaxPieces = 256;           // extents of an I/O
   static constexpr size_t kAloneBytes = 1u << 20;     // less work than that is not worth waking a helper
@@ -87,7 +88,7 @@ class FileChannel final : public StoreChannel, private ReadHelpers::Work {
     SlabOpeners::Opened slab;
   };
 
-  bool advance(bool alone);
+  bool advance(bool waits);
   void wait_for_some(double timeout_s);
   void pump();
   bool flush(bool all);

@@ -335,6 +335,29 @@ TEST(FileStore, ADiskReadsExtentsOfAnySizeAtOnce) {
   (*store)->unpin(where);
 }
 
+// An I/O of neighbours that begin inside a page has that page in its 256 KiB.
+TEST(FileStore, AnIoIsAtMost256KiBOfWholePages) {
+  const ObjectLayout layout{.block_tokens = 16,
+                            .parts = {{.name = "kv", .units = 1, .unit_bytes = 4096},
+                                      {.name = "odd", .units = 1, .unit_bytes = 3080, .block_major = true}}};
+  TempDir dir;
+  FileStoreConfig config = config_of(dir.path());
+  config.options.io = StoreIo::direct;
+  auto store = FileStore::open(config);
+  ASSERT_TRUE(store.ok()) << store.status().message();
+  ASSERT_TRUE((*store)->open_layout(layout).ok());
+  const std::vector<StoreKey> keys = chain(14, 169);
+  const std::vector<Located> where = put(**store, layout, keys).where;
+  Reads reads(layout, keys, where);
+  const auto channel = (*store)->open_channel();
+  ASSERT_TRUE(channel->submit(reads.batch).ok());
+  ASSERT_TRUE(channel->wait(reads.batch, 1e30).ok());
+  EXPECT_EQ(reads.count(IoResult::ok), 2 * 169);
+  EXPECT_EQ(reads.wrong(), 0);
+  EXPECT_EQ((*store)->stats().ios, 3 + 3) << "64, 64, 41; 85, 83, 1";
+  (*store)->unpin(where);
+}
+
 TEST(FileStore, ManySlabsAreFoundAtOnce) {
   TempDir dir(memory_folder());
   const std::vector<StoreKey> keys = chain(11, 300);
