@@ -1,5 +1,6 @@
-// The scan of asymmetric codes where one instruction looks up bytes in a table of 128 (VBMI). The low nibbles of a word's eight
-// bytes find their places in one table, the high ones in another, so codes are looked up as they lie, eight tokens at a time.
+// The scan of asymmetric codes where one instruction looks up bytes in a table of 128 (VBMI): seven bits of a code at a time, of 64
+// tokens. For that the bytes of 64 codes change places, once for all queries; the eighth bits of their bytes make places of
+// their own, and the one that is left is a bit of a mask. What is found is added up, byte by byte, to the distances of 64 tokens.
 #if defined(FOVEA_KERNELS_CPU_ASYMMETRIC_BYTES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FOVEA_KERNELS_CPU_ASYMMETRIC_BYTES_INL_H_
 #undef FOVEA_KERNELS_CPU_ASYMMETRIC_BYTES_INL_H_
@@ -7,7 +8,7 @@
 #define FOVEA_KERNELS_CPU_ASYMMETRIC_BYTES_INL_H_
 #endif
 
-#include <utility>
+#include <cstring>
 
 #include <hwy/highway.h>
 
@@ -18,252 +19,320 @@
 HWY_BEFORE_NAMESPACE();
 namespace fovea::cpu::HWY_NAMESPACE::bytes {
 
-constexpr int kSet = 4;  // queries whose distances share a vector
-constexpr int kVectorTokens = 8;
-constexpr int kVectors = 16, kRunTokens = kVectors * kVectorTokens;  // of a run
-constexpr int kPieces = 8;                                           // whose results are taken together
+// A piece is 16 tokens of a block, or a block of 8 twice. Four make a set, whose tokens share a vector; four sets make a run, which
+// shares loads of tables.
+constexpr int kPieceTokens = 16, kSetPieces = 4, kSets = 4, kRunPieces = kSets * kSetPieces;
+constexpr int kQuerySet = 4;  // queries whose distances are held in registers together
 
-// Where the codes of a run lie, of one KV head.
-struct Run {
-  const uint64_t* codes[kVectors];
-
-  // From token `first` of `block` on. Blocks from `end` on are not read: the one before stands for them.
-  HWY_INLINE void find(const AsymmetricScan& s, int32_t block, int first, int32_t end, int head) {
-    const int shift = std::countr_zero(static_cast<uint32_t>(s.block_size));
-    for (int v = 0, at = first; v < kVectors; ++v, at += kVectorTokens) {
-      codes[v] = block_codes(s, std::min(block + (at >> shift), end - 1), head) + (at & (s.block_size - 1));
-    }
-  }
+// Of a run: where each field of its codes is looked up, and the bits that are left over.
+struct Places {
+  __m512i field[kMaxHashWords][kFields][kSets];
+  __mmask64 last[kMaxHashWords][kSets];
 };
 
-// What is kept of a run's distances, kSet of 16 bits together: of every token; of pieces of one or two vectors those of its
-// nearest tokens, four for each of two pieces.
-enum class Keep { tokens, vectors, pairs };
-constexpr int kept_vectors(Keep keep) { return keep == Keep::tokens ? kVectors : keep == Keep::vectors ? kPieces : kPieces / 2; }
-
-HWY_INLINE __m512i nearest_of_two(__m512i a, __m512i b) {
-  return _mm512_min_epu16(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+// One word of a set's codes, which lie `half` apart in the two halves of a piece. Byte 4 i + p of a vector is of piece p; the tokens
+// of double word i are lane i / 4, half i / 2 % 2, place i % 2 in the lane.
+HWY_INLINE void find_places(const uint64_t* const* HWY_RESTRICT pieces, int64_t offset, int64_t half,
+                            __m512i (*HWY_RESTRICT to)[kSets], __mmask64* HWY_RESTRICT last) {
+  __m512i d[2][4], w[2][2], o[8];
+  HWY_UNROLL(4)
+  for (int p = 0; p < 4; ++p) {
+    const __m512 a = _mm512_loadu_ps(pieces[p] + offset), b = _mm512_loadu_ps(pieces[p] + offset + half);
+    d[0][p] = _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0x88));
+    d[1][p] = _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0xdd));
+  }
+  const __m512i swap_words = _mm512_set4_epi32(0x0d0c0f0e, 0x09080b0a, 0x05040706, 0x01000302);
+  const __m512i swap_bytes = _mm512_set4_epi32(0x0e0f0c0d, 0x0a0b0809, 0x06070405, 0x02030001);
+  HWY_UNROLL(2)
+  for (int i = 0; i < 2; ++i) {
+    HWY_UNROLL(2)
+    for (int p = 0; p < 2; ++p) {
+      w[0][p] = _mm512_mask_shuffle_epi8(d[i][p], 0xcccccccccccccccc, d[i][p + 2], swap_words);
+      w[1][p] = _mm512_mask_shuffle_epi8(d[i][p + 2], 0x3333333333333333, d[i][p], swap_words);
+    }
+    HWY_UNROLL(2)
+    for (int j = 0; j < 2; ++j) {
+      o[4 * i + 2 * j] = _mm512_mask_shuffle_epi8(w[j][0], 0xaaaaaaaaaaaaaaaa, w[j][1], swap_bytes);
+      o[4 * i + 2 * j + 1] = _mm512_mask_shuffle_epi8(w[j][1], 0x5555555555555555, w[j][0], swap_bytes);
+    }
+  }
+  // Bit 7 of byte j to bit j. What moves down has no bit 0, so that a mean with 0 halves it; a shift has fewer ports.
+  const auto half_of = [](__m512i x) HWY_ATTR { return _mm512_avg_epu8(x, _mm512_setzero_si512()); };
+  const __m512i top = _mm512_set1_epi8(static_cast<char>(0x80));
+  __m512i tops = _mm512_and_si512(o[0], top);
+  HWY_UNROLL(8)
+  for (int j = 1; j < 7; ++j) tops = _mm512_ternarylogic_epi64(top, o[j], half_of(tops), 0xca);  // top ? o[j] : tops / 2
+  HWY_UNROLL(8)
+  for (int j = 0; j < 8; ++j) to[j][0] = o[j];
+  to[8][0] = half_of(tops);
+  *last = _mm512_movepi8_mask(o[7]);
 }
 
-// Distances of a run's tokens to kQueries queries, [kept_vectors(kKeep), 8, kSet]; its codes lie `offset` words behind where it
-// says. Meanwhile fetches kWords cache lines at each of `lines` into L2.
-template <Keep kKeep, int kWords, int kQueries>
-HWY_NOINLINE void distances(const Run& run, int64_t offset, int64_t word_stride, const Run& lines,
-                            const uint8_t* HWY_RESTRICT tables, uint16_t* HWY_RESTRICT to) {
-  constexpr int kTogether = 4;  // vectors that share a load of a table
-  constexpr int kSums = kKeep == Keep::pairs ? 2 : 4;
-  const __m512i low_nibbles = _mm512_set1_epi8(0x0f), high_nibbles = _mm512_set1_epi8(static_cast<char>(0xf0));
-  const __m512i low_bytes = _mm512_set1_epi64(0x7060504030201000), high_bytes = _mm512_set1_epi64(0x0e0c0a0806040200);
-  const __m512i to_all = _mm512_set4_epi32(0x09080908, 0x09080908, 0x01000100, 0x01000100);  // 16 bits of 64 to all four
-  for (int v = 0; v < kVectors; v += kTogether) {
-    __m512i low[kTogether][kWords], high[kTogether][kWords], all[kSums];
-    HWY_UNROLL(8)
-    for (int i = 0; i < kTogether; ++i) {
-      HWY_UNROLL(8)
-      for (int w = 0; w < kWords; ++w) {
-        const __m512i codes = _mm512_loadu_si512(run.codes[v + i] + offset + w * word_stride);
-        low[i][w] = _mm512_ternarylogic_epi64(codes, low_nibbles, low_bytes, 0xea);  // (codes & nibbles) | bytes
-        // Half of it by a mean with 0: a shift would take a port of the look-ups.
-        high[i][w] = _mm512_avg_epu8(_mm512_ternarylogic_epi64(codes, high_nibbles, high_bytes, 0xea), _mm512_setzero_si512());
-        _mm_prefetch(reinterpret_cast<const char*>(lines.codes[v + i] + w * 8), _MM_HINT_T1);
-      }
-    }
+template <int kQueries>
+using Sums = __m512i[kQueries][kSets];
+
+// The shares of the word's fields [from, end), summed up by byte.
+template <int kQueries>
+HWY_INLINE void sum_fields(const Places& places, int word, const uint8_t* HWY_RESTRICT tables, int64_t stride, int from, int end,
+                           Sums<kQueries>& sums) {
+  const auto add = [&](int field, const auto& share) HWY_ATTR {
+    __m512i at[kSets];
     HWY_UNROLL(4)
-    for (__m512i& sums : all) sums = _mm512_setzero_si512();
-    HWY_UNROLL(1)  // more would spill tables
+    for (int i = 0; i < kSets; ++i) at[i] = places.field[word][field][i];
+    HWY_UNROLL(4)
     for (int q = 0; q < kQueries; ++q) {
-      const __mmask64 piece = 0x0303030303030303u << 2 * q;
-      __m512i up[kTogether], down[kTogether], sum[kTogether];
-      HWY_UNROLL(8)
-      for (int w = 0; w < kWords; ++w) {
-        const uint8_t* table = tables + (q * kWords + w) * kTableBytesPerWord;
-        const __m512i t0 = _mm512_load_si512(table), t1 = _mm512_load_si512(table + 64);
-        const __m512i t2 = _mm512_load_si512(table + 128), t3 = _mm512_load_si512(table + 192);
-        HWY_UNROLL(8)
-        for (int i = 0; i < kTogether; ++i) {
-          const __m512i a = _mm512_permutex2var_epi8(t0, low[i][w], t1), b = _mm512_permutex2var_epi8(t2, high[i][w], t3);
-          up[i] = w == 0 ? a : _mm512_add_epi8(up[i], a);
-          down[i] = w == 0 ? b : _mm512_add_epi8(down[i], b);
-        }
-      }
-      HWY_UNROLL(8)
-      for (int i = 0; i < kTogether; ++i) sum[i] = _mm512_sad_epu8(up[i], down[i]);
-      HWY_UNROLL(8)
-      for (int i = 0; i < kSums; ++i) {
-        if (kKeep == Keep::pairs) sum[i] = _mm512_min_epu16(sum[2 * i], sum[2 * i + 1]);
-        all[i] = _mm512_mask_shuffle_epi8(all[i], piece, sum[i], to_all);
-      }
+      const uint8_t* table = tables + q * stride + field * kFieldBytes;
+      const __m512i t0 = _mm512_load_si512(table), t1 = _mm512_load_si512(table + 64);
+      HWY_UNROLL(4)
+      for (int i = 0; i < kSets; ++i) sums[q][i] = share(_mm512_permutex2var_epi8(t0, at[i], t1), sums[q][i], table, i);
     }
-    HWY_UNROLL(8)
-    for (int i = 0; i < kSums; i += kKeep == Keep::tokens ? 1 : 2, to += 32) {
-      _mm512_store_si512(to, kKeep == Keep::tokens ? all[i] : nearest_of_two(all[i], all[i + 1]));
-    }
-  }
-}
-
-using DistancesFn = void (*)(const Run&, int64_t, int64_t, const Run&, const uint8_t*, uint16_t*);
-// [words, by queries: 1, 2, more]
-template <Keep kKeep>
-constexpr DistancesFn kDistances[kMaxHashWords][3] = {
-    {distances<kKeep, 1, 1>, distances<kKeep, 1, 2>, distances<kKeep, 1, kSet>},
-    {distances<kKeep, 2, 1>, distances<kKeep, 2, 2>, distances<kKeep, 2, kSet>},
-    {distances<kKeep, 3, 1>, distances<kKeep, 3, 2>, distances<kKeep, 3, kSet>},
-    {distances<kKeep, 4, 1>, distances<kKeep, 4, 2>, distances<kKeep, 4, kSet>},
-};
-
-// What makes scores of a set's distances; 128 bits hold the four queries.
-struct SetScale {
-  __m512 sum, weight;
-  __mmask16 valid;  // lanes of queries that are there
-
-  HWY_INLINE SetScale(const QueryScale* s, int queries) {
-    const int b = std::min(1, queries - 1), c = std::min(2, queries - 1), d = queries - 1;
-    sum = _mm512_broadcast_f32x4(_mm_cvtepi32_ps(_mm_setr_epi32(s[0].sum, s[b].sum, s[c].sum, s[d].sum)));
-    weight = _mm512_broadcast_f32x4(_mm_setr_ps(s[0].weight, s[b].weight, s[c].weight, s[d].weight));
-    valid = static_cast<__mmask16>(0x1111 * ((1 << queries) - 1));
-  }
-  // float(A - 2 D), exactly.
-  HWY_INLINE __m512 signed_sum(__m256i distances) const {
-    return _mm512_fnmadd_ps(_mm512_cvtepi32_ps(_mm512_cvtepu16_epi32(distances)), _mm512_set1_ps(2.0f), sum);
-  }
-  // -inf where there is no query.
-  HWY_INLINE __m512 weighed(__m512 x) const {
-    return _mm512_mask_mul_ps(_mm512_set1_ps(-std::numeric_limits<float>::infinity()), valid, x, weight);
-  }
-};
-
-// The best of the four in each 128 bits of a, then of b.
-HWY_INLINE __m256 best_of_sets(__m512 a, __m512 b) {
-  __m512 best = _mm512_max_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));  // two of a, two of b
-  best = _mm512_max_ps(best, _mm512_permute_ps(best, 0xb1));
-  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14, 0, 0, 0, 0, 0, 0, 0, 0);
-  return _mm512_castps512_ps256(_mm512_permutexvar_ps(order, best));
-}
-
-// Best scores of eight pieces by distances [4, 8, kSet], each vector of two pieces.
-HWY_INLINE __m256 best_alike(const uint16_t* HWY_RESTRICT distances, const SetScale& scale) {
-  const auto x = [&](int i) HWY_ATTR { return _mm512_load_si512(distances + i * 32); };
-  const auto halves = [](__m512i a, __m512i b)
-                          HWY_ATTR { return _mm512_min_epu16(_mm512_shuffle_i64x2(a, b, 0x44), _mm512_shuffle_i64x2(a, b, 0xee)); };
-  const __m512i a = halves(x(0), x(1)), b = halves(x(2), x(3));
-  const __m512i all = _mm512_min_epu16(_mm512_shuffle_i64x2(a, b, 0x88), _mm512_shuffle_i64x2(a, b, 0xdd));
-  return best_of_sets(scale.weighed(scale.signed_sum(_mm512_castsi512_si256(all))),
-                      scale.weighed(scale.signed_sum(_mm512_extracti64x4_epi64(all, 1))));
-}
-
-// Best scores of pieces by the scores of the best tokens of each: [4, kSet].
-HWY_INLINE __m256 best_by_length(const __m512 (&best)[kPieces]) {
-  const auto halves = [](__m512 a, __m512 b)
-                          HWY_ATTR { return _mm512_max_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee)); };
-  const auto four = [&](int i) HWY_ATTR {
-    const __m512 a = halves(best[i], best[i + 1]), b = halves(best[i + 2], best[i + 3]);
-    return _mm512_max_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
   };
-  return best_of_sets(four(0), four(4));
+  if (end == kFields) {  // with the bit that is left over
+    add(--end, [&](__m512i x, __m512i, const uint8_t* table, int i) HWY_ATTR {
+      return _mm512_mask_sub_epi8(x, places.last[word][i], x, _mm512_load_si512(table + kFieldBytes));
+    });
+  } else {
+    add(--end, [](__m512i x, __m512i, const uint8_t*, int) HWY_ATTR { return x; });
+  }
+  HWY_UNROLL(1)
+  for (int f = from; f < end; ++f) {
+    add(f, [](__m512i x, __m512i sum, const uint8_t*, int) HWY_ATTR { return _mm512_add_epi8(sum, x); });
+  }
 }
 
-// Scores of a vector's tokens, the better of the first and the last four: [4, kSet].
-HWY_INLINE __m512 score_by_length(const uint16_t* HWY_RESTRICT distances, const uint16_t* factors, const SetScale& scale) {
-  const __m512i all = _mm512_load_si512(distances);
-  const __m128i bf16 = _mm_loadu_si128(reinterpret_cast<const __m128i*>(factors));
-  const __m512 f = _mm512_castps256_ps512(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bf16), 16)));
-  const __m512i places = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-  const __m512 f0 = _mm512_permutexvar_ps(places, f), f1 = _mm512_permutexvar_ps(_mm512_add_epi32(places, _mm512_set1_epi32(4)), f);
-  const __m512 a = scale.weighed(_mm512_mul_ps(scale.signed_sum(_mm512_castsi512_si256(all)), f0));
-  const __m512 b = scale.weighed(_mm512_mul_ps(scale.signed_sum(_mm512_extracti64x4_epi64(all, 1)), f1));
-  return _mm512_max_ps(a, b);
+// Lane i of 32 bits: op over the lanes of v[i].
+template <class Op>
+HWY_INLINE __m512i fold16(const __m512i (&v)[16], const Op& op) {
+  __m512i lanes[4];
+  HWY_UNROLL(4)
+  for (int i = 0; i < 4; ++i) {
+    const __m512i *x = v + 4 * i;
+    const __m512i a = op(_mm512_unpacklo_epi32(x[0], x[1]), _mm512_unpackhi_epi32(x[0], x[1]));
+    const __m512i b = op(_mm512_unpacklo_epi32(x[2], x[3]), _mm512_unpackhi_epi32(x[2], x[3]));
+    lanes[i] = op(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+  }
+  const auto halves = [&](__m512i a, __m512i b)
+                          HWY_ATTR { return op(_mm512_shuffle_i64x2(a, b, 0x44), _mm512_shuffle_i64x2(a, b, 0xee)); };
+  const __m512i a = halves(lanes[0], lanes[1]), b = halves(lanes[2], lanes[3]);
+  return op(_mm512_shuffle_i64x2(a, b, 0x88), _mm512_shuffle_i64x2(a, b, 0xdd));
 }
 
-// Best scores of a run's pieces of kPieceVectors vectors, eight to a vector; `first`: the run's first token in its block.
-template <bool kFactors, int kPieceVectors>
-HWY_INLINE void score_run(const AsymmetricScan& s, const Run& run, int64_t offset, const Run& lines, int first, int head,
-                          __m256 (&best)[kVectors / kPieceVectors / kPieces]) {
-  constexpr Keep kKeep = kFactors ? Keep::tokens : kPieceVectors == 1 ? Keep::vectors : Keep::pairs;
-  HWY_ALIGN uint16_t scratch[kept_vectors(kKeep) * 32];
-  for (__m256& b : best) b = _mm256_set1_ps(-std::numeric_limits<float>::infinity());
-  for (int q = 0; q < s.queries_per_head; q += kSet) {
-    const int queries = std::min(kSet, s.queries_per_head - q);
-    const int64_t query = int64_t{head} * s.queries_per_head + q;
-    kDistances<kKeep>[s.words - 1][std::min(queries, 3) - 1](run, offset, s.block_size, lines,
-                                                             s.tables + query * s.words * kTableBytesPerWord, scratch);
-    const SetScale scale(s.scales + query, queries);
-    for (int r = 0; r < kVectors / kPieceVectors / kPieces; ++r) {
-      if constexpr (kFactors) {
-        __m512 pieces[kPieces];
-        HWY_UNROLL(8)
-        for (int i = 0; i < kPieces; ++i) {
-          HWY_UNROLL(2)
-          for (int j = 0; j < kPieceVectors; ++j) {
-            const int v = (r * kPieces + i) * kPieceVectors + j, token = (first + v * kVectorTokens) & (s.block_size - 1);
-            const __m512 scores = score_by_length(scratch + v * 32, factors_of(s, run.codes[v] + offset - token) + token, scale);
-            pieces[i] = j == 0 ? scores : _mm512_max_ps(pieces[i], scores);
-          }
+// The least distance of each piece to each query, [kQuerySet, kRunPieces] bytes: 255 stands for itself and beyond. No word may have a
+// distance beyond 255.
+template <int kQueries>
+HWY_NOINLINE __m512i nearest(const Places& places, int words, const uint8_t* HWY_RESTRICT tables) {
+  const int64_t stride = int64_t{words} * kTableBytesPerWord;
+  Sums<kQueries> sums, before;
+  sum_fields<kQueries>(places, 0, tables, stride, 0, kFields, sums);
+  for (int w = 1; w < words; ++w) {
+    std::memcpy(&before, &sums, sizeof(sums));
+    sum_fields<kQueries>(places, w, tables + w * kTableBytesPerWord, stride, 0, kFields, sums);
+    HWY_UNROLL(4)
+    for (int q = 0; q < kQueries; ++q) {
+      HWY_UNROLL(4)
+      for (int i = 0; i < kSets; ++i) sums[q][i] = _mm512_adds_epu8(sums[q][i], before[q][i]);
+    }
+  }
+  __m512i all[16];
+  HWY_UNROLL(16)
+  for (int i = 0; i < 16; ++i) all[i] = sums[std::min(i / kSets, kQueries - 1)][i % kSets];
+  return fold16(all, [](__m512i a, __m512i b) HWY_ATTR { return _mm512_min_epu8(a, b); });
+}
+
+// Distances of 16 bits: [query, set, pieces 0 and 2 or 1 and 3 of it].
+using Distances = __m512i[kQuerySet][kSets][2];
+
+template <int kQueries>
+HWY_NOINLINE void distances(const Places& places, int words, const uint8_t* HWY_RESTRICT tables, Distances& to) {
+  const int64_t stride = int64_t{words} * kTableBytesPerWord;
+  for (int w = 0; w < words; ++w, tables += kTableBytesPerWord) {
+    for (int part = 0; part < 2; ++part) {  // of at most 196, and 252
+      Sums<kQueries> sums;
+      part == 0 ? sum_fields<kQueries>(places, w, tables, stride, 0, 4, sums)
+                : sum_fields<kQueries>(places, w, tables, stride, 4, kFields, sums);
+      HWY_UNROLL(4)
+      for (int q = 0; q < kQueries; ++q) {
+        HWY_UNROLL(4)
+        for (int i = 0; i < kSets; ++i) {
+          const __m512i even = _mm512_maskz_mov_epi8(0x5555555555555555, sums[q][i]), odd = _mm512_srli_epi16(sums[q][i], 8);
+          __m512i(&x)[2] = to[q][i];
+          x[0] = w == 0 && part == 0 ? even : _mm512_add_epi16(x[0], even);
+          x[1] = w == 0 && part == 0 ? odd : _mm512_add_epi16(x[1], odd);
         }
-        best[r] = _mm256_max_ps(best[r], best_by_length(pieces));
-      } else {
-        best[r] = _mm256_max_ps(best[r], best_alike(scratch + r * kPieces / 2 * 32, scale));
       }
     }
   }
 }
 
-HWY_INLINE __m256i ranks_of(__m256 score) {
-  const __m256i bits = _mm256_castps_si256(_mm256_add_ps(score, _mm256_setzero_ps()));
-  const __m256i flip = _mm256_and_si256(_mm256_srai_epi32(bits, 31), _mm256_set1_epi32(0x7fffffff));
-  return _mm256_xor_si256(_mm256_xor_si256(bits, flip), _mm256_set1_epi32(-1));
+// [by queries: 1, 2, more]
+constexpr __m512i (*kNearest[])(const Places&, int, const uint8_t*) = {nearest<1>, nearest<2>, nearest<kQuerySet>};
+constexpr void (*kDistances[])(const Places&, int, const uint8_t*, Distances&) = {distances<1>, distances<2>, distances<kQuerySet>};
+
+// float(A - 2 D), exactly.
+HWY_INLINE __m512 signed_sums(__m512i distances, const QueryScale& scale) {
+  return _mm512_fnmadd_ps(_mm512_cvtepi32_ps(distances), _mm512_set1_ps(2.0f), _mm512_set1_ps(static_cast<float>(scale.sum)));
 }
 
-// What is fetched of the run `ahead`, of `step` blocks, while head h of the one before it is scored: the same head's codes. Two
-// words and more are 2 KiB of a block's heads, which come sooner in the order they lie: then the h-th part of them (at 128 bits,
-// from memory: 465 us instead of 546; at 64 bits 306 instead of 273).
-HWY_INLINE Run lines_of(const AsymmetricScan& s, const Run& ahead, int32_t step, int h) {
-  Run lines;
-  const bool in_order = s.words > 1 && s.slot_head_stride == 0 && s.block_size <= kRunTokens;
-  const int64_t head = s.slot_head_stride == 0 ? h * s.head_stride : 0;
-  const int slots = s.kv_heads * kVectors / step;  // of a block
-  for (int v = 0, at = h * kVectors; v < kVectors; ++v, ++at) {
-    lines.codes[v] = in_order ? ahead.codes[at / slots * (kVectors / step)] + at % slots * (s.kv_heads * s.head_stride / slots)
-                              : ahead.codes[v] + head;
+// Scores of a run's pieces where all keys count alike: the nearest token of a piece is its best. False where a distance may not fit
+// a byte.
+HWY_INLINE bool score_alike(const Places& places, int words, const uint8_t* tables, const QueryScale* scales, int queries,
+                            __m512& best) {
+  for (int q = 0; q < queries; ++q) {
+    if (!scales[q].bytes) return false;
   }
-  return lines;
+  const __m512i least = kNearest[std::min(queries, 3) - 1](places, words, tables);
+  if (HWY_UNLIKELY(_mm512_cmpeq_epi8_mask(least, _mm512_set1_epi8(-1)) & ~uint64_t{0} >> (64 - kRunPieces * queries))) return false;
+  alignas(64) uint8_t bytes[64];
+  _mm512_store_si512(bytes, least);
+  for (int q = 0; q < queries; ++q) {
+    const __m512i d = _mm512_cvtepu8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(bytes + q * kRunPieces)));
+    best = _mm512_max_ps(best, _mm512_mul_ps(signed_sums(d, scales[q]), _mm512_set1_ps(scales[q].weight)));
+  }
+  return true;
 }
 
-// Blocks [begin, end), all of them whole: a run of every head, then the next.
-template <bool kFactors, int kPieceVectors>
-HWY_INLINE void scan_runs(const AsymmetricScan& s, int32_t begin, int32_t end) {
-  constexpr int kResults = kVectors / kPieceVectors;
-  const int32_t step = std::max(1, kRunTokens / s.block_size), whole = s.len / s.block_size;
-  Run run, ahead;
-  ahead.find(s, begin, 0, whole, 0);
-  for (int32_t b = begin, first = 0; b < end;) {
-    const int32_t next_first = first + kRunTokens < s.block_size ? first + kRunTokens : 0;
-    const int32_t next = next_first > 0 ? b : b + step;
-    run = ahead;
-    ahead.find(s, std::min(next, whole - 1), next_first, whole, 0);
+// The factors of a piece's tokens in the order of find_places.
+HWY_INLINE __m512 load_factors(const uint16_t* factors, int64_t half) {
+  const auto load = [](const uint16_t* x) HWY_ATTR { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(x)); };
+  const __m512i all = _mm512_cvtepu16_epi32(_mm256_setr_m128i(load(factors), load(factors + half)));
+  const __m512i order = _mm512_setr_epi32(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_permutexvar_epi32(order, all), 16));
+}
+
+// Scores of a run's pieces token by token: factors[kRunPieces]. best: lane by lane, of each piece.
+HWY_INLINE void score_by_length(const Places& places, int words, const uint8_t* tables, const QueryScale* scales, int queries,
+                                const __m512* factors, __m512i (&best)[kRunPieces]) {
+  Distances all;
+  kDistances[std::min(queries, 3) - 1](places, words, tables, all);
+  for (int q = 0; q < queries; ++q) {
+    for (int i = 0; i < kRunPieces; ++i) {
+      const __m512i two = all[q][i / kSetPieces][i % 2];
+      const __m512i d = i % kSetPieces < 2 ? _mm512_maskz_mov_epi16(0x55555555, two) : _mm512_srli_epi32(two, 16);
+      const __m512 score = _mm512_mul_ps(_mm512_mul_ps(signed_sums(d, scales[q]), factors[i]), _mm512_set1_ps(scales[q].weight));
+      best[i] = _mm512_castps_si512(_mm512_max_ps(score, _mm512_castsi512_ps(best[i])));
+    }
+  }
+}
+
+HWY_INLINE __m512i ranks_of(__m512 score) {
+  const __m512i bits = _mm512_castps_si512(_mm512_add_ps(score, _mm512_setzero_ps()));
+  const __m512i flip = _mm512_and_si512(_mm512_srai_epi32(bits, 31), _mm512_set1_epi32(0x7fffffff));
+  return _mm512_ternarylogic_epi32(bits, flip, flip, 0xc3);  // ~(bits ^ flip)
+}
+
+// Ranks of a run's pieces: the first one's tokens begin at `first` of their block.
+template <bool kFactors>
+HWY_INLINE __m512i rank_run(const AsymmetricScan& s, const uint64_t* const* pieces, int64_t offset, int first, int head) {
+  const int64_t half = s.block_size == 8 ? 0 : 8, first_query = int64_t{head} * s.queries_per_head;
+  const int64_t query_bytes = int64_t{s.words} * kTableBytesPerWord;
+  const uint8_t* tables = s.tables + first_query * query_bytes;
+  const QueryScale* scales = s.scales + first_query;
+  Places places;
+  for (int w = 0; w < s.words; ++w) {
+    for (int i = 0; i < kSets; ++i) {
+      auto* to = reinterpret_cast<__m512i(*)[kSets]>(&places.field[w][0][i]);
+      find_places(pieces + i * kSetPieces, offset + int64_t{w} * s.block_size, half, to, &places.last[w][i]);
+    }
+  }
+  const __m512 none = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+  const auto set_from = [&](int q) HWY_ATTR { return std::min(kQuerySet, s.queries_per_head - q); };
+  if (!kFactors) {
+    __m512 best = none;
+    int q = 0;
+    while (q < s.queries_per_head && score_alike(places, s.words, tables + q * query_bytes, scales + q, set_from(q), best)) {
+      q += kQuerySet;
+    }
+    if (HWY_LIKELY(q >= s.queries_per_head)) return ranks_of(best);
+  }
+  __m512 factors[kRunPieces];
+  __m512i best[kRunPieces];
+  for (int i = 0; i < kRunPieces; ++i) {
+    const int token = (first + i * kPieceTokens) & (s.block_size - 1);
+    factors[i] = kFactors ? load_factors(factors_of(s, pieces[i] + offset - token) + token, half) : _mm512_set1_ps(1.0f);
+    best[i] = _mm512_castps_si512(none);
+  }
+  for (int q = 0; q < s.queries_per_head; q += kQuerySet) {
+    score_by_length(places, s.words, tables + q * query_bytes, scales + q, set_from(q), factors, best);
+  }
+  return ranks_of(_mm512_castsi512_ps(fold16(best, [](__m512i a, __m512i b) HWY_ATTR {
+    return _mm512_castps_si512(_mm512_max_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b)));
+  })));
+}
+
+// A chunk of a row's pieces, so many that a head's tables stay in L1 meanwhile.
+struct Chunk {
+  static constexpr int kPieces = 64;
+  const uint64_t* codes[kPieces];  // of a KV head
+
+  // Pieces from `first` on; the last one before `end` stands for those from there on.
+  HWY_INLINE void find(const AsymmetricScan& s, int64_t first, int64_t end, int per_block, int head) {
+    const int shift = std::countr_zero(static_cast<uint32_t>(per_block));
+    for (int i = 0; i < kPieces; ++i) {
+      const int64_t piece = std::min(first + i, end - 1);
+      codes[i] = block_codes(s, static_cast<int32_t>(piece >> shift), head) + (piece & (per_block - 1)) * kPieceTokens;
+    }
+  }
+};
+
+// What of a chunk is fetched into L2, as it lies: of each piece its part of its block's codes.
+struct Ahead {
+  const char* from[Chunk::kPieces];
+  int lines = 0;
+
+  HWY_INLINE void find(const AsymmetricScan& s, int64_t first, int64_t end, int per_block, int head) {
+    const int shift = std::countr_zero(static_cast<uint32_t>(per_block));
+    const int64_t bytes = (s.slot_head_stride == 0 ? s.kv_heads : 1) * s.head_stride * 8 >> shift;
+    lines = first < end ? static_cast<int>((bytes + 63) / 64) : 0;
+    for (int i = 0; i < Chunk::kPieces; ++i) {
+      const int64_t piece = std::min(first + i, end - 1);
+      from[i] = reinterpret_cast<const char*>(block_codes(s, static_cast<int32_t>(piece >> shift), head)) +
+                (piece & (per_block - 1)) * bytes;
+    }
+  }
+  HWY_INLINE void fetch(int first, int end) const {
+    for (int i = first; i < std::min(end, Chunk::kPieces); ++i) {
+      for (int line = 0; line < lines; ++line) _mm_prefetch(from[i] + line * 64, _MM_HINT_T1);
+    }
+  }
+};
+
+// Blocks [begin, end), all of them whole: a chunk of every head, then the next.
+template <bool kFactors>
+HWY_INLINE void scan_chunks(const AsymmetricScan& s, int32_t begin, int32_t end) {
+  constexpr int kRuns = Chunk::kPieces / kRunPieces;
+  const int per_block = std::max(1, s.block_size / kPieceTokens);
+  const int64_t whole = int64_t{s.len / s.block_size} * per_block, last = int64_t{end} * per_block;
+  const bool per_head = s.slot_head_stride != 0;
+  const int heads = per_head ? 1 : s.kv_heads, share = (Chunk::kPieces + kRuns * heads - 1) / (kRuns * heads);
+  Chunk now;
+  Ahead ahead;
+  for (int64_t chunk = int64_t{begin} * per_block; chunk < last; chunk += Chunk::kPieces) {
     for (int h = 0; h < s.kv_heads; ++h) {
-      const bool per_head = s.slot_head_stride != 0;
-      if (per_head && h > 0) run.find(s, b, first, whole, h), ahead.find(s, std::min(next, whole - 1), next_first, whole, h);
-      __m256 best[kResults / kPieces];
-      score_run<kFactors, kPieceVectors>(s, run, per_head ? 0 : h * s.head_stride, lines_of(s, ahead, step, h), first, h, best);
-      int32_t ranks[kResults];
-      for (int i = 0; i < kResults / kPieces; ++i) {
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(ranks + i * kPieces), ranks_of(best[i]));
+      if (per_head || h == 0) {
+        now.find(s, chunk, whole, per_block, h);
+        ahead.find(s, chunk + Chunk::kPieces, whole, per_block, h);
       }
-      int n = kResults / 2;
-      for (int size = 2 * kPieceVectors * kVectorTokens; size <= s.block_size && n > 0; size *= 2, n /= 2) {
-        for (int i = 0; i < n; ++i) ranks[i] = std::min(ranks[2 * i], ranks[2 * i + 1]);
+      for (int r = 0; r < kRuns && chunk + r * kRunPieces < last; ++r) {
+        const int64_t piece = chunk + r * kRunPieces;
+        const int step = per_head ? r : h * kRuns + r, first = static_cast<int>(piece & (per_block - 1));
+        ahead.fetch(step * share, (step + 1) * share);
+        alignas(64) int32_t ranks[kRunPieces];
+        _mm512_store_si512(ranks, rank_run<kFactors>(s, now.codes + r * kRunPieces, per_head ? 0 : h * s.head_stride,
+                                                     first * kPieceTokens, h));
+        int n = kRunPieces;
+        for (int size = per_block; size > 1 && n > 1; size /= 2) {
+          n /= 2;
+          for (int i = 0; i < n; ++i) ranks[i] = std::min(ranks[2 * i], ranks[2 * i + 1]);
+        }
+        const auto block = static_cast<int32_t>(piece / per_block);
+        put(s, block, h, ranks, std::min(n, end - block), first > 0);
       }
-      put(s, b, h, ranks, std::min(step, end - b), first > 0);
     }
-    b = next, first = next_first;
   }
 }
 
 HWY_INLINE void scan_whole(const AsymmetricScan& s, int32_t begin, int32_t end) {
-  if (s.block_size == kVectorTokens) {
-    return s.length_factor ? scan_runs<true, 1>(s, begin, end) : scan_runs<false, 1>(s, begin, end);
-  }
-  return s.length_factor ? scan_runs<true, 2>(s, begin, end) : scan_runs<false, 2>(s, begin, end);
+  return s.length_factor ? scan_chunks<true>(s, begin, end) : scan_chunks<false>(s, begin, end);
 }
 
 }  // namespace fovea::cpu::HWY_NAMESPACE::bytes

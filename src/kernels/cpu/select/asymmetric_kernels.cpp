@@ -70,8 +70,14 @@ QueryScale prepare_query(const HashCodec& codec, const float* query, uint8_t* ta
     out.weight = static_cast<float>(unit * codec.scale / length);
     out.length = static_cast<float>(length);
   }
-  for (int i = 0; i < codec.bits; ++i) out.sum += std::abs(q4[i]);
-  for (int i = 0; i < codec.bits; i += 64, tables += kTableBytesPerWord) put_tables(q4 + i, tables);
+  out.bytes = true;
+  for (int i = 0; i < codec.bits; i += 64, tables += kTableBytesPerWord) {
+    int32_t sum = 0;
+    for (int j = i; j < i + 64; ++j) sum += std::abs(q4[j]);
+    out.sum += sum;
+    out.bytes = out.bytes && sum < 256;
+    put_tables(q4 + i, tables);
+  }
   return out;
 }
 
@@ -169,7 +175,7 @@ HWY_INLINE void sum_nibbles(const uint8_t* HWY_RESTRICT places, const uint8_t* H
     for (int u = 0; u < kUnits; ++u) sum[u] = hn::Zero(d8);
     HWY_UNROLL(16)
     for (int i = at; i < at + kNibbles; ++i) {
-      const ByteVec table = hn::LoadDup128(d8, tables + i * kTableBytes);
+      const ByteVec table = hn::LoadDup128(d8, tables + i / 16 * kTableBytesPerWord + i % 16 * kTableBytes);
       for (int u = 0; u < kUnits; ++u) {
         sum[u] = hn::Add(sum[u], hn::TableLookupBytes(table, hn::Load(d8, places + (u * 16 * words + i) * kBytes)));
       }

@@ -22,43 +22,40 @@ namespace fovea::cpu::HWY_NAMESPACE {
 
 // ---- Tables -----------------------------------------------------------------------------------------------
 
-// put_tables: of one word's q4 [64]. share_of: the share in D of value v of nibble number n, as it stands there.
+// put_tables: of one word's q4 [64]. distance_of: D of one word of a code.
 #undef FOVEA_BYTE_TABLES  // of the target before
 #if HWY_TARGET == HWY_AVX3_DL
-// A look-up takes one of 128 bytes: [byte of the word, value] of all low nibbles, then [value, byte] of all high ones. D is the
-// difference of what is found in the two, which is one instruction with their sum over bytes: so one is kept up, the other down.
+// A look-up takes one of 128 bytes. Field j < 8 is the low seven bits of byte j, field 8 the top bits of bytes 0 to 6. The last bit is
+// left over: the table of field 8 holds its share where it is 0, and is followed by what a 1 takes away of it, 64 times.
 #define FOVEA_BYTE_TABLES 1
-constexpr int kMostOfNibble = 28;
+constexpr int kFields = 9, kFieldBytes = 128;
+static_assert(kTableBytesPerWord >= kFields * kFieldBytes + 64);
 
-// Shares of 64 places: their first elements are at `from` of q, and bit[j] says where a value has bit j. A value of 0 misses the
-// positive ones.
-HWY_INLINE __m512i shares_of(__m512i q, __m512i from, const uint64_t (&bit)[4]) {
-  __m512i shares = _mm512_setzero_si512();
-  for (int j = 0; j < 4; ++j) {
-    const __m512i element = _mm512_permutexvar_epi8(_mm512_add_epi8(from, _mm512_set1_epi8(static_cast<char>(j))), q);
-    shares = _mm512_add_epi8(shares, _mm512_max_epi8(element, _mm512_setzero_si512()));
-    shares = _mm512_mask_sub_epi8(shares, bit[j], shares, element);
-  }
-  return shares;
-}
 HWY_INLINE void put_tables(const int32_t* q4, uint8_t* table) {
-  alignas(64) int8_t bytes[64];
-  for (int i = 0; i < 64; ++i) bytes[i] = static_cast<int8_t>(q4[i]);
-  const __m512i q = _mm512_load_si512(bytes), most = _mm512_set1_epi8(kMostOfNibble);
-  const __m512i high = _mm512_set1_epi64(0x3c342c241c140c04);
-  const __m512i low_from =
-      _mm512_inserti32x4(_mm512_inserti32x4(_mm512_inserti32x4(_mm512_setzero_si512(), _mm_set1_epi8(8), 1), _mm_set1_epi8(16), 2),
-                         _mm_set1_epi8(24), 3);
-  for (int half = 0; half < 2; ++half) {
-    const uint64_t low_bits[4] = {0xaaaaaaaaaaaaaaaa, 0xcccccccccccccccc, 0xf0f0f0f0f0f0f0f0, 0xff00ff00ff00ff00};
-    const uint64_t high_bits[4] = {0xff00ff00ff00ff00, 0xffff0000ffff0000, 0xffffffff00000000, half ? ~uint64_t{0} : 0};
-    const __m512i from = _mm512_add_epi8(low_from, _mm512_set1_epi8(static_cast<char>(32 * half)));
-    _mm512_store_si512(table + 64 * half, _mm512_add_epi8(most, shares_of(q, from, low_bits)));
-    _mm512_store_si512(table + 128 + 64 * half, _mm512_sub_epi8(most, shares_of(q, high, high_bits)));
+  constexpr __mmask64 kValues[6] = {0xaaaaaaaaaaaaaaaa, 0xcccccccccccccccc, 0xf0f0f0f0f0f0f0f0,
+                                    0xff00ff00ff00ff00, 0xffff0000ffff0000, 0xffffffff00000000};  // with bit i
+  for (int f = 0; f < kFields; ++f, table += kFieldBytes) {
+    const int32_t* q = f < 8 ? q4 + 8 * f : q4 + 7;
+    const int step = f < 8 ? 1 : 8;
+    int away = f < 8 ? 0 : std::max(q4[63], 0);  // of zeros: the positive ones disagree
+    for (int i = 0; i < 7; ++i) away += std::max(q[i * step], 0);
+    const auto all = [](int32_t x) HWY_ATTR { return _mm512_set1_epi8(static_cast<char>(x)); };
+    __m512i shares = all(away);
+    for (int i = 0; i < 6; ++i) shares = _mm512_mask_sub_epi8(shares, kValues[i], shares, all(q[i * step]));
+    _mm512_store_si512(table, shares);
+    _mm512_store_si512(table + 64, _mm512_sub_epi8(shares, all(q[6 * step])));
   }
+  _mm512_store_si512(table, _mm512_set1_epi8(static_cast<char>(q4[63])));
 }
-HWY_INLINE int32_t share_of(const uint8_t* table, int n, int v) {
-  return n % 2 ? kMostOfNibble - table[128 + v * 8 + n / 2] : table[n * 8 + v] - kMostOfNibble;
+HWY_INLINE int32_t distance_of(const uint8_t* table, uint64_t code) {
+  uint64_t tops = 0;
+  int32_t distance = 0;
+  for (int f = 0; f < 8; ++f) {
+    distance += table[f * kFieldBytes + (code >> (8 * f) & 127)];
+    tops |= (code >> (8 * f + 7) & 1) << f;
+  }
+  const uint8_t* last = table + 8 * kFieldBytes;
+  return distance + last[tops & 127] - (tops >> 7 ? static_cast<int8_t>(last[kFieldBytes]) : 0);
 }
 #else
 #define FOVEA_BYTE_TABLES 0
@@ -72,7 +69,11 @@ HWY_INLINE void put_tables(const int32_t* q4, uint8_t* table) {
     }
   }
 }
-HWY_INLINE int32_t share_of(const uint8_t* table, int n, int v) { return table[n * kTableBytes + v]; }
+HWY_INLINE int32_t distance_of(const uint8_t* table, uint64_t code) {
+  int32_t distance = 0;
+  for (int n = 0; n < 16; ++n) distance += table[n * kTableBytes + (code >> (4 * n) & 15)];
+  return distance;
+}
 #endif
 
 // ---- Codes ------------------------------------------------------------------------------------------------
@@ -99,9 +100,7 @@ HWY_INLINE float score_tokens(const AsymmetricScan& s, const uint64_t* codes, in
     for (int t = 0; t < valid; ++t) {
       int32_t distance = 0;
       for (int w = 0; w < s.words; ++w) {
-        const uint64_t code = codes[w * s.block_size + t];
-        const uint8_t* table = s.tables + (query * s.words + w) * kTableBytesPerWord;
-        for (int n = 0; n < 16; ++n) distance += share_of(table, n, static_cast<int>(code >> (4 * n) & 15));
+        distance += distance_of(s.tables + (query * s.words + w) * kTableBytesPerWord, codes[w * s.block_size + t]);
       }
       const float factor = s.length_factor ? bf16_to_f32(factors_of(s, codes)[t]) : 1.0f;
       best = std::max(best, static_cast<float>(s.scales[query].sum - 2 * distance) * factor * s.scales[query].weight);
