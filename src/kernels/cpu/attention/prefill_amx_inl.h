@@ -30,6 +30,8 @@ HWY_PUSH_ATTRIBUTES("avx2,fma,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
+#include "kernels/cpu/attention/prefill_bf16_inl.h"
+
 namespace fovea::cpu {
 namespace {
 
@@ -39,10 +41,6 @@ constexpr int32_t kBlock = 32;                      // keys: two tiles one above
 constexpr int32_t kBlocks = kTileKeys / kBlock;
 constexpr int32_t kLanes = kPrefillAmxLanes.most;
 constexpr int32_t kTileHalves = 512;  // bf16 elements of a tile
-constexpr float kNoMax = -3e38f;      // of a lane that has seen no key: finite, so that differences are not NaN
-// A maximum is raised only where it grew by more than this: weights up to 2^8 lose nothing in floating point,
-// and o is rescaled seldom.
-constexpr float kSlack = 8.0f;
 
 struct Scratch {
   uint16_t* q;         // [panels, wide / 32, 2] tiles [16 pairs, 16 lanes, 2]
@@ -83,35 +81,6 @@ Scratch carve(ScratchCarver& c, int32_t dim) {
   return w;
 }
 
-// ---- Arithmetic ----------------------------------------------------------------------------------------------------
-
-// 2^x, relative error 3e-6, for any x; 0 for -inf.
-inline __m512 exp2_ps(__m512 x) {
-  const __m512 f = _mm512_reduce_ps(x, 0x09);  // x - floor(x); 0 for an infinity
-  __m512 y = _mm512_set1_ps(0.013426710f);
-  y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(0.052242432f));
-  y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(0.24128023f));
-  y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(0.69304484f));
-  y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(1.0f));
-  return _mm512_scalef_ps(y, x);  // y * 2^floor(x)
-}
-
-inline __m512 tanh_ps(__m512 x) {
-  const __m512 one = _mm512_set1_ps(1.0f);
-  const __m512 e = exp2_ps(_mm512_mul_ps(_mm512_abs_ps(x), _mm512_set1_ps(-2.0f * std::numbers::log2e_v<float>)));
-  const __m512 t = _mm512_div_ps(_mm512_sub_ps(one, e), _mm512_add_ps(one, e));
-  const __m512i sign = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(INT32_MIN));
-  return _mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(t), sign));
-}
-
-// Two weights (>= 0) a lane, rounded to bf16 (to nearest, ties up): the first in the low half.
-inline __m512i pack_pair(__m512 first, __m512 second) {
-  const __m512i half = _mm512_set1_epi32(0x8000), high = _mm512_set1_epi32(static_cast<int32_t>(0xffff0000u));
-  const __m512i lo = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(first), half), 16);
-  const __m512i hi = _mm512_add_epi32(_mm512_castps_si512(second), half);
-  return _mm512_ternarylogic_epi32(hi, high, lo, 0xea);  // (hi & high) | lo
-}
-
 // ---- K and V of a key tile -----------------------------------------------------------------------------------------
 
 // Where the 16 rows of each half block of K and every row of V are read.
@@ -120,17 +89,6 @@ struct KeyTile {
   int64_t k_stride[kTileKeys / 16];  // bytes
   const uint16_t* v[kTileKeys];
 };
-
-void convert_v(const KvView& kv, const KeyRun& run, int32_t i, uint16_t* to) {
-  const int64_t token = run.offset + i;
-  if (kv.layout == KvLayout::hnd) {
-    convert_row(kv.v, kv.dtype, run.base + token * kv.tokens_apart(), kv.head_dim, to);
-    return;
-  }
-  for (int64_t e = 0; e < kv.head_dim; ++e) {
-    to[e] = element_bf16(kv.v, kv.dtype, run.base + e * kv.block_size + token);
-  }
-}
 
 // Finds or converts keys [begin, end) of 16 that start at key `first` of the list. Only blocks that hold one
 // of them are read; of these, K in place may bring keys that no row sees: what comes of it is masked.
@@ -310,61 +268,6 @@ void accumulate_exact(const Scratch& w, const Panel& panel, int64_t base, int32_
   }
 }
 
-// Soft cap, ALiBi and masks, in that order; scores are in units of log2 afterwards.
-void shape_scores(const AttentionParams& p, const Scratch& w, const Panel& panel, int64_t base, float* s) {
-  const __m512 cap = _mm512_set1_ps(p.soft_cap * std::numbers::log2e_v<float>);
-  const __m512 none = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
-  const int32_t from = panel.j0 / kBlock * kBlock, to = (panel.j1 + kBlock - 1) / kBlock * kBlock;
-  for (int32_t c = 0; c < kPanel; c += 16) {
-    const int32_t lane = panel.lane + c;
-    const __m512 pos = _mm512_loadu_ps(w.lanes.pos + lane), slope = _mm512_loadu_ps(w.lanes.slope + lane);
-    alignas(64) int32_t lo[16], hi[16];
-    for (int32_t i = 0; i < 16; ++i) {
-      lo[i] = static_cast<int32_t>(std::clamp<int64_t>(w.lanes.lo[lane + i] - base, 0, kTileKeys));
-      hi[i] = static_cast<int32_t>(std::clamp<int64_t>(w.lanes.hi[lane + i] - base, 0, kTileKeys));
-    }
-    const __m512i lo_v = _mm512_load_si512(lo), hi_v = _mm512_load_si512(hi);
-    for (int32_t j = from; j < to; ++j) {
-      float* at = s + j * kPanel + c;
-      __m512 x = _mm512_load_ps(at);
-      if (p.soft_cap > 0) x = _mm512_mul_ps(cap, tanh_ps(x));
-      if (p.alibi_slopes) x = _mm512_fmadd_ps(slope, _mm512_sub_ps(_mm512_set1_ps(w.k_pos[j]), pos), x);
-      const __m512i jv = _mm512_set1_epi32(j);
-      const __mmask16 seen = _mm512_cmple_epi32_mask(lo_v, jv) & _mm512_cmplt_epi32_mask(jv, hi_v);
-      _mm512_store_ps(at, _mm512_mask_blend_ps(seen, none, x));
-    }
-  }
-}
-
-// Raises the maxima, and rescales l and o where one was.
-void raise_maximum(const Scratch& w, int32_t lane, int32_t j0, int32_t j1, int32_t wide, const float* s) {
-  __m512 top0 = _mm512_load_ps(s + j0 * kPanel), top1 = _mm512_load_ps(s + j0 * kPanel + 16);
-  __m512 odd0 = top0, odd1 = top1;
-  for (int32_t j = j0; j < j1; j += 2) {
-    top0 = _mm512_max_ps(top0, _mm512_load_ps(s + j * kPanel));
-    top1 = _mm512_max_ps(top1, _mm512_load_ps(s + j * kPanel + 16));
-    odd0 = _mm512_max_ps(odd0, _mm512_load_ps(s + (j + 1) * kPanel));
-    odd1 = _mm512_max_ps(odd1, _mm512_load_ps(s + (j + 1) * kPanel + 16));
-  }
-  const __m512 top[2] = {_mm512_max_ps(top0, odd0), _mm512_max_ps(top1, odd1)};
-  __m512 rescale[2];
-  uint32_t grew = 0;
-  for (int32_t c = 0; c < 2; ++c) {
-    const __m512 old = _mm512_load_ps(w.m + lane + 16 * c);
-    const __mmask16 up = _mm512_cmp_ps_mask(top[c], _mm512_add_ps(old, _mm512_set1_ps(kSlack)), _CMP_GT_OQ);
-    grew |= up;
-    rescale[c] = _mm512_mask_blend_ps(up, _mm512_set1_ps(1.0f), exp2_ps(_mm512_sub_ps(old, top[c])));
-    _mm512_store_ps(w.m + lane + 16 * c, _mm512_mask_blend_ps(up, old, top[c]));
-    _mm512_store_ps(w.l + lane + 16 * c, _mm512_mul_ps(rescale[c], _mm512_load_ps(w.l + lane + 16 * c)));
-  }
-  if (grew == 0) return;
-  float* o = w.o + static_cast<int64_t>(lane) * wide;
-  for (int32_t i = 0; i < wide; ++i, o += kPanel) {
-    _mm512_store_ps(o, _mm512_mul_ps(_mm512_load_ps(o), rescale[0]));
-    _mm512_store_ps(o + 16, _mm512_mul_ps(_mm512_load_ps(o + 16), rescale[1]));
-  }
-}
-
 // Weights of the 32 keys of block b: 2^(s - m) in bf16 pairs; their float32 sum goes to l.
 inline void weigh_block(const Scratch& w, int32_t lane, int32_t b, const float* s) {
   const __m512 m0 = _mm512_load_ps(w.m + lane), m1 = _mm512_load_ps(w.m + lane + 16);
@@ -429,8 +332,10 @@ void attend_tile(const TileJob& job, const Scratch& w, const KeyTile& tile, int6
     const bool any = panel.j0 < panel.j1;
     const int32_t b0 = panel.j0 / kBlock, b1 = any ? (panel.j1 + kBlock - 1) / kBlock : b0;
     const bool shaped = !panel.whole || panel.j0 % kBlock != 0 || panel.j1 % kBlock != 0;
-    if (any && (shaped || p.soft_cap > 0 || p.alibi_slopes)) shape_scores(p, w, panel, base, s);
-    if (any) raise_maximum(w, panel.lane, b0 * kBlock, b1 * kBlock, wide, s);
+    if (any && (shaped || p.soft_cap > 0 || p.alibi_slopes)) {
+      shape_scores<2, kPanel>(p, w.lanes, w.k_pos, panel.lane, base, kTileKeys, b0 * kBlock, b1 * kBlock, s);
+    }
+    if (any) raise_maximum<2, kPanel>(s, b0 * kBlock, b1 * kBlock, wide, w.m + panel.lane, w.l + panel.lane, o);
     for (int32_t b = 0; b < kBlocks; ++b) {
       score_from(next, b);
       if (b >= b0 && b < b1) weigh_block(w, panel.lane, b, s);

@@ -1,5 +1,5 @@
-// Rows of the cache as bf16, for the engines on AMX tiles: what they do not read in place. Included between the attributes
-// that allow AVX-512 (prefill_amx_inl.h, xattention_amx_inl.h).
+// Rows of the cache as bf16, for the bf16 engines: what they do not read in place. Included between the attributes that allow
+// AVX-512 (prefill_amx_inl.h, prefill_dot_inl.h, xattention_amx_inl.h).
 #pragma once
 
 #include <fovea/kernels/attention.h>
@@ -63,6 +63,17 @@ inline void convert_k(const KvView& kv, const KeyRun& run, int32_t i, uint16_t* 
   const int64_t x = 16 / static_cast<int64_t>(dtype_bytes(kv.dtype));
   for (int64_t e = 0; e < kv.head_dim; ++e) {
     to[e] = element_bf16(kv.k, kv.dtype, run.base + (e / x * kv.block_size + token) * x + e % x);
+  }
+}
+
+inline void convert_v(const KvView& kv, const KeyRun& run, int32_t i, uint16_t* to) {
+  const int64_t token = run.offset + i;
+  if (kv.layout == KvLayout::hnd) {
+    convert_row(kv.v, kv.dtype, run.base + token * kv.tokens_apart(), kv.head_dim, to);
+    return;
+  }
+  for (int64_t e = 0; e < kv.head_dim; ++e) {
+    to[e] = element_bf16(kv.v, kv.dtype, run.base + e * kv.block_size + token);
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/attention/prefill_amx.h"
+#include "kernels/cpu/attention/prefill_dot.h"
 #include "kernels/cpu/attention/prefill_f32.h"
 #include "kernels/cpu/cpu_features.h"
 
@@ -27,7 +28,9 @@ void check_params(const AttentionParams& p, const OpsLimits& limits) {
 const PrefillEngine& choose_prefill_engine(Numerics numerics) {
   static constexpr PrefillEngine kF32{"f32", kPrefillF32Lanes, &prefill_f32_scratch, &prefill_f32};
   static constexpr PrefillEngine kAmx{"amx", kPrefillAmxLanes, &prefill_amx_scratch, &prefill_amx};
-  return numerics == Numerics::bf16 && cpu_features().amx_bf16 ? kAmx : kF32;
+  static constexpr PrefillEngine kDot{"dot", kPrefillDotLanes, &prefill_dot_scratch, &prefill_dot};
+  if (numerics != Numerics::bf16) return kF32;
+  return cpu_features().amx_bf16 ? kAmx : cpu_features().avx512_bf16 ? kDot : kF32;
 }
 
 void PrefillAttention::Free::operator()(float* p) const { std::free(p); }

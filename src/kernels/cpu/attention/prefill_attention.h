@@ -14,8 +14,8 @@
 
 namespace fovea::cpu {
 
-// Two engines: float32 (Highway), and bf16 tiles where the numerics are bf16 and the CPU has AMX. In both a
-// row's result depends on the row and its keys alone: not on its tile, chunk, batch or the number of threads,
+// Three engines: float32 (Highway), and where the numerics are bf16 and the CPU has them, AMX tiles or AVX-512's dot products. In
+// all a row's result depends on the row and its keys alone: not on its tile, chunk, batch or the number of threads,
 // bit for bit. Reads of K and V: only blocks that hold a key some row of the call sees. See
 // docs/attention-prefill.md.
 class PrefillAttention {

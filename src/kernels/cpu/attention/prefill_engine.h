@@ -17,7 +17,7 @@ struct PrefillEngine {
   void (*run)(const TileJob&, float* scratch);
 };
 
-// AMX where the numerics are bf16 and the CPU has it, else float32.
+// Where the numerics are bf16, AMX or else AVX-512 bf16 if the CPU has it; else float32.
 const PrefillEngine& choose_prefill_engine(Numerics numerics);
 
 }  // namespace fovea::cpu
