@@ -9,7 +9,7 @@
 namespace fovea::cpu {
 
 // As the float32 engine's: 128 rows of a lone head (a tile of sparse prefill) fit.
-inline constexpr JobLanes kPrefillDotLanes{.most = 144, .panel = 48, .key_tile = 4};
+inline constexpr JobLanes kPrefillDotLanes{.most = 288, .panel = 48, .key_tile = 12};
 
 // float32 elements of scratch that one worker needs; 64-byte aligned, zeroed once.
 size_t prefill_dot_scratch(int32_t head_dim);

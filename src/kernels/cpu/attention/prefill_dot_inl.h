@@ -43,6 +43,7 @@ constexpr int32_t kRows = 8;
 // Elements between rows of K: constant, so that every broadcast has an immediate offset; an odd number of cache lines, so that the
 // rows spread over the sets of L1.
 constexpr int32_t kKeyStride = 288;
+constexpr int32_t kMaxDim = 256;
 
 struct Scratch {
   uint16_t* q;        // [panels, d / 2, kPanel, 2] scaled
@@ -244,9 +245,14 @@ void load_queries(const TileJob& job, int32_t padded, const Scratch& w) {
     uint16_t* to = w.q + int64_t{lane / kPanel} * kPanel * dim + lane % kPanel * 2;
     const int64_t row = job.row + lane / job.heads;
     const int64_t from = (row * p.heads_per_row() + job.head + lane % job.heads) * dim;
-    for (int32_t i = 0; i < dim; ++i) {
-      to[i / 2 * 2 * kPanel + i % 2] = lane < lanes ? f32_to_bf16(load_as_f32(p.q, p.dtype, from + i) * scale) : 0;
+    alignas(64) float x[kMaxDim] = {};
+    alignas(64) uint16_t rounded[kMaxDim];
+    if (lane < lanes) load_query(p, from, x);
+    for (int32_t i = 0; i < dim; i += 16) {
+      const __m256i bits = round_bf16(_mm512_mul_ps(_mm512_load_ps(x + i), _mm512_set1_ps(scale)));
+      _mm256_store_si256(reinterpret_cast<__m256i*>(rounded + i), bits);
     }
+    for (int32_t i = 0; i < dim; i += 2) std::memcpy(to + i * kPanel, rounded + i, 4);
     w.m[lane] = kNoMax;
     w.l[lane] = 0.0f;
   }

@@ -150,6 +150,15 @@ Panel panel_of(const LaneView& lanes, int32_t lane, int32_t size, int64_t base, 
   return panel;
 }
 
+void load_query(const AttentionParams& p, int64_t at, float* to) {
+  const int32_t dim = p.kv.head_dim;
+  if (p.dtype == DType::f32) {
+    std::copy_n(static_cast<const float*>(p.q) + at, dim, to);
+  } else {
+    for (int32_t i = 0; i < dim; ++i) to[i] = load_as_f32(p.q, p.dtype, at + i);
+  }
+}
+
 void store_results(const TileJob& job, const LaneResults& r) {
   const AttentionParams& p = *job.params;
   const int32_t dim = p.kv.head_dim;
@@ -160,7 +169,12 @@ void store_results(const TileJob& job, const LaneResults& r) {
     const float* o = r.o + static_cast<int64_t>(lane / r.panel) * r.panel * r.dim_stride + lane % r.panel;
     const bool empty = r.l[lane] == 0.0f;
     const float scale = empty ? 0.0f : v_scale / r.l[lane];
-    for (int32_t i = 0; i < dim; ++i) store_f32(p.out, p.dtype, at * dim + i, o[static_cast<int64_t>(i) * r.panel] * scale);
+    if (p.dtype == DType::f32) {  // no branch for each element
+      float* to = static_cast<float*>(p.out) + at * dim;
+      for (int32_t i = 0; i < dim; ++i) to[i] = o[static_cast<int64_t>(i) * r.panel] * scale;
+    } else {
+      for (int32_t i = 0; i < dim; ++i) store_f32(p.out, p.dtype, at * dim + i, o[static_cast<int64_t>(i) * r.panel] * scale);
+    }
     if (p.lse == nullptr) continue;
     p.lse[at] = empty ? -std::numeric_limits<float>::infinity() : r.m[lane] * std::numbers::ln2_v<float> + std::log(r.l[lane]);
   }

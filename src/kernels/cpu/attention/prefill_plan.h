@@ -70,6 +70,9 @@ struct LaneView {
 };
 void fill_lanes(const TileJob& job, int32_t padded, LaneView lanes);
 
+// The query that begins at element `at` of q, as float32. to: [head_dim].
+void load_query(const AttentionParams& p, int64_t at, float* to);
+
 // What the lanes [lane, lane + size) see of the key tile that starts at index `base`: some lane sees a key of
 // [j0, j1).
 struct Panel {
