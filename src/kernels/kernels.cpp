@@ -72,8 +72,8 @@ Result<int> cuda_ordinal(const std::string& device) {
 
 namespace {
 
-Status check_type(const Ops& ops, bool any_type, const WeightView& w) {
-  if (!(any_type ? ops.takes(w.type) : is_plain(w.type)))
+Status check_type(const Ops& ops, bool takes, const WeightView& w) {
+  if (!takes && !is_plain(w.type))
     return Status::unsupported("weights of type " + std::string(weight_type_name(w.type)) + " on " + std::string(ops.name()));
   return check_weight(w);
 }
@@ -83,9 +83,12 @@ template <typename Params>
 Status check_types(const Ops&, const Params&) {
   return {};
 }
-Status check_types(const Ops& ops, const EmbedParams& p) { return check_type(ops, true, p.table); }
+Status check_types(const Ops& ops, const EmbedParams& p) { return check_type(ops, ops.takes(p.table.type), p.table); }
 Status check_types(const Ops& ops, const LinearParams& p) {
-  for (int32_t i = 0; i < p.count; ++i) FOVEA_TRY(check_type(ops, !p.full_precision, p.weights[i].w));
+  for (int32_t i = 0; i < p.count; ++i) {
+    const WeightView& w = p.weights[i].w;
+    FOVEA_TRY(check_type(ops, !p.full_precision && ops.takes(w.type), w));
+  }
   return {};
 }
 Status check_types(const Ops& ops, const MlaAbsorbParams& p) { return check_type(ops, false, p.kv_b); }
@@ -94,7 +97,7 @@ Status check_types(const Ops& ops, const MoeRouteParams& p) { return check_type(
 Status check_types(const Ops& ops, const MoeExpertsParams& p) {
   for (int32_t e = 0; e < p.experts; ++e) {
     const FeedForwardWeights& w = p.expert_weights[e];
-    for (const WeightView* m : {&w.gate, &w.up, &w.down}) FOVEA_TRY(check_type(ops, true, *m));
+    for (const WeightView* m : {&w.gate, &w.up, &w.down}) FOVEA_TRY(check_type(ops, ops.experts_take(m->type), *m));
   }
   return {};
 }

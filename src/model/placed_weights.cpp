@@ -66,11 +66,14 @@ class Sender {
 // Views of the host's memory become views of the copy.
 Status send_weights(const ModelConfig& config, Sender& sender, PlacedWeights* out) {
   FOVEA_TRY(for_each_weight(config, out, [&](const ListedWeight& w) -> Status {
-    FOVEA_ASSIGN(const std::byte* at, sender.send(w.matrix ? w.matrix->data : w.vector->data(), w.bytes()));
-    if (w.matrix) {
-      w.matrix->data = at;
-    } else {
+    if (!w.matrix) {
+      FOVEA_ASSIGN(const std::byte* at, sender.send(w.vector->data(), w.bytes()));
       *w.vector = {reinterpret_cast<const float*>(at), w.vector->size()};
+      return Status();
+    }
+    FOVEA_ASSIGN(w.matrix->data, sender.send(w.matrix->data, w.matrix->data_bytes()));
+    if (w.matrix->scales) {
+      FOVEA_ASSIGN(w.matrix->scales, sender.send(w.matrix->scales, w.bytes() - w.matrix->data_bytes()));
     }
     return Status();
   }));
@@ -82,7 +85,8 @@ Status send_weights(const ModelConfig& config, Sender& sender, PlacedWeights* ou
 Status copy_to(Device& device, Stream& stream, const ModelConfig& config, PlacedWeights* out) {
   size_t bytes = aligned(out->host_inv_freq.size() * sizeof(float));
   FOVEA_TRY(for_each_weight(config, out, [&](const ListedWeight& w) {
-    bytes += aligned(w.bytes());
+    const size_t elements = w.matrix ? w.matrix->data_bytes() : w.bytes();
+    bytes += aligned(elements) + aligned(w.bytes() - elements);  // scales that lie apart
     return Status();
   }));
   FOVEA_ASSIGN(out->memory, device.allocate(bytes, "model weights"));

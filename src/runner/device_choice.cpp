@@ -13,23 +13,11 @@ bool runs(OpSet ops, const MethodOptions& options) {
   return !method.ok() || !*method || ops.has_all((*method)->needs());
 }
 
-// "products of q4_k weights", of the first type that does not stand for itself.
-std::string quantised_products(const ModelConfig& model, const ModelWeights& weights) {
-  std::string out;
-  (void)for_each_weight(model, weights, [&](const ListedWeight& w) {
-    if (out.empty() && w.matrix && !is_plain(w.matrix->type))
-      out = "products of " + std::string(weight_type_name(w.matrix->type)) + " weights";
-    return Status();
-  });
-  return out;
-}
-
 }  // namespace
 
-std::string lacks(OpSet ops, const ModelConfig& model, const ModelWeights& weights, const EngineOptions& options) {
+std::string lacks(OpSet ops, const ModelConfig& model, const EngineOptions& options) {
   if (model.deepseek && !ops.has(OpKind::mla_attend)) return model.architecture;
   if (options.numerics == NumericsChoice::int8) return "--numerics int8";
-  if (std::string products = quantised_products(model, weights); !products.empty()) return products;
   std::vector<std::pair<std::string, MethodOptions>> methods;
   for (const MethodOptions& m : options.methods) methods.emplace_back(m.label.empty() ? m.name : m.label, m);
   for (const std::string* name : {&options.prefill_method, &options.decode_method}) {

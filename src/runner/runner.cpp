@@ -27,7 +27,7 @@ Result<std::unique_ptr<Runner>> Runner::create(EngineOptions& options, const Mod
 }
 
 Status Runner::init(ModelWeights& weights) {
-  FOVEA_TRY(make_device(weights));
+  FOVEA_TRY(make_device());
   if (options_.max_num_batched_tokens == 0) options_.max_num_batched_tokens = device_->is_host() ? 512 : 2048;
   options_.max_num_seqs = std::min(options_.max_num_seqs, options_.max_num_batched_tokens);
   FOVEA_TRY(make_ops());
@@ -50,11 +50,11 @@ Status Runner::init(ModelWeights& weights) {
   return make_cache();  // last: it takes what the others leave
 }
 
-Status Runner::make_device(const ModelWeights& weights) {
+Status Runner::make_device() {
   device_ = std::move(parts_.device);
   if (!device_ && options_.device != "cpu" && !options_.use_reference_ops) {
     Result<std::unique_ptr<Device>> cuda = make_cuda_device();
-    const std::string lacking = options_.device == "auto" && cuda.ok() ? lacks(cuda_op_set(), config_, weights, options_) : "";
+    const std::string lacking = options_.device == "auto" && cuda.ok() ? lacks(cuda_op_set(), config_, options_) : "";
     if (!lacking.empty()) {
       device_note_ = " (--device auto: the GPU has no " + lacking + ")";
     } else if (cuda.ok()) {

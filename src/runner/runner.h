@@ -118,7 +118,7 @@ class Runner : private PromptLogitsReader {
   Runner(EngineOptions& options, const ModelConfig& config, const ModelShape& shape, RunnerParts parts)
       : options_(options), config_(config), shape_(shape), parts_(std::move(parts)) {}
   Status init(ModelWeights& weights);
-  Status make_device(const ModelWeights& weights);
+  Status make_device();
   Status make_transformer();
   Status make_methods();
   Status add_method(const MethodOptions& options);

@@ -35,6 +35,8 @@ class CudaOps final : public Ops {
   std::string_view name() const override { return "cuda"; }
   Numerics numerics() const override { return numerics_; }
   OpSet supported() const override { return cuda_op_set(); }
+  bool takes(WeightType) const override { return true; }
+  bool experts_take(WeightType type) const override { return is_plain(type); }
 
   Status prepare(const OpsLimits& limits) override {
     device_.make_current();

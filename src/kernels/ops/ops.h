@@ -23,8 +23,9 @@ class Ops {
   // What this backend has: ref every operation, cpu all but those that copy between a device's memory and the host's, cuda what
   // cuda_op_set() lists. Ask before use (at attach, at load): calling an operation that is not in the set is a bug and aborts.
   virtual OpSet supported() const = 0;
-  // Whether embed, linear and moe_experts take weights of this type; other operations take plain ones alone. Ask at load.
+  // Whether embed and linear take weights of this type, and whether moe_experts does; others take plain ones alone. Ask at load.
   virtual bool takes(WeightType type) const { return is_plain(type); }
+  virtual bool experts_take(WeightType type) const { return takes(type); }
   virtual Status prepare(const OpsLimits& limits) = 0;
 
   // One method an operation: void embed(const EmbedParams&, Stream&), and so on.

@@ -1,5 +1,6 @@
 #include "kernels/cuda/embed/embed.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/quant/unpack.h"
 #include "kernels/cuda/vec.cuh"
 
 namespace fovea::cuda {
@@ -34,6 +35,7 @@ __global__ void embed_kernel(const T* table, const int32_t* ids, const int32_t* 
 
 void embed(const EmbedParams& p, const Queue& queue) {
   if (p.tokens == 0) return;
+  if (!is_plain(p.table.type)) return quant::embed(p, queue);
   with_float_type(p.table.dtype(), [&](auto type) {
     using T = decltype(type);
     const auto* table = static_cast<const T*>(p.table.data);

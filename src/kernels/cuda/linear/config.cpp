@@ -1,5 +1,7 @@
 #include "kernels/cuda/linear/config.h"
 
+#include "kernels/cuda/quant/config.h"
+
 namespace fovea::cuda {
 namespace {
 
@@ -23,7 +25,8 @@ LinearShape describe(const LinearParams& p, Numerics numerics) {
   s.on_vectors = aligned16(p.x) && p.k % 4 == 0;
   for (int32_t i = 0; i < p.count; ++i) {
     const LinearWeight& w = p.weights[i];
-    s.on_vectors = s.on_vectors && aligned16(w.w.data) && w.w.row_bytes() % 16 == 0;
+    s.quantised = s.quantised || !is_plain(w.w.type);
+    s.on_vectors = s.on_vectors && aligned16(w.w.data) && (s.quantised ? p.k % 32 == 0 : w.w.row_bytes() % 16 == 0);
     s.all_bf16 = s.all_bf16 && w.dtype() == DType::bf16;
     s.elements += w.w.rows * p.k;
   }
@@ -31,6 +34,10 @@ LinearShape describe(const LinearParams& p, Numerics numerics) {
 }
 
 LinearPath choose(const LinearShape& s) {
+  if (s.quantised) {
+    const bool few = s.on_vectors && !s.full_precision && s.rows <= quant::rows_max(s.numerics == Numerics::f32);
+    return few ? LinearPath::few : LinearPath::unpacked;
+  }
   if (s.full_precision) return LinearPath::tiled;  // gemv's bits change with the number of rows
   if (s.on_vectors && takes_skinny(s)) return LinearPath::skinny;
   // With Numerics::bf16 few rows go to gemv only where the library has nothing better: one row, or weights to widen.
@@ -40,7 +47,7 @@ LinearPath choose(const LinearShape& s) {
 }
 
 std::string to_string(LinearPath path) {
-  constexpr const char* kNames[] = {"skinny", "gemv", "library", "tiled"};
+  constexpr const char* kNames[] = {"skinny", "gemv", "library", "tiled", "few", "unpacked"};
   return kNames[static_cast<int>(path)];
 }
 

@@ -13,6 +13,8 @@ enum class LinearPath : uint8_t {
   gemv,     // float32, one pass over weights of any dtype, a group in one launch
   library,  // cuBLASLt, weight by weight: bf16, or TF32 for f32 and f16 weights
   tiled,    // float32, any shape and address, weight by weight: a row's bits depend on the row alone
+  few,      // quantised weights read as they lie, a group of one type in one launch
+  unpacked  // quantised weights made into bf16 or float32, some outputs at a time, for library or tiled
 };
 
 inline constexpr int kGemvRowsMax = 8;
@@ -26,6 +28,7 @@ struct LinearShape {
   int32_t rows = 0;
   int32_t k = 0;
   int64_t elements = 0;  // of all weights
+  bool quantised = false;  // weights: all of a call are, or none
 };
 
 LinearShape describe(const LinearParams& p, Numerics numerics);

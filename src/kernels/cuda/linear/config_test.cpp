@@ -23,6 +23,11 @@ TEST(LinearConfig, EqualsTheTable) {
       {{f32, false, true, true, 1, 4096, small}, "gemv"},      {{f32, false, true, true, 8, 4096, small}, "gemv"},
       {{f32, false, true, true, 9, 4096, small}, "tiled"},     {{f32, false, false, true, 1, 1023, small}, "tiled"},
       {{bf16, true, true, true, 1, 4096, small}, "tiled"},     {{bf16, true, true, true, 100, 4096, small}, "tiled"},
+      // quantised
+      {{bf16, false, true, false, 1, 4096, small, true}, "few"},      {{bf16, false, true, false, 16, 4096, small, true}, "few"},
+      {{bf16, false, true, false, 17, 4096, small, true}, "unpacked"}, {{f32, false, true, false, 5, 4096, small, true}, "few"},
+      {{f32, false, true, false, 6, 4096, small, true}, "unpacked"},  {{f32, true, true, false, 1, 4096, small, true}, "unpacked"},
+      {{bf16, false, false, false, 1, 4097, small, true}, "unpacked"},
   };
   for (size_t i = 0; i < std::size(rows); ++i) EXPECT_EQ(to_string(choose(rows[i].shape)), rows[i].path) << "row " << i;
 }

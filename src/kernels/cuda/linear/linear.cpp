@@ -8,6 +8,8 @@
 #include "kernels/cuda/linear/gemv.h"
 #include "kernels/cuda/linear/skinny_gemm.h"
 #include "kernels/cuda/linear/tiled_gemm.h"
+#include "kernels/cuda/quant/gemv.h"
+#include "kernels/cuda/quant/unpack.h"
 
 namespace fovea::cuda {
 namespace {
@@ -15,21 +17,47 @@ namespace {
 constexpr size_t kWidenedBytes = size_t{32} << 20;
 constexpr int32_t kWidenedRows = 128;  // of a weight at a time, where kWidenedBytes would hold fewer
 
+Result<quant::GpuShape> gpu_shape() {
+  quant::GpuShape out;
+  int device = 0;
+  cudaError_t e = cudaGetDevice(&device);
+  const auto get = [&](cudaDeviceAttr attribute, int* value) {
+    if (e == cudaSuccess) e = cudaDeviceGetAttribute(value, attribute, device);
+  };
+  get(cudaDevAttrMultiProcessorCount, &out.multiprocessors);
+  get(cudaDevAttrMaxSharedMemoryPerMultiprocessor, &out.shared_bytes);
+  get(cudaDevAttrMaxSharedMemoryPerBlockOptin, &out.shared_bytes_block);
+  if (e != cudaSuccess) return Status::internal(std::string("device cuda: ") + cudaGetErrorString(e));
+  return out;
+}
+
 }  // namespace
 
 Status Linear::prepare(const OpsLimits& limits, Device& device, Numerics numerics) {
   numerics_ = numerics;
-  if (numerics == Numerics::f32 || (limits.max_k <= 1 && limits.max_n <= 1)) return {};
-  FOVEA_TRY(gemm_.prepare(device));
+  if (limits.max_k <= 1 && limits.max_n <= 1) return {};
+  if (numerics == Numerics::bf16) FOVEA_TRY(gemm_.prepare(device));
+  FOVEA_ASSIGN(gpu_, gpu_shape());
   const auto k = static_cast<size_t>(limits.max_k);
-  FOVEA_ASSIGN(rounded_, device.allocate(limits.max_rows * k * sizeof(uint16_t), "rounded activations"));
+  const size_t rows = std::max(numerics == Numerics::bf16 ? limits.max_rows : 1, quant::kColumnsMax);
+  FOVEA_ASSIGN(rounded_, device.allocate(rows * k * sizeof(uint16_t), "rounded activations"));
   const size_t widened = std::max(kWidenedBytes, kWidenedRows * k * sizeof(float));
   FOVEA_ASSIGN(widened_, device.allocate(widened, "widened weights"));
   return {};
 }
 
 void Linear::run(const LinearParams& p, const Queue& queue) {
-  if (p.rows == 0 || p.count == 0) return;
+  if (p.rows == 0) return;
+  LinearParams some = p;  // quantised or not
+  for (int32_t first = 0; first < p.count; first += some.count) {
+    const auto plain = [&](int32_t i) { return is_plain(p.weights[i].w.type); };
+    some.weights = p.weights + first;
+    for (some.count = 1; first + some.count < p.count && plain(first + some.count) == plain(first);) ++some.count;
+    run_alike(some, queue);
+  }
+}
+
+void Linear::run_alike(const LinearParams& p, const Queue& queue) {
   switch (choose(describe(p, numerics_))) {
     case LinearPath::skinny:
       return skinny_gemm(p, queue);
@@ -38,8 +66,19 @@ void Linear::run(const LinearParams& p, const Queue& queue) {
     case LinearPath::library:
       return run_bf16(p, queue);
     case LinearPath::tiled:
-      for (int c = 0; c < p.count; ++c) tiled_gemm(p.x, p.rows, p.k, p.weights[c], queue.stream);
+      for (int c = 0; c < p.count; ++c) tiled_gemm(p.x, p.rows, p.k, p.weights[c], p.weights[c].n(), queue.stream);
+      return;
+    case LinearPath::few:
+      return quant::gemv(p, numerics_ == Numerics::f32, rounded_.data(), gpu_, queue);
+    case LinearPath::unpacked:
+      return run_unpacked(p, queue);
   }
+}
+
+void Linear::round_x(const LinearParams& p, const Queue& queue) {
+  const int64_t count = static_cast<int64_t>(p.rows) * p.k;
+  FOVEA_CHECK(count * sizeof(uint16_t) <= rounded_.bytes());
+  round_to_bf16(p.x, rounded_.data(), count, queue);
 }
 
 // bf16 weights meet x rounded to bf16, once for the group. f32 and f16 weights are multiplied in TF32, which
@@ -55,14 +94,31 @@ void Linear::run_bf16(const LinearParams& p, const Queue& queue) {
     } else if (w.dtype() == DType::f32) {
       done = gemm_.run({GemmCall::Operands::tf32, p.x, w.w.data, w.bias, w.out, p.rows, w.n(), p.k, w.n()}, queue.stream);
     } else {
-      const int64_t count = static_cast<int64_t>(p.rows) * p.k;
-      FOVEA_CHECK(count * sizeof(uint16_t) <= rounded_.bytes());
-      if (!rounded) round_to_bf16(p.x, rounded_.data(), count, queue);
+      if (!rounded) round_x(p, queue);
       rounded = true;
       done =
           gemm_.run({GemmCall::Operands::bf16, rounded_.data(), w.w.data, w.bias, w.out, p.rows, w.n(), p.k, w.n()}, queue.stream);
     }
-    if (!done) tiled_gemm(p.x, p.rows, p.k, w, queue.stream);
+    if (!done) tiled_gemm(p.x, p.rows, p.k, w, w.n(), queue.stream);
+  }
+}
+
+// Quantised weights become bf16, or float32 where nothing is rounded; as many outputs at a time as there is room for.
+void Linear::run_unpacked(const LinearParams& p, const Queue& queue) {
+  const bool exact = numerics_ == Numerics::f32 || p.full_precision;
+  const DType dtype = exact ? DType::f32 : DType::bf16;
+  if (!exact) round_x(p, queue);
+  const auto fit = static_cast<int32_t>(widened_.bytes() / dtype_bytes(dtype) / p.k / kWidenedRows * kWidenedRows);
+  FOVEA_CHECK(fit > 0);
+  for (int c = 0; c < p.count; ++c) {
+    const LinearWeight& w = p.weights[c];
+    for (int32_t first = 0; first < w.n(); first += fit) {
+      const int32_t n = std::min(fit, w.n() - first);
+      quant::unpack(w.w.some_rows(first, n), dtype, widened_.data(), queue);
+      const LinearWeight some = {weight_view(widened_.data(), dtype, n, p.k), w.bias ? w.bias + first : nullptr, w.out + first};
+      const GemmCall call = {GemmCall::Operands::bf16, rounded_.data(), widened_.data(), some.bias, some.out, p.rows, n, p.k, w.n()};
+      if (exact || !gemm_.run(call, queue.stream)) tiled_gemm(p.x, p.rows, p.k, some, w.n(), queue.stream);
+    }
   }
 }
 

@@ -150,7 +150,7 @@ TEST_F(LinearTest, ARowOfATiledProductDependsOnNothingElse) {
   LinearOnDevice on_device(c);
   const auto results = [&](int32_t rows) {
     const LinearParams p = on_device.params(rows);
-    for (int32_t i = 0; i < p.count; ++i) tiled_gemm(p.x, rows, p.k, p.weights[i], handle());
+    for (int32_t i = 0; i < p.count; ++i) tiled_gemm(p.x, rows, p.k, p.weights[i], p.weights[i].n(), handle());
     on_device.download();
     std::vector<std::vector<float>> outs;
     for (const auto& w : c.weights) outs.emplace_back(w.out.begin(), w.out.begin() + static_cast<size_t>(rows) * w.n);

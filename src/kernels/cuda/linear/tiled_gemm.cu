@@ -61,7 +61,7 @@ __device__ inline int side_index(int thread, int i) {
 
 template <typename T, typename S>
 __global__ void __launch_bounds__(S::kThreads)
-    tiled_gemm_kernel(const float* x, int rows, int k, const T* w, int n, const float* bias, float* out) {
+    tiled_gemm_kernel(const float* x, int rows, int k, const T* w, int n, const float* bias, float* out, int out_stride) {
   __shared__ alignas(16) float x_tile[kDepth][S::kRows + kPad];
   __shared__ alignas(16) float w_tile[kDepth][S::kCols + kPad];
   const int first_row = blockIdx.y * S::kRows, first_col = blockIdx.x * S::kCols;
@@ -97,29 +97,29 @@ __global__ void __launch_bounds__(S::kThreads)
 #pragma unroll
     for (int j = 0; j < S::kEach; ++j) {
       const int col = first_col + side_index<S::kEach, S::kCols>(across, j);
-      if (row < rows && col < n) out[static_cast<int64_t>(row) * n + col] = bias ? sum[i][j] + bias[col] : sum[i][j];
+      if (row < rows && col < n) out[static_cast<int64_t>(row) * out_stride + col] = bias ? sum[i][j] + bias[col] : sum[i][j];
     }
   }
 }
 
 template <typename T, typename S>
-void launch(const float* x, int rows, int k, const LinearWeight& weight, cudaStream_t stream) {
+void launch(const float* x, int rows, int k, const LinearWeight& weight, int out_stride, cudaStream_t stream) {
   const dim3 grid(ceil_div(weight.n(), S::kCols), ceil_div(rows, S::kRows));
   tiled_gemm_kernel<T, S>
-      <<<grid, S::kThreads, 0, stream>>>(x, rows, k, static_cast<const T*>(weight.w.data), weight.n(), weight.bias, weight.out);
+      <<<grid, S::kThreads, 0, stream>>>(x, rows, k, static_cast<const T*>(weight.w.data), weight.n(), weight.bias, weight.out, out_stride);
   check_launch("tiled_gemm");
 }
 
 }  // namespace
 
-void tiled_gemm(const float* x, int rows, int k, const LinearWeight& weight, cudaStream_t stream) {
+void tiled_gemm(const float* x, int rows, int k, const LinearWeight& weight, int out_stride, cudaStream_t stream) {
   if (rows == 0 || weight.n() == 0) return;
   with_float_type(weight.dtype(), [&](auto type) {
     using T = decltype(type);
     if (rows <= 2 * Small::kRows) {
-      launch<T, Small>(x, rows, k, weight, stream);
+      launch<T, Small>(x, rows, k, weight, out_stride, stream);
     } else {
-      launch<T, Large>(x, rows, k, weight, stream);
+      launch<T, Large>(x, rows, k, weight, out_stride, stream);
     }
   });
 }

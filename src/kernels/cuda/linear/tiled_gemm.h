@@ -9,7 +9,7 @@
 namespace fovea::cuda {
 
 // out = x w^T + bias. Every output is one chain of fused multiply-adds in ascending k: the same bits whatever
-// other rows and outputs the call has.
-void tiled_gemm(const float* x, int rows, int k, const LinearWeight& weight, cudaStream_t stream);
+// other rows and outputs the call has. out_stride: floats from a row of weight.out to the next.
+void tiled_gemm(const float* x, int rows, int k, const LinearWeight& weight, int out_stride, cudaStream_t stream);
 
 }  // namespace fovea::cuda

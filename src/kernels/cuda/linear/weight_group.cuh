@@ -23,6 +23,10 @@ struct WeightGroup {
     if (c > 0) tile -= end_tile[c - 1];
     return c;
   }
+  void add(const LinearWeight& weight) {
+    w[count] = weight.w.data, bias[count] = weight.bias, out[count] = weight.out, n[count] = weight.n();
+    ++count;
+  }
   // Tiles of `outputs` outputs each; returns how many.
   int number_tiles(int outputs) {
     int tiles = 0;
@@ -38,10 +42,7 @@ void for_each_group(const LinearParams& p, F&& f) {
     WeightGroup group{};
     const DType dtype = p.weights[c].dtype();
     for (; c < p.count && group.count < WeightGroup::kMax && p.weights[c].dtype() == dtype; ++c) {
-      const LinearWeight& w = p.weights[c];
-      if (w.n() == 0) continue;
-      const int i = group.count++;
-      group.w[i] = w.w.data, group.bias[i] = w.bias, group.out[i] = w.out, group.n[i] = w.n();
+      if (p.weights[c].n() > 0) group.add(p.weights[c]);
     }
     if (group.count > 0) f(dtype, group);
   }

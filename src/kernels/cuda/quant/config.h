@@ -1,0 +1,38 @@
+// How the products of few rows with quantised weights are launched: a pure choice from plain numbers.
+#pragma once
+
+#include <fovea/kernels/weight.h>
+
+#include <cstdint>
+
+namespace fovea::cuda::quant {
+
+inline constexpr int kWarps = 8;     // of a thread block: they share the inputs of a tile
+inline constexpr int kOutputs = 16;  // of a tile
+inline constexpr int kSlots = 2;     // a warp's pieces of weights on their way or in use
+inline constexpr int kColumnsMax = 16;
+
+// Rows of x as the tensor cores take them: bf16 numbers, or three that add up to the float32 one, a column each.
+constexpr int parts(bool exact) { return exact ? 3 : 1; }
+constexpr int rows_max(bool exact) { return kColumnsMax / parts(exact); }
+
+struct GpuShape {
+  int multiprocessors = 1;
+  int shared_bytes = 0;        // of a multiprocessor
+  int shared_bytes_block = 0;  // a thread block's, at most
+};
+
+struct GemvPlan {
+  int stage_blocks = 0;   // blocks of a weight row that a warp takes at once: a piece
+  int pieces = 0;         // of a row
+  int row_stride = 0;     // bytes of a row's piece in shared memory: an odd multiple of 16, so that eight rows fall on all banks
+  int slot_bytes = 0;     // 16 rows, and their scales where those lie apart
+  int x_bytes = 0;        // of x in shared memory; 0: it is read from device memory
+  int shared_bytes = 0;   // of a thread block
+  int thread_blocks = 0;  // each takes every thread_blocks'th tile
+};
+
+// k: a multiple of 32; tiles of kOutputs outputs.
+GemvPlan plan_gemv(WeightType type, int k, int columns, int tiles, const GpuShape& gpu);
+
+}  // namespace fovea::cuda::quant

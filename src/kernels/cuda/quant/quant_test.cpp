@@ -1,0 +1,257 @@
+// Linear layers and embeddings over quantised weights of every type, on a GPU.
+#include "kernels/quant_cases.h"
+
+#include <fovea/kernels/limits.h>
+
+#include <cmath>
+#include <memory>
+#include <random>
+#include <string>
+
+#include "kernels/common/dequantize.h"
+#include "kernels/cuda/embed/embed.h"
+#include "kernels/cuda/gpu_test_util.h"
+#include "kernels/cuda/linear/config.h"
+#include "kernels/cuda/linear/linear.h"
+
+namespace fovea::cuda {
+namespace {
+
+using testing::DeviceArray;
+using testing::for_type;
+using testing::kQuantCases;
+using testing::MixedMatrix;
+using testing::QuantCase;
+
+constexpr double kExact = 2e-6, kRounded = 0x1p-8 * 2.02;  // of sum |x w|
+constexpr int32_t kRowsMax = 33;
+
+// A matrix on the device, with bias and results.
+struct OnDevice {
+  explicit OnDevice(const MixedMatrix& m, bool with_bias) : matrix(m), data(m.data), scales(m.scales) {
+    std::vector<float> b(with_bias ? static_cast<size_t>(m.rows) : 0);
+    for (size_t i = 0; i < b.size(); ++i) b[i] = 0.01f * static_cast<float>(i % 7);
+    host_bias = b;
+    bias = DeviceArray<float>(b);
+    out = DeviceArray<float>(std::vector<float>(static_cast<size_t>(kRowsMax * m.rows)));
+  }
+  WeightView view() const {
+    WeightView v = matrix.view();
+    v.data = data.data(), v.scales = scales.data();
+    return v;
+  }
+  LinearWeight weight() const { return {view(), bias.data(), out.data()}; }
+
+  const MixedMatrix matrix;
+  DeviceArray<uint8_t> data;
+  DeviceArray<uint32_t> scales;
+  std::vector<float> host_bias;
+  DeviceArray<float> bias, out;
+};
+
+class QuantTest : public testing::OnGpu<::testing::TestWithParam<int>> {
+ protected:
+  WeightType type() const { return static_cast<WeightType>(GetParam()); }
+  Queue queue() { return {handle(), runs_code_for_hopper()}; }
+
+  void draw_x(int32_t k, float scale = 1.0f) {
+    std::mt19937 random(9);
+    std::normal_distribution<float> normal;
+    x_.resize(static_cast<size_t>(kRowsMax) * k);
+    for (float& v : x_) v = scale * normal(random);
+    device_x_ = DeviceArray<float>(x_);
+  }
+  void prepare(Linear& linear, int32_t k, Numerics numerics) {
+    OpsLimits l;
+    l.max_rows = kRowsMax, l.max_k = k, l.max_n = 8192;
+    const Status s = linear.prepare(l, *device_, numerics);
+    ASSERT_TRUE(s.ok()) << s.message();
+  }
+  LinearParams params(const std::vector<LinearWeight>& weights, int32_t rows, int32_t k) const {
+    return {device_x_.data(), rows, k, weights.data(), static_cast<int32_t>(weights.size())};
+  }
+
+  // The largest error over some outputs of each row, in terms of sum |x w|; rows that were not asked for are untouched.
+  double worst_error(OnDevice& w, int32_t rows) {
+    const MixedMatrix& m = w.matrix;
+    const std::vector<float> out = w.out.download();
+    std::vector<float> row(static_cast<size_t>(m.cols));
+    double worst = 0;
+    const int64_t step = std::max<int64_t>(1, m.rows / 40);
+    for (int64_t j = 0; j < m.rows; j = j + step < m.rows || j == m.rows - 1 ? j + step : m.rows - 1) {
+      dequantize_row(m.view(), j, row.data());
+      for (int64_t r = 0; r < rows; ++r) {
+        double sum = w.host_bias.empty() ? 0 : w.host_bias[static_cast<size_t>(j)], size = std::fabs(sum);
+        for (int64_t c = 0; c < m.cols; ++c) {
+          const double product = static_cast<double>(x_[static_cast<size_t>(r * m.cols + c)]) * row[static_cast<size_t>(c)];
+          sum += product, size += std::fabs(product);
+        }
+        const double error = std::fabs(out[static_cast<size_t>(r * m.rows + j)] - sum) / size;
+        worst = std::isnan(error) ? INFINITY : std::max(worst, error);
+      }
+    }
+    for (size_t i = static_cast<size_t>(rows * m.rows); i < out.size(); ++i) EXPECT_TRUE(std::isnan(out[i])) << "wrote beyond row " << rows;
+    return worst;
+  }
+  static void poison(OnDevice& w) { w.out.upload(std::vector<float>(w.out.size(), NAN)); }
+
+  std::vector<float> x_;
+  DeviceArray<float> device_x_;
+};
+
+TEST_P(QuantTest, ProductsAreWithinTheRoundingOfTheirNumerics) {
+  for (QuantCase c : kQuantCases) {
+    c = for_type(c, type());
+    SCOPED_TRACE(std::to_string(c.n) + " x " + std::to_string(c.cols));
+    draw_x(c.cols);
+    OnDevice w(MixedMatrix(type(), c.n, c.cols, c.group, 5), c.n % 2 == 1);
+    for (const Numerics numerics : {Numerics::f32, Numerics::bf16}) {
+      Linear linear;
+      prepare(linear, c.cols, numerics);
+      for (const int32_t rows : {1, 2, 3, 8, 16, 17, 33}) {
+        poison(w);
+        linear.run(params({w.weight()}, rows, c.cols), queue());
+        EXPECT_LT(worst_error(w, rows), numerics == Numerics::f32 ? kExact : kRounded) << rows << " rows";
+      }
+      ASSERT_TRUE(testing::device_ok());
+    }
+  }
+}
+
+// What few rows round is x: nothing where x is bf16.
+TEST_P(QuantTest, FewRowsRoundNoWeight) {
+  const QuantCase c = for_type({35, 1024, 64}, type());
+  draw_x(c.cols);
+  for (float& v : x_) v = __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, v) & 0xffff0000u);
+  device_x_.upload(x_);
+  OnDevice w(MixedMatrix(type(), c.n, c.cols, c.group, 6), false);
+  Linear linear;
+  prepare(linear, c.cols, Numerics::bf16);
+  for (const int32_t rows : {1, 16}) {
+    poison(w);
+    linear.run(params({w.weight()}, rows, c.cols), queue());
+    EXPECT_LT(worst_error(w, rows), kExact) << rows;
+  }
+}
+
+// q, k and v of one call, of other types and plain ones among them.
+TEST_P(QuantTest, AGroupOfSeveralTypesIsMultipliedOneByOne) {
+  const int32_t k = 512;
+  draw_x(k);
+  std::vector<std::unique_ptr<OnDevice>> all;
+  const WeightType next = GetParam() + 1 < kWeightTypes ? static_cast<WeightType>(GetParam() + 1) : WeightType::q8_0;
+  for (const WeightType t : {type(), type(), next, type(), type(), type(), type(), type()})
+    all.push_back(std::make_unique<OnDevice>(MixedMatrix(t, 20 + 3 * static_cast<int>(all.size()), k, 64, all.size()), all.size() % 2 == 0));
+  std::vector<LinearWeight> weights;
+  for (const auto& w : all) weights.push_back(w->weight());
+  const DeviceArray<uint8_t> plain(std::vector<uint8_t>(2 * 16 * k));
+  DeviceArray<float> out(std::vector<float>(16 * kRowsMax, 1.0f));
+  weights.insert(weights.begin() + 3, {weight_view(plain.data(), DType::bf16, 16, k), nullptr, out.data()});
+  for (const Numerics numerics : {Numerics::f32, Numerics::bf16}) {
+    Linear linear;
+    prepare(linear, k, numerics);
+    for (const int32_t rows : {1, 5, 33}) {
+      for (const auto& w : all) poison(*w);
+      out.upload(std::vector<float>(out.size(), 1.0f));
+      linear.run(params(weights, rows, k), queue());
+      for (const auto& w : all) EXPECT_LT(worst_error(*w, rows), numerics == Numerics::f32 ? kExact : kRounded) << rows << " rows";
+      const std::vector<float> zeros = out.download();
+      EXPECT_EQ(std::count(zeros.begin(), zeros.begin() + rows * 16, 0.0f), rows * 16);
+    }
+  }
+}
+
+TEST_P(QuantTest, AGraphReplaysWithOtherActivationsAndTakesNoMemory) {
+  const QuantCase c = for_type({300, 4096, 128}, type());
+  draw_x(c.cols);
+  OnDevice w(MixedMatrix(type(), c.n, c.cols, c.group, 7), true);
+  Linear linear;
+  prepare(linear, c.cols, Numerics::bf16);
+  const DeviceCounters before = device_->counters();
+  for (const int32_t rows : {1, 4, 33}) {
+    auto graph = device_->capture(*stream_, [&] {
+      linear.run(params({w.weight()}, rows, c.cols), queue());
+      linear.run(params({w.weight()}, rows, c.cols), queue());
+      return Status();
+    });
+    ASSERT_TRUE(graph.ok()) << graph.status().message();
+    for (int round = 0; round < 2; ++round) {
+      for (float& v : x_) v = 0.5f - v;
+      device_x_.upload(x_);
+      poison(w);
+      ASSERT_TRUE((*graph)->launch(*stream_).ok());
+      EXPECT_LT(worst_error(w, rows), kRounded) << rows;
+    }
+  }
+  EXPECT_EQ(device_->counters().allocations, before.allocations);
+}
+
+TEST_P(QuantTest, ManyRowsAloneHaveTheirBits) {
+  const QuantCase c = for_type({70, 1312, 32}, type());
+  draw_x(c.cols);
+  OnDevice w(MixedMatrix(type(), c.n, c.cols, c.group, 8), true);
+  Linear linear;
+  prepare(linear, c.cols, Numerics::f32);
+  const auto run = [&](int32_t rows) {
+    LinearParams p = params({w.weight()}, rows, c.cols);
+    const std::vector<LinearWeight> weights = {w.weight()};
+    p.weights = weights.data();
+    p.as_many = true;
+    linear.run(p, queue());
+    std::vector<float> out = w.out.download();
+    out.resize(static_cast<size_t>(rows * c.n));
+    return out;
+  };
+  const std::vector<float> all = run(33), few = run(3);
+  EXPECT_TRUE(std::equal(few.begin(), few.end(), all.begin()));
+}
+
+TEST_P(QuantTest, EmbeddedRowsAreTheDequantisedOnes) {
+  for (const int32_t group : {32, 1312}) {
+    const QuantCase c = for_type({50, 1312, group}, type());
+    const MixedMatrix m(type(), c.n, c.cols, c.group, 9);
+    OnDevice table(m, false);
+    const std::vector<int32_t> ids = {3, 49, 0, -1, 17, -2};
+    const DeviceArray<int32_t> device_ids(ids), previous(std::vector<int32_t>{8, 31});
+    DeviceArray<float> out(std::vector<float>(ids.size() * static_cast<size_t>(c.cols), NAN));
+    embed({table.view(), device_ids.data(), out.data(), static_cast<int32_t>(ids.size()), c.cols, previous.data()}, queue());
+    const std::vector<float> got = out.download();
+    std::vector<float> want(static_cast<size_t>(c.cols));
+    for (size_t i = 0; i < ids.size(); ++i) {
+      dequantize_row(m.view(), ids[i] == -1 ? 8 : ids[i] == -2 ? 31 : ids[i], want.data());
+      float worst = 0, most = 0;
+      for (size_t j = 0; j < want.size(); ++j) {
+        const float difference = std::fabs(got[i * want.size() + j] - want[j]);
+        worst = std::isnan(difference) ? INFINITY : std::max(worst, difference);
+        most = std::max(most, std::fabs(want[j]));
+      }
+      EXPECT_LE(worst, 1e-6f * most) << "token " << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, QuantTest, ::testing::Range(static_cast<int>(WeightType::q8_0), kWeightTypes),
+                         [](const auto& info) { return std::string(weight_type_name(static_cast<WeightType>(info.param))); });
+
+// Bytes with scales apart have no blocks: rows of any length.
+class QuantBytesTest : public QuantTest {};
+TEST_P(QuantBytesTest, RowsThatAreNoWholeBlocks) {
+  for (const int32_t k : {31, 33, 1025}) {
+    draw_x(k);
+    OnDevice w(MixedMatrix(type(), 19, k, k, 5), true);
+    for (const Numerics numerics : {Numerics::f32, Numerics::bf16}) {
+      Linear linear;
+      prepare(linear, k, numerics);
+      for (const int32_t rows : {1, 17}) {
+        poison(w);
+        linear.run(params({w.weight()}, rows, k), queue());
+        EXPECT_LT(worst_error(w, rows), numerics == Numerics::f32 ? kExact : kRounded) << k << ", " << rows << " rows";
+      }
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Types, QuantBytesTest,
+                         ::testing::Values(static_cast<int>(WeightType::fp8_e4m3), static_cast<int>(WeightType::int8)));
+
+}  // namespace
+}  // namespace fovea::cuda
