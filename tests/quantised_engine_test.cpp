@@ -21,9 +21,17 @@ EngineOptions options(WeightType type, NumericsChoice numerics) {
   return o;
 }
 
+Result1 answer(Engine& engine) { return run_one(engine, greedy(random_prompt(3, 40, engine.model().vocab_size), 4)); }
+
 Result1 answer(EngineOptions o) {
   const auto engine = make_engine(std::move(o));
-  return engine ? run_one(*engine, greedy(random_prompt(3, 40, engine->model().vocab_size), 4)) : Result1();
+  return engine ? answer(*engine) : Result1();
+}
+
+void expect_equal(const Result1& got, const Result1& wanted) {
+  EXPECT_EQ(got.tokens, wanted.tokens);
+  ASSERT_EQ(got.logits.size(), wanted.logits.size());
+  for (size_t i = 0; i < got.logits.size(); ++i) EXPECT_LT(max_difference(got.logits[i], wanted.logits[i]), 1e-3f);
 }
 
 class QuantisedEngineTest : public ::testing::TestWithParam<WeightType> {};
@@ -33,12 +41,20 @@ INSTANTIATE_TEST_SUITE_P(Types, QuantisedEngineTest,
                          [](const auto& info) { return std::string(weight_type_name(info.param)); });
 
 TEST_P(QuantisedEngineTest, Float32EqualsTheReference) {
-  EngineOptions reference = options(GetParam(), NumericsChoice::f32);
+  EngineOptions reference = options(GetParam(), NumericsChoice::f32), o = reference;
   reference.use_reference_ops = true;
-  const Result1 got = answer(options(GetParam(), NumericsChoice::f32)), wanted = answer(reference);
-  EXPECT_EQ(got.tokens, wanted.tokens);
-  ASSERT_EQ(got.logits.size(), wanted.logits.size());
-  for (size_t i = 0; i < got.logits.size(); ++i) EXPECT_LT(max_difference(got.logits[i], wanted.logits[i]), 1e-3f);
+  o.device = test_device();
+  expect_equal(answer(o), answer(reference));
+}
+
+// What is copied has its scales.
+TEST_P(QuantisedEngineTest, ADeviceWithMemoryOfItsOwnHasTheSameWeights) {
+  const EngineOptions o = options(GetParam(), NumericsChoice::f32);
+  EngineOptions reference = o;
+  reference.use_reference_ops = true;
+  const auto engine = make_fake_engine(o);
+  ASSERT_TRUE(engine);
+  expect_equal(answer(*engine), answer(reference));
 }
 
 // A file that quantize_model wrote, against an engine that dequantises what it reads.

@@ -1,5 +1,6 @@
 #include "bench/bench.h"
 #include "bench/decode_run.h"
+#include "bench/gpu_layers.h"
 #include "bench/sweep_memory.h"
 #include "kernels/cpu/ceilings.h"
 #include "sparse/gsa_on_device/replayed_gsa.h"
@@ -185,8 +186,13 @@ Result<Report> bench_decode(const DecodeBenchOptions& options) {
     }
   }
   report_steps(times, stats, o, &report);
-  if (on_host)
-    report_weights(engine, sweeps->bandwidth(), o.depths[0], step_s(times.at({o.depths[0], "dense"}), o), &report);
+  double sweep = 0;
+  if (on_host) {
+    sweep = sweeps->bandwidth();
+  } else {
+    FOVEA_ASSIGN(sweep, gpu_read_bandwidth(engine.device(), *engine.device().make_stream()));
+  }
+  report_weights(engine, sweep, o.depths[0], step_s(times.at({o.depths[0], "dense"}), o), &report);
   if (on_host) report_memory(engine, sum - 1024, &report);
   return report;
 }
