@@ -1,8 +1,8 @@
-// What quantised weights mean, on the device: a function object for each WeightType, over blocks as they lie (kernels/common/
-// dequantize.h is the definition). An element is scale * code + minimum, where codes are small whole numbers (fp8: the element itself)
-// and so exact in bf16. Codes come 8 at a time, as the tensor core wants them: `part` 0 to 3 of 32 consecutive elements has elements
-// 4 part to 4 part + 3 and 16 more than those, in pairs (0, 2), (1, 3), (16, 18), (17, 19). Which element an operand's place stands
-// for is free as long as the other operand agrees; this order falls out of all the layouts.
+// What quantised weights mean, on the device: a type for each WeightType, over blocks as they lie (kernels/common/dequantize.h is the
+// definition). An element is scale * (code - less) + minimum, where codes are bytes; of fp8 alone they are bf16 numbers. They come 8 at
+// a time: `part` 0 to 3 of 32 consecutive elements has elements 4 part to 4 part + 3 and 16 more than those, which is what a lane of
+// the tensor core's int8 product holds, and falls out of all the layouts. As bf16, in which codes are exact, they are in pairs (0, 2),
+// (1, 3), (16, 18), (17, 19): which element an operand's place stands for is free as long as the other operand agrees.
 #pragma once
 
 #include <fovea/kernels/weight.h>
@@ -43,33 +43,42 @@ __device__ __forceinline__ uint32_t as_bits(__nv_bfloat162 v) { return *reinterp
 __device__ __forceinline__ uint32_t subtract(uint32_t a, uint32_t b) { return as_bits(__hsub2(as_bf16x2(a), as_bf16x2(b))); }
 __device__ __forceinline__ uint32_t multiply(uint32_t a, uint32_t b) { return as_bits(__hmul2(as_bf16x2(a), as_bf16x2(b))); }
 
-// bf16 has 7 bits of mantissa: a number c below 128 in the low bits of 128.0 is 128 + c.
+// (x & mask) | more: one instruction, which the compiler makes two of where both are constants.
+template <uint32_t kMask>
+__device__ __forceinline__ uint32_t and_or(uint32_t x, uint32_t more) {
+  uint32_t out;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(out) : "r"(x), "n"(kMask), "r"(more));
+  return out;
+}
+
+// Bytes x[4] as bf16 (0, 2) and (1, 3). bf16 has 7 bits of mantissa: a number c below 128 in the low bits of 128.0 is 128 + c.
 inline constexpr uint32_t k128 = 0x43004300;
-// c - less, of two codes in the low bits of two halves. less: below 128.
-__device__ __forceinline__ uint32_t number(uint32_t codes, uint32_t less) { return subtract(codes | k128, k128 | less * 0x10001); }
-
-// int8 x[4] as (0, 2) and (1, 3): less 128, or 256 where the sign says so.
-__device__ __forceinline__ void signed_bytes(uint32_t x, uint32_t* out) {
+// x - less; both below 128.
+__device__ __forceinline__ void unsigned_pairs(uint32_t x, uint32_t less, uint32_t* out) {
+  const uint32_t base = k128 | less * 0x10001;
+  out[0] = subtract(and_or<0x007f007f>(x, k128), base);
+  out[1] = subtract(and_or<0x007f007f>(x >> 8, k128), base);
+}
+// Less 128, or 256 where the sign says so.
+__device__ __forceinline__ void signed_pairs(uint32_t x, uint32_t* out) {
 #pragma unroll
-  for (int i = 0; i < 2; ++i, x >>= 8) out[i] = subtract((x & 0x007f007f) | k128, (x & 0x00800080) | k128);
+  for (int i = 0; i < 2; ++i, x >>= 8) out[i] = subtract(and_or<0x007f007f>(x, k128), and_or<0x00800080>(x, k128));
 }
 
-// Four bits each of x[4], bytes: the low halves as (0, 2), (1, 3), the high ones likewise.
-__device__ __forceinline__ void split_halves(uint32_t x, uint32_t (&out)[4]) {
-  out[0] = x & 0x000f000f, out[1] = x >> 8 & 0x000f000f, out[2] = x >> 4 & 0x000f000f, out[3] = x >> 12 & 0x000f000f;
+// Of sixteen bytes those that the 4-bit numbers of x[4], bytes, choose: by the low halves, by the high ones.
+__device__ __forceinline__ uint2 look_up(uint32_t x, uint32_t t0, uint32_t t1, uint32_t t2, uint32_t t3) {
+  uint32_t four[2];  // of two bytes of x: low, high, low, high
+#pragma unroll
+  for (int i = 0; i < 2; ++i, x >>= 16) {
+    const uint32_t low = __byte_perm(t0, t1, x & 0x7777), high = __byte_perm(t2, t3, x & 0x7777);
+    four[i] = __byte_perm(low, high, 0x3210 | (x & 0x8888) >> 1);
+  }
+  return {__byte_perm(four[0], four[1], 0x6420), __byte_perm(four[0], four[1], 0x7531)};
 }
-// Bits [shift, shift + width) of bytes x[4] as (0, 2), (1, 3).
-template <int kWidth>
-__device__ __forceinline__ void split_bits(uint32_t x, int shift, uint32_t* out) {
-  constexpr uint32_t kMask = ((1 << kWidth) - 1) * 0x10001;
-  out[0] = x >> shift & kMask, out[1] = x >> (shift + 8) & kMask;
-}
+__device__ __forceinline__ uint2 halves(uint32_t x) { return {x & 0x0f0f0f0f, x >> 4 & 0x0f0f0f0f}; }
 
 // ---- The types. kElements in kBytes; kGroup elements share a scale; kMinimums: Scales::minimum is not zero. Head: what is read of a
 // block once. `b`: which 32 of its elements. `apart`: the group's entry in WeightView::scales.
-
-template <WeightType kType>
-struct Codes;
 
 template <WeightType kType>
 struct BlockOf {
@@ -80,54 +89,53 @@ struct BlockOf {
   static constexpr int kGroup = 32;
   static constexpr bool kMinimums = false;
   static constexpr bool kApart = weight_format(kType).scaled;
+  static constexpr bool kSigned = false;  // codes
 };
 
-template <>
-struct Codes<WeightType::q8_0> : BlockOf<WeightType::q8_0> {
+// One scale a block, as float16 before its bytes or apart.
+template <WeightType kType>
+struct OneScale : BlockOf<kType> {
   struct Head {
     float d;
   };
-  static __device__ Head head(const uint8_t* p, uint32_t) { return {load_half(p)}; }
+  static __device__ Head head(const uint8_t* p, uint32_t apart) {
+    if constexpr (BlockOf<kType>::kApart) return {__uint_as_float(apart)};
+    return {load_half(p)};
+  }
   static __device__ Scales scales(const uint8_t*, const Head& h, int) { return {{h.d, h.d}, {}}; }
-  static __device__ Pairs codes(const uint8_t* p, const Head&, int, int part) {
-    Pairs out;
-    signed_bytes(load_32<kAlign>(p + 2 + 4 * part), out.v);
-    signed_bytes(load_32<kAlign>(p + 18 + 4 * part), out.v + 2);
-    return out;
+  static __device__ uint32_t less(const Head&) { return 0; }
+};
+
+template <WeightType kType>
+struct Codes;
+
+template <>
+struct Codes<WeightType::q8_0> : OneScale<WeightType::q8_0> {
+  static constexpr bool kSigned = true;
+  static __device__ uint2 bytes(const uint8_t* p, int, int part) {
+    return {load_32<kAlign>(p + 2 + 4 * part), load_32<kAlign>(p + 18 + 4 * part)};
   }
 };
 
 template <>
-struct Codes<WeightType::int8> : BlockOf<WeightType::int8> {
-  struct Head {
-    float d;
-  };
-  static __device__ Head head(const uint8_t*, uint32_t apart) { return {__uint_as_float(apart)}; }
-  static __device__ Scales scales(const uint8_t*, const Head& h, int) { return {{h.d, h.d}, {}}; }
-  static __device__ Pairs codes(const uint8_t* p, const Head&, int, int part) {
-    Pairs out;
-    signed_bytes(load_32<kAlign>(p + 4 * part), out.v);
-    signed_bytes(load_32<kAlign>(p + 16 + 4 * part), out.v + 2);
-    return out;
+struct Codes<WeightType::int8> : OneScale<WeightType::int8> {
+  static constexpr bool kSigned = true;
+  static __device__ uint2 bytes(const uint8_t* p, int, int part) {
+    return {load_32<kAlign>(p + 4 * part), load_32<kAlign>(p + 16 + 4 * part)};
   }
 };
 
 // e4m3 moved into the fields of bf16, whose exponent is by 120 greater; subnormal numbers are such there too.
 template <>
-struct Codes<WeightType::fp8_e4m3> : BlockOf<WeightType::fp8_e4m3> {
-  struct Head {
-    float d;
-  };
-  static __device__ Head head(const uint8_t*, uint32_t apart) { return {__uint_as_float(apart)}; }
-  static __device__ Scales scales(const uint8_t*, const Head& h, int) { return {{h.d, h.d}, {}}; }
-  static __device__ Pairs codes(const uint8_t* p, const Head&, int, int part) {
+struct Codes<WeightType::fp8_e4m3> : OneScale<WeightType::fp8_e4m3> {
+  static __device__ Pairs pairs(const uint8_t* p, const Head&, int, int part) {
     constexpr uint32_t kTwoTo120 = 0x7b807b80;
     Pairs out;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const uint32_t x = load_32<kAlign>(p + 16 * i + 4 * part);
-      out.v[2 * i] = multiply((x & 0x007f007f) << 4 | (x & 0x00800080) << 8, kTwoTo120);
-      out.v[2 * i + 1] = multiply((x & 0x7f007f00) >> 4 | (x & 0x80008000), kTwoTo120);
+      out.v[2 * i] = multiply(and_or<0x07f007f0>(x << 4, x << 8 & 0x80008000), kTwoTo120);
+      out.v[2 * i + 1] = multiply(and_or<0x07f007f0>(x >> 4, x & 0x80008000), kTwoTo120);
     }
     return out;
   }
@@ -141,13 +149,8 @@ struct Codes<WeightType::int4> : BlockOf<WeightType::int4> {
   };
   static __device__ Head head(const uint8_t*, uint32_t apart) { return {__uint_as_float(apart & ~255u), apart & 255}; }
   static __device__ Scales scales(const uint8_t*, const Head& h, int) { return {{h.d, h.d}, {}}; }
-  static __device__ Pairs codes(const uint8_t* p, const Head& h, int, int part) {
-    Pairs out;
-    split_halves(load_32<kAlign>(p + 4 * part), out.v);
-#pragma unroll
-    for (uint32_t& v : out.v) v = number(v, h.zero);
-    return out;
-  }
+  static __device__ uint32_t less(const Head& h) { return h.zero; }
+  static __device__ uint2 bytes(const uint8_t* p, int, int part) { return halves(load_32<kAlign>(p + 4 * part)); }
 };
 
 // q4_0, q4_1, q5_0, q5_1: f16 d, (f16 m,) (fifth bits[4],) 4-bit x[32].
@@ -166,23 +169,18 @@ struct Legacy : BlockOf<kType> {
     return {load_half(p), 0.0f};
   }
   static __device__ Scales scales(const uint8_t*, const Head& h, int) { return {{h.d, h.d}, {h.m, h.m}}; }
-  static __device__ Pairs codes(const uint8_t* p, const Head&, int, int part) {
+  static __device__ uint32_t less(const Head&) { return kLess; }
+  static __device__ uint2 bytes(const uint8_t* p, int, int part) {
     constexpr int kFifthAt = kMinimum ? 4 : 2, kAt = kFifthAt + (kFifth ? 4 : 0);
-    Pairs out;
-    split_halves(load_32<kAlign>(p + kAt + 4 * part), out.v);
+    uint2 out = halves(load_32<kAlign>(p + kAt + 4 * part));
     if constexpr (kFifth) {
       const uint32_t bits = load_32<kAlign>(p + kFifthAt) >> (4 * part);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {  // of the first 16, and of the others
-        const uint32_t four = bits >> (16 * i);
-        out.v[2 * i] |= (four & 1) << 4 | (four & 4) << 18;
-        out.v[2 * i + 1] |= (four & 2) << 3 | (four & 8) << 17;
-      }
+      out.x |= spread(bits & 15), out.y |= spread(bits >> 16 & 15);
     }
-#pragma unroll
-    for (uint32_t& v : out.v) v = number(v, kLess);
     return out;
   }
+  // Four bits as the fifth ones of four bytes.
+  static __device__ uint32_t spread(uint32_t four) { return (four * 0x00204081 & 0x01010101) << 4; }
 };
 template <>
 struct Codes<WeightType::q4_0> : Legacy<WeightType::q4_0, 8, false, false> {};
@@ -211,13 +209,11 @@ struct Codes<WeightType::q2_k> : BlockOf<WeightType::q2_k> {
     }
     return out;
   }
-  static __device__ Pairs codes(const uint8_t* p, const Head&, int b, int part) {
-    Pairs out;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) split_bits<2>(load_32<kAlign>(p + 16 + b / 4 * 32 + 16 * i + 4 * part), 2 * (b % 4), out.v + 2 * i);
-#pragma unroll
-    for (uint32_t& v : out.v) v = number(v, 0);
-    return out;
+  static __device__ uint32_t less(const Head&) { return 0; }
+  static __device__ uint2 bytes(const uint8_t* p, int b, int part) {
+    const uint8_t* at = p + 16 + b / 4 * 32 + 4 * part;
+    const int shift = 2 * (b % 4);
+    return {load_32<kAlign>(at) >> shift & 0x03030303, load_32<kAlign>(at + 16) >> shift & 0x03030303};
   }
 };
 
@@ -239,29 +235,19 @@ struct Codes<WeightType::q3_k> : BlockOf<WeightType::q3_k> {
     }
     return out;
   }
-  static __device__ Pairs codes(const uint8_t* p, const Head&, int b, int part) {
-    Pairs out;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int at = 16 * i + 4 * part;
-      uint32_t third[2];
-      split_bits<1>(load_32<kAlign>(p + at), b, third);
-      split_bits<2>(load_32<kAlign>(p + 32 + b / 4 * 32 + at), 2 * (b % 4), out.v + 2 * i);
-      out.v[2 * i] |= third[0] << 2, out.v[2 * i + 1] |= third[1] << 2;
-    }
-#pragma unroll
-    for (uint32_t& v : out.v) v = number(v, 4);
-    return out;
+  static __device__ uint32_t less(const Head&) { return 4; }
+  static __device__ uint2 bytes(const uint8_t* p, int b, int part) { return {four(p + 4 * part, b), four(p + 16 + 4 * part, b)}; }
+  static __device__ uint32_t four(const uint8_t* p, int b) {
+    return (load_32<kAlign>(p + 32 + b / 4 * 32) >> (2 * (b % 4)) & 0x03030303) | (load_32<kAlign>(p) >> b & 0x01010101) << 2;
   }
 };
 
 // q4_k and q5_k: f16 d, f16 dmin, scales[12], (fifth bits[32],) 4-bit x[256].
 template <WeightType kType, bool kFifth>
 struct Super : BlockOf<kType> {
-  using BlockOf<kType>::kAlign;
   static constexpr bool kMinimums = true;
   struct Head {
-    float2 d;                 // of scales, of minimums
+    float2 d;                       // of scales, of minimums
     uint32_t scale[2], minimum[2];  // a byte for each 32 elements
   };
   static __device__ Head head(const uint8_t* p, uint32_t) {
@@ -271,27 +257,18 @@ struct Super : BlockOf<kType> {
             {mid & 0x3f3f3f3f, (both >> 4 & 0x0f0f0f0f) | (mid >> 2 & 0x30303030)}};
   }
   static __device__ Scales scales(const uint8_t*, const Head& h, int b) {
-    const float scale = h.d.x * byte(h.scale[b / 4], b % 4), minimum = -h.d.y * byte(h.minimum[b / 4], b % 4);
+    const float scale = h.d.x * byte(b < 4 ? h.scale[0] : h.scale[1], b % 4);
+    const float minimum = -h.d.y * byte(b < 4 ? h.minimum[0] : h.minimum[1], b % 4);
     return {{scale, scale}, {minimum, minimum}};
   }
   // By the mantissa of 2^23: conversions run at a quarter of the rate.
   static __device__ float byte(uint32_t bytes, int i) { return __uint_as_float(__byte_perm(bytes, 0x4b000000, 0x7540 + i)) - 0x1p23f; }
-  static __device__ Pairs codes(const uint8_t* p, const Head&, int b, int part) {
-    constexpr int kAt = kFifth ? 48 : 16;
-    Pairs out;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int at = 16 * i + 4 * part;
-      split_bits<4>(load_32<4>(p + kAt + b / 2 * 32 + at), b % 2 * 4, out.v + 2 * i);
-      if constexpr (kFifth) {
-        uint32_t fifth[2];
-        split_bits<1>(load_32<4>(p + 16 + at), b, fifth);
-        out.v[2 * i] |= fifth[0] << 4, out.v[2 * i + 1] |= fifth[1] << 4;
-      }
-    }
-#pragma unroll
-    for (uint32_t& v : out.v) v = number(v, 0);
-    return out;
+  static __device__ uint32_t less(const Head&) { return 0; }
+  static __device__ uint2 bytes(const uint8_t* p, int b, int part) { return {four(p, b, 4 * part), four(p, b, 16 + 4 * part)}; }
+  static __device__ uint32_t four(const uint8_t* p, int b, int at) {
+    const uint32_t low = load_32<4>(p + (kFifth ? 48 : 16) + b / 2 * 32 + at) >> (b % 2 * 4) & 0x0f0f0f0f;
+    if constexpr (kFifth) return low | (load_32<4>(p + 16 + at) >> b & 0x01010101) << 4;
+    return low;
   }
 };
 template <>
@@ -310,49 +287,25 @@ struct Codes<WeightType::q6_k> : BlockOf<WeightType::q6_k> {
     const uint32_t both = *reinterpret_cast<const uint16_t*>(p + 192 + 2 * b);
     return {{h.d * static_cast<float>(static_cast<int8_t>(both & 255)), h.d * static_cast<float>(static_cast<int8_t>(both >> 8))}, {}};
   }
-  static __device__ Pairs codes(const uint8_t* p, const Head&, int b, int part) {
-    Pairs out;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int at = 16 * i + 4 * part;
-      uint32_t high[2];
-      split_bits<4>(load_32<kAlign>(p + b / 4 * 64 + b % 2 * 32 + at), b % 4 / 2 * 4, out.v + 2 * i);
-      split_bits<2>(load_32<kAlign>(p + 128 + b / 4 * 32 + at), 2 * (b % 4), high);
-      out.v[2 * i] |= high[0] << 4, out.v[2 * i + 1] |= high[1] << 4;
-    }
-#pragma unroll
-    for (uint32_t& v : out.v) v = number(v, 32);
-    return out;
+  static __device__ uint32_t less(const Head&) { return 32; }
+  static __device__ uint2 bytes(const uint8_t* p, int b, int part) { return {four(p + 4 * part, b), four(p + 16 + 4 * part, b)}; }
+  static __device__ uint32_t four(const uint8_t* p, int b) {
+    return (load_32<kAlign>(p + b / 4 * 64 + b % 2 * 32) >> (b % 4 / 2 * 4) & 0x0f0f0f0f) |
+           (load_32<kAlign>(p + 128 + b / 4 * 32) >> (2 * (b % 4)) & 0x03030303) << 4;
   }
 };
 
-// The numbers that 4-bit codes of iq4_nl and iq4_xs stand for (kIq4Values), a byte each.
-__device__ __forceinline__ Pairs iq4_values(uint32_t x) {
-  constexpr uint32_t kTable[4] = {0xbfad9881, 0xf6eaddcf, 0x26190d01, 0x71594535};
-  uint32_t four[2];  // of two bytes of x: low, high, low, high
-#pragma unroll
-  for (int i = 0; i < 2; ++i, x >>= 16) {
-    const uint32_t low = __byte_perm(kTable[0], kTable[1], x & 0x7777), high = __byte_perm(kTable[2], kTable[3], x & 0x7777);
-    four[i] = __byte_perm(low, high, 0x3210 | (x & 0x8888) >> 1);
-  }
-  Pairs out;
-  signed_bytes(__byte_perm(four[0], four[1], 0x6420), out.v);
-  signed_bytes(__byte_perm(four[0], four[1], 0x7531), out.v + 2);
-  return out;
-}
+__device__ __forceinline__ uint2 iq4_bytes(uint32_t x) { return look_up(x, 0xbfad9881, 0xf6eaddcf, 0x26190d01, 0x71594535); }  // kIq4Values
 
 template <>
-struct Codes<WeightType::iq4_nl> : BlockOf<WeightType::iq4_nl> {
-  struct Head {
-    float d;
-  };
-  static __device__ Head head(const uint8_t* p, uint32_t) { return {load_half(p)}; }
-  static __device__ Scales scales(const uint8_t*, const Head& h, int) { return {{h.d, h.d}, {}}; }
-  static __device__ Pairs codes(const uint8_t* p, const Head&, int, int part) { return iq4_values(load_32<kAlign>(p + 2 + 4 * part)); }
+struct Codes<WeightType::iq4_nl> : OneScale<WeightType::iq4_nl> {
+  static constexpr bool kSigned = true;
+  static __device__ uint2 bytes(const uint8_t* p, int, int part) { return iq4_bytes(load_32<kAlign>(p + 2 + 4 * part)); }
 };
 
 template <>
 struct Codes<WeightType::iq4_xs> : BlockOf<WeightType::iq4_xs> {
+  static constexpr bool kSigned = true;
   struct Head {
     float d;
     uint32_t high, low;
@@ -365,31 +318,45 @@ struct Codes<WeightType::iq4_xs> : BlockOf<WeightType::iq4_xs> {
     const float d = h.d * static_cast<float>(scale);
     return {{d, d}, {}};
   }
-  static __device__ Pairs codes(const uint8_t* p, const Head&, int b, int part) {
-    return iq4_values(load_32<kAlign>(p + 8 + 16 * b + 4 * part));
-  }
+  static __device__ uint32_t less(const Head&) { return 0; }
+  static __device__ uint2 bytes(const uint8_t* p, int b, int part) { return iq4_bytes(load_32<kAlign>(p + 8 + 16 * b + 4 * part)); }
 };
 
-// e2m1 moved into the fields of bf16, and twice it: the other half of the power of two is in the scale.
 template <>
 struct Codes<WeightType::mxfp4> : BlockOf<WeightType::mxfp4> {
+  static constexpr bool kSigned = true;
   struct Head {
     float d;
   };
-  static __device__ Head head(const uint8_t* p, uint32_t) {
+  static __device__ Head head(const uint8_t* p, uint32_t) {  // half of the power of two: codes are twice the numbers
     const uint32_t e = p[0];
     return {__uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23)};
   }
   static __device__ Scales scales(const uint8_t*, const Head& h, int) { return {{h.d, h.d}, {}}; }
-  static __device__ Pairs codes(const uint8_t* p, const Head&, int, int part) {
-    constexpr uint32_t kTwoTo127 = 0x7f007f00;
-    Pairs out;
-    split_halves(load_32<kAlign>(p + 1 + 4 * part), out.v);
-#pragma unroll
-    for (uint32_t& v : out.v) v = multiply((v & 0x00070007) << 6 | (v & 0x00080008) << 12, kTwoTo127);
-    return out;
+  static __device__ uint32_t less(const Head&) { return 0; }
+  static __device__ uint2 bytes(const uint8_t* p, int, int part) {  // kMxfp4Values
+    return look_up(load_32<kAlign>(p + 1 + 4 * part), 0x03020100, 0x0c080604, 0xfdfeff00, 0xf4f8fafc);
   }
 };
+
+// code - less, as bf16.
+template <typename C>
+__device__ __forceinline__ Pairs pairs_of(const uint8_t* p, const typename C::Head& h, int b, int part) {
+  if constexpr (C::kIs == WeightType::fp8_e4m3) {
+    return C::pairs(p, h, b, part);
+  } else {
+    const uint2 bytes = C::bytes(p, b, part);
+    Pairs out;
+    if constexpr (C::kSigned) {
+      signed_pairs(bytes.x, out.v);
+      signed_pairs(bytes.y, out.v + 2);
+    } else {
+      unsigned_pairs(bytes.x, C::less(h), out.v);
+      unsigned_pairs(bytes.y, C::less(h), out.v + 2);
+    }
+    return out;
+  }
+}
 
 // Calls f(Codes<type>()). Any type but plain ones.
 template <WeightType kFirst = WeightType::q8_0, typename F>

@@ -3,6 +3,7 @@
 
 #include <fovea/kernels/weight.h>
 
+#include <bit>
 #include <cstdint>
 
 namespace fovea::cuda::quant {
@@ -32,7 +33,14 @@ struct GemvPlan {
   int thread_blocks = 0;  // each takes every thread_blocks'th tile
 };
 
-// k: a multiple of 32; tiles of kOutputs outputs.
+// Blocks of a piece, where rows are long enough: the rings of two thread blocks fit a multiprocessor.
+constexpr int stage_blocks(int block_bytes) { return static_cast<int>(std::bit_floor(288u / static_cast<unsigned>(block_bytes) | 1u)); }
+
+// gemv.cuh: k a multiple of 32; tiles of kOutputs outputs.
 GemvPlan plan_gemv(WeightType type, int k, int columns, int tiles, const GpuShape& gpu);
+
+// dot.cuh, likewise; x_bytes 0: it does not fit.
+inline constexpr int kDotRowsMax = 2;
+GemvPlan plan_dot(WeightType type, int k, int rows, int tiles, const GpuShape& gpu);
 
 }  // namespace fovea::cuda::quant

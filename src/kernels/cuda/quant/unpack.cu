@@ -30,7 +30,7 @@ __device__ int part_of_row(const Table& w, int64_t row, int piece, float4 (&v)[2
   const uint32_t apart = C::kApart ? w.scales[row * w.scales_per_row + of_32 * 32 / w.group] : 0;
   const typename C::Head head = C::head(p, apart);
   const Scales s = C::scales(p, head, b);
-  const Pairs codes = C::codes(p, head, b, part);
+  const Pairs codes = pairs_of<C>(p, head, b, part);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const float2 even = __bfloat1622float2(as_bf16x2(codes.v[2 * i])), odd = __bfloat1622float2(as_bf16x2(codes.v[2 * i + 1]));
