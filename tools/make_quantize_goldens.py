@@ -16,7 +16,7 @@ import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 
 ROWS = 16
-TYPES = ["Q4_0", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"]
+TYPES = ["Q4_0", "Q5_0", "Q4_K", "Q5_K", "Q6_K"]
 
 
 def make_weights(rng):

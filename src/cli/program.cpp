@@ -28,8 +28,8 @@ int run_program(int argc, char** argv) {
     Run run;
   };
   const Command commands[] = {
-      {"run", add_run(app)},         {"eval", add_eval(app)},   {"bench", add_bench(app)},         {"trace", add_trace(app)},
-      {"inspect", add_inspect(app)}, {"store", add_store(app)}, {"calibrate", add_calibrate(app)}, {"serve", add_serve(app)},
+      {"run", add_run(app)},         {"eval", add_eval(app)},        {"bench", add_bench(app)},         {"trace", add_trace(app)},
+      {"inspect", add_inspect(app)}, {"store", add_store(app)},      {"calibrate", add_calibrate(app)}, {"serve", add_serve(app)},
       {"chat", add_chat(app)},       {"quantize", add_quantize(app)}};
   try {
     app.parse(argc, argv);

@@ -27,10 +27,12 @@ Status execute(QuantizeOptions& o) {
 
 Run add_quantize(CLI::App& app) {
   auto o = std::make_shared<QuantizeOptions>();
-  CLI::App* cmd = app.add_subcommand("quantize", "Write a model as a GGUF file, which llama.cpp reads too, its weights in few bits");
-  cmd->add_option("--model", o->model,
-                  "A directory: config.json, *.safetensors, tokenizer.json; or a GGUF file (of several parts the first). Its weights "
-                  "are f32, f16 or bf16")
+  CLI::App* cmd =
+      app.add_subcommand("quantize", "Write a model as a GGUF file, which llama.cpp reads too, its weights in few bits");
+  cmd->add_option(
+         "--model", o->model,
+         "A directory: config.json, *.safetensors, tokenizer.json; or a GGUF file (of several parts the first). Its weights "
+         "are f32, f16 or bf16")
       ->required();
   cmd->add_option("--type", o->type, "Of the matrices: q4_k_m (a mixture of q4_k and q6_k), q4_0, q6_k, q8_0, f16, bf16 or f32")
       ->required()

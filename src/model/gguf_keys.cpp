@@ -19,7 +19,8 @@ Status check_rope(const ModelConfig& c) {
   const RopeConfig& r = c.rope;
   const bool yarn = r.kind == RopeKind::yarn;
   // Readers take llama3's frequencies from a tensor, which only this architecture has there.
-  if (r.kind == RopeKind::llama3 && c.arch != Arch::llama) return Status::unsupported("rope llama3 in architecture " + c.architecture);
+  if (r.kind == RopeKind::llama3 && c.arch != Arch::llama)
+    return Status::unsupported("rope llama3 in architecture " + c.architecture);
   if (yarn && r.attention_factor != yarn_mscale(r.factor, 1)) {
     return Status::unsupported("rope yarn with an attention_factor of " + std::to_string(r.attention_factor));
   }
@@ -45,15 +46,16 @@ Status write_rope(const ModelConfig& c, const std::string& arch, GgufWriter* out
 Status write_config(const ModelConfig& c, GgufWriter* out) {
   if (std::ranges::count(c.layer_windowed, uint8_t{1}) > 0) return Status::unsupported("layers with a sliding window");
   const std::string arch(arch_name(c.arch));
-  out->u32(arch + ".vocab_size", c.vocab_size);
-  out->u32(arch + ".context_length", c.max_position_embeddings);
-  out->u32(arch + ".embedding_length", c.hidden_size);
-  out->u32(arch + ".block_count", c.num_layers);
-  out->u32(arch + ".feed_forward_length", c.intermediate_size);
-  out->u32(arch + ".attention.head_count", c.num_heads);
-  out->u32(arch + ".attention.head_count_kv", c.num_kv_heads);
-  out->u32(arch + ".attention.key_length", c.head_dim);
-  out->u32(arch + ".attention.value_length", c.head_dim);
+  const std::pair<const char*, int64_t> sizes[] = {{"vocab_size", c.vocab_size},
+                                                   {"context_length", c.max_position_embeddings},
+                                                   {"embedding_length", c.hidden_size},
+                                                   {"block_count", c.num_layers},
+                                                   {"feed_forward_length", c.intermediate_size},
+                                                   {"attention.head_count", c.num_heads},
+                                                   {"attention.head_count_kv", c.num_kv_heads},
+                                                   {"attention.key_length", c.head_dim},
+                                                   {"attention.value_length", c.head_dim}};
+  for (const auto& [key, value] : sizes) out->u32(arch + "." + key, value);
   out->f32(arch + ".attention.layer_norm_rms_epsilon", c.rms_norm_eps);
   return write_rope(c, arch, out);
 }
@@ -62,7 +64,7 @@ Status write_config(const ModelConfig& c, GgufWriter* out) {
 void write_sampling(const SamplingDefaults& s, GgufWriter* out) {
   if (!s.do_sample.value_or(false)) return;
   out->f32("general.sampling.temp", s.temperature.value_or(1));
-  if (s.top_k) out->value("general.sampling.top_k", {GgufType::i32, false, 1, {reinterpret_cast<const char*>(&*s.top_k), 4}});
+  if (s.top_k) out->number("general.sampling.top_k", *s.top_k);
   if (s.top_p) out->f32("general.sampling.top_p", *s.top_p);
   if (s.min_p) out->f32("general.sampling.min_p", *s.min_p);
   if (s.repetition_penalty) out->f32("general.sampling.penalty_repeat", *s.repetition_penalty);
@@ -87,15 +89,15 @@ void write_vocabulary(const VocabularyText& v, GgufWriter* out) {
   out->texts("tokenizer.ggml.tokens", v.tokens);
   std::vector<int32_t> kinds;
   for (const TokenKind k : v.fields.kinds) kinds.push_back(static_cast<int32_t>(k));
-  out->i32s("tokenizer.ggml.token_type", kinds);
+  out->numbers("tokenizer.ggml.token_type", kinds);
   if (byte_level) {
     out->texts("tokenizer.ggml.merges", v.merges);
   } else {
-    out->f32s("tokenizer.ggml.scores", v.fields.scores);
-    out->boolean("tokenizer.ggml.add_space_prefix", v.fields.space_prefix);
+    out->numbers("tokenizer.ggml.scores", v.fields.scores);
+    out->number("tokenizer.ggml.add_space_prefix", v.fields.space_prefix);
   }
-  out->boolean("tokenizer.ggml.add_bos_token", *v.fields.add_bos);
-  out->boolean("tokenizer.ggml.add_eos_token", *v.fields.add_eos);
+  out->number("tokenizer.ggml.add_bos_token", *v.fields.add_bos);
+  out->number("tokenizer.ggml.add_eos_token", *v.fields.add_eos);
 }
 
 // bos, eos, unknown and padding as chat templates and the vocabulary say, else the config. Keys take three ends of an answer.

@@ -18,61 +18,22 @@ void put_text(std::string* out, std::string_view text) {
 
 }  // namespace
 
-void GgufWriter::key(std::string_view key, GgufType type) {
+void GgufWriter::value(std::string_view key, const GgufValue& v) {
   ++key_count_;
   put_text(&keys_, key);
-  put(&keys_, type);
-}
-
-void GgufWriter::array(std::string_view name, GgufType type, uint64_t count) {
-  key(name, GgufType::array);
-  put(&keys_, type);
-  put(&keys_, count);
-}
-
-void GgufWriter::u32(std::string_view name, int64_t value) {
-  key(name, GgufType::u32);
-  put(&keys_, static_cast<uint32_t>(value));
-}
-
-void GgufWriter::f32(std::string_view name, double value) {
-  key(name, GgufType::f32);
-  put(&keys_, static_cast<float>(value));
-}
-
-void GgufWriter::boolean(std::string_view name, bool value) {
-  key(name, GgufType::boolean);
-  put(&keys_, value);
-}
-
-void GgufWriter::text(std::string_view name, std::string_view value) {
-  key(name, GgufType::string);
-  put_text(&keys_, value);
-}
-
-void GgufWriter::texts(std::string_view name, std::span<const std::string> values) {
-  array(name, GgufType::string, values.size());
-  for (const std::string& v : values) put_text(&keys_, v);
-}
-
-void GgufWriter::i32s(std::string_view name, std::span<const int32_t> values) {
-  array(name, GgufType::i32, values.size());
-  for (const int32_t v : values) put(&keys_, v);
-}
-
-void GgufWriter::f32s(std::string_view name, std::span<const float> values) {
-  array(name, GgufType::f32, values.size());
-  for (const float v : values) put(&keys_, v);
-}
-
-void GgufWriter::value(std::string_view name, const GgufValue& v) {
-  if (v.is_array) {
-    array(name, v.type, v.count);
-  } else {
-    key(name, v.type);
-    if (v.type == GgufType::string) put<uint64_t>(&keys_, v.bytes.size());
-  }
+  if (v.is_array) put(&keys_, GgufType::array);
+  put(&keys_, v.type);
+  if (v.is_array) put(&keys_, v.count);
+  if (!v.is_array && v.type == GgufType::string) put<uint64_t>(&keys_, v.bytes.size());
   keys_.append(v.bytes);
+}
+
+void GgufWriter::text(std::string_view key, std::string_view text) { value(key, {GgufType::string, false, 1, text}); }
+
+void GgufWriter::texts(std::string_view key, const std::vector<std::string>& texts) {
+  std::string bytes;
+  for (const std::string& text : texts) put_text(&bytes, text);
+  value(key, {GgufType::string, true, texts.size(), bytes});
 }
 
 uint64_t GgufWriter::tensor(std::string_view name, std::span<const int64_t> shape, WeightType type) {

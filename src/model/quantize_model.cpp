@@ -200,7 +200,9 @@ Result<const GgufFileType*> find_kind(const std::string& name) {
 }
 
 Status check(const QuantizeOptions& o, const ModelConfig& config) {
-  if (config.deepseek) return Status::unsupported(o.model + ": architecture " + config.architecture + " cannot become a GGUF file (known: llama, qwen2, qwen3)");
+  if (config.deepseek)
+    return Status::unsupported(o.model + ": architecture " + config.architecture +
+                               " cannot become a GGUF file (known: llama, qwen2, qwen3)");
   if (config.quantization) return Status::unsupported(o.model + ": its weights are quantised already (quantization_config)");
   return Status();
 }

@@ -67,7 +67,9 @@ TEST(QuantizeTypes, FinerLayersOfTheMixture) {
     std::vector<int> got;
     for (int l = 0; l < layers; ++l) {
       const std::string layer = "model.layers." + std::to_string(l);
-      const auto type = [&](const char* part) { return wanted_type(kind_of("q4_k_m"), config_of(layers, true), matrix(layer + part)); };
+      const auto type = [&](const char* part) {
+        return wanted_type(kind_of("q4_k_m"), config_of(layers, true), matrix(layer + part));
+      };
       EXPECT_EQ(type(".self_attn.v_proj.weight"), type(".mlp.down_proj.weight"));
       EXPECT_EQ(type(".self_attn.q_proj.weight"), WeightType::q4_k);
       EXPECT_EQ(type(".mlp.gate_proj.weight"), WeightType::q4_k);
@@ -102,7 +104,7 @@ TEST(QuantizeTypes, ValuesOfLargeModels) {
   ModelConfig c = config_of(80, false);
   EXPECT_EQ(type(9, c), WeightType::q6_k);
   EXPECT_EQ(type(10, c), WeightType::q5_k);
-  EXPECT_EQ(type_for_rows(WeightType::q5_k, 96), WeightType::q5_1);
+  EXPECT_EQ(type_for_rows(WeightType::q5_k, 96), WeightType::q8_0);
   c.num_kv_heads = 32;
   EXPECT_EQ(type(10, c), WeightType::q4_k);
 }
@@ -344,8 +346,10 @@ TEST_F(QuantizeModel, ThreadsChangeNothing) {
 
 TEST_F(QuantizeModel, RefusesWhatItCannotDo) {
   const std::string gguf = FOVEA_SOURCE_DIR "/tests/data/gguf/", tiny = FOVEA_SOURCE_DIR "/models/";
-  EXPECT_THAT(error(options(tiny + "tiny-gqa", "q2_k")), HasSubstr("type \"q2_k\" is not known (q4_k_m q4_0 q6_k q8_0 f16 bf16 f32 are)"));
-  EXPECT_THAT(error(options(tiny + "tiny-dsa", "q8_0")), HasSubstr("architecture DeepseekV32ForCausalLM cannot become a GGUF file"));
+  EXPECT_THAT(error(options(tiny + "tiny-gqa", "q2_k")),
+              HasSubstr("type \"q2_k\" is not known (q4_k_m q4_0 q6_k q8_0 f16 bf16 f32 are)"));
+  EXPECT_THAT(error(options(tiny + "tiny-dsa", "q8_0")),
+              HasSubstr("architecture DeepseekV32ForCausalLM cannot become a GGUF file"));
   EXPECT_THAT(error(options(gguf + "llama_q4_0/model.gguf", "q8_0")),
               HasSubstr("llama_q4_0/model.gguf: tensor \"model.embed_tokens.weight\" is quantised already (q4_0;"));
   EXPECT_THAT(error(options(dir_.file("none"), "q8_0")), HasSubstr("none"));
@@ -369,7 +373,8 @@ TEST_F(QuantizeModel, WeightsMustBeFinite) {
   std::string bytes = read(place.file("model.safetensors"));
   const size_t embedding = bytes.find("\"model.embed_tokens.weight\""), data = 8 + *reinterpret_cast<const uint64_t*>(bytes.data());
   const size_t offset = std::stoul(bytes.substr(bytes.find("\"data_offsets\":[", embedding) + 16));
-  for (const auto& [bad, type, words] : {std::tuple{std::nanf(""), "f32", "that f32 cannot hold"}, {1e9f, "q8_0", "that f16 cannot hold"}}) {
+  for (const auto& [bad, type, words] :
+       {std::tuple{std::nanf(""), "f32", "that f32 cannot hold"}, {1e9f, "q8_0", "that f16 cannot hold"}}) {
     std::memcpy(bytes.data() + data + offset, &bad, sizeof bad);
     place.write("model.safetensors", bytes);
     EXPECT_THAT(error(options(place.path(), type)), HasSubstr(words));

@@ -33,10 +33,9 @@ WeightType wanted_type(const GgufFileType& kind, const ModelConfig& config, cons
 WeightType type_for_rows(WeightType type, int64_t cols) {
   const auto fits = [&](WeightType t) { return cols % weight_format(t).block == 0; };
   if (fits(type)) return type;
-  const WeightType smaller = type == WeightType::q4_k   ? WeightType::q5_0
-                             : type == WeightType::q5_k ? WeightType::q5_1
-                             : type == WeightType::q6_k ? WeightType::q8_0
-                                                        : type;
+  const WeightType smaller = type == WeightType::q4_k           ? WeightType::q5_0
+                             : weight_format(type).block == 256 ? WeightType::q8_0
+                                                                : type;
   return fits(smaller) ? smaller : WeightType::f16;
 }
 

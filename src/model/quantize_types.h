@@ -15,7 +15,7 @@ struct GgufFileType {
   WeightType type;        // of most matrices
 };
 inline constexpr GgufFileType kGgufFileTypes[] = {
-    {"q4_k_m", 15, WeightType::q4_k}, {"q4_0", 2, WeightType::q4_0},   {"q6_k", 18, WeightType::q6_k}, {"q8_0", 7, WeightType::q8_0},
+    {"q4_k_m", 15, WeightType::q4_k}, {"q4_0", 2, WeightType::q4_0},  {"q6_k", 18, WeightType::q6_k}, {"q8_0", 7, WeightType::q8_0},
     {"f16", 1, WeightType::f16},      {"bf16", 32, WeightType::bf16}, {"f32", 0, WeightType::f32},
 };
 

@@ -99,15 +99,14 @@ float squared_error(const float* x, int n, Range r, float levels) {
   return sum(error);
 }
 
-// s and m with the least squares error over x[0, n); m >= 0 unless `any_minimum`.
-Range fit_range(const float* x, int n, float levels, bool any_minimum) {
-  float low = x[0], high = x[0], total = 0;
+// s and m >= 0 with the least squares error over x[0, n).
+Range fit_range(const float* x, int n, float levels) {
+  float low = 0, high = x[0], total = 0;
   for (int i = 0; i < n; ++i) {
     low = std::min(low, x[i]);
     high = std::max(high, x[i]);
     total += x[i];
   }
-  if (!any_minimum) low = std::min(low, 0.0f);
   Range best{0, -low};
   if (high - low < kLeast) return best;
   float most = -std::numeric_limits<float>::infinity();  // that was taken off the error
@@ -122,7 +121,7 @@ Range fit_range(const float* x, int n, float levels, bool any_minimum) {
       fit.scale = (n_f * s.xl - total * s.l) / spread;
       fit.minimum = (fit.scale * s.l - total) / n_f;
     }
-    if (spread <= 0 || (!any_minimum && fit.minimum < 0)) fit = {s.xl / s.ll, 0};
+    if (spread <= 0 || fit.minimum < 0) fit = {s.xl / s.ll, 0};
     const float gain = fit.scale * s.xl - fit.minimum * total;
     if (fit.scale <= 0 || gain <= most) return;
     most = gain;
@@ -164,17 +163,6 @@ void block_signed(const float* x, uint8_t* out) {
   put_low_halves_first(codes, out + (kLevels == 16 ? 6 : 2));
 }
 
-void block_q5_1(const float* x, uint8_t* out) {
-  Range r = fit_range(x, 32, 31, /*any_minimum=*/true);
-  r = {as_half(r.scale), as_half(r.minimum)};
-  uint8_t codes[32];
-  for (int i = 0; i < 32; ++i) codes[i] = static_cast<uint8_t>(r.code_of(x[i], 31));
-  put_half(r.scale, out);
-  put_half(-r.minimum, out + 2);
-  put_fifth_bits(codes, out + 4);
-  put_low_halves_first(codes, out + 8);
-}
-
 // Six bits for each of eight scales and minima: what unpack_k_scales takes apart.
 void pack_k_scales(const uint8_t* scales, const uint8_t* mins, uint8_t* packed) {
   for (int i = 0; i < 4; ++i) {
@@ -214,7 +202,7 @@ void block_k(const float* x, uint8_t* out) {
   Range fits[8];
   float scale_max = 0, minimum_max = 0;
   for (int part = 0; part < 8; ++part) {
-    fits[part] = fit_range(x + part * 32, 32, kLevels, /*any_minimum=*/false);
+    fits[part] = fit_range(x + part * 32, 32, kLevels);
     scale_max = std::max(scale_max, fits[part].scale);
     minimum_max = std::max(minimum_max, fits[part].minimum);
   }
@@ -285,8 +273,6 @@ BlockFn block_fn(WeightType type) {
       return block_signed<8>;
     case WeightType::q5_0:
       return block_signed<16>;
-    case WeightType::q5_1:
-      return block_q5_1;
     case WeightType::q4_k:
       return block_k<15>;
     case WeightType::q5_k:

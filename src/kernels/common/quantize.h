@@ -8,7 +8,7 @@
 
 namespace fovea {
 
-// f32, f16, bf16, q8_0, q4_0, q5_0, q5_1, q4_k, q5_k and q6_k.
+// f32, f16, bf16, q8_0, q4_0, q5_0, q4_k, q5_k and q6_k.
 bool can_quantize(WeightType type);
 
 // Largest magnitude that quantize() takes for this type: scales are f16, as f16's own elements are.

@@ -17,7 +17,7 @@ namespace fovea {
 namespace {
 
 constexpr WeightType kTypes[] = {WeightType::f32,  WeightType::f16,  WeightType::bf16, WeightType::q8_0, WeightType::q4_0,
-                                 WeightType::q5_0, WeightType::q5_1, WeightType::q4_k, WeightType::q5_k, WeightType::q6_k};
+                                 WeightType::q5_0, WeightType::q4_k, WeightType::q5_k, WeightType::q6_k};
 
 std::string read(const std::string& name) {
   std::ifstream file(std::string(FOVEA_SOURCE_DIR) + "/tests/data/quant/" + name, std::ios::binary);
@@ -92,7 +92,9 @@ TEST_P(QuantizeTest, OddBlocks) {
                                        block([](int i) { return i == 77 ? 3.0f : 0.0f; }),
                                        block([](int i) { return i == 77 ? -3.0f : 0.0f; }),
                                        block([](int i) { return i == 77 ? -3.0f : 0.01f; }),
-                                       block([](int i) { return i < 32 ? 1e-30f : i < 64 ? 1e-40f : 1.0f; }),
+                                       block([](int i) { return i < 32   ? 1e-30f
+                                                                : i < 64 ? 1e-40f
+                                                                         : 1.0f; }),
                                        block([](int i) { return i % 2 == 0 ? 1e-30f : -1e-42f; }),
                                        block([&](int i) { return i % 2 == 0 ? large : -large; }),
                                        block([](int i) { return static_cast<float>(i % 32 - 16); }),
@@ -112,7 +114,8 @@ TEST_P(QuantizeTest, OddBlocks) {
 
 TEST(Quantize, KnowsWhichTypesThereAre) {
   for (const WeightType type : kTypes) EXPECT_TRUE(can_quantize(type));
-  for (const WeightType type : {WeightType::q2_k, WeightType::iq4_xs, WeightType::fp8_e4m3, WeightType::int4}) EXPECT_FALSE(can_quantize(type));
+  for (const WeightType type : {WeightType::q2_k, WeightType::iq4_xs, WeightType::fp8_e4m3, WeightType::int4})
+    EXPECT_FALSE(can_quantize(type));
 }
 
 }  // namespace

@@ -103,7 +103,8 @@ const PreTokenizerRow* find_pre_tokenizer(std::string_view name) {
 
 std::string_view name_pre_tokenizer(const std::vector<std::string>& splits, bool nfc, bool ignore_merges) {
   for (const PreTokenizerRow& row : kRows) {
-    if (row.nfc == nfc && row.ignore_merges == ignore_merges && row.splits() == splits) return row.names.substr(0, row.names.find(' '));
+    if (row.nfc == nfc && row.ignore_merges == ignore_merges && row.splits() == splits)
+      return row.names.substr(0, row.names.find(' '));
   }
   return {};
 }

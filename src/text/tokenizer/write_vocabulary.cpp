@@ -22,9 +22,8 @@ std::vector<RankedMerge> ranked_merges(const BpeModel& model) {
   model.merges().for_each([&](TokenId left, TokenId right, const MergeTable::Merge& m) {
     out.push_back({m.rank, left, right, m.merged});
   });
-  std::sort(out.begin(), out.end(), [](const RankedMerge& a, const RankedMerge& b) {
-    return std::pair(a.rank, a.merged) < std::pair(b.rank, b.merged);
-  });
+  std::sort(out.begin(), out.end(),
+            [](const RankedMerge& a, const RankedMerge& b) { return std::pair(a.rank, a.merged) < std::pair(b.rank, b.merged); });
   return out;
 }
 
@@ -76,7 +75,8 @@ Status write_template(const TokenizerParts& parts, Vocabulary* v) {
       continue;
     }
     std::optional<bool>& adds = after ? v->add_eos : v->add_bos;
-    if (*adds || item.ids.size() != 1) return Status::unsupported("post_processor: it adds more than one token before or after the text");
+    if (*adds || item.ids.size() != 1)
+      return Status::unsupported("post_processor: it adds more than one token before or after the text");
     adds = true;
     (after ? v->eos : v->bos) = item.ids[0];
   }
@@ -101,8 +101,8 @@ Status write_splits(const TokenizerParts& parts, VocabularyText* out) {
   }
   if (known) out->pre = name_pre_tokenizer(splits, !normal.empty(), parts.model.options().ignore_merges);
   if (!out->pre.empty()) return {};
-  return Status::unsupported("normalizer and pre_tokenizer: text is split in a way that has no name (known: " + pre_tokenizer_names() +
-                             ")");
+  return Status::unsupported(
+      "normalizer and pre_tokenizer: text is split in a way that has no name (known: " + pre_tokenizer_names() + ")");
 }
 
 void write_merges(const TokenizerParts& parts, VocabularyText* out) {
