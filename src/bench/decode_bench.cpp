@@ -15,7 +15,7 @@
 namespace fovea {
 namespace {
 
-constexpr int kRounds = 3;
+constexpr int kRounds = 5;
 
 int64_t peak_rss_bytes() {
   std::ifstream in("/proc/self/status");
@@ -37,32 +37,34 @@ void report_memory(EngineImpl& engine, int64_t tokens, Report* report) {
                static_cast<double>(peak_rss_bytes()) / need});
 }
 
-// How fast memory that no cache holds is read, by every way to read it.
-class ReadSweeps {
+// How fast memory that no cache holds is read.
+class ReadSweep {
  public:
-  explicit ReadSweeps(int32_t threads) : pool_(threads) {}
+  explicit ReadSweep(int32_t threads) : pool_(threads) {}
 
-  // One turn of each way; the first of a call finds the worker asleep and does not count.
-  void take() {
+  // Bytes a second, of the fastest way to read.
+  double bandwidth() {
     const Clock clock;
-    cpu::read_sweep(memory_.data(), memory_.bytes(), 0, pool_);
+    cpu::read_sweep(memory_.data(), memory_.bytes(), 0, pool_);  // the first one finds the worker asleep
+    double least = 1e30;
     for (int way = 0; way < cpu::kSweepWays; ++way) {
       const double start = clock.now_s();
       cpu::read_sweep(memory_.data(), memory_.bytes(), way, pool_);
-      seconds_[way].push_back(clock.now_s() - start);
+      least = std::min(least, clock.now_s() - start);
     }
-  }
-  // Bytes a second of the fastest way, its median.
-  double bandwidth() const {
-    double least = 1e30;
-    for (const auto& s : seconds_) least = std::min(least, spread_of(s).median);
     return static_cast<double>(memory_.bytes()) / least;
   }
 
  private:
   const SweepMemory memory_{int64_t{512} << 20};
   ThreadPool pool_;
-  std::vector<double> seconds_[cpu::kSweepWays];
+};
+
+// Bytes a second of the weights in the steps of one call, and of sweeps right before and behind it: memory that other programs use
+// too may give half of its speed for seconds.
+struct WeightRate {
+  double rate, sweep;
+  double share() const { return rate / sweep; }
 };
 
 using Measured = std::pair<int64_t, std::string>;  // depth and method
@@ -96,12 +98,14 @@ std::string step_text(const ModelInfo& model) {
          (model.has_tokenizer ? "text" : "no text: the model has no tokenizer");
 }
 
-// How far a step is from only reading the weights once.
-void report_weights(EngineImpl& engine, double sweep, int64_t depth, double step_s, Report* report) {
-  const auto bytes = static_cast<double>(engine.model().step_weight_bytes);
+// How far a step is from only reading the weights once: the call of the median share.
+void report_weights(EngineImpl& engine, std::vector<WeightRate> calls, int64_t depth, Report* report) {
+  std::sort(calls.begin(), calls.end(), [](const WeightRate& a, const WeightRate& b) { return a.share() < b.share(); });
+  const WeightRate& middle = calls[calls.size() / 2];
   report->note("weights of type " + engine.model().weights.front().type + ", a step reads " +
-               std::to_string(bytes / 1e9).substr(0, 5) + " GB of them");
-  report->rate("weights read by a dense step at " + std::to_string(depth), bytes / step_s / 1e9, "GB/s", "read sweep", sweep / 1e9);
+               std::to_string(static_cast<double>(engine.model().step_weight_bytes) / 1e9).substr(0, 5) + " GB of them");
+  report->rate("weights read by a dense step at " + std::to_string(depth), middle.rate / 1e9, "GB/s", "read sweep",
+               middle.sweep / 1e9);
 }
 
 // Each depth needs lists that were recorded at it or before, and all have one budget.
@@ -173,26 +177,32 @@ Result<Report> bench_decode(const DecodeBenchOptions& options) {
   }
   for (int64_t d : o.depths) FOVEA_TRY(bench.hold(d));
   const bool on_host = engine.device().kind() == "cpu";
-  std::optional<ReadSweeps> sweeps;
-  if (on_host) sweeps.emplace(engine.options().threads);
+  std::optional<ReadSweep> sweep;
+  if (on_host) sweep.emplace(engine.options().threads);
   std::map<Measured, StepTimes> times;
   std::map<Measured, RequestStats> stats;
+  std::vector<WeightRate> rates;
   for (int round = 0; round < kRounds; ++round) {
     for (int64_t d : o.depths) {
       for (const char* m : {"dense", "gsa_on_device"}) {
-        if (sweeps) sweeps->take();
-        FOVEA_TRY(bench.decode(d, m, &times[{d, m}], &stats[{d, m}]));
+        const bool rated = sweep && d == o.depths[0] && m == std::string("dense");
+        const double before = rated ? sweep->bandwidth() : 0;
+        StepTimes call;
+        FOVEA_TRY(bench.decode(d, m, &call, &stats[{d, m}]));
+        if (rated) {
+          rates.push_back({static_cast<double>(engine.model().step_weight_bytes) / step_s(call, o), (before + sweep->bandwidth()) / 2});
+        }
+        times[{d, m}].add(call);
       }
     }
   }
   report_steps(times, stats, o, &report);
-  double sweep = 0;
-  if (on_host) {
-    sweep = sweeps->bandwidth();
-  } else {
-    FOVEA_ASSIGN(sweep, gpu_read_bandwidth(engine.device(), *engine.device().make_stream()));
+  if (!on_host) {
+    FOVEA_ASSIGN(const double bandwidth, gpu_read_bandwidth(engine.device(), *engine.device().make_stream()));
+    const double step = step_s(times.at({o.depths[0], "dense"}), o);
+    rates.push_back({static_cast<double>(engine.model().step_weight_bytes) / step, bandwidth});
   }
-  report_weights(engine, sweep, o.depths[0], step_s(times.at({o.depths[0], "dense"}), o), &report);
+  report_weights(engine, std::move(rates), o.depths[0], &report);
   if (on_host) report_memory(engine, sum - 1024, &report);
   return report;
 }

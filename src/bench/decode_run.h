@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "engine/engine_impl.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -21,8 +22,13 @@ struct DecodeRunOptions {
 
 // Of steps after the first few of a call.
 struct StepTimes {
-  std::vector<double> s;      // of each: from one token to the next, everything that lies between
+  std::vector<double> s;       // of each: from one token to the next, everything that lies between
   double least_mean_s = 1e30;  // of the calls: where steps are not alike
+
+  void add(const StepTimes& other) {
+    s.insert(s.end(), other.s.begin(), other.s.end());
+    least_mean_s = std::min(least_mean_s, other.least_mean_s);
+  }
 };
 
 class DecodeRun {
