@@ -18,7 +18,7 @@ constexpr int kRowsPerPass = 16;  // bounds the scratch: 4 MiB at 128K tokens, 1
 // Blocks of a scan task: at least some 5 us. Tasks are few and long, since the first blocks of each are not prefetched,
 // but several per thread, so that no thread waits long for the last one.
 constexpr int32_t kLeastBlocks = 64, kMostBlocks = 512;
-constexpr int32_t kTasksPerThread = 8;
+constexpr int32_t kTasksPerThread = 2;
 
 int32_t ceil_div(int32_t a, int32_t b) { return (a + b - 1) / b; }
 
