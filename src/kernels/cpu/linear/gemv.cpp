@@ -34,6 +34,8 @@ constexpr int kMaxM = 4;
 constexpr int kTileW[] = {0, 4, 4, 3, 2};
 #endif
 
+constexpr int64_t kPrefetchBytes = 2048;
+
 // Half h of a step's weights: of bf16 the even elements, then the odd ones (one instruction each, and the
 // packing of x follows); else the first vector, then the second.
 template <int kHalf, typename T>
@@ -91,12 +93,15 @@ void tile(const GemvSlice& s, int64_t j, int m0) {
   }
 
   constexpr int64_t kLine = 64 / sizeof(T);  // elements of a cache line
+  constexpr int64_t kAhead = kPrefetchBytes / sizeof(T);
   int64_t c = 0;
   for (; c + kGroup <= k; c += kGroup, x += x_step) {
-    // The next tile in the order of addresses. 2 KiB ahead in each row of this one, whole steps of a 1B shape took a quarter
-    // longer on two threads of Zen 4 whenever others used the memory too.
-    const T* ahead = w + R * (k + c);
-    for (int64_t l = 0; l < R * kGroup; l += kLine) __builtin_prefetch(ahead + l, 0, 2);
+    // Ahead in the same row, and near its end in the row that this stream reads next, R rows below.
+    const T* ahead = w + c + kAhead + (c + kAhead < k ? 0 : (R - 1) * k);
+#pragma GCC unroll 8
+    for (int i = 0; i < R; ++i) {
+      for (int64_t l = 0; l < kGroup; l += kLine) __builtin_prefetch(ahead + i * k + l, 0, 2);
+    }
     half_step<0, T, R, M>(d, w + c, k, x, sum);
     half_step<1, T, R, M>(d, w + c, k, x, sum);
   }

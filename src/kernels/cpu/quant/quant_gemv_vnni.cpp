@@ -425,10 +425,19 @@ FOVEA_INLINE void add_piece(const Unpacked& w, const QuantisedX* x, Sums<M>& sum
 }
 
 template <WeightType kType>
-FOVEA_INLINE float total(__m512 even, __m512 odd, __m512 second) {
+FOVEA_INLINE __m512 lanes_of_sum(__m512 even, __m512 odd, __m512 second) {
   if constexpr (kOrder<kType> != XOrder::pairs && !kHasOffsets<kType>)
     second = _mm512_mul_ps(second, _mm512_set1_ps(static_cast<float>(-code_bias(kType))));
-  return _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(even, odd), second));
+  return _mm512_add_ps(_mm512_add_ps(even, odd), second);
+}
+
+// The sum of the lanes of each.
+FOVEA_INLINE __m128 four_sums(__m512 a, __m512 b, __m512 c, __m512 d) {
+  const __m512d ab = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
+  const __m512d cd = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d)));
+  const __m512 all = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)), _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)));
+  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
+  return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
 }
 
 // Rows [begin, end) of W with rows [m0, m0 + M) of x.
@@ -438,6 +447,8 @@ void products(const QuantGemvSlice& s, int64_t begin, int64_t end, int32_t m0) {
   const int64_t groups = s.w.scales_per_row(), group = s.w.group, cols = s.w.cols, row_bytes = s.w.row_bytes();
   const int shift = group > 0 && (group & (group - 1)) == 0 ? __builtin_ctzll(static_cast<uint64_t>(group)) : -1;
   const uint8_t* row = s.w.row(begin);
+  // Of four rows of W, whose lanes are summed together: alone each takes as long as two pieces.
+  alignas(64) float lanes[M][4][16] = {};
   for (int64_t j = begin; j < end; ++j, row += row_bytes) {
     const Scales scales = {static_cast<const uint32_t*>(s.w.scales) + j * groups, group, groups, shift};
     const QuantisedX* x = s.packed + m0;
@@ -458,10 +469,18 @@ void products(const QuantGemvSlice& s, int64_t begin, int64_t end, int32_t m0) {
       unpack<kType>(tail, scales, c, &unpacked);
       add_piece<kType>(unpacked, x, sums);
     }
-    const float bias = s.bias ? s.bias[j] : 0.0f;
+    const int64_t filled = (j - begin) % 4 + 1;
 #pragma GCC unroll 4
     for (int m = 0; m < M; ++m)
-      s.out[(m0 + m) * s.out_stride + j] = total<kType>(sums.even[m], sums.odd[m], sums.second[m]) + bias;
+      _mm512_store_ps(lanes[m][filled - 1], lanes_of_sum<kType>(sums.even[m], sums.odd[m], sums.second[m]));
+    if (filled < 4 && j + 1 < end) continue;
+    const int64_t first = j + 1 - filled;
+    const auto there = static_cast<__mmask8>((1 << filled) - 1);
+    const __m128 bias = s.bias ? _mm_maskz_loadu_ps(there, s.bias + first) : _mm_setzero_ps();
+    for (int m = 0; m < M; ++m) {
+      const auto of = [&](int i) { return _mm512_load_ps(lanes[m][i]); };
+      _mm_mask_storeu_ps(s.out + (m0 + m) * s.out_stride + first, there, _mm_add_ps(four_sums(of(0), of(1), of(2), of(3)), bias));
+    }
   }
 }
 
