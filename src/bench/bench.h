@@ -34,8 +34,8 @@ struct PrefillBenchOptions {
   std::vector<RecordedLists> replay;  // of a prompt's blocks
 };
 
-// Linear layers against the library's own best GEMM; prefill attention against the FMA peak, and on AMX against the
-// measured bf16 GEMM rate.
+// Linear layers against the library's own best GEMM; prefill attention against the FMA peak, in bf16 against the peak of dot
+// products or, on AMX, the measured bf16 GEMM rate.
 Result<Report> bench_prefill(const PrefillBenchOptions& options);
 
 // Instead, on a GPU: attention of whole prompts through `replay` (32 query and 8 KV heads), with XAttention's estimate, beside

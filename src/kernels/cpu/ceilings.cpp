@@ -68,7 +68,42 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 #include <vector>
 
+#include "base/check.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace fovea::cpu {
+namespace {
+
+double sum_over_workers(ThreadPool& pool, double (*burst)(int64_t), int64_t rounds) {
+  std::vector<double> done(static_cast<size_t>(pool.size()));
+  pool.parallel_for(pool.size(), [&](int64_t t, int) { done[t] = burst(rounds); });
+  double sum = 0;
+  for (double d : done) sum += d;
+  return sum;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f,avx512bf16"))) double dots(int64_t rounds) {
+  constexpr int kChains = 12;  // as in Burst
+  const __m512i x = _mm512_set1_epi32(0x3f803f80), y = _mm512_set1_epi32(0x3a803a80);  // pairs of 1 and of 2^-10
+  __m512 sum[kChains];
+  for (int c = 0; c < kChains; ++c) sum[c] = _mm512_set1_ps(static_cast<float>(c));
+  for (int64_t i = 0; i < rounds; ++i) {
+#pragma GCC unroll 12
+    for (__m512& s : sum) s = _mm512_dpbf16_ps(s, reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(y));
+  }
+  float total = 0;
+  for (const __m512& s : sum) total += _mm512_cvtss_f32(s);
+  return total < 0 ? 0.0 : 4.0 * 16 * kChains * static_cast<double>(rounds);
+}
+#else
+double dots(int64_t) { FOVEA_CHECK(false && "AVX-512 is an x86 extension"); }
+#endif
+
+}  // namespace
 
 HWY_EXPORT(Sweep);
 HWY_EXPORT(Burst);
@@ -87,12 +122,10 @@ double read_sweep(const void* data, int64_t bytes, int way, ThreadPool& pool) {
 }
 
 double fma_burst(int64_t rounds, ThreadPool& pool) {
-  std::vector<double> done(static_cast<size_t>(pool.size()));
-  pool.parallel_for(pool.size(), [&](int64_t t, int) { done[t] = HWY_DYNAMIC_DISPATCH(Burst)(rounds); });
-  double sum = 0;
-  for (double d : done) sum += d;
-  return sum;
+  return sum_over_workers(pool, [](int64_t n) { return HWY_DYNAMIC_DISPATCH(Burst)(n); }, rounds);
 }
+
+double dot_burst(int64_t rounds, ThreadPool& pool) { return sum_over_workers(pool, &dots, rounds); }
 
 }  // namespace fovea::cpu
 #endif

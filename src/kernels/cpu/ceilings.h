@@ -20,4 +20,7 @@ double read_sweep(const void* data, int64_t bytes, int way, ThreadPool& pool);
 // operations that was (two per multiply-add and lane).
 double fma_burst(int64_t rounds, ThreadPool& pool);
 
+// The same of bf16 dot products of pairs, four operations a lane. Only where cpu_features().avx512_bf16 holds.
+double dot_burst(int64_t rounds, ThreadPool& pool);
+
 }  // namespace fovea::cpu

@@ -47,6 +47,11 @@ int64_t f32_width(const LinearParams& p, int threads) {
   return std::clamp(share, kF32PanelRows, kF32SliceRows);
 }
 
+int64_t int8_width(const LinearParams& p, int threads) {
+  const int64_t share = total_n(p) / (3 * threads) / kQuantPanelRows * kQuantPanelRows;
+  return std::clamp(share, kQuantPanelRows, kQuantSliceRows);
+}
+
 void add_bias(const LinearWeight& w, int64_t begin, int64_t n, int64_t rows) {
   if (!w.bias) return;
   for (int64_t r = 0; r < rows; ++r) {
@@ -105,7 +110,7 @@ Status Linear::prepare(const OpsLimits& limits, int threads, Numerics numerics, 
   x_int8_.reset();
   if (host_.multiplies_int8() && limits.max_rows > kFewRows) {
     need(x_int8_, quant_pieces(k) * limits.max_rows);
-    for (Worker& w : workers_) need(w.quant_panels, quant_pieces(k));
+    for (Worker& w : workers_) need(w.quant_panels, kQuantScratchPanels);
   }
   if (!enough)
     return Status::resource_exhausted("linear: no memory for the scratch of " + std::to_string(limits.max_rows) + " rows of " +
@@ -341,9 +346,10 @@ void Linear::run_f32(const LinearParams& p, ThreadPool& pool) {
 void Linear::run_int8(const LinearParams& p, ThreadPool& pool) {
   pool.parallel_for((p.rows + kPackRows - 1) / kPackRows, [&](int64_t task, int) {
     const int64_t begin = task * kPackRows, end = std::min<int64_t>(p.rows, begin + kPackRows);
-    quantise_x(p.x, p.rows, p.k, begin, end, XOrder::natural, x_int8_.get());
+    quantise_x(p.x, p.rows, p.k, begin, end, XOrder::biased, x_int8_.get());
   });
-  const auto width_of = [](const LinearWeight&) { return kQuantPanelRows; };
+  const int64_t width = int8_width(p, pool.size());
+  const auto width_of = [width](const LinearWeight&) { return width; };
   pool.parallel_for(spans(p, width_of), [&](int64_t task, int worker) {
     const Span span = span_at(p, task, width_of);
     const LinearWeight& w = *span.weight;

@@ -20,8 +20,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using FloatTag = hn::CappedTag<float, 16>;
 
-// n elements, a part at most: codes and their scale. Loops of fixed length over a padded copy: the compiler makes vectors of them.
-HWY_INLINE float round_part(const float* x, int64_t n, int8_t* HWY_RESTRICT code) {
+// n elements, a part at most: codes, sums of 16 of them, and their scale. Loops of fixed length over a padded copy: the compiler makes vectors of them.
+HWY_INLINE float round_part(const float* x, int64_t n, int8_t* HWY_RESTRICT code, int32_t* HWY_RESTRICT sums) {
   const FloatTag d;
   const hn::RebindToSigned<FloatTag> di;
   const hn::Rebind<int8_t, FloatTag> d8;
@@ -36,9 +36,15 @@ HWY_INLINE float round_part(const float* x, int64_t n, int8_t* HWY_RESTRICT code
   for (int64_t i = 0; i < 32; i += lanes) most = hn::Max(most, hn::Abs(hn::LoadU(d, x + i)));
   const float scale = hn::GetLane(hn::MaxOfLanes(d, most)) / 127.0f;
   const auto inverse = hn::Set(d, scale > 0.0f ? 1.0f / scale : 0.0f);
-  for (int64_t i = 0; i < 32; i += lanes)
-    hn::StoreU(hn::DemoteTo(d8, hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), inverse))), d8, code + i);
-  (void)di;
+  for (int64_t half = 0; half < 2; ++half) {
+    auto sum = hn::Zero(di);
+    for (int64_t i = half * 16; i < half * 16 + 16; i += lanes) {
+      const auto rounded = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), inverse));
+      hn::StoreU(hn::DemoteTo(d8, rounded), d8, code + i);
+      sum = hn::Add(sum, rounded);
+    }
+    sums[half] = hn::GetLane(hn::SumOfLanes(di, sum));
+  }
   return scale;
 }
 
@@ -46,6 +52,7 @@ HWY_INLINE float round_part(const float* x, int64_t n, int8_t* HWY_RESTRICT code
 HWY_INLINE int place(XOrder order, int sixteen) {
   switch (order) {
     case XOrder::natural:
+    case XOrder::biased:
       return sixteen;
     case XOrder::halves:
       return sixteen / 8 * 8 + sixteen % 2 * 4 + sixteen % 8 / 2;
@@ -59,12 +66,11 @@ HWY_INLINE void quantise_piece(const float* x, int64_t n, XOrder order, Quantise
   HWY_ALIGN int8_t code[kQuantPiece];
   for (int part = 0; part < 8; ++part) {
     const int64_t left = std::clamp<int64_t>(n - part * 32, 0, 32);
-    const float scale = left > 0 ? round_part(x + part * 32, left, code + part * 32) : 0.0f;
+    int32_t sums[2] = {};
+    const float scale = left > 0 ? round_part(x + part * 32, left, code + part * 32, sums) : 0.0f;
     if (left == 0) std::memset(code + part * 32, 0, 32);
-    int sums[2] = {};
     for (int half = 0; half < 2; ++half) {
       const int8_t* from = code + part * 32 + half * 16;
-      for (int i = 0; i < 16; ++i) sums[half] += from[i];
       out->scale[2 * part + half] = scale;
       out->sum[2 * part + half] = scale * static_cast<float>(sums[half]);
       std::memcpy(out->code + place(order, 2 * part + half) * 16, from, 16);
@@ -72,6 +78,8 @@ HWY_INLINE void quantise_piece(const float* x, int64_t n, XOrder order, Quantise
     out->scale_of_32[part] = order == XOrder::pairs && part % 2 == 1 ? scale / 16 : scale;
     out->sum_of_32[part] = scale * static_cast<float>(sums[0] + sums[1]);
   }
+  if (order != XOrder::biased) return;
+  for (int8_t& c : out->code) c = static_cast<int8_t>(static_cast<uint8_t>(c) + kXBias);
 }
 
 void quantise_target(const float* x, int64_t rows, int64_t k, int64_t begin, int64_t end, XOrder order, QuantisedX* packed) {

@@ -28,8 +28,10 @@ enum class XOrder : uint8_t {
   natural,  // q2_k, q3_k, q6_k
   halves,   // the first halves of four parts, then their second halves: one byte holds elements i and i + 16
   pairs,    // likewise of parts 0 2 4 6, then of 1 3 5 7: one byte holds elements i and i + 32 (q4_k, q5_k)
+  biased,   // natural, each code plus kXBias, as unsigned: quant_gemm's
 };
-inline constexpr int kXOrders = 3;
+inline constexpr int kXOrders = 3;  // of quant_gemv
+inline constexpr int kXBias = 128;
 
 // Whether quant_gemv takes weights of this type: all that are not plain.
 constexpr bool quant_gemv_takes(WeightType type) { return !is_plain(type) && type != WeightType::fp8_e4m3; }
