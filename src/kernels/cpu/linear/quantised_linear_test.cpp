@@ -24,7 +24,7 @@ class QuantisedLinearTest : public ::testing::TestWithParam<int> {
  protected:
   QuantisedLinearTest()
       : type_(static_cast<WeightType>(GetParam())),
-        m_(type_, 131, weight_format(type_).block == 256 ? 1280 : 1312, 32, 5),
+        m_(type_, 131, weight_format(type_).block == 256 ? 2304 : 2336, 32, 5),
         x_(static_cast<size_t>(kRows * m_.cols)),
         out_(static_cast<size_t>(kRows * m_.rows)),
         pool_(2) {
