@@ -57,7 +57,9 @@ class Kernels {
   // them. `stream` is a cudaStream_t, null CUDA's default one; a CPU ignores it. Errors: unsupported where the device lacks the
   // operation, invalid_argument where plain numbers of the Params break what its header says: both name it, and nothing was
   // enqueued. What arrays hold is not looked at.
-  // On a GPU weights (WeightView, norms) are read ahead of earlier work on the stream: they do not change under way.
+  // On a GPU some arrays are read ahead of earlier work on the stream, and do not change under way: weights (WeightView, norms,
+  // signs), and of kv_write and hash_select what says where to read and write (slots, lengths, budgets, page tables). Have these
+  // written by copies, or by kernels that ended before the operation ahead of such a call was enqueued.
 #define FOVEA_OP(op, Params) Status op(const Params& params, void* stream = nullptr);
   FOVEA_FOR_EACH_OP(FOVEA_OP)
 #undef FOVEA_OP

@@ -274,6 +274,7 @@ void GpuLayers::select(int32_t layer) {
   p.k = k_.as<int32_t>();
   p.max_len = static_cast<int32_t>(s_.tokens);
   p.codes = codes(layer);
+  p.own_keys_new = true;
   p.table = {table_.as<int32_t>(), s_.tokens / s_.block_size, 0};
   p.units = units_.as<int32_t>();
   p.counts = counts_.as<int32_t>();

@@ -66,6 +66,9 @@ struct MassBudget {
 struct HashSelectParams : QueryBlockChoice {
   int32_t max_len = 0;  // >= every row_len: bounds scratch
   CodesView codes;
+  // What is enqueued right before this call writes codes of no keys but the rows' own, those at row_len - 1: a GPU then reads the
+  // others while that still runs.
+  bool own_keys_new = false;
   MassBudget budget;
   // The k[r] / 4 blocks (or as many as are left) next in score behind those that row r keeps by score, ties to the lower index,
   // ascending: what its next steps may keep. None where it keeps none by score. next_counts null: not wanted. cpu and ref alone.

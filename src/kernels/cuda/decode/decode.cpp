@@ -29,10 +29,10 @@ std::vector<decode::Entry> all_entries() {
   return all;
 }
 
-// Lets a kernel have its shared memory, and counts the CTAs that run at once.
-Result<int> fit(const decode::Entry& e) {
+// Lets a kernel have its shared memory, up to `most`, and counts the CTAs that run at once.
+Result<int> fit(const decode::Entry& e, size_t most) {
   int device = 0, multiprocessors = 0, ctas = 0;
-  const auto bytes = static_cast<int>(e.shared_bytes);
+  const auto bytes = static_cast<int>(std::max(e.shared_bytes, most));
   if (auto x = cudaFuncSetAttribute(e.function, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)) {
     return failed("cudaFuncSetAttribute", x);
   }
@@ -77,8 +77,9 @@ Status Decode::prepare(const OpsLimits& limits, Device& device) {
   launch.max_decode_rows = std::min(limits.max_decode_rows, kRowsPerLaunch);
   rule_ = decode::choose_splits(launch);
   kernels_.clear();
+  FOVEA_TRY(measure_device());
   for (const decode::Entry& e : all_entries()) {
-    FOVEA_ASSIGN(const int grid, fit(e));
+    FOVEA_ASSIGN(const int grid, fit(e, spread_bytes_));
     kernels_.push_back({e.dtype, e.shape, e.function, e.shared_bytes, grid});
   }
   const int64_t row_heads = static_cast<int64_t>(launch.max_decode_rows) * limits.num_heads;
@@ -89,10 +90,21 @@ Status Decode::prepare(const OpsLimits& limits, Device& device) {
   return {};
 }
 
+Status Decode::measure_device() {
+  int device = 0, bytes = 0, most = 0;
+  if (auto x = cudaGetDevice(&device)) return failed("cudaGetDevice", x);
+  const auto read = [device](int* to, cudaDeviceAttr attribute) { return cudaDeviceGetAttribute(to, attribute, device); };
+  cudaError_t e = read(&multiprocessors_, cudaDevAttrMultiProcessorCount);
+  if (e == cudaSuccess) e = read(&bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+  if (e == cudaSuccess) e = read(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  if (e != cudaSuccess) return failed("cudaDeviceGetAttribute", e);
+  spread_bytes_ = static_cast<size_t>(std::min(bytes / 2, most - 2048));
+  return {};
+}
+
 const Decode::Kernel& Decode::find(DType dtype, const decode::Shape& s) const {
   const auto found = std::find_if(kernels_.begin(), kernels_.end(), [&](const Kernel& k) {
-    return k.dtype == dtype && k.shape.path == s.path && k.shape.dim_class == s.dim_class &&
-           k.shape.tile_heads == s.tile_heads;
+    return k.dtype == dtype && k.shape.path == s.path && k.shape.dim_class == s.dim_class && k.shape.tile_heads == s.tile_heads;
   });
   FOVEA_CHECK(found != kernels_.end());
   return *found;
@@ -137,7 +149,10 @@ void Decode::launch(decode::Args& args, const AttentionParams& p, const Queue& q
     args.rows = std::min(kRowsPerLaunch, p.rows - first);
     const int64_t most = shape.max_items / p.rows * args.rows;
     const auto grid = static_cast<unsigned>(std::min<int64_t>(kernel.grid, most));
-    const LaunchConfig launch(dim3(grid), dim3(decode::kThreads), kernel.shared_bytes, queue);
+    // Launched while the kernel before still runs, CTAs go where it has ended first: as few as that go to a multiprocessor each.
+    const bool spread = grid <= static_cast<unsigned>(multiprocessors_);
+    const size_t bytes = spread ? std::max(kernel.shared_bytes, spread_bytes_) : kernel.shared_bytes;
+    const LaunchConfig launch(dim3(grid), dim3(decode::kThreads), bytes, queue);
     check_call("decode attention", cudaLaunchKernelExC(&launch.config, kernel.function, parameters));
   }
 }

@@ -51,6 +51,7 @@ class Decode {
     int grid;  // CTAs that the device holds at once
   };
 
+  Status measure_device();
   // Fills in the rest of `args` and launches.
   void launch(decode::Args& args, const AttentionParams& p, const Queue& queue) const;
   const Kernel& find(DType dtype, const decode::Shape& shape) const;
@@ -59,6 +60,8 @@ class Decode {
   OpsLimits limits_;
   decode::SplitRule rule_;
   std::vector<Kernel> kernels_;
+  int multiprocessors_ = 0;
+  size_t spread_bytes_ = 0;  // of shared memory, with which a multiprocessor holds one CTA
   Buffer partial_out_, partial_softmax_, done_;
 };
 

@@ -100,13 +100,17 @@ struct MmaKernel {
     KeyPlaces places{};
     int32_t split, run;
     int32_t tiles = 0;  // left of the split
-    int first = 0;      // lane that has the place of the next tile's first key
-    int stage = 0;      // the oldest, which is used and filled next
+    bool begun = false;
+    int first = 0;  // lane that has the place of the next tile's first key
+    int stage = 0;  // the oldest, which is used and filled next
   };
 
   __device__ void copy_next(Feed& feed) {
     while (feed.tiles == 0 && feed.run > 0) {
-      feed.cursor.start(feed.split);
+      // Looking up goes on from one split of whole steps to the next: to start anew would wait for memory.
+      const bool whole = shared.list.split_keys % KeyCursor::kStep == 0;
+      if (!whole || !feed.begun) feed.cursor.start(feed.split, feed.split + (whole ? feed.run - 1 : 0));
+      feed.begun = true;
       feed.tiles = tiles_of_warp(shared.list, feed.split);
       feed.first = 0;
       ++feed.split, --feed.run;

@@ -202,7 +202,7 @@ struct ScalarKernel {
 
   __device__ void walk(int32_t split, Running& run) {
     KeyCursor cursor(a, shared.list, sizeof(Stored), kClassic ? 0 : a.p.kv.tokens_apart() * sizeof(Stored));
-    cursor.start(split);
+    cursor.start(split, split);
     for (int32_t tiles = tiles_of_warp(shared.list, split); tiles > 0; tiles -= 2) {
       const KeyPlaces places = cursor.next();
 #pragma unroll 1

@@ -229,10 +229,12 @@ class KeyCursor {
   __device__ KeyCursor(const Args& a, const WorkList& list, int32_t element_bytes, int32_t token_bytes)
       : a_(a), list_(list), element_bytes_(element_bytes), token_bytes_(token_bytes) {}
 
-  // Starts looking up the keys of a split.
-  __device__ void start(int32_t split) {
+  static constexpr int32_t kStep = kBatchKeys * kWarps;  // from one call of next() to another
+
+  // Starts looking up the keys of a split, and of those after it up to `last`: more than one where they are of whole steps.
+  __device__ void start(int32_t split, int32_t last) {
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-    end_ = list_.end_key(split);
+    end_ = list_.end_key(last);
     key_ = list_.first_key(split) + (lane / kTileKeys * kWarps + warp) * kTileKeys + lane % kTileKeys;
     read_unit();
     read_slot();
@@ -252,8 +254,6 @@ class KeyCursor {
   }
 
  private:
-  static constexpr int32_t kStep = kBatchKeys * kWarps;
-
   // Starts reading the unit of key_.
   __device__ void read_unit() {
     const int32_t* units = list_.keys.units;

@@ -22,10 +22,10 @@ constexpr int most_scorers(int words) { return words == 1 ? 24 : 16; }
 
 // The choice of the best.
 inline constexpr int kChooserWarps = 16, kChooserThreads = 32 * kChooserWarps;
-inline constexpr int kBinBits = 11, kBins = 1 << kBinBits;
-inline constexpr int kRanks = 16;  // of a thread
+inline constexpr int kRanks = 20;  // of a thread: 160K tokens of blocks of 16
 inline constexpr int kChosenAtOnce = kRanks * kChooserThreads;
-inline constexpr int kChooserBytes = 4 * (kBins + 64);
+inline constexpr int kCandidates = kChooserThreads;
+inline constexpr int kChooserBytes = 8 << 10;
 
 // Ranks of one call's rows, in scratch: [rows, kv_heads, blocks] of 32 bits.
 struct Scratch {

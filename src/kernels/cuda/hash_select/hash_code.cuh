@@ -39,20 +39,31 @@ __device__ inline void walsh_hadamard(float (&x)[kRegs]) {
   }
 }
 
+// Which of a lane's elements change signs in the rounds of one rotation, a bit each. No kernel writes signs: they can be read ahead
+// of everything.
+template <int kRegs>
+struct Flips {
+  uint32_t bits = 0;  // of element r in a round: round * kRegs + r
+
+  Flips() = default;
+  __device__ Flips(const HashCodec& codec, int rotation) {
+    static_assert(kRounds * kRegs <= 32);
+    const auto* signs = reinterpret_cast<const uint32_t*>(codec.signs) + rotation * kRounds * codec.n + threadIdx.x % kWarp;
+#pragma unroll
+    for (int i = 0; i < kRounds * kRegs; ++i) bits |= __ldg(signs + i / kRegs * codec.n + i % kRegs * kWarp) >> 31 << i;
+  }
+};
+
 // y <- the rotation of x. x: zero beyond head_dim.
 template <int kRegs>
-__device__ inline void rotate(const HashCodec& codec, int rotation, const float (&x)[kRegs], float (&y)[kRegs]) {
-  const float* signs = codec.signs + rotation * kRounds * codec.n + threadIdx.x % kWarp;
-  float sign[kRegs];  // of the next round
+__device__ inline void rotate(const Flips<kRegs>& flips, const float (&x)[kRegs], float (&y)[kRegs]) {
+  uint32_t bits = flips.bits;
 #pragma unroll
-  for (int r = 0; r < kRegs; ++r) y[r] = x[r], sign[r] = signs[kWarp * r];
+  for (int r = 0; r < kRegs; ++r) y[r] = x[r];
 #pragma unroll 1
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < kRounds; ++round, bits >>= kRegs) {
 #pragma unroll
-    for (int r = 0; r < kRegs; ++r) y[r] *= sign[r];
-    if (round + 1 < kRounds) signs += codec.n;
-#pragma unroll
-    for (int r = 0; r < kRegs; ++r) sign[r] = signs[kWarp * r];
+    for (int r = 0; r < kRegs; ++r) y[r] = __uint_as_float(__float_as_uint(y[r]) ^ (bits << (31 - r) & 0x80000000u));
     walsh_hadamard(y);
   }
 }
@@ -76,14 +87,18 @@ struct KeyLength {
   }
 };
 
-// Lane w returns word w of the code, for w < bits / 64. x: zero beyond head_dim. `length` is measured where there are factors.
+// Lane w returns word w of the code, for w < bits / 64. x: zero beyond head_dim. `flips`: of rotation 0. `length` is measured where
+// there are factors.
 template <int kRegs>
-__device__ inline uint64_t encode(const HashCodec& codec, const float (&x)[kRegs], KeyLength* length = nullptr) {
+__device__ inline uint64_t encode(const HashCodec& codec, Flips<kRegs> flips, const float (&x)[kRegs],
+                                  KeyLength* length = nullptr) {
   const int lane = threadIdx.x % kWarp;
   uint64_t word = 0;
+#pragma unroll 1
   for (int rotation = 0; rotation * codec.n < codec.bits; ++rotation) {
+    if (rotation > 0) flips = Flips<kRegs>(codec, rotation);
     float y[kRegs];
-    rotate(codec, rotation, x, y);
+    rotate(flips, x, y);
 #pragma unroll
     for (int r = 0; r < kRegs; r += 2) {
       const int first = rotation * codec.n + kWarp * r;
@@ -96,6 +111,10 @@ __device__ inline uint64_t encode(const HashCodec& codec, const float (&x)[kRegs
   }
   return word;
 }
+template <int kRegs>
+__device__ inline uint64_t encode(const HashCodec& codec, const float (&x)[kRegs], KeyLength* length = nullptr) {
+  return encode(codec, Flips<kRegs>(codec, 0), x, length);
+}
 
 // A query as a product of bits compares it with keys: element i is q4[i], an integer in [-7, 7], in four slices of one bit each,
 // |q4| = (s0 + s1) + 3 (s2 + s3). The signed sum of a key is 2 G - `sum`, G the slices' sum over the elements whose sign is the
@@ -107,13 +126,25 @@ struct QuerySlices {
   int32_t sum = 0;    // of |q4|
   float unit = 0.0f;  // in the rotation's scale; 0 where nothing was measured
 
+  // All rotations that a code of so many words needs.
+  template <int kWords, int kRegs>
+  struct Rotations {
+    static constexpr int kValues = 2 * kWords, kCount = (kValues + kRegs - 1) / kRegs;  // elements of a lane
+    Flips<kRegs> of[kCount];
+    __device__ explicit Rotations(const HashCodec& codec) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) of[i] = Flips<kRegs>(codec, i);
+    }
+  };
+
   // By one warp; `told()` is called as soon as `unit` is known, `keep(v, bits)` takes the bits of elements [32 v, 32 v + 32).
   template <int kWords, int kRegs, typename Told, typename Keep>
-  __device__ void take(const HashCodec& codec, const float (&x)[kRegs], const Told& told, const Keep& keep) {
-    constexpr int kValues = 2 * kWords, kRotations = (kValues + kRegs - 1) / kRegs;  // of a lane
+  __device__ void take(const HashCodec& codec, const Rotations<kWords, kRegs>& rotations, const float (&x)[kRegs], const Told& told,
+                       const Keep& keep) {
+    constexpr int kValues = 2 * kWords, kRotations = rotations.kCount;  // of a lane
     float y[kRotations][kRegs], most = 0.0f;
 #pragma unroll
-    for (int rotation = 0; rotation < kRotations; ++rotation) rotate(codec, rotation, x, y[rotation]);
+    for (int rotation = 0; rotation < kRotations; ++rotation) rotate(rotations.of[rotation], x, y[rotation]);
 #pragma unroll
     for (int v = 0; v < kValues; ++v) most = fmaxf(most, fabsf(y[v / kRegs][v % kRegs]));  // a NaN is none
     most = __uint_as_float(__reduce_max_sync(kAllLanes, __float_as_uint(most)));

@@ -45,7 +45,6 @@ Status HashSelect::prepare(const OpsLimits& limits, Device& device) {
   FOVEA_ASSIGN(ranks_, device.allocate(std::max<int64_t>(1, bytes), "block ranks"));
   FOVEA_ASSIGN(arrived_, device.allocate(arrivals, "block ranks' arrivals"));
   e = cudaMemset(arrived_.data(), 0, arrivals);
-  if (e == cudaSuccess) e = cudaMemset(ranks_.data(), 0, bytes);  // groups of four are read whole
   if (e == cudaSuccess) return {};
   return Status::unsupported(std::string("hash selection: ") + cudaGetErrorString(e));
 }

@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <random>
 #include <utility>
 #include <vector>
 
 #include "kernels/cuda/gpu_test_util.h"
+#include "kernels/cuda/kv_write/kv_write.h"
 #include "kernels/hash_cases.h"
 #include "kernels/ref/hash.h"
 
@@ -60,7 +63,13 @@ class HashSelectTest : public testing::GpuTest {
     EXPECT_TRUE(prepared.ok()) << prepared.message();
     select.run(on_device.p, {handle(), cuda::runs_code_for_hopper()});
     EXPECT_TRUE(device_ok());
-    return on_device.read();
+    const HashLists lists = on_device.read();
+    on_device.p.own_keys_new = true;  // nothing is
+    on_device.poison();
+    select.run(on_device.p, {handle(), cuda::runs_code_for_hopper()});
+    EXPECT_TRUE(device_ok());
+    EXPECT_EQ(on_device.read(), lists);
+    return lists;
   }
 };
 
@@ -145,6 +154,65 @@ TEST_F(HashSelectTest, TokensBeyondTheLengthNeverCount) {
         if (len == 50 * bs) continue;  // the block is not there at all
         s.row_len[0] = len;
         EXPECT_EQ(run(s).units[0] == 50, len == 50 * bs + offset + 1) << offset << " " << len;
+      }
+    }
+  }
+}
+
+// Codes are read ahead of the kernel that writes those of the rows' own keys, not these. Each key is its row's first query, of which
+// one block is kept: that of the key. The last row has the query of the one before, which is of its sequence: the lower index wins.
+TEST_F(HashSelectTest, OwnKeysThatAreWrittenRightBefore) {
+  constexpr int kRows = 3, kHeads = 8, kKvHeads = 2, kDim = 128, kBlock = 16;
+  HashProblem s({kRows, kHeads, kKvHeads, kBlock, kDim, 128}, 9, 3000, Codes::asymmetric);
+  s.set_k(1);
+  s.p.init_blocks = 0, s.p.local_blocks = 0;
+  s.row_len = {3000, 1984, 1985}, s.row_seq = {0, 1, 1};
+  const int expected[] = {187, 123, 123};
+  std::mt19937 rng(5);
+  std::normal_distribution<float> normal;
+  for (float& x : s.q) x = normal(rng);
+  std::copy_n(s.q.begin() + kHeads * kDim, kHeads * kDim, s.q.begin() + 2 * kHeads * kDim);
+  OnDevice on_device(s);
+  on_device.p.own_keys_new = true;
+  std::vector<float> keys;
+  std::vector<int64_t> places;
+  int64_t blocks = 0;
+  for (const int32_t slot : s.slots) blocks = std::max<int64_t>(blocks, slot + 1);
+  for (int r = 0; r < kRows; ++r) {
+    for (int h = 0; h < kKvHeads; ++h) {
+      const float* q = s.q.data() + (r * kHeads + h * (kHeads / kKvHeads)) * kDim;
+      keys.insert(keys.end(), q, q + kDim);
+    }
+    const int last = s.row_len[r] - 1;
+    places.push_back(int64_t{s.slots[s.row_seq[r] * s.p.table.seq_stride + last / kBlock]} * kBlock + last % kBlock);
+  }
+  DeviceArray<float> q(s.q), k(keys), v(keys), planes(std::vector<float>(2 * blocks * kKvHeads * kBlock * kDim));
+  DeviceArray<int64_t> mapping(places);
+  KvWriteParams w;
+  w.tokens = kRows, w.num_heads = kHeads;
+  w.q = q.data(), w.k = k.data(), w.v = v.data(), w.slot_mapping = mapping.data();
+  w.kv.k = planes.data(), w.kv.v = planes.data() + planes.size() / 2;
+  w.kv.dtype = DType::f32, w.kv.kv_heads = kKvHeads, w.kv.head_dim = kDim, w.kv.block_size = kBlock;
+  w.kv.block_stride = kKvHeads * kBlock * kDim, w.kv.head_stride = kBlock * kDim;
+  w.codes = &on_device.p.codes;
+  cuda::HashSelect select;
+  ASSERT_TRUE(select.prepare(s.limits, *device_).ok());
+  auto graph = device_->capture(*stream_, [&] {
+    const cuda::Queue queue{handle(), cuda::runs_code_for_hopper()};
+    cuda::kv_write(w, queue);
+    select.run(on_device.p, queue);
+    return Status();
+  });
+  ASSERT_TRUE(graph.ok()) << graph.status().message();
+  for (int turn = 0; turn < 20; ++turn) {
+    on_device.codes.upload(s.codes);
+    on_device.poison();
+    ASSERT_TRUE((*graph)->launch(*stream_).ok());
+    ASSERT_TRUE(device_ok());
+    const HashLists lists = on_device.read();
+    for (int r = 0; r < kRows; ++r) {
+      for (int h = 0; h < kKvHeads; ++h) {
+        EXPECT_EQ(lists.units[(r * kKvHeads + h) * s.p.capacity], expected[r]) << "row " << r << " head " << h;
       }
     }
   }

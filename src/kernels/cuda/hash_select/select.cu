@@ -138,6 +138,17 @@ struct Selection {
     return lane < kTileBlocks && block < quota.blocks - quota.local ? slots[item.head * p.table.head_stride + block] : -1;
   }
 
+  // Asks the L2 cache for a tile, of which the kernel before this one may still write codes: they show there.
+  __device__ void prefetch(const Item& item, int32_t slot) const {
+    const int64_t of = __shfl_sync(kAllLanes, slot, lane % kTileBlocks);
+    if (of < 0) return;
+    const uint64_t* piece = p.codes.codes + (first_head() + item.head) * p.codes.head_stride + of * p.codes.block_stride +
+                            (item.piece << (a.shape.chunk_shift + 1));
+    for (int w = lane / kTileBlocks; w < kWords + (kFactors ? 1 : 0); w += kWarp / kTileBlocks) {
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(piece + w * p.block_size));
+    }
+  }
+
   // Starts copying. Where a block ends within the row's last piece, its later pieces are that one again.
   __device__ void load(const Item& item, int32_t slot, uint8_t* tile) const {
     if (there(item)) {
@@ -209,17 +220,23 @@ struct Selection {
     const int d = p.codes.codec.head_dim, count = queries(), group = p.average_group ? p.num_heads / p.kv_heads : count;
     const int pair = warp % kPairs;
     const bool rotates = warp < kPairs;
-    for (int i = pair; i < count * a.shape.list_heads; i += kPairs) {
-      const int head = a.shape.list_heads == 1 ? 0 : i / count, query = i - head * count;
+    const QuerySlices::Rotations<kWords, kRegs> rotations(p.codes.codec);
+    // First of ones, while there is no query: the code is at hand then.
+    const int all = count * a.shape.list_heads;
+#pragma unroll 1
+    for (int next = pair < all ? pair - kPairs : pair; next < all; next += kPairs) {
+      const bool there = next >= 0;
+      if (there) wait_for_previous();
+      const int i = there ? next : pair, head = a.shape.list_heads == 1 ? 0 : i / count, query = i - head * count;
       const float* q = p.q + (static_cast<int64_t>(row) * p.num_heads + (first_head() + head) * group + query) * d;
       float x[kRegs];
 #pragma unroll
       for (int r = 0; r < kRegs; ++r) {
         const int e = lane + kWarp * r;
-        x[r] = e < d ? q[e] : 0.0f;
+        x[r] = e >= d ? 0.0f : there ? q[e] : 1.0f;
       }
 #pragma unroll 1
-      for (int g = 1; p.average_group && g < group; ++g) {
+      for (int g = 1; there && p.average_group && g < group; ++g) {
 #pragma unroll
         for (int r = 0; r < kRegs; ++r) x[r] += lane + kWarp * r < d ? q[g * d + lane + kWarp * r] : 0.0f;
       }
@@ -233,9 +250,9 @@ struct Selection {
         double length = QuerySlices::length_of(x);
         asm volatile("" : "+d"(length));  // before, not after
         meet();
-        const float unit = of.weight;
+        const float unit = there ? of.weight : 1.0f;
         __syncwarp();
-        if (lane == 0) of.weight = unit > 0.0f ? static_cast<float>(unit / length) : 0.0f;
+        if (there && lane == 0) of.weight = unit > 0.0f ? static_cast<float>(unit / length) : 0.0f;
         continue;
       }
       uint2* to = slices(head, query / kHeads) + query % kHeads * 8;
@@ -245,7 +262,7 @@ struct Selection {
         if (lane == 0) of.weight = mine.unit;
         meet();
       };
-      mine.take<kWords>(p.codes.codec, x, told, [&](int v, const QuerySlices::Bits& bits) {
+      mine.take(p.codes.codec, rotations, x, told, [&](int v, const QuerySlices::Bits& bits) {
 #pragma unroll
         for (int s = 0; s < 4; ++s) {
           const int at = v / 2 < kPaired ? (v / 4 * 2 + s % 2) * kWarp + s / 2 * 4 + v % 4 : v / 2 * kWarp + 2 * s + v % 2;
@@ -254,6 +271,7 @@ struct Selection {
       });
       if (lane == 0) of.sum = mine.sum;
     }
+    wait_for_previous();
     // Columns without a query.
     for (int head = 0; head < a.shape.list_heads; ++head) {
       for (int i = warp * kWarp + lane; i < (products() * kHeads - count) * 8 * kWords; i += kEncoders * kWarp) {
@@ -344,15 +362,38 @@ struct Selection {
 
   // --- all of it ---
 
+  // Whether the kernel before this one writes no code of a tile (HashSelectParams::own_keys_new).
+  __device__ bool is_settled(const Item& item) const {
+    if (!p.own_keys_new || (row > 0 && p.row_seq[row - 1] == p.row_seq[row])) return false;
+    return min(block_of(item, kTileBlocks), quota.blocks - quota.local) <= (len - 1) >> a.shape.block_shift;
+  }
+
   // meet() waits until queries are there.
   template <typename Meet>
   __device__ void score_part(uint32_t* ranks, const Meet& meet) const {
-    Item next = first_item(), item = next, ahead = next;
+    Item next = first_item(), item = next;
     int32_t first[kTilesAhead];
+    bool early[kTilesAhead];
 #pragma unroll
-    for (int s = 0; s < kTilesAhead; ++s) first[s] = slot_of(ahead), ahead = after(ahead);
+    for (int s = 0; s < kTilesAhead; ++s) first[s] = slot_of(next), early[s] = is_settled(next), next = after(next);
+    next = item;
 #pragma unroll
-    for (int s = 0; s < kTilesAhead; ++s) load(next, first[s], ring + s * a.shape.tile_bytes), next = after(next);
+    for (int s = 0; s < kTilesAhead; ++s) {
+      if (s > 0) early[s] = early[s] && early[s - 1];
+      if (early[s]) {
+        load(next, first[s], ring + s * a.shape.tile_bytes);
+      } else {
+        prefetch(next, first[s]);
+      }
+      next = after(next);
+    }
+    wait_for_previous();
+    next = item;
+#pragma unroll
+    for (int s = 0; s < kTilesAhead; ++s) {
+      if (!early[s]) load(next, first[s], ring + s * a.shape.tile_bytes);
+      next = after(next);
+    }
     int32_t slot = slot_of(next);
     meet();
     Queries queries = queries_of(0, 0);
@@ -374,14 +415,6 @@ struct Selection {
   }
 };
 
-// No kernel writes them. By one warp.
-__device__ void prefetch_signs(const HashCodec& codec) {
-  constexpr int kLine = 32;  // floats
-  for (int at = threadIdx.x % kWarp * kLine; at < codec.rotations * kRounds * codec.n; at += kWarp * kLine) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(codec.signs + at));
-  }
-}
-
 // Whether the list's other thread blocks have all been here. One thread tells it for all and sees what all of theirs wrote.
 __device__ bool comes_last(uint32_t* arrived) {
   __shared__ bool last;
@@ -401,8 +434,6 @@ __global__ void __launch_bounds__(kWarp*(most_scorers(kWords) + kEncoders)) sele
   extern __shared__ __align__(128) uint8_t memory[];
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / kWarp, 0);  // known to be one number
   const int encoder = warp - a.shape.scorers;
-  if (encoder == 0) prefetch_signs(a.p.codes.codec);
-  wait_for_previous();
   const Selection<kWords, kFactors> selection(a, memory, encoder < 0 ? warp : encoder);
   const Quota& quota = selection.quota;
   const int64_t out = static_cast<int64_t>(selection.row) * gridDim.y + selection.list,
@@ -417,8 +448,9 @@ __global__ void __launch_bounds__(kWarp*(most_scorers(kWords) + kEncoders)) sele
     } else {
       __syncthreads();
     }
-    // The next kernel begins when this one ends: beside it, attention's blocks would not spread over the device.
-    if (!comes_last(a.arrived + pass_list) || threadIdx.x >= kChooserThreads) return;
+    if (!comes_last(a.arrived + pass_list)) return;
+    let_next_begin();  // no earlier: its blocks find the places of all that have ended
+    if (threadIdx.x >= kChooserThreads) return;
     Chooser(quota, ranks, *reinterpret_cast<Chooser::Shared*>(memory)).write(units);
   }
 }

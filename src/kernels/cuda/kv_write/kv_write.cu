@@ -72,13 +72,14 @@ __device__ void write_cache(const KvWriteParams& p, int token, int head, int64_t
 }
 
 template <int kRegs>
-__device__ void write_codes(const CodesView& view, int block_size, int64_t slot, int head, const Vector<kRegs>& key) {
+__device__ void write_codes(const CodesView& view, const hash::Flips<kRegs>& flips, int block_size, int64_t slot, int head,
+                            const Vector<kRegs>& key) {
   float x[kRegs];
 #pragma unroll
   for (int r = 0; r < kRegs; ++r) x[r] = key.x[r];
   const int word = static_cast<int>(threadIdx.x) % kWarp, words = view.codec.bits / 64;
   hash::KeyLength length;
-  const uint64_t code = hash::encode<kRegs>(view.codec, x, view.codec.length_factor ? &length : nullptr);
+  const uint64_t code = hash::encode(view.codec, flips, x, view.codec.length_factor ? &length : nullptr);
   uint64_t* block = view.codes + block_of(slot, block_size) * view.block_stride + head * view.head_stride;
   const int token = offset_in_block(slot, block_size);
   if (word < words) block[static_cast<int64_t>(word) * block_size + token] = code;
@@ -90,12 +91,17 @@ __device__ void write_codes(const CodesView& view, int block_size, int64_t slot,
 template <int kRegs>
 __global__ void __launch_bounds__(kWarps* kWarp) write(const __grid_constant__ Args a) {
   __shared__ float rows[kWarps][kWarp * kRegs];
-  wait_for_previous();  // the next kernel begins when this one ends: attention's blocks would not spread over the device otherwise
+  let_next_begin();
   const KvWriteParams& p = a.p;
   const int warp = static_cast<int>(threadIdx.x) / kWarp, d = p.kv.head_dim, heads = p.num_heads + p.kv.kv_heads;
   const unsigned index = blockIdx.x * kWarps + warp;
   const int token = static_cast<int>(index / heads), head = static_cast<int>(index % heads) - p.num_heads;
   if (token >= p.tokens) return;
+  const bool with_codes = p.codes != nullptr && head >= 0;
+  const int64_t slot = p.slot_mapping[token], code_slot = p.code_mapping == nullptr ? slot : p.code_mapping[token];
+  hash::Flips<kRegs> flips;
+  if (with_codes) flips = hash::Flips<kRegs>(a.codes.codec, 0);
+  wait_for_previous();
   Vector<kRegs> vector;
   if (head < 0) {
     const int64_t q = (static_cast<int64_t>(token) * p.num_heads + head + p.num_heads) * d;
@@ -105,14 +111,12 @@ __global__ void __launch_bounds__(kWarps* kWarp) write(const __grid_constant__ A
     save_head(p.q, p.dtype, q, d, vector);
     return;
   }
-  const int64_t slot = p.slot_mapping[token];
   if (slot < 0) return;
   load_head(p.k, p.dtype, (static_cast<int64_t>(token) * p.kv.kv_heads + head) * d, d, vector);
   if (p.k_norm != nullptr) vector.norm(p.k_norm, d, p.norm_eps);
   if (p.rope_dim > 0) vector.rope(rope_of(p, token), rows[warp]);
   write_cache(p, token, head, slot, vector);
-  const int64_t code_slot = p.code_mapping == nullptr ? slot : p.code_mapping[token];
-  if (p.codes != nullptr && code_slot >= 0) write_codes(a.codes, p.kv.block_size, code_slot, head, vector);
+  if (with_codes && code_slot >= 0) write_codes(a.codes, flips, p.kv.block_size, code_slot, head, vector);
 }
 
 // Codes of keys that lie in the cache: a warp takes one key.
@@ -133,7 +137,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) encode(const __grid_constant__ 
     const int e = Vector<kRegs>::element(r);
     key.x[r] = e < kv.head_dim ? __fmul_rn(read(kv.k, kv.dtype, base + key_offset(kv, in_block, e)), k_scale) : 0.0f;
   }
-  write_codes(p.codes, kv.block_size, code_slot, head, key);
+  write_codes(p.codes, hash::Flips<kRegs>(p.codes.codec, 0), kv.block_size, code_slot, head, key);
 }
 
 // The codec's n decides how many elements a lane holds; where it is less than head_dim asks for, there are no
