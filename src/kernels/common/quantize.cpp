@@ -87,18 +87,6 @@ RangeSums range_sums(const float* x, int n, Range r, float levels) {
   return {sum(l_sum), sum(ll), sum(xl)};
 }
 
-float squared_error(const float* x, int n, Range r, float levels) {
-  const float inverse = inverse_of(r.scale);
-  float error[kLanes] = {};
-  for (int i = 0; i < n; i += kLanes) {
-    for (int k = 0; k < kLanes; ++k) {
-      const float e = r.scale * code((x[i + k] + r.minimum) * inverse, 0, levels) - r.minimum - x[i + k];
-      error[k] += e * e;
-    }
-  }
-  return sum(error);
-}
-
 // s and m >= 0 with the least squares error over x[0, n).
 Range fit_range(const float* x, int n, float levels) {
   float low = 0, high = x[0], total = 0;
@@ -172,28 +160,17 @@ void pack_k_scales(const uint8_t* scales, const uint8_t* mins, uint8_t* packed) 
   }
 }
 
-// The multiples of d and dmin nearest to a fitted range are not always the best together: those of the neighbouring scales are
-// tried too, each with the minimum that its own codes want.
+// The multiples of d and dmin that take the place of a fitted range: the nearest scale, and the minimum that its own codes want.
 struct PackedRange {
-  uint8_t scale = 0, minimum = 0;
+  float scale, minimum;
 };
 PackedRange pack_range(const float* x, Range fit, float d, float dmin, float levels) {
   float total = 0;
   for (int i = 0; i < 32; ++i) total += x[i];
-  const auto nearest_min = [&](float m) { return code(m * inverse_of(dmin), 0, 63); };
-  const float middle = code(fit.scale * inverse_of(d), 0, 63);
-  PackedRange best;
-  float least = std::numeric_limits<float>::infinity();
-  for (float scale = std::max(0.0f, middle - 1); scale <= std::min(63.0f, middle + 1); ++scale) {
-    const float s = d * scale;
-    const RangeSums sums = range_sums(x, 32, {s, dmin * nearest_min(fit.minimum)}, levels);
-    const float minimum = nearest_min((s * sums.l - total) / 32);
-    const float error = squared_error(x, 32, {s, dmin * minimum}, levels);
-    if (error >= least) continue;
-    least = error;
-    best = {static_cast<uint8_t>(scale), static_cast<uint8_t>(minimum)};
-  }
-  return best;
+  const auto nearest_minimum = [&](float m) { return code(m * inverse_of(dmin), 0, 63); };
+  const float scale = code(fit.scale * inverse_of(d), 0, 63);
+  const float l = range_sums(x, 32, {d * scale, dmin * nearest_minimum(fit.minimum)}, levels).l;
+  return {scale, nearest_minimum((d * scale * l - total) / 32)};
 }
 
 // d scale x - dmin min of 4 or 5 bits.
@@ -210,9 +187,9 @@ void block_k(const float* x, uint8_t* out) {
   uint8_t scales[8], mins[8], codes[256];
   for (int part = 0; part < 8; ++part) {
     const PackedRange packed = pack_range(x + part * 32, fits[part], d, dmin, kLevels);
-    scales[part] = packed.scale;
-    mins[part] = packed.minimum;
-    const Range r{d * static_cast<float>(packed.scale), dmin * static_cast<float>(packed.minimum)};
+    scales[part] = static_cast<uint8_t>(packed.scale);
+    mins[part] = static_cast<uint8_t>(packed.minimum);
+    const Range r{d * packed.scale, dmin * packed.minimum};
     for (int i = part * 32; i < part * 32 + 32; ++i) codes[i] = static_cast<uint8_t>(r.code_of(x[i], kLevels));
   }
   put_half(d, out);
