@@ -8,6 +8,8 @@
 #define FOVEA_KERNELS_CPU_ASYMMETRIC_BYTES_INL_H_
 #endif
 
+#include <fovea/kernels/hash_rotation.h>
+
 #include <cstring>
 
 #include <hwy/highway.h>
@@ -86,8 +88,8 @@ struct Chunk {
 };
 
 // A chunk as it is fetched into L2, of each piece its part of its block's codes, of all heads if these are together: a few lines after
-// each field of another's codes, for where many are asked for at once the next loads wait for them (128 bits, from memory: 439 us
-// instead of 430 + ).
+// each field of another's codes, for where many are asked for at once the next loads wait for them (128 bits, from memory: 363 us
+// instead of 430).
 struct Ahead {
   int64_t first = 0;
   int count = 0;
@@ -103,7 +105,8 @@ struct Ahead {
     piece = line = 0;
     for (int i = 0; i < count; ++i) {
       const int64_t at = first + i;
-      from[i] = reinterpret_cast<const char*>(block_codes(s, static_cast<int32_t>(at >> shift), head)) + (at & (per_block - 1)) * bytes;
+      from[i] =
+          reinterpret_cast<const char*>(block_codes(s, static_cast<int32_t>(at >> shift), head)) + (at & (per_block - 1)) * bytes;
     }
   }
   HWY_INLINE void fetch(int some) {
@@ -134,9 +137,8 @@ HWY_INLINE void sum_fields(const Places& places, int word, const uint8_t* HWY_RE
     }
   };
   if (end == kFields) {  // with the bit that is left over
-    add(--end, [&](__m512i x, __m512i, const uint8_t* table, int i) HWY_ATTR {
-      return _mm512_mask_sub_epi8(x, places.last[word][i], x, _mm512_load_si512(table + kFieldBytes));
-    });
+    add(--end, [&](__m512i x, __m512i, const uint8_t* table, int i)
+                   HWY_ATTR { return _mm512_mask_sub_epi8(x, places.last[word][i], x, _mm512_load_si512(table + kFieldBytes)); });
   } else {
     add(--end, [](__m512i x, __m512i, const uint8_t*, int) HWY_ATTR { return x; });
   }
@@ -153,7 +155,7 @@ HWY_INLINE __m512i fold16(const __m512i (&v)[16], const Op& op) {
   __m512i lanes[4];
   HWY_UNROLL(4)
   for (int i = 0; i < 4; ++i) {
-    const __m512i *x = v + 4 * i;
+    const __m512i* x = v + 4 * i;
     const __m512i a = op(_mm512_unpacklo_epi32(x[0], x[1]), _mm512_unpackhi_epi32(x[0], x[1]));
     const __m512i b = op(_mm512_unpacklo_epi32(x[2], x[3]), _mm512_unpackhi_epi32(x[2], x[3]));
     lanes[i] = op(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
@@ -190,8 +192,7 @@ HWY_NOINLINE __m512i nearest(const Places& places, int words, const uint8_t* HWY
 using Distances = __m512i[kQuerySet][kSets][2];
 
 template <int kQueries>
-HWY_NOINLINE void distances(const Places& places, int words, const uint8_t* HWY_RESTRICT tables, Distances& to,
-                            Ahead& ahead) {
+HWY_NOINLINE void distances(const Places& places, int words, const uint8_t* HWY_RESTRICT tables, Distances& to, Ahead& ahead) {
   const int64_t stride = int64_t{words} * kTableBytesPerWord;
   for (int w = 0; w < words; ++w, tables += kTableBytesPerWord) {
     for (int part = 0; part < 2; ++part) {  // of at most 196, and 252
@@ -215,7 +216,7 @@ HWY_NOINLINE void distances(const Places& places, int words, const uint8_t* HWY_
 // [by queries: 1, 2, more]
 constexpr __m512i (*kNearest[])(const Places&, int, const uint8_t*, Ahead&) = {nearest<1>, nearest<2>, nearest<kQuerySet>};
 constexpr void (*kDistances[])(const Places&, int, const uint8_t*, Distances&, Ahead&) = {distances<1>, distances<2>,
-                                                                                              distances<kQuerySet>};
+                                                                                          distances<kQuerySet>};
 
 // float(A - 2 D), exactly.
 HWY_INLINE __m512 signed_sums(__m512i distances, const QueryScale& scale) {
@@ -271,7 +272,8 @@ HWY_INLINE __m512i ranks_of(__m512 score) {
 
 // Ranks of a run's pieces: the first one's tokens begin at `first` of their block.
 template <bool kFactors>
-HWY_INLINE __m512i rank_run(const AsymmetricScan& s, const uint64_t* const* pieces, int64_t offset, int first, int head, Ahead& ahead) {
+HWY_INLINE __m512i rank_run(const AsymmetricScan& s, const uint64_t* const* pieces, int64_t offset, int first, int head,
+                            Ahead& ahead) {
   const int64_t half = s.block_size == 8 ? 0 : 8, first_query = int64_t{head} * s.queries_per_head;
   const int64_t query_bytes = int64_t{s.words} * kTableBytesPerWord;
   const uint8_t* tables = s.tables + first_query * query_bytes;
@@ -288,8 +290,7 @@ HWY_INLINE __m512i rank_run(const AsymmetricScan& s, const uint64_t* const* piec
   if (!kFactors) {
     __m512 best = none;
     int q = 0;
-    while (q < s.queries_per_head &&
-           score_alike(places, s.words, tables + q * query_bytes, scales + q, set_from(q), ahead, best)) {
+    while (q < s.queries_per_head && score_alike(places, s.words, tables + q * query_bytes, scales + q, set_from(q), ahead, best)) {
       q += kQuerySet;
     }
     if (HWY_LIKELY(q >= s.queries_per_head)) return ranks_of(best);

@@ -15,9 +15,9 @@ inline constexpr int kTableBytes = 16;           // of a nibble: one byte for ea
 inline constexpr int kTableBytesPerWord = 1216;  // at most; what is in them is the instruction set's own (asymmetric_scan_inl.h)
 
 struct QueryScale {
-  int32_t sum = 0;   // A
-  float weight = 0;  // c / |q|
-  float length = 0;  // |q|; 0 where q4 is
+  int32_t sum = 0;     // A
+  float weight = 0;    // c / |q|
+  float length = 0;    // |q|; 0 where q4 is
   bool bytes = false;  // no word's sum is beyond 255
 };
 

@@ -185,5 +185,28 @@ TEST(CpuHashSelect, TokensBeyondTheLengthNeverCount) {
   }
 }
 
+// Keys that point away from the query have distances that no byte holds, and are told apart all the same.
+TEST(CpuHashSelect, DistancesBeyondAByteAreExact) {
+  ThreadPool pool(1);
+  HashProblem s({1, 1, 1, 16, 128, 256}, 4, 16 * 40, Codes::asymmetric);
+  s.p.init_blocks = 0, s.p.local_blocks = 0;
+  uint64_t own[4];
+  ref::hash_encode(s.codec, s.q.data(), own);
+  std::mt19937 rng(3);
+  for (size_t i = 0; i < s.codes.size(); ++i) {
+    s.codes[i] = ~own[i / 16 % 4];
+    for (uint32_t bits = rng() % 4; bits > 0; --bits) s.codes[i] ^= uint64_t{1} << rng() % 64;
+  }
+  for (int k : {1, 5, 20}) {
+    s.set_k(k);
+    const HashLists want = reference(s);
+    cpu::for_each_target([&] {
+      cpu::HashSelect select;
+      ASSERT_TRUE(select.prepare(s.limits, 1).ok());
+      EXPECT_EQ(s.run([&](const HashSelectParams& p) { select.run(p, pool); }, true).units, want.units) << k;
+    });
+  }
+}
+
 }  // namespace
 }  // namespace fovea
