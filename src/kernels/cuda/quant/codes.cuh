@@ -90,6 +90,11 @@ struct BlockOf {
   static constexpr bool kMinimums = false;
   static constexpr bool kApart = weight_format(kType).scaled;
   static constexpr bool kSigned = false;  // codes
+  static constexpr bool kLess = false;    // less() is not zero
+  template <typename Head>
+  static __device__ uint32_t less(const Head&) {
+    return 0;
+  }
 };
 
 // One scale a block, as float16 before its bytes or apart.
@@ -103,7 +108,6 @@ struct OneScale : BlockOf<kType> {
     return {load_half(p)};
   }
   static __device__ Scales scales(const uint8_t*, const Head& h, int) { return {{h.d, h.d}, {}}; }
-  static __device__ uint32_t less(const Head&) { return 0; }
 };
 
 template <WeightType kType>
@@ -149,12 +153,13 @@ struct Codes<WeightType::int4> : BlockOf<WeightType::int4> {
   };
   static __device__ Head head(const uint8_t*, uint32_t apart) { return {__uint_as_float(apart & ~255u), apart & 255}; }
   static __device__ Scales scales(const uint8_t*, const Head& h, int) { return {{h.d, h.d}, {}}; }
+  static constexpr bool kLess = true;
   static __device__ uint32_t less(const Head& h) { return h.zero; }
   static __device__ uint2 bytes(const uint8_t* p, int, int part) { return halves(load_32<kAlign>(p + 4 * part)); }
 };
 
 // q4_0, q4_1, q5_0, q5_1: f16 d, (f16 m,) (fifth bits[4],) 4-bit x[32].
-template <WeightType kType, int kLess, bool kMinimum, bool kFifth>
+template <WeightType kType, int kZero, bool kMinimum, bool kFifth>
 struct Legacy : BlockOf<kType> {
   using BlockOf<kType>::kAlign;
   static constexpr bool kMinimums = kMinimum;
@@ -169,7 +174,8 @@ struct Legacy : BlockOf<kType> {
     return {load_half(p), 0.0f};
   }
   static __device__ Scales scales(const uint8_t*, const Head& h, int) { return {{h.d, h.d}, {h.m, h.m}}; }
-  static __device__ uint32_t less(const Head&) { return kLess; }
+  static constexpr bool kLess = kZero > 0;
+  static __device__ uint32_t less(const Head&) { return kZero; }
   static __device__ uint2 bytes(const uint8_t* p, int, int part) {
     constexpr int kFifthAt = kMinimum ? 4 : 2, kAt = kFifthAt + (kFifth ? 4 : 0);
     uint2 out = halves(load_32<kAlign>(p + kAt + 4 * part));
@@ -209,7 +215,6 @@ struct Codes<WeightType::q2_k> : BlockOf<WeightType::q2_k> {
     }
     return out;
   }
-  static __device__ uint32_t less(const Head&) { return 0; }
   static __device__ uint2 bytes(const uint8_t* p, int b, int part) {
     const uint8_t* at = p + 16 + b / 4 * 32 + 4 * part;
     const int shift = 2 * (b % 4);
@@ -235,6 +240,7 @@ struct Codes<WeightType::q3_k> : BlockOf<WeightType::q3_k> {
     }
     return out;
   }
+  static constexpr bool kLess = true;
   static __device__ uint32_t less(const Head&) { return 4; }
   static __device__ uint2 bytes(const uint8_t* p, int b, int part) { return {four(p + 4 * part, b), four(p + 16 + 4 * part, b)}; }
   static __device__ uint32_t four(const uint8_t* p, int b) {
@@ -263,7 +269,6 @@ struct Super : BlockOf<kType> {
   }
   // By the mantissa of 2^23: conversions run at a quarter of the rate.
   static __device__ float byte(uint32_t bytes, int i) { return __uint_as_float(__byte_perm(bytes, 0x4b000000, 0x7540 + i)) - 0x1p23f; }
-  static __device__ uint32_t less(const Head&) { return 0; }
   static __device__ uint2 bytes(const uint8_t* p, int b, int part) { return {four(p, b, 4 * part), four(p, b, 16 + 4 * part)}; }
   static __device__ uint32_t four(const uint8_t* p, int b, int at) {
     const uint32_t low = load_32<4>(p + (kFifth ? 48 : 16) + b / 2 * 32 + at) >> (b % 2 * 4) & 0x0f0f0f0f;
@@ -287,6 +292,7 @@ struct Codes<WeightType::q6_k> : BlockOf<WeightType::q6_k> {
     const uint32_t both = *reinterpret_cast<const uint16_t*>(p + 192 + 2 * b);
     return {{h.d * static_cast<float>(static_cast<int8_t>(both & 255)), h.d * static_cast<float>(static_cast<int8_t>(both >> 8))}, {}};
   }
+  static constexpr bool kLess = true;
   static __device__ uint32_t less(const Head&) { return 32; }
   static __device__ uint2 bytes(const uint8_t* p, int b, int part) { return {four(p + 4 * part, b), four(p + 16 + 4 * part, b)}; }
   static __device__ uint32_t four(const uint8_t* p, int b) {
@@ -318,7 +324,6 @@ struct Codes<WeightType::iq4_xs> : BlockOf<WeightType::iq4_xs> {
     const float d = h.d * static_cast<float>(scale);
     return {{d, d}, {}};
   }
-  static __device__ uint32_t less(const Head&) { return 0; }
   static __device__ uint2 bytes(const uint8_t* p, int b, int part) { return iq4_bytes(load_32<kAlign>(p + 8 + 16 * b + 4 * part)); }
 };
 
@@ -333,7 +338,6 @@ struct Codes<WeightType::mxfp4> : BlockOf<WeightType::mxfp4> {
     return {__uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23)};
   }
   static __device__ Scales scales(const uint8_t*, const Head& h, int) { return {{h.d, h.d}, {}}; }
-  static __device__ uint32_t less(const Head&) { return 0; }
   static __device__ uint2 bytes(const uint8_t* p, int, int part) {  // kMxfp4Values
     return look_up(load_32<kAlign>(p + 1 + 4 * part), 0x03020100, 0x0c080604, 0xfdfeff00, 0xf4f8fafc);
   }

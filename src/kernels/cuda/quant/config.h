@@ -27,20 +27,27 @@ struct GemvPlan {
   int stage_blocks = 0;   // blocks of a weight row that a warp takes at once: a piece
   int pieces = 0;         // of a row
   int row_stride = 0;     // bytes of a row's piece in shared memory: an odd multiple of 16, so that eight rows fall on all banks
-  int slot_bytes = 0;     // 16 rows, and their scales where those lie apart
+  int slot_bytes = 0;     // a tile's rows, and their scales where those lie apart
+  int ring_bytes = 0;     // a warp's slots, and what tells that they are filled
   int x_bytes = 0;        // of x in shared memory; 0: it is read from device memory
   int shared_bytes = 0;   // of a thread block
   int thread_blocks = 0;  // each takes every thread_blocks'th tile
 };
 
 // Blocks of a piece, where rows are long enough: the rings of two thread blocks fit a multiprocessor.
-constexpr int stage_blocks(int block_bytes) { return static_cast<int>(std::bit_floor(288u / static_cast<unsigned>(block_bytes) | 1u)); }
+constexpr int stage_blocks(int block_bytes, int most_bytes = 288) {
+  return static_cast<int>(std::bit_floor(static_cast<unsigned>(most_bytes / block_bytes) | 1u));
+}
 
 // gemv.cuh: k a multiple of 32; tiles of kOutputs outputs.
 GemvPlan plan_gemv(WeightType type, int k, int columns, int tiles, const GpuShape& gpu);
 
-// dot.cuh, likewise; x_bytes 0: it does not fit.
+// dot.cuh, likewise; x_bytes 0: it does not fit. Pieces are whole groups of eight scales, 288 bytes of a
+// row at most if that is one.
 inline constexpr int kDotRowsMax = 2;
+inline constexpr int kDotTiles = 4;  // whose sums are put together at once
+constexpr int dot_stage_blocks(int block_bytes) { return block_bytes < 30 ? 16 : block_bytes < 80 ? 8 : stage_blocks(block_bytes); }
+constexpr int dot_slots(int block_bytes) { return dot_stage_blocks(block_bytes) * block_bytes <= 176 ? 3 : 2; }
 GemvPlan plan_dot(WeightType type, int k, int rows, int tiles, const GpuShape& gpu);
 
 }  // namespace fovea::cuda::quant

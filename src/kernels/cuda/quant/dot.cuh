@@ -59,7 +59,7 @@ __device__ __forceinline__ void make_part(const float4 (&v)[2], int i, int of_32
     most[h] = max(most[h], __shfl_xor_sync(quad, most[h], 1));
     most[h] = max(most[h], __shfl_xor_sync(quad, most[h], 2));
     step[h] = __uint_as_float(most[h]) * (1.0f / kMost);
-    const float inverse = most[h] < 0x07800000u ? 0.0f : kMost / __uint_as_float(most[h]);  // below 2^-112 it would not be finite
+    const float inverse = most[h] < 0x07800000u ? 0.0f : __fdividef(kMost, __uint_as_float(most[h]));  // below 2^-112 it would not be finite
     split_bytes(v[h], inverse, &high[h], &low[h], &sum[h]);
     sum[h] += __shfl_xor_sync(quad, sum[h], 1);
     sum[h] += __shfl_xor_sync(quad, sum[h], 2);
@@ -84,7 +84,7 @@ __device__ __forceinline__ void make_part(const float4 (&v)[2], int i, int of_32
 // Octets of all rows; groups beyond k are zeros. Several loads are under way before the first is used.
 template <int kGroup>
 __device__ __forceinline__ void make_octets(const float* x, int rows, int k, int octets, Octet<kGroup>* to) {
-  constexpr int kAtOnce = 4;
+  constexpr int kAtOnce = 2;
   const int pieces = octets * kGroup;  // of 8 elements
   for (int row = 0; row < rows; ++row, x += k, to += octets) {
     for (int base = threadIdx.x; base < pieces; base += kAtOnce * kThreads) {
@@ -105,38 +105,53 @@ __device__ __forceinline__ void make_octets(const float* x, int rows, int k, int
   }
 }
 
-// One piece of the tile whose first output is `first` of n: sums of rows row and row + 8, over this lane's groups.
+template <typename C>
+using DotRing = Ring<C, dot_stage_blocks(C::kBytes), dot_slots(C::kBytes), true>;
+
+// One piece of the tile whose first output is `first` of n: sums of the lane's rows, over its groups.
 template <typename C, int kRows>
-__device__ __forceinline__ void multiply(const GemvArgs& a, const Ring<C>& ring, const Octet<C::kGroup>* x, int octets, int slot, int first,
-                                         int n, int piece, const uint32_t (&only)[8], float (&sum)[kRows][2]) {
-  constexpr int kOf32 = C::kGroup / 4;                   // 32s of an octet
-  constexpr int kBlocks = C::kElements == 32 ? kOf32 : 1;  // that an octet reaches into
+__device__ __forceinline__ void multiply(const GemvArgs& a, const DotRing<C>& ring, const Octet<C::kGroup>* x, int octets,
+                                         int slot, int first, int n, int piece, const uint32_t (&only)[8],
+                                         float (&sum)[kRows][kOutputs / 8]) {
+  constexpr int kLines = kOutputs / 8, kWords = Octet<C::kGroup>::kWords;
+  constexpr int kOf32 = C::kGroup / 4;                                              // 32s of an octet
+  constexpr int kBlocks = C::kElements == 32 ? kOf32 : 1;                           // that an octet reaches into
   constexpr int kOctets = C::kElements == 32 ? 1 : C::kElements / (8 * C::kGroup);  // of a block
-  const uint8_t* lines[2] = {ring.line(slot, 0, first, n, piece), ring.line(slot, 1, first, n, piece)};
+  const uint8_t* lines[kLines];
+#pragma unroll
+  for (int h = 0; h < kLines; ++h) lines[h] = ring.line(slot, h, first, n, piece);
   const int lane = threadIdx.x % 32, blocks = ring.blocks_of(piece);
-  const Octet<C::kGroup>* at = x + piece * a.plan.stage_blocks * kOctets / kBlocks;
+  const Octet<C::kGroup>* at = x + piece * (a.plan.stage_blocks * kOctets / kBlocks);
+#pragma unroll 1
   for (int i = 0; i < blocks; i += kBlocks) {
 #pragma unroll
     for (int o = 0; o < kOctets; ++o, ++at) {
-      uint32_t high[kRows][Octet<C::kGroup>::kWords], low[kRows][Octet<C::kGroup>::kWords];
-      int dots[kRows][2][4] = {};  // of high and of low bytes
+      uint32_t high[kRows][kWords], low[kRows][kWords];
+      int dots[kRows][kLines / 2][2][4] = {};  // of rows 16 apart; of high and of low bytes
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-        for (int j = 0; j < Octet<C::kGroup>::kWords; ++j) high[r][j] = at[r * octets].high[lane][j], low[r][j] = at[r * octets].low[lane][j];
+        for (int j = 0; j < kWords; ++j) high[r][j] = at[r * octets].high[lane][j], low[r][j] = at[r * octets].low[lane][j];
       }
 #pragma unroll
       for (int b = 0; b < kOf32; ++b) {
         const int block = C::kElements == 32 ? b * C::kBytes : 0, of = C::kElements == 32 ? 0 : o * kOf32 + b;
-        const uint2 upper = C::bytes(lines[0] + block, of, ring.part), lower = C::bytes(lines[1] + block, of, ring.part);
+        uint32_t only_high[kRows][2], only_low[kRows][2];
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
-          if constexpr (C::kGroup == 32) {
-            mma(dots[r][0], upper.x, lower.x, upper.y, lower.y, high[r][0] & only[b], high[r][1] & only[b]);
-            mma(dots[r][1], upper.x, lower.x, upper.y, lower.y, low[r][0] & only[b], low[r][1] & only[b]);
-          } else {
-            mma(dots[r][0], upper.x, lower.x, upper.y, lower.y, high[r][0] & only[2 * b], high[r][0] & only[2 * b + 1]);
-            mma(dots[r][1], upper.x, lower.x, upper.y, lower.y, low[r][0] & only[2 * b], low[r][0] & only[2 * b + 1]);
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {  // two halves of a group, or two groups
+            const uint32_t mask = kWords == 2 ? only[b] : only[2 * b + j];
+            only_high[r][j] = high[r][j % kWords] & mask, only_low[r][j] = low[r][j % kWords] & mask;
+          }
+        }
+#pragma unroll
+        for (int m = 0; m < kLines / 2; ++m) {
+          const uint2 upper = C::bytes(lines[2 * m] + block, of, ring.part), lower = C::bytes(lines[2 * m + 1] + block, of, ring.part);
+#pragma unroll
+          for (int r = 0; r < kRows; ++r) {
+            mma(dots[r][m][0], upper.x, lower.x, upper.y, lower.y, only_high[r][0], only_high[r][1]);
+            mma(dots[r][m][1], upper.x, lower.x, upper.y, lower.y, only_low[r][0], only_low[r][1]);
           }
         }
       }
@@ -144,7 +159,7 @@ __device__ __forceinline__ void multiply(const GemvArgs& a, const Ring<C>& ring,
 #pragma unroll
       for (int r = 0; r < kRows; ++r) factors[r] = reinterpret_cast<const float4*>(at[r * octets].factors)[ring.part];
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
+      for (int h = 0; h < kLines; ++h) {
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           const int g = 2 * ring.part + j;  // of the octet
@@ -154,32 +169,50 @@ __device__ __forceinline__ void multiply(const GemvArgs& a, const Ring<C>& ring,
           const typename C::Head head = C::head(p, ring.scale(slot, h, i + block));
           const Scales s = C::scales(p, head, of);
           const int half = C::kGroup == 16 ? j : 0;  // groups of 16 come in pairs
-          const float scale = s.scale[half], added = s.minimum[half] - static_cast<float>(C::less(head)) * scale;
+          const float scale = s.scale[half];
+          float added = s.minimum[half];
+          if constexpr (C::kLess) added = fmaf(-static_cast<float>(C::less(head)), scale, added);
 #pragma unroll
           for (int r = 0; r < kRows; ++r) {
-            const int* high_dot = dots[r][0];
-            const int dot = high_dot[2 * h + j] * 128 + dots[r][1][2 * h + j];
+            const int dot = dots[r][h / 2][0][h % 2 * 2 + j] * 128 + dots[r][h / 2][1][h % 2 * 2 + j];
             const float step = j == 0 ? factors[r].x : factors[r].z, x_sum = j == 0 ? factors[r].y : factors[r].w;
             sum[r][h] = fmaf(scale, step * static_cast<float>(dot), sum[r][h]);
-            if constexpr (C::kMinimums || !C::kSigned) sum[r][h] = fmaf(added, x_sum, sum[r][h]);
+            if constexpr (C::kMinimums || C::kLess) sum[r][h] = fmaf(added, x_sum, sum[r][h]);
           }
         }
       }
     }
-    lines[0] += kBlocks * C::kBytes, lines[1] += kBlocks * C::kBytes;
+#pragma unroll
+    for (int h = 0; h < kLines; ++h) lines[h] += kBlocks * C::kBytes;
   }
+}
+
+// What the warps have of some tiles becomes outputs: one tile for every 16 threads and row.
+template <int kRows>
+__device__ __forceinline__ void put_together(const GemvArgs& a, int first_tile, int tiles, const float (&sums)[kDotTiles][kWarps][kRows][kOutputs]) {
+  const int i = threadIdx.x / (kRows * kOutputs), r = threadIdx.x / kOutputs % kRows, c = threadIdx.x % kOutputs;
+  if (i >= tiles) return;
+  int tile = first_tile + i * static_cast<int>(gridDim.x);
+  const int w = a.group.find(tile), n = a.group.n[w], output = tile * kOutputs + c;
+  if (output >= n) return;
+  float total = a.group.bias[w] ? a.group.bias[w][output] : 0.0f;
+#pragma unroll
+  for (int other = 0; other < kWarps; ++other) total += sums[i][other][r][c];
+  a.group.out[w][static_cast<int64_t>(r) * n + output] = total;
 }
 
 template <WeightType kType, int kRows>
 __global__ void __launch_bounds__(kThreads, 2) dot_of(const __grid_constant__ GemvArgs a) {
   using C = Codes<kType>;
-  using Sums = float[kWarps][kRows][kOutputs];
+  using Sums = float[kDotTiles][kWarps][kRows][kOutputs];
+  static_assert(kDotTiles * kRows * kOutputs <= kThreads);
   extern __shared__ __align__(16) uint8_t shared[];
   let_next_begin();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, octets = ceil_div(a.k, 8 * C::kGroup);
-  auto* sums = reinterpret_cast<Sums*>(shared + a.plan.x_bytes);  // of every second tile
-  Ring<C> ring(a, shared + a.plan.x_bytes + 2 * sizeof(Sums) + warp * kSlots * a.plan.slot_bytes);
-#pragma unroll
+  auto* sums = reinterpret_cast<Sums*>(shared + a.plan.x_bytes);
+  constexpr int kSlots = dot_slots(C::kBytes);
+  DotRing<C> ring(a, shared + a.plan.x_bytes + 2 * sizeof(Sums) + warp * a.plan.ring_bytes);
+#pragma unroll 1
   for (int i = 0; i < kSlots; ++i) ring.copy_next(i);
   wait_for_previous();  // weights are there always, x only now
   auto* x = reinterpret_cast<Octet<C::kGroup>*>(shared);
@@ -187,41 +220,36 @@ __global__ void __launch_bounds__(kThreads, 2) dot_of(const __grid_constant__ Ge
   __syncthreads();
   uint32_t only[8];  // all bits in the lanes of one column
 #pragma unroll
-  for (int g = 0; g < 8; ++g) only[g] = lane / 4 == g ? ~0u : 0u;
-  int slot = 0;
-  for (int at = blockIdx.x, turn = 0; at < ring.tiles(); at += gridDim.x, turn ^= 1) {
+  for (int g = 0; g < 8; ++g) {
+    only[g] = lane / 4 == g ? ~0u : 0u;
+    asm volatile("" : "+r"(only[g]));  // kept in registers, not made again for each piece
+  }
+  int slot = 0, begun = 0, first_begun = blockIdx.x, turn = 0;
+  for (int at = blockIdx.x; at < ring.tiles(); at += gridDim.x) {
     int tile = at;
     const int w = a.group.find(tile), first = tile * kOutputs, n = a.group.n[w];
-    float sum[kRows][2] = {};
+    float sum[kRows][kOutputs / 8] = {};
     for (int piece = warp; piece < a.plan.pieces; piece += kWarps) {
-      wait_for_copies<kSlots - 1>();
-      __syncwarp();
-      multiply<C, kRows>(a, ring, x, octets, slot, first, n, piece, only, sum);
+      ring.wait(slot);
+      multiply(a, ring, x, octets, slot, first, n, piece, only, sum);
       __syncwarp();
       ring.copy_next(slot);
       slot = slot + 1 == kSlots ? 0 : slot + 1;
     }
-    Sums& all = sums[turn];
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
+      for (int h = 0; h < kOutputs / 8; ++h) {
         float s = sum[r][h];
         s += __shfl_xor_sync(0xffffffffu, s, 1);
         s += __shfl_xor_sync(0xffffffffu, s, 2);
-        if (lane % 4 == 0) all[warp][r][lane / 4 + 8 * h] = s;
+        if (lane % 4 == 0) sums[turn][begun][warp][r][lane / 4 + 8 * h] = s;
       }
     }
-    __syncthreads();  // one a tile: who comes here again has left the sums of two tiles ago
-    if (threadIdx.x < kRows * kOutputs) {
-      const int r = threadIdx.x / kOutputs, c = threadIdx.x % kOutputs;
-      if (first + c < n) {
-        float total = a.group.bias[w] ? a.group.bias[w][first + c] : 0.0f;
-#pragma unroll
-        for (int other = 0; other < kWarps; ++other) total += all[other][r][c];
-        a.group.out[w][static_cast<int64_t>(r) * n + first + c] = total;
-      }
-    }
+    if (++begun < kDotTiles && at + static_cast<int>(gridDim.x) < ring.tiles()) continue;
+    __syncthreads();  // one for some tiles: who comes here again has left the sums of the time before last
+    put_together<kRows>(a, first_begun, begun, sums[turn]);
+    first_begun = at + gridDim.x, begun = 0, turn ^= 1;
   }
 }
 

@@ -1,6 +1,7 @@
 #include "kernels/cuda/quant/gemv.h"
 
 #include "base/check.h"
+#include "kernels/cuda/quant/bytes_gemv.h"
 #include "kernels/cuda/quant/kernels.cuh"
 
 namespace fovea::cuda::quant {
@@ -28,7 +29,8 @@ GemvArgs args_of(const LinearParams& p, int first, int last) {
   return a;
 }
 
-void launch_kernel(GemvKernel kernel, const GemvArgs& a, const Queue& queue) {
+void launch_kernel(GemvKernel kernel, GemvArgs& a, const Queue& queue) {
+  a.step_bytes = kWarps * a.plan.stage_blocks * static_cast<int>(a.row_bytes / a.blocks);
   check_call("quant gemv", cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, a.plan.shared_bytes));
   const LaunchConfig c(a.plan.thread_blocks, kThreads, a.plan.shared_bytes, queue);
   check_call("quant gemv", cudaLaunchKernelEx(&c.config, kernel, a));
@@ -41,14 +43,15 @@ void launch_run(const LinearParams& p, int first, int last, bool exact, uint4* s
   GemvArgs a = args_of(p, first, last);
   if (a.group.count == 0) return;
   a.blocks = p.k / C::kElements;
-  const int tiles = a.group.number_tiles(kOutputs);
   if (!exact && p.rows <= kDotRowsMax && C::kIs != WeightType::fp8_e4m3) {
-    a.plan = plan_dot(C::kIs, p.k, p.rows, tiles, gpu);
+    a.tiles = a.group.number_tiles(kOutputs);
+    a.plan = plan_dot(C::kIs, p.k, p.rows, a.tiles, gpu);
     if (a.plan.x_bytes > 0) return launch_kernel(dot_kernel<C::kIs>(p.rows), a, queue);
   }
   a.parts = parts(exact);
   const int columns = p.rows * a.parts;
-  a.plan = plan_gemv(C::kIs, p.k, columns, tiles, gpu);
+  a.tiles = a.group.number_tiles(kOutputs);
+  a.plan = plan_gemv(C::kIs, p.k, columns, a.tiles, gpu);
   if (a.plan.x_bytes == 0) {
     const int grid = ceil_div(p.rows * p.k / 8, kThreads);
     if (!*ready) launch("fragments", &fragments_kernel, grid, kThreads, queue, p.x, p.rows, p.k, a.parts, scratch);
@@ -67,6 +70,12 @@ void gemv(const LinearParams& p, bool exact, void* scratch, const GpuShape& gpu,
     const WeightView& w = p.weights[first].w;
     for (last = first + 1; last < p.count && last - first < WeightGroup::kMax; ++last) {
       if (p.weights[last].w.type != w.type || p.weights[last].w.group != w.group) break;
+    }
+    if (weight_format(w.type).block == 1 && p.rows == 1) {
+      LinearParams run = p;
+      run.weights = p.weights + first, run.count = last - first;
+      bytes_gemv(run, queue);
+      continue;
     }
     with_codes(w.type, [&](auto codes) {
       launch_run<decltype(codes)>(p, first, last, exact, static_cast<uint4*>(scratch), &ready, gpu, queue);

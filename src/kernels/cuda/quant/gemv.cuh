@@ -37,8 +37,8 @@ __device__ inline void make_fragments(const float* x, int rows, int k, int parts
 }
 
 // One piece of the tile whose first output is `first` of n.
-template <typename C, int kTiles>
-__device__ __forceinline__ void multiply(const GemvArgs& a, const Ring<C>& ring, const uint4* x, int slot, int first, int n, int piece,
+template <typename C, int kStage, int kTiles>
+__device__ __forceinline__ void multiply(const GemvArgs& a, const Ring<C, kStage, kSlots, false>& ring, const uint4* x, int slot, int first, int n, int piece,
                                          float (&sum)[kTiles][4]) {
   constexpr uint32_t kOnes = 0x3f803f80;
   const uint8_t* lines[2] = {ring.line(slot, 0, first, n, piece), ring.line(slot, 1, first, n, piece)};
@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(kThreads, 2) gemv_of(const __grid_constant__ G
   let_next_begin();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   auto* sums = reinterpret_cast<Sums*>(shared + a.plan.x_bytes);  // of every second tile
-  Ring<C> ring(a, shared + a.plan.x_bytes + 2 * sizeof(Sums) + warp * kSlots * a.plan.slot_bytes);
-#pragma unroll
+  Ring<C, stage_blocks(C::kBytes), kSlots, false> ring(a, shared + a.plan.x_bytes + 2 * sizeof(Sums) + warp * a.plan.ring_bytes);
+#pragma unroll 1
   for (int i = 0; i < kSlots; ++i) ring.copy_next(i);
   wait_for_previous();  // weights are there always, x only now
   auto* own_x = reinterpret_cast<uint4*>(shared);
@@ -102,9 +102,8 @@ __global__ void __launch_bounds__(kThreads, 2) gemv_of(const __grid_constant__ G
     const int w = a.group.find(tile), first = tile * kOutputs, n = a.group.n[w];
     float sum[kTiles][4] = {};
     for (int piece = warp; piece < a.plan.pieces; piece += kWarps) {
-      wait_for_copies<kSlots - 1>();
-      __syncwarp();
-      multiply<C, kTiles>(a, ring, a.ready ? a.ready : own_x, slot, first, n, piece, sum);
+      ring.wait(slot);
+      multiply(a, ring, a.ready ? a.ready : own_x, slot, first, n, piece, sum);
       __syncwarp();
       ring.copy_next(slot);
       slot = slot + 1 == kSlots ? 0 : slot + 1;

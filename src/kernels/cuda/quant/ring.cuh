@@ -4,10 +4,13 @@
 #pragma once
 
 #include "kernels/cuda/linear/weight_group.cuh"
+#include "kernels/cuda/prefill/hopper.cuh"
 #include "kernels/cuda/quant/codes.cuh"
 #include "kernels/cuda/quant/config.h"
 
 namespace fovea::cuda::quant {
+
+using prefill::shared_address;
 
 inline constexpr int kThreads = 32 * kWarps;
 
@@ -19,12 +22,12 @@ struct GemvArgs {
   int64_t row_bytes;
   const float* x;      // [rows, k]
   const uint4* ready;  // x as fragments of the tensor cores; null: the thread block makes them
-  int rows, k, parts, blocks;
+  int rows, k, parts, blocks, tiles;
+  int step_bytes;  // from a piece of a warp to its next of the same row
   GemvPlan plan;
 };
 using GemvKernel = void (*)(GemvArgs);
 
-__device__ __forceinline__ uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 __device__ __forceinline__ void copy_16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
@@ -40,40 +43,80 @@ __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLater) : "memory");
 }
 
-// A lane's part of it: lane has rows lane / 4 and 8 more of a tile, and of each 32 elements part lane % 4.
-template <typename C>
+#if __CUDA_ARCH__ >= 900
+inline constexpr bool kBulk = true;
+__device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, int bytes, uint64_t& barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes),
+               "r"(shared_address(&barrier))
+               : "memory");
+}
+#else
+inline constexpr bool kBulk = false;
+#endif
+
+// Of a piece that begins or ends anywhere: rare, and kept out of the loop's code.
+__device__ __noinline__ inline void copy_ragged(uint32_t to, const uint8_t* from, int bytes, int part) {
+  const int before = static_cast<int>(reinterpret_cast<uintptr_t>(from) & 15);
+  bytes += before;
+  for (int at = part * 16; at < bytes; at += 64) copy_some(to + at, from - before + at, min(16, bytes - at));
+}
+
+// A lane's part of it: lane has every eighth row of a tile from lane / 4 on, kLines of them, and of each
+// 32 elements part lane % 4. kStage: the plan's
+// stage_blocks, where rows are long enough.
+template <typename C, int kStage, int kSlots, bool kMayBulk>
 class Ring {
  public:
   __device__ Ring(const GemvArgs& args, uint8_t* memory)
-      : row(threadIdx.x % 32 / 4), part(threadIdx.x % 4), a_(args), memory_(memory), tile_(blockIdx.x), piece_(threadIdx.x / 32) {
+      : row(threadIdx.x % 32 / 4),
+        part(threadIdx.x % 4),
+        a_(args),
+        even_(kStageBytes % 16 == 0 && a_.row_bytes % 16 == 0 && a_.plan.stage_blocks == kStage && a_.blocks % kStage == 0),
+        memory_(memory),
+        bulk_(kBulk && kMayBulk && even_),
+        to_(shared_address(memory) + (bulk_ ? lane() * a_.plan.row_stride : row * a_.plan.row_stride + 16 * part)),
+        tile_(blockIdx.x),
+        piece_(threadIdx.x / 32) {
     find_lines();
+#if __CUDA_ARCH__ >= 900
+    if (lane() == 0) {
+      for (int i = 0; i < kSlots; ++i) prefill::barrier_init(arrived(i), 1);
+      prefill::barrier_init_fence();
+    }
+    __syncwarp();
+#endif
   }
+  static constexpr int kLines = kOutputs / 8;
   const int row, part;
 
   // The next piece of the warp, if there is one more, into slot `to`.
   __device__ __forceinline__ void copy_next(int to) {
     if (tile_ < tiles() && piece_ < a_.plan.pieces) {
-      const int first = piece_ * a_.plan.stage_blocks, blocks = blocks_of(piece_);
+      const uint32_t at = to_ + to * a_.plan.slot_bytes;
+      if (bulk_) {
+#if __CUDA_ARCH__ >= 900
+        if (lane() == 0) prefill::barrier_arrive_expecting(arrived(to), kOutputs * kStageBytes);
+        __syncwarp();
+        if (lane() < kOutputs) copy_bulk(at, from_[0], kStageBytes, arrived(to));
+#endif
+      } else if (even_) {
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const uint32_t line_to = shared_address(slot(to)) + (row + 8 * h) * a_.plan.row_stride;
-        const uint8_t* from = lines_[h] + static_cast<int64_t>(first) * C::kBytes;
-        if (kWhole && blocks == kStage && a_.row_bytes % 16 == 0) {
+        for (int h = 0; h < kLines; ++h) {
 #pragma unroll
-          for (int at = 0; at < kStageBytes; at += 64) {
-            if (at + 64 <= kStageBytes || at + 16 * part < kStageBytes) copy_16(line_to + at + 16 * part, from + at + 16 * part);
-          }
-        } else {
-          const int before = static_cast<int>(reinterpret_cast<uintptr_t>(from) & 15), bytes = before + blocks * C::kBytes;
-          for (int at = part * 16; at < bytes; at += 64) copy_some(line_to + at, from - before + at, min(16, bytes - at));
-        }
-        if constexpr (C::kApart) {
-          const uint32_t scales_to = shared_address(scales_of(to)) + (row + 8 * h) * 4;
-          for (int i = part; i < blocks; i += 4) {
-            const uint32_t group = a_.scale_magic ? __umulhi(first + i, a_.scale_magic) : first + i;
-            copy_4(scales_to + i * kOutputs * 4, scale_lines_[h] + group);
+          for (int i = 0; i < kStageBytes; i += 64) {
+            if (i + 64 <= kStageBytes || i + 16 * part < kStageBytes) copy_16(at + h * 8 * a_.plan.row_stride + i, from_[h] + i);
           }
         }
+      } else {
+#pragma unroll 1
+        for (int h = 0; h < kLines; ++h)
+          copy_ragged(at - 16 * part + h * 8 * a_.plan.row_stride, from_[h] - 16 * part, blocks_of(piece_) * C::kBytes, part);
+      }
+      if constexpr (C::kApart) copy_scales(to);
+      from_[0] += a_.step_bytes;
+      if (!bulk_) {
+#pragma unroll
+        for (int h = 1; h < kLines; ++h) from_[h] += a_.step_bytes;
       }
       piece_ += kWarps;
       if (piece_ >= a_.plan.pieces) {
@@ -82,46 +125,83 @@ class Ring {
         if (tile_ < tiles()) find_lines();
       }
     }
-    end_copies();
+    if (!bulk_ || C::kApart) end_copies();
+  }
+
+  // Until the oldest piece under way is in its slot, `from`.
+  __device__ __forceinline__ void wait(int from) {
+    if (!bulk_ || C::kApart) wait_for_copies<kSlots - 1>();
+#if __CUDA_ARCH__ >= 900
+    if (bulk_) {
+      prefill::barrier_wait(arrived(from), parity_ >> from & 1);
+      parity_ ^= 1u << from;
+    }
+#endif
+    __syncwarp();
   }
 
   // Where row `row + 8 h` of the tile whose first output is `first` of n has its piece.
   __device__ __forceinline__ const uint8_t* line(int from, int h, int first, int n, int piece) const {
-    const uint8_t* at = slot(from) + (row + 8 * h) * a_.plan.row_stride;
-    if constexpr (C::kBytes % 16 == 0) return at;
-    const uint32_t before = static_cast<uint32_t>(min(first + row + 8 * h, n - 1)) * static_cast<uint32_t>(a_.row_bytes) +
-                            piece * a_.plan.stage_blocks * C::kBytes;
-    return at + (before & 15);  // the matrix begins on a multiple of 16
+    const uint8_t* at = memory_ + from * a_.plan.slot_bytes + (row + 8 * h) * a_.plan.row_stride;
+    if constexpr (C::kBytes % 16 != 0) {
+      if (!even_) {
+        const uint32_t before = static_cast<uint32_t>(min(first + row + 8 * h, n - 1)) * static_cast<uint32_t>(a_.row_bytes) +
+                                piece * a_.plan.stage_blocks * C::kBytes;
+        at += before & 15;  // the matrix begins on a multiple of 16
+      }
+    }
+    return at;
   }
   // Of block `i` of the piece.
   __device__ __forceinline__ uint32_t scale(int from, int h, int i) const {
     return C::kApart ? scales_of(from)[i * kOutputs + row + 8 * h] : 0;
   }
-  __device__ int blocks_of(int piece) const { return min(a_.plan.stage_blocks, a_.blocks - piece * a_.plan.stage_blocks); }
-  __device__ int tiles() const { return a_.group.end_tile[a_.group.count - 1]; }
+  __device__ int blocks_of(int piece) const {
+    return even_ ? kStage : min(a_.plan.stage_blocks, a_.blocks - piece * a_.plan.stage_blocks);
+  }
+  __device__ int tiles() const { return a_.tiles; }
 
  private:
-  static constexpr int kStage = stage_blocks(C::kBytes), kStageBytes = kStage * C::kBytes;
-  static constexpr bool kWhole = kStageBytes % 16 == 0;  // every piece but the last begins and ends on a multiple of 16
+  static constexpr int kStageBytes = kStage * C::kBytes;
 
-  __device__ uint8_t* slot(int i) const { return memory_ + i * a_.plan.slot_bytes; }
-  __device__ uint32_t* scales_of(int i) const { return reinterpret_cast<uint32_t*>(slot(i) + kOutputs * a_.plan.row_stride); }
-  __device__ void find_lines() {
+  __device__ static int lane() { return threadIdx.x % 32; }
+  __device__ uint64_t& arrived(int i) const {
+    return *reinterpret_cast<uint64_t*>(memory_ + kSlots * a_.plan.slot_bytes + 8 * i);
+  }
+  __device__ uint32_t* scales_of(int i) const {
+    return reinterpret_cast<uint32_t*>(memory_ + i * a_.plan.slot_bytes + kOutputs * a_.plan.row_stride);
+  }
+  __device__ __forceinline__ void copy_scales(int to) {
+    const int first = piece_ * a_.plan.stage_blocks, blocks = blocks_of(piece_);
+    const uint32_t scales_to = shared_address(scales_of(to)) + row * 4;
+    for (int i = part; i < blocks; i += 4) {
+      const uint32_t group = a_.scale_magic ? __umulhi(first + i, a_.scale_magic) : first + i;
+#pragma unroll
+      for (int h = 0; h < kLines; ++h) copy_4(scales_to + (i * kOutputs + 8 * h) * 4, scale_lines_[h] + group);
+    }
+  }
+  __device__ __forceinline__ void find_lines() {
     int tile = tile_;
     const int w = a_.group.find(tile);
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
+    for (int h = 0; h < kLines; ++h) {
       const int64_t line = min(tile * kOutputs + row + 8 * h, a_.group.n[w] - 1);
-      lines_[h] = static_cast<const uint8_t*>(a_.group.w[w]) + line * a_.row_bytes;
+      const int64_t copied = bulk_ ? min(tile * kOutputs + lane() % kOutputs, a_.group.n[w] - 1) : line;
+      from_[h] = static_cast<const uint8_t*>(a_.group.w[w]) + copied * a_.row_bytes + piece_ * a_.plan.stage_blocks * C::kBytes +
+                 (bulk_ ? 0 : 16 * part);
       if constexpr (C::kApart) scale_lines_[h] = a_.scales[w] + line * a_.scales_per_row;
     }
   }
 
   const GemvArgs& a_;
+  const bool even_;  // every piece is whole, and begins and ends on a multiple of 16
   uint8_t* memory_;
+  const bool bulk_;  // a lane copies a row's piece: through the units that every access to shared memory passes nothing goes
+  const uint32_t to_;
   int tile_, piece_;  // which is copied next
-  const uint8_t* lines_[2];
-  const uint32_t* scale_lines_[2];
+  uint32_t parity_ = 0;
+  const uint8_t* from_[kLines];
+  const uint32_t* scale_lines_[kLines];
 };
 
 }  // namespace fovea::cuda::quant
