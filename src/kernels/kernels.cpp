@@ -34,7 +34,8 @@ struct Kernels::Impl {
 
   void make_cpu(int threads, Numerics numerics) {
     pool = std::make_unique<ThreadPool>(threads > 0 ? threads : usable_cores());
-    ops = make_cpu_ops(*pool, numerics == Numerics::f32 ? numerics : preferred_numerics(), numerics == Numerics::f32 ? cpu::Int8Rows::none : cpu::Int8Rows::few);
+    ops = make_cpu_ops(*pool, numerics == Numerics::f32 ? numerics : preferred_numerics(),
+                       numerics == Numerics::f32 ? cpu::Int8Rows::none : cpu::Int8Rows::few);
     description = "cpu, " + std::to_string(pool->size()) + " threads";
   }
 

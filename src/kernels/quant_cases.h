@@ -15,7 +15,8 @@ namespace fovea::testing {
 struct MixedMatrix : RandomMatrix {
   MixedMatrix(WeightType type_, int64_t rows_, int64_t cols_, int32_t group_, uint64_t seed)
       : RandomMatrix(type_, rows_, cols_, group_, seed) {
-    const RandomMatrix others[] = {{type_, rows_, cols_, group_, seed + 100, 0.007f}, {type_, rows_, cols_, group_, seed + 200, 0.05f}};
+    const RandomMatrix others[] = {{type_, rows_, cols_, group_, seed + 100, 0.007f},
+                                   {type_, rows_, cols_, group_, seed + 200, 0.05f}};
     const auto bytes = static_cast<size_t>(weight_format(type_).bytes);
     uint64_t state = seed;
     const auto draw = [&] { return splitmix64(state) >> 40; };

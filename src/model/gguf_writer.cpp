@@ -4,7 +4,7 @@ namespace fovea {
 namespace {
 
 constexpr uint64_t kAlignment = 32;  // what readers take where no key says another
-uint64_t aligned(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+uint64_t padded(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 template <typename T>
 void put(std::string* out, T x) {
@@ -49,7 +49,7 @@ uint64_t GgufWriter::tensor(std::string_view name, std::span<const int64_t> shap
   }
   put(&tensors_, stored.number);
   put(&tensors_, begin);
-  data_bytes_ = aligned(begin + static_cast<uint64_t>(elements / stored.block * stored.bytes));
+  data_bytes_ = padded(begin + static_cast<uint64_t>(elements / stored.block * stored.bytes));
   return begin;
 }
 
@@ -60,7 +60,7 @@ std::string GgufWriter::front() const {
   put(&out, key_count_);
   out += keys_;
   out += tensors_;
-  out.resize(aligned(out.size()));
+  out.resize(padded(out.size()));
   return out;
 }
 

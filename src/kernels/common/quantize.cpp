@@ -132,7 +132,7 @@ void put_fifth_bits(const uint8_t* codes, uint8_t* out) {
   for (int i = 0; i < 32; ++i) out[i / 8] = static_cast<uint8_t>(out[i / 8] | (codes[i] >> 4) << (i % 8));
 }
 
-void block_q8_0(const float* x, uint8_t* out) {
+void make_q8_0(const float* x, uint8_t* out) {
   float most = 0;
   for (int i = 0; i < 32; ++i) most = std::max(most, std::fabs(x[i]));
   const float d = most / 127, inverse = inverse_of(d);
@@ -205,7 +205,7 @@ void block_k(const float* x, uint8_t* out) {
   for (int i = 0; i < 256; ++i) out[16 + i % 32] = static_cast<uint8_t>(out[16 + i % 32] | (codes[i] >> 4) << (i / 32));
 }
 
-void block_q6_k(const float* x, uint8_t* out) {  // d scale (x - 32)
+void make_q6_k(const float* x, uint8_t* out) {  // d scale (x - 32)
   float fits[16], extreme = 0;
   for (int part = 0; part < 16; ++part) {
     fits[part] = fit_scale(x + part * 16, 16, 32);
@@ -235,8 +235,8 @@ void block_bf16(const float* x, uint8_t* out) {
   std::memcpy(out, &bits, sizeof bits);
 }
 
-using BlockFn = void (*)(const float*, uint8_t*);
-BlockFn block_fn(WeightType type) {
+using MakeBlock = void (*)(const float*, uint8_t*);
+MakeBlock block_maker(WeightType type) {
   switch (type) {
     case WeightType::f32:
       return block_f32;
@@ -245,7 +245,7 @@ BlockFn block_fn(WeightType type) {
     case WeightType::bf16:
       return block_bf16;
     case WeightType::q8_0:
-      return block_q8_0;
+      return make_q8_0;
     case WeightType::q4_0:
       return block_signed<8>;
     case WeightType::q5_0:
@@ -255,7 +255,7 @@ BlockFn block_fn(WeightType type) {
     case WeightType::q5_k:
       return block_k<31>;
     case WeightType::q6_k:
-      return block_q6_k;
+      return make_q6_k;
     default:
       return nullptr;
   }
@@ -263,7 +263,7 @@ BlockFn block_fn(WeightType type) {
 
 }  // namespace
 
-bool can_quantize(WeightType type) { return block_fn(type) != nullptr; }
+bool can_quantize(WeightType type) { return block_maker(type) != nullptr; }
 
 float quantize_max(WeightType type) {
   const bool wide = type == WeightType::f32 || type == WeightType::bf16;
@@ -272,7 +272,7 @@ float quantize_max(WeightType type) {
 
 void quantize(WeightType type, const float* x, int64_t count, uint8_t* out) {
   const WeightFormat& format = weight_format(type);
-  const BlockFn block = block_fn(type);
+  const MakeBlock block = block_maker(type);
   FOVEA_CHECK(block != nullptr && count % format.block == 0);
   for (int64_t i = 0; i < count; i += format.block, out += format.bytes) block(x + i, out);
 }

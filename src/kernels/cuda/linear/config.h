@@ -27,7 +27,7 @@ struct LinearShape {
   bool all_bf16 = true;    // weights
   int32_t rows = 0;
   int32_t k = 0;
-  int64_t elements = 0;  // of all weights
+  int64_t elements = 0;    // of all weights
   bool quantised = false;  // weights: all of a call are, or none
 };
 

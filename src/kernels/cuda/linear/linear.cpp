@@ -116,7 +116,8 @@ void Linear::run_unpacked(const LinearParams& p, const Queue& queue) {
       const int32_t n = std::min(fit, w.n() - first);
       quant::unpack(w.w.some_rows(first, n), dtype, widened_.data(), queue);
       const LinearWeight some = {weight_view(widened_.data(), dtype, n, p.k), w.bias ? w.bias + first : nullptr, w.out + first};
-      const GemmCall call = {GemmCall::Operands::bf16, rounded_.data(), widened_.data(), some.bias, some.out, p.rows, n, p.k, w.n()};
+      const GemmCall call = {
+          GemmCall::Operands::bf16, rounded_.data(), widened_.data(), some.bias, some.out, p.rows, n, p.k, w.n()};
       if (exact || !gemm_.run(call, queue.stream)) tiled_gemm(p.x, p.rows, p.k, some, w.n(), queue.stream);
     }
   }

@@ -105,8 +105,8 @@ __global__ void __launch_bounds__(S::kThreads)
 template <typename T, typename S>
 void launch(const float* x, int rows, int k, const LinearWeight& weight, int out_stride, cudaStream_t stream) {
   const dim3 grid(ceil_div(weight.n(), S::kCols), ceil_div(rows, S::kRows));
-  tiled_gemm_kernel<T, S>
-      <<<grid, S::kThreads, 0, stream>>>(x, rows, k, static_cast<const T*>(weight.w.data), weight.n(), weight.bias, weight.out, out_stride);
+  tiled_gemm_kernel<T, S><<<grid, S::kThreads, 0, stream>>>(x, rows, k, static_cast<const T*>(weight.w.data), weight.n(),
+                                                            weight.bias, weight.out, out_stride);
   check_launch("tiled_gemm");
 }
 

@@ -268,7 +268,9 @@ struct Super : BlockOf<kType> {
     return {{scale, scale}, {minimum, minimum}};
   }
   // By the mantissa of 2^23: conversions run at a quarter of the rate.
-  static __device__ float byte(uint32_t bytes, int i) { return __uint_as_float(__byte_perm(bytes, 0x4b000000, 0x7540 + i)) - 0x1p23f; }
+  static __device__ float byte(uint32_t bytes, int i) {
+    return __uint_as_float(__byte_perm(bytes, 0x4b000000, 0x7540 + i)) - 0x1p23f;
+  }
   static __device__ uint2 bytes(const uint8_t* p, int b, int part) { return {four(p, b, 4 * part), four(p, b, 16 + 4 * part)}; }
   static __device__ uint32_t four(const uint8_t* p, int b, int at) {
     const uint32_t low = load_32<4>(p + (kFifth ? 48 : 16) + b / 2 * 32 + at) >> (b % 2 * 4) & 0x0f0f0f0f;
@@ -290,7 +292,8 @@ struct Codes<WeightType::q6_k> : BlockOf<WeightType::q6_k> {
   static __device__ Head head(const uint8_t* p, uint32_t) { return {load_half(p + 208)}; }
   static __device__ Scales scales(const uint8_t* p, const Head& h, int b) {
     const uint32_t both = *reinterpret_cast<const uint16_t*>(p + 192 + 2 * b);
-    return {{h.d * static_cast<float>(static_cast<int8_t>(both & 255)), h.d * static_cast<float>(static_cast<int8_t>(both >> 8))}, {}};
+    return {{h.d * static_cast<float>(static_cast<int8_t>(both & 255)), h.d * static_cast<float>(static_cast<int8_t>(both >> 8))},
+            {}};
   }
   static constexpr bool kLess = true;
   static __device__ uint32_t less(const Head&) { return 32; }
@@ -301,7 +304,9 @@ struct Codes<WeightType::q6_k> : BlockOf<WeightType::q6_k> {
   }
 };
 
-__device__ __forceinline__ uint2 iq4_bytes(uint32_t x) { return look_up(x, 0xbfad9881, 0xf6eaddcf, 0x26190d01, 0x71594535); }  // kIq4Values
+__device__ __forceinline__ uint2 iq4_bytes(uint32_t x) {
+  return look_up(x, 0xbfad9881, 0xf6eaddcf, 0x26190d01, 0x71594535);
+}  // kIq4Values
 
 template <>
 struct Codes<WeightType::iq4_nl> : OneScale<WeightType::iq4_nl> {
@@ -366,7 +371,8 @@ __device__ __forceinline__ Pairs pairs_of(const uint8_t* p, const typename C::He
 template <WeightType kFirst = WeightType::q8_0, typename F>
 void with_codes(WeightType type, F&& f) {
   if (type == kFirst) return f(Codes<kFirst>());
-  if constexpr (static_cast<int>(kFirst) + 1 < kWeightTypes) with_codes<static_cast<WeightType>(static_cast<int>(kFirst) + 1)>(type, f);
+  if constexpr (static_cast<int>(kFirst) + 1 < kWeightTypes)
+    with_codes<static_cast<WeightType>(static_cast<int>(kFirst) + 1)>(type, f);
 }
 
 }  // namespace fovea::cuda::quant

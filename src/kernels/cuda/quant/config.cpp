@@ -60,7 +60,8 @@ GemvPlan plan_dot(WeightType type, int k, int rows, int tiles, const GpuShape& g
   const int octet_bytes = 8 * group * 2 + 8 * 8, sums = 2 * kDotTiles * kWarps * rows * kOutputs * 4;
   const int x_bytes = rows * ceil_div(k, 8 * group) * octet_bytes;
   const int stage = dot_stage_blocks(block_of(type).bytes);
-  GemvPlan p = plan_pieces(type, k, dot_slots(block_of(type).bytes), stage, block_of(type).elements == 32 ? 8 : 1, sums + x_bytes, gpu);
+  GemvPlan p =
+      plan_pieces(type, k, dot_slots(block_of(type).bytes), stage, block_of(type).elements == 32 ? 8 : 1, sums + x_bytes, gpu);
   if (p.shared_bytes <= gpu.shared_bytes_block) p.x_bytes = x_bytes;
   plan_thread_blocks(tiles, 2, gpu, &p);
   return p;

@@ -36,10 +36,10 @@ TEST(QuantGemvPlan, EqualsTheTable) {
     WeightType type;
     int k, columns, tiles, stage_blocks, pieces, x_bytes, thread_blocks;
   } rows[] = {
-      {WeightType::q4_k, 4096, 1, 384, 2, 8, 8192, 192},        {WeightType::q4_k, 14336, 1, 256, 2, 28, 28672, 256},
-      {WeightType::q4_k, 14336, 2, 256, 2, 28, 0, 256},         {WeightType::q4_k, 4096, 1, 1792, 2, 8, 8192, 256},
-      {WeightType::q4_k, 512, 1, 3, 1, 2, 1024, 3},             {WeightType::q8_0, 4096, 1, 256, 8, 16, 8192, 256},
-      {WeightType::fp8_e4m3, 4096, 16, 8016, 8, 16, 0, 259},    {WeightType::int4, 4096, 1, 256, 16, 8, 8192, 256},
+      {WeightType::q4_k, 4096, 1, 384, 2, 8, 8192, 192},     {WeightType::q4_k, 14336, 1, 256, 2, 28, 28672, 256},
+      {WeightType::q4_k, 14336, 2, 256, 2, 28, 0, 256},      {WeightType::q4_k, 4096, 1, 1792, 2, 8, 8192, 256},
+      {WeightType::q4_k, 512, 1, 3, 1, 2, 1024, 3},          {WeightType::q8_0, 4096, 1, 256, 8, 16, 8192, 256},
+      {WeightType::fp8_e4m3, 4096, 16, 8016, 8, 16, 0, 259}, {WeightType::int4, 4096, 1, 256, 16, 8, 8192, 256},
       {WeightType::mxfp4, 96, 3, 1, 1, 3, 576, 1},
   };
   for (const auto& r : rows) {

@@ -59,7 +59,8 @@ __device__ __forceinline__ void make_part(const float4 (&v)[2], int i, int of_32
     most[h] = max(most[h], __shfl_xor_sync(quad, most[h], 1));
     most[h] = max(most[h], __shfl_xor_sync(quad, most[h], 2));
     step[h] = __uint_as_float(most[h]) * (1.0f / kMost);
-    const float inverse = most[h] < 0x07800000u ? 0.0f : __fdividef(kMost, __uint_as_float(most[h]));  // below 2^-112 it would not be finite
+    const float inverse =
+        most[h] < 0x07800000u ? 0.0f : __fdividef(kMost, __uint_as_float(most[h]));  // below 2^-112 it would not be finite
     split_bytes(v[h], inverse, &high[h], &low[h], &sum[h]);
     sum[h] += __shfl_xor_sync(quad, sum[h], 1);
     sum[h] += __shfl_xor_sync(quad, sum[h], 2);
@@ -110,8 +111,8 @@ using DotRing = Ring<C, dot_stage_blocks(C::kBytes), dot_slots(C::kBytes), true>
 
 // One piece of the tile whose first output is `first` of n: sums of the lane's rows, over its groups.
 template <typename C, int kRows>
-__device__ __forceinline__ void multiply(const GemvArgs& a, const DotRing<C>& ring, const Octet<C::kGroup>* x, int octets,
-                                         int slot, int first, int n, int piece, const uint32_t (&only)[8],
+__device__ __forceinline__ void multiply(const GemvArgs& a, const DotRing<C>& ring, const Octet<C::kGroup>* x, int octets, int slot,
+                                         int first, int n, int piece, const uint32_t (&only)[8],
                                          float (&sum)[kRows][kOutputs / 8]) {
   constexpr int kLines = kOutputs / 8, kWords = Octet<C::kGroup>::kWords;
   constexpr int kOf32 = C::kGroup / 4;                                              // 32s of an octet
@@ -147,7 +148,8 @@ __device__ __forceinline__ void multiply(const GemvArgs& a, const DotRing<C>& ri
         }
 #pragma unroll
         for (int m = 0; m < kLines / 2; ++m) {
-          const uint2 upper = C::bytes(lines[2 * m] + block, of, ring.part), lower = C::bytes(lines[2 * m + 1] + block, of, ring.part);
+          const uint2 upper = C::bytes(lines[2 * m] + block, of, ring.part),
+                      lower = C::bytes(lines[2 * m + 1] + block, of, ring.part);
 #pragma unroll
           for (int r = 0; r < kRows; ++r) {
             mma(dots[r][m][0], upper.x, lower.x, upper.y, lower.y, only_high[r][0], only_high[r][1]);
@@ -189,7 +191,8 @@ __device__ __forceinline__ void multiply(const GemvArgs& a, const DotRing<C>& ri
 
 // What the warps have of some tiles becomes outputs: one tile for every 16 threads and row.
 template <int kRows>
-__device__ __forceinline__ void put_together(const GemvArgs& a, int first_tile, int tiles, const float (&sums)[kDotTiles][kWarps][kRows][kOutputs]) {
+__device__ __forceinline__ void put_together(const GemvArgs& a, int first_tile, int tiles,
+                                             const float (&sums)[kDotTiles][kWarps][kRows][kOutputs]) {
   const int i = threadIdx.x / (kRows * kOutputs), r = threadIdx.x / kOutputs % kRows, c = threadIdx.x % kOutputs;
   if (i >= tiles) return;
   int tile = first_tile + i * static_cast<int>(gridDim.x);

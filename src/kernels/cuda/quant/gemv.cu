@@ -10,7 +10,8 @@ namespace {
 __global__ void __launch_bounds__(kThreads) fragments_kernel(const float* x, int rows, int k, int parts, uint4* to) {
   let_next_begin();
   wait_for_previous();
-  make_fragments(x, rows, k, parts, static_cast<int>(blockIdx.x * kThreads + threadIdx.x), static_cast<int>(gridDim.x * kThreads), to);
+  make_fragments(x, rows, k, parts, static_cast<int>(blockIdx.x * kThreads + threadIdx.x), static_cast<int>(gridDim.x * kThreads),
+                 to);
 }
 
 GemvArgs args_of(const LinearParams& p, int first, int last) {
@@ -22,7 +23,8 @@ GemvArgs args_of(const LinearParams& p, int first, int last) {
     a.group.add(p.weights[i]);
   }
   a.scales_per_row = static_cast<int>(w.scales_per_row());
-  const uint32_t step = w.group >= p.k ? static_cast<uint32_t>(p.k) : static_cast<uint32_t>(w.group / 32);  // 32s that share a scale
+  const uint32_t step =
+      w.group >= p.k ? static_cast<uint32_t>(p.k) : static_cast<uint32_t>(w.group / 32);  // 32s that share a scale
   a.scale_magic = step > 1 ? static_cast<uint32_t>(((uint64_t{1} << 32) + step - 1) / step) : 0;
   a.row_bytes = w.row_bytes();
   a.x = p.x, a.rows = p.rows, a.k = p.k;

@@ -38,12 +38,13 @@ __device__ inline void make_fragments(const float* x, int rows, int k, int parts
 
 // One piece of the tile whose first output is `first` of n.
 template <typename C, int kStage, int kTiles>
-__device__ __forceinline__ void multiply(const GemvArgs& a, const Ring<C, kStage, kSlots, false>& ring, const uint4* x, int slot, int first, int n, int piece,
-                                         float (&sum)[kTiles][4]) {
+__device__ __forceinline__ void multiply(const GemvArgs& a, const Ring<C, kStage, kSlots, false>& ring, const uint4* x, int slot,
+                                         int first, int n, int piece, float (&sum)[kTiles][4]) {
   constexpr uint32_t kOnes = 0x3f803f80;
   const uint8_t* lines[2] = {ring.line(slot, 0, first, n, piece), ring.line(slot, 1, first, n, piece)};
   const int blocks = ring.blocks_of(piece), columns = a.rows * a.parts;
-  const uint4* at = x + (static_cast<int64_t>(piece) * a.plan.stage_blocks * (C::kElements / 32) * columns + ring.row) * 4 + ring.part;
+  const uint4* at =
+      x + (static_cast<int64_t>(piece) * a.plan.stage_blocks * (C::kElements / 32) * columns + ring.row) * 4 + ring.part;
   constexpr int kAtOnce = C::kElements == 32 ? 4 : 1;
 #pragma unroll kAtOnce
   for (int i = 0; i < blocks; ++i) {

@@ -90,7 +90,8 @@ class QuantTest : public testing::OnGpu<::testing::TestWithParam<int>> {
         worst = std::isnan(error) ? INFINITY : std::max(worst, error);
       }
     }
-    for (size_t i = static_cast<size_t>(rows * m.rows); i < out.size(); ++i) EXPECT_TRUE(std::isnan(out[i])) << "wrote beyond row " << rows;
+    for (size_t i = static_cast<size_t>(rows * m.rows); i < out.size(); ++i)
+      EXPECT_TRUE(std::isnan(out[i])) << "wrote beyond row " << rows;
     return worst;
   }
   static void poison(OnDevice& w) { w.out.upload(std::vector<float>(w.out.size(), NAN)); }
@@ -141,7 +142,8 @@ TEST_P(QuantTest, AGroupOfSeveralTypesIsMultipliedOneByOne) {
   std::vector<std::unique_ptr<OnDevice>> all;
   const WeightType next = GetParam() + 1 < kWeightTypes ? static_cast<WeightType>(GetParam() + 1) : WeightType::q8_0;
   for (const WeightType t : {type(), type(), next, type(), type(), type(), type(), type()})
-    all.push_back(std::make_unique<OnDevice>(MixedMatrix(t, 20 + 3 * static_cast<int>(all.size()), k, 64, all.size()), all.size() % 2 == 0));
+    all.push_back(
+        std::make_unique<OnDevice>(MixedMatrix(t, 20 + 3 * static_cast<int>(all.size()), k, 64, all.size()), all.size() % 2 == 0));
   std::vector<LinearWeight> weights;
   for (const auto& w : all) weights.push_back(w->weight());
   const DeviceArray<uint8_t> plain(std::vector<uint8_t>(2 * 16 * k));

@@ -46,8 +46,8 @@ __device__ __forceinline__ void wait_for_copies() {
 #if __CUDA_ARCH__ >= 900
 inline constexpr bool kBulk = true;
 __device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, int bytes, uint64_t& barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes),
-               "r"(shared_address(&barrier))
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
+               "r"(bytes), "r"(shared_address(&barrier))
                : "memory");
 }
 #else
@@ -165,9 +165,7 @@ class Ring {
   static constexpr int kStageBytes = kStage * C::kBytes;
 
   __device__ static int lane() { return threadIdx.x % 32; }
-  __device__ uint64_t& arrived(int i) const {
-    return *reinterpret_cast<uint64_t*>(memory_ + kSlots * a_.plan.slot_bytes + 8 * i);
-  }
+  __device__ uint64_t& arrived(int i) const { return *reinterpret_cast<uint64_t*>(memory_ + kSlots * a_.plan.slot_bytes + 8 * i); }
   __device__ uint32_t* scales_of(int i) const {
     return reinterpret_cast<uint32_t*>(memory_ + i * a_.plan.slot_bytes + kOutputs * a_.plan.row_stride);
   }

@@ -18,8 +18,9 @@ struct Table {
 };
 
 Table table_of(const WeightView& w) {
-  return {static_cast<const uint8_t*>(w.data), static_cast<const uint32_t*>(w.scales), w.row_bytes(),
-          static_cast<int>(w.cols), w.group, static_cast<int>(w.scales_per_row())};
+  return {
+      static_cast<const uint8_t*>(w.data), static_cast<const uint32_t*>(w.scales), w.row_bytes(), static_cast<int>(w.cols), w.group,
+      static_cast<int>(w.scales_per_row())};
 }
 
 // Eight elements of a row: v[0] at at[0] and three more, v[1] 16 further on.
@@ -108,7 +109,8 @@ void unpack(const WeightView& w, DType dtype, void* to, const Queue& queue) {
     const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(w.cols, 8 * kThreads)), static_cast<unsigned>(rows));
     with_codes(w.type, [&](auto codes) {
       using C = decltype(codes);
-      if (dtype == DType::f32) return launch("unpack", &unpack_kernel<C, float>, grid, kThreads, queue, table, static_cast<float*>(at));
+      if (dtype == DType::f32)
+        return launch("unpack", &unpack_kernel<C, float>, grid, kThreads, queue, table, static_cast<float*>(at));
       launch("unpack", &unpack_kernel<C, __nv_bfloat16>, grid, kThreads, queue, table, static_cast<__nv_bfloat16*>(at));
     });
   }
