@@ -1,6 +1,7 @@
 #include "bench/decode_run.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace fovea {
 
@@ -52,24 +53,30 @@ Result<double> DecodeRun::prefill_s(int64_t tokens) {
 
 Status DecodeRun::drain(RequestId id, StepTimes* times, RequestStats* stats) {
   std::vector<Output> outputs;
-  std::vector<double> at;  // when each token came
+  std::vector<double> gaps;  // before each token; tokens that one call brings share the time before them
+  double last = clock_.now_s();
   for (bool more = true, done = false; !done;) {
     outputs.clear();
     FOVEA_ASSIGN(more, engine_.step(&outputs));
+    int came = 0;
     for (const Output& out : outputs) {
       if (!(out.request == id)) continue;
       FOVEA_TRY(out.error);
-      at.push_back(clock_.now_s());
+      ++came;
       if (!out.finished) continue;
       if (stats) *stats = out.stats;
       done = true;
     }
     if (!more && !done) return Status::internal("the engine stopped before the request was done");
+    if (came == 0) continue;
+    const double now = clock_.now_s();
+    gaps.insert(gaps.end(), static_cast<size_t>(came), (now - last) / came);
+    last = now;
   }
-  if (!times || at.size() < 2) return {};
-  const size_t first = std::min(kWarmTokens, at.size() - 2);
-  for (size_t i = first + 1; i < at.size(); ++i) times->s.push_back(at[i] - at[i - 1]);
-  times->least_mean_s = std::min(times->least_mean_s, (at.back() - at[first]) / static_cast<double>(at.size() - 1 - first));
+  if (!times || gaps.size() < 2) return {};
+  gaps.erase(gaps.begin(), gaps.begin() + static_cast<int64_t>(std::min(kWarmTokens, gaps.size() - 2)) + 1);
+  times->s.insert(times->s.end(), gaps.begin(), gaps.end());
+  times->least_mean_s = std::min(times->least_mean_s, std::accumulate(gaps.begin(), gaps.end(), 0.0) / static_cast<double>(gaps.size()));
   return {};
 }
 

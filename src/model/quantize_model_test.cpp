@@ -64,12 +64,11 @@ TEST(QuantizeTypes, FinerLayersOfTheMixture) {
   const std::vector<std::pair<int32_t, std::vector<int>>> finer = {
       {1, {0}}, {6, {2, 5}}, {16, {0, 1, 4, 7, 10, 13, 14, 15}}, {28, {0, 1, 2, 5, 8, 11, 14, 17, 20, 23, 24, 25, 26, 27}}};
   for (const auto& [layers, expected] : finer) {
+    const ModelConfig config = config_of(layers, true);
     std::vector<int> got;
     for (int l = 0; l < layers; ++l) {
       const std::string layer = "model.layers." + std::to_string(l);
-      const auto type = [&](const char* part) {
-        return wanted_type(kind_of("q4_k_m"), config_of(layers, true), matrix(layer + part));
-      };
+      const auto type = [&](const char* part) { return wanted_type(kind_of("q4_k_m"), config, matrix(layer + part)); };
       EXPECT_EQ(type(".self_attn.v_proj.weight"), type(".mlp.down_proj.weight"));
       EXPECT_EQ(type(".self_attn.q_proj.weight"), WeightType::q4_k);
       EXPECT_EQ(type(".mlp.gate_proj.weight"), WeightType::q4_k);
