@@ -157,7 +157,8 @@ class Systemd(unittest.TestCase):
             self.addCleanup(s.stop)
             reply = s.ask(CHAT, messages=[{"role": "user", "content": QUESTION}], max_tokens=4, fovea={"decode_method": "gsa_on_device"})
             self.assertEqual(reply["fovea"]["decode_method"], "gsa_on_device")
-            s.stop()
+            # Requests are logged as JSON, each after its reply.
+            s.wait_until(lambda: s.log[-1].startswith("{") and s.log[-1].endswith("}\n"))
             self.assertTrue(json.loads(s.log[-1])["request_id"])
 
 

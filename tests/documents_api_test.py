@@ -253,8 +253,12 @@ class Documents(ServerTest):
         d = self.put(s, report(9, 400), wait=False)
         self.assertEqual(d["status"], "reading")
         status = lambda d: json.loads(s.call("GET", f"{DOCUMENTS}/{d['id']}")[2])
+        self.assertEqual(status(d)["status"], "reading")
         s.wait_until(lambda: status(d)["fovea"]["computed_tokens"] > 0)
         self.assertEqual(status(d)["status"], "reading")
+        # Others too, from the reply on: the step that runs takes none up before it ends.
+        for seed in range(11, 19):
+            self.assertEqual(status(self.put(s, report(seed, 4), wait=False))["status"], "reading")
         # A question waits for it, and one that leaves ends nothing that others wait for.
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             answer = pool.submit(self.ask, s, d["id"])

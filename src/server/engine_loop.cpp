@@ -23,9 +23,16 @@ void EngineLoop::drop(const std::string& held) { tell(held); }
 void EngineLoop::tell(Command command) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    note_start(command, &held_states_);
     inbox_.push_back(std::move(command));
   }
   if (Engine* e = engine()) e->wake();
+}
+
+// A held prompt is being read from the moment it is asked for, not from the step that begins it.
+void EngineLoop::note_start(const Command& command, std::map<std::string, HeldState>* states) {
+  const auto* call = std::get_if<CallStart>(&command);
+  if (call && call->begins_with) states->try_emplace(call->begins_with->name);
 }
 
 std::map<std::string, HeldState> EngineLoop::held() const {
@@ -246,6 +253,7 @@ void EngineLoop::tell_held() {
   std::map<std::string, HeldState> states;
   for (const HeldPrompts::Held& h : held_prompts_->all()) states[h.prompt->name] = {h.ready, h.computed, h.stats};
   std::lock_guard<std::mutex> lock(mutex_);
+  for (const Command& command : inbox_) note_start(command, &states);
   held_states_.swap(states);
 }
 

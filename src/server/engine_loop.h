@@ -89,6 +89,7 @@ class EngineLoop {
   void run(const Make& make);
   void step_until_stopped(Engine& engine);
   void tell(Command command);
+  static void note_start(const Command& command, std::map<std::string, HeldState>* states);
   void take_inbox(Engine& engine, std::vector<CallOutput>* produced);
   void take_output(Engine& engine, Output out, std::vector<CallOutput>* produced);
   void begin(Engine& engine, CallStart call, std::vector<CallOutput>* produced);
