@@ -257,8 +257,8 @@ class Documents(ServerTest):
         s.wait_until(lambda: status(d)["fovea"]["computed_tokens"] > 0)
         self.assertEqual(status(d)["status"], "reading")
         # Others too, from the reply on: the step that runs takes none up before it ends.
-        for seed in range(11, 19):
-            self.assertEqual(status(self.put(s, report(seed, 4), wait=False))["status"], "reading")
+        others = [self.put(s, report(seed, 4), wait=False) for seed in range(11, 19)]
+        self.assertEqual({status(o)["status"] for o in others}, {"reading"})
         # A question waits for it, and one that leaves ends nothing that others wait for.
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             answer = pool.submit(self.ask, s, d["id"])
@@ -269,6 +269,7 @@ class Documents(ServerTest):
             got = answer.result()
         self.assertEqual(status(d)["status"], "ready")
         self.assertLess(got["fovea"]["computed_tokens"], 40)
+        s.wait_until(lambda: "reading" not in {status(o)["status"] for o in others})
         # Who waits alone and leaves has its reading ended.
         text = report(10, 400)
         gone = s.socket()
@@ -276,7 +277,7 @@ class Documents(ServerTest):
         s.wait_until(lambda: s.metric("num_requests_running") == 1)
         gone.close()
         s.wait_until(lambda: s.metric("num_requests_running") == 0)
-        late, = [x for x in self.listed(s) if x["id"] != d["id"]]
+        late, = [x for x in self.listed(s) if x["id"] not in {o["id"] for o in [d, *others]}]
         self.assertEqual(late["status"], "stored")
         # Deleted while somebody waits: told so.
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
