@@ -77,7 +77,8 @@ struct StoreBenchOptions {
   std::string dir;  // where the file that is read lies while it is measured
   uint64_t file_bytes = uint64_t{1} << 30;
   std::vector<int> depths = {1, 4, 16, 64};  // reads under way, 1 to 64
-  double seconds = 0.1;                      // of each measurement
+  double seconds = 0.1;                      // of each measurement of raw reads
+  int rounds = 5;                            // of loads through a store, in turn with raw reads
 };
 
 // Random reads of 4 KiB to 1 MiB through io_uring and through threads that call pread, past the page cache, through it and out of

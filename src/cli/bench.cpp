@@ -197,6 +197,9 @@ Run add_bench(CLI::App& app) {
   store->add_option("--seconds", f->store.seconds, "Of each measurement of raw reads")
       ->check(CLI::Range(0.001, 60.0))
       ->capture_default_str();
+  store->add_option("--rounds", f->store.rounds, "Of loads through a store, in turn with raw reads")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   add_json(store);
 
   CLI::App* locality = cmd->add_subcommand(
