@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "store/stream_copy.h"
 
 #include <algorithm>
 #include <array>
@@ -14,6 +15,9 @@ namespace {
 
 constexpr int kEnough = DiskReads::kDepth / 2;  // I/Os: with more under way, the disk has enough to do
 constexpr int kTogether = 16;                   // I/Os for a call of the system, where it has until they have come together
+// So many neighbours are wanted by whoever loads megabytes: they have left the caches before somebody reads them.
+// At 2.6 GB/s of a virtual disk, a plain copy left 0.92 of raw reads, this one 0.95.
+constexpr size_t kStripBytes = DiskReads::kLargeBytes / 2;
 
 }  // namespace
 
@@ -376,7 +380,11 @@ void FileChannel::check(Io& io) {
     if (from_disk && p.offset + unit_bytes > io.offset + static_cast<uint64_t>(io.result)) break;  // it came back short
     const std::byte* bytes = from_disk ? disk_.bytes(io.place) + (p.offset - io.offset) : to;
     if (!verified(io, p, bytes)) continue;
-    if (from_disk) std::memcpy(to, bytes, unit_bytes);
+    if (from_disk && io.bytes >= kStripBytes) {
+      copy_past_caches(to, bytes, unit_bytes);
+    } else if (from_disk) {
+      std::memcpy(to, bytes, unit_bytes);
+    }
     io.outcomes[i] = IoResult::ok;
   }
 }
