@@ -1,3 +1,4 @@
+#include "base/task_shares.h"
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>
@@ -21,6 +22,33 @@ TEST_P(ThreadPoolTest, EveryTaskRunsOnce) {
     EXPECT_EQ(std::accumulate(ran.begin(), ran.end(), 0), tasks);
     for (int n : ran) EXPECT_EQ(n, 1);
   }
+}
+
+TEST_P(ThreadPoolTest, EveryTaskOfSharesRunsOnce) {
+  ThreadPool pool(GetParam());
+  TaskShares shares(5);
+  for (int64_t tasks : {0, 1, 2, 3, 4, 5, 17, 1000}) {
+    std::vector<int> ran(tasks, 0);
+    shares.parallel_for(pool, tasks, [&](int64_t task, int worker) {
+      ASSERT_LT(worker, pool.size());
+      ++ran[task];
+    });
+    for (int n : ran) EXPECT_EQ(n, 1);
+  }
+}
+
+// A worker that is held up is not waited for.
+TEST_P(ThreadPoolTest, OthersHelpWithAShare) {
+  ThreadPool pool(GetParam());
+  if (pool.size() < 2) return;
+  TaskShares shares(pool.size());
+  constexpr int64_t kTasks = 64;
+  std::atomic<int64_t> done{0};
+  shares.parallel_for(pool, kTasks, [&](int64_t task, int) {
+    while (task == 0 && done < kTasks - 1) std::this_thread::yield();
+    ++done;
+  });
+  EXPECT_EQ(done, kTasks);
 }
 
 TEST_P(ThreadPoolTest, ManyShortRegionsSeeEachOthersWrites) {

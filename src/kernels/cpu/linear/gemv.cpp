@@ -36,6 +36,16 @@ constexpr int kTileW[] = {0, 4, 4, 3, 2};
 
 constexpr int64_t kPrefetchBytes = 2048;
 
+// One row of x leaves memory as the limit, and what counts is how W streams from it. The rows of W follow each other, one stream a thread
+// as in a plain read, where x takes a quarter of an L1 cache at most; beyond, it would come from the L2 cache for each of them, and eight
+// share it. Shorter rows are those of models that lie in caches, where the additions of one sum, each waiting for the last, limit: four
+// rows. AVX2 has twice as many additions in that chain for a byte of W and keeps four rows throughout.
+#if HWY_TARGET == HWY_AVX3
+constexpr int64_t kOneStreamMinK = 1024, kOneStreamMaxK = 3072;
+constexpr int kOneStreamSteps = 4;  // unrolled: more lines in flight
+constexpr int kManyStreams = 8;
+#endif
+
 // Half h of a step's weights: of bf16 the even elements, then the odd ones (one instruction each, and the
 // packing of x follows); else the first vector, then the second.
 template <int kHalf, typename T>
@@ -77,8 +87,8 @@ HWY_INLINE void half_step(D d, const T* HWY_RESTRICT w, int64_t w_stride, const 
   }
 }
 
-// R rows of W from row j against M rows of x from row m0.
-template <typename T, int R, int M>
+// R rows of W from row j against M rows of x from row m0, kSteps groups of columns at once.
+template <typename T, int R, int M, int kSteps = 1>
 void tile(const GemvSlice& s, int64_t j, int m0) {
   const D d;
   const int64_t k = s.k;
@@ -95,16 +105,24 @@ void tile(const GemvSlice& s, int64_t j, int m0) {
   constexpr int64_t kLine = 64 / sizeof(T);  // elements of a cache line
   constexpr int64_t kAhead = kPrefetchBytes / sizeof(T);
   int64_t c = 0;
-  for (; c + kGroup <= k; c += kGroup, x += x_step) {
-    // Ahead in the same row, and near its end in the row that this stream reads next, R rows below.
-    const T* ahead = w + c + kAhead + (c + kAhead < k ? 0 : (R - 1) * k);
+  const auto steps = [&](auto count) {
+    constexpr int64_t kCount = decltype(count)::value;
+    for (; c + kCount * kGroup <= k; c += kCount * kGroup, x += kCount * x_step) {
+      // Ahead in the same row, and near its end in the row that this stream reads next, R rows below.
+      const T* ahead = w + c + kAhead + (c + kAhead < k ? 0 : (R - 1) * k);
 #pragma GCC unroll 8
-    for (int i = 0; i < R; ++i) {
-      for (int64_t l = 0; l < kGroup; l += kLine) __builtin_prefetch(ahead + i * k + l, 0, 2);
+      for (int i = 0; i < R; ++i) {
+        for (int64_t l = 0; l < kCount * kGroup; l += kLine) __builtin_prefetch(ahead + i * k + l, 0, 2);
+      }
+#pragma GCC unroll 8
+      for (int64_t step = 0; step < kCount; ++step) {
+        half_step<0, T, R, M>(d, w + c + step * kGroup, k, x + step * x_step, sum);
+        half_step<1, T, R, M>(d, w + c + step * kGroup, k, x + step * x_step, sum);
+      }
     }
-    half_step<0, T, R, M>(d, w + c, k, x, sum);
-    half_step<1, T, R, M>(d, w + c, k, x, sum);
-  }
+  };
+  steps(std::integral_constant<int, kSteps>());
+  if constexpr (kSteps > 1) steps(std::integral_constant<int, 1>());
   if (c < k) {  // the last elements, padded with zeros as x is
     alignas(64) T w_tail[R * kGroup] = {};
     for (int i = 0; i < R; ++i) std::memcpy(w_tail + i * kGroup, w + i * k + c, (k - c) * sizeof(T));
@@ -127,8 +145,26 @@ void tile_of(const GemvSlice& s, int64_t j, int m0, int m) {
   FOVEA_CHECK(false && "gemv: rows of a tile");
 }
 
+#if HWY_TARGET == HWY_AVX3
+template <typename T>
+void run_one_row(const GemvSlice& s) {
+  const int streams = s.k > kOneStreamMaxK ? kManyStreams : s.k < kOneStreamMinK ? kTileW[1] : 1;
+  int64_t j = 0;
+  if (streams == kManyStreams) {
+    for (; j + kManyStreams <= s.n; j += kManyStreams) tile<T, kManyStreams, 1>(s, j, 0);
+  }
+  if (streams > 1) {
+    for (; j + kTileW[1] <= s.n; j += kTileW[1]) tile<T, kTileW[1], 1>(s, j, 0);
+  }
+  for (; j < s.n; ++j) tile<T, 1, 1, kOneStreamSteps>(s, j, 0);
+}
+#endif
+
 template <typename T>
 void run(const GemvSlice& s) {
+#if HWY_TARGET == HWY_AVX3
+  if (s.rows == 1) return run_one_row<T>(s);
+#endif
   const int passes = (s.rows + kMaxM - 1) / kMaxM;
   const int rows = (s.rows + passes - 1) / passes;  // of a pass; the last may have fewer
   const int tile_w = kTileW[rows];

@@ -18,8 +18,9 @@ namespace {
 
 static_assert(kFewRows == kGemvMaxRows && kFewRows == kAmxLinearMaxRows && kFewRows == kQuantGemvRows);
 constexpr int64_t kTaskBytes = 256 << 10;                   // of weights that one task of few rows reads
-constexpr int64_t kTaskRows = 192;                          // at most, a multiple of both units:
+constexpr int64_t kTaskRows = 192;                          // at most, a multiple of all units:
 constexpr int64_t kGemvUnit = 12;                           // whole register tiles of 4 or 3 rows
+constexpr int64_t kGemvUnitOfOne = 8;                       // for one row of x: of 8 rows or 1
 constexpr int64_t kTilesUnit = 64;                          // of amx_linear
 constexpr int64_t kPieces[] = {512, 256, 128, 64, 32, 16};  // rows that oneDNN kernels are compiled for
 constexpr int64_t kDequantisedRows = 4;                     // of W at once for gemv: its register tile
@@ -83,6 +84,7 @@ Status Linear::prepare(const OpsLimits& limits, int threads, Numerics numerics, 
   limits_ = limits;
   host_ = {numerics, features, int8};
   threads_ = threads;
+  shares_ = std::make_unique<TaskShares>(threads);
   products_.clear();
   workers_.clear();
   workers_.resize(threads);
@@ -287,10 +289,11 @@ void Linear::multiply_dequantised(const Span& span, const FewRows& few, int64_t 
 void Linear::run_few(const LinearParams& p, int32_t first, int32_t rows, ThreadPool& pool) {
   pack_few(p, first, rows, p.as_many, few_[0]);
   const auto width_of = [&](const LinearWeight& w) {
-    return few_width(p, w, few_kernel(host_, rows, w.w.type, p.as_many) == LinearKernel::amx ? kTilesUnit : kGemvUnit, pool.size());
+    const bool tiles = few_kernel(host_, rows, w.w.type, p.as_many) == LinearKernel::amx;
+    return few_width(p, w, tiles ? kTilesUnit : rows == 1 ? kGemvUnitOfOne : kGemvUnit, pool.size());
   };
-  pool.parallel_for(spans(p, width_of),
-                    [&](int64_t task, int worker) { multiply_few(p, span_at(p, task, width_of), few_[0], worker); });
+  shares_->parallel_for(pool, spans(p, width_of),
+                        [&](int64_t task, int worker) { multiply_few(p, span_at(p, task, width_of), few_[0], worker); });
 }
 
 // ---- Many rows, float32

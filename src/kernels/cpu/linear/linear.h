@@ -16,6 +16,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/task_shares.h"
 #include "base/thread_pool.h"
 #include "kernels/cpu/linear/linear_choice.h"
 #include "kernels/cpu/linear/linear_library.h"
@@ -89,6 +90,7 @@ class Linear {
   OpsLimits limits_;
   LinearHost host_;
   int threads_ = 0;
+  std::unique_ptr<TaskShares> shares_;  // of products of few rows
   FewRows few_[2];
   Buffer<float> packed_;       // x for linear_f32
   Buffer<uint16_t> x_bf16_;    // x for oneDNN

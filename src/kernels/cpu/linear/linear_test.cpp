@@ -63,6 +63,29 @@ TEST(LinearRows, AsManyGivesFewRowsTheBitsOfMany) {
   }
 }
 
+// One row of x takes other tiles than many, by the length of the rows of W.
+TEST(LinearRows, ARowAloneHasItsBitsBesideOthers) {
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().DeInit();
+    for (const int32_t k : {40, 1000, 1024, 2090, 3072, 3100, 8192}) {
+      LinearCase c(3, k, {{29, DType::bf16}, {13, DType::f16}, {15, DType::f32}});
+      Runner runner(c, 2, Numerics::f32, kNoMatrixHardware);
+      runner.run(c, 3);
+      std::vector<std::vector<float>> many;
+      for (const auto& w : c.weights) many.push_back(w.out);
+      c.poison();
+      runner.run(c, 1);
+      EXPECT_LT(c.worst_error(1), kF32Tolerance) << hwy::TargetName(target) << ", k " << k;
+      for (size_t i = 0; i < many.size(); ++i)
+        EXPECT_TRUE(std::equal(many[i].begin(), many[i].begin() + c.weights[i].n, c.weights[i].out.begin()))
+            << hwy::TargetName(target) << ", k " << k << ", weight " << i;
+    }
+    hwy::SetSupportedTargetsForTest(0);
+    hwy::GetChosenTarget().DeInit();
+  }
+}
+
 class LinearOfK : public ::testing::TestWithParam<int32_t> {};
 INSTANTIATE_TEST_SUITE_P(K, LinearOfK, ::testing::Values(1, 16, 31, 64, 100, 272, 1025));
 
