@@ -23,7 +23,7 @@ class OneLayer {
  public:
   static Result<std::unique_ptr<OneLayer>> make(int32_t head_dim, const OpsBenchOptions& o, ThreadPool& pool) {
     const CpuLayer::Shape shape = {.head_dim = head_dim, .tokens = o.depth, .hash_bits = kBits, .asymmetric_bits = head_dim};
-    FOVEA_ASSIGN(auto layer, CpuLayer::make(shape, Numerics::f32, pool));
+    FOVEA_ASSIGN(auto layer, CpuLayer::make(shape, preferred_numerics(), pool));
     return std::unique_ptr<OneLayer>(new OneLayer(std::move(layer), head_dim, o.budget_tokens / kBlock));
   }
 

@@ -46,7 +46,7 @@ class CpuOpsImpl final : public CpuOps {
 
   Status prepare(const OpsLimits& limits) override {
     FOVEA_TRY(linear_.prepare(limits, pool_.size(), numerics_, cpu::cpu_features(), int8_));
-    FOVEA_TRY(decode_.prepare(limits, pool_.size()));
+    FOVEA_TRY(decode_.prepare(limits, pool_.size(), numerics_));
     FOVEA_TRY(prefill_.prepare(limits, pool_.size(), numerics_));
     FOVEA_TRY(index_topk_.prepare(limits, pool_.size()));
     FOVEA_TRY(mla_.prepare(limits, pool_.size()));

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "kernels/common/convert.h"
+#include "kernels/cpu/cpu_features.h"
 
 namespace fovea::cpu {
 namespace {
@@ -39,7 +40,14 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
-Status DecodeAttention::prepare(const OpsLimits& limits, int threads) {
+const DecodeEngine& choose_decode_engine(Numerics numerics) {
+  static constexpr DecodeEngine kF32{"f32", &attend_task};
+  static constexpr DecodeEngine kDot{"dot", &attend_task_dot};
+  const CpuFeatures& f = cpu_features();
+  return numerics == Numerics::bf16 && f.avx512_bf16 && !f.amx_bf16 ? kDot : kF32;
+}
+
+Status DecodeAttention::prepare(const OpsLimits& limits, int threads, const DecodeEngine& engine) {
   FOVEA_CHECK(threads >= 1);
   if (limits.head_dim < 16 || limits.head_dim % 16 != 0) {
     return Status::unsupported("head_dim " + std::to_string(limits.head_dim) + ": decode attention takes multiples of 16");
@@ -49,6 +57,7 @@ Status DecodeAttention::prepare(const OpsLimits& limits, int threads) {
                                     std::to_string(limits.kv_heads));
   }
   limits_ = limits;
+  engine_ = engine;
   const int64_t heads = limits.num_heads, d = limits.head_dim;
   const int64_t rows = aligned(heads * d), per_head = aligned(heads);
   const int64_t scores = heads * kDecodeChunk, copy = kDecodeChunk * d, results = heads * partial_floats(1, d);
@@ -188,7 +197,7 @@ void DecodeAttention::run_task(const Call& call, const Task& task, int worker) {
     float* result = only ? std::exchange(results, results + floats) : &partials_[span.partials + task.partition * floats];
     streams[i] = stream_of(call, span, task.partition, result);
   }
-  attend_task({call.params, call.heads_per_group, streams, task.spans}, workers_[worker]);
+  engine_.attend({call.params, call.heads_per_group, streams, task.spans}, workers_[worker]);
   for (int32_t i = 0; i < task.spans; ++i) {
     const Span& span = spans_[task.span + i];
     if (span.keys.partitions() > 1) continue;
@@ -263,7 +272,7 @@ void DecodeAttention::attend_partition(const PartitionedAttentionParams& p, int3
   s.groups = 1;
   s.q = (int64_t{row} * a.num_heads + s.head) * d;
   s.result = partial_at(results_[worker], group, d);
-  attend_task({&a, group, &s, 1}, workers_[worker]);
+  engine_.attend({&a, group, &s, 1}, workers_[worker]);
   const float v_scale = decode_unit(a.kv.dtype) * (a.kv.v_scale != nullptr ? a.kv.v_scale[kv_head] : 1.0f);
   for (int32_t h = 0; h < group; ++h) {
     const int64_t at = (int64_t{row} * a.num_heads + s.head + h) * p.max_partitions + partition;

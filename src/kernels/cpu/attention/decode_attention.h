@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "kernels/cpu/attention/decode_inner.h"
+#include "kernels/cpu/attention/decode_engine.h"
 
 namespace fovea::cpu {
 
@@ -23,7 +23,10 @@ class DecodeAttention {
  public:
   // Sizes all scratch; run() allocates nothing. `threads` >= the size of any pool that run() is given.
   // Error: a head_dim that is no multiple of 16, heads that are no multiple of the KV heads.
-  Status prepare(const OpsLimits& limits, int threads);
+  Status prepare(const OpsLimits& limits, int threads, Numerics numerics) {
+    return prepare(limits, threads, choose_decode_engine(numerics));
+  }
+  Status prepare(const OpsLimits& limits, int threads, const DecodeEngine& engine);
   void run(const AttentionParams& p, ThreadPool& pool);
   void run(const PartitionedAttentionParams& p, ThreadPool& pool);
 
@@ -63,6 +66,7 @@ class DecodeAttention {
   void merge(const Call& call, const Span& span, int32_t group, const Partial& first, int64_t count);
 
   OpsLimits limits_;
+  DecodeEngine engine_{};
   std::vector<float> worker_memory_;
   std::vector<DecodeScratch> workers_;
   std::vector<float*> results_;  // [workers] results of streams that are their row's only partition

@@ -6,9 +6,12 @@
 #include <hwy/highway.h>
 
 #include <cmath>
+#include <numbers>
 #include <string>
 
 #include "kernels/attention_cases.h"
+#include "kernels/cpu/attention/decode_dot_emulated.h"
+#include "kernels/cpu/cpu_features.h"
 #include "kernels/ref/attention.h"
 
 namespace fovea {
@@ -20,6 +23,34 @@ using testing::decode_limits;
 
 // Against float64: values are N(0, 1) and weights sum to 1, so absolute; float32 sums of up to 5,000 terms.
 constexpr float kTolerance = 2e-5f;
+// By dot products q and the weights are rounded to bf16, each by up to 2^-9 of itself: a few of these add up.
+constexpr float kBf16Tolerance = 2e-2f;
+// Where q is exact in bf16 the weights alone are rounded, and their errors cancel in part. An lse counts rounded weights.
+constexpr float kWeightTolerance = 1.0f / 256;
+
+struct Tolerance {
+  float out = kTolerance, lse = kTolerance;
+};
+
+const cpu::DecodeEngine& exact() { return cpu::choose_decode_engine(Numerics::f32); }
+
+// That of float32, and those of dot products that the CPU can run.
+std::vector<const cpu::DecodeEngine*> engines() {
+  static constexpr cpu::DecodeEngine kDot{"dot", &cpu::attend_task_dot};
+  std::vector<const cpu::DecodeEngine*> list = {&exact()};
+  if (cpu::emulated_decode_dot() != nullptr) list.push_back(cpu::emulated_decode_dot());
+  if (cpu::cpu_features().avx512_bf16) list.push_back(&kDot);
+  return list;
+}
+
+bool rounds(const cpu::DecodeEngine* engine, const AttentionCase& c) { return engine != &exact() && c.dtype == DType::bf16; }
+
+// Makes q such that what is rounded, q * scale * log2(e) or q * scale / cap, is exact in bf16.
+void round_queries(AttentionProblem& problem) {
+  const AttentionParams& p = problem.params();
+  const float scale = p.scale * (p.soft_cap > 0 ? 1.0f / p.soft_cap : std::numbers::log2e_v<float>);
+  for (float& q : problem.q()) q = bf16_to_f32(f32_to_bf16(q * scale)) / scale;
+}
 
 // One pool of each size for all tests: starting threads would be most of their time.
 ThreadPool& pool_of(int threads) {
@@ -27,24 +58,24 @@ ThreadPool& pool_of(int threads) {
   return threads == 1 ? one : threads == 2 ? two : three;
 }
 
-void decode(const AttentionCase& c, const AttentionParams& p, int threads) {
+void decode(const AttentionCase& c, const AttentionParams& p, int threads, const cpu::DecodeEngine& engine = exact()) {
   cpu::DecodeAttention attention;
-  ASSERT_TRUE(attention.prepare(decode_limits(c), threads).ok());
+  ASSERT_TRUE(attention.prepare(decode_limits(c), threads, engine).ok());
   attention.run(p, pool_of(threads));
 }
 
 void expect_close(const AttentionProblem& problem, const std::vector<float>& want_out, const std::vector<float>& want_lse,
-                  const std::vector<float>& out, const std::vector<float>& lse) {
+                  const std::vector<float>& out, const std::vector<float>& lse, const Tolerance& tolerance = {}) {
   const AttentionCase& c = problem.shape();
   for (size_t i = 0; i < out.size(); ++i) {
-    ASSERT_NEAR(out[i], want_out[i], kTolerance)
+    ASSERT_NEAR(out[i], want_out[i], tolerance.out)
         << "row " << i / c.head_dim / c.heads << " head " << i / c.head_dim % c.heads << " dim " << i % c.head_dim;
   }
   for (size_t i = 0; i < lse.size(); ++i) {
     if (std::isinf(want_lse[i])) {
       ASSERT_EQ(lse[i], want_lse[i]) << "row " << i / c.heads << " head " << i % c.heads;
     } else {
-      ASSERT_NEAR(lse[i], want_lse[i], kTolerance) << "row " << i / c.heads << " head " << i % c.heads;
+      ASSERT_NEAR(lse[i], want_lse[i], tolerance.lse) << "row " << i / c.heads << " head " << i % c.heads;
     }
   }
 }
@@ -69,15 +100,33 @@ TEST_P(DecodeAttention, EveryTargetEqualsTheReference) {
   }
 }
 
-// The bits of a result depend neither on the threads nor on the rows beside it.
-TEST_P(DecodeAttention, ThreadsAndOtherRowsChangeNoBit) {
+TEST_P(DecodeAttention, DotProductsEqualTheReference) {
   AttentionProblem problem(GetParam());
-  const AttentionCase& c = GetParam();
-  decode(c, problem.params(), 1);
+  for (const bool exact_inputs : {false, true}) {
+    if (exact_inputs) round_queries(problem);
+    ref::paged_attention(problem.params());
+    const std::vector<float> want_out = problem.out(), want_lse = problem.lse();
+    for (const cpu::DecodeEngine* engine : engines()) {
+      if (engine == &exact()) continue;
+      SCOPED_TRACE(engine->name);
+      std::fill(problem.out().begin(), problem.out().end(), NAN);
+      std::fill(problem.lse().begin(), problem.lse().end(), NAN);
+      decode(GetParam(), problem.params(), 1, *engine);
+      const float most = rounds(engine, GetParam()) ? exact_inputs ? kWeightTolerance : kBf16Tolerance : kTolerance;
+      expect_close(problem, want_out, want_lse, problem.out(), problem.lse(), {most, most});
+    }
+  }
+}
+
+// The bits of a result depend neither on the threads nor on the rows beside it.
+void expect_rows_alone(const AttentionCase& c, const cpu::DecodeEngine& engine) {
+  SCOPED_TRACE(engine.name);
+  AttentionProblem problem(c);
+  decode(c, problem.params(), 1, engine);
   const std::vector<float> out = problem.out(), lse = problem.lse();
   for (int threads : {2, 3}) {
     std::fill(problem.out().begin(), problem.out().end(), NAN);
-    decode(c, problem.params(), threads);
+    decode(c, problem.params(), threads, engine);
     ASSERT_EQ(problem.out(), out) << threads << " threads";
     ASSERT_EQ(problem.lse(), lse) << threads << " threads";
   }
@@ -104,26 +153,34 @@ TEST_P(DecodeAttention, ThreadsAndOtherRowsChangeNoBit) {
       selection.row_indptr = nullptr;
       one.selection = &selection;
     }
-    decode(c, one, 1);
+    decode(c, one, 1, engine);
     for (int64_t i = 0; i < width; ++i) ASSERT_EQ(one_out[i], out[row * width + i]) << "row " << row;
     for (int32_t h = 0; h < c.heads; ++h) ASSERT_EQ(one_lse[h], lse[row * c.heads + h]) << "row " << row;
   }
 }
 
+TEST_P(DecodeAttention, ThreadsAndOtherRowsChangeNoBit) {
+  for (const cpu::DecodeEngine* engine : engines()) expect_rows_alone(GetParam(), *engine);
+}
+
 // A range of KV heads as a call of its own gives the whole call's bits.
-TEST_P(DecodeAttention, HeadRangesEqualTheWholeCall) {
-  AttentionProblem problem(GetParam());
-  const AttentionCase& c = GetParam();
-  decode(c, problem.params(), 2);
+void expect_head_ranges(const AttentionCase& c, const cpu::DecodeEngine& engine) {
+  SCOPED_TRACE(engine.name);
+  AttentionProblem problem(c);
+  decode(c, problem.params(), 2, engine);
   const std::vector<float> out = problem.out(), lse = problem.lse();
   std::fill(problem.out().begin(), problem.out().end(), NAN);
   std::fill(problem.lse().begin(), problem.lse().end(), NAN);
   for (int32_t first = 0; first < c.kv_heads; ++first) {
     testing::HeadRange range(problem.params(), first, 1);
-    decode(c, range.params, 2);
+    decode(c, range.params, 2, engine);
   }
   ASSERT_EQ(problem.out(), out);
   ASSERT_EQ(problem.lse(), lse);
+}
+
+TEST_P(DecodeAttention, HeadRangesEqualTheWholeCall) {
+  for (const cpu::DecodeEngine* engine : engines()) expect_head_ranges(GetParam(), *engine);
 }
 
 TEST(DecodeAttentionNarrow, RowsIn16BitsAreThoseOfFloat32Rounded) {
@@ -131,9 +188,11 @@ TEST(DecodeAttentionNarrow, RowsIn16BitsAreThoseOfFloat32Rounded) {
     for (const DType dtype : {DType::bf16, DType::f16}) {
       AttentionProblem problem(c);
       testing::NarrowActivations narrow(problem, dtype);
-      decode(c, problem.params(), 2);
-      decode(c, narrow.params(), 2);
-      EXPECT_EQ(narrow.out(), narrow.rounded(problem.out())) << c.name << " " << dtype_name(dtype);
+      for (const cpu::DecodeEngine* engine : engines()) {
+        decode(c, problem.params(), 2, *engine);
+        decode(c, narrow.params(), 2, *engine);
+        EXPECT_EQ(narrow.out(), narrow.rounded(problem.out())) << c.name << " " << dtype_name(dtype) << " " << engine->name;
+      }
     }
   }
 }
@@ -152,7 +211,7 @@ TEST(DecodeAttentionPartitions, AreAttentionOverTheirKeysAndMergeToTheWhole) {
       }
       ref::paged_partitions(want.params);
       cpu::DecodeAttention attention;
-      ASSERT_TRUE(attention.prepare(decode_limits(c), 2).ok());
+      ASSERT_TRUE(attention.prepare(decode_limits(c), 2, Numerics::f32).ok());
       attention.run(got.params, pool_of(2));
       for (size_t i = 0; i < want.exp_sums.size(); ++i) {
         if (want.exp_sums[i] == 0) {
@@ -167,8 +226,9 @@ TEST(DecodeAttentionPartitions, AreAttentionOverTheirKeysAndMergeToTheWhole) {
           ASSERT_NEAR(got.tmp_out[i * c.head_dim + e], want.tmp_out[i * c.head_dim + e], tolerance);
         }
       }
-      MergePartitionsParams merge{got.exp_sums.data(), got.max_logits.data(), got.tmp_out.data(), got.params.max_partitions,
-                                  problem.rows(), c.heads, c.head_dim, problem.out().data(), DType::f32, problem.lse().data()};
+      MergePartitionsParams merge{
+          got.exp_sums.data(), got.max_logits.data(), got.tmp_out.data(), got.params.max_partitions, problem.rows(), c.heads,
+          c.head_dim,          problem.out().data(),  DType::f32,         problem.lse().data()};
       for (auto run : {+[](const MergePartitionsParams& p) { ref::merge_partitions(p); },
                        +[](const MergePartitionsParams& p) { cpu::merge_partitions(p, pool_of(3)); }}) {
         std::fill(problem.out().begin(), problem.out().end(), NAN);
@@ -180,20 +240,24 @@ TEST(DecodeAttentionPartitions, AreAttentionOverTheirKeysAndMergeToTheWhole) {
 }
 
 // A key after the query is not multiplied, though a later row of the same call reads it.
-TEST_P(DecodeAttention, LaterRowsKeysAreNotMultiplied) {
-  AttentionProblem problem(GetParam());
-  const AttentionCase& c = GetParam();
-  decode(c, problem.params(), 1);
+void expect_no_later_keys(const AttentionCase& c, const cpu::DecodeEngine& engine) {
+  SCOPED_TRACE(engine.name);
+  AttentionProblem problem(c);
+  decode(c, problem.params(), 1, engine);
   const std::vector<float> before = problem.out();
   for (int32_t s = 0; s < static_cast<int32_t>(c.seqs.size()); ++s) {
     if (c.seqs[s].rows > 0 && c.seqs[s].len > 0) problem.write_token(s, c.seqs[s].len - 1, NAN, NAN);
   }
-  decode(c, problem.params(), 1);
+  decode(c, problem.params(), 1, engine);
   const int64_t width = static_cast<int64_t>(c.heads) * c.head_dim;
   for (int32_t row = 0; row < problem.rows(); ++row) {
     if (problem.row_pos(row) == c.seqs[problem.row_seq(row)].len - 1) continue;
     for (int64_t i = row * width; i < (row + 1) * width; ++i) ASSERT_EQ(problem.out()[i], before[i]) << "row " << row;
   }
+}
+
+TEST_P(DecodeAttention, LaterRowsKeysAreNotMultiplied) {
+  for (const cpu::DecodeEngine* engine : engines()) expect_no_later_keys(GetParam(), *engine);
 }
 
 INSTANTIATE_TEST_SUITE_P(Padded, DecodeAttention, ::testing::ValuesIn(testing::padded_attention_cases()),
@@ -247,9 +311,9 @@ TEST(DecodeAttentionWaves, ManyRowsEqualTheSameRowsAlone) {
   ThreadPool& pool = pool_of(2);
   cpu::DecodeAttention large, small;
   OpsLimits limits = decode_limits(c);
-  ASSERT_TRUE(large.prepare(limits, 2).ok());
+  ASSERT_TRUE(large.prepare(limits, 2, Numerics::f32).ok());
   limits.max_decode_rows = 1;
-  ASSERT_TRUE(small.prepare(limits, 2).ok());
+  ASSERT_TRUE(small.prepare(limits, 2, Numerics::f32).ok());
   large.run(problem.params(), pool);
   const std::vector<float> out = problem.out();
   std::fill(problem.out().begin(), problem.out().end(), NAN);
@@ -257,15 +321,42 @@ TEST(DecodeAttentionWaves, ManyRowsEqualTheSameRowsAlone) {
   EXPECT_EQ(problem.out(), out);
 }
 
+// Large scores: maxima grow by more than the slack in many chunks, and what was summed before is rescaled.
+TEST(DecodeAttentionDot, GrowsWithLargeScores) {
+  AttentionProblem problem({.name = "large", .heads = 8, .kv_heads = 2, .seqs = {{2, 700}, {1, 1300}}});
+  problem.params().scale *= 12;
+  round_queries(problem);
+  ref::paged_attention(problem.params());
+  const std::vector<float> out = problem.out(), lse = problem.lse();
+  for (const cpu::DecodeEngine* engine : engines()) {
+    SCOPED_TRACE(engine->name);
+    decode(problem.shape(), problem.params(), 1, *engine);
+    expect_close(problem, out, lse, problem.out(), problem.lse(), {kWeightTolerance, kWeightTolerance});
+  }
+}
+
+// Weights are divided by the sum of what they were rounded to: keys of one value give that value, whatever their scores.
+TEST(DecodeAttentionDot, KeysOfOneValueGiveThatValue) {
+  AttentionProblem problem({.name = "one", .heads = 8, .kv_heads = 2, .seqs = {{1, 13}, {1, 700}}});
+  for (int32_t s = 0; s < 2; ++s) {
+    for (int32_t pos = 0; pos < problem.shape().seqs[s].len; ++pos)
+      problem.write_token(s, pos, 0.01f * static_cast<float>(pos % 50), 0.75f);
+  }
+  for (const cpu::DecodeEngine* engine : engines()) {
+    decode(problem.shape(), problem.params(), 1, *engine);
+    for (const float x : problem.out()) ASSERT_NEAR(x, 0.75f, 2e-6f) << engine->name;
+  }
+}
+
 TEST(DecodeAttentionPrepare, RefusesWhatItCannotDo) {
   cpu::DecodeAttention attention;
   OpsLimits limits;
   limits.head_dim = 72;
-  EXPECT_NE(attention.prepare(limits, 1).message().find("head_dim 72"), std::string::npos);
+  EXPECT_NE(attention.prepare(limits, 1, Numerics::f32).message().find("head_dim 72"), std::string::npos);
   limits.head_dim = 64;
   limits.num_heads = 6;
   limits.kv_heads = 4;
-  EXPECT_NE(attention.prepare(limits, 1).message().find("num_heads 6"), std::string::npos);
+  EXPECT_NE(attention.prepare(limits, 1, Numerics::f32).message().find("num_heads 6"), std::string::npos);
 }
 
 }  // namespace

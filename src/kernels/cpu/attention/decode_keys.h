@@ -16,7 +16,7 @@ namespace fovea::cpu {
 inline constexpr int32_t kDecodeChunk = 64;
 inline constexpr int32_t kDecodeTile = 32;  // most keys of a tile of scores
 
-// Keys of a chunk: K and V of one KV head fit half of a 32 KiB cache. (32 keys of d 64 are 2 % slower, 64 of
+// Keys of a chunk of the float32 engine: K and V of one KV head fit half of a 32 KiB cache. (32 keys of d 64 are 2 % slower, 64 of
 // d 128 as well.)
 inline int32_t decode_chunk_keys(const KvView& kv) {
   const int64_t row = static_cast<int64_t>(is_fp8(kv.dtype) ? 2 : dtype_bytes(kv.dtype)) * kv.head_dim;  // as scored
@@ -90,12 +90,14 @@ struct KeyChunk {
 class KeyCursor {
  public:
   KeyCursor() = default;
-  KeyCursor(const AttentionParams& p, const KeySet& keys, int32_t seq, int32_t kv_head, int64_t pos, int64_t first, int64_t last)
+  KeyCursor(const AttentionParams& p, const KeySet& keys, int32_t seq, int32_t kv_head, int64_t pos, int64_t first, int64_t last,
+            int32_t chunk_keys, int32_t streams)
       : kv_(&p.kv),
         keys_(keys),
         slots_(p.kv.table.slots + seq * p.kv.table.seq_stride + kv_head * p.kv.table.head_stride),
         head_offset_(kv_head * p.kv.head_stride),
-        chunk_keys_(decode_chunk_keys(p.kv)),
+        chunk_keys_(chunk_keys),
+        streams_(streams),
         block_shift_(std::countr_zero(static_cast<uint32_t>(p.kv.block_size))),
         element_bytes_(static_cast<int64_t>(dtype_bytes(p.kv.dtype))),
         query_(pos),
@@ -117,6 +119,7 @@ class KeyCursor {
     }
     chunk.count = n;
     if (n == 0) return;
+    if (streams_ > 1) interleave(chunk);
     std::fill(chunk.at + n, chunk.at + kDecodeChunk, chunk.at[n - 1]);
     list_lines(chunk);
   }
@@ -155,6 +158,22 @@ class KeyCursor {
     for (int32_t i = 0; ages_ && i < take; ++i) chunk.age[n + i] = static_cast<float>(run_ + i - query_);
   }
 
+  // Two keys of each of `streams_` parts in turn, where the chunk divides into them.
+  void interleave(KeyChunk& chunk) const {
+    const int32_t part = chunk.count / streams_;
+    if (part < 2 || part % 2 != 0 || part * streams_ != chunk.count || kv_->layout == KvLayout::classic) return;
+    int64_t at[kDecodeChunk];
+    float age[kDecodeChunk];
+    for (int32_t i = 0, to = 0; i < part; i += 2) {
+      for (int32_t s = 0; s < streams_; ++s, to += 2) {
+        std::copy_n(chunk.at + s * part + i, 2, at + to);
+        std::copy_n(chunk.age + s * part + i, 2, age + to);
+      }
+    }
+    std::copy_n(at, chunk.count, chunk.at);
+    std::copy_n(age, chunk.count, chunk.age);
+  }
+
   // All head groups of a chunk ask for the same lines, at other bases: the list is made once for them.
   void list_lines(KeyChunk& chunk) const {
     const int64_t step = 64 / element_bytes_, width = kv_->head_dim;
@@ -181,7 +200,7 @@ class KeyCursor {
   KeySet keys_;
   const int32_t* slots_ = nullptr;  // of this sequence and head, by logical block
   int64_t head_offset_ = 0;
-  int32_t chunk_keys_ = 0;
+  int32_t chunk_keys_ = 0, streams_ = 1;
   int32_t block_shift_ = 0;
   int64_t element_bytes_ = 0;
   int64_t query_ = 0;

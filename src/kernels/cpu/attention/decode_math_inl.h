@@ -16,7 +16,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "kernels/cpu/attention/decode_keys.h"
+#include "kernels/cpu/attention/decode_task.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fovea::cpu::HWY_NAMESPACE {
@@ -140,24 +140,7 @@ void unpack_row(const float* from, int64_t head_dim, float* to) {
   if (i < head_dim) std::memcpy(to + i, from + i, (head_dim - i) * sizeof(float));
 }
 
-// The cache lines that are read next, prefetched while this step computes: some between each step's
-// multiplications, since a core has few outstanding misses and stalls beyond them; in memory order, which the
-// hardware's prefetcher continues; into L2, from where the arithmetic reads without waiting.
-template <typename T>
-struct Ahead {
-  const T* base = nullptr;
-  const int64_t* line_at = nullptr;  // KeyChunk::line_at; null: nothing to ask for
-
-  HWY_INLINE void touch(int64_t line) const { __builtin_prefetch(base + line_at[line], 0, 2); }
-};
-
 // ---- Scores ------------------------------------------------------------------------------------------
-
-// Keys of one chunk and KV head: element indices, kDecodeChunk of them.
-struct Keys {
-  int32_t count;
-  const int64_t* at;
-};
 
 // A tile is kSums accumulators, of kMerge keys each; at most kScoreHeads heads share it.
 constexpr int kSums = kLanes >= 4 ? kLanes : 4;
