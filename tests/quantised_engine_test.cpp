@@ -103,12 +103,14 @@ TEST(QuantisedEngine, RoundedAnswersStayClose) {
     EXPECT_LT(max_difference(rounded.logits[i], exact.logits[i]), 0.05f * scale) << i;
 }
 
-TEST(QuantisedEngine, WhatATypeCannotBeUsedForIsRefusedByName) {
+TEST(QuantisedEngine, WhatCannotBeComputedIsRefusedByName) {
   EngineOptions o = options(WeightType::q8_0, NumericsChoice::f32);
   o.model_dir = tiny_dsa();
   EXPECT_THAT(Engine::create(o).status().message(), ::testing::HasSubstr("weights of type q8_0 on cpu for a model with latent"));
   o = options(WeightType::f16, NumericsChoice::f32);
   EXPECT_THAT(Engine::create(o).status().message(), ::testing::HasSubstr("dummy weights of type f16"));
+  o = options(WeightType::fp8_e4m3, NumericsChoice::fp8);
+  EXPECT_THAT(Engine::create(o).status().message(), ::testing::HasSubstr("--numerics fp8 on"));
 }
 
 }  // namespace

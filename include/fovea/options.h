@@ -118,6 +118,7 @@ enum class NumericsChoice : uint8_t {
   f32,        // nothing is rounded
   bf16,       // as automatic
   int8,       // on a CPU: as automatic, and prompts are rounded to int8 likewise. Cached blocks are not those of other modes
+  fp8,        // on a GPU: as bf16, and more than 16 rows are rounded to e4m3 where weights are fp8. Cached blocks likewise
 };
 
 struct EngineOptions {

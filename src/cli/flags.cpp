@@ -28,9 +28,10 @@ void EngineFlags::add_to(CLI::App& app, bool methods) {
       ->capture_default_str()
       ->group(engine);
   app.add_option("--numerics", numerics_,
-                 "Arithmetic of linear layers: f32, bf16, auto (bf16 where the hardware multiplies it), or int8 (where weights are "
-                 "quantised; auto rounds only answers so). A mode's cached blocks are its own")
-      ->check(CLI::IsMember({"auto", "f32", "bf16", "int8"}))
+                 "Arithmetic of linear layers: f32, bf16, auto (bf16 where the hardware multiplies it), int8 (on a CPU, where weights "
+                 "are quantised; auto rounds only answers so), or fp8 (prompts on a GPU, where weights are fp8). A mode's cached blocks "
+                 "are its own")
+      ->check(CLI::IsMember({"auto", "f32", "bf16", "int8", "fp8"}))
       ->capture_default_str()
       ->group(engine);
   app.add_option("--max-model-len", options_.max_model_len,
@@ -171,6 +172,7 @@ Result<EngineOptions> EngineFlags::options() const {
   o.numerics = numerics_ == "f32"    ? NumericsChoice::f32
                : numerics_ == "bf16" ? NumericsChoice::bf16
                : numerics_ == "int8" ? NumericsChoice::int8
+               : numerics_ == "fp8"  ? NumericsChoice::fp8
                                      : NumericsChoice::automatic;
   o.kv_cache_memory_bytes = static_cast<int64_t>(kv_cache_memory_);
   o.swap_space_bytes = static_cast<int64_t>(swap_space_);

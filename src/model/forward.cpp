@@ -83,22 +83,23 @@ void Summaries::rebuild(PlaneIdx plane, KvWritten written, const KvCache& kv, Op
   k.method->on_kv_written(written, ops, stream);
 }
 
-void project(const float* x, int32_t rows, std::initializer_list<Product> products, Ops& ops, Stream& stream, bool full_precision,
-             bool as_many) {
-  std::array<LinearWeight, 3> weights;
-  FOVEA_CHECK(products.size() <= weights.size());
+ProductGroup::ProductGroup(const float* x, int32_t rows, std::initializer_list<Product> products, bool full_precision, bool as_many) {
+  FOVEA_CHECK(products.size() <= weights_.size());
   int32_t count = 0;
   for (const Product& p : products) {
-    weights[count++] = {.w = *p.w, .bias = p.bias.data(), .out = p.out};
+    weights_[count++] = {.w = *p.w, .bias = p.bias.data(), .out = p.out};
   }
-  ops.linear({.x = x,
-              .rows = rows,
-              .k = static_cast<int32_t>(products.begin()->w->cols),
-              .weights = weights.data(),
-              .count = count,
-              .full_precision = full_precision,
-              .as_many = as_many},
-             stream);
+  params_ = {.x = x,
+             .rows = rows,
+             .k = static_cast<int32_t>(products.begin()->w->cols),
+             .weights = weights_.data(),
+             .count = count,
+             .full_precision = full_precision,
+             .as_many = as_many};
+}
+
+void project(const float* x, int32_t rows, std::initializer_list<Product> products, Ops& ops, Stream& stream, bool full_precision) {
+  ops.linear(ProductGroup(x, rows, products, full_precision).params(), stream);
 }
 
 }  // namespace fovea

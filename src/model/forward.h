@@ -10,6 +10,7 @@
 #include "sparse/method.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
@@ -190,8 +191,22 @@ struct Product {
 };
 
 // The products of one input x [rows, w->cols], in one call so that a decode step has one parallel region for all.
+class ProductGroup {
+ public:
+  ProductGroup(const float* x, int32_t rows, std::initializer_list<Product> products, bool full_precision = false,
+               bool as_many = false);
+  ProductGroup(const ProductGroup&) = delete;
+  ProductGroup& operator=(const ProductGroup&) = delete;
+
+  const LinearParams& params() const { return params_; }
+
+ private:
+  std::array<LinearWeight, 3> weights_;
+  LinearParams params_;  // points into weights_
+};
+
 void project(const float* x, int32_t rows, std::initializer_list<Product> products, Ops& ops, Stream& stream,
-             bool full_precision = false, bool as_many = false);
+             bool full_precision = false);
 
 class Transformer {
  public:

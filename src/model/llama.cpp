@@ -50,15 +50,15 @@ class Llama final : public Transformer {
     const float* add = nullptr;
     for (int32_t layer = 0; layer < c_.num_layers; ++layer) {
       const LayerWeights& w = w_.layers[layer];
-      norm(b, a, add, w.input_norm, ops, stream);
-      multiply(b, a.normed, {{&w.q, w.q_bias, a.q}, {&w.k, w.k_bias, a.k}, {&w.v, w.v_bias, a.v}}, ops, stream);
+      const ProductGroup qkv = products(b, a.normed, {{&w.q, w.q_bias, a.q}, {&w.k, w.k_bias, a.k}, {&w.v, w.v_bias, a.v}});
+      ops.linear_after(norm(b, a, add, w.input_norm), qkv.params(), stream);
       write_kv(b, a, w, LayerIdx{layer}, kv, summaries, ops, stream);
       FOVEA_TRY(attend(b, a, LayerIdx{layer}, attention, ops, stream));
-      multiply(b, a.attn, {{&w.o, w.o_bias, a.delta}}, ops, stream);
-      norm(b, a, a.delta, w.post_attention_norm, ops, stream);
-      multiply(b, a.normed, {{&w.gate, w.gate_bias, a.gate}, {&w.up, w.up_bias, a.up}}, ops, stream);
-      ops.silu_mul({.gate = a.gate, .up = a.up, .out = a.gate, .rows = b.tokens, .dim = c_.intermediate_size}, stream);
-      multiply(b, a.gate, {{&w.down, w.down_bias, a.delta}}, ops, stream);
+      ops.linear(products(b, a.attn, {{&w.o, w.o_bias, a.delta}}).params(), stream);
+      const ProductGroup gate_up = products(b, a.normed, {{&w.gate, w.gate_bias, a.gate}, {&w.up, w.up_bias, a.up}});
+      ops.linear_after(norm(b, a, a.delta, w.post_attention_norm), gate_up.params(), stream);
+      const SiluMulParams silu = {.gate = a.gate, .up = a.up, .out = a.gate, .rows = b.tokens, .dim = c_.intermediate_size};
+      ops.linear_after(silu, products(b, a.gate, {{&w.down, w.down_bias, a.delta}}).params(), stream);
       add = a.delta;
     }
     return logits(b, a, ops, stream);
@@ -96,20 +96,19 @@ class Llama final : public Transformer {
     return a;
   }
 
-  static void multiply(const ForwardBatch& b, const float* x, std::initializer_list<Product> products, Ops& ops, Stream& stream) {
-    project(x, b.tokens, products, ops, stream, /*full_precision=*/false, b.prompt_rows);
+  static ProductGroup products(const ForwardBatch& b, const float* x, std::initializer_list<Product> list) {
+    return ProductGroup(x, b.tokens, list, /*full_precision=*/false, b.prompt_rows);
   }
 
   // x += add; normed = its norm.
-  void norm(const ForwardBatch& b, const Activations& a, const float* add, WeightVector weight, Ops& ops, Stream& stream) const {
-    ops.rms_norm({.x = a.x,
-                  .add = add,
-                  .weight = weight.data(),
-                  .out = a.normed,
-                  .rows = b.tokens,
-                  .dim = c_.hidden_size,
-                  .eps = c_.rms_norm_eps},
-                 stream);
+  RmsNormParams norm(const ForwardBatch& b, const Activations& a, const float* add, WeightVector weight) const {
+    return {.x = a.x,
+            .add = add,
+            .weight = weight.data(),
+            .out = a.normed,
+            .rows = b.tokens,
+            .dim = c_.hidden_size,
+            .eps = c_.rms_norm_eps};
   }
 
   void write_kv(const ForwardBatch& b, const Activations& a, const LayerWeights& w, LayerIdx layer, KvCache& kv,

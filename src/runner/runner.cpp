@@ -164,6 +164,7 @@ Numerics Runner::wanted_numerics() const {
     case NumericsChoice::f32:
       return Numerics::f32;
     case NumericsChoice::bf16:
+    case NumericsChoice::fp8:
       return Numerics::bf16;
     case NumericsChoice::automatic:
     case NumericsChoice::int8:
@@ -184,19 +185,22 @@ cpu::Int8Rows Runner::int8_rows() const {
 }
 
 std::string Runner::numerics_name() const {
-  return std::string(options_.numerics == NumericsChoice::int8 ? "int8 " : "") +
+  const bool int8 = options_.numerics == NumericsChoice::int8, fp8 = options_.numerics == NumericsChoice::fp8;
+  return std::string(int8 ? "int8 " : fp8 ? "fp8 " : "") +
          (ops_->numerics() == Numerics::bf16 ? "bf16" : "f32");
 }
 
 Status Runner::make_ops() {
   if (options_.numerics == NumericsChoice::int8 && !device_->is_host())
     return Status::unsupported("--numerics int8 on " + device_->description());
+  if (options_.numerics == NumericsChoice::fp8 && device_->is_host())
+    return Status::unsupported("--numerics fp8 on " + device_->description() + ": it takes an NVIDIA GPU, --device cuda");
   if (parts_.make_ops) {
     ops_ = parts_.make_ops(*device_);
   } else if (options_.use_reference_ops) {
     ops_ = make_ref_ops();
   } else if (!device_->is_host()) {
-    FOVEA_ASSIGN(ops_, make_cuda_ops(*device_, wanted_numerics()));
+    FOVEA_ASSIGN(ops_, make_cuda_ops(*device_, wanted_numerics(), options_.numerics == NumericsChoice::fp8));
   } else {
     pool_ = std::make_unique<ThreadPool>(options_.threads);
     auto cpu = make_cpu_ops(*pool_, wanted_numerics(), int8_rows());

@@ -65,7 +65,7 @@ class Runner : private PromptLogitsReader {
   bool runs_ahead() const { return !device_->is_host() && batch_->is_pure_decode() && !waits_for_host(); }
   bool can_trace_mass() const { return ops_->supported().has(OpKind::attention_mass) && shape_.kv_lora_rank == 0; }
   std::string description() const;
-  std::string numerics_name() const;  // "bf16", "f32"; with --numerics int8 "int8 bf16" and so on
+  std::string numerics_name() const;  // "bf16", "f32"; with --numerics int8 "int8 bf16", fp8 "fp8 bf16"
   const std::vector<MethodEntry>& methods() const { return methods_; }
   int32_t method_index(const std::string& label) const;  // -1: not held
   KvCache& kv() { return *kv_; }

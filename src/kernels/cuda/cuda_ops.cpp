@@ -30,7 +30,7 @@ namespace {
 
 class CudaOps final : public Ops {
  public:
-  CudaOps(CudaDevice& device, Numerics numerics) : device_(device), numerics_(numerics) {}
+  CudaOps(CudaDevice& device, Numerics numerics, bool fp8) : device_(device), numerics_(numerics), fp8_(fp8) {}
 
   std::string_view name() const override { return "cuda"; }
   Numerics numerics() const override { return numerics_; }
@@ -41,7 +41,7 @@ class CudaOps final : public Ops {
   Status prepare(const OpsLimits& limits) override {
     device_.make_current();
     overlap_ = cuda::runs_code_for_hopper();
-    FOVEA_TRY(linear_.prepare(limits, device_, numerics_));
+    FOVEA_TRY(linear_.prepare(limits, device_, numerics_, fp8_));
     FOVEA_TRY(decode_.prepare(limits, device_));
     FOVEA_TRY(prefill_.prepare(limits, device_, numerics_));
     FOVEA_TRY(select_.prepare(limits, device_));
@@ -58,6 +58,8 @@ class CudaOps final : public Ops {
   void embed(const EmbedParams& p, Stream& s) override { cuda::embed(p, queue(s)); }
   void rms_norm(const RmsNormParams& p, Stream& s) override { cuda::rms_norm(p, queue(s)); }
   void linear(const LinearParams& p, Stream& s) override { linear_.run(p, queue(s)); }
+  void linear_after(const RmsNormParams& first, const LinearParams& p, Stream& s) override { linear_.run_after(first, p, queue(s)); }
+  void linear_after(const SiluMulParams& first, const LinearParams& p, Stream& s) override { linear_.run_after(first, p, queue(s)); }
   void silu_mul(const SiluMulParams& p, Stream& s) override { cuda::silu_mul(p, queue(s)); }
   void rope_angles(const RopeAnglesParams& p, Stream& s) override { cuda::rope_angles(p, queue(s)); }
   void kv_write(const KvWriteParams& p, Stream& s) override { cuda::kv_write(p, queue(s)); }
@@ -113,6 +115,7 @@ class CudaOps final : public Ops {
 
   CudaDevice& device_;
   const Numerics numerics_;
+  const bool fp8_;
   bool overlap_ = false;
   cuda::Linear linear_;
   cuda::Decode decode_;
@@ -130,9 +133,9 @@ class CudaOps final : public Ops {
 
 }  // namespace
 
-Result<std::unique_ptr<Ops>> make_cuda_ops(Device& device, Numerics numerics) {
+Result<std::unique_ptr<Ops>> make_cuda_ops(Device& device, Numerics numerics, bool fp8) {
   FOVEA_CHECK(device.kind() == "cuda");
-  return std::unique_ptr<Ops>(std::make_unique<CudaOps>(static_cast<CudaDevice&>(device), numerics));
+  return std::unique_ptr<Ops>(std::make_unique<CudaOps>(static_cast<CudaDevice&>(device), numerics, fp8));
 }
 
 }  // namespace fovea

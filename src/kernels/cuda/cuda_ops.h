@@ -12,9 +12,10 @@ namespace fovea {
 class Device;
 
 // `device` is one of make_cuda_device() and outlives the result. With Numerics::f32 linear layers are exact
-// to float32 rounding, and slow; bf16 is what tensor cores are for. Errors of prepare(): resource_exhausted;
-// unsupported where cuBLASLt is not found. Errors here: unsupported (built without CUDA).
-Result<std::unique_ptr<Ops>> make_cuda_ops(Device& device, Numerics numerics);
+// to float32 rounding, and slow; bf16 is what tensor cores are for. fp8, with bf16: where weights are e4m3, more than 16 rows are
+// rounded to e4m3 too, and multiplied so if cuBLASLt does (docs/linear.md). Errors of prepare(): resource_exhausted; unsupported
+// where cuBLASLt is not found. Errors here: unsupported (built without CUDA).
+Result<std::unique_ptr<Ops>> make_cuda_ops(Device& device, Numerics numerics, bool fp8 = false);
 
 // What it has, also for those who have not made it yet.
 constexpr OpSet cuda_op_set() {

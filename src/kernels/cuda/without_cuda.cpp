@@ -6,7 +6,7 @@
 
 namespace fovea {
 
-Result<std::unique_ptr<Ops>> make_cuda_ops(Device&, Numerics) {
+Result<std::unique_ptr<Ops>> make_cuda_ops(Device&, Numerics, bool) {
   return Status::unsupported("device cuda: this build is without CUDA (configure it with -DFOVEA_CUDA=ON)");
 }
 

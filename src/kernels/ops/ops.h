@@ -36,6 +36,17 @@ class Ops {
   FOVEA_FOR_EACH_OP(FOVEA_OP)
 #undef FOVEA_OP
 
+  // An operation, then products that alone read its result: x is first.out, which may be left unwritten. A backend with something
+  // better than one after the other overrides these.
+  virtual void linear_after(const RmsNormParams& first, const LinearParams& p, Stream& s) {
+    rms_norm(first, s);
+    linear(p, s);
+  }
+  virtual void linear_after(const SiluMulParams& first, const LinearParams& p, Stream& s) {
+    silu_mul(first, s);
+    linear(p, s);
+  }
+
  private:
   [[noreturn]] void lacks(OpKind op) const {
     std::fprintf(stderr, "fovea: %s is not an operation of backend %s\n", op_name(op), std::string(name()).c_str());

@@ -1,4 +1,5 @@
 #include "kernels/cuda/elementwise/elementwise.h"
+#include "kernels/cuda/elementwise/silu.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/vec.cuh"
 
@@ -6,8 +7,6 @@ namespace fovea::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-
-__device__ inline float silu_mul_one(float gate, float up) { return gate / (1.0f + expf(-gate)) * up; }
 
 // `gate` may be `out`: an element is read before it is written, by the same thread.
 __global__ void silu_mul_kernel(const float4* gate, const float4* up, float4* out, int64_t count) {

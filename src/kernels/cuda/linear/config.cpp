@@ -1,5 +1,7 @@
 #include "kernels/cuda/linear/config.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/quant/config.h"
 
 namespace fovea::cuda {
@@ -7,6 +9,14 @@ namespace {
 
 constexpr int32_t kSkinnyDepthMax = 4096;
 constexpr int64_t kSkinnySizeMax = 32 << 20;  // weights, where there are more than 8 rows
+
+// One scale a row, or one for 128 columns, alike in all weights: x is rounded once for the call.
+bool takes_fp8(const LinearParams& p) {
+  const int32_t group = p.weights[0].w.group;
+  if (p.k > kFp8DepthMax || (group != p.k && group != kFp8Group)) return false;
+  return std::all_of(p.weights, p.weights + p.count,
+                     [&](const LinearWeight& w) { return w.w.type == WeightType::fp8_e4m3 && w.w.group == group; });
+}
 
 bool aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
@@ -19,7 +29,7 @@ bool takes_skinny(const LinearShape& s) {
 
 }  // namespace
 
-LinearShape describe(const LinearParams& p, Numerics numerics) {
+LinearShape describe(const LinearParams& p, Numerics numerics, bool fp8) {
   const bool by_row_alone = p.full_precision || (p.as_many && numerics == Numerics::f32);
   LinearShape s{.numerics = numerics, .full_precision = by_row_alone, .rows = p.rows, .k = p.k};
   s.on_vectors = aligned16(p.x) && p.k % 4 == 0;
@@ -30,13 +40,15 @@ LinearShape describe(const LinearParams& p, Numerics numerics) {
     s.all_bf16 = s.all_bf16 && w.dtype() == DType::bf16;
     s.elements += w.w.rows * p.k;
   }
+  s.fp8 = fp8 && p.count > 0 && takes_fp8(p);
   return s;
 }
 
 LinearPath choose(const LinearShape& s) {
   if (s.quantised) {
     const bool few = s.on_vectors && !s.full_precision && s.rows <= quant::rows_max(s.numerics == Numerics::f32);
-    return few ? LinearPath::few : LinearPath::unpacked;
+    if (few) return LinearPath::few;
+    return s.fp8 && s.on_vectors && !s.full_precision ? LinearPath::fp8 : LinearPath::unpacked;
   }
   if (s.full_precision) return LinearPath::tiled;  // gemv's bits change with the number of rows
   if (s.on_vectors && takes_skinny(s)) return LinearPath::skinny;
@@ -47,7 +59,7 @@ LinearPath choose(const LinearShape& s) {
 }
 
 std::string to_string(LinearPath path) {
-  constexpr const char* kNames[] = {"skinny", "gemv", "library", "tiled", "few", "unpacked"};
+  constexpr const char* kNames[] = {"skinny", "gemv", "library", "tiled", "few", "unpacked", "fp8"};
   return kNames[static_cast<int>(path)];
 }
 

@@ -14,11 +14,14 @@ enum class LinearPath : uint8_t {
   library,  // cuBLASLt, weight by weight: bf16, or TF32 for f32 and f16 weights
   tiled,    // float32, any shape and address, weight by weight: a row's bits depend on the row alone
   few,      // quantised weights read as they lie, a group of one type in one launch
-  unpacked  // quantised weights made into bf16 or float32, some outputs at a time, for library or tiled
+  unpacked,  // quantised weights made into bf16 or float32, some outputs at a time, for library or tiled
+  fp8        // cuBLASLt, fp8 weights as they lie and x rounded to e4m3; what the library declines is unpacked
 };
 
 inline constexpr int kGemvRowsMax = 8;
 inline constexpr int kSkinnyRowsMax = 16;
+inline constexpr int32_t kFp8DepthMax = 32768;  // numbers of a row of x, which a thread block holds in registers
+inline constexpr int32_t kFp8Group = 128;       // columns that share a scale, where not all of a row do
 
 struct LinearShape {
   Numerics numerics = Numerics::bf16;
@@ -29,9 +32,11 @@ struct LinearShape {
   int32_t k = 0;
   int64_t elements = 0;    // of all weights
   bool quantised = false;  // weights: all of a call are, or none
+  bool fp8 = false;        // weights: all are e4m3 with scales that products of fp8 take, and those were asked for
 };
 
-LinearShape describe(const LinearParams& p, Numerics numerics);
+// fp8: whether x may be rounded to e4m3 for fp8 weights.
+LinearShape describe(const LinearParams& p, Numerics numerics, bool fp8 = false);
 LinearPath choose(const LinearShape& shape);
 std::string to_string(LinearPath path);
 

@@ -40,6 +40,11 @@ TEST(LinearConfig, EqualsTheTable) {
       {{f32, false, true, false, 6, 4096, small, true}, "unpacked"},
       {{f32, true, true, false, 1, 4096, small, true}, "unpacked"},
       {{bf16, false, false, false, 1, 4097, small, true}, "unpacked"},
+      // fp8
+      {{bf16, false, true, false, 16, 4096, small, true, true}, "few"},
+      {{bf16, false, true, false, 17, 4096, small, true, true}, "fp8"},
+      {{bf16, true, true, false, 17, 4096, small, true, true}, "unpacked"},
+      {{bf16, false, false, false, 17, 4096, small, true, true}, "unpacked"},
   };
   for (size_t i = 0; i < std::size(rows); ++i) EXPECT_EQ(to_string(choose(rows[i].shape)), rows[i].path) << "row " << i;
 }
@@ -71,6 +76,25 @@ TEST(LinearConfig, AGroupIsDescribedByItsWorstMember) {
   EXPECT_EQ(choose(describe(p, Numerics::f32)), LinearPath::gemv);
   p.full_precision = true;
   EXPECT_EQ(choose(describe(p, Numerics::bf16)), LinearPath::tiled);
+}
+
+TEST(LinearConfig, Fp8TakesWeightsOfE4m3WithScalesOfOneKind) {
+  alignas(16) static std::byte memory[64];
+  std::vector<LinearWeight> weights(2);
+  for (LinearWeight& w : weights) w.w = {memory, memory, WeightType::fp8_e4m3, 3, 256, 256};
+  const LinearParams p = {reinterpret_cast<const float*>(memory), 20, 256, weights.data(), 2};
+  const auto path = [&](bool fp8 = true) { return to_string(choose(describe(p, Numerics::bf16, fp8))); };
+  EXPECT_EQ(path(), "fp8");
+  EXPECT_EQ(path(false), "unpacked");
+  weights[1].w.group = 128;  // x would be rounded twice
+  EXPECT_EQ(path(), "unpacked");
+  weights[0].w.group = 128;
+  EXPECT_EQ(path(), "fp8");
+  for (LinearWeight& w : weights) w.w.group = 64;
+  EXPECT_EQ(path(), "unpacked");
+  weights[0].w.group = weights[1].w.group = 256;
+  weights[1].w.type = WeightType::int8;
+  EXPECT_EQ(path(), "unpacked");
 }
 
 }  // namespace

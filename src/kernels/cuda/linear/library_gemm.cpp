@@ -18,6 +18,10 @@ uint32_t alignment(const void* p) {
   return static_cast<uint32_t>(address % 16 == 0 ? 16 : address & -address);
 }
 
+size_t operand_bytes(GemmCall::Operands operands) {
+  return operands == GemmCall::Operands::fp8 ? 1 : operands == GemmCall::Operands::bf16 ? 2 : 4;
+}
+
 void check(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   std::fprintf(stderr, "fovea: bug: %s: cuBLASLt status %d\n", what, static_cast<int>(status));
@@ -56,19 +60,44 @@ Status LibraryGemm::prepare(Device& device) {
 }
 
 LibraryGemm::Key LibraryGemm::key_of(const GemmCall& c) {
-  return {c.operands, c.bias != nullptr, static_cast<uint8_t>(alignment(c.out)), c.rows, c.n, c.k, c.out_stride};
+  return {c.operands, c.bias != nullptr, static_cast<uint8_t>(alignment(c.out)), c.rows, c.n, c.k, c.out_stride, c.scale_group};
 }
 
-std::unique_ptr<LibraryGemm::Plan> LibraryGemm::make_plan(const Key& key) {
+void LibraryGemm::point(const Plan& plan, const GemmCall& call) const {
+  const auto at = [&](cublasLtMatmulDescAttributes_t attribute, const float* p) {
+    if (p) check(lt_->matmul_desc_set(plan.desc, attribute, &p, sizeof p), "cublasLtMatmulDescSetAttribute");
+  };
+  at(CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.bias);
+  at(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, call.w_scales);
+  at(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, call.x_scales);
+}
+
+// False if the library knows no such scales: it is older than 12.9, or this is built with an older toolkit.
+bool LibraryGemm::set_scales(const Plan& plan, const GemmCall& call) const {
+#if CUBLAS_VERSION >= 120900
+  const int32_t mode = call.scale_group == call.k ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+  for (const auto attribute : {CUBLASLT_MATMUL_DESC_A_SCALE_MODE, CUBLASLT_MATMUL_DESC_B_SCALE_MODE}) {
+    if (lt_->matmul_desc_set(plan.desc, attribute, &mode, sizeof mode) != CUBLAS_STATUS_SUCCESS) return false;
+  }
+  point(plan, call);
+  return true;
+#else
+  (void)plan, (void)call;
+  return false;
+#endif
+}
+
+std::unique_ptr<LibraryGemm::Plan> LibraryGemm::make_plan(const GemmCall& call, const Key& key) {
   auto plan = std::make_unique<Plan>(*lt_);
-  const bool bf16 = key.operands == GemmCall::Operands::bf16;
-  const cublasComputeType_t compute = bf16 ? CUBLAS_COMPUTE_32F : CUBLAS_COMPUTE_32F_FAST_TF32;
-  const cudaDataType_t operand = bf16 ? CUDA_R_16BF : CUDA_R_32F;
+  const bool fp8 = key.operands == GemmCall::Operands::fp8, bf16 = key.operands == GemmCall::Operands::bf16;
+  const cublasComputeType_t compute = fp8 || bf16 ? CUBLAS_COMPUTE_32F : CUBLAS_COMPUTE_32F_FAST_TF32;
+  const cudaDataType_t operand = fp8 ? CUDA_R_8F_E4M3 : bf16 ? CUDA_R_16BF : CUDA_R_32F;
   const auto set = [&](cublasLtMatmulDescAttributes_t attribute, auto value) {
     check(lt_->matmul_desc_set(plan->desc, attribute, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
   };
   check(lt_->matmul_desc_create(&plan->desc, compute, CUDA_R_32F), "cublasLtMatmulDescCreate");
   set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+  if (fp8 && !set_scales(*plan, call)) return plan;
   if (key.bias) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
   const auto rows = static_cast<uint64_t>(key.rows), n = static_cast<uint64_t>(key.n), k = static_cast<uint64_t>(key.k);
   check(lt_->layout_create(&plan->w, operand, k, n, key.k), "cublasLtMatrixLayoutCreate");
@@ -95,21 +124,28 @@ std::unique_ptr<LibraryGemm::Plan> LibraryGemm::make_plan(const Key& key) {
   return plan;
 }
 
-bool LibraryGemm::run(const GemmCall& call, cudaStream_t stream) {
-  const size_t row_bytes = call.k * (call.operands == GemmCall::Operands::bf16 ? sizeof(uint16_t) : sizeof(float));
-  if (alignment(call.x) < kOperandAlign || alignment(call.w) < kOperandAlign || row_bytes % kOperandAlign != 0) return false;
+const LibraryGemm::Plan* LibraryGemm::plan_of(const GemmCall& call) {
+  const size_t row_bytes = call.k * operand_bytes(call.operands);
+  for (const void* p : {call.x, call.w, static_cast<const void*>(call.x_scales), static_cast<const void*>(call.w_scales)}) {
+    if (p && alignment(p) < kOperandAlign) return nullptr;
+  }
+  if (row_bytes % kOperandAlign != 0) return nullptr;
   const Key key = key_of(call);
   auto at = plans_.find(key);
   if (at == plans_.end()) {
     if (plans_.size() >= kPlansMax) plans_.clear();
-    at = plans_.emplace(key, make_plan(key)).first;
+    at = plans_.emplace(key, make_plan(call, key)).first;
   }
-  const Plan& plan = *at->second;
-  if (!plan.possible) return false;
-  if (call.bias) {
-    check(lt_->matmul_desc_set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &call.bias, sizeof call.bias),
-          "cublasLtMatmulDescSetAttribute");
-  }
+  return at->second->possible ? at->second.get() : nullptr;
+}
+
+bool LibraryGemm::has_way(const GemmCall& call) { return plan_of(call) != nullptr; }
+
+bool LibraryGemm::run(const GemmCall& call, cudaStream_t stream) {
+  const Plan* found = plan_of(call);
+  if (!found) return false;
+  const Plan& plan = *found;
+  point(plan, call);
   const float one = 1.0f, zero = 0.0f;
   check(lt_->matmul(lt_->handle(), plan.desc, &one, call.w, plan.w, call.x, plan.x, &zero, call.out, plan.out, call.out, plan.out,
                     &plan.algo, workspace_.data(), workspace_.bytes(), stream),

@@ -3,11 +3,13 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/linear/config.h"
 #include "kernels/cuda/linear/convert.h"
 #include "kernels/cuda/linear/gemv.h"
 #include "kernels/cuda/linear/skinny_gemm.h"
 #include "kernels/cuda/linear/tiled_gemm.h"
+#include "kernels/cuda/norm/rms_norm.h"
 #include "kernels/cuda/quant/gemv.h"
 #include "kernels/cuda/quant/unpack.h"
 
@@ -16,6 +18,8 @@ namespace {
 
 constexpr size_t kWidenedBytes = size_t{32} << 20;
 constexpr int32_t kWidenedRows = 128;  // of a weight at a time, where kWidenedBytes would hold fewer
+
+bool aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 Result<quant::GpuShape> gpu_shape() {
   quant::GpuShape out;
@@ -33,14 +37,20 @@ Result<quant::GpuShape> gpu_shape() {
 
 }  // namespace
 
-Status Linear::prepare(const OpsLimits& limits, Device& device, Numerics numerics) {
+Status Linear::prepare(const OpsLimits& limits, Device& device, Numerics numerics, bool fp8) {
+  FOVEA_CHECK(!fp8 || numerics == Numerics::bf16);
   numerics_ = numerics;
+  fp8_ = fp8;
   if (limits.max_k <= 1 && limits.max_n <= 1) return {};
   if (numerics == Numerics::bf16) FOVEA_TRY(gemm_.prepare(device));
   FOVEA_ASSIGN(gpu_, gpu_shape());
   const auto k = static_cast<size_t>(limits.max_k);
   const size_t rows = std::max(numerics == Numerics::bf16 ? limits.max_rows : 1, quant::kColumnsMax);
   FOVEA_ASSIGN(rounded_, device.allocate(rows * k * sizeof(uint16_t), "rounded activations"));
+  if (fp8) {
+    const size_t groups = (k + kFp8Group - 1) / kFp8Group;
+    FOVEA_ASSIGN(x_scales_, device.allocate(rows * groups * sizeof(float), "scales of activations"));
+  }
   const size_t widened = std::max(kWidenedBytes, kWidenedRows * k * sizeof(float));
   FOVEA_ASSIGN(widened_, device.allocate(widened, "widened weights"));
   return {};
@@ -58,7 +68,7 @@ void Linear::run(const LinearParams& p, const Queue& queue) {
 }
 
 void Linear::run_alike(const LinearParams& p, const Queue& queue) {
-  switch (choose(describe(p, numerics_))) {
+  switch (choose(describe(p, numerics_, fp8_))) {
     case LinearPath::skinny:
       return skinny_gemm(p, queue);
     case LinearPath::gemv:
@@ -72,6 +82,10 @@ void Linear::run_alike(const LinearParams& p, const Queue& queue) {
       return quant::gemv(p, numerics_ == Numerics::f32, rounded_.data(), gpu_, queue);
     case LinearPath::unpacked:
       return run_unpacked(p, queue);
+    case LinearPath::fp8:
+      if (!multiplies_fp8(p)) return run_unpacked(p, queue);
+      fp8_rows(p.x, p.rows, p.k, fp8_room(p), queue);
+      return run_fp8(p, queue);
   }
 }
 
@@ -121,6 +135,61 @@ void Linear::run_unpacked(const LinearParams& p, const Queue& queue) {
       if (exact || !gemm_.run(call, queue.stream)) tiled_gemm(p.x, p.rows, p.k, some, w.n(), queue.stream);
     }
   }
+}
+
+Fp8Rows Linear::fp8_room(const LinearParams& p) const {
+  const int32_t group = p.weights[0].w.group;
+  FOVEA_CHECK(static_cast<size_t>(p.rows) * p.k <= rounded_.bytes());
+  FOVEA_CHECK(static_cast<size_t>(p.rows) * ceil_div(p.k, group) * sizeof(float) <= x_scales_.bytes());
+  return {rounded_.as<uint8_t>(), x_scales_.as<float>(), group};
+}
+
+// Scales of groups lie in w as [n, groups]; the library takes [groups, n].
+GemmCall Linear::fp8_call(const LinearParams& p, const LinearWeight& w) const {
+  const void* scales = w.w.group == p.k ? w.w.scales : widened_.data();
+  return {GemmCall::Operands::fp8, rounded_.data(), w.w.data, nullptr, w.out, p.rows, w.n(), p.k, w.n(), w.w.group,
+          x_scales_.as<float>(), static_cast<const float*>(scales)};
+}
+
+// All products of the call, or none.
+bool Linear::multiplies_fp8(const LinearParams& p) {
+  return choose(describe(p, numerics_, fp8_)) == LinearPath::fp8 &&
+         std::all_of(p.weights, p.weights + p.count, [&](const LinearWeight& w) {
+           const bool fits = w.w.group == p.k || 4 * w.w.rows * w.w.scales_per_row() <= static_cast<int64_t>(widened_.bytes());
+           return w.n() == 0 || (fits && gemm_.has_way(fp8_call(p, w)));
+         });
+}
+
+// x lies rounded in fp8_room().
+void Linear::run_fp8(const LinearParams& p, const Queue& queue) {
+  for (int c = 0; c < p.count; ++c) {
+    const LinearWeight& w = p.weights[c];
+    if (w.n() == 0) continue;
+    if (w.w.group != p.k) transpose(static_cast<const float*>(w.w.scales), w.n(), w.w.scales_per_row(), widened_.as<float>(), queue);
+    FOVEA_CHECK(gemm_.run(fp8_call(p, w), queue.stream));
+    if (w.bias) add_bias(w.bias, w.out, p.rows, w.n(), queue);
+  }
+}
+
+void Linear::run_after(const SiluMulParams& first, const LinearParams& p, const Queue& queue) {
+  FOVEA_CHECK(p.x == first.out && p.rows == first.rows && p.k == first.dim);
+  if (p.rows > 0 && aligned16(first.gate) && aligned16(first.up) && multiplies_fp8(p)) {
+    fp8_rows_of(first, fp8_room(p), queue);
+    return run_fp8(p, queue);
+  }
+  silu_mul(first, queue);
+  run(p, queue);
+}
+
+void Linear::run_after(const RmsNormParams& first, const LinearParams& p, const Queue& queue) {
+  FOVEA_CHECK(p.x == first.out && p.rows == first.rows && p.k == first.dim);
+  const bool alone = !first.row_index && aligned16(first.x) && aligned16(first.add) && aligned16(first.weight);
+  if (p.rows > 0 && alone && multiplies_fp8(p)) {
+    fp8_rows_of(first, fp8_room(p), queue);
+    return run_fp8(p, queue);
+  }
+  rms_norm(first, queue);
+  run(p, queue);
 }
 
 // As many outputs at a time as the widened weights have room for.

@@ -1,11 +1,13 @@
 // Linear layers: which of the ways to multiply a call takes.
 #pragma once
+#include <fovea/kernels/elementwise.h>
 #include <fovea/kernels/limits.h>
 #include <fovea/kernels/linear.h>
 #include <fovea/status.h>
 
 #include "device/device.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/linear/fp8_rows.h"
 #include "kernels/cuda/linear/library_gemm.h"
 #include "kernels/cuda/quant/config.h"
 
@@ -13,22 +15,33 @@ namespace fovea::cuda {
 
 class Linear {
  public:
+  // fp8: more than few rows are rounded to e4m3 for fp8 weights, where the library multiplies those; with Numerics::bf16.
   // Errors: resource_exhausted; with Numerics::bf16 also those of CublasLt::open().
-  Status prepare(const OpsLimits& limits, Device& device, Numerics numerics);
+  Status prepare(const OpsLimits& limits, Device& device, Numerics numerics, bool fp8 = false);
   void run(const LinearParams& p, const Queue& queue);
+  // Whether run() rounds x to e4m3: asked for, weights and rows as choose() says, and the library has a way.
+  bool multiplies_fp8(const LinearParams& p);
+  // Another operation, then p, which alone reads its result: rounded on the way where p is multiplied in fp8. p.x is first.out.
+  void run_after(const SiluMulParams& first, const LinearParams& p, const Queue& queue);
+  void run_after(const RmsNormParams& first, const LinearParams& p, const Queue& queue);
 
  private:
   void run_alike(const LinearParams& p, const Queue& queue);
   void run_bf16(const LinearParams& p, const Queue& queue);
   void run_unpacked(const LinearParams& p, const Queue& queue);
   void round_x(const LinearParams& p, const Queue& queue);
+  Fp8Rows fp8_room(const LinearParams& p) const;
+  GemmCall fp8_call(const LinearParams& p, const LinearWeight& w) const;
+  void run_fp8(const LinearParams& p, const Queue& queue);
   bool multiply_f16(const LinearParams& p, const LinearWeight& w, const Queue& queue);
 
   Numerics numerics_ = Numerics::f32;
+  bool fp8_ = false;
   LibraryGemm gemm_;
   quant::GpuShape gpu_;
-  Buffer rounded_;  // x of the present call in bf16, [max_rows, max_k]
-  Buffer widened_;  // some rows of an f16 weight in float32, or of a quantised one in bf16 or float32
+  Buffer rounded_;   // x of the present call in bf16 or e4m3, [max_rows, max_k]
+  Buffer x_scales_;  // of x in e4m3
+  Buffer widened_;   // some rows of an f16 weight in float32, or of a quantised one in bf16 or float32, or its scales in the library's order
 };
 
 }  // namespace fovea::cuda
