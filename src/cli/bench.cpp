@@ -35,7 +35,7 @@ Result<WeightType> weight_type_of(const std::string& name) {
   std::string all;
   for (int i = 0; i < kWeightTypes; ++i) {
     const auto type = static_cast<WeightType>(i);
-    if (weight_type_name(type) == name) return type;
+    if (weight_type_name(type) == name || (name == "fp8" && type == WeightType::fp8_e4m3)) return type;
     all += (i > 0 ? ", " : "") + std::string(weight_type_name(type));
   }
   return Status::invalid_argument("--weights " + name + ": not one of " + all);

@@ -27,10 +27,11 @@ void EngineFlags::add_to(CLI::App& app, bool methods) {
   app.add_option("--threads", options_.threads, "Worker threads; 0: every core this process may use")
       ->capture_default_str()
       ->group(engine);
-  app.add_option("--numerics", numerics_,
-                 "Arithmetic of linear layers: f32, bf16, auto (bf16 where the hardware multiplies it), int8 (on a CPU, where weights "
-                 "are quantised; auto rounds only answers so), or fp8 (prompts on a GPU, where weights are fp8). A mode's cached blocks "
-                 "are its own")
+  app.add_option(
+         "--numerics", numerics_,
+         "Arithmetic of linear layers: f32, bf16, auto (bf16 where the hardware multiplies it), int8 (on a CPU, where weights "
+         "are quantised; auto rounds only answers so), or fp8 (prompts on a GPU, where weights are fp8). A mode's cached blocks "
+         "are its own")
       ->check(CLI::IsMember({"auto", "f32", "bf16", "int8", "fp8"}))
       ->capture_default_str()
       ->group(engine);

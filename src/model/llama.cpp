@@ -167,8 +167,9 @@ class Llama final : public Transformer {
   Status logits(const ForwardBatch& b, const Activations& a, Ops& ops, Stream& stream) const {
     const RmsNormParams last{
         .x = a.x, .add = a.delta, .weight = w_.final_norm.data(), .out = a.normed, .dim = c_.hidden_size, .eps = c_.rms_norm_eps};
-    return make_logits(b, last, ops, stream,
-                       [&](int32_t rows) { project(a.normed, rows, {{&w_.lm_head, {}, b.logits}}, ops, stream); });
+    return make_logits(b, last, ops, stream, [&](int32_t rows) {
+      project(a.normed, rows, {{&w_.lm_head, {}, b.logits}}, ops, stream);
+    });
   }
 
   const ModelConfig& c_;

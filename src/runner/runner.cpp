@@ -186,8 +186,7 @@ cpu::Int8Rows Runner::int8_rows() const {
 
 std::string Runner::numerics_name() const {
   const bool int8 = options_.numerics == NumericsChoice::int8, fp8 = options_.numerics == NumericsChoice::fp8;
-  return std::string(int8 ? "int8 " : fp8 ? "fp8 " : "") +
-         (ops_->numerics() == Numerics::bf16 ? "bf16" : "f32");
+  return std::string(int8 ? "int8 " : fp8 ? "fp8 " : "") + (ops_->numerics() == Numerics::bf16 ? "bf16" : "f32");
 }
 
 Status Runner::make_ops() {

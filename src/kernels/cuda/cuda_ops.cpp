@@ -58,8 +58,12 @@ class CudaOps final : public Ops {
   void embed(const EmbedParams& p, Stream& s) override { cuda::embed(p, queue(s)); }
   void rms_norm(const RmsNormParams& p, Stream& s) override { cuda::rms_norm(p, queue(s)); }
   void linear(const LinearParams& p, Stream& s) override { linear_.run(p, queue(s)); }
-  void linear_after(const RmsNormParams& first, const LinearParams& p, Stream& s) override { linear_.run_after(first, p, queue(s)); }
-  void linear_after(const SiluMulParams& first, const LinearParams& p, Stream& s) override { linear_.run_after(first, p, queue(s)); }
+  void linear_after(const RmsNormParams& first, const LinearParams& p, Stream& s) override {
+    linear_.run_after(first, p, queue(s));
+  }
+  void linear_after(const SiluMulParams& first, const LinearParams& p, Stream& s) override {
+    linear_.run_after(first, p, queue(s));
+  }
   void silu_mul(const SiluMulParams& p, Stream& s) override { cuda::silu_mul(p, queue(s)); }
   void rope_angles(const RopeAnglesParams& p, Stream& s) override { cuda::rope_angles(p, queue(s)); }
   void kv_write(const KvWriteParams& p, Stream& s) override { cuda::kv_write(p, queue(s)); }

@@ -69,7 +69,7 @@ TEST(RefLinearFp8, IsNearTheExactProduct) {
         double bound = 1e-5;
         for (int64_t i = 0; i < kDepth; ++i)
           bound += std::fabs(w[static_cast<size_t>(i)]) * (0x1p-4 * std::fabs(x[static_cast<size_t>(r * kDepth + i)]) +
-                                                          0x1p-10 * rounded.scales[static_cast<size_t>(i / group * kRows + r)]);
+                                                           0x1p-10 * rounded.scales[static_cast<size_t>(i / group * kRows + r)]);
         const float error = std::fabs(got[static_cast<size_t>(r * 7 + n)] - exact[static_cast<size_t>(r * 7 + n)]);
         EXPECT_LE(error, bound) << r << ", " << n;
         differs = differs || error > 1e-3f;

@@ -9,11 +9,11 @@
 namespace fovea::cuda {
 
 enum class LinearPath : uint8_t {
-  skinny,   // tensor cores, one pass over bf16 weights, a group in one launch
-  gemv,     // float32, one pass over weights of any dtype, a group in one launch
-  library,  // cuBLASLt, weight by weight: bf16, or TF32 for f32 and f16 weights
-  tiled,    // float32, any shape and address, weight by weight: a row's bits depend on the row alone
-  few,      // quantised weights read as they lie, a group of one type in one launch
+  skinny,    // tensor cores, one pass over bf16 weights, a group in one launch
+  gemv,      // float32, one pass over weights of any dtype, a group in one launch
+  library,   // cuBLASLt, weight by weight: bf16, or TF32 for f32 and f16 weights
+  tiled,     // float32, any shape and address, weight by weight: a row's bits depend on the row alone
+  few,       // quantised weights read as they lie, a group of one type in one launch
   unpacked,  // quantised weights made into bf16 or float32, some outputs at a time, for library or tiled
   fp8        // cuBLASLt, fp8 weights as they lie and x rounded to e4m3; what the library declines is unpacked
 };

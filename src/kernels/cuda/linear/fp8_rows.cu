@@ -9,7 +9,7 @@
 namespace fovea::cuda {
 namespace {
 
-constexpr int kHeld = 8;           // float4 of a row that a thread keeps
+constexpr int kHeld = 8;             // float4 of a row that a thread keeps
 static_assert(kFp8Group == 4 * 32);  // what a warp holds as one float4 a lane
 static_assert(kFp8DepthMax == 4 * kHeld * 1024);
 constexpr float kLargest = 448.0f;
@@ -184,8 +184,8 @@ void transpose(const float* from, int64_t rows, int64_t columns, float* to, cons
 
 void add_bias(const float* bias, float* out, int32_t rows, int32_t n, const Queue& queue) {
   const int64_t count = static_cast<int64_t>(rows) * n;
-  launch("add_bias", add_bias_kernel, static_cast<unsigned>(ceil_div<int64_t>(count, kThreads)), kThreads, queue, bias, out,
-         count, n);
+  launch("add_bias", add_bias_kernel, static_cast<unsigned>(ceil_div<int64_t>(count, kThreads)), kThreads, queue, bias, out, count,
+         n);
 }
 
 }  // namespace fovea::cuda

@@ -99,8 +99,7 @@ TEST_F(Fp8Test, RowsEqualTheReferenceToTheBit) {
 
 TEST_F(Fp8Test, ActivatedRowsEqualThoseOfTheActivationToTheBit) {
   constexpr int32_t kRows = 40, kDim = 1040;
-  const DeviceArray<float> gate(hostile_rows(kRows, kDim)), up(normals(kRows * kDim, 2)),
-      out(std::vector<float>(kRows * kDim));
+  const DeviceArray<float> gate(hostile_rows(kRows, kDim)), up(normals(kRows * kDim, 2)), out(std::vector<float>(kRows * kDim));
   const SiluMulParams p = {gate.data(), up.data(), out.data(), kRows, kDim};
   silu_mul(p, queue());
   for (const int32_t group : {kDim, kFp8Group}) {
@@ -129,7 +128,8 @@ TEST_F(Fp8Test, NormedRowsAreThoseOfTheNorm) {
     for (int32_t r = 0; r < kRows; ++r) {
       for (int32_t i = 0; i < kDim; ++i) {
         const float scale = scales[static_cast<size_t>(i / kFp8Group * kRows + r)], n = normed[static_cast<size_t>(r * kDim + i)];
-        ASSERT_NEAR(scale * fp8_e4m3_to_f32(codes[static_cast<size_t>(r * kDim + i)]), n, 0x1.01p-4f * std::fabs(n) + 0x1p-9f * scale)
+        ASSERT_NEAR(scale * fp8_e4m3_to_f32(codes[static_cast<size_t>(r * kDim + i)]), n,
+                    0x1.01p-4f * std::fabs(n) + 0x1p-9f * scale)
             << r << ", " << i;
       }
     }
@@ -193,8 +193,14 @@ struct Product {
 TEST_F(Fp8Test, ProductsAreThoseOfTheReferenceOrOfBf16) {
   constexpr int32_t kRows = 131;
   int multiplied = 0;
-  for (const auto& [n, k, by_row] : {std::tuple{256, 512, true}, {256, 512, false}, {1024, 384, true}, {131, 1312, true},
-                                    {64, 4096, true}, {64, 4096, false}, {1000, 160, false}, {48, 14336, true}}) {
+  for (const auto& [n, k, by_row] : {std::tuple{256, 512, true},
+                                     {256, 512, false},
+                                     {1024, 384, true},
+                                     {131, 1312, true},
+                                     {64, 4096, true},
+                                     {64, 4096, false},
+                                     {1000, 160, false},
+                                     {48, 14336, true}}) {
     SCOPED_TRACE(std::to_string(n) + " x " + std::to_string(k) + (by_row ? " by row" : " by group"));
     Product product(n, k, by_row ? k : kFp8Group, kRows, n % 3 == 1);
     Linear linear;

@@ -75,7 +75,8 @@ void LibraryGemm::point(const Plan& plan, const GemmCall& call) const {
 // False if the library knows no such scales: it is older than 12.9, or this is built with an older toolkit.
 bool LibraryGemm::set_scales(const Plan& plan, const GemmCall& call) const {
 #if CUBLAS_VERSION >= 120900
-  const int32_t mode = call.scale_group == call.k ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+  const int32_t mode =
+      call.scale_group == call.k ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
   for (const auto attribute : {CUBLASLT_MATMUL_DESC_A_SCALE_MODE, CUBLASLT_MATMUL_DESC_B_SCALE_MODE}) {
     if (lt_->matmul_desc_set(plan.desc, attribute, &mode, sizeof mode) != CUBLAS_STATUS_SUCCESS) return false;
   }

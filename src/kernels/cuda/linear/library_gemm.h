@@ -25,7 +25,7 @@ struct GemmCall {
   const float* bias = nullptr;  // or null
   float* out = nullptr;
   int32_t rows = 0, n = 0, k = 0;
-  int32_t out_stride = 0;  // floats from a row of out to the next, >= n
+  int32_t out_stride = 0;           // floats from a row of out to the next, >= n
   int32_t scale_group = 0;          // fp8: k or kFp8Group
   const float* x_scales = nullptr;  // fp8: [k / scale_group rounded up, rows]
   const float* w_scales = nullptr;  // fp8: [k / scale_group rounded up, n]

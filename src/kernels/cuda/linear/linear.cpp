@@ -147,8 +147,18 @@ Fp8Rows Linear::fp8_room(const LinearParams& p) const {
 // Scales of groups lie in w as [n, groups]; the library takes [groups, n].
 GemmCall Linear::fp8_call(const LinearParams& p, const LinearWeight& w) const {
   const void* scales = w.w.group == p.k ? w.w.scales : widened_.data();
-  return {GemmCall::Operands::fp8, rounded_.data(), w.w.data, nullptr, w.out, p.rows, w.n(), p.k, w.n(), w.w.group,
-          x_scales_.as<float>(), static_cast<const float*>(scales)};
+  return {GemmCall::Operands::fp8,
+          rounded_.data(),
+          w.w.data,
+          nullptr,
+          w.out,
+          p.rows,
+          w.n(),
+          p.k,
+          w.n(),
+          w.w.group,
+          x_scales_.as<float>(),
+          static_cast<const float*>(scales)};
 }
 
 // All products of the call, or none.
@@ -165,7 +175,8 @@ void Linear::run_fp8(const LinearParams& p, const Queue& queue) {
   for (int c = 0; c < p.count; ++c) {
     const LinearWeight& w = p.weights[c];
     if (w.n() == 0) continue;
-    if (w.w.group != p.k) transpose(static_cast<const float*>(w.w.scales), w.n(), w.w.scales_per_row(), widened_.as<float>(), queue);
+    if (w.w.group != p.k)
+      transpose(static_cast<const float*>(w.w.scales), w.n(), w.w.scales_per_row(), widened_.as<float>(), queue);
     FOVEA_CHECK(gemm_.run(fp8_call(p, w), queue.stream));
     if (w.bias) add_bias(w.bias, w.out, p.rows, w.n(), queue);
   }
