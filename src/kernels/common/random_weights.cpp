@@ -88,8 +88,22 @@ void RandomWeights::fix_block(uint8_t* block, uint64_t random) const {
   }
 }
 
+// Eight a draw: a number each would take five times as long.
+void RandomWeights::fill_bytes(uint64_t seed, int64_t count, uint8_t* out) const {
+  const bool fp8 = type_ == WeightType::fp8_e4m3;
+  uint64_t state = seed;
+  for (int64_t i = 0; i < count; i += 8) {
+    uint64_t bits = splitmix64(state);
+    for (int64_t j = i; j < std::min(count, i + 8); ++j, bits >>= 8) {
+      const auto byte = static_cast<uint8_t>(bits);
+      out[j] = fp8 && (byte & 0x7f) == 0x7f ? byte ^ 1 : byte;  // that one is not a number
+    }
+  }
+}
+
 void RandomWeights::fill(uint64_t seed, int64_t count, uint8_t* out) const {
   const WeightFormat& format = weight_format(type_);
+  if (format.bytes == 1) return fill_bytes(seed, count, out);
   uint64_t state = seed;
   for (int64_t i = 0; i < count; i += format.block, out += format.bytes) {
     uint64_t bits = 0;
@@ -100,7 +114,6 @@ void RandomWeights::fill(uint64_t seed, int64_t count, uint8_t* out) const {
     }
     bits = splitmix64(state);
     std::memcpy(out + at, &bits, static_cast<size_t>(format.bytes - at));
-    if (type_ == WeightType::fp8_e4m3 && (out[0] & 0x7f) == 0x7f) out[0] ^= 1;  // not a number
     fix_block(out, bits >> 32);
   }
 }

@@ -19,6 +19,7 @@ class RandomWeights {
   uint32_t scale() const { return scale_; }
 
  private:
+  void fill_bytes(uint64_t seed, int64_t count, uint8_t* out) const;
   void fix_block(uint8_t* block, uint64_t random) const;
 
   WeightType type_;

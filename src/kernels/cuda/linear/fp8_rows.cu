@@ -117,22 +117,24 @@ __global__ void __launch_bounds__(1024) fp8_rows_kernel(Source source, int32_t k
   source.load(held, k);
   const int64_t row = blockIdx.x, rows = gridDim.x;
   auto* codes = reinterpret_cast<uint32_t*>(out.codes + row * k);
-  float scale = 0.0f;
+  float inverse = 0.0f;
   if constexpr (!kByGroups) {
     float most = 0.0f;
 #pragma unroll
     for (int j = 0; j < kHeld; ++j) most = fmaxf(most, largest(held[j]));
-    scale = scale_of(block_max(most));
+    const float scale = scale_of(block_max(most));
+    inverse = __frcp_rn(scale);
     if (threadIdx.x == 0) out.scales[row] = scale;
   }
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) {
     const int i = j * blockDim.x + threadIdx.x;
     if constexpr (kByGroups) {
-      scale = scale_of(warp_max(largest(held[j])));
+      const float scale = scale_of(warp_max(largest(held[j])));
+      inverse = __frcp_rn(scale);
       if (i % 32 == 0 && i < k / 4) out.scales[i / 32 * rows + row] = scale;
     }
-    if (i < k / 4) codes[i] = codes_of(held[j], __frcp_rn(scale));
+    if (i < k / 4) codes[i] = codes_of(held[j], inverse);
   }
 }
 

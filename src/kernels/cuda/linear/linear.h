@@ -41,8 +41,8 @@ class Linear {
   quant::GpuShape gpu_;
   Buffer rounded_;   // x of the present call in bf16 or e4m3, [max_rows, max_k]
   Buffer x_scales_;  // of x in e4m3
-  Buffer
-      widened_;  // some rows of an f16 weight in float32, or of a quantised one in bf16 or float32, or its scales in the library's order
+  // Some rows of an f16 weight in float32, or of a quantised one in bf16 or float32; or an fp8 weight's scales as the library has them.
+  Buffer widened_;
 };
 
 }  // namespace fovea::cuda
