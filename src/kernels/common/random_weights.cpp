@@ -5,6 +5,7 @@
 #include "kernels/common/convert.h"
 #include "kernels/common/dequantize.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>

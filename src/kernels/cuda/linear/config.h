@@ -21,7 +21,8 @@ enum class LinearPath : uint8_t {
 inline constexpr int kGemvRowsMax = 8;
 inline constexpr int kSkinnyRowsMax = 16;
 inline constexpr int32_t kFp8DepthMax = 32768;  // numbers of a row of x, which a thread block holds in registers
-inline constexpr int32_t kFp8Group = 128;       // columns that share a scale, where not all of a row do
+inline constexpr int32_t kFp8Group = 128;   // columns that share a scale, where not all of a row do; of weights as many rows too
+inline constexpr int32_t kFp8RowsStep = 4;  // rows of x with scales of groups that the library takes: a multiple
 
 struct LinearShape {
   Numerics numerics = Numerics::bf16;

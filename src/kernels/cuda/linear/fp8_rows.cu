@@ -108,6 +108,12 @@ __device__ inline uint32_t codes_of(float4 v, float inverse) {
   return pair(v.x * inverse, v.y * inverse) | pair(v.z * inverse, v.w * inverse) << 16;
 }
 
+__device__ inline void write_scale(const Fp8Rows& out, int64_t row, int64_t rows, int64_t group, float scale) {
+  if (row < out.scaled_rows) out.scales[group * out.scaled_rows + row] = scale;
+  const int64_t last = row - (rows - kFp8RowsStep);
+  if (out.last_scales && last >= 0) out.last_scales[group * kFp8RowsStep + last] = scale;
+}
+
 // One block a row. By groups every warp's j-th float4 are one: nothing is exchanged beyond it.
 template <typename Source, bool kByGroups>
 __global__ void __launch_bounds__(1024) fp8_rows_kernel(Source source, int32_t k, Fp8Rows out) {
@@ -124,7 +130,7 @@ __global__ void __launch_bounds__(1024) fp8_rows_kernel(Source source, int32_t k
     for (int j = 0; j < kHeld; ++j) most = fmaxf(most, largest(held[j]));
     const float scale = scale_of(block_max(most));
     inverse = __frcp_rn(scale);
-    if (threadIdx.x == 0) out.scales[row] = scale;
+    if (threadIdx.x == 0) write_scale(out, row, rows, 0, scale);
   }
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) {
@@ -132,7 +138,7 @@ __global__ void __launch_bounds__(1024) fp8_rows_kernel(Source source, int32_t k
     if constexpr (kByGroups) {
       const float scale = scale_of(warp_max(largest(held[j])));
       inverse = __frcp_rn(scale);
-      if (i % 32 == 0 && i < k / 4) out.scales[i / 32 * rows + row] = scale;
+      if (i % 32 == 0 && i < k / 4) write_scale(out, row, rows, i / 32, scale);
     }
     if (i < k / 4) codes[i] = codes_of(held[j], inverse);
   }
@@ -156,12 +162,17 @@ __global__ void add_bias_kernel(const float* bias, float* out, int64_t count, in
   if (i < count) out[i] += bias[i % n];
 }
 
-// A thread for each element of `to`; what is read again lies in the L1 cache.
-__global__ void transpose_kernel(const float* from, int64_t rows, int64_t columns, float* to) {
+__global__ void block_scales_kernel(const float* from, int64_t groups, int64_t stride, int64_t count, float* to) {
   let_next_begin();
   wait_for_previous();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < rows * columns) to[i] = from[i % rows * columns + i / rows];
+  const int64_t block = i / stride, group = i % stride;
+  if (i < count) to[i] = group < groups ? from[block * kFp8Group * groups + group] : 0.0f;
+}
+
+__global__ void find_unlike_kernel(const float* scales, int64_t count, int64_t groups, int32_t* flag) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < count && scales[i] != scales[i / (kFp8Group * groups) * (kFp8Group * groups) + i % groups]) *flag = 1;
 }
 
 }  // namespace
@@ -179,9 +190,21 @@ void fp8_rows_of(const RmsNormParams& p, const Fp8Rows& out, const Queue& queue)
   launch_rows(Normed{p}, p.rows, p.dim, out, queue);
 }
 
-void transpose(const float* from, int64_t rows, int64_t columns, float* to, const Queue& queue) {
-  launch("transpose", transpose_kernel, static_cast<unsigned>(ceil_div<int64_t>(rows * columns, kThreads)), kThreads, queue, from,
-         rows, columns, to);
+void block_scales(const float* from, int64_t n, int64_t groups, float* to, const Queue& queue) {
+  const int64_t stride = ceil_div<int64_t>(groups, 4) * 4, count = ceil_div<int64_t>(n, kFp8Group) * stride;
+  launch("block_scales", block_scales_kernel, static_cast<unsigned>(ceil_div<int64_t>(count, kThreads)), kThreads, queue, from,
+         groups, stride, count, to);
+}
+
+bool are_of_blocks(const float* scales, int64_t n, int64_t groups, int32_t* flag, const Queue& queue) {
+  int32_t unlike = 0;
+  check_call("fp8 scales", cudaMemsetAsync(flag, 0, sizeof *flag, queue.stream));
+  const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(n * groups, kThreads));
+  find_unlike_kernel<<<blocks, kThreads, 0, queue.stream>>>(scales, n * groups, groups, flag);
+  check_launch("find_unlike");
+  check_call("fp8 scales", cudaMemcpyAsync(&unlike, flag, sizeof unlike, cudaMemcpyDeviceToHost, queue.stream));
+  check_call("fp8 scales", cudaStreamSynchronize(queue.stream));
+  return unlike == 0;
 }
 
 void add_bias(const float* bias, float* out, int32_t rows, int32_t n, const Queue& queue) {

@@ -62,7 +62,7 @@ struct CodesOnDevice {
   CodesOnDevice(int32_t rows, int32_t k, int32_t group)
       : codes(std::vector<uint8_t>(static_cast<size_t>(rows) * k, 0xee)),
         scales(std::vector<float>(static_cast<size_t>(rows) * ceil_div(k, group), -1.0f)),
-        out{codes.data(), scales.data(), group} {}
+        out{codes.data(), scales.data(), group, rows} {}
   DeviceArray<uint8_t> codes;
   DeviceArray<float> scales;
   Fp8Rows out;
@@ -136,17 +136,29 @@ TEST_F(Fp8Test, NormedRowsAreThoseOfTheNorm) {
   }
 }
 
+enum class Scales : uint8_t { rows, blocks, groups };
+
+MixedMatrix weights(int32_t n, int32_t k, Scales scales) {
+  MixedMatrix m(WeightType::fp8_e4m3, n, k, scales == Scales::rows ? k : kFp8Group, 5);
+  const auto groups = static_cast<size_t>(m.view().scales_per_row());
+  for (size_t i = 0; scales == Scales::blocks && i < m.scales.size(); ++i)
+    m.scales[i] = m.scales[i / groups / kFp8Group * kFp8Group * groups + i % groups];
+  return m;
+}
+
 // One weight with its data on both sides.
 struct Product {
-  Product(int32_t n, int32_t k, int32_t group, int32_t rows, bool with_bias, float x_scale = 1.0f)
-      : matrix(WeightType::fp8_e4m3, n, k, group, 5),
-        x(normals(static_cast<size_t>(rows) * k, 9, x_scale)),
-        bias(with_bias ? normals(static_cast<size_t>(n), 8) : std::vector<float>()),
+  Product(int32_t n, int32_t k, Scales scales, int32_t rows, bool with_bias = false)
+      : Product(weights(n, k, scales), rows, with_bias) {}
+  Product(MixedMatrix m, int32_t rows, bool with_bias)
+      : matrix(std::move(m)),
+        x(normals(static_cast<size_t>(rows * matrix.cols), 9)),
+        bias(with_bias ? normals(static_cast<size_t>(matrix.rows), 8) : std::vector<float>()),
         device_data(matrix.data),
         device_scales(matrix.scales),
         device_x(x),
         device_bias(bias),
-        device_out(std::vector<float>(static_cast<size_t>(rows) * n)) {
+        device_out(std::vector<float>(static_cast<size_t>(rows * matrix.rows))) {
     WeightView view = matrix.view();
     view.data = device_data.data(), view.scales = device_scales.data();
     weight = {view, device_bias.data(), device_out.data()};
@@ -193,16 +205,18 @@ struct Product {
 TEST_F(Fp8Test, ProductsAreThoseOfTheReferenceOrOfBf16) {
   constexpr int32_t kRows = 131;
   int multiplied = 0;
-  for (const auto& [n, k, by_row] : {std::tuple{256, 512, true},
-                                     {256, 512, false},
-                                     {1024, 384, true},
-                                     {131, 1312, true},
-                                     {64, 4096, true},
-                                     {64, 4096, false},
-                                     {1000, 160, false},
-                                     {48, 14336, true}}) {
-    SCOPED_TRACE(std::to_string(n) + " x " + std::to_string(k) + (by_row ? " by row" : " by group"));
-    Product product(n, k, by_row ? k : kFp8Group, kRows, n % 3 == 1);
+  for (const auto& [n, k, scales] : {std::tuple{256, 512, Scales::rows},
+                                     {256, 512, Scales::blocks},
+                                     {256, 512, Scales::groups},
+                                     {1024, 384, Scales::rows},
+                                     {131, 1312, Scales::rows},
+                                     {64, 4096, Scales::rows},
+                                     {64, 4096, Scales::blocks},
+                                     {1000, 160, Scales::rows},
+                                     {1000, 416, Scales::blocks},
+                                     {48, 14336, Scales::rows}}) {
+    SCOPED_TRACE(std::to_string(n) + " x " + std::to_string(k) + ", scales of kind " + std::to_string(static_cast<int>(scales)));
+    Product product(n, k, scales, kRows, n % 3 == 1);
     Linear linear;
     prepare(linear, kRows, k, true);
     for (const int32_t rows : {17, 64, 100, 131}) {
@@ -210,7 +224,8 @@ TEST_F(Fp8Test, ProductsAreThoseOfTheReferenceOrOfBf16) {
       product.poison();
       linear.run(p, queue());
       ASSERT_TRUE(testing::device_ok());
-      const bool fp8 = linear.multiplies_fp8(p);
+      const bool fp8 = linear.multiplies_fp8(p, queue());
+      EXPECT_FALSE(fp8 && scales == Scales::groups) << "rows of one block have other scales";
       multiplied += fp8;
       std::vector<float> expected = product.expected(rows);
       if (!fp8) {
@@ -220,13 +235,13 @@ TEST_F(Fp8Test, ProductsAreThoseOfTheReferenceOrOfBf16) {
       EXPECT_LT(product.worst_error(expected, rows), fp8 ? kAccumulation : kRounded) << rows << " rows" << (fp8 ? ", fp8" : "");
     }
   }
-  EXPECT_GE(multiplied, runs_code_for_hopper() ? 12 : 0) << "the library was expected to take these";
+  EXPECT_GE(multiplied, runs_code_for_hopper() ? 28 : 0) << "the library was expected to take these";
 }
 
 // Few rows, scales of other groups, and calls with weights of another type are computed as without fp8.
 TEST_F(Fp8Test, WhatIsNotForFp8IsAsEver) {
   constexpr int32_t kRows = 64, kDepth = 512;
-  const Product by_row(64, kDepth, kDepth, kRows, false), by_32(64, kDepth, 32, kRows, false);
+  const Product by_row(64, kDepth, Scales::rows, kRows), by_32(MixedMatrix(WeightType::fp8_e4m3, 64, kDepth, 32, 5), kRows, false);
   const MixedMatrix other(WeightType::q8_0, 64, kDepth, 32, 6);
   const DeviceArray<uint8_t> other_data(other.data);
   DeviceArray<float> other_out(std::vector<float>(kRows * 64));
@@ -239,7 +254,7 @@ TEST_F(Fp8Test, WhatIsNotForFp8IsAsEver) {
     for (const bool fp8 : {false, true}) {
       Linear linear;
       prepare(linear, kRows, kDepth, fp8);
-      EXPECT_FALSE(linear.multiplies_fp8(p));
+      EXPECT_FALSE(linear.multiplies_fp8(p, queue()));
       linear.run(p, queue());
       results.push_back((&p == &cases[1] ? by_32 : by_row).device_out.download());
     }
@@ -249,7 +264,7 @@ TEST_F(Fp8Test, WhatIsNotForFp8IsAsEver) {
 
 TEST_F(Fp8Test, AProductAfterAnActivationOrANormIsOneAfterTheOther) {
   constexpr int32_t kRows = 70, kDepth = 640;
-  Product product(96, kDepth, kDepth, kRows, false);
+  Product product(96, kDepth, Scales::rows, kRows);
   Linear linear;
   prepare(linear, kRows, kDepth, true);
   const DeviceArray<float> gate(normals(kRows * kDepth, 21)), up(normals(kRows * kDepth, 22)), weight(normals(kDepth, 23));
@@ -289,8 +304,8 @@ TEST_F(Fp8Test, AProductAfterAnActivationOrANormIsOneAfterTheOther) {
 
 TEST_F(Fp8Test, NonFiniteInputsStayInTheirRows) {
   constexpr int32_t kRows = 40, kDepth = 256, kOutputs = 32;
-  for (const int32_t group : {kDepth, kFp8Group}) {
-    Product product(kOutputs, kDepth, group, kRows, false);
+  for (const Scales scales : {Scales::rows, Scales::blocks}) {
+    Product product(kOutputs, kDepth, scales, kRows);
     std::vector<float> x = product.x;
     x[3 * kDepth + 5] = kNan;
     x[7 * kDepth + 255] = kInfinity;

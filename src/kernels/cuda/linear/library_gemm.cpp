@@ -75,11 +75,13 @@ void LibraryGemm::point(const Plan& plan, const GemmCall& call) const {
 // False if the library knows no such scales: it is older than 12.9, or this is built with an older toolkit.
 bool LibraryGemm::set_scales(const Plan& plan, const GemmCall& call) const {
 #if CUBLAS_VERSION >= 120900
-  const int32_t mode =
-      call.scale_group == call.k ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
-  for (const auto attribute : {CUBLASLT_MATMUL_DESC_A_SCALE_MODE, CUBLASLT_MATMUL_DESC_B_SCALE_MODE}) {
-    if (lt_->matmul_desc_set(plan.desc, attribute, &mode, sizeof mode) != CUBLAS_STATUS_SUCCESS) return false;
-  }
+  const bool by_row = call.scale_group == call.k;
+  const int32_t w_mode = by_row ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F : CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+  const int32_t x_mode = by_row ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+  const auto set = [&](cublasLtMatmulDescAttributes_t attribute, int32_t mode) {
+    return lt_->matmul_desc_set(plan.desc, attribute, &mode, sizeof mode) == CUBLAS_STATUS_SUCCESS;
+  };
+  if (!set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, w_mode) || !set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, x_mode)) return false;
   point(plan, call);
   return true;
 #else

@@ -16,7 +16,7 @@
 namespace fovea::cuda {
 
 // out [rows, n] = x [rows, k] w [n, k]^T + bias [n], sums in float32. Both operands have one type.
-// fp8: e4m3 times its scale, of a row, or (scale_group kFp8Group) of so many columns of a row; no bias.
+// fp8: e4m3 times its scale, of a row, or (scale_group kFp8Group) of so many columns of a row of x and of as many rows of w; no bias.
 struct GemmCall {
   enum class Operands : uint8_t { bf16, tf32, fp8 };  // tf32: float32 in memory, 10 bits of mantissa multiplied
   Operands operands = Operands::bf16;
@@ -28,7 +28,7 @@ struct GemmCall {
   int32_t out_stride = 0;           // floats from a row of out to the next, >= n
   int32_t scale_group = 0;          // fp8: k or kFp8Group
   const float* x_scales = nullptr;  // fp8: [k / scale_group rounded up, rows]
-  const float* w_scales = nullptr;  // fp8: [k / scale_group rounded up, n]
+  const float* w_scales = nullptr;  // fp8: [n], or as block_scales() makes them
 };
 
 class LibraryGemm {

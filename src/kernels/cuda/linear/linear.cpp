@@ -49,7 +49,8 @@ Status Linear::prepare(const OpsLimits& limits, Device& device, Numerics numeric
   FOVEA_ASSIGN(rounded_, device.allocate(rows * k * sizeof(uint16_t), "rounded activations"));
   if (fp8) {
     const size_t groups = (k + kFp8Group - 1) / kFp8Group;
-    FOVEA_ASSIGN(x_scales_, device.allocate(rows * groups * sizeof(float), "scales of activations"));
+    FOVEA_ASSIGN(x_scales_, device.allocate((rows + kFp8RowsStep) * groups * sizeof(float), "scales of activations"));
+    FOVEA_ASSIGN(flag_, device.allocate(sizeof(int32_t), "a flag"));
   }
   const size_t widened = std::max(kWidenedBytes, kWidenedRows * k * sizeof(float));
   FOVEA_ASSIGN(widened_, device.allocate(widened, "widened weights"));
@@ -83,7 +84,7 @@ void Linear::run_alike(const LinearParams& p, const Queue& queue) {
     case LinearPath::unpacked:
       return run_unpacked(p, queue);
     case LinearPath::fp8:
-      if (!multiplies_fp8(p)) return run_unpacked(p, queue);
+      if (!multiplies_fp8(p, queue)) return run_unpacked(p, queue);
       fp8_rows(p.x, p.rows, p.k, fp8_room(p), queue);
       return run_fp8(p, queue);
   }
@@ -137,54 +138,80 @@ void Linear::run_unpacked(const LinearParams& p, const Queue& queue) {
   }
 }
 
+// Scales of groups: the library takes rows by kFp8RowsStep, so that the last few are multiplied once more where they are no multiple.
 Fp8Rows Linear::fp8_room(const LinearParams& p) const {
-  const int32_t group = p.weights[0].w.group;
+  const int32_t group = p.weights[0].w.group, groups = ceil_div(p.k, group);
+  const int32_t odd = group == p.k ? 0 : p.rows % kFp8RowsStep;
   FOVEA_CHECK(static_cast<size_t>(p.rows) * p.k <= rounded_.bytes());
-  FOVEA_CHECK(static_cast<size_t>(p.rows) * ceil_div(p.k, group) * sizeof(float) <= x_scales_.bytes());
-  return {rounded_.as<uint8_t>(), x_scales_.as<float>(), group};
+  FOVEA_CHECK(static_cast<size_t>(p.rows + kFp8RowsStep) * groups * sizeof(float) <= x_scales_.bytes());
+  float* scales = x_scales_.as<float>();
+  return {rounded_.as<uint8_t>(), scales, group, p.rows - odd, odd ? scales + int64_t{groups} * (p.rows - odd) : nullptr};
 }
 
-// Scales of groups lie in w as [n, groups]; the library takes [groups, n].
 GemmCall Linear::fp8_call(const LinearParams& p, const LinearWeight& w) const {
-  const void* scales = w.w.group == p.k ? w.w.scales : widened_.data();
-  return {GemmCall::Operands::fp8,
-          rounded_.data(),
-          w.w.data,
-          nullptr,
-          w.out,
-          p.rows,
-          w.n(),
-          p.k,
-          w.n(),
-          w.w.group,
-          x_scales_.as<float>(),
-          static_cast<const float*>(scales)};
+  const Fp8Rows x = fp8_room(p);
+  const void* scales = x.group == p.k ? w.w.scales : widened_.data();
+  return {.operands = GemmCall::Operands::fp8,
+          .x = x.codes,
+          .w = w.w.data,
+          .out = w.out,
+          .rows = x.scaled_rows,
+          .n = w.n(),
+          .k = p.k,
+          .out_stride = w.n(),
+          .scale_group = x.group,
+          .x_scales = x.scales,
+          .w_scales = static_cast<const float*>(scales)};
+}
+
+GemmCall Linear::last_rows(GemmCall all, const Fp8Rows& x, int32_t rows) const {
+  const int64_t first = rows - kFp8RowsStep;
+  all.x = x.codes + first * all.k;
+  all.out += first * all.n;
+  all.rows = kFp8RowsStep;
+  all.x_scales = x.last_scales;
+  return all;
+}
+
+bool Linear::has_fp8_scales(const WeightView& w, const Queue& queue) {
+  if (w.group == w.cols) return true;
+  if (const auto known = of_blocks_.find(w.scales); known != of_blocks_.end()) return known->second;
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  check_call("fp8 scales", cudaStreamIsCapturing(queue.stream, &capture));
+  if (capture != cudaStreamCaptureStatusNone) return false;
+  const auto* scales = static_cast<const float*>(w.scales);
+  return of_blocks_[w.scales] = are_of_blocks(scales, w.rows, w.scales_per_row(), flag_.as<int32_t>(), queue);
 }
 
 // All products of the call, or none.
-bool Linear::multiplies_fp8(const LinearParams& p) {
-  return choose(describe(p, numerics_, fp8_)) == LinearPath::fp8 &&
-         std::all_of(p.weights, p.weights + p.count, [&](const LinearWeight& w) {
-           const bool fits = w.w.group == p.k || 4 * w.w.rows * w.w.scales_per_row() <= static_cast<int64_t>(widened_.bytes());
-           return w.n() == 0 || (fits && gemm_.has_way(fp8_call(p, w)));
-         });
+bool Linear::multiplies_fp8(const LinearParams& p, const Queue& queue) {
+  if (choose(describe(p, numerics_, fp8_)) != LinearPath::fp8) return false;
+  const Fp8Rows x = fp8_room(p);
+  return std::all_of(p.weights, p.weights + p.count, [&](const LinearWeight& w) {
+    const GemmCall call = fp8_call(p, w);
+    return w.n() == 0 ||
+           (has_fp8_scales(w.w, queue) && gemm_.has_way(call) && (!x.last_scales || gemm_.has_way(last_rows(call, x, p.rows))));
+  });
 }
 
 // x lies rounded in fp8_room().
 void Linear::run_fp8(const LinearParams& p, const Queue& queue) {
+  const Fp8Rows x = fp8_room(p);
   for (int c = 0; c < p.count; ++c) {
     const LinearWeight& w = p.weights[c];
     if (w.n() == 0) continue;
-    if (w.w.group != p.k)
-      transpose(static_cast<const float*>(w.w.scales), w.n(), w.w.scales_per_row(), widened_.as<float>(), queue);
-    FOVEA_CHECK(gemm_.run(fp8_call(p, w), queue.stream));
+    if (x.group != p.k)
+      block_scales(static_cast<const float*>(w.w.scales), w.n(), w.w.scales_per_row(), widened_.as<float>(), queue);
+    const GemmCall call = fp8_call(p, w);
+    FOVEA_CHECK(gemm_.run(call, queue.stream));
+    if (x.last_scales) FOVEA_CHECK(gemm_.run(last_rows(call, x, p.rows), queue.stream));
     if (w.bias) add_bias(w.bias, w.out, p.rows, w.n(), queue);
   }
 }
 
 void Linear::run_after(const SiluMulParams& first, const LinearParams& p, const Queue& queue) {
   FOVEA_CHECK(p.x == first.out && p.rows == first.rows && p.k == first.dim);
-  if (p.rows > 0 && aligned16(first.gate) && aligned16(first.up) && multiplies_fp8(p)) {
+  if (p.rows > 0 && aligned16(first.gate) && aligned16(first.up) && multiplies_fp8(p, queue)) {
     fp8_rows_of(first, fp8_room(p), queue);
     return run_fp8(p, queue);
   }
@@ -195,7 +222,7 @@ void Linear::run_after(const SiluMulParams& first, const LinearParams& p, const 
 void Linear::run_after(const RmsNormParams& first, const LinearParams& p, const Queue& queue) {
   FOVEA_CHECK(p.x == first.out && p.rows == first.rows && p.k == first.dim);
   const bool alone = !first.row_index && aligned16(first.x) && aligned16(first.add) && aligned16(first.weight);
-  if (p.rows > 0 && alone && multiplies_fp8(p)) {
+  if (p.rows > 0 && alone && multiplies_fp8(p, queue)) {
     fp8_rows_of(first, fp8_room(p), queue);
     return run_fp8(p, queue);
   }
