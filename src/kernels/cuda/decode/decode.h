@@ -1,5 +1,6 @@
 // Paged decode attention on a GPU (AttentionParams): one launch for every 256 rows, split over keys, merged by
-// the CTA that finishes last.
+// the CTA that finishes last. q_indptr and seq_len are read while the kernel before a launch may still run: no kernel
+// writes them.
 //
 // Scores, softmax and sums are float32. With bf16, f16 or fp8 KV in layout hnd, q and the weights enter the
 // tensor cores as sums of two 16-bit floats each (f16 for fp8 KV: |q| <= 65504): results differ from

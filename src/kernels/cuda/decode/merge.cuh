@@ -22,7 +22,7 @@ struct WarpPartials {
   float weight[kHeads][kMaxSplits];
   float2 softmax[kHeads];
   int32_t keys_read;  // of the item
-  // Of the last two items: whether its list is to be merged now, by this CTA.
+  // Of the last two runs: whether its list is to be merged now, by this CTA.
   bool ready[2];
   WorkList finished[2];
 };
@@ -99,23 +99,23 @@ __device__ void merge_warps(const Args& a, const WorkList& w, int32_t split, con
   }
 }
 
-// Adds 1 and returns what was there. What this thread knows to be written (a barrier tells it of its whole
+// Adds `x` and returns what was there. What this thread knows to be written (a barrier tells it of its whole
 // CTA's writes) is visible to every later adder.
-__device__ inline int32_t add_one(int32_t* to) {
+__device__ inline int32_t add_and_tell(int32_t* to, int32_t x) {
   int32_t before;
-  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(before) : "l"(to) : "memory");
+  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;" : "=r"(before) : "l"(to), "r"(x) : "memory");
   return before;
 }
 
-// One thread tells that an item's partial results are written, all of the CTA's, and learns whether the
-// list's are complete. It speaks for all (a fence of every warp took 2 us each, one after the other) and none
-// waits for the answer: it is looked at when the next item is done.
+// One thread tells that the partial results of `run` splits are written, all of the CTA's, and learns whether the
+// list's are complete. It speaks for all (a fence of every warp took 2 us each, one after the other), once for all
+// that the CTA has of the list, and no other thread waits for the answer: it is looked at when the next item is done.
 template <int kHeads, int kDim>
-__device__ void announce(const Args& a, const WorkList& w, WarpPartials<kHeads, kDim>& s, int turn) {
+__device__ void announce(const Args& a, const WorkList& w, int32_t run, WarpPartials<kHeads, kDim>& s, int turn) {
   s.ready[turn] = false;
   if (w.splits == 1 || a.tmp_out != nullptr) return;
   int32_t* done = a.done + (static_cast<int64_t>(w.keys.row - a.first_row) * a.lists + w.keys.list) * a.head_tiles + w.heads.number;
-  if (add_one(done) < w.splits - 1) return;
+  if (add_and_tell(done, run) < w.splits - run) return;
   *done = 0;  // for the next launch
   s.finished[turn] = w;
   s.ready[turn] = true;
@@ -206,7 +206,7 @@ __device__ inline void count_keys(const Args& a, const WorkList& w, int32_t keys
   atomicAdd(reinterpret_cast<unsigned long long*>(a.p.keys_read + w.keys.row), static_cast<unsigned long long>(keys));
 }
 
-// Merges the list whose last split this CTA announced, if it was the last. A barrier has passed since
+// Merges the list whose last splits this CTA announced, if they were the last. A barrier has passed since
 // announce().
 template <int kHeads, int kDim>
 __device__ void settle(const Args& a, WarpPartials<kHeads, kDim>& s, int turn) {
@@ -221,21 +221,27 @@ __device__ void begin_items(WarpPartials<kHeads, kDim>& s) {
   if (threadIdx.x == 0) s.keys_read = 0, s.ready[0] = s.ready[1] = false;
 }
 
-// Once every warp's partial result is in `s`. All threads of the CTA call it. turn: 0 and 1 in alternation.
-template <int kHeads, int kDim>
-__device__ void finish_item(const Args& a, const WorkList& w, int32_t split, WarpPartials<kHeads, kDim>& s, int turn) {
-  __syncthreads();
-  merge_warps(a, w, split, s);
-  if (threadIdx.x == 0) {
-    count_keys(a, w, s.keys_read);
-    s.keys_read = 0;
+// Calls walk(split) for each of a run's splits, which leaves every warp's partial result in `s`. All threads of the CTA call it.
+// turn: 0 and 1 in alternation. Returns the next one.
+template <int kHeads, int kDim, typename Walk>
+__device__ int finish_run(const Args& a, const WorkList& w, int32_t first, int32_t run, WarpPartials<kHeads, kDim>& s, int turn,
+                          Walk&& walk) {
+  for (int32_t split = first; split < first + run; ++split) {
+    walk(split);
+    __syncthreads();
+    merge_warps(a, w, split, s);
+    if (threadIdx.x == 0) {
+      count_keys(a, w, s.keys_read);
+      s.keys_read = 0;
+    }
+    __syncthreads();
+    if (split == first) settle(a, s, 1 - turn);
   }
-  __syncthreads();
-  settle(a, s, 1 - turn);
-  if (threadIdx.x == 0) announce(a, w, s, turn);
+  if (threadIdx.x == 0) announce(a, w, run, s, turn);
+  return 1 - turn;
 }
 
-// After the last item, which had this turn. The next kernel may begin beside the last merges, no earlier: what it
+// After the last run, which had this turn. The next kernel may begin beside the last merges, no earlier: what it
 // reads ahead would hold up the keys.
 template <int kHeads, int kDim>
 __device__ void end_items(const Args& a, WarpPartials<kHeads, kDim>& s, int turn) {
@@ -245,10 +251,9 @@ __device__ void end_items(const Args& a, WarpPartials<kHeads, kDim>& s, int turn
 }
 
 // Calls attend(split, run, turn) for each run of neighbouring items of this CTA, with shared.list filled in.
-// attend() calls finish_item() for each of them and returns the next turn.
+// attend() returns finish_run()'s.
 template <typename Shared, typename Attend>
 __device__ void for_each_run(const Args& a, Shared& shared, Attend&& attend) {
-  wait_for_previous();
   begin_items(shared.partials);
   const ItemFinder finder(a, shared.items);
   const auto [begin, end] = finder.items_of_cta();

@@ -323,13 +323,11 @@ struct MmaKernel {
     for (int s = 0; s < kStages; ++s) copy_next(feed);
     share_q();
     __syncthreads();
-    for (; run > 0; --run, ++split, turn = 1 - turn) {
+    return finish_run(a, shared.list, split, run, shared.partials, turn, [&](int32_t one) {
       Running sums;
-      walk(split, feed, sums);
+      walk(one, feed, sums);
       store(sums);
-      finish_item(a, shared.list, split, shared.partials, turn);
-    }
-    return turn;
+    });
   }
 };
 

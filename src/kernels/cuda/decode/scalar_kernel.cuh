@@ -221,13 +221,11 @@ struct ScalarKernel {
   __device__ int attend(int32_t split, int32_t run, int turn) {
     share_q();
     __syncthreads();
-    for (; run > 0; --run, ++split, turn = 1 - turn) {
+    return finish_run(a, shared.list, split, run, shared.partials, turn, [&](int32_t one) {
       Running sums = {-INFINITY, 0.0f, {}};
-      walk(split, sums);
+      walk(one, sums);
       store(sums);
-      finish_item(a, shared.list, split, shared.partials, turn);
-    }
-    return turn;
+    });
   }
 };
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "kernels/cuda/decode/args.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/segments.cuh"
 
 namespace fovea::cuda::decode {
@@ -25,6 +26,7 @@ struct KeyList {
   int32_t pos;  // of the query
   int32_t lo, hi;
   const int32_t* units;  // null: consecutive tokens
+  int32_t units_at;      // of the Selection's lists, this list's number
   int32_t start;         // consecutive tokens: a multiple of kTileKeys at or before lo
   int32_t keys;
 };
@@ -56,6 +58,7 @@ struct WorkItem {
 
 __device__ inline void choose_consecutive(KeyList& k) {
   k.units = nullptr;
+  k.units_at = 0;
   k.start = k.lo & ~(kTileKeys - 1);
   k.keys = k.hi > k.lo ? k.hi - k.start : 0;
 }
@@ -65,6 +68,7 @@ __device__ inline void choose_selected(const Selection& s, KeyList& k, int32_t g
   const int64_t at = static_cast<int64_t>(r) * s.groups + group;
   if (s.kind == Selection::Kind::list) {
     k.units = s.units + at * s.capacity;
+    k.units_at = static_cast<int32_t>(at);
     k.start = 0;
     k.keys = k.hi > k.lo ? s.counts[at] * s.tokens_per_unit : 0;
     return;
@@ -90,8 +94,8 @@ __device__ inline float score_scale(const AttentionParams& p, int32_t kv_head) {
   return p.scale * k_scale * (p.soft_cap > 0.0f ? 1.0f / p.soft_cap : kLog2e);
 }
 
-// index: (row of the launch) * lists + list.
-__device__ inline KeyList key_list(const Args& a, int32_t index) {
+// What no kernel writes of a list: its row, and which positions that sees. index: (row of the launch) * lists + list.
+__device__ inline KeyList visible_keys(const Args& a, int32_t index) {
   KeyList k;
   k.row = a.first_row + index / a.lists;
   k.list = index % a.lists;
@@ -102,6 +106,11 @@ __device__ inline KeyList key_list(const Args& a, int32_t index) {
   k.pos = len - (a.p.q_indptr[k.seq + 1] - k.row);
   k.hi = max(k.pos + 1, 0);
   k.lo = a.p.window > 0 ? max(k.pos - a.p.window + 1, 0) : 0;
+  return k;
+}
+
+// The rest, which the kernel before this one may have written.
+__device__ inline KeyList choose_keys(const Args& a, KeyList k) {
   if (a.selection.kind == Selection::Kind::all) {
     choose_consecutive(k);
   } else {
@@ -109,6 +118,25 @@ __device__ inline KeyList key_list(const Args& a, int32_t index) {
   }
   return k;
 }
+
+__device__ inline KeyList key_list(const Args& a, int32_t index) { return choose_keys(a, visible_keys(a, index)); }
+
+// What of a KeyList takes loads to find. With all of it, kernels of many heads would be one CTA fewer a multiprocessor.
+struct HeldKeys {
+  int32_t seq, pos, lo, hi, units_at, keys;
+
+  __device__ static HeldKeys of(const KeyList& k) { return {k.seq, k.pos, k.lo, k.hi, k.units_at, k.keys}; }
+  __device__ KeyList list(const Args& a, int32_t index) const {
+    KeyList k;
+    k.row = a.first_row + index / a.lists;
+    k.list = index % a.lists;
+    k.seq = seq, k.pos = pos, k.lo = lo, k.hi = hi, k.units_at = units_at, k.keys = keys;
+    const bool listed = a.selection.kind == Selection::Kind::list;
+    k.units = listed ? a.selection.units + static_cast<int64_t>(units_at) * a.selection.capacity : nullptr;
+    k.start = listed ? 0 : lo & ~(kTileKeys - 1);
+    return k;
+  }
+};
 
 // Tiles of a split that this warp takes.
 __device__ inline int32_t tiles_of_warp(const WorkList& list, int32_t split) {
@@ -118,19 +146,34 @@ __device__ inline int32_t tiles_of_warp(const WorkList& list, int32_t split) {
 
 // Where each thread's share of the lists begins in the running sum of splits.
 class ItemFinder {
+  static constexpr int kHeld = kThreads / 2;
+
  public:
   struct Shared {
     int32_t before[kThreads + 1];  // splits of the lists before thread t's share
     int32_t warp_sums[kWarps];
+    HeldKeys lists[kHeld];  // of few
   };
 
-  // All threads of the CTA call it; ends with a barrier.
+  // All threads of the CTA call it; waits for the kernel before this one and ends with a barrier.
   __device__ ItemFinder(const Args& a, Shared& shared) : a_(a), shared_(shared) {
     lists_ = a.rows * a.lists;
     share_ = (lists_ + kThreads - 1) / kThreads;
     const int t = threadIdx.x, lane = t % kWarp, warp = t / kWarp;
     int32_t sum = 0;
-    for (int32_t i = t * share_; i < min((t + 1) * share_, lists_); ++i) sum += a.rule.splits(key_list(a, i).keys);
+    if (lists_ <= kHeld) {
+      KeyList mine{};
+      if (t < lists_) mine = visible_keys(a, t);
+      wait_for_previous();
+      if (t < lists_) {
+        mine = choose_keys(a, mine);
+        shared.lists[t] = HeldKeys::of(mine);
+        sum = a.rule.splits(mine.keys);
+      }
+    } else {
+      wait_for_previous();
+      for (int32_t i = t * share_; i < min((t + 1) * share_, lists_); ++i) sum += a.rule.splits(key_list(a, i).keys);
+    }
     const int32_t inclusive = warp_sum_before(sum, lane);
     if (lane == kWarp - 1) shared.warp_sums[warp] = inclusive;
     __syncthreads();
@@ -171,7 +214,7 @@ class ItemFinder {
     rest -= shared_.before[share];
     int32_t list = share * share_;
     if (share_ > 1) list = find_in_share(list, rest);
-    w.list.keys = key_list(a_, list);
+    w.list.keys = lists_ > kHeld ? key_list(a_, list) : shared_.lists[list].list(a_, list);
     w.list.heads = head_tile(a_, w.list.keys.list, item % a_.head_tiles);
     w.list.score_scale = score_scale(a_.p, w.list.heads.kv_head);
     w.list.split_keys = a_.rule.split_keys(w.list.keys.keys);

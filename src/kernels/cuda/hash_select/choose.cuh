@@ -93,6 +93,10 @@ class Chooser {
     }
   }
 
+  // Two instructions, in no way merged with others that compare the same.
+  __device__ static void add_if_lower(uint32_t& sum, uint32_t rank, uint32_t than) {
+    asm("{ .reg .pred p; setp.lt.u32 p, %1, %2; @p add.u32 %0, %0, 1; }" : "+r"(sum) : "r"(rank), "r"(than));
+  }
   // The sum over the lanes up to this one.
   __device__ static uint32_t sum_in_warp(uint32_t x) {
 #pragma unroll
@@ -134,10 +138,10 @@ class Chooser {
   // Ranks up to `high` become candidates, in any order, as many as fit. Returns how many there are.
   __device__ uint32_t collect(uint32_t high) {
     each_part(true, [&](int32_t) {
-      uint32_t count = 0;
+      uint32_t counts[4] = {};
 #pragma unroll
-      for (int i = 0; i < kRanks; ++i) count += mine_[i] <= high;
-      const uint32_t up_to = sum_in_warp(count);
+      for (int i = 0; i < kRanks; ++i) add_if_lower(counts[i % 4], mine_[i], high + 1);
+      const uint32_t count = counts[0] + counts[1] + counts[2] + counts[3], up_to = sum_in_warp(count);
       uint32_t end = 0;
       if (lane() == kWarp - 1) end = atomicAdd(&s_.found, up_to) + up_to;
       end = __shfl_sync(kAllLanes, end, kWarp - 1);
@@ -158,23 +162,34 @@ class Chooser {
 
   // Where all that can be kept are candidates, a thread's each: scores are often equal, which halving is slow to find.
   __device__ Cut cut_of_few(uint32_t found) {
+    const uint32_t mine = s_.candidates[threadIdx.x];
     uint32_t mark = 0, limit = 0;  // those with the most below them, but fewer than are wanted, are at the cut
     if (warp() * kWarp < found) {
-      const uint32_t mine = s_.candidates[threadIdx.x];
-      uint32_t lower = 0;
-#pragma unroll 4
-      for (uint32_t i = 0; i < found; i += 4) {
-        const uint4 four = *reinterpret_cast<const uint4*>(s_.candidates + i);
-        lower += (four.x < mine) + (four.y < mine) + (four.z < mine) + (four.w < mine);
+      uint32_t lower[4] = {};  // one sum would wait for itself, and each load for the sums
+#pragma unroll 1
+      for (uint32_t i = 0; i < found; i += kWarp) {  // behind the last there are ranks that are never lower
+        uint4 four[kWarp / 4];
+#pragma unroll
+        for (int j = 0; j < kWarp / 4; ++j) four[j] = reinterpret_cast<const uint4*>(s_.candidates + i)[j];
+#pragma unroll
+        for (int j = 0; j < kWarp / 4; ++j) {
+          add_if_lower(lower[0], four[j].x, mine);
+          add_if_lower(lower[1], four[j].y, mine);
+          add_if_lower(lower[2], four[j].z, mine);
+          add_if_lower(lower[3], four[j].w, mine);
+        }
       }
-      if (threadIdx.x < found && lower < wanted()) mark = lower + 1, limit = mine;
+      const uint32_t all = lower[0] + lower[1] + lower[2] + lower[3];
+      if (threadIdx.x < found && all < wanted()) mark = all + 1, limit = mine;
     }
     const uint32_t most = __reduce_max_sync(kAllLanes, mark);
     limit = __reduce_max_sync(kAllLanes, mark == most ? limit : 0);
     if (lane() == 0) s_.most[warp()] = most, s_.least[warp()] = limit;
     sync();
     const uint32_t of_warp = s_.most[lane() % kChooserWarps], all = __reduce_max_sync(kAllLanes, of_warp);
-    return {__reduce_max_sync(kAllLanes, of_warp == all ? s_.least[lane() % kChooserWarps] : 0), all - 1};
+    limit = __reduce_max_sync(kAllLanes, of_warp == all ? s_.least[lane() % kChooserWarps] : 0);
+    if (count_threads(mine <= limit) == wanted()) return {limit + 1, wanted()};
+    return {limit, all - 1};
   }
   // The cut between the bounds, the higher of which as many ranks as are wanted do not exceed.
   __device__ Cut cut_of_many(Range range) {
@@ -209,23 +224,12 @@ class Chooser {
     const uint32_t at_limit = wanted() - kept.below;
     uint32_t below_before = 0, equal_before = 0;
     each_part(true, [&](int32_t first) {
-      uint32_t below = 0, equal = 0;  // of 32 blocks
-#pragma unroll
-      for (int i = 0; i < kRanks; ++i) {
-        const uint32_t lower = __ballot_sync(kAllLanes, mine_[i] < kept.limit);
-        if (lane() == i) below = lower;
-      }
-      if (at_limit > 0) {
-#pragma unroll
-        for (int i = 0; i < kRanks; ++i) {
-          const uint32_t same = __ballot_sync(kAllLanes, mine_[i] == kept.limit);
-          if (lane() == i) equal = same;
-        }
-      }
-      if (lane() < kRanks) s_.below[lane() * kChooserWarps + warp()] = below, s_.equal[lane() * kChooserWarps + warp()] = equal;
+      mark(s_.below, [&](uint32_t rank) { return rank < kept.limit; });
+      if (at_limit > 0) mark(s_.equal, [&](uint32_t rank) { return rank == kept.limit; });
       sync();
       const bool mine = threadIdx.x < kChosenAtOnce / kWarp;
-      below = mine ? s_.below[threadIdx.x] : 0, equal = mine ? s_.equal[threadIdx.x] : 0;
+      const uint32_t below = mine ? s_.below[threadIdx.x] : 0;  // of 32 blocks
+      const uint32_t equal = mine && at_limit > 0 ? s_.equal[threadIdx.x] : 0;
       const uint32_t count = __popc(below) << 16 | __popc(equal), up_to = sum_in_warp(count);
       if (lane() == kWarp - 1) s_.sums[warp()] = up_to;
       sync();
@@ -247,6 +251,17 @@ class Chooser {
       equal_before += total & 0xffffu;
       sync();  // before words and sums are others
     });
+  }
+  // Sets the bits of those blocks of the part at hand.
+  template <typename That>
+  __device__ void mark(uint32_t* words, const That& that) {
+    uint32_t word = 0;
+#pragma unroll
+    for (int i = 0; i < kRanks; ++i) {
+      const uint32_t bits = __ballot_sync(kAllLanes, that(mine_[i]));
+      if (lane() == i) word = bits;
+    }
+    if (lane() < kRanks) words[lane() * kChooserWarps + warp()] = word;
   }
 
   const Quota q_;

@@ -28,7 +28,9 @@ SelectShape choose_select(const HashSelectParams& p, const SelectDevice& device)
   s.products = (s.queries + 3) / 4;
   const int32_t lists = p.rows * (p.share_heads ? 1 : p.kv_heads);
   const int32_t tiles = ((p.max_len + p.block_size - 1) / p.block_size + kTileBlocks - 1) / kTileBlocks;
-  s.parts = std::clamp(device.multiprocessors / lists, 1, std::clamp(tiles, 1, kPartsMost));
+  // The next kernel's thread blocks begin while lists' last ones choose: where these are few, beside them.
+  const int32_t each = device.multiprocessors / lists, beside = (device.multiprocessors - lists) / lists;
+  s.parts = std::clamp(each >= kPartsBeside ? beside : each, 1, std::clamp(tiles, 1, kPartsMost));
   s.heads_at = s.list_heads * s.products * s.words * 256;
   s.ring_at = (s.heads_at + s.list_heads * s.products * 4 * 8 + 127) / 128 * 128;
   s.tile_bytes = kTileBlocks * kTileTokens * (8 * s.words + (s.factors ? 2 : 0));

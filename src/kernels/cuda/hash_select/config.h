@@ -15,6 +15,7 @@ inline constexpr int kTileTokens = 16;   // of each of them, at most
 inline constexpr int kTilesAhead = 2;    // of a warp: their codes are under way
 inline constexpr int kQueriesMax = 256;  // query heads of a KV head
 inline constexpr int kPartsMost = 16;    // of a list
+inline constexpr int kPartsBeside = 8;   // from so many on, one fewer costs less than thread blocks that wait for a place
 
 // Warps that encode queries, two a query, and that score: codes of one word take the more instructions a byte.
 inline constexpr int kEncoders = 8;

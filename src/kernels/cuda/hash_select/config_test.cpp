@@ -20,13 +20,13 @@ TEST(HashSelectConfig, EqualsTheTable) {
     SelectDevice device;
     const char* text;
   } rows[] = {
-      {params(1, 64, false, 131072), hopper, "64 bits, 16 tokens of 16 blocks a warp, 16 CTAs of 16 + 8 warps a list, 65920 bytes"},
+      {params(1, 64, false, 131072), hopper, "64 bits, 16 tokens of 16 blocks a warp, 15 CTAs of 20 + 8 warps a list, 82304 bytes"},
       {params(8, 64, true, 131072), hopper, "64 bits, 16 tokens of 16 blocks a warp, 2 CTAs of 24 + 8 warps a list, 123264 bytes"},
       {params(8, 128, false, 131072), hopper,
        "128 bits, 16 tokens of 16 blocks a warp, 2 CTAs of 16 + 8 warps a list, 131712 bytes"},
       {params(64, 64, false, 1 << 20), hopper,
        "64 bits, 16 tokens of 16 blocks a warp, 1 CTAs of 24 + 8 warps a list, 98688 bytes"},
-      {params(1, 256, true, 4096), ampere, "256 bits, 16 tokens of 16 blocks a warp, 13 CTAs of 4 + 8 warps a list, 70784 bytes"},
+      {params(1, 256, true, 4096), ampere, "256 bits, 16 tokens of 16 blocks a warp, 12 CTAs of 4 + 8 warps a list, 70784 bytes"},
       {params(1, 64, false, 300), hopper, "64 bits, 16 tokens of 16 blocks a warp, 2 CTAs of 4 + 8 warps a list, 16768 bytes"},
   };
   for (const auto& row : rows) EXPECT_EQ(choose_select(row.p, row.device).describe(), row.text);

@@ -24,9 +24,9 @@ constexpr int kMagic = 0x4b400000;  // 1.5 * 2^23: with an integer in its low bi
 constexpr uint32_t kNowhere = 0xffffffffu;
 constexpr float kFarthest = -__builtin_huge_valf();
 
-__device__ void copy_16_bytes(void* shared, const void* global) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
-               "l"(global)
+__device__ void copy_16_bytes(uint32_t shared, const void* global, bool there) {
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p cp.async.cg.shared.global.L2::128B [%0], [%1], 16; }" ::"r"(shared),
+               "l"(global), "r"(uint32_t{there})
                : "memory");
 }
 __device__ void end_of_tile() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -91,8 +91,9 @@ struct Selection {
   const int row, list, len;
   const int lane, warp;  // of warps that score, or of those that encode
   const Quota quota;
-  const int32_t* slots;  // of the blocks that have ranks
-  uint8_t* ring;         // this warp's
+  const int32_t* slots;   // of the blocks that have ranks
+  const uint64_t* codes;  // of the first head
+  uint8_t* ring;          // this warp's
 
   __device__ Selection(const SelectArgs& args, uint8_t* shared, int warp)
       : a(args),
@@ -105,6 +106,7 @@ struct Selection {
         warp(warp),
         quota(Quota::of(args.p, row, (len + (1 << args.shape.block_shift) - 1) >> args.shape.block_shift)),
         slots(args.p.table.slots + args.p.row_seq[row] * args.p.table.seq_stride + first_head() * args.p.table.head_stride),
+        codes(args.p.codes.codes + first_head() * args.p.codes.head_stride),
         ring(shared + args.shape.ring_at + warp * kTilesAhead * args.shape.tile_bytes) {}
 
   __device__ int first_head() const { return p.share_heads ? 0 : list; }
@@ -142,8 +144,8 @@ struct Selection {
   __device__ void prefetch(const Item& item, int32_t slot) const {
     const int64_t of = __shfl_sync(kAllLanes, slot, lane % kTileBlocks);
     if (of < 0) return;
-    const uint64_t* piece = p.codes.codes + (first_head() + item.head) * p.codes.head_stride + of * p.codes.block_stride +
-                            (item.piece << (a.shape.chunk_shift + 1));
+    const uint64_t* piece =
+        codes + item.head * p.codes.head_stride + of * p.codes.block_stride + (item.piece << (a.shape.chunk_shift + 1));
     for (int w = lane / kTileBlocks; w < kWords + (kFactors ? 1 : 0); w += kWarp / kTileBlocks) {
       asm volatile("prefetch.global.L2 [%0];" ::"l"(piece + w * p.block_size));
     }
@@ -152,32 +154,40 @@ struct Selection {
   // Starts copying. Where a block ends within the row's last piece, its later pieces are that one again.
   __device__ void load(const Item& item, int32_t slot, uint8_t* tile) const {
     if (there(item)) {
-      const int shift = a.shape.chunk_shift, r = lane >> shift, chunk = lane & ((1 << shift) - 1);
-      const uint64_t* codes = p.codes.codes + (first_head() + item.head) * p.codes.head_stride;
-      const int piece = item.piece == 0 ? 0 : piece_of(item, lane);
-      // Of lane r's block, in units of 16 bytes.
-      const uint32_t at = slot < 0 ? kNowhere : static_cast<uint32_t>(slot * (p.codes.block_stride / 2)) + (piece << shift);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int of = r + j * (kWarp >> shift);
-        if (of >= kTileBlocks) break;
-        const uint32_t from = __shfl_sync(kAllLanes, at, of);
-        if (from == kNowhere) continue;
-        uint8_t* to = tile + of * kRowBytes + (chunk ^ (of & 7)) * 16;
-        const uint64_t* word = codes + 2 * static_cast<int64_t>(from) + 2 * chunk;
-#pragma unroll
-        for (int w = 0; w < kWords; ++w) copy_16_bytes(to + w * kWordBytes, word + w * p.block_size);
-      }
-      if (kFactors) {  // two lanes a block
-        const uint32_t from = __shfl_sync(kAllLanes, at - (piece << shift) + (piece << shift >> 2), lane / 2);
-        const bool there = __shfl_sync(kAllLanes, slot, lane / 2) >= 0;
-        if (there && lane % 2 < 1 << (shift - 2)) {
-          copy_16_bytes(tile + kWords * kWordBytes + lane * 16,
-                        codes + kWords * p.block_size + 2 * static_cast<int64_t>(from) + lane % 2 * 2);
-        }
+      if (a.shape.chunk_shift == 3) {
+        copy<3>(item, slot, tile);
+      } else {
+        copy<2>(item, slot, tile);
       }
     }
     end_of_tile();
+  }
+  template <int kShift>
+  __device__ void copy(const Item& item, int32_t slot, uint8_t* tile) const {
+    constexpr int kAtOnce = kWarp >> kShift;  // blocks
+    const int r = lane >> kShift, chunk = lane % (1 << kShift);
+    const int piece = item.piece == 0 ? 0 : piece_of(item, lane);
+    // Of lane r's block, in units of 16 bytes.
+    const uint32_t of_head = item.head * static_cast<uint32_t>(p.codes.head_stride / 2);
+    const uint32_t at = slot < 0 ? kNowhere : slot * static_cast<uint32_t>(p.codes.block_stride / 2) + of_head + (piece << kShift);
+    const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(tile));
+    const uint64_t* of_chunk = codes + 2 * chunk;
+#pragma unroll
+    for (int j = 0; j < kTileBlocks / kAtOnce; ++j) {
+      const int of = r + j * kAtOnce;
+      const uint32_t from = __shfl_sync(kAllLanes, at, of);
+      const uint32_t block = to + of * kRowBytes + (chunk ^ (of & 7)) * 16;
+      const uint64_t* word = of_chunk + 2 * static_cast<int64_t>(from);
+#pragma unroll
+      for (int w = 0; w < kWords; ++w) copy_16_bytes(block + w * kWordBytes, word + w * p.block_size, from != kNowhere);
+    }
+    if (kFactors) {  // two lanes a block
+      const uint32_t from = __shfl_sync(kAllLanes, at - (piece << kShift) + (piece << kShift >> 2), lane / 2);
+      const bool there = __shfl_sync(kAllLanes, slot, lane / 2) >= 0;
+      copy_16_bytes(to + kWords * kWordBytes + lane * 16,
+                    codes + kWords * p.block_size + 2 * static_cast<int64_t>(from) + lane % 2 * 2,
+                    there && lane % 2 < 1 << (kShift - 2));
+    }
   }
   __device__ int piece_of(const Item& item, int r) const {
     const int valid = len - block_of(item, r) * p.block_size;
