@@ -84,7 +84,7 @@ void Summaries::rebuild(PlaneIdx plane, KvWritten written, const KvCache& kv, Op
 }
 
 ProductGroup::ProductGroup(const float* x, int32_t rows, std::initializer_list<Product> products, bool full_precision,
-                           bool as_many) {
+                           bool as_many, bool gated) {
   FOVEA_CHECK(products.size() <= weights_.size());
   int32_t count = 0;
   for (const Product& p : products) {
@@ -96,7 +96,8 @@ ProductGroup::ProductGroup(const float* x, int32_t rows, std::initializer_list<P
              .weights = weights_.data(),
              .count = count,
              .full_precision = full_precision,
-             .as_many = as_many};
+             .as_many = as_many,
+             .gated = gated};
 }
 
 void project(const float* x, int32_t rows, std::initializer_list<Product> products, Ops& ops, Stream& stream, bool full_precision) {

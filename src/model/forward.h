@@ -194,7 +194,7 @@ struct Product {
 class ProductGroup {
  public:
   ProductGroup(const float* x, int32_t rows, std::initializer_list<Product> products, bool full_precision = false,
-               bool as_many = false);
+               bool as_many = false, bool gated = false);
   ProductGroup(const ProductGroup&) = delete;
   ProductGroup& operator=(const ProductGroup&) = delete;
 

@@ -55,10 +55,10 @@ class Llama final : public Transformer {
       write_kv(b, a, w, LayerIdx{layer}, kv, summaries, ops, stream);
       FOVEA_TRY(attend(b, a, LayerIdx{layer}, attention, ops, stream));
       ops.linear(products(b, a.attn, {{&w.o, w.o_bias, a.delta}}).params(), stream);
-      const ProductGroup gate_up = products(b, a.normed, {{&w.gate, w.gate_bias, a.gate}, {&w.up, w.up_bias, a.up}});
-      ops.linear_after(norm(b, a, a.delta, w.post_attention_norm), gate_up.params(), stream);
-      const SiluMulParams silu = {.gate = a.gate, .up = a.up, .out = a.gate, .rows = b.tokens, .dim = c_.intermediate_size};
-      ops.linear_after(silu, products(b, a.gate, {{&w.down, w.down_bias, a.delta}}).params(), stream);
+      const ProductGroup gate_up =
+          products(b, a.normed, {{&w.gate, w.gate_bias, a.gate}, {&w.up, w.up_bias, a.up}}, /*gated=*/true);
+      const ProductGroup down = products(b, a.gate, {{&w.down, w.down_bias, a.delta}});
+      ops.feed_forward(norm(b, a, a.delta, w.post_attention_norm), gate_up.params(), down.params(), stream);
       add = a.delta;
     }
     return logits(b, a, ops, stream);
@@ -96,8 +96,8 @@ class Llama final : public Transformer {
     return a;
   }
 
-  static ProductGroup products(const ForwardBatch& b, const float* x, std::initializer_list<Product> list) {
-    return ProductGroup(x, b.tokens, list, /*full_precision=*/false, b.prompt_rows);
+  static ProductGroup products(const ForwardBatch& b, const float* x, std::initializer_list<Product> list, bool gated = false) {
+    return ProductGroup(x, b.tokens, list, /*full_precision=*/false, b.prompt_rows, gated);
   }
 
   // x += add; normed = its norm.

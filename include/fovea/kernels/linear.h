@@ -37,6 +37,8 @@ struct LinearParams {
   // what is computed does not depend on how they were cut. bf16: x of few rows is not rounded to int8 for weights that are
   // quantised, as the CPU else does.
   bool as_many = false;
+  // Of two weights of one size, gate and up: the first one's out becomes silu(gate x) * (up x), the second one's is scratch.
+  bool gated = false;
 };
 
 }  // namespace fovea

@@ -64,7 +64,10 @@ class CpuOpsImpl final : public CpuOps {
 
   void embed(const EmbedParams& p, Stream&) override { cpu::embed(p, pool_); }
   void rms_norm(const RmsNormParams& p, Stream&) override { cpu::rms_norm(p, pool_); }
-  void linear(const LinearParams& p, Stream&) override { linear_.run(p, pool_); }
+  void linear(const LinearParams& p, Stream&) override {
+    linear_.run(p, pool_);
+    if (p.gated) cpu::silu_mul(gate_of(p), pool_);
+  }
   void silu_mul(const SiluMulParams& p, Stream&) override { cpu::silu_mul(p, pool_); }
   void rope_angles(const RopeAnglesParams& p, Stream&) override { cpu::rope_angles(p); }
   void kv_write(const KvWriteParams& p, Stream&) override { cpu::kv_write(p, pool_); }

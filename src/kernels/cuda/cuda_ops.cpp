@@ -57,12 +57,20 @@ class CudaOps final : public Ops {
 
   void embed(const EmbedParams& p, Stream& s) override { cuda::embed(p, queue(s)); }
   void rms_norm(const RmsNormParams& p, Stream& s) override { cuda::rms_norm(p, queue(s)); }
-  void linear(const LinearParams& p, Stream& s) override { linear_.run(p, queue(s)); }
+  void linear(const LinearParams& p, Stream& s) override {
+    const bool gated = linear_.run(p, queue(s));
+    if (p.gated && !gated) cuda::silu_mul(gate_of(p), queue(s));
+  }
   void linear_after(const RmsNormParams& first, const LinearParams& p, Stream& s) override {
+    FOVEA_CHECK(!p.gated);
     linear_.run_after(first, p, queue(s));
   }
-  void linear_after(const SiluMulParams& first, const LinearParams& p, Stream& s) override {
-    linear_.run_after(first, p, queue(s));
+  void feed_forward(const RmsNormParams& first, const LinearParams& gate_up, const LinearParams& down, Stream& s) override {
+    if (linear_.run_after(first, gate_up, queue(s))) {
+      linear_.run(down, queue(s));
+    } else {
+      linear_.run_after(gate_of(gate_up), down, queue(s));
+    }
   }
   void silu_mul(const SiluMulParams& p, Stream& s) override { cuda::silu_mul(p, queue(s)); }
   void rope_angles(const RopeAnglesParams& p, Stream& s) override { cuda::rope_angles(p, queue(s)); }

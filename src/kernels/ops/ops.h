@@ -15,6 +15,11 @@ namespace fovea {
 
 class Stream;
 
+// What makes the result of a gated call of its two products.
+inline SiluMulParams gate_of(const LinearParams& p) {
+  return {.gate = p.weights[0].out, .up = p.weights[1].out, .out = p.weights[0].out, .rows = p.rows, .dim = p.weights[0].n()};
+}
+
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -36,15 +41,16 @@ class Ops {
   FOVEA_FOR_EACH_OP(FOVEA_OP)
 #undef FOVEA_OP
 
-  // An operation, then products that alone read its result: x is first.out, which may be left unwritten. A backend with something
-  // better than one after the other overrides these.
+  // A norm, then products that alone read its result: x is first.out, which may be left unwritten. A backend with something better
+  // than one after the other overrides it, and what follows.
   virtual void linear_after(const RmsNormParams& first, const LinearParams& p, Stream& s) {
     rms_norm(first, s);
     linear(p, s);
   }
-  virtual void linear_after(const SiluMulParams& first, const LinearParams& p, Stream& s) {
-    silu_mul(first, s);
-    linear(p, s);
+  // A feed-forward layer: linear_after() with gate_up, which is gated, then down of its result, which it alone reads.
+  virtual void feed_forward(const RmsNormParams& first, const LinearParams& gate_up, const LinearParams& down, Stream& s) {
+    linear_after(first, gate_up, s);
+    linear(down, s);
   }
 
  private:

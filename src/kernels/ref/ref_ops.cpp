@@ -30,7 +30,10 @@ class RefOps final : public Ops {
 
   void embed(const EmbedParams& p, Stream&) override { ref::embed(p); }
   void rms_norm(const RmsNormParams& p, Stream&) override { ref::rms_norm(p); }
-  void linear(const LinearParams& p, Stream&) override { ref::linear(p); }
+  void linear(const LinearParams& p, Stream&) override {
+    ref::linear(p);
+    if (p.gated) ref::silu_mul(gate_of(p));
+  }
   void silu_mul(const SiluMulParams& p, Stream&) override { ref::silu_mul(p); }
   void rope_angles(const RopeAnglesParams& p, Stream&) override { ref::rope_angles(p); }
   void kv_write(const KvWriteParams& p, Stream&) override { ref::kv_write(p); }

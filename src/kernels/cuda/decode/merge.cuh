@@ -251,12 +251,14 @@ __device__ void end_items(const Args& a, WarpPartials<kHeads, kDim>& s, int turn
 }
 
 // Calls attend(split, run, turn) for each run of neighbouring items of this CTA, with shared.list filled in.
-// attend() returns finish_run()'s.
+// attend() returns finish_run()'s; it waits for the kernels before this one where that begins_early().
 template <typename Shared, typename Attend>
 __device__ void for_each_run(const Args& a, Shared& shared, Attend&& attend) {
   begin_items(shared.partials);
   const ItemFinder finder(a, shared.items);
   const auto [begin, end] = finder.items_of_cta();
+  if (begin >= end) wait_for_previous();
+  if (end - begin <= 1) let_next_begin();  // all of this CTA's keys are on their way at once
   int turn = 0;
   for (int32_t i = begin; i < end;) {
     const WorkItem item = finder.find(i);

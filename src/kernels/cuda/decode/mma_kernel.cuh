@@ -320,7 +320,10 @@ struct MmaKernel {
   // are merged. Returns the next turn.
   __device__ int attend(int32_t split, int32_t run, int turn) {
     Feed feed{KeyCursor(a, shared.list, sizeof(Stored), a.p.kv.tokens_apart() * sizeof(Stored)), {}, split, run};
+    if (begins_early(a) && shared.list.keys.start + shared.list.end_key(split + run - 1) > shared.list.keys.fresh)
+      wait_for_previous();
     for (int s = 0; s < kStages; ++s) copy_next(feed);
+    wait_for_previous();
     share_q();
     __syncthreads();
     return finish_run(a, shared.list, split, run, shared.partials, turn, [&](int32_t one) {

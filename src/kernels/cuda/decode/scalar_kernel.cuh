@@ -219,6 +219,7 @@ struct ScalarKernel {
 
   // `run` splits of shared.list from `split` on. Returns the next turn.
   __device__ int attend(int32_t split, int32_t run, int turn) {
+    wait_for_previous();
     share_q();
     __syncthreads();
     return finish_run(a, shared.list, split, run, shared.partials, turn, [&](int32_t one) {

@@ -25,6 +25,7 @@ struct KeyList {
   int32_t seq;
   int32_t pos;  // of the query
   int32_t lo, hi;
+  int32_t fresh;         // K and V from this position on are of the step
   const int32_t* units;  // null: consecutive tokens
   int32_t units_at;      // of the Selection's lists, this list's number
   int32_t start;         // consecutive tokens: a multiple of kTileKeys at or before lo
@@ -94,6 +95,12 @@ __device__ inline float score_scale(const AttentionParams& p, int32_t kv_head) {
   return p.scale * k_scale * (p.soft_cap > 0.0f ? 1.0f / p.soft_cap : kLog2e);
 }
 
+// Whether nothing but q, and K and V of the step's own tokens, comes from kernels of the step: lengths and page tables are copied
+// before its first one, but choices are made in it, and tables by head where blocks lie elsewhere than in the pool.
+__device__ inline bool begins_early(const Args& a) {
+  return a.selection.kind == Selection::Kind::all && a.p.kv.table.head_stride == 0;
+}
+
 // What no kernel writes of a list: its row, and which positions that sees. index: (row of the launch) * lists + list.
 __device__ inline KeyList visible_keys(const Args& a, int32_t index) {
   KeyList k;
@@ -105,6 +112,7 @@ __device__ inline KeyList visible_keys(const Args& a, int32_t index) {
   const int32_t len = k.seq == likely ? likely_len : a.p.seq_len[k.seq];
   k.pos = len - (a.p.q_indptr[k.seq + 1] - k.row);
   k.hi = max(k.pos + 1, 0);
+  k.fresh = len - (a.p.q_indptr[k.seq + 1] - a.p.q_indptr[k.seq]);
   k.lo = a.p.window > 0 ? max(k.pos - a.p.window + 1, 0) : 0;
   return k;
 }
@@ -123,16 +131,19 @@ __device__ inline KeyList key_list(const Args& a, int32_t index) { return choose
 
 // What of a KeyList takes loads to find. With all of it, kernels of many heads would be one CTA fewer a multiprocessor.
 struct HeldKeys {
-  int32_t seq, pos, lo, hi, units_at, keys;
+  int32_t seq, pos, lo, hi, keys;
+  int32_t units_at_or_fresh;  // the first where there are lists, the second where there are none
 
-  __device__ static HeldKeys of(const KeyList& k) { return {k.seq, k.pos, k.lo, k.hi, k.units_at, k.keys}; }
+  __device__ static HeldKeys of(const Args& a, const KeyList& k) {
+    return {k.seq, k.pos, k.lo, k.hi, k.keys, a.selection.kind == Selection::Kind::list ? k.units_at : k.fresh};
+  }
   __device__ KeyList list(const Args& a, int32_t index) const {
     KeyList k;
     k.row = a.first_row + index / a.lists;
     k.list = index % a.lists;
-    k.seq = seq, k.pos = pos, k.lo = lo, k.hi = hi, k.units_at = units_at, k.keys = keys;
+    k.seq = seq, k.pos = pos, k.lo = lo, k.hi = hi, k.keys = keys, k.units_at = k.fresh = units_at_or_fresh;
     const bool listed = a.selection.kind == Selection::Kind::list;
-    k.units = listed ? a.selection.units + static_cast<int64_t>(units_at) * a.selection.capacity : nullptr;
+    k.units = listed ? a.selection.units + static_cast<int64_t>(units_at_or_fresh) * a.selection.capacity : nullptr;
     k.start = listed ? 0 : lo & ~(kTileKeys - 1);
     return k;
   }
@@ -155,7 +166,7 @@ class ItemFinder {
     HeldKeys lists[kHeld];  // of few
   };
 
-  // All threads of the CTA call it; waits for the kernel before this one and ends with a barrier.
+  // All threads of the CTA call it; waits for the kernel before this one unless it begins_early(), and ends with a barrier.
   __device__ ItemFinder(const Args& a, Shared& shared) : a_(a), shared_(shared) {
     lists_ = a.rows * a.lists;
     share_ = (lists_ + kThreads - 1) / kThreads;
@@ -164,14 +175,14 @@ class ItemFinder {
     if (lists_ <= kHeld) {
       KeyList mine{};
       if (t < lists_) mine = visible_keys(a, t);
-      wait_for_previous();
+      if (!begins_early(a)) wait_for_previous();
       if (t < lists_) {
         mine = choose_keys(a, mine);
-        shared.lists[t] = HeldKeys::of(mine);
+        shared.lists[t] = HeldKeys::of(a, mine);
         sum = a.rule.splits(mine.keys);
       }
     } else {
-      wait_for_previous();
+      if (!begins_early(a)) wait_for_previous();
       for (int32_t i = t * share_; i < min((t + 1) * share_, lists_); ++i) sum += a.rule.splits(key_list(a, i).keys);
     }
     const int32_t inclusive = warp_sum_before(sum, lane);

@@ -57,37 +57,48 @@ Status Linear::prepare(const OpsLimits& limits, Device& device, Numerics numeric
   return {};
 }
 
-void Linear::run(const LinearParams& p, const Queue& queue) {
-  if (p.rows == 0) return;
+bool Linear::run(const LinearParams& p, const Queue& queue) {
+  if (p.rows == 0) return p.gated;
+  FOVEA_CHECK(!p.gated || (p.count == 2 && p.weights[0].n() == p.weights[1].n()));
+  bool gated = false;
   LinearParams some = p;  // quantised or not
   for (int32_t first = 0; first < p.count; first += some.count) {
     const auto plain = [&](int32_t i) { return is_plain(p.weights[i].w.type); };
     some.weights = p.weights + first;
     for (some.count = 1; first + some.count < p.count && plain(first + some.count) == plain(first);) ++some.count;
-    run_alike(some, queue);
+    gated |= run_alike(some, queue);
   }
+  return gated;
 }
 
-void Linear::run_alike(const LinearParams& p, const Queue& queue) {
+bool Linear::run_alike(const LinearParams& p, const Queue& queue) {
   switch (choose(describe(p, numerics_, fp8_))) {
     case LinearPath::skinny:
-      return skinny_gemm(p, queue);
+      skinny_gemm(p, queue);
+      break;
     case LinearPath::gemv:
-      return gemv(p, queue);
+      gemv(p, queue);
+      break;
     case LinearPath::library:
-      return run_bf16(p, queue);
+      run_bf16(p, queue);
+      break;
     case LinearPath::tiled:
       for (int c = 0; c < p.count; ++c) tiled_gemm(p.x, p.rows, p.k, p.weights[c], p.weights[c].n(), queue.stream);
-      return;
+      break;
     case LinearPath::few:
       return quant::gemv(p, numerics_ == Numerics::f32, rounded_.data(), gpu_, queue);
     case LinearPath::unpacked:
-      return run_unpacked(p, queue);
+      run_unpacked(p, queue);
+      break;
     case LinearPath::fp8:
-      if (!multiplies_fp8(p, queue)) return run_unpacked(p, queue);
-      fp8_rows(p.x, p.rows, p.k, fp8_room(p), queue);
-      return run_fp8(p, queue);
+      if (multiplies_fp8(p, queue)) {
+        fp8_rows(p.x, p.rows, p.k, fp8_room(p), queue);
+        run_fp8(p, queue);
+      } else {
+        run_unpacked(p, queue);
+      }
   }
+  return false;
 }
 
 void Linear::round_x(const LinearParams& p, const Queue& queue) {
@@ -209,25 +220,27 @@ void Linear::run_fp8(const LinearParams& p, const Queue& queue) {
   }
 }
 
-void Linear::run_after(const SiluMulParams& first, const LinearParams& p, const Queue& queue) {
+bool Linear::run_after(const SiluMulParams& first, const LinearParams& p, const Queue& queue) {
   FOVEA_CHECK(p.x == first.out && p.rows == first.rows && p.k == first.dim);
   if (p.rows > 0 && aligned16(first.gate) && aligned16(first.up) && multiplies_fp8(p, queue)) {
     fp8_rows_of(first, fp8_room(p), queue);
-    return run_fp8(p, queue);
+    run_fp8(p, queue);
+    return false;
   }
   silu_mul(first, queue);
-  run(p, queue);
+  return run(p, queue);
 }
 
-void Linear::run_after(const RmsNormParams& first, const LinearParams& p, const Queue& queue) {
+bool Linear::run_after(const RmsNormParams& first, const LinearParams& p, const Queue& queue) {
   FOVEA_CHECK(p.x == first.out && p.rows == first.rows && p.k == first.dim);
   const bool alone = !first.row_index && aligned16(first.x) && aligned16(first.add) && aligned16(first.weight);
   if (p.rows > 0 && alone && multiplies_fp8(p, queue)) {
     fp8_rows_of(first, fp8_room(p), queue);
-    return run_fp8(p, queue);
+    run_fp8(p, queue);
+    return false;
   }
   rms_norm(first, queue);
-  run(p, queue);
+  return run(p, queue);
 }
 
 // As many outputs at a time as the widened weights have room for.

@@ -20,16 +20,18 @@ class Linear {
   // fp8: more than few rows are rounded to e4m3 for fp8 weights, where the library multiplies those; with Numerics::bf16.
   // Errors: resource_exhausted; with Numerics::bf16 also those of CublasLt::open().
   Status prepare(const OpsLimits& limits, Device& device, Numerics numerics, bool fp8 = false);
-  void run(const LinearParams& p, const Queue& queue);
+  // Returns whether the result of a gated call is there, not its two products.
+  bool run(const LinearParams& p, const Queue& queue);
   // Whether run() rounds x to e4m3: asked for, weights and rows as choose() says, and the library has a way.
   // The first time that a weight with scales of blocks is seen it waits for the stream; where that is being captured: false.
   bool multiplies_fp8(const LinearParams& p, const Queue& queue);
   // Another operation, then p, which alone reads its result: rounded on the way where p is multiplied in fp8. p.x is first.out.
-  void run_after(const SiluMulParams& first, const LinearParams& p, const Queue& queue);
-  void run_after(const RmsNormParams& first, const LinearParams& p, const Queue& queue);
+  // Returns what run() does.
+  bool run_after(const SiluMulParams& first, const LinearParams& p, const Queue& queue);
+  bool run_after(const RmsNormParams& first, const LinearParams& p, const Queue& queue);
 
  private:
-  void run_alike(const LinearParams& p, const Queue& queue);
+  bool run_alike(const LinearParams& p, const Queue& queue);
   void run_bf16(const LinearParams& p, const Queue& queue);
   void run_unpacked(const LinearParams& p, const Queue& queue);
   void round_x(const LinearParams& p, const Queue& queue);

@@ -16,6 +16,13 @@ __device__ inline float4 scaled(float4 v, float f, float4 w) {
   return {v.x * f * w.x, v.y * f * w.y, v.z * f * w.z, v.w * f * w.w};
 }
 
+// Stays where it is written: the compiler would let a plain load sink to its first use.
+__device__ inline float4 load_now(const float4* p) {
+  float4 v;
+  asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p));
+  return v;
+}
+
 __device__ inline int64_t row_from(const RmsNormParams& p) {
   return (p.row_index ? p.row_index[blockIdx.x] : blockIdx.x) * static_cast<int64_t>(p.dim);
 }
@@ -25,12 +32,18 @@ __device__ inline float inverse_rms(const RmsNormParams& p, float sum) { return 
 // 4 * kHeld * threads, and every address a multiple of 16.
 __global__ void __launch_bounds__(kThreadsMax) rms_norm_kernel(RmsNormParams p) {
   let_next_begin();
+  const int count = p.dim / 4;
+  const auto* weight = reinterpret_cast<const float4*>(p.weight);
+  float4 held[kHeld], scale[kHeld];
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {  // no kernel writes it, and no cache has it: on its way while the one before still runs
+    const int i = j * blockDim.x + threadIdx.x;
+    if (i < count && p.out) scale[j] = load_now(weight + i);
+  }
   wait_for_previous();
   const int64_t from = row_from(p);
-  const int count = p.dim / 4;
   auto* x = reinterpret_cast<float4*>(p.x + from);
   const auto* add = reinterpret_cast<const float4*>(p.add ? p.add + from : nullptr);
-  float4 held[kHeld];
   float sum = 0.0f;
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) {
@@ -43,12 +56,11 @@ __global__ void __launch_bounds__(kThreadsMax) rms_norm_kernel(RmsNormParams p) 
   if (!p.out) return;
   const float inverse = inverse_rms(p, block_sum(sum));
   auto* out = reinterpret_cast<float4*>(p.out + blockIdx.x * static_cast<int64_t>(p.dim));
-  const auto* weight = reinterpret_cast<const float4*>(p.weight);
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) {
     const int i = j * blockDim.x + threadIdx.x;
     if (i >= count) break;
-    out[i] = scaled(held[j], inverse, weight[i]);
+    out[i] = scaled(held[j], inverse, scale[j]);
   }
 }
 

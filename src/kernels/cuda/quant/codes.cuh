@@ -127,6 +127,14 @@ struct Codes<WeightType::int8> : OneScale<WeightType::int8> {
   static __device__ uint2 bytes(const uint8_t* p, int, int part) {
     return {load_32<kAlign>(p + 4 * part), load_32<kAlign>(p + 16 + 4 * part)};
   }
+  static __device__ void two_chunks(const uint8_t* p, int part, uint2 (&words)[2][4]) {  // for dot.cuh, in shared memory
+#pragma unroll
+    for (int t = 0; t < 2; ++t) {
+      const auto* from = reinterpret_cast<const uint4*>(p + 32 * (2 * part + t));
+      const uint4 a = from[0], b = from[1];
+      words[t][0] = {a.x, b.x}, words[t][1] = {a.y, b.y}, words[t][2] = {a.z, b.z}, words[t][3] = {a.w, b.w};
+    }
+  }
 };
 
 // e4m3 moved into the fields of bf16, whose exponent is by 120 greater; subnormal numbers are such there too.
@@ -156,6 +164,13 @@ struct Codes<WeightType::int4> : BlockOf<WeightType::int4> {
   static constexpr bool kLess = true;
   static __device__ uint32_t less(const Head& h) { return h.zero; }
   static __device__ uint2 bytes(const uint8_t* p, int, int part) { return halves(load_32<kAlign>(p + 4 * part)); }
+  static __device__ void two_chunks(const uint8_t* p, int part, uint2 (&words)[2][4]) {  // for dot.cuh, in shared memory
+#pragma unroll
+    for (int t = 0; t < 2; ++t) {
+      const uint4 v = *reinterpret_cast<const uint4*>(p + 16 * (2 * part + t));
+      words[t][0] = halves(v.x), words[t][1] = halves(v.y), words[t][2] = halves(v.z), words[t][3] = halves(v.w);
+    }
+  }
 };
 
 // q4_0, q4_1, q5_0, q5_1: f16 d, (f16 m,) (fifth bits[4],) 4-bit x[32].
@@ -279,7 +294,28 @@ struct Super : BlockOf<kType> {
   }
 };
 template <>
-struct Codes<WeightType::q4_k> : Super<WeightType::q4_k, false> {};
+struct Codes<WeightType::q4_k> : Super<WeightType::q4_k, false> {
+  // For dot.cuh, in shared memory: chunks 2 part and 2 part + 1; bytes of the second are 16 times its codes.
+  static __device__ void two_chunks(const uint8_t* p, int part, uint2 (&words)[2][4]) {
+    const auto* from = reinterpret_cast<const uint4*>(p + 16 + 32 * part);
+    const uint4 a = from[0], b = from[1];
+    const uint32_t first[4] = {a.x, a.y, a.z, a.w}, second[4] = {b.x, b.y, b.z, b.w};
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      words[0][w] = {first[w] & 0x0f0f0f0f, second[w] & 0x0f0f0f0f};
+      words[1][w] = {first[w] & 0xf0f0f0f0, second[w] & 0xf0f0f0f0};
+    }
+  }
+  static __device__ void two_scales(const uint8_t* p, int part, float (&scale)[2][2], float (&added)[2][2]) {
+    const uint4 h = *reinterpret_cast<const uint4*>(p);
+    const uint32_t pair = part % 2 ? 0x7632 : 0x5410;
+    const uint32_t x = __byte_perm(h.y, h.z, pair), y = __byte_perm(h.w, h.w >> 4, pair);
+    const uint32_t bytes = part < 2 ? x & 0x3f3f3f3f : (y & 0x0f0f0f0f) | (x >> 2 & 0x30303030);  // two scales, two minimums
+    const float2 d = __half22float2(*reinterpret_cast<const __half2*>(&h.x));
+    scale[0][0] = d.x * byte(bytes, 0), scale[1][0] = 0.0625f * d.x * byte(bytes, 1);
+    added[0][0] = -d.y * byte(bytes, 2), added[1][0] = -d.y * byte(bytes, 3);
+  }
+};
 template <>
 struct Codes<WeightType::q5_k> : Super<WeightType::q5_k, true> {};
 

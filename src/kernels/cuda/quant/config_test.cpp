@@ -17,13 +17,13 @@ TEST(QuantGemvPlan, LeavesRoomForTwoThreadBlocksWhereItCan) {
         EXPECT_LE(2 * (p.shared_bytes + 1024), kHopper.shared_bytes) << weight_type_name(t) << " " << k << " " << columns;
         EXPECT_LE(plan_gemv(t, k, columns, 256, kAda).shared_bytes, kAda.shared_bytes_block);
         EXPECT_EQ(p.row_stride % 32, 16);
-        if (columns <= kDotRowsMax) {  // and of one row, of 4 bits
+        if (columns <= kDotRowsMax) {
           const GemvPlan dot = plan_dot(t, k, columns, 256, kHopper);
           EXPECT_LE(dot.shared_bytes, kHopper.shared_bytes_block);
           EXPECT_GT(dot.x_bytes, 0);
-          if (columns == 1 && k <= 4096 && (t == WeightType::q4_k || t == WeightType::q4_0)) {
-            EXPECT_LE(2 * (dot.shared_bytes + 1024), kHopper.shared_bytes) << weight_type_name(t) << " " << k;
-          }
+          EXPECT_EQ(dot.tile_step, dot.teams * dot.thread_blocks);
+          if (columns == 1) EXPECT_EQ(dot.teams, 2) << weight_type_name(t) << " " << k;
+          if (k <= 4096 && columns == 1 && t == WeightType::q4_k) EXPECT_EQ(plan_dot(t, k, 1, 256, kAda).teams, 1);
         }
         EXPECT_GE(p.stage_blocks * p.pieces * (weight_format(t).block == 1 ? 32 : weight_format(t).block), k);
       }
@@ -36,10 +36,10 @@ TEST(QuantGemvPlan, EqualsTheTable) {
     WeightType type;
     int k, columns, tiles, stage_blocks, pieces, x_bytes, thread_blocks;
   } rows[] = {
-      {WeightType::q4_k, 4096, 1, 384, 2, 8, 8192, 192},     {WeightType::q4_k, 14336, 1, 256, 2, 28, 28672, 256},
-      {WeightType::q4_k, 14336, 2, 256, 2, 28, 0, 256},      {WeightType::q4_k, 4096, 1, 1792, 2, 8, 8192, 256},
+      {WeightType::q4_k, 4096, 1, 384, 2, 8, 8192, 264},     {WeightType::q4_k, 14336, 1, 256, 2, 28, 28672, 256},
+      {WeightType::q4_k, 14336, 2, 256, 2, 28, 0, 256},      {WeightType::q4_k, 4096, 1, 1792, 2, 8, 8192, 264},
       {WeightType::q4_k, 512, 1, 3, 1, 2, 1024, 3},          {WeightType::q8_0, 4096, 1, 256, 8, 16, 8192, 256},
-      {WeightType::fp8_e4m3, 4096, 16, 8016, 8, 16, 0, 259}, {WeightType::int4, 4096, 1, 256, 16, 8, 8192, 256},
+      {WeightType::fp8_e4m3, 4096, 16, 8016, 8, 16, 0, 264}, {WeightType::int4, 4096, 1, 256, 16, 8, 8192, 256},
       {WeightType::mxfp4, 96, 3, 1, 1, 3, 576, 1},
   };
   for (const auto& r : rows) {

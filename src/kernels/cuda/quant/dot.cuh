@@ -1,191 +1,235 @@
 // One or two rows, where x may be rounded: tensor cores multiply bytes. x is rounded to 15 bits of the largest of each group (the
-// elements that share a scale), which are two bytes: whole numbers, summed exactly. The columns of mma.m16n8k32 are eight groups in
-// turn, all but one of which meet zeros, so that a scale is applied once for all of eight groups, by a lane that has two of them, and not
-// by every lane for columns that nobody asked for: of 4-bit weights, instructions and not memory are the limit.
+// elements that share a scale), which are two bytes: whole numbers, summed exactly. Lanes of part p take the weights of a chunk (32
+// elements) of their own, and of the product's columns 2 p and 2 p + 1 alone meet its x, the high and the low bytes: other chunks'
+// x is zero there. So a lane is left with the sums of its chunk, and applies its scale once, not every lane for columns that nobody
+// asked for; it reads weights 16 bytes at a time, and what is zero never changes. Of fp8, products are of 16-bit floats, and their
+// columns are rows of x.
 #pragma once
 
+#include <cuda_fp8.h>
+
+#include <type_traits>
+
+#include "kernels/cuda/elementwise/silu.cuh"
+#include "kernels/cuda/quant/dot_x.cuh"
 #include "kernels/cuda/quant/ring.cuh"
 
 namespace fovea::cuda::quant {
 
-__device__ __forceinline__ void mma(int (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+r"(sum[0]), "+r"(sum[1]), "+r"(sum[2]), "+r"(sum[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-// Eight groups of a row of x as the lanes of a warp hold them.
-template <int kGroup>
-struct Octet {
-  static constexpr int kWords = kGroup / 16;
-  uint32_t high[32][kWords], low[32][kWords];  // lane 4 g + part: group g, its elements from 4 part on and 16 more than those
-  float2 factors[8];                           // what the numbers high * 128 + low are times of, and the group's sum
-};
-
-// Four numbers as bytes high and low.
-__device__ __forceinline__ void split_bytes(float4 v, float inverse, uint32_t* high, uint32_t* low, int* sum) {
-  const int n[4] = {__float2int_rn(v.x * inverse), __float2int_rn(v.y * inverse), __float2int_rn(v.z * inverse),
-                    __float2int_rn(v.w * inverse)};
-  uint32_t h = 0, l = 0;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int upper = (n[i] + 64) >> 7;
-    h |= static_cast<uint32_t>(upper & 255) << (8 * i);
-    l |= static_cast<uint32_t>((n[i] - upper * 128) & 255) << (8 * i);
-    *sum += n[i];
-  }
-  *high = h, *low = l;
-}
-// The greatest magnitude, NaN above all, as bits.
-__device__ __forceinline__ uint32_t magnitude(float4 v) {
-  const auto bits = [](float f) { return __float_as_uint(f) & 0x7fffffffu; };
-  return max(max(bits(v.x), bits(v.y)), max(bits(v.z), bits(v.w)));
-}
-
-// A thread's 8 elements of a row: part i % 4 of 32 of them, as they lie in Octet.
-template <int kGroup>
-__device__ __forceinline__ void make_part(const float4 (&v)[2], int i, int of_32, Octet<kGroup>* row_to) {
-  constexpr float kMost = 127 * 128;
-  const uint32_t quad = 15u << (threadIdx.x % 32 & 28);
-  const int part = i % 4;
-  uint32_t most[2] = {magnitude(v[0]), magnitude(v[1])}, high[2], low[2];
-  if (kGroup == 32) most[0] = most[1] = max(most[0], most[1]);
-  int sum[2] = {};
-  float step[2];
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    most[h] = max(most[h], __shfl_xor_sync(quad, most[h], 1));
-    most[h] = max(most[h], __shfl_xor_sync(quad, most[h], 2));
-    step[h] = __uint_as_float(most[h]) * (1.0f / kMost);
-    const float inverse =
-        most[h] < 0x07800000u ? 0.0f : __fdividef(kMost, __uint_as_float(most[h]));  // below 2^-112 it would not be finite
-    split_bytes(v[h], inverse, &high[h], &low[h], &sum[h]);
-    sum[h] += __shfl_xor_sync(quad, sum[h], 1);
-    sum[h] += __shfl_xor_sync(quad, sum[h], 2);
-  }
-  if constexpr (kGroup == 32) {
-    Octet<kGroup>& o = row_to[of_32 / 8];
-    const int g = of_32 % 8;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) o.high[4 * g + part][h] = high[h], o.low[4 * g + part][h] = low[h];
-    if (part == 0) o.factors[g] = {step[0], step[0] * static_cast<float>(sum[0] + sum[1])};
+// A chunk's eight words by four products: `upper` and `lower` of rows 8 apart.
+template <bool kSigned>
+__device__ __forceinline__ void mma(int (&sum)[4], uint2 upper, uint2 lower, uint32_t b0, uint32_t b1) {
+  if constexpr (kSigned) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+r"(sum[0]), "+r"(sum[1]), "+r"(sum[2]), "+r"(sum[3])
+        : "r"(upper.x), "r"(lower.x), "r"(upper.y), "r"(lower.y), "r"(b0), "r"(b1));
   } else {
-    Octet<kGroup>& o = row_to[of_32 / 4];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int g = of_32 % 4 * 2 + h;
-      o.high[4 * g + part][0] = high[h], o.low[4 * g + part][0] = low[h];
-      if (part == 0) o.factors[g] = {step[h], step[h] * static_cast<float>(sum[h])};
-    }
+    asm volatile(
+        "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+r"(sum[0]), "+r"(sum[1]), "+r"(sum[2]), "+r"(sum[3])
+        : "r"(upper.x), "r"(lower.x), "r"(upper.y), "r"(lower.y), "r"(b0), "r"(b1));
+  }
+}
+// Of half a chunk.
+template <bool kSigned>
+__device__ __forceinline__ void mma(int (&sum)[4], uint32_t upper, uint32_t lower, uint32_t b) {
+  if constexpr (kSigned) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                 : "+r"(sum[0]), "+r"(sum[1]), "+r"(sum[2]), "+r"(sum[3])
+                 : "r"(upper), "r"(lower), "r"(b));
+  } else {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                 : "+r"(sum[0]), "+r"(sum[1]), "+r"(sum[2]), "+r"(sum[3])
+                 : "r"(upper), "r"(lower), "r"(b));
   }
 }
 
-// Octets of all rows; groups beyond k are zeros. Several loads are under way before the first is used.
-template <int kGroup>
-__device__ __forceinline__ void make_octets(const float* x, int rows, int k, int octets, Octet<kGroup>* to) {
-  constexpr int kAtOnce = 2;
-  const int pieces = octets * kGroup;  // of 8 elements
-  for (int row = 0; row < rows; ++row, x += k, to += octets) {
-    for (int base = threadIdx.x; base < pieces; base += kAtOnce * kThreads) {
-      float4 v[kAtOnce][2] = {};
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        const int i = base + j * kThreads;
-        if (i * 8 >= k) continue;  // k is a multiple of 32
-        const float* from = x + i / 4 * 32 + i % 4 * 4;
-        v[j][0] = *reinterpret_cast<const float4*>(from), v[j][1] = *reinterpret_cast<const float4*>(from + 16);
-      }
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        const int i = base + j * kThreads;
-        if (i < pieces) make_part<kGroup>(v[j], i, i / 4, to);
-      }
-    }
-  }
+__device__ __forceinline__ void mma_halves(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                                           uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 template <typename C>
 using DotRing = Ring<C, dot_stage_blocks(C::kBytes), dot_slots(C::kBytes), true>;
 
-// One piece of the tile whose first output is `first` of n: sums of the lane's rows, over its groups.
+// Reads where `active`; else `to` stays as it is.
+__device__ __forceinline__ void load_where(bool active, uint32_t from, uint32_t (&to)[4]) {
+  asm volatile(
+      "{\n"
+      ".reg .pred there;\n"
+      "setp.ne.u32 there, %4, 0;\n"
+      "@there ld.shared.v4.u32 {%0, %1, %2, %3}, [%5];\n"
+      "}\n"
+      : "+r"(to[0]), "+r"(to[1]), "+r"(to[2]), "+r"(to[3])
+      : "r"(static_cast<uint32_t>(active)), "r"(from)
+      : "memory");
+}
+
+// Two chunks, `part` of eight, of a row: 8 words of each, as C::bytes has them. p: where its blocks begin.
+template <typename C>
+__device__ __forceinline__ void two_chunks(const uint8_t* p, int part, uint2 (&words)[2][4]) {
+  if constexpr (requires { C::two_chunks(p, part, words); }) {
+    C::two_chunks(p, part, words);
+  } else {
+#pragma unroll
+    for (int t = 0; t < 2; ++t) {
+#pragma unroll
+      for (int w = 0; w < 4; ++w)
+        words[t][w] = C::kElements == 32 ? C::bytes(p + (2 * part + t) * C::kBytes, 0, w) : C::bytes(p, 2 * part + t, w);
+    }
+  }
+}
+
+struct TwoScales {
+  float scale[2][2], added[2][2];  // [turn][half of the chunk]
+};
+// What an element is: scale times the byte of two_chunks, and `added`. apart: of the chunks; left: chunks of the row from p on.
+template <typename C>
+__device__ __forceinline__ TwoScales two_scales(const uint8_t* p, int part, const uint32_t (&apart)[2], int left) {
+  TwoScales out;
+  if constexpr (requires { C::two_scales(p, part, out.scale, out.added); }) {
+    C::two_scales(p, part, out.scale, out.added);
+  } else {
+#pragma unroll
+    for (int t = 0; t < 2; ++t) {
+      const uint8_t* block = C::kElements == 32 ? p + (2 * part + t) * C::kBytes : p;
+      const typename C::Head head = C::head(block, apart[t]);
+      const Scales s = C::scales(block, head, C::kElements == 32 ? 0 : 2 * part + t);
+      const bool there = C::kElements != 32 || 2 * part + t < left;  // what lies behind is no scale
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        out.scale[t][j] = there ? s.scale[j] : 0.0f;
+        out.added[t][j] = there ? s.minimum[j] : 0.0f;
+        if constexpr (C::kLess) out.added[t][j] = fmaf(-static_cast<float>(C::less(head)), out.scale[t][j], out.added[t][j]);
+      }
+    }
+  }
+  return out;
+}
+
+// One piece of the tile whose first output is `first` of n: sums of the lane's rows, over its chunks.
 template <typename C, int kRows>
 __device__ __forceinline__ void multiply(const GemvArgs& a, const DotRing<C>& ring, const Octet<C::kGroup>* x, int octets, int slot,
-                                         int first, int n, int piece, const uint32_t (&only)[8],
-                                         float (&sum)[kRows][kOutputs / 8]) {
-  constexpr int kLines = kOutputs / 8, kWords = Octet<C::kGroup>::kWords;
-  constexpr int kOf32 = C::kGroup / 4;                                              // 32s of an octet
-  constexpr int kBlocks = C::kElements == 32 ? kOf32 : 1;                           // that an octet reaches into
-  constexpr int kOctets = C::kElements == 32 ? 1 : C::kElements / (8 * C::kGroup);  // of a block
-  const uint8_t* lines[kLines];
-#pragma unroll
-  for (int h = 0; h < kLines; ++h) lines[h] = ring.line(slot, h, first, n, piece);
+                                         int first, int n, int piece, float (&sum)[kRows][kOutputs / 8]) {
+  static_assert(kOutputs == 16);
+  constexpr int kGroups = 32 / C::kGroup, kBlocks = C::kElements == 32 ? 8 : 1;  // of a chunk; of an octet
+  const uint8_t* lines[2] = {ring.line(slot, 0, first, n, piece), ring.line(slot, 1, first, n, piece)};
   const int lane = threadIdx.x % 32, blocks = ring.blocks_of(piece);
-  const Octet<C::kGroup>* at = x + piece * (a.plan.stage_blocks * kOctets / kBlocks);
+  const bool active = lane / 8 == ring.part;
+  const Octet<C::kGroup>* at = x + piece * a.plan.stage_blocks / kBlocks;
+  uint32_t b[kRows][2][2][4] = {};  // [turn][two products]; zeros where not active
 #pragma unroll 1
-  for (int i = 0; i < blocks; i += kBlocks) {
+  for (int i = 0; i < blocks; i += kBlocks, ++at) {
+    int dots[kRows][2][kGroups][4] = {};
 #pragma unroll
-    for (int o = 0; o < kOctets; ++o, ++at) {
-      uint32_t high[kRows][kWords], low[kRows][kWords];
-      int dots[kRows][kLines / 2][2][4] = {};  // of rows 16 apart; of high and of low bytes
+    for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) {
+      for (int t = 0; t < 2; ++t) {
 #pragma unroll
-        for (int j = 0; j < kWords; ++j) high[r][j] = at[r * octets].high[lane][j], low[r][j] = at[r * octets].low[lane][j];
+        for (int j = 0; j < 2; ++j) load_where(active, shared_address(&at[r * octets].bytes[t][j][lane / 4]), b[r][t][j]);
       }
+    }
+    uint2 upper[2][4], lower[2][4];
+    two_chunks<C>(lines[0], ring.part, upper);
+    two_chunks<C>(lines[1], ring.part, lower);
 #pragma unroll
-      for (int b = 0; b < kOf32; ++b) {
-        const int block = C::kElements == 32 ? b * C::kBytes : 0, of = C::kElements == 32 ? 0 : o * kOf32 + b;
-        uint32_t only_high[kRows][2], only_low[kRows][2];
+    for (int w = 0; w < 4; ++w) {
+#pragma unroll
+      for (int t = 0; t < 2; ++t) {
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-          for (int j = 0; j < 2; ++j) {  // two halves of a group, or two groups
-            const uint32_t mask = kWords == 2 ? only[b] : only[2 * b + j];
-            only_high[r][j] = high[r][j % kWords] & mask, only_low[r][j] = low[r][j % kWords] & mask;
-          }
-        }
-#pragma unroll
-        for (int m = 0; m < kLines / 2; ++m) {
-          const uint2 upper = C::bytes(lines[2 * m] + block, of, ring.part),
-                      lower = C::bytes(lines[2 * m + 1] + block, of, ring.part);
-#pragma unroll
-          for (int r = 0; r < kRows; ++r) {
-            mma(dots[r][m][0], upper.x, lower.x, upper.y, lower.y, only_high[r][0], only_high[r][1]);
-            mma(dots[r][m][1], upper.x, lower.x, upper.y, lower.y, only_low[r][0], only_low[r][1]);
-          }
-        }
-      }
-      float4 factors[kRows];
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) factors[r] = reinterpret_cast<const float4*>(at[r * octets].factors)[ring.part];
-#pragma unroll
-      for (int h = 0; h < kLines; ++h) {
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          const int g = 2 * ring.part + j;  // of the octet
-          const int block = C::kElements == 32 ? g : 0, of = C::kElements == 32 ? 0 : (o * 8 + g) * C::kGroup / 32;
-          if (C::kElements == 32 && i + g >= blocks) continue;  // what lies there is no scale
-          const uint8_t* p = lines[h] + block * C::kBytes;
-          const typename C::Head head = C::head(p, ring.scale(slot, h, i + block));
-          const Scales s = C::scales(p, head, of);
-          const int half = C::kGroup == 16 ? j : 0;  // groups of 16 come in pairs
-          const float scale = s.scale[half];
-          float added = s.minimum[half];
-          if constexpr (C::kLess) added = fmaf(-static_cast<float>(C::less(head)), scale, added);
-#pragma unroll
-          for (int r = 0; r < kRows; ++r) {
-            const int dot = dots[r][h / 2][0][h % 2 * 2 + j] * 128 + dots[r][h / 2][1][h % 2 * 2 + j];
-            const float step = j == 0 ? factors[r].x : factors[r].z, x_sum = j == 0 ? factors[r].y : factors[r].w;
-            sum[r][h] = fmaf(scale, step * static_cast<float>(dot), sum[r][h]);
-            if constexpr (C::kMinimums || C::kLess) sum[r][h] = fmaf(added, x_sum, sum[r][h]);
+          const uint32_t(&bytes)[4] = b[r][t][w / 2];
+          if constexpr (kGroups == 1) {
+            mma<C::kSigned>(dots[r][t][0], upper[t][w], lower[t][w], bytes[w % 2 * 2], bytes[w % 2 * 2 + 1]);
+          } else {
+            mma<C::kSigned>(dots[r][t][0], upper[t][w].x, lower[t][w].x, bytes[w % 2 * 2]);
+            mma<C::kSigned>(dots[r][t][1], upper[t][w].y, lower[t][w].y, bytes[w % 2 * 2 + 1]);
           }
         }
       }
     }
 #pragma unroll
-    for (int h = 0; h < kLines; ++h) lines[h] += kBlocks * C::kBytes;
+    for (int h = 0; h < 2; ++h) {
+      uint32_t apart[2] = {};
+      if constexpr (C::kApart) {
+#pragma unroll
+        for (int t = 0; t < 2; ++t) apart[t] = ring.scale(slot, h, piece, i + 2 * ring.part + t);
+      }
+      const TwoScales s = two_scales<C>(lines[h], ring.part, apart, blocks - i);
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const float2* factors = &at[r * octets].factors[ring.part][0][0];
+#pragma unroll
+        for (int t = 0; t < 2; ++t) {
+#pragma unroll
+          for (int j = 0; j < kGroups; ++j) {
+            const float2 f = factors[t * kGroups + j];
+            const int dot = dots[r][t][j][2 * h] * 128 + dots[r][t][j][2 * h + 1];
+            sum[r][h] = fmaf(s.scale[t][j], f.x * static_cast<float>(dot), sum[r][h]);
+            if constexpr (C::kMinimums || C::kLess) sum[r][h] = fmaf(s.added[t][j], f.y, sum[r][h]);
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) lines[h] += kBlocks * C::kBytes;
+  }
+}
+
+__device__ __forceinline__ uint2 widen_e4m3(uint32_t x) {
+  const __half2_raw low = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(x & 0xffff), __NV_E4M3);
+  const __half2_raw high = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(x >> 16), __NV_E4M3);
+  return {static_cast<uint32_t>(low.x) | static_cast<uint32_t>(low.y) << 16,
+          static_cast<uint32_t>(high.x) | static_cast<uint32_t>(high.y) << 16};
+}
+
+// The same over fp8.
+template <typename C, int kRows>
+__device__ __forceinline__ void multiply(const GemvArgs& a, const DotRing<C>& ring, const HalfOctet* x, int octets, int slot,
+                                         int first, int n, int piece, float (&sum)[kRows][kOutputs / 8]) {
+  static_assert(kOutputs == 16 && kRows <= 2);
+  const uint8_t* lines[2] = {ring.line(slot, 0, first, n, piece) + 32 * ring.part,
+                             ring.line(slot, 1, first, n, piece) + 32 * ring.part};
+  const int lane = threadIdx.x % 32, column = lane / 4, blocks = ring.blocks_of(piece);
+  const bool active = column < kRows;
+  const HalfOctet* at = x + piece * a.plan.stage_blocks / 8;
+  uint32_t b[4][4] = {};  // zeros where not active
+#pragma unroll 1
+  for (int i = 0; i < blocks; i += 8, ++at) {
+#pragma unroll
+    for (int u = 0; u < 2; ++u) {
+      float dots[2][4] = {};  // two chains
+#pragma unroll
+      for (int j = 0; j < 4; ++j) load_where(active, shared_address(&at[column * octets].halves[u][j][ring.part]), b[j]);
+      const auto* upper = reinterpret_cast<const uint4*>(lines[0] + u * kHalfGroup);
+      const auto* lower = reinterpret_cast<const uint4*>(lines[1] + u * kHalfGroup);
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const uint4 up = upper[j], low = lower[j];
+        const uint32_t words[2][4] = {{up.x, up.y, up.z, up.w}, {low.x, low.y, low.z, low.w}};
+#pragma unroll
+        for (int w = 0; w < 4; ++w) {
+          const uint2 above = widen_e4m3(words[0][w]), below = widen_e4m3(words[1][w]);
+          const uint32_t(&of_x)[4] = b[2 * j + w / 2];
+          mma_halves(dots[w % 2], above.x, below.x, above.y, below.y, of_x[w % 2 * 2], of_x[w % 2 * 2 + 1]);
+        }
+      }
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float scale = __uint_as_float(ring.scale(slot, h, piece, i + 4 * u));
+#pragma unroll
+        for (int r = 0; r < kRows; ++r)
+          sum[r][h] = fmaf(scale * at[r * octets].steps[u], dots[0][2 * h + r] + dots[1][2 * h + r], sum[r][h]);
+      }
+    }
+    lines[0] += kOctet, lines[1] += kOctet;
   }
 }
 
@@ -193,48 +237,60 @@ __device__ __forceinline__ void multiply(const GemvArgs& a, const DotRing<C>& ri
 template <int kRows>
 __device__ __forceinline__ void put_together(const GemvArgs& a, int first_tile, int tiles,
                                              const float (&sums)[kDotTiles][kWarps][kRows][kOutputs]) {
-  const int i = threadIdx.x / (kRows * kOutputs), r = threadIdx.x / kOutputs % kRows, c = threadIdx.x % kOutputs;
-  if (i >= tiles) return;
-  int tile = first_tile + i * static_cast<int>(gridDim.x);
-  const int w = a.group.find(tile), n = a.group.n[w], output = tile * kOutputs + c;
+  const int i = threadIdx.x % kThreads / (kRows * kOutputs), r = threadIdx.x / kOutputs % kRows, c = threadIdx.x % kOutputs;
+  if (i >= tiles || (a.gated && i % 2)) return;
+  int tile = first_tile;
+  for (int j = 0; j < i; ++j) tile = a.next_tile(tile);
+  const int w = a.weight_of(tile), n = a.group.n[w], output = tile * kOutputs + c;
   if (output >= n) return;
-  float total = a.group.bias[w] ? a.group.bias[w][output] : 0.0f;
+  const auto total = [&](int of, const float* bias) {
+    float t = bias ? bias[output] : 0.0f;
 #pragma unroll
-  for (int other = 0; other < kWarps; ++other) total += sums[i][other][r][c];
-  a.group.out[w][static_cast<int64_t>(r) * n + output] = total;
+    for (int other = 0; other < kWarps; ++other) t += sums[of][other][r][c];
+    return t;
+  };
+  float out = total(i, a.group.bias[w]);
+  if (a.gated) out = silu_mul_one(out, total(i + 1, a.group.bias[1]));
+  a.group.out[w][static_cast<int64_t>(r) * n + output] = out;
 }
 
 template <WeightType kType, int kRows>
-__global__ void __launch_bounds__(kThreads, 2) dot_of(const __grid_constant__ GemvArgs a) {
+__global__ void __launch_bounds__(kTeamsMax* kThreads, 1) dot_of(const __grid_constant__ GemvArgs a) {
   using C = Codes<kType>;
   using Sums = float[kDotTiles][kWarps][kRows][kOutputs];
   static_assert(kDotTiles * kRows * kOutputs <= kThreads);
   extern __shared__ __align__(16) uint8_t shared[];
   let_next_begin();
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, octets = ceil_div(a.k, 8 * C::kGroup);
-  auto* sums = reinterpret_cast<Sums*>(shared + a.plan.x_bytes);
+  const int lane = threadIdx.x % 32, warp = warp_of_team(), octets = ceil_div(a.k, kOctet);
+  auto* sums = reinterpret_cast<Sums*>(shared + a.plan.x_bytes) + 2 * team();
   constexpr int kSlots = dot_slots(C::kBytes);
-  DotRing<C> ring(a, shared + a.plan.x_bytes + 2 * sizeof(Sums) + warp * a.plan.ring_bytes);
+  DotRing<C> ring(a, shared + a.plan.x_bytes + a.plan.teams * 2 * sizeof(Sums) + threadIdx.x / 32 * a.plan.ring_bytes);
 #pragma unroll 1
   for (int i = 0; i < kSlots; ++i) ring.copy_next(i);
   wait_for_previous();  // weights are there always, x only now
-  auto* x = reinterpret_cast<Octet<C::kGroup>*>(shared);
-  make_octets<C::kGroup>(a.x, kRows, a.k, octets, x);
-  __syncthreads();
-  uint32_t only[8];  // all bits in the lanes of one column
-#pragma unroll
-  for (int g = 0; g < 8; ++g) {
-    only[g] = lane / 4 == g ? ~0u : 0u;
-    asm volatile("" : "+r"(only[g]));  // kept in registers, not made again for each piece
+  constexpr bool kHalves = C::kIs == WeightType::fp8_e4m3;
+  using X = std::conditional_t<kHalves, HalfOctet, Octet<C::kGroup>>;
+  auto* x = reinterpret_cast<X*>(shared);
+#pragma unroll 1
+  for (int r = 0; r < kRows; ++r) {
+    for_each_part(a.x + r * a.k, a.k, octets, [&](const float4(&v)[2], int i) {
+      if constexpr (kHalves) {
+        make_halves(v, i % 4, i / 4, x + r * octets);
+      } else {
+        make_part<C::kGroup>(v, i % 4, i / 4, x + r * octets);
+      }
+    });
   }
-  int slot = 0, begun = 0, first_begun = blockIdx.x, turn = 0;
-  for (int at = blockIdx.x; at < ring.tiles(); at += gridDim.x) {
+  __syncthreads();
+  int slot = 0, begun = 0, first_begun = first_tile(a), turn = 0;
+  for (int at = first_begun, next; at < ring.tiles(); at = next) {
+    next = a.next_tile(at);
     int tile = at;
-    const int w = a.group.find(tile), first = tile * kOutputs, n = a.group.n[w];
+    const int w = a.weight_of(tile), first = tile * kOutputs, n = a.group.n[w];
     float sum[kRows][kOutputs / 8] = {};
     for (int piece = warp; piece < a.plan.pieces; piece += kWarps) {
       ring.wait(slot);
-      multiply(a, ring, x, octets, slot, first, n, piece, only, sum);
+      multiply<C>(a, ring, x, octets, slot, first, n, piece, sum);
       __syncwarp();
       ring.copy_next(slot);
       slot = slot + 1 == kSlots ? 0 : slot + 1;
@@ -249,10 +305,11 @@ __global__ void __launch_bounds__(kThreads, 2) dot_of(const __grid_constant__ Ge
         if (lane % 4 == 0) sums[turn][begun][warp][r][lane / 4 + 8 * h] = s;
       }
     }
-    if (++begun < kDotTiles && at + static_cast<int>(gridDim.x) < ring.tiles()) continue;
-    __syncthreads();  // one for some tiles: who comes here again has left the sums of the time before last
+    if (++begun < kDotTiles && next < ring.tiles()) continue;
+    // One for some tiles: who comes here again has left the sums of the time before last.
+    prefill::named_barrier_wait(1 + team(), kThreads);
     put_together<kRows>(a, first_begun, begun, sums[turn]);
-    first_begun = at + gridDim.x, begun = 0, turn ^= 1;
+    first_begun = next, begun = 0, turn ^= 1;
   }
 }
 

@@ -34,25 +34,36 @@ GemvArgs args_of(const LinearParams& p, int first, int last) {
 void launch_kernel(GemvKernel kernel, GemvArgs& a, const Queue& queue) {
   a.step_bytes = kWarps * a.plan.stage_blocks * static_cast<int>(a.row_bytes / a.blocks);
   check_call("quant gemv", cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, a.plan.shared_bytes));
-  const LaunchConfig c(a.plan.thread_blocks, kThreads, a.plan.shared_bytes, queue);
+  const LaunchConfig c(a.plan.thread_blocks, a.plan.teams * kThreads, a.plan.shared_bytes, queue);
   check_call("quant gemv", cudaLaunchKernelEx(&c.config, kernel, a));
 }
 
-// Weights [first, last) of one type and one width of groups. *ready: scratch has the fragments of x.
+// What dot.cuh takes. Of fp8, whole octets, and scales of whole halves of them: what lies behind a row may be no number.
+bool takes_dot(const LinearParams& p, const WeightView& w, bool exact) {
+  if (exact || p.rows > kDotRowsMax) return false;
+  return w.type != WeightType::fp8_e4m3 || (p.k % kOctet == 0 && (w.group >= p.k || w.group % kHalfGroup == 0));
+}
+
+// Weights [first, last) of one type and one width of groups. *ready: scratch has the fragments of x. Returns whether a gated call's
+// result is complete.
 template <typename C>
-void launch_run(const LinearParams& p, int first, int last, bool exact, uint4* scratch, bool* ready, const GpuShape& gpu,
+bool launch_run(const LinearParams& p, int first, int last, bool exact, uint4* scratch, bool* ready, const GpuShape& gpu,
                 const Queue& queue) {
   GemvArgs a = args_of(p, first, last);
-  if (a.group.count == 0) return;
+  if (a.group.count == 0) return false;
   a.blocks = p.k / C::kElements;
-  if (!exact && p.rows <= kDotRowsMax && C::kIs != WeightType::fp8_e4m3) {
-    a.tiles = a.group.number_tiles(kOutputs);
-    a.plan = plan_dot(C::kIs, p.k, p.rows, a.tiles, gpu);
-    if (a.plan.x_bytes > 0) return launch_kernel(dot_kernel<C::kIs>(p.rows), a, queue);
+  a.tiles = a.group.number_tiles(kOutputs);
+  if (takes_dot(p, p.weights[first].w, exact)) {
+    a.gated = p.gated && a.group.count == 2;
+    a.plan = plan_dot(C::kIs, p.k, p.rows, a.gated ? a.tiles / 2 : a.tiles, gpu);
+    if (a.plan.x_bytes > 0) {
+      launch_kernel(dot_kernel<C::kIs>(p.rows), a, queue);
+      return a.gated;
+    }
+    a.gated = false;
   }
   a.parts = parts(exact);
   const int columns = p.rows * a.parts;
-  a.tiles = a.group.number_tiles(kOutputs);
   a.plan = plan_gemv(C::kIs, p.k, columns, a.tiles, gpu);
   if (a.plan.x_bytes == 0) {
     const int grid = ceil_div(p.rows * p.k / 8, kThreads);
@@ -61,28 +72,30 @@ void launch_run(const LinearParams& p, int first, int last, bool exact, uint4* s
     a.ready = scratch;
   }
   launch_kernel(gemv_kernel<C::kIs>(columns), a, queue);
+  return false;
 }
 
 }  // namespace
 
-void gemv(const LinearParams& p, bool exact, void* scratch, const GpuShape& gpu, const Queue& queue) {
+bool gemv(const LinearParams& p, bool exact, void* scratch, const GpuShape& gpu, const Queue& queue) {
   FOVEA_CHECK(p.rows >= 1 && p.rows <= rows_max(exact) && p.k % 32 == 0);
-  bool ready = false;
+  bool ready = false, gated = false;
   for (int first = 0, last; first < p.count; first = last) {
     const WeightView& w = p.weights[first].w;
     for (last = first + 1; last < p.count && last - first < WeightGroup::kMax; ++last) {
       if (p.weights[last].w.type != w.type || p.weights[last].w.group != w.group) break;
     }
-    if (weight_format(w.type).block == 1 && p.rows == 1) {
+    if (weight_format(w.type).block == 1 && p.rows == 1 && !takes_dot(p, w, exact)) {
       LinearParams run = p;
       run.weights = p.weights + first, run.count = last - first;
       bytes_gemv(run, queue);
       continue;
     }
     with_codes(w.type, [&](auto codes) {
-      launch_run<decltype(codes)>(p, first, last, exact, static_cast<uint4*>(scratch), &ready, gpu, queue);
+      gated |= launch_run<decltype(codes)>(p, first, last, exact, static_cast<uint4*>(scratch), &ready, gpu, queue);
     });
   }
+  return gated;
 }
 
 }  // namespace fovea::cuda::quant

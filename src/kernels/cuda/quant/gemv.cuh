@@ -48,7 +48,8 @@ __device__ __forceinline__ void multiply(const GemvArgs& a, const Ring<C, kStage
   constexpr int kAtOnce = C::kElements == 32 ? 4 : 1;
 #pragma unroll kAtOnce
   for (int i = 0; i < blocks; ++i) {
-    const typename C::Head head[2] = {C::head(lines[0], ring.scale(slot, 0, i)), C::head(lines[1], ring.scale(slot, 1, i))};
+    const typename C::Head head[2] = {C::head(lines[0], ring.scale(slot, 0, piece, i)),
+                                      C::head(lines[1], ring.scale(slot, 1, piece, i))};
 #pragma unroll
     for (int b = 0; b < C::kElements / 32; ++b, at += 4 * columns) {
       const Pairs upper = pairs_of<C>(lines[0], head[0], b, ring.part), lower = pairs_of<C>(lines[1], head[1], b, ring.part);

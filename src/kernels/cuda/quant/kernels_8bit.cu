@@ -4,13 +4,6 @@ namespace fovea::cuda::quant {
 
 FOVEA_QUANT_KERNELS(q8_0)
 FOVEA_QUANT_KERNELS(int8)
-template <>
-GemvKernel gemv_kernel<WeightType::fp8_e4m3>(int columns) {
-  return columns <= 8 ? &gemv_of<WeightType::fp8_e4m3, 1> : &gemv_of<WeightType::fp8_e4m3, 2>;
-}
-template <>
-GemvKernel dot_kernel<WeightType::fp8_e4m3>(int) {
-  return nullptr;
-}
+FOVEA_QUANT_KERNELS(fp8_e4m3)
 
 }  // namespace fovea::cuda::quant

@@ -121,17 +121,58 @@ TEST_P(QuantTest, ProductsAreWithinTheRoundingOfTheirNumerics) {
 
 // What few rows round is x: nothing where x is bf16, or next to nothing.
 TEST_P(QuantTest, FewRowsRoundNoWeight) {
-  const QuantCase c = for_type({35, 1024, 64}, type());
-  draw_x(c.cols);
-  for (float& v : x_) v = __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, v) & 0xffff0000u);
-  device_x_.upload(x_);
-  OnDevice w(MixedMatrix(type(), c.n, c.cols, c.group, 6), false);
+  for (const int32_t group : {64, 256, 1024}) {
+    const QuantCase c = for_type({35, 1024, group}, type());
+    draw_x(c.cols);
+    for (float& v : x_) v = __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, v) & 0xffff0000u);
+    device_x_.upload(x_);
+    OnDevice w(MixedMatrix(type(), c.n, c.cols, c.group, 6), false);
+    Linear linear;
+    prepare(linear, c.cols, Numerics::bf16);
+    for (const int32_t rows : {1, 2, 3, 16}) {
+      poison(w);
+      linear.run(params({w.weight()}, rows, c.cols), queue());
+      EXPECT_LT(worst_error(w, rows), rows > 2 ? kExact : 2e-5) << rows << " rows, scales of " << group;
+    }
+  }
+}
+
+// Sizes beyond those of 16-bit floats, and neighbours of all sizes.
+TEST_P(QuantTest, FewRowsTakeInputsOfAnySize) {
+  const QuantCase c = for_type({35, 1024, 256}, type());
+  OnDevice w(MixedMatrix(type(), c.n, c.cols, c.group, 10), false);
   Linear linear;
   prepare(linear, c.cols, Numerics::bf16);
-  for (const int32_t rows : {1, 2, 3, 16}) {
+  for (const float scale : {1e-30f, 1e-4f, 1e30f}) {
+    for (const bool mixed : {false, true}) {
+      draw_x(c.cols, scale);
+      for (size_t i = 0; mixed && i < x_.size(); ++i) x_[i] = std::ldexp(x_[i], static_cast<int>(i * 7 % 29) - 20);
+      device_x_.upload(x_);
+      for (const int32_t rows : {1, 2}) {
+        poison(w);
+        linear.run(params({w.weight()}, rows, c.cols), queue());
+        EXPECT_LT(worst_error(w, rows), kRounded) << rows << " rows, of " << scale;
+      }
+    }
+  }
+}
+
+TEST_P(QuantTest, WhatIsNoNumberStaysNone) {
+  const QuantCase c = for_type({35, 1024, 256}, type());
+  OnDevice w(MixedMatrix(type(), c.n, c.cols, c.group, 11), false);
+  Linear linear;
+  prepare(linear, c.cols, Numerics::bf16);
+  for (const float value : {INFINITY, NAN}) {
+    draw_x(c.cols);
+    x_[static_cast<size_t>(c.cols) + 700] = value;  // of the second row
+    device_x_.upload(x_);
     poison(w);
-    linear.run(params({w.weight()}, rows, c.cols), queue());
-    EXPECT_LT(worst_error(w, rows), rows > 2 ? kExact : 2e-5) << rows;
+    linear.run(params({w.weight()}, 2, c.cols), queue());
+    const std::vector<float> out = w.out.download();
+    int finite = 0;
+    for (int32_t i = 0; i < c.n; ++i) EXPECT_TRUE(std::isfinite(out[static_cast<size_t>(i)]));
+    for (int32_t i = c.n; i < 2 * c.n; ++i) finite += std::isfinite(out[static_cast<size_t>(i)]);
+    EXPECT_EQ(finite, 0) << value;
   }
 }
 
@@ -159,6 +200,33 @@ TEST_P(QuantTest, AGroupOfSeveralTypesIsMultipliedOneByOne) {
       for (const auto& w : all) EXPECT_LT(worst_error(*w, rows), numerics == Numerics::f32 ? kExact : kRounded) << rows << " rows";
       const std::vector<float> zeros = out.download();
       EXPECT_EQ(std::count(zeros.begin(), zeros.begin() + rows * 16, 0.0f), rows * 16);
+    }
+  }
+}
+
+// One launch of one or two rows makes silu(gate) * up of the sums that its products alone would be.
+TEST_P(QuantTest, AGatedCallIsTheGateOfItsProducts) {
+  for (const int32_t n : {16, 300, 5000}) {
+    const QuantCase c = for_type({n, 512, 128}, type());
+    draw_x(c.cols, 0.5f);
+    OnDevice gate(MixedMatrix(type(), c.n, c.cols, c.group, 12), true), up(MixedMatrix(type(), c.n, c.cols, c.group, 13), n == 300);
+    Linear linear;
+    prepare(linear, c.cols, Numerics::bf16);
+    const std::vector<LinearWeight> weights = {gate.weight(), up.weight()};
+    for (const int32_t rows : {1, 2, 3}) {
+      LinearParams p = params(weights, rows, c.cols);
+      poison(gate), poison(up);
+      EXPECT_FALSE(linear.run(p, queue()));
+      const std::vector<float> g = gate.out.download(), u = up.out.download();
+      poison(gate);
+      p.gated = true;
+      ASSERT_EQ(linear.run(p, queue()), rows <= 2) << rows;
+      const std::vector<float> out = gate.out.download();
+      for (size_t i = 0; rows <= 2 && i < static_cast<size_t>(rows * c.n); ++i) {
+        const double want = static_cast<double>(g[i]) / (1.0 + std::exp(-static_cast<double>(g[i]))) * u[i];
+        ASSERT_NEAR(out[i], want, 1e-6 * std::fabs(want) + 1e-12) << n << " outputs, " << rows << " rows, " << i;
+      }
+      for (size_t i = static_cast<size_t>(rows * c.n); i < out.size(); ++i) ASSERT_TRUE(std::isnan(out[i])) << i;
     }
   }
 }

@@ -23,8 +23,23 @@ struct GemvArgs {
   const float* x;      // [rows, k]
   const uint4* ready;  // x as fragments of the tensor cores; null: the thread block makes them
   int rows, k, parts, blocks, tiles;
+  // Tiles of the first two weights take turns: gate, up, gate, up; out of the first is silu(gate) * up.
+  bool gated;
   int step_bytes;  // from a piece of a warp to its next of the same row
   GemvPlan plan;
+
+  // The tile that a team takes after `tile`.
+  __device__ int next_tile(int tile) const {
+    if (!gated) return tile + plan.tile_step;
+    return tile % 2 ? tile + 2 * plan.tile_step - 1 : tile + 1;
+  }
+  // The weight that tile `tile` belongs to; `tile` becomes its number within it.
+  __device__ int weight_of(int& tile) const {
+    if (!gated) return group.find(tile);
+    const int w = tile % 2;
+    tile /= 2;
+    return w;
+  }
 };
 using GemvKernel = void (*)(GemvArgs);
 
@@ -61,9 +76,13 @@ __device__ __noinline__ inline void copy_ragged(uint32_t to, const uint8_t* from
   for (int at = part * 16; at < bytes; at += 64) copy_some(to + at, from - before + at, min(16, bytes - at));
 }
 
-// A lane's part of it: lane has every eighth row of a tile from lane / 4 on, kLines of them, and of each
-// 32 elements part lane % 4. kStage: the plan's
-// stage_blocks, where rows are long enough.
+// Teams of kWarps warps work on tiles of their own.
+__device__ inline int team() { return threadIdx.x / kThreads; }
+__device__ inline int warp_of_team() { return threadIdx.x / 32 % kWarps; }
+__device__ inline int first_tile(const GemvArgs& a) { return (team() * gridDim.x + blockIdx.x) * (a.gated ? 2 : 1); }
+
+// A lane's part of it: lane has every eighth row of a tile from lane / 4 on, kLines of them, and of each 32 elements part lane % 4.
+// kStage: the plan's stage_blocks, where rows are long enough.
 template <typename C, int kStage, int kSlots, bool kMayBulk>
 class Ring {
  public:
@@ -75,8 +94,8 @@ class Ring {
         memory_(memory),
         bulk_(kBulk && kMayBulk && even_),
         to_(shared_address(memory) + (bulk_ ? lane() * a_.plan.row_stride : row * a_.plan.row_stride + 16 * part)),
-        tile_(blockIdx.x),
-        piece_(threadIdx.x / 32) {
+        tile_(first_tile(a_)),
+        piece_(warp_of_team()) {
     find_lines();
 #if __CUDA_ARCH__ >= 900
     if (lane() == 0) {
@@ -108,8 +127,8 @@ class Ring {
           }
         }
       } else {
-#pragma unroll 1
-        for (int h = 0; h < kLines; ++h)
+#pragma unroll
+        for (int h = 0; h < kLines; ++h)  // unrolled: from_ stays in registers
           copy_ragged(at - 16 * part + h * 8 * a_.plan.row_stride, from_[h] - 16 * part, blocks_of(piece_) * C::kBytes, part);
       }
       if constexpr (C::kApart) copy_scales(to);
@@ -120,8 +139,8 @@ class Ring {
       }
       piece_ += kWarps;
       if (piece_ >= a_.plan.pieces) {
-        piece_ = threadIdx.x / 32;
-        tile_ += gridDim.x;
+        piece_ = warp_of_team();
+        tile_ = a_.next_tile(tile_);
         if (tile_ < tiles()) find_lines();
       }
     }
@@ -153,8 +172,10 @@ class Ring {
     return at;
   }
   // Of block `i` of the piece.
-  __device__ __forceinline__ uint32_t scale(int from, int h, int i) const {
-    return C::kApart ? scales_of(from)[i * kOutputs + row + 8 * h] : 0;
+  __device__ __forceinline__ uint32_t scale(int from, int h, int piece, int i) const {
+    if constexpr (!C::kApart) return 0;
+    const int before = piece * a_.plan.stage_blocks;
+    return scales_of(from)[(row + 8 * h) * scale_stride(a_.plan.stage_blocks) + group_of(before + i) - group_of(before)];
   }
   __device__ int blocks_of(int piece) const {
     return even_ ? kStage : min(a_.plan.stage_blocks, a_.blocks - piece * a_.plan.stage_blocks);
@@ -169,25 +190,28 @@ class Ring {
   __device__ uint32_t* scales_of(int i) const {
     return reinterpret_cast<uint32_t*>(memory_ + i * a_.plan.slot_bytes + kOutputs * a_.plan.row_stride);
   }
+  __device__ __forceinline__ int group_of(int block) const {
+    return a_.scale_magic ? static_cast<int>(__umulhi(block, a_.scale_magic)) : block;
+  }
+  // A lane's row is another one here: half of the row's scales.
   __device__ __forceinline__ void copy_scales(int to) {
-    const int first = piece_ * a_.plan.stage_blocks, blocks = blocks_of(piece_);
-    const uint32_t scales_to = shared_address(scales_of(to)) + row * 4;
-    for (int i = part; i < blocks; i += 4) {
-      const uint32_t group = a_.scale_magic ? __umulhi(first + i, a_.scale_magic) : first + i;
-#pragma unroll
-      for (int h = 0; h < kLines; ++h) copy_4(scales_to + (i * kOutputs + 8 * h) * 4, scale_lines_[h] + group);
-    }
+    const int first = piece_ * a_.plan.stage_blocks, before = group_of(first), last = group_of(first + blocks_of(piece_) - 1);
+    const uint32_t scales_to = shared_address(scales_of(to)) + lane() % kOutputs * scale_stride(a_.plan.stage_blocks) * 4;
+    for (int g = before + lane() / kOutputs; g <= last; g += 32 / kOutputs) copy_4(scales_to + (g - before) * 4, scale_line_ + g);
   }
   __device__ __forceinline__ void find_lines() {
     int tile = tile_;
-    const int w = a_.group.find(tile);
+    const int w = a_.weight_of(tile);
 #pragma unroll
     for (int h = 0; h < kLines; ++h) {
       const int64_t line = min(tile * kOutputs + row + 8 * h, a_.group.n[w] - 1);
       const int64_t copied = bulk_ ? min(tile * kOutputs + lane() % kOutputs, a_.group.n[w] - 1) : line;
       from_[h] = static_cast<const uint8_t*>(a_.group.w[w]) + copied * a_.row_bytes + piece_ * a_.plan.stage_blocks * C::kBytes +
                  (bulk_ ? 0 : 16 * part);
-      if constexpr (C::kApart) scale_lines_[h] = a_.scales[w] + line * a_.scales_per_row;
+    }
+    if constexpr (C::kApart) {
+      const int64_t line = min(tile * kOutputs + lane() % kOutputs, a_.group.n[w] - 1);
+      scale_line_ = a_.scales[w] + line * a_.scales_per_row;
     }
   }
 
@@ -199,7 +223,7 @@ class Ring {
   int tile_, piece_;  // which is copied next
   uint32_t parity_ = 0;
   const uint8_t* from_[kLines];
-  const uint32_t* scale_lines_[kLines];
+  const uint32_t* scale_line_ = nullptr;
 };
 
 }  // namespace fovea::cuda::quant

@@ -1,0 +1,129 @@
+// Rows of x in shared memory, as dot.cuh's products take them: bytes of numbers that a group shares the step of, or 16-bit floats. Both
+// lie in octets of 256 elements.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace fovea::cuda::quant {
+
+// Eight chunks of a row of x. Part p of the lanes has chunks 2 p and 2 p + 1, one in each turn.
+inline constexpr int kOctet = 8 * 32;
+template <int kGroup>
+struct Octet {
+  static constexpr int kGroups = 32 / kGroup;  // of a chunk
+  uint4 bytes[2][2][8];                        // [turn][two of its products][2 part, high bytes; 2 part + 1, low bytes]
+  float2 factors[4][2][kGroups];               // [part][turn]: what the numbers high * 128 + low are times of, and the group's sum
+};
+
+// The same for weights of fp8, which 16-bit floats hold: x is rounded to the 11 bits of such a float, after the 128 elements that it is
+// of were divided by a power of two, so that none is too large or too small for it. Part p has elements [32 p, 32 p + 32) of each 128.
+struct HalfOctet {
+  uint4 halves[2][4][4];  // [128 elements][8 of a part's][part]
+  float steps[2];         // what the numbers are times of
+  float unused[2];
+};
+inline constexpr int kHalfGroup = 128;
+
+// NaN where one is.
+__device__ __forceinline__ float greater(float a, float b) {
+  float out;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(a), "f"(b));
+  return out;
+}
+__device__ __forceinline__ float magnitude(float4 v) {
+  return greater(greater(fabsf(v.x), fabsf(v.y)), greater(fabsf(v.z), fabsf(v.w)));
+}
+
+// Four numbers as bytes high and low. All four of a kind at once: n + 64, whose bits above the seventh are `high`, is what the mantissa
+// of 1.5 * 2^23 ends with.
+__device__ __forceinline__ void split_bytes(float4 v, float inverse, uint32_t* high, uint32_t* low, int* sum) {
+  const auto round = [&](float x) { return __float_as_uint(fmaf(x, inverse, 0x1.8p23f + 64.0f)); };
+  const uint32_t a = __byte_perm(round(v.x), round(v.y), 0x5410), b = __byte_perm(round(v.z), round(v.w), 0x5410);
+  *high = __byte_perm(a << 1, b << 1, 0x7531);
+  const uint32_t below = (__byte_perm(a, b, 0x6420) & 0x7f7f7f7f) ^ 0x40404040;
+  *low = below | (below & 0x40404040) << 1;
+  *sum += __dp4a(static_cast<int>(*high), 0x01010101, 0) * 128 + __dp4a(static_cast<int>(*low), 0x01010101, 0);
+}
+// A thread's 8 elements of a row: those that product `of_chunk` of the chunk takes of a lane.
+template <int kGroup>
+__device__ __forceinline__ void make_part(const float4 (&v)[2], int of_chunk, int chunk, Octet<kGroup>* row_to) {
+  constexpr float kMost = 127 * 128;
+  constexpr int kGroups = Octet<kGroup>::kGroups;
+  const uint32_t quad = 15u << (threadIdx.x % 32 & 28);
+  float most[kGroups], step[kGroups];
+  uint32_t high[2], low[2];
+  int sum[kGroups] = {};
+#pragma unroll
+  for (int j = 0; j < kGroups; ++j) {
+    most[j] = kGroups == 1 ? greater(magnitude(v[0]), magnitude(v[1])) : magnitude(v[j]);
+    most[j] = greater(most[j], __shfl_xor_sync(quad, most[j], 1));
+    most[j] = greater(most[j], __shfl_xor_sync(quad, most[j], 2));
+    step[j] = most[j] * (1.0f / kMost);
+    const float inverse = most[j] < 0x1p-112f ? 0.0f : __fdividef(kMost, most[j]);  // of less it would not be finite
+#pragma unroll
+    for (int h = j; h < 2; h += kGroups) split_bytes(v[h], inverse, &high[h], &low[h], &sum[j]);
+    sum[j] += __shfl_xor_sync(quad, sum[j], 1);
+    sum[j] += __shfl_xor_sync(quad, sum[j], 2);
+  }
+  Octet<kGroup>& o = row_to[chunk / 8];
+  const int part = chunk % 8 / 2, turn = chunk % 2;
+  auto* to = reinterpret_cast<uint2*>(&o.bytes[turn][of_chunk / 2][2 * part]) + of_chunk % 2;
+  to[0] = {high[0], high[1]}, to[2] = {low[0], low[1]};
+  if (of_chunk != 0) return;
+#pragma unroll
+  for (int j = 0; j < kGroups; ++j) o.factors[part][turn][j] = {step[j], step[j] * static_cast<float>(sum[j])};
+}
+
+__device__ __forceinline__ uint32_t as_half2(float low, float high) {
+  const __half2 both = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&both);
+}
+
+// As make_part: a thread's 8 elements, which are products of_chunk and of_chunk + 4 of the chunk's eight.
+__device__ __forceinline__ void make_halves(const float4 (&v)[2], int of_chunk, int chunk, HalfOctet* row_to) {
+  const uint32_t lanes = 0xffffu << (threadIdx.x % 32 & 16);
+  float most = greater(magnitude(v[0]), magnitude(v[1]));
+#pragma unroll
+  for (int lane = 1; lane < 16; lane *= 2) most = greater(most, __shfl_xor_sync(lanes, most, lane));
+  const uint32_t exponent = __float_as_uint(most) & 0x7f800000u;
+  constexpr uint32_t kUpTo = 14 << 23;  // numbers below 2^15
+  float step = __uint_as_float(exponent - kUpTo), inverse = __uint_as_float((254u << 23) + kUpTo - exponent);
+  if (exponent < 0x07800000u) step = inverse = 0.0f;   // 2^-112: its inverse would not be finite
+  if (exponent == 0x7f800000u) step = inverse = 1.0f;  // infinity or NaN stays what it is
+  HalfOctet& o = row_to[chunk / 8];
+  const int of = chunk % 8 / 4, part = chunk % 4;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    reinterpret_cast<uint2*>(&o.halves[of][2 * h + of_chunk / 2][part])[of_chunk % 2] = {
+        as_half2(v[h].x * inverse, v[h].y * inverse), as_half2(v[h].z * inverse, v[h].w * inverse)};
+  }
+  if (part == 0 && of_chunk == 0) o.steps[of] = step;
+}
+
+// f(first 4 elements, 4 that are 16 behind them, i) for piece i of 8 elements of a row: i % 4 of chunk i / 4; zeros from k on. Several
+// loads are under way before the first is used.
+template <typename F>
+__device__ __forceinline__ void for_each_part(const float* x, int k, int octets, F&& f) {
+  constexpr int kAtOnce = 4;
+  const int pieces = octets * (kOctet / 8);
+  const int step = blockDim.x;
+  for (int base = threadIdx.x; base < pieces; base += kAtOnce * step) {
+    float4 v[kAtOnce][2] = {};
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int i = base + j * step;
+      if (i * 8 >= k) continue;  // k is a multiple of 32
+      const float* from = x + i / 4 * 32 + i % 4 * 4;
+      v[j][0] = *reinterpret_cast<const float4*>(from), v[j][1] = *reinterpret_cast<const float4*>(from + 16);
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int i = base + j * step;
+      if (i < pieces) f(v[j], i);
+    }
+  }
+}
+
+}  // namespace fovea::cuda::quant
