@@ -8,7 +8,7 @@
 
 namespace fovea {
 
-// How linear layers multiply. Attention scores and softmax are float32 in both.
+// How linear layers and attention multiply. Sums, scores and softmax are float32 in both.
 enum class Numerics : uint8_t {
   f32,   // float32 activations, weights widened exactly: what goldens hold in
   bf16,  // activations rounded to bf16, float32 accumulation: AMX or AVX-512 bf16, tensor cores

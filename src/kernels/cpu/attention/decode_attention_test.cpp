@@ -348,6 +348,16 @@ TEST(DecodeAttentionDot, KeysOfOneValueGiveThatValue) {
   }
 }
 
+// What fills the place after an odd last key is multiplied by 0, and must not be infinite then.
+TEST(DecodeAttentionDot, AnInfiniteLastValueStaysInfinite) {
+  AttentionProblem problem({.name = "infinite", .heads = 8, .kv_heads = 2, .seqs = {{1, 13}}});
+  problem.write_token(0, 12, 0.5f, INFINITY);
+  for (const cpu::DecodeEngine* engine : engines()) {
+    decode(problem.shape(), problem.params(), 1, *engine);
+    for (const float x : problem.out()) ASSERT_EQ(x, INFINITY) << engine->name;
+  }
+}
+
 TEST(DecodeAttentionPrepare, RefusesWhatItCannotDo) {
   cpu::DecodeAttention attention;
   OpsLimits limits;
