@@ -39,7 +39,7 @@ constexpr int64_t kPrefetchBytes = 2048;
 // One row of x leaves memory as the limit, and what counts is how W streams from it. The rows of W follow each other, one stream a thread
 // as in a plain read, where x takes a quarter of an L1 cache at most; beyond, it would come from the L2 cache for each of them, and eight
 // share it. Shorter rows are those of models that lie in caches, where the additions of one sum, each waiting for the last, limit: four
-// rows. AVX2 has twice as many additions in that chain for a byte of W and keeps four rows throughout.
+// rows, as for what was dequantised into a cache. AVX2 has twice as many additions in that chain for a byte of W and keeps four rows throughout.
 #if HWY_TARGET == HWY_AVX3
 constexpr int64_t kOneStreamMinK = 1024, kOneStreamMaxK = 3072;
 constexpr int kOneStreamSteps = 4;  // unrolled: more lines in flight
@@ -148,7 +148,7 @@ void tile_of(const GemvSlice& s, int64_t j, int m0, int m) {
 #if HWY_TARGET == HWY_AVX3
 template <typename T>
 void run_one_row(const GemvSlice& s) {
-  const int streams = s.k > kOneStreamMaxK ? kManyStreams : s.k < kOneStreamMinK ? kTileW[1] : 1;
+  const int streams = s.k > kOneStreamMaxK ? kManyStreams : s.k < kOneStreamMinK || s.in_cache ? kTileW[1] : 1;
   int64_t j = 0;
   if (streams == kManyStreams) {
     for (; j + kManyStreams <= s.n; j += kManyStreams) tile<T, kManyStreams, 1>(s, j, 0);

@@ -28,6 +28,7 @@ struct GemvSlice {
   const float* bias = nullptr;    // [n] of the slice, or null
   float* out = nullptr;           // out[r * out_stride + j], j in [0, n)
   int64_t out_stride = 0;
+  bool in_cache = false;  // w is: a hint, for speed alone
 };
 
 void gemv(const GemvSlice& slice);

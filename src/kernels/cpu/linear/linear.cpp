@@ -282,7 +282,8 @@ void Linear::multiply_dequantised(const Span& span, const FewRows& few, int64_t 
           .n = n,
           .bias = w.bias ? w.bias + j : nullptr,
           .out = w.out + int64_t{few.first} * w.n() + j,
-          .out_stride = w.n()});
+          .out_stride = w.n(),
+          .in_cache = true});
   }
 }
 
