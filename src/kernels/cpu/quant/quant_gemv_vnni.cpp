@@ -30,6 +30,7 @@ namespace {
 #define FOVEA_INLINE inline __attribute__((always_inline))
 
 constexpr int kMaxM = 4;                  // rows of x that share an unpacked piece
+constexpr int kTogether = 4;              // pieces of a turn of the loop, for one row of x: no line is asked for twice
 
 template <WeightType kType>
 constexpr XOrder kOrder = kType == WeightType::q2_k || kType == WeightType::q3_k || kType == WeightType::q6_k ? XOrder::natural
@@ -192,7 +193,7 @@ FOVEA_INLINE void k_scales(const uint8_t* b, Unpacked* out) {
 
 // 128 bytes of which each holds elements of an even part and of the odd one behind it.
 FOVEA_INLINE void pairs_of_codes(const uint8_t* b, Unpacked* out) {
-  const __m512i v = load(b), w = keep(load(b + 64)), first = even_sixteens(v, w), second = odd_sixteens(v, w);
+  const __m512i v = keep(load(b)), w = keep(load(b + 64)), first = even_sixteens(v, w), second = odd_sixteens(v, w);
   out->u[0] = low_halves(first);
   out->u[1] = low_halves(second);
   out->u[2] = _mm512_xor_si512(first, out->u[0]);  // 16 times: x has a sixteenth
@@ -357,15 +358,17 @@ FOVEA_INLINE void unpack(const uint8_t* b, const Scales& scales, int64_t begin, 
 
 constexpr int32_t bytes_of_piece(WeightType type) { return kQuantPiece / weight_format(type).block * weight_format(type).bytes; }
 
-// Asks for the memory behind a piece that is read now: the slower the arithmetic, the further ahead. Whole steps of a 1B shape, two
-// threads of Zen 4 that read 58 GB/s, ms: q8_0 without 28.8, 1 KiB ahead 27.5, 2: 38.0, 4: 34.8, 8: 33.3; q4_k without 22.7, 1 KiB:
-// 22.9, 2: 25.6, 4: 18.8, 8: 17.2, and with the near lines 16.4. Two rows of W at a time, for one read of x, gain a tenth in cache and
-// lose it here.
+// Asks for the memory behind a piece that is read now, the piece-th from w on: the slower the arithmetic, the further ahead. Whole
+// steps of a 1B shape, two threads of Zen 4 that read 58 GB/s, ms: q8_0 without 28.8, 1 KiB ahead 27.5, 2: 38.0, 4: 34.8, 8: 33.3; q4_k
+// without 22.7, 1 KiB: 22.9, 2: 25.6, 4: 18.8, 8: 17.2, and with the near lines 16.4. Two rows of W at a time, for one read of x, gain a
+// tenth in cache and lose it here.
 template <WeightType kType>
-FOVEA_INLINE void ask_ahead(const uint8_t* w) {
+FOVEA_INLINE void ask_ahead(const uint8_t* w, int piece) {
+  constexpr int32_t kBytes = bytes_of_piece(kType);
   const auto* at = reinterpret_cast<const char*>(w);
-  for (int32_t l = 0; l < bytes_of_piece(kType); l += 64) {
-    if constexpr (bytes_of_piece(kType) >= 256) {  // 8 bits
+  // Lines that begin in this piece, counted from w.
+  for (int32_t l = (kBytes * piece + 63) / 64 * 64; l < kBytes * (piece + 1); l += 64) {
+    if constexpr (kBytes >= 256) {  // 8 bits
       _mm_prefetch(at + 1024 + l, _MM_HINT_T1);
     } else {
       _mm_prefetch(at + 512 + l, _MM_HINT_T0);
@@ -458,11 +461,19 @@ void products(const QuantGemvSlice& s, int64_t begin, int64_t end, int32_t m0) {
     Unpacked unpacked;
     const uint8_t* w = row;
     int64_t c = 0;
-    for (; c + kQuantPiece <= cols; c += kQuantPiece, w += kBytes, x += s.rows) {
-      ask_ahead<kType>(w);
-      unpack<kType>(w, scales, c, &unpacked);
-      add_piece<kType>(unpacked, x, sums);
-    }
+    const auto pieces = [&](auto count) {
+      constexpr int kCount = decltype(count)::value;
+      for (; c + kCount * kQuantPiece <= cols; c += kCount * kQuantPiece, w += kCount * kBytes) {
+#pragma GCC unroll 4
+        for (int i = 0; i < kCount; ++i, x += s.rows) {
+          ask_ahead<kType>(w, i);
+          unpack<kType>(w + i * kBytes, scales, c + i * kQuantPiece, &unpacked);
+          add_piece<kType>(unpacked, x, sums);
+        }
+      }
+    };
+    if constexpr (M == 1) pieces(std::integral_constant<int, kTogether>());
+    pieces(std::integral_constant<int, 1>());
     if (c < cols) {  // the last blocks, and zeros for those that are missing
       alignas(64) uint8_t tail[kBytes + 64] = {};
       std::memcpy(tail, w, static_cast<size_t>(row_bytes - (w - row)));
