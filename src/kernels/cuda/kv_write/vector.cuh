@@ -19,6 +19,24 @@ struct Rope {
   const float *cos = nullptr, *sin = nullptr;  // [dim / 2]
 };
 
+// What turns a lane's elements: read at once and before they are needed.
+template <int kRegs>
+struct Angles {
+  float cos[kRegs], sin[kRegs];
+
+  Angles() = default;
+  __device__ explicit Angles(const Rope& p) {
+    const int half = p.dim / 2;
+#pragma unroll
+    for (int r = 0; r < kRegs; ++r) {
+      const int e = static_cast<int>(threadIdx.x) % kWarp + kWarp * r;
+      if (e >= p.dim) continue;
+      const int pair = p.interleaved ? e / 2 : e < half ? e : e - half;
+      cos[r] = p.cos[pair], sin[r] = p.sin[pair];
+    }
+  }
+};
+
 template <int kRegs>
 struct Vector {
   float x[kRegs];  // element lane + 32 * r; 0 beyond head_dim
@@ -50,7 +68,8 @@ struct Vector {
   }
 
   // `row`: shared memory of this warp, 32 * kRegs floats, in which each element finds its partner.
-  __device__ void rope(const Rope& p, float* row) {
+  __device__ void rope(const Rope& p, float* row) { rope(p, Angles<kRegs>(p), row); }
+  __device__ void rope(const Rope& p, const Angles<kRegs>& angles, float* row) {
     const int half = p.dim / 2;
 #pragma unroll
     for (int r = 0; r < kRegs; ++r) row[element(r)] = x[r];
@@ -59,10 +78,9 @@ struct Vector {
     for (int r = 0; r < kRegs; ++r) {
       const int e = element(r);
       if (e >= p.dim) continue;
-      const int pair = p.interleaved ? e / 2 : e % half;
       const bool first = p.interleaved ? e % 2 == 0 : e < half;
       const float other = row[p.interleaved ? e ^ 1 : first ? e + half : e - half];
-      const float turned = __fmul_rn(other, p.sin[pair]), kept = __fmul_rn(x[r], p.cos[pair]);
+      const float turned = __fmul_rn(other, angles.sin[r]), kept = __fmul_rn(x[r], angles.cos[r]);
       x[r] = first ? __fsub_rn(kept, turned) : __fadd_rn(kept, turned);
     }
     __syncwarp();
