@@ -10,9 +10,10 @@
 namespace fovea::cuda::decode {
 
 struct Args {
-  AttentionParams p;      // p.selection is not followed: its copy is below
-  Selection selection;    // Kind::all where there is none
-  int32_t first_row = 0;  // of this launch
+  AttentionParams p;        // p.selection is not followed: its copy is below
+  Selection selection;      // Kind::all where there is none
+  int32_t unit_shift = -1;  // log2 of selection.tokens_per_unit where that is a whole number
+  int32_t first_row = 0;    // of this launch
   int32_t rows = 0;
   int32_t lists = 1;  // of a row, see Shape
   int32_t heads_per_list = 1;

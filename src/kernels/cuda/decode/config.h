@@ -26,8 +26,9 @@ struct SplitRule {
   int32_t max_splits = 66;  // more take longer to merge than they save
 
   constexpr int32_t split_keys(int32_t keys) const {
-    const int32_t tiles = (keys + kTileKeys - 1) / kTileKeys, share = (tiles + max_splits - 1) / max_splits * kTileKeys;
-    return share > min_keys ? share : min_keys;
+    if (keys <= int64_t{min_keys} * max_splits) return min_keys;
+    const int32_t tiles = (keys + kTileKeys - 1) / kTileKeys;
+    return (tiles + max_splits - 1) / max_splits * kTileKeys;
   }
   constexpr int32_t splits(int32_t keys) const {  // at least one: it writes the result of an empty list
     const int32_t size = split_keys(keys);

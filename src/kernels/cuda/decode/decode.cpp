@@ -138,6 +138,8 @@ void Decode::launch(decode::Args& args, const AttentionParams& p, const Queue& q
   const decode::Shape shape = decode::choose_shape(p, max_len(p), args.rule);
   args.p = p;
   if (p.selection != nullptr) args.selection = *p.selection;
+  const auto tokens = static_cast<uint32_t>(args.selection.tokens_per_unit);
+  args.unit_shift = std::has_single_bit(tokens) ? std::countr_zero(tokens) : -1;
   args.lists = shape.lists;
   args.heads_per_list = shape.heads_per_list;
   args.tile_heads = shape.tile_heads;

@@ -125,22 +125,33 @@ struct MmaKernel {
     feed.stage = feed.stage + 1 == kStages ? 0 : feed.stage + 1;
   }
 
-  // Each warp prepares some slices of q for all warps.
-  __device__ void share_q() {
+  // Each warp prepares some slices of q for all warps. They are asked for before keys are: behind these they would come last.
+  static constexpr int kPartsOfQ = kColumns * kSlices / kWarps > 0 ? kColumns* kSlices / kWarps : 1;  // of a warp
+  using PartsOfQ = float4[kPartsOfQ][2];
+
+  __device__ void read_q(PartsOfQ& x) const {
     const HeadTile& heads = shared.list.heads;
     const int d = a.p.kv.head_dim;
-    for (int i = warp; i < kColumns * kSlices; i += kWarps) {
-      const int c = i / kSlices, s = i % kSlices, head = 8 * c + g, dim = 32 * s + 8 * t;
-      float4 x[2] = {};
-      if (head < heads.count && dim < d) {
-        const int64_t row_head = static_cast<int64_t>(shared.list.keys.row) * a.p.num_heads + heads.first + head;
-        x[0] = read_activations(a.p.q, a.p.dtype, row_head * d + dim);
-        x[1] = read_activations(a.p.q, a.p.dtype, row_head * d + dim + 4);
-      }
+#pragma unroll
+    for (int part = 0; part < kPartsOfQ; ++part) {
+      const int i = warp + part * kWarps, head = i / kSlices * 8 + g, dim = i % kSlices * 32 + 8 * t;
+      x[part][0] = x[part][1] = {};
+      if (i >= kColumns * kSlices || head >= heads.count || dim >= d) continue;
+      const int64_t row_head = static_cast<int64_t>(shared.list.keys.row) * a.p.num_heads + heads.first + head;
+      x[part][0] = read_activations(a.p.q, a.p.dtype, row_head * d + dim);
+      x[part][1] = read_activations(a.p.q, a.p.dtype, row_head * d + dim + 4);
+    }
+  }
+  __device__ void share_q(const PartsOfQ& x) {
+#pragma unroll
+    for (int part = 0; part < kPartsOfQ; ++part) {
+      const int i = warp + part * kWarps;
+      if (i >= kColumns * kSlices) break;
+#pragma unroll
       for (int half = 0; half < 2; ++half) {
-        uint4& rows = shared.q[c][s][half][lane];
-        split<Kv>(x[half].x, x[half].y, rows.x, rows.y);
-        split<Kv>(x[half].z, x[half].w, rows.z, rows.w);
+        uint4& rows = shared.q[i / kSlices][i % kSlices][half][lane];
+        split<Kv>(x[part][half].x, x[part][half].y, rows.x, rows.y);
+        split<Kv>(x[part][half].z, x[part][half].w, rows.z, rows.w);
       }
     }
   }
@@ -322,9 +333,14 @@ struct MmaKernel {
     Feed feed{KeyCursor(a, shared.list, sizeof(Stored), a.p.kv.tokens_apart() * sizeof(Stored)), {}, split, run};
     if (begins_early(a) && shared.list.keys.start + shared.list.end_key(split + run - 1) > shared.list.keys.fresh)
       wait_for_previous();
+    PartsOfQ q;
+    if (!begins_early(a)) read_q(q);
     for (int s = 0; s < kStages; ++s) copy_next(feed);
-    wait_for_previous();
-    share_q();
+    if (begins_early(a)) {
+      wait_for_previous();
+      read_q(q);
+    }
+    share_q(q);
     __syncthreads();
     return finish_run(a, shared.list, split, run, shared.partials, turn, [&](int32_t one) {
       Running sums;

@@ -86,7 +86,7 @@ __device__ inline HeadTile head_tile(const Args& a, int32_t list, int32_t number
   t.number = number;
   t.first = list * a.heads_per_list + number * a.tile_heads;
   t.count = min(a.tile_heads, a.heads_per_list - number * a.tile_heads);
-  t.kv_head = t.first / (a.p.num_heads / a.p.kv.kv_heads);
+  t.kv_head = a.lists == a.p.kv.kv_heads ? list : t.first / (a.p.num_heads / a.p.kv.kv_heads);
   return t;
 }
 
@@ -217,7 +217,8 @@ class ItemFinder {
   // Whole warps call it.
   __device__ WorkItem find(int32_t item) const {
     WorkItem w;
-    int32_t rest = item / a_.head_tiles;
+    const int32_t tiles = a_.head_tiles;
+    int32_t rest = tiles == 1 ? item : item / tiles;
     int32_t share = 0;
     for (int step = kThreads / 2; step > 0; step /= 2) {
       if (shared_.before[share + step] <= rest) share += step;
@@ -226,10 +227,10 @@ class ItemFinder {
     int32_t list = share * share_;
     if (share_ > 1) list = find_in_share(list, rest);
     w.list.keys = lists_ > kHeld ? key_list(a_, list) : shared_.lists[list].list(a_, list);
-    w.list.heads = head_tile(a_, w.list.keys.list, item % a_.head_tiles);
+    w.list.heads = head_tile(a_, w.list.keys.list, tiles == 1 ? 0 : item % tiles);
     w.list.score_scale = score_scale(a_.p, w.list.heads.kv_head);
     w.list.split_keys = a_.rule.split_keys(w.list.keys.keys);
-    w.list.splits = a_.rule.splits(w.list.keys.keys);
+    w.list.splits = share_ > 1 ? a_.rule.splits(w.list.keys.keys) : shared_.before[list + 1] - shared_.before[list];
     w.split = rest;
     return w;
   }
@@ -312,14 +313,14 @@ class KeyCursor {
   __device__ void read_unit() {
     const int32_t* units = list_.keys.units;
     if (units != nullptr && key_ < end_) {
-      unit_ = __ldg(units + static_cast<uint32_t>(key_) / tokens_per_unit());
+      unit_ = __ldg(units + unit_of(key_));
     }
   }
   // Starts reading the slot of key_, whose unit is there, and goes on to the next key.
   __device__ void read_slot() {
     const KeyList& keys = list_.keys;
     const PageTableView& table = a_.p.kv.table;
-    pos_ = keys.units == nullptr ? keys.start + key_ : static_cast<int32_t>(unit_ * tokens_per_unit() + key_ % tokens_per_unit());
+    pos_ = keys.units == nullptr ? keys.start + key_ : unit_ * a_.selection.tokens_per_unit + offset_of(key_);
     if (key_ >= end_ || pos_ < keys.lo || pos_ >= keys.hi) pos_ = -1;
     if (pos_ >= 0) {
       const int32_t block = pos_ >> (__ffs(a_.p.kv.block_size) - 1);
@@ -327,7 +328,16 @@ class KeyCursor {
     }
     key_ += kStep;
   }
-  __device__ uint32_t tokens_per_unit() const { return static_cast<uint32_t>(a_.selection.tokens_per_unit); }
+  // Units mostly are of a power of two tokens: a division would hold up the chain of loads.
+  __device__ uint32_t unit_of(int32_t key) const {
+    const auto tokens = static_cast<uint32_t>(a_.selection.tokens_per_unit);
+    return a_.unit_shift >= 0 ? static_cast<uint32_t>(key) >> a_.unit_shift : static_cast<uint32_t>(key) / tokens;
+  }
+  __device__ int32_t offset_of(int32_t key) const {
+    const auto tokens = static_cast<uint32_t>(a_.selection.tokens_per_unit);
+    return a_.unit_shift >= 0 ? key & (a_.selection.tokens_per_unit - 1)
+                              : static_cast<int32_t>(static_cast<uint32_t>(key) % tokens);
+  }
 
   const Args& a_;
   const WorkList& list_;

@@ -255,13 +255,11 @@ class Chooser {
   // Sets the bits of those blocks of the part at hand.
   template <typename That>
   __device__ void mark(uint32_t* words, const That& that) {
-    uint32_t word = 0;
 #pragma unroll
     for (int i = 0; i < kRanks; ++i) {
       const uint32_t bits = __ballot_sync(kAllLanes, that(mine_[i]));
-      if (lane() == i) word = bits;
+      if (lane() == 0) words[i * kChooserWarps + warp()] = bits;
     }
-    if (lane() < kRanks) words[lane() * kChooserWarps + warp()] = word;
   }
 
   const Quota q_;
