@@ -7,7 +7,6 @@
 #include <immintrin.h>
 
 #include <algorithm>
-#include <cstring>
 #include <numbers>
 
 #include "kernels/common/convert.h"
@@ -25,6 +24,7 @@ HWY_PUSH_ATTRIBUTES("avx2,fma,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
+#include "kernels/cpu/attention/dot_pairs_inl.h"
 #include "kernels/cpu/attention/prefill_amx_rows.h"
 #include "kernels/cpu/attention/prefill_bf16_inl.h"
 
@@ -32,18 +32,6 @@ namespace fovea::cpu {
 namespace {
 
 constexpr int kSums = 16;  // accumulators: half of the registers
-
-// sum[i] += a[2 i] b[2 i] + a[2 i + 1] b[2 i + 1]
-inline __m512 dot(__m512 sum, __m512i a, __m512i b) {
-#ifndef FOVEA_DOT_EMULATE
-  return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
-#else
-  const __m512i high = _mm512_set1_epi32(static_cast<int32_t>(0xffff0000u));
-  const auto odd = [&](__m512i x) { return _mm512_castsi512_ps(_mm512_and_si512(x, high)); };
-  const auto even = [&](__m512i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16)); };
-  return _mm512_fmadd_ps(even(a), even(b), _mm512_fmadd_ps(odd(a), odd(b), sum));
-#endif
-}
 
 // 32 numbers to bf16, in order.
 inline __m512i round_pairs(__m512 first, __m512 second) {
@@ -134,9 +122,7 @@ HWY_NOINLINE void add_slab(const uint16_t* v, Keys keys, const float* weights, c
     __m512i x[kVectors];
     load_value_pairs<kVectors>(v + keys.at[t], t + 1 < keys.count ? v + keys.at[t + 1] : kNoKey, x);
     for (int h = 0; h < kHeads; ++h) {
-      int32_t pair;
-      std::memcpy(&pair, reinterpret_cast<const uint16_t*>(weights + h * kDecodeChunk) + t, 4);
-      const __m512i w = _mm512_set1_epi32(pair);
+      const __m512i w = broadcast_pair(reinterpret_cast<const uint16_t*>(weights + h * kDecodeChunk) + t);
       for (int j = 0; j < kVectors; ++j) acc[h][j] = dot(acc[h][j], x[j], w);
     }
   }

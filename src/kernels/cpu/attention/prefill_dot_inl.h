@@ -29,6 +29,7 @@ HWY_PUSH_ATTRIBUTES("avx2,fma,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
+#include "kernels/cpu/attention/dot_pairs_inl.h"
 #include "kernels/cpu/attention/prefill_amx_rows.h"
 #include "kernels/cpu/attention/prefill_bf16_inl.h"
 
@@ -75,24 +76,6 @@ Scratch carve(ScratchCarver& c, int32_t dim) {
   w.k_pos = c.floats(kTileKeys);
   w.lanes = {c.longs(kLanes), c.longs(kLanes), c.floats(kLanes), c.floats(kLanes)};
   return w;
-}
-
-// sum[i] += a[2 i] b[2 i] + a[2 i + 1] b[2 i + 1]
-inline __m512 dot(__m512 sum, __m512i a, __m512i b) {
-#ifndef FOVEA_DOT_EMULATE
-  return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
-#else
-  const __m512i high = _mm512_set1_epi32(static_cast<int32_t>(0xffff0000u));
-  const auto odd = [&](__m512i x) { return _mm512_castsi512_ps(_mm512_and_si512(x, high)); };
-  const auto even = [&](__m512i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16)); };
-  return _mm512_fmadd_ps(even(a), even(b), _mm512_fmadd_ps(odd(a), odd(b), sum));
-#endif
-}
-
-inline __m512i broadcast_pair(const uint16_t* at) {
-  int32_t pair;
-  std::memcpy(&pair, at, 4);
-  return _mm512_set1_epi32(pair);
 }
 
 // ---- K and V of a key tile -----------------------------------------------------------------------------------------
