@@ -1,5 +1,5 @@
-#include "base/task_shares.h"
 #include "base/thread_pool.h"
+#include "base/task_shares.h"
 
 #include <gtest/gtest.h>
 

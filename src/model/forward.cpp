@@ -83,8 +83,8 @@ void Summaries::rebuild(PlaneIdx plane, KvWritten written, const KvCache& kv, Op
   k.method->on_kv_written(written, ops, stream);
 }
 
-ProductGroup::ProductGroup(const float* x, int32_t rows, std::initializer_list<Product> products, bool full_precision,
-                           bool as_many, bool gated) {
+ProductGroup::ProductGroup(const float* x, int32_t rows, std::initializer_list<Product> products, bool full_precision, bool as_many,
+                           bool gated) {
   FOVEA_CHECK(products.size() <= weights_.size());
   int32_t count = 0;
   for (const Product& p : products) {

@@ -29,8 +29,8 @@ namespace {
 
 #define FOVEA_INLINE inline __attribute__((always_inline))
 
-constexpr int kMaxM = 4;                  // rows of x that share an unpacked piece
-constexpr int kTogether = 4;              // pieces of a turn of the loop, for one row of x: no line is asked for twice
+constexpr int kMaxM = 4;      // rows of x that share an unpacked piece
+constexpr int kTogether = 4;  // pieces of a turn of the loop, for one row of x: no line is asked for twice
 
 template <WeightType kType>
 constexpr XOrder kOrder = kType == WeightType::q2_k || kType == WeightType::q3_k || kType == WeightType::q6_k ? XOrder::natural
@@ -413,8 +413,8 @@ FOVEA_INLINE void add_products(const Unpacked& w, const QuantisedX& x, __m512& e
       odd = _mm512_fmadd_ps(last, spread(value, 9, 2), odd);
     } else {
       const __m512 value = eight(_mm256_mul_ps(_mm512_castps512_ps256(w.value), _mm256_load_ps(x.scale_of_32)));
-      second = eight(_mm256_fmadd_ps(_mm512_castps512_ps256(kHasOffsets<kType> ? w.offset : w.value),
-                                     _mm256_load_ps(x.sum_of_32), _mm512_castps512_ps256(second)));
+      second = eight(_mm256_fmadd_ps(_mm512_castps512_ps256(kHasOffsets<kType> ? w.offset : w.value), _mm256_load_ps(x.sum_of_32),
+                                     _mm512_castps512_ps256(second)));
       even = _mm512_fmadd_ps(first, spread(value, 0, 1), even);
       odd = _mm512_fmadd_ps(last, spread(value, 4, 1), odd);
     }
