@@ -121,8 +121,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) write(const __grid_constant__ A
   const int64_t slot = p.slot_mapping[token], code_slot = p.code_mapping == nullptr ? slot : p.code_mapping[token];
   hash::Flips<kRegs> flips;
   if (with_codes) flips = hash::Flips<kRegs>(a.codes.codec, 0);
-    // The first time over no elements, while there is nothing to read: so the code is at hand when there is.
 #pragma unroll 1
+  // The first time over no elements, while there is nothing to read: so the code is at hand when there is.
   for (bool real = !a.warms;; real = true) {
     if (real) wait_for_previous();
     const int count = real ? d : 0;
