@@ -1,5 +1,5 @@
-// Element types on the device: 16-byte reads widened to float32, and sums over a warp or a block in a fixed
-// order.
+// Element types on the device: 16-byte reads widened to float32; sums, in a fixed order, and maxima
+// over a warp or a block.
 #pragma once
 
 #include <fovea/types.h>
@@ -57,7 +57,14 @@ __device__ inline float warp_sum(float x) {
   return x;
 }
 
-// The sum over a block of up to 32 whole warps, in every thread. May be called again after a barrier only.
+__device__ inline float warp_max(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
+  return x;
+}
+
+// The sum, or the largest of what is not negative, over a block of up to 32 whole warps, in every thread. May be called again after
+// a barrier only.
 __device__ inline float block_sum(float x) {
   __shared__ float partial[32];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
@@ -65,6 +72,14 @@ __device__ inline float block_sum(float x) {
   if (lane == 0) partial[warp] = x;
   __syncthreads();
   return warp_sum(lane < warps ? partial[lane] : 0.0f);
+}
+__device__ inline float block_max(float x) {
+  __shared__ float partial[32];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  x = warp_max(x);
+  if (lane == 0) partial[warp] = x;
+  __syncthreads();
+  return warp_max(lane < warps ? partial[lane] : 0.0f);
 }
 
 // Calls f with a value of the dtype's type: f(float{}), f(__half{}) or f(__nv_bfloat16{}).

@@ -83,21 +83,6 @@ struct Normed {
 // fmaxf passes NaN by: the row's other numbers keep their scale.
 __device__ inline float largest(float4 v) { return fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))); }
 
-__device__ inline float warp_max(float x) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
-  return x;
-}
-
-__device__ inline float block_max(float x) {
-  __shared__ float partial[32];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
-  x = warp_max(x);
-  if (lane == 0) partial[warp] = x;
-  __syncthreads();
-  return warp_max(lane < warps ? partial[lane] : 0.0f);
-}
-
 __device__ inline float scale_of(float largest) { return fmaxf(__fdiv_rn(largest, kLargest), kScaleMin); }
 
 // Four numbers, the first in the lowest byte; rounded to nearest even, saturating; NaN stays.

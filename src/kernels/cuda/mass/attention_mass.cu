@@ -13,7 +13,6 @@ namespace mass {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kThreads = 256;  // and tokens of a thread block: a power of two, no fewer than the largest block has
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kHeads = 8;  // whose scores are counted at once
@@ -25,11 +24,6 @@ struct Args {
   float2* parts = nullptr;  // of the rows of this pass
   int64_t pitch = 0;
 };
-
-__device__ float warp_max(float x) {
-  for (int step = kWarp / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));
-  return x;
-}
 
 // What softmax makes of x beside `most`, also where there is nothing to compare.
 __device__ float weight(float x, float most) { return x == kNone ? 0.0f : expf(x - most); }

@@ -14,11 +14,6 @@ inline constexpr float kLn2 = 0.6931471805599453f;
 // Floats from a key in shared memory to the next: odd, so that lanes which read their own keys meet different banks.
 constexpr int key_pitch(int floats) { return floats | 1; }
 
-__device__ inline float warp_max(float x) {
-  for (int step = kWarp / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));
-  return x;
-}
-
 // 2^(x - max), where max is the greatest so far: 0 for -inf, also where nothing else was seen.
 __device__ inline float relative_weight(float x, float max) { return x == -INFINITY ? 0.0f : exp2f(x - max); }
 

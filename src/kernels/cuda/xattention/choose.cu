@@ -3,6 +3,7 @@
 // Nothing is sorted: taken are the blocks above some value and, of those that equal it, the first ones. The value is found by
 // bisection over its bits, until one block is left: by one warp, which needs no barriers; others have their lists meanwhile.
 // Sums are of integers, so their order does not matter.
+#include "kernels/cuda/vec.cuh"
 #include "kernels/cuda/xattention/cells.cuh"
 
 namespace fovea::cuda::xattention {
@@ -13,14 +14,7 @@ constexpr int kCached = 2048;  // blocks: of 256K tokens
 constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr uint32_t kInfinityBits = 0x7f800000u;
 
-__device__ float warp_max(float x) {
-  for (int step = kWarp / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));
-  return x;
-}
-__device__ float warp_sum(float x) {
-  for (int step = kWarp / 2; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
-  return x;
-}
+using cuda::warp_sum;
 // Sums of 27 bits of each lane fit 32.
 __device__ unsigned long long warp_sum(unsigned long long x) {
   constexpr unsigned kPart = (1u << 27) - 1;
