@@ -8,8 +8,6 @@
 namespace fovea {
 namespace {
 
-constexpr int64_t kPage = 4096;  // reads to whole pages need no copy
-
 int32_t window_blocks(const ColumnExtents& extents, int64_t bytes) {
   return static_cast<int32_t>(std::clamp<int64_t>(bytes / extents.block_bytes(), 1, 256));
 }
@@ -56,7 +54,7 @@ void StoreLoader::stop(Load& load) {
 }
 
 void StoreLoader::poll(std::vector<EndedLoad>* ended) {
-  if (loads_.empty() && std::none_of(windows_.begin(), windows_.end(), [](const Window& w) { return bool{w.memory}; })) return;
+  if (loads_.empty() && std::none_of(windows_.begin(), windows_.end(), [](const Window& w) { return w.memory != nullptr; })) return;
   channel_->poll();
   for (bool more = true; more;) {
     more = false;
@@ -65,7 +63,7 @@ void StoreLoader::poll(std::vector<EndedLoad>* ended) {
   }
   if (!loads_.empty()) return;
   for (Window& w : windows_) {
-    if (w.state == Window::State::free) w.memory = Buffer();  // loads are rare, and this is not the pool's memory
+    if (w.state == Window::State::free) w.drop_memory();  // loads are rare, and this is not the pool's memory
   }
 }
 
@@ -98,15 +96,9 @@ bool StoreLoader::fill(Window& w) {
       std::find_if(loads_.begin(), loads_.end(), [](const Load& l) { return !l.stopped && l.next < l.plan.blocks.size(); });
   if (at == loads_.end()) return false;
   Load& load = *at;
-  if (!w.memory) {
-    Result<Buffer> memory = io_.load_buffer(where_.bytes() + kPage);
-    if (!memory.ok()) {
-      stop(load);  // it is computed
-      return true;
-    }
-    w.memory = std::move(memory).value();
-    const auto at = reinterpret_cast<uintptr_t>(w.memory.data());
-    w.extents = w.memory.as<std::byte>() + (kPage - at % kPage) % kPage;
+  if (!has_memory(w)) {
+    stop(load);  // it is computed
+    return true;
   }
   w.load = &load;
   w.first = load.next;
@@ -123,13 +115,25 @@ bool StoreLoader::fill(Window& w) {
         // Of blocks that get no column, K and V are read only to make other parts from them.
         const bool whole = (all & ~uint32_t{chain.located[b].parts}) == 0;
         if (!chain.located[b].has_part(p) || (p == 0 && b < load.plan.mobile && whole)) continue;
-        w.reads.push_back({chain.located[b], chain.keys[b], static_cast<uint16_t>(p), u, w.extents + where_.offset(p, u, i)});
+        w.reads.push_back(
+            {chain.located[b], chain.keys[b], static_cast<uint16_t>(p), u, w.memory->data() + where_.offset(p, u, i)});
         w.block_of.push_back(static_cast<uint16_t>(i));
       }
     }
   }
   w.batch.reads = w.reads;
+  if (io_.lends_memory()) w.batch.lent = w.memory;
   w.state = Window::State::filled;
+  return true;
+}
+
+// Where a disk still may write, for it hangs, no window is any more: that memory is the store's until the disk gives it back.
+bool StoreLoader::has_memory(Window& w) {
+  if (w.memory && !w.memory->hangs()) return true;
+  w.drop_memory();
+  Result<std::shared_ptr<LentMemory>> memory = io_.load_memory(where_.bytes());
+  if (!memory.ok()) return false;
+  w.memory = std::move(memory).value();
   return true;
 }
 
@@ -163,7 +167,7 @@ void StoreLoader::take(Window& w) {
     const auto last_tokens = static_cast<int32_t>(load.plan.chain.located[w.first + good - 1].tokens);
     const auto blocks = std::span<const BlockId>(load.plan.blocks).subspan(w.first, good);
     const Status copied =
-        io_.load(blocks, std::span<const uint32_t>(parts_).first(good), last_tokens, w.extents, where_, *w.copied);
+        io_.load(blocks, std::span<const uint32_t>(parts_).first(good), last_tokens, w.memory->data(), where_, *w.copied);
     w.state = Window::State::copying;
     if (!copied.ok()) return stop(load);
   }

@@ -57,16 +57,21 @@ class StoreLoader {
     Load* load = nullptr;  // filled and reading
     size_t first = 0;      // block of the load
     int32_t count = 0;
-    Buffer memory;
-    std::byte* extents = nullptr;  // in it, at a multiple of a page
+    std::shared_ptr<LentMemory> memory;  // null: none yet
     std::vector<ExtentRead> reads;
     std::vector<uint16_t> block_of;  // [reads] block of the window
     ReadBatch batch;
     std::unique_ptr<Event> copied;
+
+    void drop_memory() {
+      memory.reset();
+      batch.lent.reset();
+    }
   };
 
   bool advance(Window& w);
   bool fill(Window& w);
+  bool has_memory(Window& w);
   void take(Window& w);
   void stop(Load& load);
   bool end_one(std::vector<EndedLoad>* ended);

@@ -5,6 +5,8 @@
 #include "engine/lying_store_test_util.h"
 #include "engine/store_writer.h"
 #include "kernels/ref/ref_ops.h"
+#include "store/fault_fs.h"
+#include "store/store_test_util.h"
 
 #include <gtest/gtest.h>
 
@@ -17,13 +19,14 @@ constexpr int32_t kBlocks = 64, kBlockSize = 8;
 
 class Loads : public ::testing::Test {
  protected:
-  static KvCacheConfig config() {
+  explicit Loads(int32_t head_dim = 8) : head_dim_(head_dim) {}
+  KvCacheConfig config() const {
     KvCacheConfig c;
     c.num_layers = 2;
     c.num_blocks = kBlocks;
     c.block_size = kBlockSize;
     c.kv_heads = 2;
-    c.head_dim = 8;
+    c.head_dim = head_dim_;
     c.extra_planes = {{"codes", 2, 64, Residency::resident}};
     return c;
   }
@@ -61,7 +64,7 @@ class Loads : public ::testing::Test {
   }
 
   // Chains of `n` blocks of their own tokens, the last one partial, put from blocks that are overwritten afterwards.
-  std::vector<BlockKey> put_chain(LyingStore& store, uint32_t chain, int32_t n) {
+  std::vector<BlockKey> put_chain(BlockStore& store, uint32_t chain, int32_t n) {
     BlockHasher hasher(KeyContext{.block_size = kBlockSize});
     BlockManager blocks({kBlocks, kBlockSize, 0});
     std::vector<PublishedRun> runs;
@@ -83,7 +86,7 @@ class Loads : public ::testing::Test {
     return keys;
   }
 
-  PlannedLoad plan(LyingStore& store, uint64_t id, const std::vector<BlockKey>& keys, int32_t first_block) {
+  PlannedLoad plan(BlockStore& store, uint64_t id, const std::vector<BlockKey>& keys, int32_t first_block) {
     PlannedLoad load{.id = id, .seq = SequenceId{id}, .chain = {.keys = keys, .located = {}, .tokens = 0}, .blocks = {}};
     load.chain.located.resize(keys.size());
     store.locate(keys, load.chain.located);
@@ -92,6 +95,7 @@ class Loads : public ::testing::Test {
     return load;
   }
 
+  const int32_t head_dim_;
   const std::unique_ptr<Device> device_ = make_cpu_device();
   const std::unique_ptr<Stream> stream_ = device_->make_stream();
   const Summaries summaries_{};
@@ -143,6 +147,63 @@ TEST_F(Loads, BringWhatWasPutWhateverHappens) {
   EXPECT_GT(whole, 100);
   EXPECT_GT(cut, 20);
   EXPECT_GT(cancelled, 5);
+}
+
+// Of whole pages: a disk reads them straight into the windows.
+class LoadsFromDisk : public Loads {
+ protected:
+  LoadsFromDisk() : Loads(128) {}
+};
+
+// Each read in turn hangs, and comes back while others are under way. What a load says it brought is right, and no window is read
+// into while the disk may write there: the store would not take it.
+TEST_F(LoadsFromDisk, AWindowThatADiskHoldsIsNoWindow) {
+  static auto& fs = *new FaultFs(posix_file_system());  // what hangs when a channel ends stays behind
+  const std::vector<int32_t> sizes = {9, 20, 11};
+  int64_t cut = 0, whole = 0;
+  bool hangs = true;
+  for (int64_t k = 0; hangs; k += 2) {
+    SCOPED_TRACE(k);
+    hangs = false;
+    TempDir dir;
+    FileStoreConfig config = config_of(dir.path(), &fs);
+    config.options.io = StoreIo::direct;
+    config.patience_s = 0.05;
+    auto opened = FileStore::open(config);
+    ASSERT_TRUE(opened.ok());
+    FileStore& store = **opened;
+    ASSERT_TRUE(store.open_layout(io_->layout()).ok());
+    ASSERT_EQ(io_->layout().parts[0].unit_bytes % 4096, 0u);
+    std::vector<std::vector<BlockKey>> chains;
+    for (size_t c = 0; c < sizes.size(); ++c) chains.push_back(put_chain(store, static_cast<uint32_t>(c) + 1, sizes[c]));
+    for (int32_t b = 0; b < kBlocks; ++b) write(b, 0xDEAD);
+    std::vector<EndedLoad> ended;
+    std::map<uint64_t, int32_t> first;
+    {
+      StoreLoader loader(store, *io_, 3 * io_->extents().block_bytes());
+      for (size_t c = 0, at = 0; c < chains.size(); at += chains[c++].size()) {
+        first[c] = static_cast<int32_t>(at);
+        loader.begin(plan(store, c, chains[c], first[c]));
+      }
+      fs.hang_read(k, false);
+      while (!loader.idle() && (k % 3 > 0 || ended.empty())) {
+        loader.poll(&ended);
+        hangs |= fs.has_hung_read();
+        if (k % 3 == 1 && !ended.empty()) fs.heal();
+        loader.wait(0.001);
+      }
+    }
+    fs.heal();
+    for (const EndedLoad& e : ended) {
+      const int32_t n = sizes[e.id];
+      ++(e.tokens == n * kBlockSize - 3 ? whole : cut);
+      for (int32_t i = 0; i < (e.tokens + kBlockSize - 1) / kBlockSize; ++i)
+        EXPECT_TRUE(holds(first[e.id] + i, static_cast<uint32_t>(e.id + 1) * 1000 + static_cast<uint32_t>(i)));
+    }
+    for (int32_t b = 40; b < kBlocks; ++b) EXPECT_TRUE(holds(b, 0xDEAD)) << "a block that is nobody's";
+  }
+  EXPECT_GT(cut, 5);
+  EXPECT_GT(whole, 10);
 }
 
 // Refused, delayed, without room: blocks are given back all the same.

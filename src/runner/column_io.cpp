@@ -93,6 +93,17 @@ Result<std::unique_ptr<SavedColumns>> ColumnIo::save(std::span<const BlockId> bl
   return std::unique_ptr<SavedColumns>(std::move(saved));
 }
 
+Result<std::shared_ptr<LentMemory>> ColumnIo::load_memory(int64_t bytes) {
+  constexpr std::string_view kWhat = "blocks from a store";
+  constexpr size_t kPage = 4096;
+  const auto size = static_cast<size_t>(bytes);
+  if (device_.is_host()) return LentMemory::make(size, kWhat);
+  FOVEA_ASSIGN(Buffer pinned, device_.allocate_pinned(size + kPage, kWhat));
+  const auto owner = std::make_shared<Buffer>(std::move(pinned));
+  const auto at = reinterpret_cast<uintptr_t>(owner->data());
+  return std::make_shared<LentMemory>(owner->as<std::byte>() + (kPage - at % kPage) % kPage, size, owner);
+}
+
 Status ColumnIo::load(std::span<const BlockId> blocks, std::span<const uint32_t> parts, int32_t last_tokens, std::byte* buffer,
                       const ExtentBuffer& where, Event& done) {
   copies_.clear();

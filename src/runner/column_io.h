@@ -44,8 +44,10 @@ class ColumnIo {
   // is being saved. resource_exhausted, device errors.
   Result<std::unique_ptr<SavedColumns>> save(std::span<const BlockId> blocks);
 
-  // Memory that loads come from, pinned on a GPU.
-  Result<Buffer> load_buffer(int64_t bytes) { return device_.allocate_pinned(static_cast<size_t>(bytes), "blocks from a store"); }
+  // Memory that loads come from, at a multiple of a page. Errors: resource_exhausted.
+  Result<std::shared_ptr<LentMemory>> load_memory(int64_t bytes);
+  // Whether a store may have it. Not on a GPU: pinned memory may lie in small pages, which a disk is told one by one (disk_reads.h).
+  bool lends_memory() const { return device_.is_host(); }
   // Copies the first blocks of the buffer into the planes: of block i the parts whose bits are set in parts[i]; the
   // others are made again, from K and V in the planes; where blocks may be without a column (KvCache::has_columns()), in the
   // buffer, where they then lie whatever the bits say. `last_tokens`: of the last block; the others are full. `done` is recorded

@@ -6,6 +6,7 @@
 // Units: bytes, seconds of Clock (monotonic), tokens where the name says so.
 #pragma once
 
+#include "store/lent_memory.h"
 #include "store/object_layout.h"
 #include "store/store_key.h"
 
@@ -59,13 +60,16 @@ struct ExtentRead {
 };
 
 // A ticket: the caller's object. It, its reads and every `to` live, unmoved and untouched, until left == 0, on failure and after
-// cancel() too; a disk that hangs holds them no longer than the store's patience, and nothing is written there afterwards. When
-// `left` is seen as 0 (acquire), all results and bytes are visible.
+// cancel() too; a disk that hangs holds them no longer than the store's patience, and nothing is written there afterwards, unless
+// the memory was lent. When `left` is seen as 0 (acquire), all results and bytes are visible.
 struct ReadBatch {
   std::span<ExtentRead> reads;
-  int32_t priority = 3;          // batches of a lower number begin first; the same number: in the order of submit()
-  double deadline_s = 1e30;      // for whoever orders batches above a store (prefetch); a store does not look at it
-  bool passing = false;          // of whole contexts, read again and again: drives nothing out of memory above a store
+  int32_t priority = 3;      // batches of a lower number begin first; the same number: in the order of submit()
+  double deadline_s = 1e30;  // for whoever orders batches above a store (prefetch); a store does not look at it
+  bool passing = false;      // of whole contexts, read again and again: drives nothing out of memory above a store
+  // Where every `to` lies: a disk may read straight into it, which saves a copy. Digests are checked there, before a read is ok.
+  // Of one channel at a time, and not while it hangs(). Null: a disk never writes to what is the caller's.
+  std::shared_ptr<LentMemory> lent;
   std::atomic<int32_t> left{0};  // reads without a result; set by submit()
 };
 

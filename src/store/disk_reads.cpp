@@ -36,7 +36,7 @@ void DiskReads::leave_behind(std::unique_ptr<State> state) {
   std::erase_if(hanging, [](const auto& other) {
     std::array<IoCompletion, kDepth> done;
     const size_t n = other->engine->reap(done, 0);
-    for (size_t i = 0; i < n; ++i) other->reads[done[i].tag].file.reset();
+    for (size_t i = 0; i < n; ++i) other->reads[done[i].tag].end();
     return std::ranges::none_of(other->reads, [](const Read& r) { return r.file && r.given_up; });
   });
   hanging.push_back(std::move(state));
@@ -54,18 +54,33 @@ std::byte* DiskReads::memory_for(size_t place, size_t bytes) {
   return larger.data();
 }
 
-bool DiskReads::begin(uint32_t tag, std::shared_ptr<const SlabFile> file, uint64_t offset, size_t bytes) {
+// Until it ends, the memory that was lent to it is nobody's.
+void DiskReads::Read::give_up() {
+  given_up = true;
+  if (lent) ++lent->hanging_;
+}
+
+void DiskReads::Read::end() {
+  if (given_up && lent) --lent->hanging_;
+  file.reset();
+  lent.reset();
+}
+
+bool DiskReads::begin(uint32_t tag, std::shared_ptr<const SlabFile> file, uint64_t offset, size_t bytes,
+                      std::span<const iovec> straight, std::shared_ptr<LentMemory> lent) {
   if (free_.empty() || waiting_ + given_up_ == kDepth) return false;
   const int32_t place = free_.back();
   free_.pop_back();
   Read& read = state_->reads[static_cast<size_t>(place)];
   read.file = std::move(file);
-  read.to = {memory_for(static_cast<size_t>(place), bytes), bytes};
+  read.lent = std::move(lent);
+  read.to.assign(straight.begin(), straight.end());
+  if (straight.empty()) read.to.push_back({memory_for(static_cast<size_t>(place), bytes), bytes});
   read.tag = tag;
   read.begun_s = clock_.now_s();
   read.arrived = read.given_up = false;
-  FOVEA_CHECK(state_->engine->push(
-      {.fd = read.file->file().fd(), .offset = offset, .to = {&read.to, 1}, .tag = static_cast<uint64_t>(place)}));
+  FOVEA_CHECK(
+      state_->engine->push({.fd = read.file->file().fd(), .offset = offset, .to = read.to, .tag = static_cast<uint64_t>(place)}));
   ++waiting_;
   return true;
 }
@@ -99,7 +114,7 @@ size_t DiskReads::give_up(std::span<Ended> out) {
   for (Read& read : state_->reads) {
     if (n == out.size()) break;
     if (!read.file || read.given_up || read.arrived || now_s < read.begun_s + patience_s) continue;
-    read.given_up = true;
+    read.give_up();
     ++given_up_;
     --waiting_;
     out[n++] = {read.tag, Ended::kGivenUp, -ETIMEDOUT};
@@ -115,7 +130,7 @@ bool DiskReads::touch_next() {
 }
 
 void DiskReads::free(int32_t place) {
-  state_->reads[static_cast<size_t>(place)].file.reset();
+  state_->reads[static_cast<size_t>(place)].end();
   free_.push_back(place);
 }
 

@@ -38,6 +38,7 @@ Status FileChannel::submit(ReadBatch& batch) {
   batch.left.store(0, std::memory_order_relaxed);
   if (active_.size() >= kMaxBatches) return Status::busy("store: 64 batches of reads are under way");
   if (batch.reads.empty()) return {};
+  FOVEA_CHECK(!batch.lent || !batch.lent->hangs());
   if (spare_.empty()) spare_.push_back(std::make_unique<Active>());
   active_.push_back(std::move(spare_.back()));
   spare_.pop_back();
@@ -213,13 +214,16 @@ bool FileChannel::flush(bool all) {
   for (; !to_disk_.empty() && disk_.all_hang(); to_disk_.pop_front(), failed = true)
     arrive({to_disk_.front(), DiskReads::Ended::kGivenUp, 0});
   if (to_disk_.empty() || (!all && disk_.waiting() > kEnough && std::ssize(to_disk_) < kTogether)) return failed;
-  for (; !to_disk_.empty(); to_disk_.pop_front()) {
-    const Io& io = ios_[to_disk_.front()];
-    if (!disk_.begin(to_disk_.front(), io.slab.file, io.offset, io.bytes)) break;
-    ++host_.counters->ios;
-  }
+  for (; !to_disk_.empty() && begin_on_disk(to_disk_.front()); to_disk_.pop_front()) ++host_.counters->ios;
   disk_.submit();
   return failed;
+}
+
+bool FileChannel::begin_on_disk(uint32_t slot) {
+  Io& io = ios_[slot];
+  if (disk_.some_hang()) io.straight = false;
+  if (!io.straight) return disk_.begin(slot, io.slab.file, io.offset, io.bytes);
+  return disk_.begin(slot, io.slab.file, io.offset, io.bytes, io.pieces, io.active->batch->lent);
 }
 
 // ---- work that any thread may do ----
@@ -322,7 +326,8 @@ bool FileChannel::start(Io& io, Active& active) {
   io.count = count;
   io.again = io.arrived = false;
   set_place(io);
-  if (!host_.direct) set_pieces(io);
+  if (!host_.direct || active.batch->lent) set_pieces(io);
+  io.straight = may_go_straight(io);
   return true;
 }
 
@@ -332,7 +337,7 @@ void FileChannel::start_again(Io& io, Again again) {
   io.count = 1;
   io.slab = std::move(again.slab);
   io.again = true;
-  io.arrived = false;
+  io.straight = io.arrived = false;
   set_place(io);
 }
 
@@ -346,7 +351,7 @@ void FileChannel::set_place(Io& io) {
   io.bytes = round_up(end, kSlabPage) - io.offset;
 }
 
-// Where the page cache's copy goes: to the caller, and what lies between two extents to nowhere.
+// Where it goes: to the caller, and what lies between two extents to nowhere.
 void FileChannel::set_pieces(Io& io) {
   const std::vector<Planned>& plan = io.active->plan;
   const PartSpec& spec = plan[io.first].front->parts[static_cast<size_t>(plan[io.first].part)].spec;
@@ -354,9 +359,27 @@ void FileChannel::set_pieces(Io& io) {
   io.pieces.clear();
   io.gaps.resize(std::max(io.gaps.size(), gap));
   for (size_t i = 0; i < io.count; ++i) {
-    io.pieces.push_back({io.active->batch->reads[plan[io.first + i].read].to, spec.unit_bytes});
+    std::byte* const to = io.active->batch->reads[plan[io.first + i].read].to;
+    if (gap == 0 && i > 0 && static_cast<std::byte*>(io.pieces.back().iov_base) + io.pieces.back().iov_len == to) {
+      io.pieces.back().iov_len += spec.unit_bytes;
+      continue;
+    }
+    io.pieces.push_back({to, spec.unit_bytes});
     if (gap > 0 && i + 1 < io.count) io.pieces.push_back({io.gaps.data(), gap});
   }
+}
+
+// Whole pages of lent memory, and nothing else: then the disk needs none of ours.
+bool FileChannel::may_go_straight(const Io& io) const {
+  const LentMemory* const lent = io.active->batch->lent.get();
+  if (!lent || io.pieces.size() > kMaxRuns) return false;
+  size_t bytes = 0;
+  for (const iovec& piece : io.pieces) {
+    if ((reinterpret_cast<uintptr_t>(piece.iov_base) | piece.iov_len) % kSlabPage != 0) return false;
+    if (!lent->holds(piece.iov_base, piece.iov_len)) return false;
+    bytes += piece.iov_len;
+  }
+  return bytes == io.bytes && io.offset == io.active->plan[io.first].offset;
 }
 
 // ---- ending ----
@@ -378,11 +401,12 @@ void FileChannel::check(Io& io) {
     const uint32_t unit_bytes = p.front->parts[static_cast<size_t>(p.part)].spec.unit_bytes;
     std::byte* to = io.active->batch->reads[p.read].to;
     if (from_disk && p.offset + unit_bytes > io.offset + static_cast<uint64_t>(io.result)) break;  // it came back short
-    const std::byte* bytes = from_disk ? disk_.bytes(io.place) + (p.offset - io.offset) : to;
+    const bool copied = from_disk && !io.straight;
+    const std::byte* bytes = copied ? disk_.bytes(io.place) + (p.offset - io.offset) : to;
     if (!verified(io, p, bytes)) continue;
-    if (from_disk && io.bytes >= kStripBytes) {
+    if (copied && io.bytes >= kStripBytes) {
       copy_past_caches(to, bytes, unit_bytes);
-    } else if (from_disk) {
+    } else if (copied) {
       std::memcpy(to, bytes, unit_bytes);
     }
     io.outcomes[i] = IoResult::ok;

@@ -1,8 +1,10 @@
 // FileChannel: one thread's reads of slabs. Batches are sorted by place and cut into I/Os. What the page cache has is copied
 // straight into the caller's memory; what it has not is read by the disk into memory of the channel (disk_reads.h) and copied from
-// there, so that a disk which hangs holds nobody's memory but ours. Copies and digests are shared with the store's helpers where
-// there is much of it: the thread of the channel submits, takes back what is done, and does its part while it waits. While the disk
-// has enough to do it does all of it: helpers would take cores from the one thread that keeps the disk busy.
+// there, so that a disk which hangs holds nobody's memory but ours. Where memory was lent, the disk reads straight into that; not
+// while something hangs, so that no more of it is ever held than what was under way by then.
+// Copies and digests are shared with the store's helpers where there is much of it: the thread of the channel submits, takes back
+// what is done, and does its part while it waits. While the disk has enough to do it does all of it: helpers would take cores from
+// the one thread that keeps the disk busy.
 #pragma once
 
 #include "store/disk_reads.h"
@@ -40,6 +42,7 @@ class FileChannel final : public StoreChannel, private ReadHelpers::Work {
   static constexpr size_t kMaxIoBytes = DiskReads::kLargeBytes;
   static constexpr size_t kMaxWorkBytes = 64u << 10;  // that a thread takes at a time, if it is several I/Os
   static constexpr size_t kMaxPieces = 256;           // extents of an I/O
+  static constexpr size_t kMaxRuns = 8;               // of memory that an I/O goes straight into: a disk is told each
   static constexpr size_t kAloneBytes = 1u << 20;     // less work than that is not worth waking a helper
 
   FileChannel(ChannelHost host, std::unique_ptr<IoEngine> engine);
@@ -76,7 +79,8 @@ class FileChannel final : public StoreChannel, private ReadHelpers::Work {
     uint64_t offset = 0;             // of what the disk reads: whole pages
     size_t bytes = 0;                // likewise
     int64_t result = 0;              // of reading
-    std::vector<iovec> pieces;       // of what the page cache is asked for
+    bool straight = false;           // the disk reads into the pieces, which were lent
+    std::vector<iovec> pieces;       // of memory: where it goes
     std::vector<std::byte> gaps;     // between them
     std::vector<IoResult> outcomes;  // [count] of what has arrived
   };
@@ -106,6 +110,8 @@ class FileChannel final : public StoreChannel, private ReadHelpers::Work {
   size_t run_length(const Active& active, size_t first) const;
   void set_place(Io& io);
   void set_pieces(Io& io);
+  bool may_go_straight(const Io& io) const;
+  bool begin_on_disk(uint32_t slot);
   void check(Io& io);
   void finish(uint32_t slot, bool may_try_again);
   void fail(Active& active, size_t first, size_t count, const Status& status);

@@ -75,14 +75,17 @@ TEST_P(StoreContract, WhatWasPutIsReadBackWhole) {
     EXPECT_EQ(where[i].parts, 7);
     EXPECT_EQ(where[i].slab, done.where[i].slab);
   }
-  for (const size_t misaligned : {0, 8}) {
-    Reads reads(layout_, keys, where, misaligned);
-    std::ranges::shuffle(reads.reads, std::mt19937_64(7));
-    read_all(reads);
-    EXPECT_EQ(reads.count(IoResult::ok), 37 * 9);
-    EXPECT_EQ(reads.wrong(), 0);
+  for (const size_t misaligned : {0, 8, 4096}) {
+    for (const bool lends : {false, true}) {
+      Reads reads(layout_, keys, where, misaligned);
+      if (lends) reads.lend();
+      std::ranges::shuffle(reads.reads, std::mt19937_64(7));
+      read_all(reads);
+      EXPECT_EQ(reads.count(IoResult::ok), 37 * 9);
+      EXPECT_EQ(reads.wrong(), 0);
+    }
   }
-  EXPECT_EQ(store.stats().read_extents, 2 * 37 * 9);
+  EXPECT_EQ(store.stats().read_extents, 6 * 37 * 9);
   EXPECT_TRUE(store.verify(nullptr).ok());
 }
 
@@ -229,6 +232,7 @@ TEST_P(StoreContract, CancelledReadsEndOnce) {
   const PutOutcome done = put(store, layout_, keys);
   const auto channel = store.open_channel();
   Reads a(layout_, keys, done.where, 16), b(layout_, keys, done.where);
+  b.lend();
   ASSERT_TRUE(channel->submit(a.batch).ok());
   ASSERT_TRUE(channel->submit(b.batch).ok());
   channel->cancel(a.batch);

@@ -35,8 +35,9 @@ std::vector<std::string> unfinished(const std::string& dir) {
 const std::vector<StoreKey> kBefore = chain(1, 4), kNew = chain(2, 6);
 
 // What a process does with a store, from opening to end. True if it was opened.
-bool one_life(FileSystem& fs, const std::string& dir, bool* put_ok) {
+bool one_life(FileSystem& fs, const std::string& dir, bool direct, bool* put_ok) {
   FileStoreConfig config = config_of(dir, &fs);
+  config.prefer_direct = direct;
   config.options.sync = StoreSync::slab;
   auto opened = FileStore::open(config);
   if (!opened.ok()) {
@@ -50,7 +51,7 @@ bool one_life(FileSystem& fs, const std::string& dir, bool* put_ok) {
   EXPECT_EQ(found(done.where), done.status.ok() ? 6 : 0);
   store.unpin(done.where);
   read_found(store, kBefore);
-  read_found(store, kNew);
+  read_found(store, kNew, /*lends=*/true);
   store.collect(store.stats().bytes - 1);  // one slab goes
   (void)store.verify(nullptr);
   return true;
@@ -95,7 +96,7 @@ TEST_P(StoreFaults, AtEveryCallOnceAndForGood) {
   TempDir healthy(memory_folder());
   prepare(fs, healthy.path());
   fs.fail_call(1 << 20, f.kind);
-  ASSERT_TRUE(one_life(fs, healthy.path(), &put_ok));
+  ASSERT_TRUE(one_life(fs, healthy.path(), true, &put_ok));
   const int64_t calls = fs.calls();
   EXPECT_GT(calls, 50);
   for (const bool for_good : {false, true}) {
@@ -105,7 +106,7 @@ TEST_P(StoreFaults, AtEveryCallOnceAndForGood) {
       TempDir dir(memory_folder());
       prepare(fs, dir.path());
       fs.fail_call(k, f.kind, f.error, for_good);
-      one_life(fs, dir.path(), &put_ok);
+      one_life(fs, dir.path(), k % 2 == 1, &put_ok);
       fs.heal();
       const bool honest = f.kind == Kind::interrupt || f.kind == Kind::error || f.kind == Kind::short_io;
       check_next_life(fs, dir.path(), !honest);
@@ -123,7 +124,7 @@ TEST(StoreFaults, InterruptsAndShortCallsAreNoFaults) {
     for (int64_t k = 0; k < 90; k += 4) {
       fs.fail_call(k, kind);
       bool put_ok = false;
-      ASSERT_TRUE(one_life(fs, dir.path(), &put_ok)) << k;
+      ASSERT_TRUE(one_life(fs, dir.path(), k % 8 == 0, &put_ok)) << k;
       EXPECT_TRUE(put_ok) << k;
     }
   }
@@ -152,6 +153,7 @@ TEST(StoreFaults, SeededCampaignHasNoWrongByte) {
       const std::vector<StoreKey>& keys = runs[random() % runs.size()];
       const std::vector<Located> where = locate(*store, keys);
       Reads reads(layout, keys, where, random() % 2 * 8);
+      if (random() % 2 == 0) reads.lend();
       ASSERT_TRUE(channel->submit(reads.batch).ok());
       if (random() % 4 == 0) channel->cancel(reads.batch);
       ASSERT_TRUE(channel->wait(reads.batch, 1e30).ok());
@@ -209,16 +211,24 @@ FileStoreConfig impatient(const std::string& dir, FileSystem* fs, bool direct) {
   return config;
 }
 
-// Reads all of `keys` into memory that goes as soon as the batch has ended. The reads that are ok.
-int64_t read_once(BlockStore& store, StoreChannel& channel, const std::vector<StoreKey>& keys) {
+// Reads all of `keys` into memory that goes as soon as the batch has ended, if it is not lent: `lent` tells whether it is kept.
+// The reads that are ok.
+int64_t read_once(BlockStore& store, StoreChannel& channel, const std::vector<StoreKey>& keys,
+                  std::weak_ptr<LentMemory>* lent = nullptr) {
   const std::vector<Located> where = locate(store, keys);
   Reads reads(test_layout(), keys, where);
+  if (lent) {
+    reads.lend();
+    *lent = reads.memory;
+  }
   EXPECT_TRUE(channel.submit(reads.batch).ok());
   EXPECT_TRUE(channel.wait(reads.batch, 1e30).ok());
   EXPECT_EQ(reads.wrong(), 0);
   EXPECT_EQ(reads.count(IoResult::pending), 0);
   store.unpin(where);
-  return reads.count(IoResult::ok);
+  const int64_t ok = reads.count(IoResult::ok);
+  EXPECT_FALSE(reads.memory->hangs() && ok == std::ssize(reads.reads));
+  return ok;
 }
 
 // Disks that stay behind outlive their tests.
@@ -226,29 +236,73 @@ FaultFs& lasting_fs() { return *new FaultFs(posix_file_system()); }
 
 TEST(StoreFaults, AReadThatHangsFailsAndTheKernelKeepsItsMemory) {
   const std::vector<StoreKey> keys = chain(6, 20);
-  for (const bool direct : {false, true}) {
-    for (const bool for_good : {false, true}) {
-      for (int64_t k = 0;; k += 3) {
-        SCOPED_TRACE(std::string(direct ? "direct" : "buffered") + (for_good ? " for good from " : " at ") + std::to_string(k));
-        TempDir dir;
-        static auto& fs = lasting_fs();
-        fs.heal();
-        const auto store = open_or_fail(impatient(dir.path(), &fs, direct));
-        store->unpin(put(*store, test_layout(), keys).where);
-        auto channel = store->open_channel();
-        fs.hang_read(k, for_good);
-        const int64_t ok = read_once(*store, *channel, keys);
-        if (!fs.has_hung_read()) break;  // there were not so many
-        EXPECT_LT(ok, 20 * 9);
-        EXPECT_EQ(for_good && k == 0, ok == 0);
-        EXPECT_EQ(store->stats().io_errors + ok, 20 * 9);
-        if (k % 2 == 0) channel = store->open_channel();  // the other one ends while its disk hangs
-        fs.heal();
-        store->unpin(put(*store, test_layout(), keys).where);  // the lost blocks
-        EXPECT_EQ(read_once(*store, *channel, keys), 20 * 9);
-      }
+  int64_t kept = 0;
+  for (const int how : {0, 1, 2, 3, 4, 5, 6, 7}) {
+    const bool direct = how % 2 == 1, for_good = how / 2 % 2 == 1, lends = how / 4 == 1;
+    for (int64_t k = 0;; k += 3) {
+      SCOPED_TRACE(std::string(direct ? "direct" : "buffered") + (lends ? ", lent" : "") + (for_good ? " for good from " : " at ") +
+                   std::to_string(k));
+      TempDir dir;
+      static auto& fs = lasting_fs();
+      fs.heal();
+      const auto store = open_or_fail(impatient(dir.path(), &fs, direct));
+      store->unpin(put(*store, test_layout(), keys).where);
+      auto channel = store->open_channel();
+      fs.hang_read(k, for_good);
+      std::weak_ptr<LentMemory> lent;
+      const int64_t ok = read_once(*store, *channel, keys, lends ? &lent : nullptr);
+      if (!fs.has_hung_read()) break;  // there were not so many
+      const bool is_kept = !lent.expired();
+      kept += is_kept;
+      EXPECT_TRUE(!is_kept || lent.lock()->hangs());
+      EXPECT_LT(ok, 20 * 9);
+      EXPECT_EQ(for_good && k == 0, ok == 0);
+      EXPECT_EQ(store->stats().io_errors + ok, 20 * 9);
+      if (k % 2 == 0) channel = store->open_channel();  // the other one ends while its disk hangs
+      fs.heal();
+      store->unpin(put(*store, test_layout(), keys).where);  // the lost blocks
+      EXPECT_EQ(read_once(*store, *channel, keys, lends ? &lent : nullptr), 20 * 9);
+      EXPECT_TRUE(lent.expired());
     }
   }
+  EXPECT_GE(kept, 4) << "hung reads went straight to lent memory";
+}
+
+// It is the disk's until the read is given back, and while anything hangs nothing else is lent to it.
+TEST(StoreFaults, LentMemoryIsWrittenLateAndTheDiskGetsNoMoreOfIt) {
+  const std::vector<StoreKey> keys = chain(8, 20), others = chain(9, 20);
+  TempDir dir;
+  static auto& fs = lasting_fs();
+  const auto store = open_or_fail(impatient(dir.path(), &fs, true));
+  const std::vector<Located> where = put(*store, test_layout(), keys).where;
+  const std::vector<Located> other_where = put(*store, test_layout(), others).where;
+  const auto channel = store->open_channel();
+  Reads reads(test_layout(), keys, where), more(test_layout(), others, other_where);
+  reads.lend();
+  more.lend();
+  fs.hang_read(0, false);
+  ASSERT_TRUE(channel->submit(reads.batch).ok());
+  ASSERT_TRUE(channel->wait(reads.batch, 1e30).ok());
+  EXPECT_TRUE(reads.memory->hangs());
+  EXPECT_EQ(reads.count(IoResult::io_error) + reads.count(IoResult::ok), 20 * 9);
+  ASSERT_EQ(reads.reads[0].result, IoResult::io_error);
+  EXPECT_GT(reads.count(IoResult::ok), 0);
+  EXPECT_FALSE(reads.right(reads.reads[0]));
+  EXPECT_DEATH((void)channel->submit(reads.batch), "hangs");
+  fs.hang_read(0, true);
+  ASSERT_TRUE(channel->submit(more.batch).ok());
+  ASSERT_TRUE(channel->wait(more.batch, 1e30).ok());
+  EXPECT_EQ(more.count(IoResult::io_error), 20 * 9);
+  EXPECT_FALSE(more.memory->hangs());
+  fs.heal();
+  for (int i = 0; i < 10000 && reads.memory->hangs(); ++i) channel->poll();
+  EXPECT_FALSE(reads.memory->hangs());
+  EXPECT_TRUE(reads.right(reads.reads[0])) << "it came at last";
+  EXPECT_EQ(reads.wrong(), 0);
+  store->unpin(where);
+  store->unpin(put(*store, test_layout(), keys).where);
+  EXPECT_EQ(read_once(*store, *channel, keys), 20 * 9);
+  store->unpin(other_where);
 }
 
 TEST(StoreFaults, OnceAllPlacesOfADiskHangItsReadsFailAtOnce) {

@@ -108,10 +108,10 @@ inline int64_t count_found(BlockStore& store, const std::vector<StoreKey>& keys)
   return found(where);
 }
 
-// Reads of every extent of some located blocks, into memory of their own.
+// Reads of every extent of some located blocks, into memory of their own: the heap's, where sanitizers see who writes late.
 struct Reads {
   ObjectLayout layout;
-  AlignedBuffer memory;
+  std::shared_ptr<LentMemory> memory;
   std::vector<ExtentRead> reads;
   ReadBatch batch;
 
@@ -119,8 +119,9 @@ struct Reads {
   Reads(const ObjectLayout& l, std::span<const StoreKey> keys, std::span<const Located> where, size_t misaligned = 0) : layout(l) {
     size_t bytes = 0;
     for (const PartSpec& p : layout.parts) bytes += p.units * keys.size() * (round_up(p.unit_bytes, 4096) + 4096);
-    memory = AlignedBuffer(bytes);
-    std::byte* to = memory.data() + misaligned;
+    const auto heap = std::make_shared<AlignedBuffer>(bytes);
+    memory = std::make_shared<LentMemory>(heap->data(), heap->size(), heap);
+    std::byte* to = memory->data() + misaligned;
     for (size_t p = 0; p < layout.parts.size(); ++p) {
       for (uint32_t unit = 0; unit < layout.parts[p].units; ++unit) {
         for (size_t i = 0; i < keys.size(); ++i) {
@@ -131,6 +132,7 @@ struct Reads {
     }
     batch.reads = reads;
   }
+  void lend() { batch.lent = memory; }
   bool right(const ExtentRead& r) const {
     const std::vector<std::byte> bytes = bytes_of(r.key, layout.parts[r.part], r.unit);
     return std::memcmp(r.to, bytes.data(), bytes.size()) == 0;
@@ -159,9 +161,10 @@ inline std::unique_ptr<FileStore> open_or_fail(const FileStoreConfig& config) {
 }
 
 // Reads all that is found of `keys`; nothing wrong may come. The reads that are ok.
-inline int64_t read_found(BlockStore& store, const std::vector<StoreKey>& keys) {
+inline int64_t read_found(BlockStore& store, const std::vector<StoreKey>& keys, bool lends = false) {
   const std::vector<Located> where = locate(store, keys);
   Reads reads(test_layout(), keys, where);
+  if (lends) reads.lend();
   const auto channel = store.open_channel();
   EXPECT_TRUE(channel->submit(reads.batch).ok());
   EXPECT_TRUE(channel->wait(reads.batch, 1e30).ok());

@@ -93,6 +93,7 @@ class TieredStore::Channel final : public StoreChannel {
       active->batch.reads = active->reads;
       active->batch.priority = batch.priority;
       active->batch.passing = batch.passing;
+      active->batch.lent = batch.lent;
       if (Status s = below_->submit(active->batch); !s.ok()) {
         batch.left.store(0, std::memory_order_release);
         return s;
