@@ -285,6 +285,35 @@ TEST(FileStore, OtherCodecsLieBesideAndKAndVAreFound) {
   }
 }
 
+// Other I/Os would bring other bytes than those of the extents: found by their digests, and read again one by one.
+TEST(FileStore, WhatIsNoWholePagesDoesNotGoStraightToLentMemory) {
+  TempDir dir;
+  FileStoreConfig config = config_of(dir.path());
+  config.options.io = StoreIo::direct;
+  auto store = FileStore::open(config);
+  ASSERT_TRUE(store.ok());
+  ObjectLayout layout = test_layout();
+  layout.parts[1].unit_bytes = 3072;
+  ASSERT_TRUE((*store)->open_layout(layout).ok());
+  const std::vector<StoreKey> keys = chain(8, 8);
+  const std::vector<Located> where = put(**store, layout, keys).where;
+  const auto memory = LentMemory::make(4 * 3072, "test");
+  ASSERT_TRUE(memory.ok());
+  std::vector<ExtentRead> reads;
+  for (uint32_t i = 1; i < 5; ++i)
+    reads.push_back({.block = where[i], .key = keys[i], .part = 1, .to = (*memory)->data() + (i - 1) * 3072});
+  ReadBatch batch{.reads = reads, .lent = *memory};
+  const auto channel = (*store)->open_channel();
+  ASSERT_TRUE(channel->submit(batch).ok());
+  ASSERT_TRUE(channel->wait(batch, 1e30).ok());
+  for (const ExtentRead& r : reads) {
+    EXPECT_EQ(r.result, IoResult::ok);
+    EXPECT_TRUE(std::ranges::equal(bytes_of(r.key, layout.parts[1], 0), std::span(r.to, 3072)));
+  }
+  EXPECT_EQ((*store)->stats().ios, 1);
+  (*store)->unpin(where);
+}
+
 TEST(FileStore, ReadersNeedNoLockAndSurviveItsWriter) {
   TempDir dir;
   FileStoreConfig reading = config_of(dir.path());
