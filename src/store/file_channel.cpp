@@ -372,7 +372,7 @@ void FileChannel::set_pieces(Io& io) {
 // Whole pages of lent memory, and nothing else: then the disk needs none of ours.
 bool FileChannel::may_go_straight(const Io& io) const {
   const LentMemory* const lent = io.active->batch->lent.get();
-  if (!lent || io.pieces.size() > kMaxRuns) return false;
+  if (!lent || io.pieces.size() > std::max<size_t>(io.bytes / kRunBytes, 1)) return false;
   size_t bytes = 0;
   for (const iovec& piece : io.pieces) {
     if ((reinterpret_cast<uintptr_t>(piece.iov_base) | piece.iov_len) % kSlabPage != 0) return false;

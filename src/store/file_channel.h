@@ -42,8 +42,10 @@ class FileChannel final : public StoreChannel, private ReadHelpers::Work {
   static constexpr size_t kMaxIoBytes = DiskReads::kLargeBytes;
   static constexpr size_t kMaxWorkBytes = 64u << 10;  // that a thread takes at a time, if it is several I/Os
   static constexpr size_t kMaxPieces = 256;           // extents of an I/O
-  static constexpr size_t kMaxRuns = 8;               // of memory that an I/O goes straight into: a disk is told each
-  static constexpr size_t kAloneBytes = 1u << 20;     // less work than that is not worth waking a helper
+  // Runs of lent memory that an I/O goes straight into are so long on average, if it is not one: a disk is told each of them
+  // (disk_reads.h). Against a copy, at 2.6 GB/s: one run of 256 KiB took 0.94 of the time, two 0.99, four 1.01, eight 1.22.
+  static constexpr size_t kRunBytes = 64u << 10;
+  static constexpr size_t kAloneBytes = 1u << 20;  // less work than that is not worth waking a helper
 
   FileChannel(ChannelHost host, std::unique_ptr<IoEngine> engine);
   ~FileChannel() override;

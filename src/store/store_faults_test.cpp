@@ -280,6 +280,8 @@ TEST(StoreFaults, LentMemoryIsWrittenLateAndTheDiskGetsNoMoreOfIt) {
   Reads reads(test_layout(), keys, where), more(test_layout(), others, other_where);
   reads.lend();
   more.lend();
+  // Unit 1 before unit 0: three runs of memory.
+  for (size_t i = 0; i < 20; ++i) std::swap(reads.reads[i].to, reads.reads[20 + i].to);
   fs.hang_read(0, false);
   ASSERT_TRUE(channel->submit(reads.batch).ok());
   ASSERT_TRUE(channel->wait(reads.batch, 1e30).ok());
@@ -297,7 +299,7 @@ TEST(StoreFaults, LentMemoryIsWrittenLateAndTheDiskGetsNoMoreOfIt) {
   fs.heal();
   for (int i = 0; i < 10000 && reads.memory->hangs(); ++i) channel->poll();
   EXPECT_FALSE(reads.memory->hangs());
-  EXPECT_TRUE(reads.right(reads.reads[0])) << "it came at last";
+  for (size_t i = 0; i < FileChannel::kMaxIoBytes / 4096; ++i) EXPECT_TRUE(reads.right(reads.reads[i])) << "it came at last";
   EXPECT_EQ(reads.wrong(), 0);
   store->unpin(where);
   store->unpin(put(*store, test_layout(), keys).where);
