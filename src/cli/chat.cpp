@@ -139,7 +139,6 @@ class Talk {
     r.sampling = sampling_;
     r.decode_method = method_;
     r.budget_tokens = budget_;
-    interrupted = 0;
     FOVEA_ASSIGN(const RequestId id, engine_.submit(std::move(r)));
     Progress progress("reading");
     std::string text;
@@ -162,7 +161,6 @@ class Talk {
       std::fflush(stdout);
       if (!more && !over) return Status::internal("the engine stopped before the message was answered");
     }
-    interrupted = 0;
     chat_.messages.push_back({.role = "assistant", .content = std::move(text)});
     return {};
   }
@@ -190,9 +188,9 @@ void converse(Talk& talk, LineEditor& editor) {
   MessageLines lines;
   std::string line, message;
   while (true) {
+    interrupted = 0;  // from a line's end on an interrupt is its answer's, which may not have begun yet
     const LineEditor::Event event = editor.read(lines.open() ? ". " : "> ", &line);
     if (event == LineEditor::Event::interrupted) {
-      interrupted = 0;
       lines.drop();
       if (!editor.is_terminal()) return;
       continue;
