@@ -3,6 +3,7 @@
 
 Usage: chat_test.py FOVEA_BINARY REPO_ROOT [unittest's arguments].
 """
+import contextlib
 import os
 import pathlib
 import pty
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import unittest
 
@@ -120,7 +122,7 @@ class Terminal:
             os.execve(FOVEA, [FOVEA, "chat", *map(str, [*FLAGS, *args])], {**os.environ, "TERM": "xterm", "HOME": "/nonexistent", **(env or {})})
         self.seen = ""
 
-    def read_until(self, pattern, seconds=60):
+    def read_until(self, pattern, seconds=120):
         end = time.monotonic() + seconds
         while not (m := re.search(pattern, self.seen)):
             assert time.monotonic() < end, f"no {pattern!r} in {self.seen!r}"
@@ -133,19 +135,25 @@ class Terminal:
         before, self.seen = self.seen[:m.end()], self.seen[m.end():]
         return before
 
-    def type(self, text):
-        time.sleep(0.3)  # the prompt is shown before the terminal gives keys as they are
+    def gives_keys(self):
+        return not termios.tcgetattr(self.fd)[3] & termios.ICANON
+
+    def type(self, text, seconds=120):
+        """At a prompt, which is shown before the terminal gives keys as they are."""
+        end = time.monotonic() + seconds
+        while not self.gives_keys():
+            assert time.monotonic() < end, "no line is read"
+            time.sleep(0.01)
         os.write(self.fd, text.encode())
 
+    def interrupt(self):
+        os.write(self.fd, b"\x03")
+
     def end(self, key="\x04"):
-        try:
-            while True:
-                if select.select([self.fd], [], [], 0.5)[0]:
-                    os.read(self.fd, 65536)  # it is over once its output was taken
-                else:
-                    self.type(key)
-        except OSError:
-            pass
+        self.type(key)
+        with contextlib.suppress(OSError):
+            while os.read(self.fd, 65536):  # it is over once its output was taken
+                pass
         _, status = os.waitpid(self.pid, 0)
         os.close(self.fd)
         return os.waitstatus_to_exitcode(status)
@@ -193,9 +201,12 @@ class OnATerminal(unittest.TestCase):
             t.type("Go on and on and on, and on, and on.\r")
             t.read_until("\n")
             t.read_until(r"\S")
-            t.type("\x03")
+            t.interrupt()
             if "stopped" in t.read_until(r"stopped|first token"):
                 break
+            t.read_until("> ")
+            t.type("/x\r")  # an interrupt that came too late leaves one more prompt
+            t.read_until("/x: ")
             t.read_until("> ")
         else:
             self.fail("every answer was over before it was stopped")

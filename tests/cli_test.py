@@ -68,15 +68,17 @@ class Cli(unittest.TestCase):
         return json.loads(r.stdout)
 
     def killed(self, args, when):
-        """A run with questions for minutes, killed with -9 once when(stdout) returns."""
+        """A run with questions for minutes, killed with -9 once when(the process) returns."""
         questions = self.tmp / "questions.txt"
         questions.write_text("\n".join(q["question"] for q in self.questions) * 100 + "\n")
         with open(questions) as stdin, subprocess.Popen(
                 [FOVEA, "run", "--model", MODEL, "--file", self.tmp / "log.txt", *map(str, args)],
                 stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as p:
-            when(p.stdout)
-            self.assertIsNone(p.poll())
-            p.kill()
+            try:
+                when(p)
+                self.assertIsNone(p.poll())
+            finally:
+                p.kill()
 
     def test_a_document_outlives_a_killed_process(self):
         q = next(q for q in self.questions if q["task"] == "kv")["question"]
@@ -87,13 +89,14 @@ class Cli(unittest.TestCase):
             self.assertEqual(want["document_computed_tokens"], want["document_tokens"])
             self.assertEqual(want["document_loaded_tokens"], 0)
             # While it reads: what was complete is loaded, the rest is computed.
-            self.killed(args, lambda _: self.wait_for_slabs(store, 1))
+            self.killed(args, lambda p: self.wait_for_slabs(p, store))
             self.assertEqual(self.ask(q, *args)["answers"][0]["answer"], want["answers"][0]["answer"])
             shutil.rmtree(store)
 
-            def answering(stdout):
-                stdout.readline()
-                self.wait_for_slabs(store, 1, settled_s=0.5)
+            def answering(p):
+                p.stdout.readline()
+                while self.stored_blocks(store) * 16 < want["document_tokens"]:
+                    self.assertIsNone(p.poll())
             self.killed(args, answering)
             got = self.ask(q, *args)
             self.assertEqual(got["document_computed_tokens"], 0)
@@ -101,21 +104,22 @@ class Cli(unittest.TestCase):
             self.assertEqual(got["answers"][0]["answer"], want["answers"][0]["answer"])
             self.assertEqual(got["answers"][0]["kv_bytes_read"], want["answers"][0]["kv_bytes_read"])
 
-    def wait_for_slabs(self, store, least, settled_s=0.0):
-        """Until so many files are complete, and no more came for a while."""
-        seen, since = -1, time.monotonic()
-        while seen < least or time.monotonic() - since < settled_s:
-            now = len(list(store.glob("slabs/*/*.slab")))
-            if now != seen:
-                seen, since = now, time.monotonic()
+    def wait_for_slabs(self, p, store):
+        """Until a file is complete."""
+        while not list(store.glob("slabs/*/*.slab")):
+            self.assertIsNone(p.poll())
             time.sleep(0.01)
+
+    def stored_blocks(self, store):
+        stat = fovea("store", "stat", "--kv-store", store, "--json")
+        return json.loads(stat.stdout)["blocks"] if stat.returncode == 0 else 0
 
     def test_a_store_has_one_writer(self):
         store = self.tmp / "store-one"
         run = ["run", "--model", MODEL, "--file", self.tmp / "log.txt", "--question", "Q?"]
 
-        def while_it_runs(_):
-            self.wait_for_slabs(store, 1)
+        def while_it_runs(p):
+            self.wait_for_slabs(p, store)
             self.refused(*run, "--kv-store", store, names=[str(store), "writing"])
         self.killed(["--kv-store", store], while_it_runs)
         (store / "FORMAT").write_text("something else\n")

@@ -9,7 +9,7 @@ import json
 import sys
 import unittest
 
-from serving import COMPLETIONS, ROOT, Server
+from serving import COMPLETIONS, ROOT, Server, read_until
 
 
 def send(server, request):
@@ -115,9 +115,7 @@ class Clients(unittest.TestCase):
     def leave(self, request):
         with self.s.socket() as s:
             s.sendall((request["head"] + request["body"]).encode())
-            begun = b""
-            while b"data: " not in begun:
-                begun += s.recv(4096)
+            read_until(s, b"data: ")
             self.assertGreater(self.s.metric("num_requests_running"), 0)
         self.s.wait_until(lambda: self.s.metric("num_requests_running") == 0)
 

@@ -179,7 +179,7 @@ async def among(server, kind, count, seconds, asked, tokens, fill=0):
     if kind in ("slow readers", "readers of nothing", "clients killed"):
         fill = max(0, fill - count)
     streams = await asyncio.gather(*(open_stream(server, p, tokens) for p in asked + prompts(fill, 48, seed=2)))
-    while not all(s.at for s in streams):
+    while not all(s.at or s.over.done() for s in streams):
         await asyncio.sleep(0.02)
     if kind == "clients killed":
         bad.go()

@@ -34,6 +34,16 @@ def read_all(s):
     return data
 
 
+def read_until(s, mark):
+    """What comes until it has these bytes."""
+    data = b""
+    while mark not in data:
+        more = s.recv(4096)
+        assert more, data
+        data += more
+    return data
+
+
 class Server:
     """A running `fovea serve` on a port of its own."""
 
@@ -116,9 +126,7 @@ class Server:
         """A socket on which a stream has begun."""
         s = self.socket()
         s.sendall(post(path, {"messages": [{"role": "user", "content": QUESTION}], "stream": True, **LONG, **body}))
-        begun = b""
-        while b"data: " not in begun:
-            begun += s.recv(4096)
+        read_until(s, b"data: ")
         return s
 
     def metric(self, name, labels=""):
@@ -126,7 +134,11 @@ class Server:
         values = [line.rsplit(" ", 1)[1] for line in page.splitlines() if line.startswith(f"fovea:{name}") and labels in line]
         return sum(float(v) for v in values)
 
-    def wait_until(self, condition, seconds=30):
+    def begun(self):
+        """Answers whose computing has begun, so far."""
+        return self.metric("num_requests_running") + self.metric("request_success_total")
+
+    def wait_until(self, condition, seconds=120):
         end = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < end, "it did not happen"
