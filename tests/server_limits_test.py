@@ -56,7 +56,7 @@ class Limits(unittest.TestCase):
         body = json.dumps({"prompt": "x", "stream": True, "n": 3, **LONG})
         lazy = s.socket(receive_bytes=4096)
         lazy.sendall(f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
-        s.wait_until(lambda: s.metric("num_requests_running") > 0)
+        s.wait_until(lambda: s.begun() > 0)
         self.assertEqual(s.call("POST", COMPLETIONS, {"prompt": "x", "max_tokens": 4})[0], 200)
         s.wait_until(lambda: s.metric("num_requests_running") == 0)
         s.wait_until(lambda: "too slow" in "".join(s.log))
@@ -158,6 +158,10 @@ class Limits(unittest.TestCase):
         text = "the river " * 4000
         events = s.stream(COMPLETIONS, prompt=text, echo=True, max_tokens=2, ignore_eos=True)
         self.assertTrue(texts_of(events, False)[0].startswith(text))
+        # Nor are many that come at once: of all answers in every step.
+        asked = {"prompt": "x", "n": 16, "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+        one = s.ask(COMPLETIONS, **asked)["choices"][0]["text"]
+        self.assertEqual(texts_of(s.stream(COMPLETIONS, **asked), False), dict.fromkeys(range(16), one))
 
     def test_keys_are_served_in_turn(self):
         s = self.serve("--api-key", "a", "--api-key", "b", "--max-num-seqs", 1)
@@ -288,7 +292,7 @@ class Tls(unittest.TestCase):
             self.assertEqual(s.call("POST", COMPLETIONS, {"prompt": "x" * 2000000})[0], 413)
         lazy = s.socket(receive_bytes=4096)
         lazy.sendall(post(COMPLETIONS, {"prompt": "x", "stream": True, "n": 2, **LONG}))
-        s.wait_until(lambda: s.metric("num_requests_running") > 0)
+        s.wait_until(lambda: s.begun() > 0)
         s.wait_until(lambda: s.metric("num_requests_running") == 0)
         s.wait_until(lambda: "too slow" in "".join(s.log))
         lazy.close()

@@ -78,13 +78,11 @@ void Connection::begin_stream(HttpReply r) {
 }
 
 void Connection::send(std::string_view bytes) {
-  if (bytes.empty() || ended_ || cut_off_) return;
-  // Before it is added: one large event is no slow reader's fault.
-  if (outbox_.size() > server_.options.outbox_bytes_max) {
-    cut_off_ = true;  // told from the loop, not from within the handler's call
-    asio::post(server_.io, [self = shared_from_this()]() { self->gone("its reader is too slow"); });
-    return;
-  }
+  if (bytes.empty() || ended_) return;
+  // Before it is added: one large event is no slow reader's fault. Nor are many that come at once: what the reader takes of them is
+  // known behind the end of the write that is under way.
+  if (outbox_.size() > server_.options.outbox_bytes_max && !std::exchange(overfull_, true))
+    asio::post(server_.io, [self = shared_from_this(), id = exchange_]() { self->check_reader(id); });
   if (chunked_) {
     char size[32];
     std::snprintf(size, sizeof(size), "%zx\r\n", bytes.size());
@@ -93,6 +91,12 @@ void Connection::send(std::string_view bytes) {
   outbox_ += bytes;
   if (chunked_) outbox_ += "\r\n";
   write();
+}
+
+void Connection::check_reader(ExchangeId id) {
+  if (exchange_ != id) return;
+  overfull_ = false;
+  if (outbox_.size() > server_.options.outbox_bytes_max) gone("its reader is too slow");
 }
 
 void Connection::end_stream() {
@@ -266,7 +270,7 @@ void Connection::begin_exchange() {
   leave_headless();
   exchange_ = server_.next_exchange++;
   server_.exchanges.emplace(exchange_, shared_from_this());
-  chunked_ = ended_ = cut_off_ = false;
+  chunked_ = ended_ = overfull_ = false;
   set_phase(Phase::reply, kNever);
 }
 

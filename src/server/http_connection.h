@@ -159,6 +159,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // ---- replies ----
 
   void append_head(const HttpReply& r, bool is_stream);
+  void check_reader(ExchangeId id);
   void write();
   void write_some(size_t begin);
   void written();
@@ -185,7 +186,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   ExchangeId exchange_ = 0;  // 0: none
   std::string outbox_, inflight_;
-  bool writing_ = false, chunked_ = false, ended_ = false, cut_off_ = false;
+  bool writing_ = false, chunked_ = false, ended_ = false, overfull_ = false;
 };
 
 }  // namespace fovea::server
