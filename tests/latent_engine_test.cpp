@@ -3,6 +3,8 @@
 #include "engine_test_util.h"
 #include "kernels/ref/ref_ops.h"
 
+#include <fovea/method_specs.h>
+
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -62,6 +64,21 @@ TEST(LatentEngine, MethodsThatReadKeysAndValuesAreRefused) {
   EXPECT_EQ(refused(o).message(), "gsa_on_device: DeepseekV32ForCausalLM caches latents, which only dense and dsa read");
   o = exact_options(tiny_gqa());
   o.methods = {method("dsa")};
+  EXPECT_THAT(refused(o).message(), HasSubstr("dsa: the model has no indexer"));
+}
+
+TEST(LatentEngine, WithoutAnIndexerEverythingIsRead) {
+  EngineOptions o = exact_options(tiny_checkpoint("deepseekv3_one_query_matrix"));
+  o.max_model_len = 512;
+  auto engine = make_engine(o);
+  ASSERT_TRUE(engine);
+  EXPECT_EQ(engine->options().decode_method, "dense");
+  EXPECT_EQ(engine->options().prefill_method, "dense");
+  EXPECT_EQ(engine->stats().block_bytes, 2 * 16 * 80 * 4);  // latents alone
+  const auto trained = trained_method(o.model_dir);
+  ASSERT_TRUE(trained.ok());
+  EXPECT_EQ(*trained, "dense");
+  o.decode_method = "dsa";
   EXPECT_THAT(refused(o).message(), HasSubstr("dsa: the model has no indexer"));
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write tiny random-weight checkpoints of DeepSeek-V3.2 and GLM-5 and what transformers computes with them.
+"""Write tiny random-weight checkpoints of DeepSeek-V2, V3, V3.2 and GLM-5 and what transformers computes with them.
 
     python3 tools/make_dsa_checkpoint_goldens.py [OUT_DIR] [--only NAME]
 
@@ -8,7 +8,8 @@ default (README.md there describes the files); the folders of ROWS in it are rep
 
 Two things differ from a plain run of transformers. Where several tokens have the indexer's score at the edge of the choice
 (relu makes many exact zeros), torch.topk takes any of them: here the earliest, as docs/algorithms.md says. And the fp8 row
-is computed from the weights that a numpy loop widens, since transformers multiplies such weights on GPUs only.
+is computed from the float32 weights that a numpy loop makes of codes and scales, since transformers multiplies such weights on
+GPUs only.
 
 Seeds are tried until no greedy choice is a near tie, no indexer or router has a near tie at the edge of its choice, the
 first half of a prompt matters to its last logits, and so does the choice of tokens.
@@ -27,13 +28,14 @@ import torch
 import transformers
 from make_checkpoint_goldens import DTYPES, MARGIN, forward, greedy, prompt_ids, write_goldens
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, DeepseekV32Config, DynamicCache, GlmMoeDsaConfig
+from transformers import AutoModelForCausalLM, DeepseekV2Config, DeepseekV3Config, DeepseekV32Config, DynamicCache, GlmMoeDsaConfig
 
 MAX_BYTES = 150_000
 TOPK = 32
 LENGTHS = (28, 300)  # the first grows beyond TOPK while tokens are generated
 EDGE = 1e-5  # least distance of the last chosen from the first left out, in deviations of the scores of a row
-CONFIGS = {"deepseek": DeepseekV32Config, "glm": GlmMoeDsaConfig}
+CONFIGS = {"deepseek": DeepseekV32Config, "glm": GlmMoeDsaConfig, "deepseekv2": DeepseekV2Config, "deepseekv3": DeepseekV3Config}
+NO_INDEXER = ("deepseekv2", "deepseekv3")
 DEFAULT = {"rope_type": "default", "rope_theta": 10000.0}
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 64,
         "mscale": 1.0, "mscale_all_dim": 0.8, "beta_fast": 32, "beta_slow": 1}
@@ -77,15 +79,20 @@ ROWS = [
     Row("glm_interleaved", 2, 1, nope=48, v_dim=64, kv_rank=32, rope=DEFAULT | {"rope_theta": 1e6}),
     Row("glm_shared_indexer", 4, 4, inter=16, kv_rank=32, v_dim=16,
         extra={"indexer_types": ["full", "shared", "shared", "full"]}),
+    Row("deepseekv3_one_query_matrix", 2, 1, v_dim=16, groups=(4, 2), top_experts=3, rope=YARN | {"mscale_all_dim": 1.0}, style=4,
+        extra={"q_lora_rank": None}),
+    Row("deepseekv2_groups", 2, 0, kv_rank=32, v_dim=16, groups=(4, 2), top_experts=3, shared=2,
+        extra={"topk_method": "group_limited_greedy", "routed_scaling_factor": 4.0}),
 ]
 
 
 def make_config(row):
-    return CONFIGS[row.arch](**(dict(
+    indexer = {} if row.arch in NO_INDEXER else {"index_n_heads": 4, "index_head_dim": 32, "index_topk": TOPK}
+    return CONFIGS[row.arch](**(indexer | dict(
         vocab_size=64, hidden_size=row.hidden, intermediate_size=row.inter, num_hidden_layers=row.layers,
         num_attention_heads=row.heads, num_key_value_heads=row.heads, max_position_embeddings=8192, rms_norm_eps=1e-5,
         q_lora_rank=32, kv_lora_rank=row.kv_rank, qk_nope_head_dim=row.nope, qk_rope_head_dim=row.rope_dim,
-        v_head_dim=row.v_dim, index_n_heads=4, index_head_dim=32, index_topk=TOPK, n_routed_experts=row.experts,
+        v_head_dim=row.v_dim, n_routed_experts=row.experts,
         n_shared_experts=row.shared, num_experts_per_tok=row.top_experts, moe_intermediate_size=16,
         first_k_dense_replace=row.dense, n_group=row.groups[0], topk_group=row.groups[1],
         rope_parameters=dict(row.rope), bos_token_id=None, eos_token_id=2, pad_token_id=0) | row.extra))
@@ -95,7 +102,7 @@ def init_weights(model, row, seed):
     """Attention far from flat, logits of deviation 3, layers that add about as much as the embedding holds."""
     rng = np.random.default_rng(seed)
     tied = model.config.tie_word_embeddings
-    scale = {"embed_tokens": 3, "lm_head": 3, "q_b_proj": 2.5, "kv_b_proj": 2, "o_proj": 4 if tied else 2,
+    scale = {"embed_tokens": 3, "lm_head": 3, "q_proj": 2.5, "q_b_proj": 2.5, "kv_b_proj": 2, "o_proj": 4 if tied else 2,
              "gate": 1.5, "gate_proj": 1.5, "up_proj": 1.5, "gate_up_proj": 1.5, "down_proj": 2.5 if tied else 1.5}
     with torch.no_grad():
         for name, p in [*model.named_parameters(), *model.named_buffers()]:
@@ -135,7 +142,7 @@ def quantize(folder):
                 wide[at] = codes[at] * scales[i, j]
         stored[name] = torch.from_numpy(codes).to(torch.float8_e4m3fn)
         stored[name + "_scale_inv"] = torch.from_numpy(scales)
-        widened[name] = torch.from_numpy(wide).to(torch.bfloat16)
+        widened[name] = torch.from_numpy(wide)
     save_file(stored, path, metadata={"format": "pt"})
     config = json.loads((folder / "config.json").read_text())
     config["quantization_config"] = {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
@@ -229,8 +236,8 @@ def case(model, row, seed, length):
     moved = float((half - logits).abs().max())
     if moved < 0.1:
         return None, f"the first half of {length} tokens moves the logits by {moved:.3f} only"
-    if length > TOPK:
-        indexers = [layer.self_attn.indexer for layer in model.model.layers if layer.self_attn.indexer is not None]
+    indexers = [i for i in (getattr(layer.self_attn, "indexer", None) for layer in model.model.layers) if i is not None]
+    if length > TOPK and indexers:
         for indexer in indexers:
             indexer.index_topk = length
         moved = float((forward(model, DynamicCache(config=model.config), ids) - logits).abs().max())
@@ -251,7 +258,7 @@ def golden(row, seed, source):
             if one is None:
                 return None, why
             cases.append(one)
-    if min(edges) < EDGE:
+    if min(edges, default=1) < EDGE:
         return None, f"a choice with an edge of {min(edges):.2g}"
     rotary = model.model.rotary_emb
     return {"attention_scaling": float(rotary.attention_scaling),

@@ -37,6 +37,7 @@ struct ModelInfo {
   int64_t weight_bytes = 0;          // of all matrices; a tied head counted once
   int64_t step_weight_bytes = 0;     // of those that linear layers multiply by
   std::vector<WeightShare> weights;  // all matrices by type, most elements first
+  int64_t widened_parameters = 0;    // of those that files hold in fewer bits than memory does: W_UK and W_UV, and what decides
   std::string rope;
   int64_t max_position_embeddings = 0;
   int64_t max_model_len = 0;

@@ -50,6 +50,12 @@ std::string weights_text(const ModelInfo& m) {
   return out;
 }
 
+std::string indexer_text(const ModelShape& s) {
+  if (s.index_heads == 0) return "no indexer";
+  return "indexer of " + std::to_string(s.index_heads) + " heads of " + std::to_string(s.index_dim) + ", " +
+         std::to_string(s.index_topk) + " tokens chosen";
+}
+
 nlohmann::ordered_json weight_types(const ModelInfo& m) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const WeightShare& w : m.weights)
@@ -74,6 +80,7 @@ Status execute(const InspectFlags& f) {
                                         {"parameters", m.parameters},
                                         {"weight_bytes", m.weight_bytes},
                                         {"weight_types", weight_types(m)},
+                                        {"widened_parameters", m.widened_parameters},
                                         {"layers", m.shape.num_layers},
                                         {"hidden_size", m.hidden_size},
                                         {"heads", m.shape.num_heads},
@@ -100,11 +107,13 @@ Status execute(const InspectFlags& f) {
   }
   std::printf("model      %s, %.1f M parameters\n", m.architecture.c_str(), static_cast<double>(m.parameters) / 1e6);
   std::printf("weights    %s\n", weights_text(m).c_str());
+  if (m.widened_parameters > 0)
+    std::printf("widened    %.1f M parameters of kv_b and of what decides, from fewer bits to f32\n",
+                static_cast<double>(m.widened_parameters) / 1e6);
   std::printf("shape      %d layers, hidden %d, ffn %d, %d query heads, %d KV heads of %d, vocabulary %d\n", m.shape.num_layers,
               m.hidden_size, m.intermediate_size, m.shape.num_heads, m.shape.kv_heads, m.shape.head_dim, m.vocab_size);
   if (m.shape.kv_lora_rank > 0)
-    std::printf("latents    %d + %d for the position; indexer of %d heads of %d, %d tokens chosen\n", m.shape.kv_lora_rank,
-                m.shape.rope_dim, m.shape.index_heads, m.shape.index_dim, m.shape.index_topk);
+    std::printf("latents    %d + %d for the position; %s\n", m.shape.kv_lora_rank, m.shape.rope_dim, indexer_text(m.shape).c_str());
   std::printf("positions  %lld, rope %s\n", static_cast<long long>(m.max_position_embeddings), m.rope.c_str());
   std::printf("text       tokenizer %s, chat template %s\n", m.has_tokenizer ? "yes" : "no", m.has_chat_template ? "yes" : "no");
   std::printf("KV         %s a token (%s), %s a token of summaries\n", bytes_text(kv_token).c_str(),

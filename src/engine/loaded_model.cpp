@@ -39,6 +39,7 @@ void describe_deepseek(const DeepseekConfig& d, ModelShape* shape) {
   shape->index_heads = d.index_heads;
   shape->index_dim = d.index_dim;
   shape->index_topk = d.index_topk;
+  if (d.index_heads == 0) return;
   for (size_t i = 0; i < d.layer_indexes.size(); ++i) {
     if (!d.layer_indexes[i]) shape->shared_index_layers.push_back(static_cast<int32_t>(i));
   }
@@ -134,6 +135,7 @@ ModelInfo describe(const LoadedModel& model, const EngineOptions& options) {
   info.weight_bytes = matrix_bytes(c, model.weights);
   for (const WeightView& w : linear_matrices(c, model.weights)) info.step_weight_bytes += static_cast<int64_t>(w.bytes());
   info.weights = weight_shares(c, model.weights);
+  info.widened_parameters = model.weights.widened;
   info.parameters = parameter_count(c);
   info.rope = std::string(rope_kind_name(c.rope.kind)) + " theta=" + std::to_string(c.rope.theta) +
               " factor=" + std::to_string(c.rope.factor) + " original=" + std::to_string(c.rope.original_max_position) +

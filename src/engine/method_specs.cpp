@@ -36,7 +36,7 @@ Result<std::vector<MethodOptions>> read_method_yaml(const std::string& yaml, con
 
 Result<std::string> trained_method(const std::string& model_dir) {
   FOVEA_ASSIGN(const ModelConfig config, load_model_config(model_dir));
-  return std::string(config.deepseek ? "dsa" : "dense");
+  return std::string(config.deepseek && config.deepseek->index_heads > 0 ? "dsa" : "dense");
 }
 
 Result<std::vector<std::string>> split_specs(const std::string& text) { return split_outside_brackets(text); }

@@ -6,8 +6,8 @@
 namespace fovea {
 
 // Of a directory or a GGUF file. Matrices stay in the mapped file, but for what quantization.h says is made of quantised ones, for
-// fp8 blocks of models with latent attention, which are widened to bf16 in memory of their own, 2 bytes a weight, and for queries'
-// and keys' of Llama's GGUF files, whose rows are copied in another order (TensorInfo::row_pairs). Tensors of layers beyond
+// quantised ones that must be plain (weights.h), which are widened to f32 in memory of their own, and for queries' and keys' of
+// Llama's GGUF files, whose rows are copied in another order (TensorInfo::row_pairs). Tensors of layers beyond
 // num_layers (multi-token prediction) are not read.
 // Errors: those of open_tensors, and for each tensor not_found, unsupported (dtype), corrupt (shape, or the config denies it)
 // or resource_exhausted.

@@ -1,4 +1,4 @@
-// DeepSeek-V3.2 and GLM-5: a scalar forward pass over what load_checkpoint returns, in the expanded form (keys and values of
+// DeepSeek's models and GLM-5: a scalar forward pass over what load_checkpoint returns, in the expanded form (keys and values of
 // every head), must give transformers' logits.
 #include <gtest/gtest.h>
 
@@ -53,14 +53,24 @@ class ScalarLayer {
   // The row at the end of `context`, which this appends to. `chosen`: the tokens that attention reads, of this layer or an
   // earlier one.
   Row attend(const Row& x, const Row& cos, const Row& sin, Context* context, std::vector<size_t>* chosen) const {
-    Row qr = multiply(Dense(w_.q_a), x, w_.q_a_bias);
-    norm(qr.data(), w_.q_a_norm, kLatentEps);
-    Row q = multiply(Dense(w_.q_b), qr), latent = multiply(Dense(w_.kv_a), x, w_.kv_a_bias);
+    Row qr, q;
+    if (d_.q_lora_rank > 0) {
+      qr = multiply(Dense(w_.q_a), x, w_.q_a_bias);
+      norm(qr.data(), w_.q_a_norm, kLatentEps);
+      q = multiply(Dense(w_.q_b), qr);
+    } else {
+      q = multiply(Dense(w_.q), x);
+    }
+    Row latent = multiply(Dense(w_.kv_a), x, w_.kv_a_bias);
     for (int32_t h = 0; h < c_.num_heads; ++h) turn(q.data() + h * d_.qk_dim() + d_.nope_dim, cos, sin, d_.rope_interleaved);
     turn(latent.data() + d_.kv_lora_rank, cos, sin, d_.rope_interleaved);
     norm(latent.data(), w_.kv_a_norm, kLatentEps);
     expand(latent, context);
     if (w_.indexer.k.data != nullptr) choose(x, qr, cos, sin, context, chosen);
+    if (d_.index_heads == 0) {
+      chosen->resize(context->v.size());
+      std::iota(chosen->begin(), chosen->end(), size_t{0});
+    }
     return multiply(Dense(w_.o), read(q, *context, *chosen), w_.o_bias);
   }
 
@@ -133,16 +143,19 @@ class ScalarLayer {
   std::vector<std::pair<size_t, float>> route(const Row& x) const {
     const auto experts = static_cast<size_t>(d_.experts);
     const size_t per_group = experts / static_cast<size_t>(d_.expert_groups);
+    const bool softmax = d_.scoring == ExpertScoring::softmax;
     Row score = multiply(Dense(w_.moe.router), x), judged(experts);
+    float sum = 0;
+    for (float& s : score) sum += softmax ? std::exp(s) : 0;
     for (size_t e = 0; e < experts; ++e) {
-      score[e] = 1 / (1 + std::exp(-score[e]));
-      judged[e] = score[e] + w_.moe.router_bias[e];
+      score[e] = softmax ? std::exp(score[e]) / sum : 1 / (1 + std::exp(-score[e]));
+      judged[e] = score[e] + (w_.moe.router_bias.empty() ? 0 : w_.moe.router_bias[e]);
     }
     std::vector<std::pair<float, size_t>> groups;
     for (size_t g = 0; g < experts; g += per_group) {
       Row members(judged.begin() + g, judged.begin() + g + per_group);
       std::sort(members.rbegin(), members.rend());
-      groups.emplace_back(-(members[0] + members[1]), g);
+      groups.emplace_back(softmax ? -members[0] : -(members[0] + members[1]), g);
     }
     std::sort(groups.begin(), groups.end());
     std::vector<std::pair<float, size_t>> allowed;
@@ -210,7 +223,8 @@ TEST_P(DeepseekGolden, LoadsAndGivesTheLogitsOfTransformers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, DeepseekGolden, testing::ValuesIn(goldens(FOVEA_SOURCE_DIR, {"deepseek", "glm"})),
+INSTANTIATE_TEST_SUITE_P(All, DeepseekGolden,
+                         testing::ValuesIn(goldens(FOVEA_SOURCE_DIR, {"deepseek", "deepseekv2", "deepseekv3", "glm"})),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

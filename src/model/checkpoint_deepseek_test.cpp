@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "kernels/common/dequantize.h"
 #include "model/checkpoint_test_util.h"
 
 namespace fovea {
@@ -149,6 +150,29 @@ TEST(DeepseekCheckpoint, LayersOfMultiTokenPredictionAreNotRead) {
   EXPECT_TRUE(load_checkpoint(dir.path(), c).ok());
 }
 
+TEST(DeepseekCheckpoint, OneQueryMatrixAndNoBiasesOfExperts) {
+  ModelConfig c = small_config(false);
+  c.deepseek->q_lora_rank = 0;
+  c.deepseek->layer_indexes = {0, 0};
+  c.deepseek->router_bias = false;
+  std::map<std::string, Tensor> tensors;
+  for (const auto& [name, t] : tensors_of(c)) {
+    const bool none = name.find("q_a_") != name.npos || name.find("q_b_") != name.npos || name.find("indexer") != name.npos;
+    if (!none && name.find("e_score") == name.npos) tensors[name] = t;
+  }
+  for (const char* layer : {"0", "1"}) tensors["model.layers." + std::string(layer) + ".self_attn.q_proj.weight"].shape = {12, 3};
+  const TempDir dir;
+  write_model(dir, tensors);
+  const auto w = load_checkpoint(dir.path(), c);
+  ASSERT_TRUE(w.ok()) << w.status().message();
+  EXPECT_EQ(w->deepseek_layers[1].q.rows, 12);
+  EXPECT_EQ(w->deepseek_layers[1].q_a.data, nullptr);
+  EXPECT_TRUE(w->deepseek_layers[1].moe.router_bias.empty());
+  tensors["model.layers.1.mlp.gate.e_score_correction_bias"].shape = {2};
+  write_model(dir, tensors);
+  EXPECT_THAT(load_checkpoint(dir.path(), c).status().message(), HasSubstr("e_score_correction_bias\" is there, but the config"));
+}
+
 TEST(DeepseekCheckpoint, EachMatrixOfAnExpertHasItsOwnType) {
   const ModelConfig c = small_config(false);
   auto tensors = tensors_of(c);
@@ -176,57 +200,67 @@ class Fp8Blocks : public testing::Test {
     config_.hidden_size = 130;
     config_.intermediate_size = 257;
     config_.num_layers = 1;
-    config_.deepseek->fp8_blocks = true;
+    config_.quantization = {.method = QuantizationConfig::Method::fp8, .block_rows = 128, .block_cols = 128};
     for (auto& [name, t] : tensors_of(config_)) {
       if (name.find("layers.1.") != std::string::npos) continue;
       for (int64_t& n : t.shape) n = n == 3 ? 130 : n == 5 ? 257 : n;
       tensors_[name] = t;
     }
-    tensors_[kName].dtype = "F8_E4M3";
-    tensors_[std::string(kName) + "_scale_inv"].shape = {3, 2};
   }
-  static constexpr const char* kName = "model.layers.0.mlp.gate_proj.weight";
+  void quantise(const std::string& name) {
+    tensors_[name].dtype = "F8_E4M3";
+    const auto& shape = tensors_[name].shape;
+    tensors_[name + "_scale_inv"].shape = {(shape[0] + 127) / 128, (shape[1] + 127) / 128};
+  }
+  // The element that the file means.
+  float meant(const std::string& name, int64_t row, int64_t col) {
+    const auto number = [&](const std::string& tensor) {
+      return static_cast<float>(std::distance(tensors_.begin(), tensors_.find(tensor)));
+    };
+    const int64_t cols = tensors_[name].shape[1];
+    const float stored = fp8_e4m3_to_f32(f32_to_fp8_e4m3(number(name) + static_cast<float>(row * cols + col) / 8));
+    return stored * (number(name + "_scale_inv") + static_cast<float>(row / 128 * ((cols + 127) / 128) + col / 128) / 8);
+  }
   ModelConfig config_ = small_config(false);
   std::map<std::string, Tensor> tensors_;
   TempDir dir_;
 };
 
-TEST_F(Fp8Blocks, AreWidenedWithTheirScale) {
+TEST_F(Fp8Blocks, StayAsTheyAre) {
+  const std::string name = "model.layers.0.mlp.gate_proj.weight";
+  quantise(name);
   write_model(dir_, tensors_);
   const auto w = load_checkpoint(dir_.path(), config_);
   ASSERT_TRUE(w.ok()) << w.status().message();
   const WeightView& gate = w->deepseek_layers[0].dense.gate;
-  EXPECT_EQ(gate.dtype(), DType::bf16);
-  const auto number = [&](const std::string& name) { return std::distance(tensors_.begin(), tensors_.find(name)); };
-  const auto weight = static_cast<float>(number(kName)), scale = static_cast<float>(number(std::string(kName) + "_scale_inv"));
-  for (const int64_t row : {0, 127, 128, 255, 256}) {
-    for (const int64_t col : {0, 127, 128, 129}) {
-      const int64_t i = row * 130 + col;
-      const float stored = fp8_e4m3_to_f32(f32_to_fp8_e4m3(weight + static_cast<float>(i) / 8));
-      const float block_scale = scale + static_cast<float>(row / 128 * 2 + col / 128) / 8;
-      EXPECT_EQ(load_as_f32(gate.data, gate.dtype(), i), bf16_to_f32(f32_to_bf16(stored * block_scale))) << row << ", " << col;
-    }
+  EXPECT_EQ(gate.type, WeightType::fp8_e4m3);
+  std::vector<float> row(130);
+  for (const int64_t r : {0, 127, 128, 255, 256}) {
+    dequantize_row(gate, r, row.data());
+    for (const int64_t c : {0, 127, 128, 129}) EXPECT_EQ(row[static_cast<size_t>(c)], meant(name, r, c)) << r << ", " << c;
   }
-  const WeightView& up = w->deepseek_layers[0].dense.up;
-  EXPECT_EQ(up.dtype(), DType::f32);  // as the file holds it
+  EXPECT_EQ(w->deepseek_layers[0].dense.up.dtype(), DType::f32);  // as the file holds it
+  EXPECT_EQ(w->widened, 0);
 }
 
-TEST_F(Fp8Blocks, NeedTheirScales) {
-  const std::string scales = std::string(kName) + "_scale_inv";
-  tensors_[scales].shape = {2, 2};
+// What operations read element by element: W_UK and W_UV, and what decides.
+TEST_F(Fp8Blocks, AreWidenedWhereTheyMustBePlain) {
+  const std::string at = "model.layers.0.self_attn.", kv_b = at + "kv_b_proj.weight", heads = at + "indexer.weights_proj.weight";
+  quantise(kv_b);
+  quantise(heads);
   write_model(dir_, tensors_);
-  EXPECT_THAT(load_checkpoint(dir_.path(), config_).status().message(), HasSubstr("\"" + scales + "\": shape [2, 2]"));
-  tensors_[scales] = {"BF16", {3, 2}};
-  write_model(dir_, tensors_);
-  EXPECT_THAT(load_checkpoint(dir_.path(), config_).status().message(), HasSubstr("\"" + scales + "\": dtype \"BF16\" is not F32"));
-  tensors_.erase(scales);
-  write_model(dir_, tensors_);
-  EXPECT_THAT(load_checkpoint(dir_.path(), config_).status().message(), HasSubstr("\"" + scales + "\" is missing"));
-  tensors_[scales].shape = {3, 2};
-  tensors_[kName].shape = {257, 129};
-  write_model(dir_, tensors_);
-  EXPECT_THAT(load_checkpoint(dir_.path(), config_).status().message(),
-              HasSubstr("\"" + std::string(kName) + "\": shape [257, 129]"));
+  const auto w = load_checkpoint(dir_.path(), config_);
+  ASSERT_TRUE(w.ok()) << w.status().message();
+  const DeepseekLayerWeights& layer = w->deepseek_layers[0];
+  const std::pair<const WeightView&, std::string> widened[] = {{layer.kv_b, kv_b}, {layer.indexer.head_weights, heads}};
+  for (const auto& [m, name] : widened) {
+    EXPECT_EQ(m.type, WeightType::f32) << name;
+    for (int64_t r = 0; r < m.rows; ++r) {
+      for (int64_t c = 0; c < m.cols; ++c)
+        ASSERT_EQ(load_as_f32(m.data, m.dtype(), r * m.cols + c), meant(name, r, c)) << r << ", " << c;
+    }
+  }
+  EXPECT_EQ(w->widened, 24 * 16 + 2 * 130);
 }
 
 TEST(DeepseekDummyWeights, HaveTheShapesOfACheckpoint) {
@@ -241,8 +275,8 @@ TEST(DeepseekDummyWeights, HaveTheShapesOfACheckpoint) {
     std::vector<const WeightView*> all = {&w.embed, &w.lm_head};
     const auto block = [&](const FeedForwardWeights& f) { all.insert(all.end(), {&f.gate, &f.up, &f.down}); };
     for (const DeepseekLayerWeights& l : w.deepseek_layers) {
-      all.insert(all.end(),
-                 {&l.q_a, &l.q_b, &l.kv_a, &l.kv_b, &l.o, &l.indexer.q_b, &l.indexer.k, &l.indexer.head_weights, &l.moe.router});
+      all.insert(all.end(), {&l.q, &l.q_a, &l.q_b, &l.kv_a, &l.kv_b, &l.o, &l.indexer.q_b, &l.indexer.k, &l.indexer.head_weights,
+                             &l.moe.router});
       block(l.dense);
       block(l.moe.shared);
       for (const FeedForwardWeights& e : l.moe.experts) block(e);

@@ -32,6 +32,8 @@ constexpr ArchRow kArchs[] = {
     {"LlamaForCausalLM", "llama", Arch::llama, 0, 2048, 1e-6, 1, 2},
     {"Qwen2ForCausalLM", "qwen2", Arch::qwen2, 0, 32768, 1e-6, std::nullopt, std::nullopt},
     {"Qwen3ForCausalLM", "qwen3", Arch::qwen3, 128, 32768, 1e-6, std::nullopt, std::nullopt},
+    {"DeepseekV2ForCausalLM", "deepseek_v2", Arch::deepseek_v2, 0, 2048, 1e-6, 1, 2},
+    {"DeepseekV3ForCausalLM", "deepseek_v3", Arch::deepseek_v3, 0, 4096, 1e-6, 0, 1},
     {"DeepseekV32ForCausalLM", "deepseek_v32", Arch::deepseek_v32, 0, 163840, 1e-6, 0, 1},
     {"GlmMoeDsaForCausalLM", "glm_moe_dsa", Arch::glm_moe_dsa, 0, 202752, 1e-5, 0, 1},
 };
@@ -70,7 +72,7 @@ Result<const ArchRow*> find_arch(const ConfigFields& fields) {
   return fields.unsupported("architectures", known_architectures());
 }
 
-bool is_deepseek(Arch arch) { return arch == Arch::deepseek_v32 || arch == Arch::glm_moe_dsa; }
+bool is_deepseek(Arch arch) { return arch >= Arch::deepseek_v2; }
 
 Status read_sizes(const ConfigFields& f, const ArchRow& arch, ModelConfig* c) {
   FOVEA_ASSIGN(const int64_t layers, f.required_integer("num_hidden_layers", 1, kLayersMax));
@@ -114,7 +116,7 @@ Status read_switches(const ConfigFields& f, ModelConfig* c) {
   FOVEA_ASSIGN(const auto tied, f.boolean("tie_word_embeddings"));
   FOVEA_ASSIGN(const auto act, f.text("hidden_act"));
   if (!act.empty() && act != "silu" && act != "swish") return f.unsupported("hidden_act", "known: silu");
-  if (f.find("quantization_config") != nullptr && !is_deepseek(c->arch)) {
+  if (f.find("quantization_config") != nullptr) {
     FOVEA_ASSIGN(c->quantization, parse_quantization(f));
   }
   // Qwen2 has a fixed layout (q, k and v biased, o not) and no such field; the others say it for all four.

@@ -7,11 +7,12 @@
 #include <string_view>
 #include <vector>
 
+#include <fovea/kernels/moe.h>
 #include <fovea/status.h>
 
 namespace fovea {
 
-enum class Arch { llama, qwen2, qwen3, deepseek_v32, glm_moe_dsa };
+enum class Arch { llama, qwen2, qwen3, deepseek_v2, deepseek_v3, deepseek_v32, glm_moe_dsa };
 
 enum class RopeKind {
   none_scaling,
@@ -43,11 +44,11 @@ struct RopeConfig {
 // 0.1 * mscale * ln(factor) + 1; 1 where factor <= 1.
 double yarn_mscale(double factor, double mscale);
 
-// What DeepSeek-V3.2 and GLM-5 have beyond a dense model: multi-head latent attention, the lightning indexer
-// and a mixture of experts (docs/algorithms.md, "DSA").
+// What DeepSeek's models and GLM-5 have beyond a dense model: multi-head latent attention, a mixture of experts, and from V3.2 on
+// the lightning indexer (docs/algorithms.md, "DSA").
 struct DeepseekConfig {
   // Latent attention. A token's cache entry is kv_lora_rank latent numbers, then rope_dim shared by all heads.
-  int32_t q_lora_rank = 0;
+  int32_t q_lora_rank = 0;  // 0: one matrix makes queries of the hidden state
   int32_t kv_lora_rank = 0;
   int32_t nope_dim = 0;          // qk_nope_head_dim
   int32_t rope_dim = 0;          // qk_rope_head_dim, even
@@ -55,23 +56,25 @@ struct DeepseekConfig {
   bool rope_interleaved = true;  // pairs (2i, 2i + 1)
   float softmax_scale = 0;       // (nope_dim + rope_dim)^-0.5, times mscale^2 where the rope has mscale_all_dim
   // Indexer. Its first rope_dim dimensions are turned too.
-  int32_t index_heads = 0;
+  int32_t index_heads = 0;  // 0: the model has none
   int32_t index_dim = 0;
   int32_t index_topk = 0;  // tokens a query attends to
   bool index_rope_interleaved = false;
   std::vector<uint8_t> layer_indexes;  // [num_layers] 1: the layer has an indexer; 0: it takes the choice of the
-                                       // nearest layer before it that has one. The first is 1
+                                       // nearest layer before it that has one. The first is 1, or all are 0
   // Feed-forward.
   std::vector<uint8_t> layer_moe;  // [num_layers] 1: experts; 0: a dense block of intermediate_size
   int32_t experts = 0;             // routed
   int32_t shared_experts = 0;      // one block of shared_experts * moe_intermediate
   int32_t experts_per_token = 0;
   int32_t moe_intermediate = 0;
-  int32_t expert_groups = 1;  // divides experts into groups of 2 at least
+  ExpertScoring scoring = ExpertScoring::sigmoid;
+  bool router_bias = true;    // e_score_correction_bias
+  int32_t expert_groups = 1;  // divides experts into groups of group_top at least
   int32_t top_groups = 1;     // groups that a token may choose experts from
+  int32_t group_top = 2;      // a group is judged by the sum of its best ones
   float routed_scaling = 1;
   bool normalize_weights = true;  // norm_topk_prob
-  bool fp8_blocks = false;        // matrices may be stored as fp8 with a scale for each 128 x 128 block
 
   int32_t qk_dim() const { return nope_dim + rope_dim; }
   int32_t latent_dim() const { return kv_lora_rank + rope_dim; }
@@ -85,7 +88,7 @@ struct SamplingDefaults {
   std::optional<int32_t> top_k;
 };
 
-// What quantization_config says of a dense model's matrices; quantization.h has what becomes of them.
+// What quantization_config says of a model's matrices; quantization.h has what becomes of them.
 struct QuantizationConfig {
   enum class Method : uint8_t { fp8, gptq, awq, compressed_tensors };
   Method method = Method::fp8;
@@ -119,8 +122,8 @@ struct ModelConfig {
   std::string stored_dtype;  // config's torch_dtype or dtype ("bfloat16"); may be empty. The weights' own
                              // dtype decides
   SamplingDefaults sampling;
-  std::optional<QuantizationConfig> quantization;  // of a dense model
-  std::optional<DeepseekConfig> deepseek;          // of deepseek_v32 and glm_moe_dsa, which have no biases but qkv_bias and o_bias
+  std::optional<QuantizationConfig> quantization;
+  std::optional<DeepseekConfig> deepseek;  // of a model with latent attention, which has no biases but qkv_bias and o_bias
 
   int32_t rope_dim() const { return deepseek ? deepseek->rope_dim : head_dim; }
   int32_t q_size() const { return num_heads * head_dim; }

@@ -9,25 +9,23 @@ namespace {
 
 using nlohmann::json;
 
-// What the kernels are built for (fovea/kernels/mla.h, fovea/kernels/indexer.h).
-constexpr int64_t kLatentMax = 512;
-constexpr int64_t kRopeDimMax = 128;
 constexpr int64_t kIndexDimMax = 256;
-constexpr int64_t kPartDimMax = 1024;  // of a head: qk_nope_head_dim, v_head_dim
-constexpr int64_t kExpertsMax = 4096;
-constexpr int64_t kExpertsOfAllLayersMax = 1 << 17;  // eight times any published model's; weights.h lists each
-constexpr int64_t kExpertGroupsMax = 64;
 constexpr int64_t kIndexTopkMax = 1 << 20;
 
-// Where transformers has a default that differs between the two.
+// Where transformers has a default that differs, or a form without a field.
 struct Defaults {
   Arch arch;
   int64_t expert_groups, top_groups;
+  int64_t dense_layers;  // first_k_dense_replace
+  double routed_scaling;
+  bool indexer;
   bool index_rope_interleaved;  // transformers knows no field for it
 };
 constexpr Defaults kDefaults[] = {
-    {Arch::deepseek_v32, 8, 4, false},
-    {Arch::glm_moe_dsa, 1, 1, true},
+    {Arch::deepseek_v2, 1, 1, 0, 1.0, false, false},
+    {Arch::deepseek_v3, 8, 4, 3, 2.5, false, false},
+    {Arch::deepseek_v32, 8, 4, 3, 2.5, true, false},
+    {Arch::glm_moe_dsa, 1, 1, 3, 2.5, true, true},
 };
 
 const Defaults& defaults_of(Arch arch) {
@@ -42,7 +40,12 @@ Result<int32_t> width(const ConfigFields& f, const char* field, int64_t most) {
 }
 
 Status read_latents(const ConfigFields& f, const ModelConfig& c, DeepseekConfig* d) {
-  FOVEA_ASSIGN(const int64_t q_rank, f.required_integer("q_lora_rank", 1, kWidthMax));
+  // Null: queries are made by one matrix. An indexer needs the rank.
+  const bool no_rank = f.present("q_lora_rank") && f.find("q_lora_rank") == nullptr && !defaults_of(c.arch).indexer;
+  if (!no_rank) {
+    FOVEA_ASSIGN(const int64_t q_rank, f.required_integer("q_lora_rank", 1, kWidthMax));
+    d->q_lora_rank = static_cast<int32_t>(q_rank);
+  }
   FOVEA_ASSIGN(d->kv_lora_rank, width(f, "kv_lora_rank", kLatentMax));
   FOVEA_ASSIGN(d->nope_dim, width(f, "qk_nope_head_dim", kPartDimMax));
   FOVEA_ASSIGN(d->rope_dim, width(f, "qk_rope_head_dim", kRopeDimMax));
@@ -53,10 +56,8 @@ Status read_latents(const ConfigFields& f, const ModelConfig& c, DeepseekConfig*
     return f.wrong("num_key_value_heads",
                    "num_attention_heads " + std::to_string(c.num_heads) + ": the heads of latent attention share no keys");
   }
-  d->q_lora_rank = static_cast<int32_t>(q_rank);
   d->rope_interleaved = interleave.value_or(true);
-  const double mscale = c.rope.mscale_all_dim == 0 ? 1.0 : yarn_mscale(c.rope.factor, c.rope.mscale_all_dim);
-  d->softmax_scale = static_cast<float>(mscale * mscale / std::sqrt(static_cast<double>(d->qk_dim())));
+  d->softmax_scale = latent_softmax_scale(c.rope, *d);
   return Status();
 }
 
@@ -98,6 +99,8 @@ Status read_sharing(const ConfigFields& f, std::vector<uint8_t>* indexes) {
 }
 
 Status read_indexer(const ConfigFields& f, const ModelConfig& c, DeepseekConfig* d) {
+  d->layer_indexes.assign(static_cast<size_t>(c.num_layers), defaults_of(c.arch).indexer);
+  if (!defaults_of(c.arch).indexer) return Status();
   FOVEA_ASSIGN(const int64_t heads, f.required_integer("index_n_heads", 1, kHeadsMax));
   FOVEA_ASSIGN(d->index_dim, width(f, "index_head_dim", kIndexDimMax));
   FOVEA_ASSIGN(const int64_t topk, f.required_integer("index_topk", 1, kIndexTopkMax));
@@ -108,7 +111,6 @@ Status read_indexer(const ConfigFields& f, const ModelConfig& c, DeepseekConfig*
   d->index_heads = static_cast<int32_t>(heads);
   d->index_topk = static_cast<int32_t>(topk);
   d->index_rope_interleaved = interleave.value_or(defaults_of(c.arch).index_rope_interleaved);
-  d->layer_indexes.assign(static_cast<size_t>(c.num_layers), 1);
   if (c.arch == Arch::glm_moe_dsa) FOVEA_TRY(read_sharing(f, &d->layer_indexes));
   if (d->layer_indexes[0] == 0) {
     return Status::corrupt(f.where() + ": the first layer shares the choice of an indexer, and there is none before it");
@@ -124,25 +126,52 @@ Status read_layers_with_experts(const ConfigFields& f, const ModelConfig& c, Dee
   FOVEA_ASSIGN(const auto dense, f.integer("first_k_dense_replace", 0, INT32_MAX));
   FOVEA_ASSIGN(const auto period, f.integer("moe_layer_freq", 1, INT32_MAX));
   if (period.value_or(1) != 1) return f.unsupported("moe_layer_freq", "1 is");
-  for (int64_t i = dense.value_or(3); i < c.num_layers; ++i) d->layer_moe[static_cast<size_t>(i)] = 1;
+  for (int64_t i = dense.value_or(defaults_of(c.arch).dense_layers); i < c.num_layers; ++i)
+    d->layer_moe[static_cast<size_t>(i)] = 1;
   return Status();
 }
 
-Status read_router(const ConfigFields& f, const Defaults& defaults, DeepseekConfig* d) {
-  FOVEA_ASSIGN(const int64_t top_k, f.required_integer("num_experts_per_tok", 1, kExpertsMax));
-  FOVEA_ASSIGN(const auto groups, f.integer("n_group", 1, kExpertGroupsMax));
-  FOVEA_ASSIGN(const auto top_groups, f.integer("topk_group", 1, kExpertGroupsMax));
-  FOVEA_ASSIGN(const auto scaling, f.number("routed_scaling_factor", 0.0, 1e6));
+// How V2 chooses: softmax, no biases, groups judged by their best.
+Status read_v2_choice(const ConfigFields& f, DeepseekConfig* d) {
+  FOVEA_ASSIGN(const auto scoring, f.text("scoring_func"));
+  FOVEA_ASSIGN(const auto choice, f.text("topk_method"));
+  if (!scoring.empty() && scoring != "softmax") return f.unsupported("scoring_func", "known: softmax");
+  if (!choice.empty() && choice != "greedy" && choice != "group_limited_greedy")
+    return f.unsupported("topk_method", "known: greedy group_limited_greedy");
+  // transformers ignores it; others scale the weights where it is false, and only there.
+  FOVEA_ASSIGN(const auto normalize, f.boolean("norm_topk_prob"));
+  if (normalize.value_or(false)) return f.unsupported("norm_topk_prob", "false is");
+  d->scoring = ExpertScoring::softmax;
+  d->router_bias = d->normalize_weights = false;
+  d->group_top = 1;
+  return Status();
+}
+
+Status read_choice(const ConfigFields& f, DeepseekConfig* d) {
   FOVEA_ASSIGN(const auto normalize, f.boolean("norm_topk_prob"));
   FOVEA_ASSIGN(const auto scoring, f.text("scoring_func"));
   FOVEA_ASSIGN(const auto choice, f.text("topk_method"));
   if (!scoring.empty() && scoring != "sigmoid") return f.unsupported("scoring_func", "known: sigmoid");
   if (!choice.empty() && choice != "noaux_tc") return f.unsupported("topk_method", "known: noaux_tc");
-  const int64_t n_group = groups.value_or(defaults.expert_groups);
-  const int64_t topk_group = top_groups.value_or(defaults.top_groups);
-  // A group is judged by the sum of its best two.
-  if (d->experts % n_group != 0 || d->experts / n_group < 2) {
-    return f.wrong("n_group", "a divisor of n_routed_experts " + std::to_string(d->experts) + " that leaves 2 or more in a group");
+  d->normalize_weights = normalize.value_or(true);
+  return Status();
+}
+
+Status read_router(const ConfigFields& f, const ModelConfig& c, DeepseekConfig* d) {
+  const Defaults& defaults = defaults_of(c.arch);
+  const bool v2 = c.arch == Arch::deepseek_v2;
+  FOVEA_TRY(v2 ? read_v2_choice(f, d) : read_choice(f, d));
+  FOVEA_ASSIGN(const int64_t top_k, f.required_integer("num_experts_per_tok", 1, kExpertsMax));
+  FOVEA_ASSIGN(const auto groups, f.integer("n_group", 1, kExpertGroupsMax));
+  FOVEA_ASSIGN(const auto top_groups, f.integer("topk_group", 1, kExpertGroupsMax));
+  FOVEA_ASSIGN(const auto scaling, f.number("routed_scaling_factor", 0.0, 1e6));
+  FOVEA_ASSIGN(const auto choice, f.text("topk_method"));
+  const bool grouped = !v2 || choice == "group_limited_greedy";
+  const int64_t n_group = grouped ? groups.value_or(defaults.expert_groups) : 1;
+  const int64_t topk_group = grouped ? top_groups.value_or(defaults.top_groups) : 1;
+  if (d->experts % n_group != 0 || d->experts / n_group < d->group_top) {
+    return f.wrong("n_group", "a divisor of n_routed_experts " + std::to_string(d->experts) + " that leaves " +
+                                  std::to_string(d->group_top) + " or more in a group");
   }
   if (topk_group > n_group) return f.wrong("topk_group", "at most n_group " + std::to_string(n_group));
   if (top_k > topk_group * (d->experts / n_group)) {
@@ -152,8 +181,7 @@ Status read_router(const ConfigFields& f, const Defaults& defaults, DeepseekConf
   d->experts_per_token = static_cast<int32_t>(top_k);
   d->expert_groups = static_cast<int32_t>(n_group);
   d->top_groups = static_cast<int32_t>(topk_group);
-  d->routed_scaling = static_cast<float>(scaling.value_or(2.5));
-  d->normalize_weights = normalize.value_or(true);
+  d->routed_scaling = static_cast<float>(scaling.value_or(defaults.routed_scaling));
   return Status();
 }
 
@@ -166,39 +194,26 @@ Status read_experts(const ConfigFields& f, const ModelConfig& c, DeepseekConfig*
     return f.wrong("n_routed_experts",
                    "at most " + std::to_string(kExpertsOfAllLayersMax) + " over " + std::to_string(layers) + " layers");
   }
-  FOVEA_ASSIGN(const int64_t shared, f.required_integer("n_shared_experts", 1, 64));
+  FOVEA_ASSIGN(const int64_t shared, f.required_integer("n_shared_experts", 1, kSharedExpertsMax));
   FOVEA_ASSIGN(const int64_t inter, f.required_integer("moe_intermediate_size", 1, kWidthMax / 64));
   d->experts = static_cast<int32_t>(experts);
   d->shared_experts = static_cast<int32_t>(shared);
   d->moe_intermediate = static_cast<int32_t>(inter);
-  return read_router(f, defaults_of(c.arch), d);
-}
-
-// The form of the published fp8 checkpoints: e4m3 weights, a float32 scale for each block of 128 x 128.
-Status read_quantization(const ConfigFields& top, DeepseekConfig* d) {
-  const json* object = top.find("quantization_config");
-  if (object == nullptr) return Status();
-  if (!object->is_object()) return top.wrong("quantization_config", "an object");
-  const ConfigFields f(*object, top.where() + ": quantization_config");
-  FOVEA_ASSIGN(const auto method, f.text("quant_method"));
-  FOVEA_ASSIGN(const auto format, f.text("fmt"));
-  if (method != "fp8") return f.unsupported("quant_method", "known: fp8");
-  if (!format.empty() && format != "e4m3") return f.unsupported("fmt", "known: e4m3");
-  if (f.find("weight_block_size") == nullptr || *f.find("weight_block_size") != json::array({128, 128})) {
-    return f.unsupported("weight_block_size", "[128, 128] is");
-  }
-  d->fp8_blocks = true;
-  return Status();
+  return read_router(f, c, d);
 }
 
 }  // namespace
+
+float latent_softmax_scale(const RopeConfig& rope, const DeepseekConfig& d) {
+  const double mscale = rope.mscale_all_dim == 0 ? 1.0 : yarn_mscale(rope.factor, rope.mscale_all_dim);
+  return static_cast<float>(mscale * mscale / std::sqrt(static_cast<double>(d.qk_dim())));
+}
 
 Status read_deepseek(const ConfigFields& f, ModelConfig* c) {
   DeepseekConfig d;
   FOVEA_TRY(read_latents(f, *c, &d));
   FOVEA_TRY(read_indexer(f, *c, &d));
   FOVEA_TRY(read_experts(f, *c, &d));
-  FOVEA_TRY(read_quantization(f, &d));
   FOVEA_ASSIGN(const auto mlp_bias, f.boolean("mlp_bias"));
   if (mlp_bias.value_or(false)) return f.unsupported("mlp_bias", "false is");
   c->num_kv_heads = 1;

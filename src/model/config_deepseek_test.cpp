@@ -81,7 +81,7 @@ TEST(DeepseekConfig, SizesAndTheCachesShape) {
   EXPECT_EQ(d.expert_groups, 4);
   EXPECT_EQ(d.top_groups, 2);
   EXPECT_EQ(d.routed_scaling, 1.5f);
-  EXPECT_FALSE(d.normalize_weights || d.fp8_blocks);
+  EXPECT_FALSE(d.normalize_weights);
   EXPECT_EQ(d.softmax_scale, 0.125f);
 }
 
@@ -166,13 +166,60 @@ TEST(DeepseekConfig, RefusesWhatItCannotCompute) {
   refused({{"layer_types", {"full_attention", "a", "b", "c"}}}, StatusCode::unsupported, "layer_types \"full_attention\"");
 }
 
-TEST(DeepseekConfig, Fp8Blocks) {
-  json fp8 = {{"quant_method", "fp8"}, {"fmt", "e4m3"}, {"weight_block_size", {128, 128}}, {"activation_scheme", "dynamic"}};
-  EXPECT_TRUE(good(with(base(), {{"quantization_config", fp8}})).deepseek->fp8_blocks);
-  fp8["weight_block_size"] = {64, 128};
-  refused({{"quantization_config", fp8}}, StatusCode::unsupported, "quantization_config: weight_block_size [64,128]");
-  refused({{"quantization_config", {{"quant_method", "gptq"}}}}, StatusCode::unsupported,
-          "quantization_config: quant_method \"gptq\"");
+TEST(DeepseekConfig, QuantisedAsDenseModelsAre) {
+  const json fp8 = {{"quant_method", "fp8"}, {"fmt", "e4m3"}, {"weight_block_size", {128, 128}}, {"activation_scheme", "dynamic"}};
+  const ModelConfig c = good(with(base(), {{"quantization_config", fp8}}));
+  ASSERT_TRUE(c.quantization);
+  EXPECT_EQ(c.quantization->method, QuantizationConfig::Method::fp8);
+  EXPECT_EQ(c.quantization->block_rows, 128);
+  EXPECT_TRUE(
+      good(with(base(kGlm), {{"quantization_config", {{"quant_method", "awq"}, {"bits", 4}, {"group_size", 128}}}})).quantization);
+  refused({{"quantization_config", {{"quant_method", "bitnet"}}}}, StatusCode::unsupported,
+          "quantization_config: quant_method \"bitnet\"");
+}
+
+json without_indexer(const char* architecture) {
+  json c = base(architecture);
+  for (const char* field : {"index_n_heads", "index_head_dim", "index_topk", "first_k_dense_replace"}) c.erase(field);
+  return c;
+}
+constexpr const char* kV2 = "DeepseekV2ForCausalLM";
+constexpr const char* kV3 = "DeepseekV3ForCausalLM";
+
+TEST(DeepseekConfig, V3HasNoIndexer) {
+  const ModelConfig c = good(without_indexer(kV3));
+  const DeepseekConfig& d = *c.deepseek;
+  EXPECT_EQ(c.arch, Arch::deepseek_v3);
+  EXPECT_EQ(d.index_heads, 0);
+  EXPECT_EQ(d.index_topk, 0);
+  EXPECT_EQ(d.layer_indexes, Flags(4, 0));
+  EXPECT_EQ(d.layer_moe, (Flags{0, 0, 0, 1}));
+  EXPECT_EQ(d.expert_groups, 8);
+  EXPECT_EQ(d.scoring, ExpertScoring::sigmoid);
+  EXPECT_TRUE(d.router_bias && d.normalize_weights);
+  EXPECT_EQ(d.q_lora_rank, 96);
+  EXPECT_EQ(good(with(without_indexer(kV3), {{"q_lora_rank", nullptr}})).deepseek->q_lora_rank, 0);
+  json absent = without_indexer(kV3);
+  absent.erase("q_lora_rank");
+  EXPECT_THAT(parse(absent).status().message(), HasSubstr("field q_lora_rank is missing"));
+}
+
+TEST(DeepseekConfig, V2ChoosesBySoftmax) {
+  const DeepseekConfig d = *good(without_indexer(kV2)).deepseek;
+  EXPECT_EQ(d.scoring, ExpertScoring::softmax);
+  EXPECT_FALSE(d.router_bias || d.normalize_weights);
+  EXPECT_EQ(d.layer_moe, Flags(4, 1));
+  EXPECT_EQ(d.routed_scaling, 1.0f);
+  const json groups = {{"n_group", 4}, {"topk_group", 2}};
+  EXPECT_EQ(good(with(without_indexer(kV2), groups)).deepseek->expert_groups, 1);  // greedy
+  const DeepseekConfig grouped =
+      *good(with(with(without_indexer(kV2), groups), {{"topk_method", "group_limited_greedy"}})).deepseek;
+  EXPECT_EQ(grouped.expert_groups, 4);
+  EXPECT_EQ(grouped.top_groups, 2);
+  EXPECT_EQ(grouped.group_top, 1);
+  refused({{"scoring_func", "sigmoid"}}, StatusCode::unsupported, "scoring_func \"sigmoid\"", kV2);
+  refused({{"topk_method", "noaux_tc"}}, StatusCode::unsupported, "topk_method \"noaux_tc\"", kV2);
+  refused({{"norm_topk_prob", true}}, StatusCode::unsupported, "norm_topk_prob true", kV2);
 }
 
 }  // namespace

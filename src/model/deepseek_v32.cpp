@@ -1,4 +1,4 @@
-// The forward pass of DeepSeek-V3.2 and GLM-5: one page of algebra over ops. T rows, h hidden, H heads, r q_lora_rank, c
+// The forward pass of models with latent attention, DeepSeek's and GLM-5: one page of algebra over ops. T rows, h hidden, H heads, r q_lora_rank, c
 // kv_lora_rank; nope, rope and v the parts of a head; Hi index heads of di; f intermediate.
 #include "base/check.h"
 #include "kernels/common/dsa_chunks.h"
@@ -85,15 +85,11 @@ class DeepseekV32 final : public Transformer {
       const LayerIdx layer{i};
       const DeepseekLayerWeights& w = w_.deepseek_layers[static_cast<size_t>(i)];
       norm(b, a, add, w.input_norm, ops, stream);
-      project(a.normed, b.tokens, {{&w.q_a, w.q_a_bias, a.q_a}, {&w.kv_a, w.kv_a_bias, a.kv_a}}, ops, stream);
-      ops.rms_norm(
-          {.x = a.q_a, .weight = w.q_a_norm.data(), .out = a.qr, .rows = b.tokens, .dim = d_.q_lora_rank, .eps = kInnerEps},
-          stream);
-      project(a.qr, b.tokens, {{&w.q_b, {}, a.q}}, ops, stream);
+      make_queries(b, a, w, ops, stream);
       write_latents(b, a, w, layer, kv, summaries, ops, stream);
       if (d_.layer_indexes[i]) FOVEA_TRY(index(b, a, w, layer, kv, summaries, attention, ops, stream));
       FOVEA_TRY(attend(b, a, w, layer, attention, ops, stream));
-      project(a.heads, b.tokens, {{&w.o, w.o_bias, a.delta}}, ops, stream);
+      multiply(b, a.heads, {{&w.o, w.o_bias, a.delta}}, ops, stream);
       norm(b, a, a.delta, w.post_attention_norm, ops, stream);
       if (d_.layer_moe[i]) {
         route(b, a, w.moe, ops, stream);
@@ -145,6 +141,10 @@ class DeepseekV32 final : public Transformer {
     return a;
   }
 
+  static void multiply(const ForwardBatch& b, const float* x, std::initializer_list<Product> products, Ops& ops, Stream& stream) {
+    ops.linear(ProductGroup(x, b.tokens, products, /*full_precision=*/false, b.prompt_rows).params(), stream);
+  }
+
   // x += add; normed = its norm.
   void norm(const ForwardBatch& b, const Activations& a, const float* add, WeightVector weight, Ops& ops, Stream& stream) const {
     ops.rms_norm({.x = a.x,
@@ -155,6 +155,16 @@ class DeepseekV32 final : public Transformer {
                   .dim = c_.hidden_size,
                   .eps = c_.rms_norm_eps},
                  stream);
+  }
+
+  // Queries, and what latents are made of.
+  void make_queries(const ForwardBatch& b, const Activations& a, const DeepseekLayerWeights& w, Ops& ops, Stream& stream) const {
+    const Product kv_a{&w.kv_a, w.kv_a_bias, a.kv_a};
+    if (d_.q_lora_rank == 0) return multiply(b, a.normed, {{&w.q, {}, a.q}, kv_a}, ops, stream);
+    multiply(b, a.normed, {{&w.q_a, w.q_a_bias, a.q_a}, kv_a}, ops, stream);
+    ops.rms_norm({.x = a.q_a, .weight = w.q_a_norm.data(), .out = a.qr, .rows = b.tokens, .dim = d_.q_lora_rank, .eps = kInnerEps},
+                 stream);
+    multiply(b, a.qr, {{&w.q_b, {}, a.q}}, ops, stream);
   }
 
   void write_latents(const ForwardBatch& b, const Activations& a, const DeepseekLayerWeights& w, LayerIdx layer, KvCache& kv,
@@ -181,13 +191,13 @@ class DeepseekV32 final : public Transformer {
   Status index(const ForwardBatch& b, const Activations& a, const DeepseekLayerWeights& w, LayerIdx layer, KvCache& kv,
                const Summaries& summaries, Attention& attention, Ops& ops, Stream& stream) const {
     for (size_t i = 0; i < summaries.index_count(); ++i) {
-      project(a.normed, b.tokens, {{&w.indexer.k, {}, a.index_k}}, ops, stream);
+      multiply(b, a.normed, {{&w.indexer.k, {}, a.index_k}}, ops, stream);
       IndexKeysView keys;
       const Method* method = summaries.index_keys(i, kv, layer, &keys);
       const bool chooses = std::any_of(b.groups.begin(), b.groups.end(), [&](const RowGroup& g) { return g.method == method; });
       if (chooses) {
         project(a.normed, b.tokens, {{&w.indexer.head_weights, {}, a.index_weights}}, ops, stream, true);
-        project(a.qr, b.tokens, {{&w.indexer.q_b, {}, a.index_q}}, ops, stream);
+        multiply(b, a.qr, {{&w.indexer.q_b, {}, a.index_q}}, ops, stream);
       }
       ops.index_write({.tokens = b.tokens,
                        .heads = chooses ? d_.index_heads : 0,
@@ -282,7 +292,9 @@ class DeepseekV32 final : public Transformer {
                               .experts = d_.experts,
                               .groups = d_.expert_groups,
                               .topk_groups = d_.top_groups,
+                              .group_top = d_.group_top,
                               .top_k = d_.experts_per_token,
+                              .scoring = d_.scoring,
                               .normalise = d_.normalize_weights,
                               .scaling = d_.routed_scaling,
                               .ids = a.experts,
@@ -297,22 +309,24 @@ class DeepseekV32 final : public Transformer {
                                 .top_k = d_.experts_per_token,
                                 .ids = a.experts,
                                 .weights = a.expert_weights,
-                                .expert_weights = w.experts.data()};
+                                .expert_weights = w.experts.data(),
+                                .as_many = b.prompt_rows};
     ops.moe_experts(e, stream);
     ops.rms_norm({.x = a.x, .add = a.routed, .rows = b.tokens, .dim = c_.hidden_size, .eps = c_.rms_norm_eps}, stream);
   }
 
   void feed_forward(const ForwardBatch& b, const Activations& a, const FeedForwardWeights& w, Ops& ops, Stream& stream) const {
-    project(a.normed, b.tokens, {{&w.gate, {}, a.gate}, {&w.up, {}, a.up}}, ops, stream);
+    multiply(b, a.normed, {{&w.gate, {}, a.gate}, {&w.up, {}, a.up}}, ops, stream);
     ops.silu_mul({.gate = a.gate, .up = a.up, .out = a.gate, .rows = b.tokens, .dim = static_cast<int32_t>(w.gate.rows)}, stream);
-    project(a.gate, b.tokens, {{&w.down, {}, a.delta}}, ops, stream);
+    multiply(b, a.gate, {{&w.down, {}, a.delta}}, ops, stream);
   }
 
   Status logits(const ForwardBatch& b, const Activations& a, Ops& ops, Stream& stream) const {
     const RmsNormParams last{
         .x = a.x, .add = a.delta, .weight = w_.final_norm.data(), .out = a.normed, .dim = c_.hidden_size, .eps = c_.rms_norm_eps};
-    return make_logits(b, last, ops, stream,
-                       [&](int32_t rows) { project(a.normed, rows, {{&w_.lm_head, {}, b.logits}}, ops, stream); });
+    return make_logits(b, last, ops, stream, [&](int32_t rows) {
+      project(a.normed, rows, {{&w_.lm_head, {}, b.logits}}, ops, stream);
+    });
   }
 
   const ModelConfig& c_;

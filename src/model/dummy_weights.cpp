@@ -84,7 +84,7 @@ void fill(uint16_t* out, size_t count, const NormalTable& table, uint64_t seed) 
 
 // Of `type` where rows are whole blocks and the weight may be quantised.
 WeightView dummy_view(const ListedWeight& w, WeightType type) {
-  if (w.role == WeightRole::router || w.cols % weight_format(type).block != 0) type = WeightType::bf16;
+  if (must_be_plain(w.role) || w.cols % weight_format(type).block != 0) type = WeightType::bf16;
   WeightView view = {nullptr, nullptr, type, w.rows, w.cols};
   if (weight_format(type).scaled) view.group = static_cast<int32_t>(type == WeightType::int4 && w.cols % 128 == 0 ? 128 : w.cols);
   return view;

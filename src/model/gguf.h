@@ -47,8 +47,9 @@ class GgufSource final : public TensorSource {
   std::map<std::string, TensorInfo> tensors_;
 };
 
-// What Hugging Face calls a tensor of the architectures this engine runs; empty: they have no such tensor. rope_freqs.weight keeps
-// its name.
+// What Hugging Face calls a tensor of the architectures this engine runs; empty: they have no such tensor. Names of our own:
+// rope_freqs.weight as there, and of what GGUF files of latent models hold in another form (checkpoint.cpp) mlp.experts.gate_proj.weight
+// and its like, all experts of a layer, self_attn.k_b_proj.weight and v_b_proj.weight, the halves of kv_b_proj.
 std::string gguf_tensor_name(std::string_view name);
 
 // The same the other way round; `name` must be one of these architectures'.

@@ -2,9 +2,12 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <string>
 
+#include "model/config_deepseek.h"
 #include "model/config_fields.h"
 #include "model/gguf.h"
+#include "model/gguf_arch_keys.h"
 #include "model/json_reader.h"
 
 namespace fovea {
@@ -17,89 +20,14 @@ struct GgufArch {
 };
 constexpr GgufArch kGgufArchs[] = {{"llama", Arch::llama, "LlamaForCausalLM"},
                                    {"qwen2", Arch::qwen2, "Qwen2ForCausalLM"},
-                                   {"qwen3", Arch::qwen3, "Qwen3ForCausalLM"}};
-
-// Keys under the architecture's name that are read below, or say nothing about what is computed.
-constexpr std::string_view kKnownKeys[] = {"vocab_size",
-                                           "context_length",
-                                           "embedding_length",
-                                           "block_count",
-                                           "feed_forward_length",
-                                           "tensor_data_layout",
-                                           "expert_count",
-                                           "expert_used_count",
-                                           "attention.head_count",
-                                           "attention.head_count_kv",
-                                           "attention.key_length",
-                                           "attention.value_length",
-                                           "attention.layer_norm_rms_epsilon",
-                                           "attention.causal",
-                                           "attention.sliding_window",
-                                           "rope.dimension_count",
-                                           "rope.freq_base",
-                                           "rope.scale_linear",
-                                           "rope.scaling.type",
-                                           "rope.scaling.factor",
-                                           "rope.scaling.original_context_length",
-                                           "rope.scaling.finetuned",
-                                           "rope.scaling.attn_factor",
-                                           "rope.scaling.yarn_ext_factor",
-                                           "rope.scaling.yarn_attn_factor",
-                                           "rope.scaling.yarn_beta_fast",
-                                           "rope.scaling.yarn_beta_slow"};
+                                   {"qwen3", Arch::qwen3, "Qwen3ForCausalLM"},
+                                   {"deepseek2", Arch::deepseek_v3, "DeepseekV3ForCausalLM"}};
 
 // Control tokens that end an answer in the models of these architectures, whatever else the file says: many files name one of
 // several.
 constexpr std::string_view kEndTokens[] = {"<|eot_id|>",    "<|eom_id|>",    "<|im_end|>",      "<|end|>",
                                            "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>",
                                            "</s>"};
-
-// Reads keys under the architecture's name.
-class Keys {
- public:
-  Keys(const GgufHeader& header, std::string_view arch) : h(header), prefix_(std::string(arch) + ".") {}
-
-  std::string key(const char* name) const { return prefix_ + name; }
-  const GgufValue* find(const char* name) const { return h.find(key(name)); }
-  Result<std::optional<int64_t>> integer(const char* name, int64_t least, int64_t most) const {
-    return h.integer(key(name), least, most);
-  }
-  Result<int64_t> required(const char* name, int64_t least, int64_t most) const {
-    return h.required_integer(key(name), least, most);
-  }
-  Result<double> number(const char* name, double least, double most, double otherwise) const {
-    FOVEA_ASSIGN(const auto x, h.number(key(name), least, most));
-    return x.value_or(otherwise);
-  }
-  // One number for all layers, or as many equal ones.
-  Result<int64_t> same_in_all_layers(const char* name, int64_t least, int64_t most, std::optional<int64_t> otherwise) const {
-    FOVEA_ASSIGN(const std::vector<int64_t> all, h.integers(key(name)));
-    if (all.empty() && otherwise) return *otherwise;
-    if (all.empty() || all[0] < least || all[0] > most) {
-      return h.wrong(key(name), "an integer from " + std::to_string(least) + " to " + std::to_string(most));
-    }
-    if (std::adjacent_find(all.begin(), all.end(), std::not_equal_to<>()) == all.end()) return all[0];
-    return h.unsupported(key(name), "the same in all layers is");
-  }
-  // Refuses the key unless it is absent or has the value with which it changes nothing.
-  Status neutral(const char* name, double value) const {
-    FOVEA_ASSIGN(const auto x, h.number(key(name), -1e30, 1e30));
-    return !x || *x == value ? Status() : h.unsupported(key(name), "known: " + std::to_string(value));
-  }
-  Status check_known() const {
-    for (const auto& [key, value] : h.metadata) {
-      if (!key.starts_with(prefix_)) continue;
-      if (std::ranges::find(kKnownKeys, key.substr(prefix_.size())) != std::end(kKnownKeys)) continue;
-      return h.unsupported(key, "it may change what is computed");
-    }
-    return Status();
-  }
-
-  const GgufHeader& h;
-
- private:
-  std::string prefix_;
-};
 
 Result<const GgufArch*> find_arch(const GgufHeader& h) {
   FOVEA_ASSIGN(const std::string_view type, h.text("general.type"));
@@ -108,10 +36,12 @@ Result<const GgufArch*> find_arch(const GgufHeader& h) {
   for (const GgufArch& row : kGgufArchs) {
     if (row.name == name) return &row;
   }
-  return h.unsupported("general.architecture", "known: llama, qwen2, qwen3");
+  std::string known = "known:";
+  for (const GgufArch& row : kGgufArchs) known += (&row == kGgufArchs ? " " : ", ") + std::string(row.name);
+  return h.unsupported("general.architecture", known);
 }
 
-Status read_sizes(const Keys& k, const GgufSource& source, ModelConfig* c) {
+Status read_sizes(const GgufArchKeys& k, const GgufSource& source, ModelConfig* c) {
   FOVEA_ASSIGN(const int64_t layers, k.required("block_count", 1, kLayersMax));
   FOVEA_ASSIGN(const int64_t hidden, k.required("embedding_length", 1, kWidthMax));
   FOVEA_ASSIGN(const int64_t inter, k.same_in_all_layers("feed_forward_length", 1, kWidthMax, std::nullopt));
@@ -135,7 +65,7 @@ Status read_sizes(const Keys& k, const GgufSource& source, ModelConfig* c) {
   return Status();
 }
 
-Status read_heads(const Keys& k, ModelConfig* c) {
+Status read_heads(const GgufArchKeys& k, ModelConfig* c) {
   FOVEA_ASSIGN(const int64_t heads, k.same_in_all_layers("attention.head_count", 1, kHeadsMax, std::nullopt));
   FOVEA_ASSIGN(const int64_t kv_heads, k.same_in_all_layers("attention.head_count_kv", 1, kHeadsMax, heads));
   if (heads % kv_heads != 0) return k.h.wrong(k.key("attention.head_count_kv"), "a divisor of " + std::to_string(heads) + " heads");
@@ -156,17 +86,21 @@ Status read_heads(const Keys& k, ModelConfig* c) {
   return Status();
 }
 
-Status read_yarn(const Keys& k, const ModelConfig& c, RopeConfig* rope) {
+Status read_yarn(const GgufArchKeys& k, const ModelConfig& c, RopeConfig* rope) {
   FOVEA_TRY(k.neutral("rope.scaling.yarn_ext_factor", 1));
   const auto longest = static_cast<double>(c.max_position_embeddings);
   FOVEA_ASSIGN(rope->original_max_position, k.number("rope.scaling.original_context_length", 1, kPositionsMax, longest));
   FOVEA_ASSIGN(rope->beta_fast, k.number("rope.scaling.yarn_beta_fast", 1e-6, 1e9, 32));
   FOVEA_ASSIGN(rope->beta_slow, k.number("rope.scaling.yarn_beta_slow", 1e-6, 1e9, 1));
-  FOVEA_ASSIGN(rope->attention_factor, k.number("rope.scaling.yarn_attn_factor", 1e-6, 1e6, yarn_mscale(rope->factor, 1)));
+  // A tenth of DeepSeek's mscale_all_dim. Their mscale is the same number, and the ratio of the two is what cos and sin are scaled by.
+  FOVEA_ASSIGN(const double log_multiplier, k.number("rope.scaling.yarn_log_multiplier", 0, 1e6, 0));
+  rope->mscale_all_dim = 10 * log_multiplier;
+  const double factor = log_multiplier > 0 ? 1.0 : yarn_mscale(rope->factor, 1);
+  FOVEA_ASSIGN(rope->attention_factor, k.number("rope.scaling.yarn_attn_factor", 1e-6, 1e6, factor));
   return Status();
 }
 
-Status read_scaling(const Keys& k, const ModelConfig& c, RopeConfig* rope) {
+Status read_scaling(const GgufArchKeys& k, const ModelConfig& c, RopeConfig* rope) {
   FOVEA_TRY(k.neutral("rope.scale_linear", 1));
   FOVEA_TRY(k.neutral("rope.scaling.attn_factor", 1));
   FOVEA_ASSIGN(const std::string_view type, k.h.text(k.key("rope.scaling.type")));
@@ -182,7 +116,7 @@ Status read_scaling(const Keys& k, const ModelConfig& c, RopeConfig* rope) {
 // The tensor that llama3's scaling is written as: what each frequency is divided by.
 Status read_divisors(const GgufSource& source, const ModelConfig& c, RopeConfig* rope) {
   if (source.find("rope_freqs.weight") == nullptr) return Status();
-  const int64_t shape[] = {c.head_dim / 2};
+  const int64_t shape[] = {c.rope_dim() / 2};
   FOVEA_ASSIGN(const TensorInfo t, source.get("rope_freqs.weight", shape));
   const std::string at = t.file + ": tensor \"rope_freqs.weight\": ";
   if (t.dtype != DType::f32) return Status::unsupported(at + "type " + t.stored_dtype + " is not supported (F32 is)");
@@ -194,15 +128,15 @@ Status read_divisors(const GgufSource& source, const ModelConfig& c, RopeConfig*
   return positive ? Status() : Status::corrupt(at + "a divisor is not above 0");
 }
 
-Status read_rope(const Keys& k, const GgufSource& source, ModelConfig* c) {
+Status read_rope(const GgufArchKeys& k, const GgufSource& source, ModelConfig* c) {
   FOVEA_ASSIGN(c->rope.theta, k.number("rope.freq_base", kThetaMin, kThetaMax, 10000.0));
   FOVEA_TRY(read_scaling(k, *c, &c->rope));
   return read_divisors(source, *c, &c->rope);
 }
 
-Status read_switches(const Keys& k, const GgufSource& source, ModelConfig* c) {
-  FOVEA_TRY(k.neutral("expert_count", 0));
-  FOVEA_TRY(k.neutral("expert_used_count", 0));
+Status read_switches(const GgufArchKeys& k, const GgufSource& source, ModelConfig* c) {
+  if (!c->deepseek) FOVEA_TRY(k.neutral("expert_count", 0));
+  if (!c->deepseek) FOVEA_TRY(k.neutral("expert_used_count", 0));
   FOVEA_TRY(k.neutral("attention.sliding_window", 0));
   FOVEA_ASSIGN(const auto causal, k.h.boolean(k.key("attention.causal")));
   if (!causal.value_or(true)) return k.h.unsupported(k.key("attention.causal"), "true is");
@@ -267,15 +201,16 @@ Status read_sampling(const GgufHeader& h, SamplingDefaults* s) {
 Result<ModelConfig> gguf_model_config(const GgufSource& source) {
   const GgufHeader& h = source.header();
   FOVEA_ASSIGN(const GgufArch* arch, find_arch(h));
-  const Keys keys(h, arch->name);
+  const GgufArchKeys keys(h, arch->name);
   FOVEA_TRY(keys.check_known());
   ModelConfig c;
   c.arch = arch->arch;
   c.architecture = arch->architecture;
   FOVEA_TRY(read_sizes(keys, source, &c));
-  FOVEA_TRY(read_heads(keys, &c));
+  FOVEA_TRY(c.arch == Arch::deepseek_v3 ? read_gguf_deepseek(keys, source, &c) : read_heads(keys, &c));
   FOVEA_TRY(read_switches(keys, source, &c));
   FOVEA_TRY(read_rope(keys, source, &c));
+  if (c.deepseek) c.deepseek->softmax_scale = latent_softmax_scale(c.rope, *c.deepseek);
   FOVEA_TRY(read_ids(h, &c));
   FOVEA_TRY(read_sampling(h, &c.sampling));
   return c;

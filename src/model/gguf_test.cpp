@@ -157,8 +157,8 @@ TEST_F(Gguf, TokensThatEndAnAnswer) {
 }
 
 TEST_F(Gguf, RefusesWhatItDoesNotKnow) {
-  EXPECT_THAT(refused({}, "deepseek2"),
-              HasSubstr("\"general.architecture\" is \"deepseek2\", which is not supported (known: llama, qwen2, qwen3)"));
+  EXPECT_THAT(refused({}, "gemma3"),
+              HasSubstr("\"general.architecture\" is \"gemma3\", which is not supported (known: llama, qwen2, qwen3, deepseek2)"));
   EXPECT_THAT(refused([](GgufFileText& f) { f.text("general.type", "adapter"); }), HasSubstr("general.type"));
   EXPECT_THAT(refused([](GgufFileText& f) { f.f32("llama.logit_scale", 2); }), HasSubstr("\"llama.logit_scale\""));
   EXPECT_THAT(refused([](GgufFileText& f) { f.u32("llama.expert_count", 8); }), HasSubstr("\"llama.expert_count\" is 8"));

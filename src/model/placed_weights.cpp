@@ -1,5 +1,6 @@
 #include "model/placed_weights.h"
 
+#include "kernels/cpu/quant/unpack.h"
 #include "model/rope.h"
 
 #include <algorithm>
@@ -32,9 +33,24 @@ class Sender {
   Result<const std::byte*> send(const void* from, size_t bytes) {
     const std::byte* at = to_;
     for (size_t done = 0; done < bytes; done += kChunk) {
-      FOVEA_TRY(send_piece(to_ + done, static_cast<const std::byte*>(from) + done, std::min(kChunk, bytes - done)));
+      const size_t size = std::min(kChunk, bytes - done);
+      FOVEA_TRY(send_piece(to_ + done, size,
+                           [&](std::byte* pinned) { std::memcpy(pinned, static_cast<const std::byte*>(from) + done, size); }));
     }
     to_ += aligned(bytes);
+    return at;
+  }
+  // The same of a matrix as bf16.
+  Result<const std::byte*> send_as_bf16(const WeightView& w) {
+    const std::byte* at = to_;
+    const size_t row_bytes = static_cast<size_t>(w.cols) * sizeof(uint16_t);
+    const auto piece = static_cast<int64_t>(kChunk / row_bytes);
+    for (int64_t row = 0; row < w.rows; row += piece) {
+      const int64_t rows = std::min(piece, w.rows - row);
+      FOVEA_TRY(send_piece(to_ + static_cast<size_t>(row) * row_bytes, static_cast<size_t>(rows) * row_bytes,
+                           [&](std::byte* pinned) { cpu::unpack_bf16(w, row, rows, reinterpret_cast<uint16_t*>(pinned)); }));
+    }
+    to_ += aligned(static_cast<size_t>(w.rows) * row_bytes);
     return at;
   }
 
@@ -45,11 +61,12 @@ class Sender {
     bool pending = false;
   };
 
-  Status send_piece(std::byte* to, const std::byte* from, size_t bytes) {
+  template <typename Fill>
+  Status send_piece(std::byte* to, size_t bytes, const Fill& fill) {
     Piece& p = pieces_[next_];
     next_ = (next_ + 1) % pieces_.size();
     if (p.pending) FOVEA_TRY(p.done->wait());
-    std::memcpy(p.pinned.data(), from, bytes);
+    fill(p.pinned.as<std::byte>());
     device_.copy(to, p.pinned.data(), bytes, CopyKind::to_device, stream_);
     p.done->record(stream_);
     p.pending = true;
@@ -63,12 +80,25 @@ class Sender {
   size_t next_ = 0;
 };
 
+// A GPU's experts read elements that stand for themselves, and its tensor cores W_UK and W_UV as bf16, which is what they become
+// where the files have them quantised too.
+bool becomes_bf16(const ModelConfig& config, const ModelWeights& weights, const ListedWeight& w) {
+  if (!config.deepseek || !w.matrix) return false;
+  const bool was_widened = weights.widened > 0 && w.role == WeightRole::absorbed && w.matrix->type == WeightType::f32;
+  return !is_plain(w.matrix->type) || was_widened;
+}
+
 // Views of the host's memory become views of the copy.
 Status send_weights(const ModelConfig& config, Sender& sender, PlacedWeights* out) {
   FOVEA_TRY(for_each_weight(config, out, [&](const ListedWeight& w) -> Status {
     if (!w.matrix) {
       FOVEA_ASSIGN(const std::byte* at, sender.send(w.vector->data(), w.bytes()));
       *w.vector = {reinterpret_cast<const float*>(at), w.vector->size()};
+      return Status();
+    }
+    if (becomes_bf16(config, *out, w)) {
+      FOVEA_ASSIGN(const std::byte* at, sender.send_as_bf16(*w.matrix));
+      *w.matrix = weight_view(at, DType::bf16, w.rows, w.cols);
       return Status();
     }
     FOVEA_ASSIGN(w.matrix->data, sender.send(w.matrix->data, w.matrix->data_bytes()));
@@ -85,6 +115,10 @@ Status send_weights(const ModelConfig& config, Sender& sender, PlacedWeights* ou
 Status copy_to(Device& device, Stream& stream, const ModelConfig& config, PlacedWeights* out) {
   size_t bytes = aligned(out->host_inv_freq.size() * sizeof(float));
   FOVEA_TRY(for_each_weight(config, out, [&](const ListedWeight& w) {
+    if (becomes_bf16(config, *out, w)) {
+      bytes += aligned(static_cast<size_t>(w.rows * w.cols) * sizeof(uint16_t));
+      return Status();
+    }
     const size_t elements = w.matrix ? w.matrix->data_bytes() : w.bytes();
     bytes += aligned(elements) + aligned(w.bytes() - elements);  // scales that lie apart
     return Status();

@@ -18,7 +18,8 @@ struct PlacedWeights : ModelWeights {
 
 // On the host: views of `weights`, whose memory the result keeps.
 std::unique_ptr<PlacedWeights> place_weights(const ModelWeights& weights, const ModelConfig& config);
-// In the memory of a device that is not the host: everything is copied, and `weights` may go. Errors: resource_exhausted.
+// In the memory of a device that is not the host: everything is copied, and `weights` may go. Quantised matrices of models with latent
+// attention become bf16. Errors: resource_exhausted.
 Result<std::unique_ptr<PlacedWeights>> copy_weights(const ModelWeights& weights, const ModelConfig& config, Device& device,
                                                     Stream& stream);
 

@@ -14,13 +14,16 @@ Status check_shape(const TensorInfo& tensor, std::span<const int64_t> shape) {
                          " is not the expected " + shape_text(shape));
 }
 
+Status check_plain(const TensorInfo& tensor) {
+  if (tensor.readable && tensor.dtype != DType::fp8_e4m3) return Status();  // fp8 has scales beside it: who reads those uses find()
+  return Status::unsupported(tensor.file + ": tensor " + quote_name(tensor.name) + ": dtype " + quote_name(tensor.stored_dtype) +
+                             " is not one of F32, F16, BF16");
+}
+
 Result<TensorInfo> TensorSource::get(const std::string& name, std::span<const int64_t> shape) const {
   const TensorInfo* info = find(name);
   if (info == nullptr) return Status::not_found(source() + ": tensor " + quote_name(name) + " is missing");
-  if (!info->readable || info->dtype == DType::fp8_e4m3) {  // fp8 has scales beside it: who reads those uses find()
-    return Status::unsupported(info->file + ": tensor " + quote_name(name) + ": dtype " + quote_name(info->stored_dtype) +
-                               " is not one of F32, F16, BF16");
-  }
+  FOVEA_TRY(check_plain(*info));
   FOVEA_TRY(check_shape(*info, shape));
   return *info;
 }

@@ -54,6 +54,9 @@ class TensorSource {
 // All weights of a model: of a directory, or of a GGUF file. Errors: not_found, io_error, corrupt, unsupported, resource_exhausted.
 Result<std::unique_ptr<TensorSource>> open_tensors(const std::string& model);
 
+// Refuses a dtype that does not stand for itself (F32, F16, BF16 do), naming file and tensor: unsupported.
+Status check_plain(const TensorInfo& tensor);
+
 // Refuses another shape, naming file and tensor: corrupt.
 Status check_shape(const TensorInfo& tensor, std::span<const int64_t> shape);
 

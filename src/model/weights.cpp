@@ -66,14 +66,18 @@ void list_latent_attention(const ModelConfig& c, const std::string& at, Deepseek
   const DeepseekConfig& d = *c.deepseek;
   const int64_t hidden = c.hidden_size, heads = c.num_heads;
   list->under(at);
-  list->matrix(&w->q_a, "q_a_proj.weight", d.q_lora_rank, hidden, Split::none);
-  list->norm(&w->q_a_norm, "q_a_layernorm.weight", d.q_lora_rank);
-  list->matrix(&w->q_b, "q_b_proj.weight", heads * d.qk_dim(), d.q_lora_rank, Split::rows);
+  if (d.q_lora_rank > 0) {
+    list->matrix(&w->q_a, "q_a_proj.weight", d.q_lora_rank, hidden, Split::none);
+    list->norm(&w->q_a_norm, "q_a_layernorm.weight", d.q_lora_rank);
+    list->matrix(&w->q_b, "q_b_proj.weight", heads * d.qk_dim(), d.q_lora_rank, Split::rows);
+  } else {
+    list->matrix(&w->q, "q_proj.weight", heads * d.qk_dim(), hidden, Split::rows);
+  }
   list->matrix(&w->kv_a, "kv_a_proj_with_mqa.weight", d.latent_dim(), hidden, Split::none);
   list->norm(&w->kv_a_norm, "kv_a_layernorm.weight", d.kv_lora_rank);
-  list->matrix(&w->kv_b, "kv_b_proj.weight", heads * (d.nope_dim + d.v_dim), d.kv_lora_rank, Split::rows);
+  list->matrix(&w->kv_b, "kv_b_proj.weight", heads * (d.nope_dim + d.v_dim), d.kv_lora_rank, Split::rows, WeightRole::absorbed);
   list->matrix(&w->o, "o_proj.weight", hidden, heads * d.v_dim, Split::cols);
-  list->bias_if(c.qkv_bias, "attention_bias", &w->q_a_bias, "q_a_proj.bias", d.q_lora_rank, Split::none);
+  list->bias_if(c.qkv_bias && d.q_lora_rank > 0, "attention_bias", &w->q_a_bias, "q_a_proj.bias", d.q_lora_rank, Split::none);
   list->bias_if(c.qkv_bias, "attention_bias", &w->kv_a_bias, "kv_a_proj_with_mqa.bias", d.latent_dim(), Split::none);
   list->bias_if(c.o_bias, "attention_bias", &w->o_bias, "o_proj.bias", hidden, Split::none);
 }
@@ -85,15 +89,15 @@ void list_indexer(const ModelConfig& c, const std::string& at, IndexerWeights* w
   list->matrix(&w->k, "wk.weight", d.index_dim, c.hidden_size, Split::none);
   list->norm(&w->k_norm, "k_norm.weight", d.index_dim);
   list->bias(&w->k_norm_bias, "k_norm.bias", d.index_dim, Split::none);
-  list->matrix(&w->head_weights, "weights_proj.weight", d.index_heads, c.hidden_size, Split::none);
+  list->matrix(&w->head_weights, "weights_proj.weight", d.index_heads, c.hidden_size, Split::none, WeightRole::decides);
 }
 
 void list_experts(const ModelConfig& c, const std::string& at, MoeWeights* w, WeightList* list) {
   const DeepseekConfig& d = *c.deepseek;
   w->experts.resize(static_cast<size_t>(d.experts));
   list->under(at);
-  list->matrix(&w->router, "gate.weight", d.experts, c.hidden_size, Split::none, WeightRole::router);
-  list->bias(&w->router_bias, "gate.e_score_correction_bias", d.experts, Split::none);
+  list->matrix(&w->router, "gate.weight", d.experts, c.hidden_size, Split::none, WeightRole::decides);
+  list->bias_if(d.router_bias, "topk_method", &w->router_bias, "gate.e_score_correction_bias", d.experts, Split::none);
   for (size_t e = 0; e < w->experts.size(); ++e) {
     list->under(at + "experts." + std::to_string(e) + ".");
     list->feed_forward(&w->experts[e], c.hidden_size, d.moe_intermediate);
@@ -151,7 +155,7 @@ std::vector<WeightView> linear_matrices(const ModelConfig& config, const ModelWe
   ModelWeights views = weights;
   std::vector<WeightView> all;
   for (const ListedWeight& w : make_list(config, &views).listed) {
-    if (w.role == WeightRole::linear) all.push_back(*w.matrix);
+    if (w.role == WeightRole::linear || w.role == WeightRole::absorbed) all.push_back(*w.matrix);
   }
   if (config.tie_word_embeddings) all.push_back(weights.lm_head);
   return all;

@@ -44,22 +44,23 @@ struct IndexerWeights {
 
 struct MoeWeights {
   WeightView router;                        // [experts, hidden]
-  WeightVector router_bias;                 // [experts] added to the scores for the choice alone
+  WeightVector router_bias;                 // [experts] added to the scores for the choice alone; with router_bias
   std::vector<FeedForwardWeights> experts;  // [experts] f = moe_intermediate
   FeedForwardWeights shared;                // f = shared_experts * moe_intermediate
 };
 
-// A layer of DeepSeek-V3.2 or GLM-5. H heads; names of the dimensions as in DeepseekConfig.
+// A layer with latent attention. H heads; names of the dimensions as in DeepseekConfig.
 struct DeepseekLayerWeights {
   WeightVector input_norm;           // [hidden]
-  WeightView q_a, q_b;               // [q_lora_rank, hidden], [H qk_dim, q_lora_rank]
+  WeightView q_a, q_b;               // [q_lora_rank, hidden], [H qk_dim, q_lora_rank]; without q_lora_rank none of q_*, but:
+  WeightView q;                      // [H qk_dim, hidden]
   WeightView kv_a;                   // [latent_dim, hidden]
   WeightView kv_b;                   // [H (nope_dim + v_dim), kv_lora_rank]: of each head W_UK, then W_UV
   WeightView o;                      // [hidden, H v_dim]
   WeightVector q_a_bias, kv_a_bias;  // [q_lora_rank], [latent_dim]; with qkv_bias
   WeightVector o_bias;               // [hidden]; with o_bias
   WeightVector q_a_norm, kv_a_norm;  // [q_lora_rank], [kv_lora_rank]
-  IndexerWeights indexer;            // empty where the layer takes another's choice
+  IndexerWeights indexer;            // empty where the layer takes another's choice, or the model has none
   WeightVector post_attention_norm;  // [hidden]
   FeedForwardWeights dense;          // f = intermediate; empty where the layer has experts
   MoeWeights moe;                    // empty where it has none
@@ -72,6 +73,7 @@ struct ModelWeights {
   WeightVector final_norm;                            // [hidden]
   WeightView lm_head;                                 // [vocab, hidden]; the same data as embed where the head is tied
   KvScales kv_scales;                                 // of an fp8 cache
+  int64_t widened = 0;                                // elements that files hold in fewer bits than memory does
   std::shared_ptr<const void> owner;                  // what the views point into; copies of ModelWeights share it
 };
 
@@ -80,8 +82,12 @@ enum class WeightRole : uint8_t {
   bias,       // vectors
   linear,     // Ops::linear multiplies by it, or moe_experts
   embedding,  // rows are looked up; a tied head multiplies by it too
-  router,     // moe_route multiplies by it
+  absorbed,   // of each head W_UK and W_UV: operations of latent attention read it, and Ops::linear
+  decides,    // an expert router, or an indexer's weights of its heads: products in full precision
 };
+
+// Whether what reads it takes elements that stand for themselves alone: a quantised one is widened when it is loaded.
+constexpr bool must_be_plain(WeightRole role) { return role == WeightRole::absorbed || role == WeightRole::decides; }
 
 // What each of n devices holds when heads, experts' intermediates and the vocabulary are shared out.
 enum class WeightSplit : uint8_t { none, rows, cols };  // everything; rows, or columns, [i / n, (i + 1) / n)
@@ -115,7 +121,7 @@ struct DeniedWeight {
 std::vector<DeniedWeight> denied_weights(const ModelConfig& config);
 
 // The matrices that Ops::linear multiplies by, experts among them: all but the embedding (a tied head is there as lm_head)
-// and routers.
+// and what decides.
 std::vector<WeightView> linear_matrices(const ModelConfig& config, const ModelWeights& weights);
 
 // Elements of all weights, a tied head counted once.

@@ -213,10 +213,9 @@ Status Runner::make_ops() {
 Status Runner::check_weights(const ModelWeights& weights) const {
   return for_each_weight(config_, weights, [&](const ListedWeight& w) -> Status {
     if (!w.matrix) return {};
-    const bool any_type = w.role != WeightRole::router && !config_.deepseek;
-    if (!(any_type ? ops_->takes(w.matrix->type) : is_plain(w.matrix->type)))
+    if (must_be_plain(w.role) ? !is_plain(w.matrix->type) : !ops_->takes(w.matrix->type))
       return Status::unsupported(w.name + ": weights of type " + std::string(weight_type_name(w.matrix->type)) + " on " +
-                                 std::string(ops_->name()) + (config_.deepseek ? " for a model with latent attention" : ""));
+                                 std::string(ops_->name()));
     return check_weight(*w.matrix).with_context(w.name);
   });
 }

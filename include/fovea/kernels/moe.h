@@ -48,6 +48,7 @@ struct MoeExpertsParams {
   const int32_t* ids = nullptr;                        // [T, top_k] in [0, experts), different ones in a row
   const float* weights = nullptr;                      // [T, top_k]
   const FeedForwardWeights* expert_weights = nullptr;  // [experts] in host memory, f = inter; each matrix of a type of its own
+  bool as_many = false;                                // LinearParams::as_many
 };
 
 // The largest of what MoE calls will see. Part of OpsLimits, as MlaShape is.

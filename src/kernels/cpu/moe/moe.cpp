@@ -104,10 +104,10 @@ void Moe::run_expert(const MoeExpertsParams& p, int32_t expert, int32_t begin, i
   }
   const FeedForwardWeights& w = p.expert_weights[expert];
   const LinearWeight in[] = {{w.gate, nullptr, gate_.data()}, {w.up, nullptr, up_.data()}};
-  linear.run({x, rows, p.hidden, in, 2}, pool);
+  linear.run({.x = x, .rows = rows, .k = p.hidden, .weights = in, .count = 2, .as_many = p.as_many}, pool);
   silu_mul({gate_.data(), up_.data(), gate_.data(), rows, p.inter}, pool);
   const LinearWeight last{w.down, nullptr, x_.data()};
-  linear.run({gate_.data(), rows, p.inter, &last, 1}, pool);
+  linear.run({.x = gate_.data(), .rows = rows, .k = p.inter, .weights = &last, .count = 1, .as_many = p.as_many}, pool);
   for_rows(pool, rows, hidden, [&](int64_t i) {
     const float weight = p.weights[order_[begin + i]];
     const float* y = x_.data() + i * hidden;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string>
 
+#include "kernels/common/random_weights.h"
 #include "kernels/moe_cases.h"
 #include "kernels/ref/moe.h"
 
@@ -72,6 +73,41 @@ TEST(MoeExperts, MayMixTypes) {
   EXPECT_EQ(problem.out, want);
   run(problem, problem.params(), 2);
   for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(problem.out[i], want[i], 1e-4f * (1 + std::abs(want[i]))) << i;
+}
+
+// Each matrix of each expert of a type and with scales of its own. Rows of answers may be rounded to int8, those of prompts not.
+TEST(MoeExperts, OfQuantisedWeights) {
+  MoeProblem problem({"", 9, 256, 64, 4, 2});
+  const WeightType types[] = {WeightType::fp8_e4m3, WeightType::q8_0, WeightType::int4, WeightType::q4_k};
+  std::vector<RandomMatrix> matrices;
+  matrices.reserve(12);
+  const auto random = [&](WeightType type, int64_t rows, int64_t cols, float deviation) {
+    return matrices.emplace_back(type, rows, cols, 32, matrices.size(), deviation).view();
+  };
+  for (size_t e = 0; e < 4; ++e) {
+    const float deviation = 0.05f * static_cast<float>(1 + e);
+    problem.expert_weights[e] = {random(types[e], 64, 256, deviation), random(types[3 - e], 64, 256, deviation),
+                                 random(WeightType::q5_1, 256, 64, deviation)};
+  }
+  ref::moe_experts(problem.params());
+  const std::vector<float> want = problem.out;
+  ThreadPool pool(2);
+  cpu::Linear linear;
+  cpu::Moe moe;
+  ASSERT_TRUE(linear.prepare(problem.limits(), 2, Numerics::f32, cpu::cpu_features(), cpu::Int8Rows::few).ok());
+  for (const RandomMatrix& m : matrices)
+    ASSERT_TRUE(linear.add_shape(static_cast<int>(m.cols), static_cast<int>(m.rows), m.type).ok());
+  ASSERT_TRUE(moe.prepare(problem.limits(), 2).ok());
+  const auto worst = [&](bool prompts) {
+    MoeExpertsParams p = problem.params();
+    p.as_many = prompts;
+    moe.experts(p, linear, pool);
+    float most = 0;
+    for (size_t i = 0; i < want.size(); ++i) most = std::max(most, std::abs(problem.out[i] - want[i]) / (1 + std::abs(want[i])));
+    return most;
+  };
+  EXPECT_LT(worst(true), 1e-4f);
+  EXPECT_GT(worst(false), 1e-3f);
 }
 
 TEST(MoeRoute, EqualsTheReferenceAndDependsOnTheRowAlone) {
