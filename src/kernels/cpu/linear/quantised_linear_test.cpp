@@ -17,7 +17,7 @@ namespace {
 
 const CpuFeatures kLibrary =
     cpu_features().avx512 ? CpuFeatures{.avx2 = true, .avx512 = true, .avx512_bf16 = true} : cpu_features();
-constexpr CpuFeatures kNoMatrixHardware = {.avx2 = true, .avx512 = true};
+const CpuFeatures kNoMatrixHardware = {.avx2 = cpu_features().avx2, .avx512 = cpu_features().avx512};
 constexpr int32_t kRows = 40;
 
 class QuantisedLinearTest : public ::testing::TestWithParam<int> {

@@ -58,6 +58,8 @@ HWY_INLINE int place(XOrder order, int sixteen) {
       return sixteen / 8 * 8 + sixteen % 2 * 4 + sixteen % 8 / 2;
     case XOrder::pairs:
       return sixteen / 2 % 2 * 8 + sixteen % 2 * 4 + sixteen / 4;
+    case XOrder::across:
+      return sixteen % 8 * 2 + sixteen / 8;
   }
   return sixteen;
 }
@@ -88,11 +90,18 @@ void quantise_target(const float* x, int64_t rows, int64_t k, int64_t begin, int
   }
 }
 
-// ---- The product, by codes that were unpacked first -----------------------------------------------------------------
+}  // namespace fovea::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace fovea::cpu {
+
+HWY_EXPORT(quantise_target);
+
+namespace {
 
 // Sum over n elements (whole sixteens) of a piece.
-HWY_INLINE float dot(const UnpackedPiece& w, bool offsets, int64_t n, const QuantisedX& x) {
-#if HWY_TARGET == HWY_SCALAR
+float dot(const UnpackedPiece& w, bool offsets, int64_t n, const QuantisedX& x) {
   float total = 0;
   for (int64_t part = 0; part * 16 < n; ++part) {
     int sum = 0;
@@ -101,33 +110,10 @@ HWY_INLINE float dot(const UnpackedPiece& w, bool offsets, int64_t n, const Quan
     if (offsets) total += w.offset[part] * x.sum[part];
   }
   return total;
-#else
-  const hn::CappedTag<int16_t, 16> d16;
-  const hn::Rebind<int8_t, decltype(d16)> d8;
-  const hn::RepartitionToWide<decltype(d16)> d32;
-  const hn::RebindToFloat<decltype(d32)> df;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d16));
-  auto total = hn::Zero(df);
-  float from_offsets = 0;
-  for (int64_t part = 0; part * 16 < n; ++part) {
-    auto sum = hn::Zero(d32), unused = hn::Zero(d32);
-    for (int64_t i = part * 16; i < part * 16 + 16; i += lanes) {
-      const auto a = hn::PromoteTo(d16, hn::LoadU(d8, w.code + i)), b = hn::PromoteTo(d16, hn::LoadU(d8, x.code + i));
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
-      sum = hn::Add(sum, hn::Vec<decltype(d32)>{_mm256_madd_epi16(a.raw, b.raw)});
-#else
-      sum = hn::ReorderWidenMulAccumulate(d32, a, b, sum, unused);
-#endif
-    }
-    sum = hn::Add(sum, unused);
-    total = hn::MulAdd(hn::ConvertTo(df, sum), hn::Set(df, w.value[part] * x.scale[part]), total);
-    if (offsets) from_offsets += w.offset[part] * x.sum[part];
-  }
-  return hn::GetLane(hn::SumOfLanes(df, total)) + from_offsets;
-#endif
 }
 
-void gemv_target(const QuantGemvSlice& s) {
+// For CPUs without AVX2: by codes that were unpacked first.
+void quant_gemv_portable(const QuantGemvSlice& s) {
   const bool offsets = has_offsets(s.w.type);
   UnpackedPiece piece;
   float sums[kQuantGemvRows];
@@ -144,17 +130,10 @@ void gemv_target(const QuantGemvSlice& s) {
   }
 }
 
-}  // namespace fovea::cpu::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
-namespace fovea::cpu {
-
-HWY_EXPORT(quantise_target);
-HWY_EXPORT(gemv_target);
+}  // namespace
 
 XOrder x_order(WeightType type, const CpuFeatures& features) {
-  if (!features.avx512_vnni) return XOrder::natural;
+  if (!features.avx512_vnni) return features.avx2 ? XOrder::across : XOrder::natural;
   switch (type) {
     case WeightType::q2_k:
     case WeightType::q3_k:
@@ -176,8 +155,9 @@ void quant_gemv(const QuantGemvSlice& slice, const CpuFeatures& features) {
   FOVEA_CHECK(slice.rows >= 1 && slice.rows <= kQuantGemvRows && quant_gemv_takes(slice.w.type));
 #if defined(__x86_64__)
   if (features.avx512_vnni) return quant_gemv_vnni(slice);
+  if (features.avx2) return quant_gemv_avx2(slice);
 #endif
-  HWY_DYNAMIC_DISPATCH(gemv_target)(slice);
+  quant_gemv_portable(slice);
 }
 
 }  // namespace fovea::cpu

@@ -52,7 +52,10 @@ class QuantGemvTest : public ::testing::TestWithParam<int> {
     for (const int32_t group : {32, 64, 96, 128, 1024, 1 << 20}) expect_right(matrix(group), features, what);
   }
   void expect_right(const RandomMatrix& m, const CpuFeatures& features, const char* what) {
-    const std::vector<float> x = random_x(16 * m.cols);
+    expect_right(m, random_x(16 * m.cols), features, what);
+  }
+  void expect_right(const RandomMatrix& m, const std::vector<float>& x, const CpuFeatures& features, const char* what,
+                    double most = 3e-6) {
     std::vector<float> w(static_cast<size_t>(m.cols));
     std::vector<QuantisedX> rounded(static_cast<size_t>(quant_pieces(m.cols) * 16));
     quantise_x(x.data(), 16, m.cols, 0, 16, XOrder::natural, rounded.data());
@@ -69,8 +72,8 @@ class QuantGemvTest : public ::testing::TestWithParam<int> {
           unrounded += static_cast<double>(x[r * m.cols + c]) * w[c];
           largest_error += std::fabs(w[c]) * piece.scale[c % 256 / 16] * 0.501;
         }
-        ASSERT_LT(std::fabs(all.out[r * m.rows + j] - sum) / size, 3e-6) << what << ", row " << r << ", output " << j;
-        ASSERT_LT(std::fabs(all.out[r * m.rows + j] - unrounded), largest_error + size * 3e-6);
+        ASSERT_LT(std::fabs(all.out[r * m.rows + j] - sum) / size, most) << what << ", row " << r << ", output " << j;
+        ASSERT_LT(std::fabs(all.out[r * m.rows + j] - unrounded), largest_error + size * most);
       }
     }
     for (const int32_t rows : {1, 2, 3, 4, 5, 7, 11}) {
@@ -82,7 +85,7 @@ class QuantGemvTest : public ::testing::TestWithParam<int> {
   const WeightType type_;
 };
 
-TEST_P(QuantGemvTest, PortableSumsRoundedProducts) {
+TEST_P(QuantGemvTest, EachTargetRoundsAndSums) {
   for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
     hwy::SetSupportedTargetsForTest(target);
     hwy::GetChosenTarget().DeInit();
@@ -92,9 +95,40 @@ TEST_P(QuantGemvTest, PortableSumsRoundedProducts) {
   }
 }
 
-TEST_P(QuantGemvTest, VnniSumsRoundedProducts) {
-  if (!cpu_features().avx512_vnni) GTEST_SKIP() << "no AVX-512 VNNI";
-  expect_right(cpu_features(), "vnni");
+// What quant_gemv has a form for, down to none of it.
+struct Form {
+  const char* name;
+  CpuFeatures features;
+  bool runs;
+};
+std::vector<Form> forms() {
+  const CpuFeatures& all = cpu_features();
+  return {{"vnni", all, all.avx512_vnni}, {"avx2", {.avx2 = true}, all.avx2}, {"portable", {}, true}};
+}
+
+TEST_P(QuantGemvTest, EachFormSumsRoundedProducts) {
+  for (const Form& form : forms()) {
+    if (form.runs) expect_right(form.features, form.name);
+  }
+}
+
+// Codes at the ends of their range, with codes of x at the ends of theirs: no sum of 16 bits may overflow.
+TEST_P(QuantGemvTest, SumsTheLargestCodes) {
+  const RandomMatrix random = matrix(32);
+  const auto bytes = static_cast<size_t>(weight_format(type_).bytes);
+  for (const uint8_t fill : {0x00, 0x7f, 0x80, 0xff}) {
+    RandomMatrix m = random;
+    for (size_t at = 0; at < bytes; ++at) {
+      bool varies = bytes == 1;  // others are a block's float16 numbers and exponents
+      for (size_t i = at; i < m.data.size(); i += bytes) varies = varies || random.data[i] != random.data[at];
+      for (size_t i = at; varies && i < m.data.size(); i += bytes) m.data[i] = fill;
+    }
+    std::vector<float> x(static_cast<size_t>(16 * m.cols), 1.0f);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<int64_t>(i) / m.cols % 2 == 0 ? 1.0f : i % 4 < 2 ? -1.0f : 1.0f;
+    for (const Form& form : forms()) {
+      if (form.runs) expect_right(m, x, form.features, form.name, 1e-5);  // what makes codes unsigned cancels here
+    }
+  }
 }
 
 std::vector<int> types() {

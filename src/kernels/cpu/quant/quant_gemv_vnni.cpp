@@ -23,11 +23,10 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx512cd,avx512vnni,avx2,fma,f16c,bmi,bmi2")
+#include "kernels/cpu/quant/quant_gemv_inl.h"
 
 namespace fovea::cpu {
 namespace {
-
-#define FOVEA_INLINE inline __attribute__((always_inline))
 
 constexpr int kMaxM = 4;      // rows of x that share an unpacked piece
 constexpr int kTogether = 4;  // pieces of a turn of the loop, for one row of x: no line is asked for twice
@@ -37,10 +36,6 @@ constexpr XOrder kOrder = kType == WeightType::q2_k || kType == WeightType::q3_k
                           : kType == WeightType::q4_k || kType == WeightType::q5_k                            ? XOrder::pairs
                                                                                                               : XOrder::halves;
 
-template <WeightType kType>
-constexpr bool kHasOffsets = kType == WeightType::q4_1 || kType == WeightType::q5_1 || kType == WeightType::q2_k ||
-                             kType == WeightType::q4_k || kType == WeightType::q5_k || kType == WeightType::int4;
-
 // Codes in the order of x, and values and offsets: of 16 parts of 16 (order natural), of 8 of 32 in the lower lanes (halves), or all
 // in `value` (pairs): less the offsets of 8 parts of 32, then their values, as x has sums and scales.
 struct Unpacked {
@@ -48,16 +43,6 @@ struct Unpacked {
   __m512 value, offset;
 };
 
-FOVEA_INLINE uint16_t load_u16(const uint8_t* p) {
-  uint16_t v;
-  std::memcpy(&v, p, sizeof(v));
-  return v;
-}
-FOVEA_INLINE uint32_t load_u32(const uint8_t* p) {
-  uint32_t v;
-  std::memcpy(&v, p, sizeof(v));
-  return v;
-}
 FOVEA_INLINE uint64_t load_u64(const uint8_t* p) {
   uint64_t v;
   std::memcpy(&v, p, sizeof(v));
@@ -71,19 +56,7 @@ FOVEA_INLINE __m512i keep(__m512i v) {
 }
 FOVEA_INLINE __m512i low_halves(__m512i v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
 FOVEA_INLINE __m512i high_halves(__m512i v) { return low_halves(_mm512_srli_epi16(v, 4)); }
-FOVEA_INLINE float half_at(const uint8_t* p) { return _cvtsh_ss(load_u16(p)); }
 FOVEA_INLINE __m512 eight(__m256 v) { return _mm512_zextps256_ps512(v); }
-
-// Float16 numbers of eight blocks that are `stride` bytes apart.
-template <int kStride>
-FOVEA_INLINE __m512 eight_halves(const uint8_t* p) {
-  // Put together by the integer units: the vector units are what limits.
-  const auto four = [p](int i) {
-    const auto at = [p, i](int j) { return uint64_t{load_u16(p + (i + j) * kStride)} << (16 * j); };
-    return static_cast<int64_t>((at(0) | at(1)) | (at(2) | at(3)));
-  };
-  return eight(_mm256_cvtph_ps(_mm_set_epi64x(four(4), four(0))));
-}
 
 // 16 bytes of each of four blocks.
 template <int kStride>
@@ -168,24 +141,10 @@ FOVEA_INLINE void small_codes(const uint8_t* b, Unpacked* out) {
   }
 }
 
-// e8m0 bytes of eight blocks: half of what each stands for. The two smallest, which float32 has no normal number for, are 0.
-FOVEA_INLINE __m512 eight_exponents(const uint8_t* b) {
-  uint64_t bytes = 0;
-  for (int i = 0; i < 8; ++i) bytes |= uint64_t{b[17 * i]} << (8 * i);
-  const __m256i e = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(bytes)));
-  const __m256i less = _mm256_sub_epi32(_mm256_max_epi32(e, _mm256_set1_epi32(1)), _mm256_set1_epi32(1));
-  return eight(_mm256_castsi256_ps(_mm256_slli_epi32(less, 23)));
-}
-
 // ---- Blocks of 256 -------------------------------------------------------------------------------------------------
 
-// Two float16 numbers and twelve bytes: eight scales and eight minimums of 6 bits, the upper two of the last four of each apart.
 FOVEA_INLINE void k_scales(const uint8_t* b, Unpacked* out) {
-  const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b));
-  const __m128i lower = _mm_srlv_epi32(_mm_shuffle_epi32(v, _MM_SHUFFLE(3, 1, 3, 2)), _mm_setr_epi32(0, 4, 0, 0));
-  const __m128i upper = _mm_srli_epi32(_mm_shuffle_epi32(v, _MM_SHUFFLE(1, 1, 2, 2)), 2);
-  const __m128i bytes = _mm_or_si128(_mm_and_si128(lower, _mm_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f)),
-                                     _mm_and_si128(upper, _mm_setr_epi32(0, 0x30303030, 0, 0x30303030)));
+  const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b)), bytes = k_minimums_and_scales(v);
   const __m512 factors = _mm512_permutexvar_ps(_mm512_setr_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0),
                                                _mm512_castps128_ps512(_mm_cvtph_ps(v)));
   out->value = _mm512_mul_ps(floats_of_16(bytes), factors);
@@ -281,54 +240,27 @@ FOVEA_INLINE void block_iq4_xs(const uint8_t* b, Unpacked* out) {
 
 // ---- A piece -------------------------------------------------------------------------------------------------------
 
-// The scales of eight parts of a piece, of groups of `group` columns; parts beyond the row take the last.
-struct Scales {
-  const uint32_t* bits;
-  int64_t group, count;
-  int shift;  // group is 1 << shift, or -1
-
-  FOVEA_INLINE __m256i of_piece(int64_t begin) const {
-    const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    if (count == 1) return _mm256_set1_epi32(static_cast<int>(bits[0]));
-    if (shift >= 0) {
-      const int64_t at = begin >> shift;
-      const auto left = static_cast<int>(count - at);
-      const __m256i there = _mm256_cmpgt_epi32(_mm256_set1_epi32(left), lanes);
-      const __m256i some = _mm256_maskload_epi32(reinterpret_cast<const int*>(bits + at), there);
-      const __m256i of_lane = _mm256_srl_epi32(_mm256_slli_epi32(lanes, 5), _mm_cvtsi32_si128(shift));
-      return _mm256_permutevar8x32_epi32(some, _mm256_min_epi32(of_lane, _mm256_set1_epi32(left - 1)));
-    }
-    alignas(32) uint32_t parts[8];
-    int64_t at = begin / group, next = (at + 1) * group;
-    for (int i = 0; i < 8; ++i) {
-      if (begin + 32 * i >= next) ++at, next += group;
-      parts[i] = bits[at < count ? at : count - 1];
-    }
-    return _mm256_load_si256(reinterpret_cast<const __m256i*>(parts));
-  }
-};
-
 template <WeightType kType>
 FOVEA_INLINE void unpack(const uint8_t* b, const Scales& scales, int64_t begin, Unpacked* out) {
   if constexpr (kType == WeightType::q8_0) {
-    out->value = eight_halves<34>(b);
+    out->value = eight(eight_halves<34>(b));
     small_codes<kType, 34, 2>(b, out);
   } else if constexpr (kType == WeightType::q4_0 || kType == WeightType::iq4_nl) {
-    out->value = eight_halves<18>(b);
+    out->value = eight(eight_halves<18>(b));
     small_codes<kType, 18, 2>(b, out);
   } else if constexpr (kType == WeightType::q4_1) {
-    out->value = eight_halves<20>(b);
-    out->offset = eight_halves<20>(b + 2);
+    out->value = eight(eight_halves<20>(b));
+    out->offset = eight(eight_halves<20>(b + 2));
     small_codes<kType, 20, 4>(b, out);
   } else if constexpr (kType == WeightType::q5_0) {
-    out->value = eight_halves<22>(b);
+    out->value = eight(eight_halves<22>(b));
     small_codes<kType, 22, 6>(b, out);
   } else if constexpr (kType == WeightType::q5_1) {
-    out->value = eight_halves<24>(b);
-    out->offset = eight_halves<24>(b + 2);
+    out->value = eight(eight_halves<24>(b));
+    out->offset = eight(eight_halves<24>(b + 2));
     small_codes<kType, 24, 8>(b, out);
   } else if constexpr (kType == WeightType::mxfp4) {
-    out->value = eight_exponents(b);
+    out->value = eight(eight_exponents(b));
     small_codes<kType, 17, 1>(b, out);
   } else if constexpr (kType == WeightType::q2_k) {
     block_q2_k(b, out);
@@ -353,27 +285,6 @@ FOVEA_INLINE void unpack(const uint8_t* b, const Scales& scales, int64_t begin, 
     out->value = eight(value);
     out->offset = eight(_mm256_fnmadd_ps(value, zero, _mm256_setzero_ps()));
     small_codes<WeightType::q4_0, 16, 0>(b, out);
-  }
-}
-
-constexpr int32_t bytes_of_piece(WeightType type) { return kQuantPiece / weight_format(type).block * weight_format(type).bytes; }
-
-// Asks for the memory behind a piece that is read now, the piece-th from w on: the slower the arithmetic, the further ahead. Whole
-// steps of a 1B shape, two threads of Zen 4 that read 58 GB/s, ms: q8_0 without 28.8, 1 KiB ahead 27.5, 2: 38.0, 4: 34.8, 8: 33.3; q4_k
-// without 22.7, 1 KiB: 22.9, 2: 25.6, 4: 18.8, 8: 17.2, and with the near lines 16.4. Two rows of W at a time, for one read of x, gain a
-// tenth in cache and lose it here.
-template <WeightType kType>
-FOVEA_INLINE void ask_ahead(const uint8_t* w, int piece) {
-  constexpr int32_t kBytes = bytes_of_piece(kType);
-  const auto* at = reinterpret_cast<const char*>(w);
-  // Lines that begin in this piece, counted from w.
-  for (int32_t l = (kBytes * piece + 63) / 64 * 64; l < kBytes * (piece + 1); l += 64) {
-    if constexpr (kBytes >= 256) {  // 8 bits
-      _mm_prefetch(at + 1024 + l, _MM_HINT_T1);
-    } else {
-      _mm_prefetch(at + 512 + l, _MM_HINT_T0);
-      _mm_prefetch(at + 7168 + l, _MM_HINT_T1);
-    }
   }
 }
 
@@ -447,13 +358,12 @@ FOVEA_INLINE __m128 four_sums(__m512 a, __m512 b, __m512 c, __m512 d) {
 template <WeightType kType, int M>
 void products(const QuantGemvSlice& s, int64_t begin, int64_t end, int32_t m0) {
   constexpr int32_t kBytes = bytes_of_piece(kType);
-  const int64_t groups = s.w.scales_per_row(), group = s.w.group, cols = s.w.cols, row_bytes = s.w.row_bytes();
-  const int shift = group > 0 && (group & (group - 1)) == 0 ? __builtin_ctzll(static_cast<uint64_t>(group)) : -1;
+  const int64_t cols = s.w.cols, row_bytes = s.w.row_bytes();
+  Scales scales = scales_of(s.w, begin);
   const uint8_t* row = s.w.row(begin);
   // Of four rows of W, whose lanes are summed together: alone each takes as long as two pieces.
   alignas(64) float lanes[M][4][16] = {};
-  for (int64_t j = begin; j < end; ++j, row += row_bytes) {
-    const Scales scales = {static_cast<const uint32_t*>(s.w.scales) + j * groups, group, groups, shift};
+  for (int64_t j = begin; j < end; ++j, row += row_bytes, scales.bits += scales.count) {
     const QuantisedX* x = s.packed + m0;
     Sums<M> sums;
 #pragma GCC unroll 4
@@ -495,47 +405,15 @@ void products(const QuantGemvSlice& s, int64_t begin, int64_t end, int32_t m0) {
   }
 }
 
-template <WeightType kType>
-void run(const QuantGemvSlice& s) {
-  const int32_t passes = (s.rows + kMaxM - 1) / kMaxM;
-  const int32_t rows = (s.rows + passes - 1) / passes;  // of a pass; the last may have fewer
-  const int64_t step = passes == 1 ? s.w.rows : 1;      // rows of W of a pass: one, where the next pass finds it in cache
-  for (int64_t j = 0; j < s.w.rows; j += step) {
-    for (int32_t m0 = 0; m0 < s.rows; m0 += rows) {
-      switch (std::min(rows, s.rows - m0)) {
-        case 1:
-          products<kType, 1>(s, j, j + step, m0);
-          break;
-        case 2:
-          products<kType, 2>(s, j, j + step, m0);
-          break;
-        case 3:
-          products<kType, 3>(s, j, j + step, m0);
-          break;
-        default:
-          products<kType, 4>(s, j, j + step, m0);
-          break;
-      }
-    }
-  }
-}
-
-template <int... kTypes>
-void dispatch(const QuantGemvSlice& s, std::integer_sequence<int, kTypes...>) {
-  constexpr int kFirst = static_cast<int>(WeightType::q8_0);
-  const auto one = [&](auto offset) {
-    constexpr auto type = static_cast<WeightType>(kFirst + decltype(offset)::value);
-    if constexpr (quant_gemv_takes(type)) {
-      if (s.w.type == type) run<type>(s);
-    }
-  };
-  (one(std::integral_constant<int, kTypes>()), ...);
-}
-
 }  // namespace
 
 void quant_gemv_vnni(const QuantGemvSlice& s) {
-  dispatch(s, std::make_integer_sequence<int, kWeightTypes - static_cast<int>(WeightType::q8_0)>());
+  with_type(s.w.type, [&](auto type) {
+    constexpr WeightType kType = decltype(type)::value;
+    constexpr void (*kProducts[])(const QuantGemvSlice&, int64_t, int64_t, int32_t) = {&products<kType, 1>, &products<kType, 2>,
+                                                                                       &products<kType, 3>, &products<kType, 4>};
+    in_passes<kMaxM>(s, [&](int64_t begin, int64_t end, int32_t m0, int32_t rows) { kProducts[rows - 1](s, begin, end, m0); });
+  });
 }
 
 }  // namespace fovea::cpu
