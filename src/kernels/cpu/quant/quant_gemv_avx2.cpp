@@ -146,17 +146,21 @@ FOVEA_INLINE void codes(const uint8_t* b, __m256i (&u)[2]) {
 
 // ---- Values and offsets --------------------------------------------------------------------------------------------
 
+template <WeightType kType>
+constexpr int kValues = kBySixteen<kType> ? 2 : 1;  // registers of them
+
 // Of eight parts of 32 in order; or of sixteens 0 to 3 and 8 to 11, then of the others. No offsets where codes are signed.
 template <WeightType kType>
 struct Factors {
-  __m256 value[kBySixteen<kType> ? 2 : 1], offset[kBySixteen<kType> ? 2 : 1];
+  __m256 value[kValues<kType>], offset[kValues<kType>];
 };
 
 template <WeightType kType>
 FOVEA_INLINE void k_factors(const uint8_t* b, Factors<kType>* out) {
-  const __m128i both = k_minimums_and_scales(load_128(b));
-  out->value[0] = _mm256_mul_ps(floats_of(_mm_srli_si128(both, 8)), _mm256_set1_ps(half_at(b)));
-  out->offset[0] = _mm256_mul_ps(floats_of(both), _mm256_set1_ps(-half_at(b + 2)));
+  const __m128i v = load_128(b), both = k_minimums_and_scales(v);
+  const __m128 d = _mm_cvtph_ps(v), minus = _mm_xor_ps(_mm_movehdup_ps(d), _mm_set1_ps(-0.0f));
+  out->value[0] = _mm256_mul_ps(floats_of(_mm_srli_si128(both, 8)), _mm256_broadcastss_ps(d));
+  out->offset[0] = _mm256_mul_ps(floats_of(both), _mm256_broadcastss_ps(minus));
 }
 
 FOVEA_INLINE void q2_factors(const uint8_t* b, Factors<WeightType::q2_k>* out) {
@@ -233,7 +237,7 @@ FOVEA_INLINE Factors<kType> factors(const uint8_t* b, const Scales& scales, int6
   }
   if constexpr (!kHasOffsets<kType> && !kSigned<kType>) {
     const __m256 less = _mm256_set1_ps(static_cast<float>(-code_bias(kType)));
-    for (int i = 0; i < (kBySixteen<kType> ? 2 : 1); ++i) out.offset[i] = _mm256_mul_ps(out.value[i], less);
+    for (int i = 0; i < kValues<kType>; ++i) out.offset[i] = _mm256_mul_ps(out.value[i], less);
   }
   return out;
 }
@@ -262,36 +266,43 @@ FOVEA_INLINE __m256 spread(__m256 value) {
   return _mm256_permute_ps(value, _MM_SHUFFLE(k, k, k, k));
 }
 
-// Adds to `sum` the products of parts p and p + 4 of a piece of W, whose values are times x's scales.
+// Sums of one row of W with one of x: two chains, each long enough to wait for.
+struct Sum {
+  __m256 even, odd;
+};
+
+// Adds the products of parts p and p + 4 of a piece of W, whose values are times x's scales.
 template <WeightType kType, int p>
-FOVEA_INLINE __m256 add_parts(const __m256i (&u)[2], const __m256 (&value)[kBySixteen<kType> ? 2 : 1], const QuantisedX& x,
-                              __m256 sum) {
+FOVEA_INLINE void add_parts(const __m256i (&u)[2], const __m256 (&value)[kValues<kType>], const QuantisedX& x, Sum* sum) {
   const __m256i first = pairs<kType>(u[0], x.code + 64 * p), second = pairs<kType>(u[1], x.code + 64 * p + 32);
   if constexpr (kBySixteen<kType>) {
-    sum = _mm256_fmadd_ps(floats_of_sums(first), spread<2 * p % 4>(value[p / 2]), sum);
-    return _mm256_fmadd_ps(floats_of_sums(second), spread<2 * p % 4 + 1>(value[p / 2]), sum);
-  } else if constexpr (kSigned<kType>) {
-    const __m256i one = _mm256_set1_epi16(1);
-    const __m256i both = _mm256_add_epi32(_mm256_madd_epi16(first, one), _mm256_madd_epi16(second, one));
-    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(both), spread<p>(value[0]), sum);
-  } else {
-    return _mm256_fmadd_ps(floats_of_sums(_mm256_add_epi16(first, second)), spread<p>(value[0]), sum);
+    sum->even = _mm256_fmadd_ps(floats_of_sums(first), spread<2 * p % 4>(value[p / 2]), sum->even);
+    sum->odd = _mm256_fmadd_ps(floats_of_sums(second), spread<2 * p % 4 + 1>(value[p / 2]), sum->odd);
+    return;
   }
+  __m256 both;
+  if constexpr (kSigned<kType>) {
+    const __m256i one = _mm256_set1_epi16(1);
+    both = _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_madd_epi16(first, one), _mm256_madd_epi16(second, one)));
+  } else {
+    both = floats_of_sums(_mm256_add_epi16(first, second));
+  }
+  __m256& chain = p % 2 == 0 ? sum->even : sum->odd;
+  chain = _mm256_fmadd_ps(both, spread<p % 4>(value[0]), chain);
 }
 
-// One piece of W with M rows of x: offsets first, then parts 0 and 4 to 3 and 7, then the sum of what came before.
+// One piece of W with M rows of x: what offsets add, then parts 0 and 4 to 3 and 7.
 template <WeightType kType, int M>
-FOVEA_INLINE void add_piece(const uint8_t* b, const Scales& scales, int64_t begin, const QuantisedX* x, __m256 (&sum)[M]) {
-  constexpr int kValues = kBySixteen<kType> ? 2 : 1;
+FOVEA_INLINE void add_piece(const uint8_t* b, const Scales& scales, int64_t begin, const QuantisedX* x, Sum (&sums)[M]) {
   const Factors<kType> w = factors<kType>(b, scales, begin);
-  __m256 value[M][kValues], piece[M];
+  __m256 value[M][kValues<kType>];
 #pragma GCC unroll 4
   for (int m = 0; m < M; ++m) {
-    piece[m] = _mm256_setzero_ps();
 #pragma GCC unroll 2
-    for (int i = 0; i < kValues; ++i) {
+    for (int i = 0; i < kValues<kType>; ++i) {
       value[m][i] = _mm256_mul_ps(w.value[i], of_x<kType>(x[m].scale, x[m].scale_of_32, i));
-      if constexpr (!kSigned<kType>) piece[m] = _mm256_fmadd_ps(w.offset[i], of_x<kType>(x[m].sum, x[m].sum_of_32, i), piece[m]);
+      __m256& chain = i == 0 ? sums[m].even : sums[m].odd;
+      if constexpr (!kSigned<kType>) chain = _mm256_fmadd_ps(w.offset[i], of_x<kType>(x[m].sum, x[m].sum_of_32, i), chain);
     }
   }
   const auto parts = [&](auto part) {
@@ -299,14 +310,12 @@ FOVEA_INLINE void add_piece(const uint8_t* b, const Scales& scales, int64_t begi
     __m256i u[2];
     codes<kType, p>(b, u);
 #pragma GCC unroll 4
-    for (int m = 0; m < M; ++m) piece[m] = add_parts<kType, p>(u, value[m], x[m], piece[m]);
+    for (int m = 0; m < M; ++m) add_parts<kType, p>(u, value[m], x[m], &sums[m]);
   };
   parts(std::integral_constant<int, 0>());
   parts(std::integral_constant<int, 1>());
   parts(std::integral_constant<int, 2>());
   parts(std::integral_constant<int, 3>());
-#pragma GCC unroll 4
-  for (int m = 0; m < M; ++m) sum[m] = _mm256_add_ps(sum[m], piece[m]);
 }
 
 FOVEA_INLINE float sum_of_lanes(__m256 v) {
@@ -324,9 +333,9 @@ void products(const QuantGemvSlice& s, int64_t begin, int64_t end, int32_t m0) {
   const uint8_t* row = s.w.row(begin);
   for (int64_t j = begin; j < end; ++j, row += row_bytes, scales.bits += scales.count) {
     const QuantisedX* x = s.packed + m0;
-    __m256 sum[M];
+    Sum sums[M];
 #pragma GCC unroll 4
-    for (int m = 0; m < M; ++m) sum[m] = _mm256_setzero_ps();
+    for (int m = 0; m < M; ++m) sums[m].even = sums[m].odd = _mm256_setzero_ps();
     const uint8_t* w = row;
     int64_t c = 0;
     const auto pieces = [&](auto count) {
@@ -335,7 +344,7 @@ void products(const QuantGemvSlice& s, int64_t begin, int64_t end, int32_t m0) {
 #pragma GCC unroll 4
         for (int i = 0; i < kCount; ++i, x += s.rows) {
           ask_ahead<kType>(w, i);
-          add_piece<kType, M>(w + i * kBytes, scales, c + i * kQuantPiece, x, sum);
+          add_piece<kType, M>(w + i * kBytes, scales, c + i * kQuantPiece, x, sums);
         }
       }
     };
@@ -344,11 +353,11 @@ void products(const QuantGemvSlice& s, int64_t begin, int64_t end, int32_t m0) {
     if (c < cols) {  // the last blocks, and zeros for those that are missing
       alignas(32) uint8_t tail[kBytes] = {};
       std::memcpy(tail, w, static_cast<size_t>(row_bytes - (w - row)));
-      add_piece<kType, M>(tail, scales, c, x, sum);
+      add_piece<kType, M>(tail, scales, c, x, sums);
     }
     const float bias = s.bias ? s.bias[j] : 0.0f;
 #pragma GCC unroll 4
-    for (int m = 0; m < M; ++m) s.out[(m0 + m) * s.out_stride + j] = sum_of_lanes(sum[m]) + bias;
+    for (int m = 0; m < M; ++m) s.out[(m0 + m) * s.out_stride + j] = sum_of_lanes(_mm256_add_ps(sums[m].even, sums[m].odd)) + bias;
   }
 }
 
