@@ -1,17 +1,26 @@
 #include "model/placed_weights.h"
 
+#include "base/check.h"
 #include "kernels/cpu/quant/unpack.h"
 #include "model/rope.h"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <new>
 
 namespace fovea {
 namespace {
 
 constexpr size_t kAlign = 256;
 constexpr size_t kChunk = size_t{64} << 20;
+constexpr size_t kPiece = size_t{2} << 20;  // that a worker copies at a time
+
+struct Copy {
+  std::byte* to;
+  const std::byte* from;
+  size_t bytes;
+};
 
 size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
@@ -112,17 +121,24 @@ Status send_weights(const ModelConfig& config, Sender& sender, PlacedWeights* ou
   return Status();
 }
 
-Status copy_to(Device& device, Stream& stream, const ModelConfig& config, PlacedWeights* out) {
-  size_t bytes = aligned(out->host_inv_freq.size() * sizeof(float));
-  FOVEA_TRY(for_each_weight(config, out, [&](const ListedWeight& w) {
-    if (becomes_bf16(config, *out, w)) {
+// Bytes of a copy of every weight; data and scales begin at multiples of kAlign.
+size_t copy_bytes(const ModelConfig& config, const ModelWeights& weights, bool on_gpu) {
+  size_t bytes = 0;
+  const Status all = for_each_weight(config, weights, [&](const ListedWeight& w) {
+    if (on_gpu && becomes_bf16(config, weights, w)) {
       bytes += aligned(static_cast<size_t>(w.rows * w.cols) * sizeof(uint16_t));
       return Status();
     }
     const size_t elements = w.matrix ? w.matrix->data_bytes() : w.bytes();
     bytes += aligned(elements) + aligned(w.bytes() - elements);  // scales that lie apart
     return Status();
-  }));
+  });
+  FOVEA_CHECK(all.ok());
+  return bytes;
+}
+
+Status copy_to(Device& device, Stream& stream, const ModelConfig& config, PlacedWeights* out) {
+  const size_t bytes = copy_bytes(config, *out, /*on_gpu=*/true) + aligned(out->host_inv_freq.size() * sizeof(float));
   FOVEA_ASSIGN(out->memory, device.allocate(bytes, "model weights"));
   FOVEA_ASSIGN(const auto sender, Sender::make(out->memory.as<std::byte>(), device, stream));
   const Status sent = send_weights(config, *sender, out);
@@ -137,6 +153,40 @@ std::unique_ptr<PlacedWeights> place_weights(const ModelWeights& weights, const 
   static_cast<ModelWeights&>(*out) = weights;
   out->host_inv_freq = rope_inv_freq(config.rope, config.rope_dim());
   out->inv_freq = out->host_inv_freq.data();
+  return out;
+}
+
+std::unique_ptr<PlacedWeights> gather_weights(const ModelWeights& weights, const ModelConfig& config, ThreadPool& pool) {
+  std::unique_ptr<PlacedWeights> out = place_weights(weights, config);
+  try {
+    out->huge_pages.emplace(copy_bytes(config, weights, /*on_gpu=*/false));
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+  std::vector<Copy> copies;
+  std::byte* to = out->huge_pages->data();
+  const auto copied_to = [&](const void* from, size_t bytes) {
+    std::byte* at = to;
+    for (size_t done = 0; done < bytes; done += kPiece)
+      copies.push_back({at + done, static_cast<const std::byte*>(from) + done, std::min(kPiece, bytes - done)});
+    to += aligned(bytes);
+    return at;
+  };
+  const Status all = for_each_weight(config, out.get(), [&](const ListedWeight& w) {
+    if (!w.matrix) {
+      *w.vector = {reinterpret_cast<const float*>(copied_to(w.vector->data(), w.bytes())), w.vector->size()};
+      return Status();
+    }
+    w.matrix->data = copied_to(w.matrix->data, w.matrix->data_bytes());
+    if (w.matrix->scales) w.matrix->scales = copied_to(w.matrix->scales, w.bytes() - w.matrix->data_bytes());
+    return Status();
+  });
+  FOVEA_CHECK(all.ok());
+  pool.parallel_for(static_cast<int64_t>(copies.size()), [&](int64_t i, int) {
+    const Copy& c = copies[static_cast<size_t>(i)];
+    std::memcpy(c.to, c.from, c.bytes);
+  });
+  out->owner.reset();
   return out;
 }
 

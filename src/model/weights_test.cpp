@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <set>
 
 #include "model/checkpoint.h"
@@ -91,6 +92,38 @@ TEST_P(EveryCheckpoint, IsPlacedOnTheHostWithoutACopy) {
   for (const ListedWeight& w : list_of(config_, placed.get())) placed_at.push_back(at(w));
   EXPECT_EQ(placed_at, loaded_at);
   EXPECT_NE(placed->owner, nullptr);
+}
+
+TEST_P(EveryCheckpoint, IsGatheredWhole) {
+  ThreadPool pool(2);
+  auto weights = load_checkpoint(GetParam().dir, config_);
+  ASSERT_TRUE(weights.ok()) << weights.status().message();
+  const auto placed = gather_weights(*weights, config_, pool);
+  ASSERT_NE(placed, nullptr);
+  EXPECT_EQ(placed->owner, nullptr);
+  EXPECT_EQ(placed->lm_head.data == placed->embed.data, config_.tie_word_embeddings);
+  const auto from = list_of(config_, &*weights), to = list_of(config_, placed.get());
+  ASSERT_EQ(from.size(), to.size());
+  for (size_t i = 0; i < from.size(); ++i) {
+    SCOPED_TRACE(from[i].name);
+    const auto differs = [](const void* a, const void* b, size_t bytes) {
+      EXPECT_NE(a, b);
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(b) % 64, 0u);
+      return std::memcmp(a, b, bytes);
+    };
+    if (!from[i].matrix) {
+      ASSERT_EQ(to[i].vector->size(), from[i].vector->size());
+      EXPECT_EQ(differs(from[i].vector->data(), to[i].vector->data(), from[i].bytes()), 0);
+      continue;
+    }
+    const WeightView &a = *from[i].matrix, &b = *to[i].matrix;
+    ASSERT_EQ(b.bytes(), a.bytes());
+    EXPECT_EQ(differs(a.data, b.data, a.data_bytes()), 0);
+    ASSERT_EQ(b.scales == nullptr, a.scales == nullptr);
+    if (a.scales) {
+      EXPECT_EQ(differs(a.scales, b.scales, a.bytes() - a.data_bytes()), 0);
+    }
+  }
 }
 
 // Half the heads, intermediates and vocabulary: a split weight is half as large, any other as large as before.

@@ -1,6 +1,7 @@
 // Making a runner; runner_cache.cpp: its KV cache; runner_step.cpp: its steps.
 #include "runner/runner.h"
 
+#include "base/available_memory.h"
 #include "base/check.h"
 #include "kernels/common/dequantize.h"
 #include "kernels/cuda/cuda_ops.h"
@@ -32,12 +33,7 @@ Status Runner::init(ModelWeights& weights) {
   options_.max_num_seqs = std::min(options_.max_num_seqs, options_.max_num_batched_tokens);
   FOVEA_TRY(make_ops());
   FOVEA_TRY(check_weights(weights));
-  if (device_->is_host()) {
-    weights_ = place_weights(weights, config_);
-  } else {
-    FOVEA_ASSIGN(weights_, copy_weights(weights, config_, *device_, *stream_));
-    weights.owner.reset();  // the copy serves; the file need not stay mapped
-  }
+  FOVEA_TRY(place(weights));
   kv_scales_ = weights.kv_scales;
   FOVEA_TRY(make_transformer());
   staging_ = std::make_unique<StepMemory>(*device_);
@@ -48,6 +44,26 @@ Status Runner::init(ModelWeights& weights) {
   FOVEA_TRY(prepare_ops(weights));
   FOVEA_TRY(make_step_buffers());
   return make_cache();  // last: it takes what the others leave
+}
+
+// A copy serves instead of the file, which need not stay mapped.
+Status Runner::place(ModelWeights& weights) {
+  if (!device_->is_host()) {
+    FOVEA_ASSIGN(weights_, copy_weights(weights, config_, *device_, *stream_));
+  } else if (cpu_ops_ && !options_.dummy_weights && matrix_bytes(config_, weights) <= memory_for_weights()) {
+    weights_ = gather_weights(weights, config_, *pool_);
+  }
+  if (weights_) {
+    weights.owner.reset();
+  } else {
+    weights_ = place_weights(weights, config_);
+  }
+  return {};
+}
+
+// Three quarters of what there is: a copy, unlike pages of a file, cannot be dropped.
+int64_t Runner::memory_for_weights() const {
+  return (available_memory() - options_.kv_cache_memory_bytes) / 4 * 3;
 }
 
 Status Runner::make_device() {

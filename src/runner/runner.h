@@ -124,6 +124,8 @@ class Runner : private PromptLogitsReader {
   Status add_method(const MethodOptions& options);
   Status resolve_default(const char* flag, std::string* label);
   Status make_ops();
+  Status place(ModelWeights& weights);
+  int64_t memory_for_weights() const;
   Status check_weights(const ModelWeights& weights) const;
   Status prepare_ops(const ModelWeights& weights);
   Status make_step_buffers();

@@ -1,8 +1,9 @@
 // The KV cache of a runner: how large it is, and where its methods' planes lie.
 #include "runner/runner.h"
 
+#include "base/available_memory.h"
+
 #include <algorithm>
-#include <fstream>
 
 namespace fovea {
 namespace {
@@ -30,18 +31,6 @@ Status add_plane(PlaneSpec plane, const std::string& method, std::vector<PlaneSp
   }
   if (*same == plane) return {};
   return Status::internal("method " + method + ": its plane " + plane.name + " differs from that of another method");
-}
-
-// Bytes the system could give now.
-int64_t available_memory() {
-  std::ifstream in("/proc/meminfo");
-  std::string key;
-  int64_t kib = 0;
-  std::string unit;
-  while (in >> key >> kib >> unit) {
-    if (key == "MemAvailable:") return kib * 1024;
-  }
-  return int64_t{4} << 30;  // a system that does not say
 }
 
 }  // namespace
