@@ -5,9 +5,7 @@
 
 #include "kv/extent_cache.h"
 #include "store/fault_fs.h"
-#include "store/file_store.h"
-
-#include <filesystem>
+#include "store/store_test_util.h"
 
 namespace fovea::testing {
 namespace {
@@ -67,12 +65,11 @@ Answered answer(const std::string& dir, FaultFs& fs, const std::string& method, 
 TEST(PrefetchGain, NoTokenChangesAndTheTableIsPrinted) {
   const char* asked = std::getenv("FOVEA_PREFETCH_GAIN");
   const int64_t tokens = asked ? std::atoll(asked) : 1024;
-  const std::string dir = ::testing::TempDir() + "/fovea_prefetch_gain";
-  std::filesystem::remove_all(dir);
+  const TempDir dir;
   FaultFs fs(posix_file_system());
   std::map<std::string, Answered> runs;
   for (const char* method : {"demand", "guesses", "overlap"}) {
-    runs[method] = answer(dir, fs, method, tokens);
+    runs[method] = answer(dir.path(), fs, method, tokens);
     const RequestStats& s = runs[method].stats;
     std::printf("%-8s %6.1f ms a token, %lld of %lld looked up absent, prefetch: %lld hits, %lld late, %lld wasted\n", method,
                 1e3 * s.decode_s / static_cast<double>(s.output_tokens), static_cast<long long>(s.offload_misses),
@@ -80,7 +77,6 @@ TEST(PrefetchGain, NoTokenChangesAndTheTableIsPrinted) {
                 static_cast<long long>(s.prefetch.late), static_cast<long long>(s.prefetch.wasted));
   }
   EXPECT_EQ(runs["guesses"].tokens, runs["demand"].tokens);
-  std::filesystem::remove_all(dir);
 }
 
 }  // namespace

@@ -73,8 +73,13 @@ class StripReaderTest : public ::testing::Test {
 TEST_F(StripReaderTest, TheGateOpensBehindWhatWasRead) {
   EXPECT_EQ(walk(), std::ssize(strip_.reads));
   fs_.throttle(0.001, 0);
-  EXPECT_EQ(walk(), std::ssize(strip_.reads));
-  EXPECT_GT(strip_.gate.take_waited_s(), 0);
+  double waited_s = 0;
+  // Whoever loses the core at the beginning finds all read, and waits for nothing.
+  for (int round = 0; round < 100 && waited_s == 0; ++round) {
+    EXPECT_EQ(walk(), std::ssize(strip_.reads));
+    waited_s = strip_.gate.take_waited_s();
+  }
+  EXPECT_GT(waited_s, 0);
 }
 
 // One is read while nobody has looked at the one before; whoever waits for the second waits for both.

@@ -207,7 +207,7 @@ TEST_P(StoreContract, ErasedBlocksAreGoneAndTheirSlabGoesUnpinned) {
   read_all(reads);
   EXPECT_EQ(reads.count(IoResult::ok), 72);
   store.unpin(done.where);
-  for (int i = 0; i < 500 && store.stats().bytes > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  for (int i = 0; i < 10000 && store.stats().bytes > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_EQ(store.stats().bytes, 0);
 }
 

@@ -231,7 +231,6 @@ inline void expect_gated(const PrefillEngine& engine) {
   ThreadPool pool(2);
   run(problem, pool, engine);
   const std::vector<float> out = problem.out(), lse = problem.lse();
-  std::fill(problem.out().begin(), problem.out().end(), NAN);
   KvView& kv = problem.params().kv;
   ASSERT_EQ(kv.layout, KvLayout::hnd);
   std::vector<uint8_t> k(problem.k_memory().size(), 0xFF), v(problem.v_memory().size(), 0xFF);
@@ -239,9 +238,8 @@ inline void expect_gated(const PrefillEngine& engine) {
   const int32_t blocks = (problem.seq_len()[0] + kv.block_size - 1) / kv.block_size;
   const int64_t element = dtype_bytes(kv.dtype), bytes = int64_t{kv.block_size} * kv.head_dim * element;
   KeyGate gate;
-  gate.close(blocks);
   problem.params().gate = &gate;
-  std::thread reader([&] {
+  const auto read_all = [&] {
     for (int32_t i = 0; i < 2 * blocks; ++i) {
       if (i % 16 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       const int32_t head = i / blocks, slot = kv.table.slots[head * kv.table.head_stride + i % blocks];
@@ -250,12 +248,22 @@ inline void expect_gated(const PrefillEngine& engine) {
       std::memcpy(&v[static_cast<size_t>(at)], &problem.v_memory()[static_cast<size_t>(at)], static_cast<size_t>(bytes));
       if (i % 5 == 0 || i + 1 == 2 * blocks) gate.open(i + 1);
     }
-  });
-  run(problem, pool, engine);
-  reader.join();
-  EXPECT_GT(gate.take_waited_s(), 0);
-  EXPECT_TRUE(same_bits(problem.out().data(), out.data(), out.size()));
-  EXPECT_TRUE(same_bits(problem.lse().data(), lse.data(), lse.size()));
+  };
+  double waited_s = 0;
+  // A caller that loses its core meanwhile waits for nothing.
+  for (int round = 0; round < 100 && waited_s == 0; ++round) {
+    std::ranges::fill(k, 0xFF);
+    std::ranges::fill(v, 0xFF);
+    std::fill(problem.out().begin(), problem.out().end(), NAN);
+    gate.close(blocks);
+    std::thread reader(read_all);
+    run(problem, pool, engine);
+    reader.join();
+    waited_s = gate.take_waited_s();
+    ASSERT_TRUE(same_bits(problem.out().data(), out.data(), out.size()));
+    ASSERT_TRUE(same_bits(problem.lse().data(), lse.data(), lse.size()));
+  }
+  EXPECT_GT(waited_s, 0);
 }
 
 }  // namespace fovea::testing
