@@ -1,6 +1,7 @@
 #include "model/placed_weights.h"
 
 #include "base/check.h"
+#include "kernels/cpu/quant/interleave.h"
 #include "kernels/cpu/quant/unpack.h"
 #include "model/rope.h"
 
@@ -15,11 +16,13 @@ namespace {
 constexpr size_t kAlign = 256;
 constexpr size_t kChunk = size_t{64} << 20;
 constexpr size_t kPiece = size_t{2} << 20;  // that a worker copies at a time
+constexpr int64_t kPieceRows = 64 * cpu::kInterleavedRows;
 
 struct Copy {
   std::byte* to;
   const std::byte* from;
   size_t bytes;
+  WeightView to_interleave;  // or these rows
 };
 
 size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
@@ -168,8 +171,16 @@ std::unique_ptr<PlacedWeights> gather_weights(const ModelWeights& weights, const
   const auto copied_to = [&](const void* from, size_t bytes) {
     std::byte* at = to;
     for (size_t done = 0; done < bytes; done += kPiece)
-      copies.push_back({at + done, static_cast<const std::byte*>(from) + done, std::min(kPiece, bytes - done)});
+      copies.push_back({at + done, static_cast<const std::byte*>(from) + done, std::min(kPiece, bytes - done), {}});
     to += aligned(bytes);
+    return at;
+  };
+  const auto interleaved_to = [&](WeightView& m) {
+    std::byte* at = to;
+    for (int64_t row = 0; row < m.rows; row += kPieceRows)
+      copies.push_back({at + row * m.row_bytes(), nullptr, 0, m.some_rows(row, std::min(kPieceRows, m.rows - row))});
+    to += aligned(m.data_bytes());
+    m.interleaved = true;
     return at;
   };
   const Status all = for_each_weight(config, out.get(), [&](const ListedWeight& w) {
@@ -177,14 +188,19 @@ std::unique_ptr<PlacedWeights> gather_weights(const ModelWeights& weights, const
       *w.vector = {reinterpret_cast<const float*>(copied_to(w.vector->data(), w.bytes())), w.vector->size()};
       return Status();
     }
-    w.matrix->data = copied_to(w.matrix->data, w.matrix->data_bytes());
-    if (w.matrix->scales) w.matrix->scales = copied_to(w.matrix->scales, w.bytes() - w.matrix->data_bytes());
+    WeightView& m = *w.matrix;
+    m.data = cpu::gains_interleaved(m, cpu::cpu_features()) ? interleaved_to(m) : copied_to(m.data, m.data_bytes());
+    if (m.scales) m.scales = copied_to(m.scales, w.bytes() - m.data_bytes());
     return Status();
   });
   FOVEA_CHECK(all.ok());
   pool.parallel_for(static_cast<int64_t>(copies.size()), [&](int64_t i, int) {
     const Copy& c = copies[static_cast<size_t>(i)];
-    std::memcpy(c.to, c.from, c.bytes);
+    if (c.from) {
+      std::memcpy(c.to, c.from, c.bytes);
+    } else {
+      cpu::interleave(c.to_interleave, reinterpret_cast<uint8_t*>(c.to));
+    }
   });
   out->owner.reset();
   return out;

@@ -50,8 +50,10 @@ Status Runner::init(ModelWeights& weights) {
 Status Runner::place(ModelWeights& weights) {
   if (!device_->is_host()) {
     FOVEA_ASSIGN(weights_, copy_weights(weights, config_, *device_, *stream_));
-  } else if (cpu_ops_ && !options_.dummy_weights && matrix_bytes(config_, weights) <= memory_for_weights()) {
-    weights_ = gather_weights(weights, config_, *pool_);
+  } else {
+    const bool gathered = options_.dummy_weights && is_plain(options_.dummy_weight_type);  // in huge pages, as they should lie
+    if (cpu_ops_ && !gathered && matrix_bytes(config_, weights) <= memory_for_weights())
+      weights_ = gather_weights(weights, config_, *pool_);
   }
   if (weights_) {
     weights.owner.reset();

@@ -67,6 +67,9 @@ struct WeightView {
   int64_t rows = 0;   // outputs (N)
   int64_t cols = 0;   // inputs (K), whole blocks
   int32_t group = 0;  // columns that share a scale, the last group may have fewer; a multiple of 32 or all cols
+  // Sixteen rows lie together, block by block and in each four bytes of every row in turn, as kernels of a CPU with VNNI read them:
+  // q4_k and q6_k alone, whole sixteens of rows. row() and some_rows() then take multiples of 16.
+  bool interleaved = false;
 
   // Of the elements of a plain type; u8, which no operation takes for weights, of others.
   DType dtype() const {

@@ -199,7 +199,7 @@ void unpack_q3_scales(const uint8_t* packed, int8_t* scales) {
 
 void dequantize(const WeightView& w, int64_t row, int64_t begin, int64_t count, float* out) {
   const WeightFormat& format = weight_format(w.type);
-  FOVEA_CHECK(begin % format.block == 0 && count % format.block == 0);
+  FOVEA_CHECK(!w.interleaved && begin % format.block == 0 && count % format.block == 0);
   if (format.scaled) return dequantize_scaled(w, row, begin, count, out);
   if (is_plain(w.type)) {
     for (int64_t i = 0; i < count; ++i) out[i] = load_as_f32(w.data, w.dtype(), row * w.cols + begin + i);

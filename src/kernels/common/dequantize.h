@@ -9,7 +9,7 @@
 
 namespace fovea {
 
-// Elements [begin, begin + count) of row `row`; both are multiples of the type's block. out: [count].
+// Elements [begin, begin + count) of row `row`; both are multiples of the type's block; not of interleaved weights. out: [count].
 void dequantize(const WeightView& w, int64_t row, int64_t begin, int64_t count, float* out);
 
 // All of a row. out: [w.cols].

@@ -11,6 +11,7 @@
 #include "kernels/cpu/linear/linear_convert.h"
 #include "kernels/cpu/linear/linear_f32.h"
 #include "kernels/cpu/quant/fp8_gemv.h"
+#include "kernels/cpu/quant/interleave.h"
 #include "kernels/cpu/quant/unpack.h"
 
 namespace fovea::cpu {
@@ -213,7 +214,7 @@ void Linear::pack_few(const LinearParams& p, int32_t first, int32_t rows, bool a
     else if (kernel == LinearKernel::fp8)
       continue;  // takes x as it is
     else if (kernel == LinearKernel::quant)
-      quantised[static_cast<int>(x_order(type, host_.features))] = true;
+      quantised[static_cast<int>(x_order(p.weights[i].w, host_.features))] = true;
     else
       (type == WeightType::bf16 ? even_odd : natural) = true;
   }
@@ -233,7 +234,7 @@ void Linear::multiply_few(const LinearParams& p, const Span& span, const FewRows
   const float* bias = w.bias ? w.bias + span.begin : nullptr;
   float* out = w.out + static_cast<int64_t>(few.first) * w.n() + span.begin;
   if (kernel == LinearKernel::quant) {
-    const XOrder order = x_order(w.w.type, host_.features);
+    const XOrder order = x_order(w.w, host_.features);
     quant_gemv({.packed = few.quantised[static_cast<int>(order)].get(),
                 .rows = few.rows,
                 .w = w.w.some_rows(span.begin, span.n),
@@ -291,7 +292,8 @@ void Linear::run_few(const LinearParams& p, int32_t first, int32_t rows, ThreadP
   pack_few(p, first, rows, p.as_many, few_[0]);
   const auto width_of = [&](const LinearWeight& w) {
     const bool tiles = few_kernel(host_, rows, w.w.type, p.as_many) == LinearKernel::amx;
-    return few_width(p, w, tiles ? kTilesUnit : rows == 1 ? kGemvUnitOfOne : kGemvUnit, pool.size());
+    const int64_t unit = tiles ? kTilesUnit : w.w.interleaved ? kInterleavedRows : rows == 1 ? kGemvUnitOfOne : kGemvUnit;
+    return few_width(p, w, unit, pool.size());
   };
   shares_->parallel_for(pool, spans(p, width_of),
                         [&](int64_t task, int worker) { multiply_few(p, span_at(p, task, width_of), few_[0], worker); });

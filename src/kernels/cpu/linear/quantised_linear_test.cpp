@@ -11,6 +11,7 @@
 #include "kernels/common/random_weights.h"
 #include "kernels/cpu/linear/linear.h"
 #include "kernels/cpu/linear/linear_test_util.h"
+#include "kernels/cpu/quant/interleave.h"
 
 namespace fovea::cpu {
 namespace {
@@ -137,6 +138,35 @@ TEST_P(QuantisedLinearTest, AllocatesNothing) {
     for (const int32_t rows : {1, 17}) {
       run(linear, rows);
       EXPECT_EQ(allocations_, 0);
+    }
+  }
+}
+
+TEST_P(QuantisedLinearTest, TakesInterleavedRows) {
+  const RandomMatrix m(type_, 144, 2304, 32, 5);
+  WeightView together = m.view();
+  if (!gains_interleaved(together, {.avx512_vnni = true})) GTEST_SKIP() << "stays as files have it";
+  std::vector<uint8_t> data(m.data.size());
+  interleave(together, data.data());
+  together.data = data.data();
+  together.interleaved = true;
+  const auto k = static_cast<int32_t>(m.cols), n = static_cast<int32_t>(m.rows);
+  for (const CpuFeatures& features : {kNoMatrixHardware, kLibrary, cpu_features()}) {
+    for (const Int8Rows int8 : {Int8Rows::none, Int8Rows::few, Int8Rows::all}) {
+      Linear linear;
+      ASSERT_TRUE(linear.prepare(testing::linear_limits(kRows, k, n), 2, Numerics::bf16, features, int8).ok());
+      ASSERT_TRUE(linear.add_shape(k, n, type_).ok());
+      for (const int32_t rows : {1, 3, 16, 17, kRows}) {
+        std::vector<float> out[2];
+        for (const bool interleaved : {false, true}) {
+          out[interleaved].assign(static_cast<size_t>(kRows * n), NAN);
+          const LinearWeight w{interleaved ? together : m.view(), nullptr, out[interleaved].data()};
+          linear.run({x_.data(), rows, k, &w, 1, false, false}, pool_);
+        }
+        float most = 0;
+        for (int64_t i = 0; i < int64_t{rows} * n; ++i) most = std::max(most, std::fabs(out[0][i]));
+        for (int64_t i = 0; i < int64_t{rows} * n; ++i) ASSERT_NEAR(out[1][i], out[0][i], 1e-5f * most) << rows << " rows, " << i;
+      }
     }
   }
 }

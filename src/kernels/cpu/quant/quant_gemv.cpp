@@ -132,9 +132,10 @@ void quant_gemv_portable(const QuantGemvSlice& s) {
 
 }  // namespace
 
-XOrder x_order(WeightType type, const CpuFeatures& features) {
+XOrder x_order(const WeightView& w, const CpuFeatures& features) {
+  if (w.interleaved) return XOrder::natural;
   if (!features.avx512_vnni) return features.avx2 ? XOrder::across : XOrder::natural;
-  switch (type) {
+  switch (w.type) {
     case WeightType::q2_k:
     case WeightType::q3_k:
     case WeightType::q6_k:
@@ -154,8 +155,8 @@ void quantise_x(const float* x, int64_t rows, int64_t k, int64_t begin, int64_t 
 void quant_gemv(const QuantGemvSlice& slice, const CpuFeatures& features) {
   FOVEA_CHECK(slice.rows >= 1 && slice.rows <= kQuantGemvRows && quant_gemv_takes(slice.w.type));
 #if defined(__x86_64__)
-  if (features.avx512_vnni) return quant_gemv_vnni(slice);
-  if (features.avx2) return quant_gemv_avx2(slice);
+  if (features.avx512_vnni) return slice.w.interleaved ? quant_gemv_rows(slice) : quant_gemv_vnni(slice);
+  if (features.avx2 && !slice.w.interleaved) return quant_gemv_avx2(slice);
 #endif
   quant_gemv_portable(slice);
 }

@@ -25,7 +25,7 @@ struct alignas(64) QuantisedX {
 
 // How codes of weights come out of a block without shuffles, which x then follows. A part is 32 elements.
 enum class XOrder : uint8_t {
-  natural,  // q2_k, q3_k, q6_k; all types without AVX2
+  natural,  // q2_k, q3_k, q6_k, and interleaved weights; all types without AVX2
   halves,   // the first halves of four parts, then their second halves: one byte holds elements i and i + 16
   pairs,    // likewise of parts 0 2 4 6, then of 1 3 5 7: one byte holds elements i and i + 32 (q4_k, q5_k)
   across,   // the first halves of parts 0 and 4, their second halves, then of 1 and 5, and so on: quant_gemv_avx2's
@@ -36,7 +36,7 @@ inline constexpr int kXBias = 128;
 
 // Whether quant_gemv takes weights of this type: all that are not plain.
 constexpr bool quant_gemv_takes(WeightType type) { return !is_plain(type) && type != WeightType::fp8_e4m3; }
-XOrder x_order(WeightType type, const CpuFeatures& features);
+XOrder x_order(const WeightView& w, const CpuFeatures& features);
 
 // What is added to the codes of a type without offsets to make them unsigned, as VNNI wants them: the least that does. 0: they are.
 constexpr int code_bias(WeightType type) {
@@ -81,5 +81,7 @@ void quant_gemv(const QuantGemvSlice& slice, const CpuFeatures& features);
 // With AVX-512 VNNI, or AVX2; quant_gemv calls them where the CPU has that.
 void quant_gemv_vnni(const QuantGemvSlice& slice);
 void quant_gemv_avx2(const QuantGemvSlice& slice);
+// The first over interleaved weights.
+void quant_gemv_rows(const QuantGemvSlice& slice);
 
 }  // namespace fovea::cpu

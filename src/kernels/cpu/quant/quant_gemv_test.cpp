@@ -10,6 +10,7 @@
 
 #include "kernels/common/dequantize.h"
 #include "kernels/common/random_weights.h"
+#include "kernels/cpu/quant/interleave.h"
 
 namespace fovea::cpu {
 namespace {
@@ -24,11 +25,11 @@ std::vector<float> random_x(int64_t count) {
 }
 
 struct Product {
-  Product(const RandomMatrix& m, const std::vector<float>& x, int32_t rows, const CpuFeatures& features)
-      : out(static_cast<size_t>(rows * m.rows), NAN), packed(static_cast<size_t>(quant_pieces(m.cols) * rows)) {
-    quantise_x(x.data(), rows, m.cols, 0, rows, x_order(m.type, features), packed.data());
-    const std::vector<float> bias(static_cast<size_t>(m.rows), 0.5f);
-    quant_gemv({packed.data(), rows, m.view(), bias.data(), out.data(), m.rows}, features);
+  Product(const WeightView& w, const std::vector<float>& x, int32_t rows, const CpuFeatures& features)
+      : out(static_cast<size_t>(rows * w.rows), NAN), packed(static_cast<size_t>(quant_pieces(w.cols) * rows)) {
+    quantise_x(x.data(), rows, w.cols, 0, rows, x_order(w, features), packed.data());
+    const std::vector<float> bias(static_cast<size_t>(w.rows), 0.5f);
+    quant_gemv({packed.data(), rows, w, bias.data(), out.data(), w.rows}, features);
   }
   std::vector<float> out;
   std::vector<QuantisedX> packed;
@@ -39,9 +40,9 @@ class QuantGemvTest : public ::testing::TestWithParam<int> {
   QuantGemvTest() : type_(static_cast<WeightType>(GetParam())) {}
 
   // Whole pieces, and where the type has such rows a part of one.
-  RandomMatrix matrix(int32_t group) const {
+  RandomMatrix matrix(int32_t group, int64_t rows = 5) const {
     const int64_t cols = weight_format(type_).block == 256 ? 1536 : weight_format(type_).block == 32 ? 1376 : 1365;
-    RandomMatrix m(type_, 5, cols, group, 11);
+    RandomMatrix m(type_, rows, cols, group, 11);
     for (size_t i = 0; i < m.scales.size(); ++i) m.scales[i] += static_cast<uint32_t>(i) << 15;  // each group its own
     return m;
   }
@@ -52,14 +53,15 @@ class QuantGemvTest : public ::testing::TestWithParam<int> {
     for (const int32_t group : {32, 64, 96, 128, 1024, 1 << 20}) expect_right(matrix(group), features, what);
   }
   void expect_right(const RandomMatrix& m, const CpuFeatures& features, const char* what) {
-    expect_right(m, random_x(16 * m.cols), features, what);
+    expect_right(m, m.view(), random_x(16 * m.cols), features, what);
   }
-  void expect_right(const RandomMatrix& m, const std::vector<float>& x, const CpuFeatures& features, const char* what,
-                    double most = 3e-6) {
+  // multiplied: m, as it is or interleaved.
+  void expect_right(const RandomMatrix& m, const WeightView& multiplied, const std::vector<float>& x, const CpuFeatures& features,
+                    const char* what, double most = 3e-6) {
     std::vector<float> w(static_cast<size_t>(m.cols));
     std::vector<QuantisedX> rounded(static_cast<size_t>(quant_pieces(m.cols) * 16));
     quantise_x(x.data(), 16, m.cols, 0, 16, XOrder::natural, rounded.data());
-    const Product all(m, x, 16, features);
+    const Product all(multiplied, x, 16, features);
     for (int64_t j = 0; j < m.rows; ++j) {
       dequantize_row(m.view(), j, w.data());
       for (int64_t r = 0; r < 16; ++r) {
@@ -77,7 +79,7 @@ class QuantGemvTest : public ::testing::TestWithParam<int> {
       }
     }
     for (const int32_t rows : {1, 2, 3, 4, 5, 7, 11}) {
-      const Product some(m, x, rows, features);
+      const Product some(multiplied, x, rows, features);
       for (size_t i = 0; i < some.out.size(); ++i) ASSERT_EQ(some.out[i], all.out[i]) << what << ", " << rows << " rows";
     }
   }
@@ -126,9 +128,27 @@ TEST_P(QuantGemvTest, SumsTheLargestCodes) {
     std::vector<float> x(static_cast<size_t>(16 * m.cols), 1.0f);
     for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<int64_t>(i) / m.cols % 2 == 0 ? 1.0f : i % 4 < 2 ? -1.0f : 1.0f;
     for (const Form& form : forms()) {
-      if (form.runs) expect_right(m, x, form.features, form.name, 1e-5);  // what makes codes unsigned cancels here
+      if (form.runs) expect_right(m, m.view(), x, form.features, form.name, 1e-5);  // what makes codes unsigned cancels here
     }
   }
+}
+
+TEST_P(QuantGemvTest, SumsInterleavedRows) {
+  RandomMatrix m = matrix(0, 48);
+  if (!gains_interleaved(m.view(), {.avx512_vnni = true})) GTEST_SKIP() << "stays as files have it";
+  // Every row and block its own.
+  for (size_t i = 0; i < m.data.size(); i += static_cast<size_t>(weight_format(type_).bytes)) {
+    const size_t d = type_ == WeightType::q4_k ? i : i + 208;
+    m.data[d] = static_cast<uint8_t>(m.data[d] + i / 16);
+  }
+  std::vector<uint8_t> together(m.data.size());
+  interleave(m.view(), together.data());
+  WeightView w = m.view();
+  w.data = together.data();
+  w.interleaved = true;
+  if (cpu_features().avx512_vnni) expect_right(m, w, random_x(16 * m.cols), cpu_features(), "vnni");
+  expect_right(m, w, random_x(16 * m.cols), {.avx2 = true}, "avx2");
+  expect_right(m, w, random_x(16 * m.cols), {}, "portable");
 }
 
 std::vector<int> types() {

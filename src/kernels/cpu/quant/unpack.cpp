@@ -4,6 +4,7 @@
 #include "kernels/common/convert.h"
 #include "kernels/common/dequantize.h"
 #include "kernels/cpu/linear/linear_convert.h"
+#include "kernels/cpu/quant/interleave.h"
 
 #include <algorithm>
 #include <bit>
@@ -218,6 +219,11 @@ void scaled_codes(const WeightView& w, int64_t row, int64_t begin, int64_t count
 void unpack_codes_target(const WeightView& w, int64_t row, int64_t begin, int64_t count, UnpackedPiece* out) {
   const WeightFormat& format = weight_format(w.type);
   if (format.scaled) return scaled_codes(w, row, begin, count, out);
+  if (w.interleaved) {
+    uint8_t block[256];
+    copy_block(w, row, begin / format.block, block);
+    return large_block(w.type, block, out);
+  }
   const uint8_t* from = w.row(row) + begin / format.block * format.bytes;
   if (format.block == kUnpackedPiece) return large_block(w.type, from, out);
   for (int part = 0; part * 32 < count; ++part) small_block(w.type, from + part * format.bytes, part, out);

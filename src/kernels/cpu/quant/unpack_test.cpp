@@ -11,6 +11,7 @@
 #include "kernels/common/convert.h"
 #include "kernels/common/dequantize.h"
 #include "kernels/common/random_weights.h"
+#include "kernels/cpu/quant/interleave.h"
 
 namespace fovea::cpu {
 namespace {
@@ -41,6 +42,27 @@ TEST_P(UnpackTest, GivesTheFloatsOfDequantizeOnEveryTarget) {
     for (int64_t i = 0; i < cols; ++i) ASSERT_EQ(rounded[cols + i], f32_to_bf16(expected[i])) << i;
     hwy::SetSupportedTargetsForTest(0);
     hwy::GetChosenTarget().DeInit();
+  }
+}
+
+TEST_P(UnpackTest, FindsRowsThatAreInterleaved) {
+  const auto type = static_cast<WeightType>(GetParam());
+  const RandomMatrix m(type, 32, 1536, 96, 7);
+  WeightView w = m.view();
+  if (!gains_interleaved(w, {.avx512_vnni = true})) GTEST_SKIP() << "stays as files have it";
+  std::vector<uint8_t> together(m.data.size());
+  interleave(w, together.data());
+  EXPECT_NE(together, m.data);
+  w.data = together.data();
+  w.interleaved = true;
+  std::vector<float> expected(m.cols), got(m.cols);
+  for (int64_t row = 0; row < m.rows; ++row) {
+    dequantize_row(m.view(), row, expected.data());
+    unpack_f32(w, row, 0, m.cols, got.data());
+    ASSERT_EQ(got, expected) << row;
+    if (row < 16) continue;
+    unpack_f32(w.some_rows(16, 16), row - 16, 512, 512, got.data());
+    ASSERT_TRUE(std::equal(got.begin(), got.begin() + 512, expected.begin() + 512)) << row;
   }
 }
 
