@@ -48,7 +48,7 @@ TEST(CpuHashEncode, EqualsTheReferenceBitForBit) {
 TEST(CpuHashTopk, EqualsTheReferenceAtEveryKeep) {
   cpu::for_each_target([] {
     std::mt19937 rng(2);
-    for (int n : {1, 2, 31, 32, 33, 64, 100, 517}) {
+    for (int n : {1, 2, 31, 32, 33, 64, 100, 127, 128, 131, 517, 1300}) {
       for (int spread : {1, 2, 9, 257}) {
         std::vector<uint16_t> distances(n + cpu::kDistancePadding, 0);  // the padding would win
         std::vector<int32_t> scores(n), ranks(n + cpu::kDistancePadding, INT32_MIN);
@@ -154,6 +154,33 @@ TEST(CpuHashSelect, LongRowsOverManyTasks) {
     ASSERT_TRUE(select.prepare(s.limits, 3).ok());
     const HashLists want = reference(s);
     cpu::for_each_target([&] { EXPECT_TRUE(s.run([&](const HashSelectParams& p) { select.run(p, pool); }, true) == want); });
+  }
+}
+
+// Whatever the size of blocks, of more tokens than a run or a chunk too, and wherever the last one ends.
+TEST(CpuHashSelect, OneLongRowOfAnyBlocks) {
+  ThreadPool one(1), three(3);
+  for (const Codes codes : {Codes::symmetric, Codes::asymmetric, Codes::with_factor}) {
+    for (const int block : {8, 16, 64, 512, 2048}) {
+      for (const bool table_per_head : {false, true}) {
+        for (const int len : {block * 2 + 1, 8192 - block, 8192, 8192 + 3}) {
+          HashProblem s({1, 8, 2, block, 64, 128, false, false, false, table_per_head}, 4, len, codes);
+          s.set_k(5);
+          for (auto [init, local] : {std::pair{1, 2}, {0, 0}, {3, 1}}) {
+            s.p.init_blocks = init, s.p.local_blocks = local;
+            const HashLists want = reference(s);
+            cpu::for_each_target([&] {
+              cpu::HashSelect select;
+              ASSERT_TRUE(select.prepare(s.limits, 3).ok());
+              for (ThreadPool* pool : {&one, &three}) {
+                EXPECT_TRUE(s.run([&](const HashSelectParams& p) { select.run(p, *pool); }, true) == want)
+                    << "blocks of " << block << ", " << len << " tokens, init " << init << ", " << pool->size() << " threads";
+              }
+            });
+          }
+        }
+      }
+    }
   }
 }
 
