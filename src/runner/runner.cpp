@@ -64,9 +64,7 @@ Status Runner::place(ModelWeights& weights) {
 }
 
 // Three quarters of what there is: a copy, unlike pages of a file, cannot be dropped.
-int64_t Runner::memory_for_weights() const {
-  return (available_memory() - options_.kv_cache_memory_bytes) / 4 * 3;
-}
+int64_t Runner::memory_for_weights() const { return (available_memory() - options_.kv_cache_memory_bytes) / 4 * 3; }
 
 Status Runner::make_device() {
   device_ = std::move(parts_.device);

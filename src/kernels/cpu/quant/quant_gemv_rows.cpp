@@ -46,7 +46,8 @@ FOVEA_INLINE __m512i unsigned_byte(__m512i v) {
   if constexpr (kByte == 0) return _mm512_and_si512(v, _mm512_set1_epi32(255));
   if constexpr (kByte == 3) return _mm512_srli_epi32(v, 24);
   const int none = static_cast<int>(0x80808000);
-  return _mm512_shuffle_epi8(v, _mm512_add_epi32(_mm512_set1_epi32(none + kByte), _mm512_broadcast_i32x4(_mm_setr_epi32(0, 4, 8, 12))));
+  return _mm512_shuffle_epi8(
+      v, _mm512_add_epi32(_mm512_set1_epi32(none + kByte), _mm512_broadcast_i32x4(_mm_setr_epi32(0, 4, 8, 12))));
 }
 template <int kByte>
 FOVEA_INLINE __m512i signed_byte(__m512i v) {
@@ -130,7 +131,8 @@ struct Q6K {
     for (int u = 4 * kSecond; u < 4 * kSecond + 4; ++u) {
       const int at = 26 * kHalf + 2 + 3 * u;
       const __m512i a = keep(unit(w, at)), b = keep(unit(w, at + 1)), high = keep(unit(w, at + 2));
-      const __m512i codes[4] = {with(both(a, 15), _mm512_slli_epi32(high, 4), 0x30), with(both(b, 15), _mm512_slli_epi32(high, 2), 0x30),
+      const __m512i codes[4] = {with(both(a, 15), _mm512_slli_epi32(high, 4), 0x30),
+                                with(both(b, 15), _mm512_slli_epi32(high, 2), 0x30),
                                 with(both(_mm512_srli_epi32(a, 4), 15), high, 0x30),
                                 with(both(_mm512_srli_epi32(b, 4), 15), _mm512_srli_epi32(high, 2), 0x30)};
 #pragma GCC unroll 4
@@ -163,7 +165,8 @@ void products(const QuantGemvSlice& s, int64_t j, int32_t m0) {
   for (__m512& t : total) t = _mm512_setzero_ps();
   const uint8_t* w = s.w.row(j);
   const QuantisedX* x = s.packed + m0;
-  for (int64_t c = 0; c < s.w.cols; c += kQuantPiece, x += s.rows, w += kInterleavedRows * Block<M>::kBytes) Block<M>::add(w, x, total);
+  for (int64_t c = 0; c < s.w.cols; c += kQuantPiece, x += s.rows, w += kInterleavedRows * Block<M>::kBytes)
+    Block<M>::add(w, x, total);
   const __m512 bias = s.bias ? _mm512_loadu_ps(s.bias + j) : _mm512_setzero_ps();
   for (int i = 0; i < M; ++i) _mm512_storeu_ps(s.out + (m0 + i) * s.out_stride + j, _mm512_add_ps(total[i], bias));
 }
