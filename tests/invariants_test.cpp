@@ -20,10 +20,8 @@ struct Model {
   const char* checkpoint;
   float tolerance;
 };
-constexpr Model kModels[] = {{kCheckpoint, kTolerance},
-                             {"deepseek_groups", 2e-3f},
-                             {"deepseekv3_one_query_matrix", 2e-3f},
-                             {"glm_shared_indexer", 2e-3f}};
+constexpr Model kModels[] = {
+    {kCheckpoint, kTolerance}, {"deepseek_groups", 2e-3f}, {"deepseekv3_one_query_matrix", 2e-3f}, {"glm_shared_indexer", 2e-3f}};
 
 class Invariants : public ::testing::TestWithParam<Model> {};
 INSTANTIATE_TEST_SUITE_P(Of, Invariants, ::testing::ValuesIn(kModels), [](const auto& info) { return info.param.checkpoint; });

@@ -20,7 +20,8 @@ struct alignas(64) QuantisedX {
   float scale[kQuantPiece / 16];      // in the order of x, equal in pairs
   float sum[kQuantPiece / 16];        // of 16 elements, as floats
   float sum_of_32[kQuantPiece / 32];  // of 32; with the scales behind it one vector of 64 bytes
-  float scale_of_32[kQuantPiece / 32];  // order pairs: of odd parts a sixteenth, since codes of weights stay in the upper half of bytes
+  // Order pairs: of odd parts a sixteenth, since codes of weights stay in the upper half of bytes.
+  float scale_of_32[kQuantPiece / 32];
 };
 
 // How codes of weights come out of a block without shuffles, which x then follows. A part is 32 elements.
