@@ -1,12 +1,12 @@
 // What a disk gives: random reads of a file, by size, depth of queue and way, beside the best of the run.
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/mapped_buffer.h"
 #include "bench/bench.h"
 #include "bench/store_load.h"
 #include "store/aligned_buffer.h"
 #include "store/file_system.h"
 #include "store/io_engine.h"
-#include "store/mapped_buffer.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -2,7 +2,7 @@
 // the sweep waits for address translations, and is no ceiling.
 #pragma once
 
-#include "store/mapped_buffer.h"
+#include "base/mapped_buffer.h"
 
 #include <algorithm>
 #include <cstdint>

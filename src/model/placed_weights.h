@@ -1,10 +1,10 @@
 // PlacedWeights: a model's weights where operations can read them: in huge pages on the CPU, or where they were; a copy on a GPU.
 #pragma once
 
+#include "base/mapped_buffer.h"
 #include "base/thread_pool.h"
 #include "device/device.h"
 #include "model/weights.h"
-#include "store/mapped_buffer.h"
 
 #include <memory>
 #include <optional>

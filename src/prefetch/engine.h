@@ -6,9 +6,9 @@
 #pragma once
 
 #include "base/clock.h"
+#include "base/mapped_buffer.h"
 #include "prefetch/engine_core.h"
 #include "store/block_store.h"
-#include "store/mapped_buffer.h"
 
 #include <array>
 #include <condition_variable>

@@ -8,10 +8,10 @@
 #pragma once
 
 #include "base/clock.h"
+#include "base/mapped_buffer.h"
 #include "store/aligned_buffer.h"
 #include "store/io_engine.h"
 #include "store/lent_memory.h"
-#include "store/mapped_buffer.h"
 #include "store/slab_file.h"
 
 #include <array>

@@ -1,6 +1,6 @@
 #include "store/lent_memory.h"
 
-#include "store/mapped_buffer.h"
+#include "base/mapped_buffer.h"
 
 #include <new>
 #include <string>

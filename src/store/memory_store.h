@@ -2,7 +2,7 @@
 // by verify(), not at each read: so they can be read in place.
 #pragma once
 
-#include "store/mapped_buffer.h"
+#include "base/mapped_buffer.h"
 #include "store/slab_store.h"
 
 #include <unordered_map>
