@@ -174,7 +174,8 @@ TEST(CpuHashSelect, OneLongRowOfAnyBlocks) {
               ASSERT_TRUE(select.prepare(s.limits, 3).ok());
               for (ThreadPool* pool : {&one, &three}) {
                 EXPECT_TRUE(s.run([&](const HashSelectParams& p) { select.run(p, *pool); }, true) == want)
-                    << "blocks of " << block << ", " << len << " tokens, init " << init << ", " << pool->size() << " threads";
+                    << "blocks of " << block << ", " << len << " tokens, init " << s.p.init_blocks << ", " << pool->size()
+                    << " threads";
               }
             });
           }
