@@ -52,15 +52,15 @@ class Sender {
     to_ += aligned(bytes);
     return at;
   }
-  // The same of a matrix as bf16.
-  Result<const std::byte*> send_as_bf16(const WeightView& w) {
+  // The same of a matrix as bf16 or f32.
+  Result<const std::byte*> send_as(DType type, const WeightView& w) {
     const std::byte* at = to_;
-    const size_t row_bytes = static_cast<size_t>(w.cols) * sizeof(uint16_t);
+    const size_t row_bytes = static_cast<size_t>(w.cols) * dtype_bytes(type);
     const auto piece = static_cast<int64_t>(kChunk / row_bytes);
     for (int64_t row = 0; row < w.rows; row += piece) {
       const int64_t rows = std::min(piece, w.rows - row);
       FOVEA_TRY(send_piece(to_ + static_cast<size_t>(row) * row_bytes, static_cast<size_t>(rows) * row_bytes,
-                           [&](std::byte* pinned) { cpu::unpack_bf16(w, row, rows, reinterpret_cast<uint16_t*>(pinned)); }));
+                           [&](std::byte* pinned) { unpack(w, row, rows, type, pinned); }));
     }
     to_ += aligned(static_cast<size_t>(w.rows) * row_bytes);
     return at;
@@ -72,6 +72,11 @@ class Sender {
     std::unique_ptr<Event> done;
     bool pending = false;
   };
+
+  static void unpack(const WeightView& w, int64_t first, int64_t rows, DType type, std::byte* out) {
+    if (type == DType::bf16) return cpu::unpack_bf16(w, first, rows, reinterpret_cast<uint16_t*>(out));
+    for (int64_t r = 0; r < rows; ++r) cpu::unpack_f32(w, first + r, 0, w.cols, reinterpret_cast<float*>(out) + r * w.cols);
+  }
 
   template <typename Fill>
   Status send_piece(std::byte* to, size_t bytes, const Fill& fill) {
@@ -92,25 +97,26 @@ class Sender {
   size_t next_ = 0;
 };
 
-// A GPU's experts read elements that stand for themselves, and its tensor cores W_UK and W_UV as bf16, which is what they become
-// where the files have them quantised too.
-bool becomes_bf16(const ModelConfig& config, const ModelWeights& weights, const ListedWeight& w) {
-  if (!config.deepseek || !w.matrix) return false;
+// What a GPU holds a matrix as where that is not what the host has. Its experts read elements that stand for themselves, and its
+// tensor cores W_UK and W_UV as bf16, which is what quantised ones become; in f32 numerics, which round no weight, f32.
+std::optional<DType> becomes(const ModelConfig& config, const ModelWeights& weights, const ListedWeight& w, Numerics numerics) {
+  if (!config.deepseek || !w.matrix) return std::nullopt;
+  if (numerics == Numerics::f32) return is_plain(w.matrix->type) ? std::nullopt : std::optional(DType::f32);
   const bool was_widened = weights.widened > 0 && w.role == WeightRole::absorbed && w.matrix->type == WeightType::f32;
-  return !is_plain(w.matrix->type) || was_widened;
+  return !is_plain(w.matrix->type) || was_widened ? std::optional(DType::bf16) : std::nullopt;
 }
 
 // Views of the host's memory become views of the copy.
-Status send_weights(const ModelConfig& config, Sender& sender, PlacedWeights* out) {
+Status send_weights(const ModelConfig& config, Numerics numerics, Sender& sender, PlacedWeights* out) {
   FOVEA_TRY(for_each_weight(config, out, [&](const ListedWeight& w) -> Status {
     if (!w.matrix) {
       FOVEA_ASSIGN(const std::byte* at, sender.send(w.vector->data(), w.bytes()));
       *w.vector = {reinterpret_cast<const float*>(at), w.vector->size()};
       return Status();
     }
-    if (becomes_bf16(config, *out, w)) {
-      FOVEA_ASSIGN(const std::byte* at, sender.send_as_bf16(*w.matrix));
-      *w.matrix = weight_view(at, DType::bf16, w.rows, w.cols);
+    if (const auto type = becomes(config, *out, w, numerics)) {
+      FOVEA_ASSIGN(const std::byte* at, sender.send_as(*type, *w.matrix));
+      *w.matrix = weight_view(at, *type, w.rows, w.cols);
       return Status();
     }
     FOVEA_ASSIGN(w.matrix->data, sender.send(w.matrix->data, w.matrix->data_bytes()));
@@ -124,12 +130,13 @@ Status send_weights(const ModelConfig& config, Sender& sender, PlacedWeights* ou
   return Status();
 }
 
-// Bytes of a copy of every weight; data and scales begin at multiples of kAlign.
-size_t copy_bytes(const ModelConfig& config, const ModelWeights& weights, bool on_gpu) {
+// Bytes of a copy of every weight, of one on a GPU in the numerics it is for; data and scales begin at multiples of kAlign.
+size_t copy_bytes(const ModelConfig& config, const ModelWeights& weights, std::optional<Numerics> on_gpu) {
   size_t bytes = 0;
   const Status all = for_each_weight(config, weights, [&](const ListedWeight& w) {
-    if (on_gpu && becomes_bf16(config, weights, w)) {
-      bytes += aligned(static_cast<size_t>(w.rows * w.cols) * sizeof(uint16_t));
+    const auto type = on_gpu ? becomes(config, weights, w, *on_gpu) : std::nullopt;
+    if (type) {
+      bytes += aligned(static_cast<size_t>(w.rows * w.cols) * dtype_bytes(*type));
       return Status();
     }
     const size_t elements = w.matrix ? w.matrix->data_bytes() : w.bytes();
@@ -140,11 +147,11 @@ size_t copy_bytes(const ModelConfig& config, const ModelWeights& weights, bool o
   return bytes;
 }
 
-Status copy_to(Device& device, Stream& stream, const ModelConfig& config, PlacedWeights* out) {
-  const size_t bytes = copy_bytes(config, *out, /*on_gpu=*/true) + aligned(out->host_inv_freq.size() * sizeof(float));
+Status copy_to(Device& device, Stream& stream, const ModelConfig& config, Numerics numerics, PlacedWeights* out) {
+  const size_t bytes = copy_bytes(config, *out, numerics) + aligned(out->host_inv_freq.size() * sizeof(float));
   FOVEA_ASSIGN(out->memory, device.allocate(bytes, "model weights"));
   FOVEA_ASSIGN(const auto sender, Sender::make(out->memory.as<std::byte>(), device, stream));
-  const Status sent = send_weights(config, *sender, out);
+  const Status sent = send_weights(config, numerics, *sender, out);
   FOVEA_TRY(stream.synchronize());  // the transit memory goes
   return sent;
 }
@@ -162,7 +169,7 @@ std::unique_ptr<PlacedWeights> place_weights(const ModelWeights& weights, const 
 std::unique_ptr<PlacedWeights> gather_weights(const ModelWeights& weights, const ModelConfig& config, ThreadPool& pool) {
   std::unique_ptr<PlacedWeights> out = place_weights(weights, config);
   try {
-    out->huge_pages.emplace(copy_bytes(config, weights, /*on_gpu=*/false));
+    out->huge_pages.emplace(copy_bytes(config, weights, /*on_gpu=*/std::nullopt));
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
@@ -206,11 +213,11 @@ std::unique_ptr<PlacedWeights> gather_weights(const ModelWeights& weights, const
   return out;
 }
 
-Result<std::unique_ptr<PlacedWeights>> copy_weights(const ModelWeights& weights, const ModelConfig& config, Device& device,
-                                                    Stream& stream) {
+Result<std::unique_ptr<PlacedWeights>> copy_weights(const ModelWeights& weights, const ModelConfig& config, Numerics numerics,
+                                                    Device& device, Stream& stream) {
   std::unique_ptr<PlacedWeights> out = place_weights(weights, config);
   out->owner.reset();
-  FOVEA_TRY(copy_to(device, stream, config, out.get()));
+  FOVEA_TRY(copy_to(device, stream, config, numerics, out.get()));
   return out;
 }
 

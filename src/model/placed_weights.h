@@ -6,6 +6,8 @@
 #include "device/device.h"
 #include "model/weights.h"
 
+#include <fovea/kernels/linear.h>
+
 #include <memory>
 #include <optional>
 #include <vector>
@@ -26,8 +28,8 @@ std::unique_ptr<PlacedWeights> place_weights(const ModelWeights& weights, const 
 // A step over the pages of a mapped file, of 4 KiB, takes up to a fifth longer. Null: the system gives no such memory.
 std::unique_ptr<PlacedWeights> gather_weights(const ModelWeights& weights, const ModelConfig& config, ThreadPool& pool);
 // In the memory of a device that is not the host: everything is copied, and `weights` may go. Quantised matrices of models with latent
-// attention become bf16. Errors: resource_exhausted.
-Result<std::unique_ptr<PlacedWeights>> copy_weights(const ModelWeights& weights, const ModelConfig& config, Device& device,
-                                                    Stream& stream);
+// attention become bf16, in f32 numerics f32. Errors: resource_exhausted.
+Result<std::unique_ptr<PlacedWeights>> copy_weights(const ModelWeights& weights, const ModelConfig& config, Numerics numerics,
+                                                    Device& device, Stream& stream);
 
 }  // namespace fovea

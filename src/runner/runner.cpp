@@ -49,7 +49,7 @@ Status Runner::init(ModelWeights& weights) {
 // A copy serves instead of the file, which need not stay mapped.
 Status Runner::place(ModelWeights& weights) {
   if (!device_->is_host()) {
-    FOVEA_ASSIGN(weights_, copy_weights(weights, config_, *device_, *stream_));
+    FOVEA_ASSIGN(weights_, copy_weights(weights, config_, wanted_numerics(), *device_, *stream_));
   } else {
     const bool gathered = options_.dummy_weights && is_plain(options_.dummy_weight_type);  // in huge pages, as they should lie
     if (cpu_ops_ && !gathered && matrix_bytes(config_, weights) <= memory_for_weights())
