@@ -59,7 +59,7 @@ GemvPlan plan_gemv(WeightType type, int k, int columns, int tiles, const GpuShap
 
 GemvPlan plan_dot(WeightType type, int k, int rows, int tiles, const GpuShape& gpu) {
   const int group = type == WeightType::q2_k || type == WeightType::q3_k || type == WeightType::q6_k ? 16 : 32;
-  const int factors = type == WeightType::fp8_e4m3 ? 16 : 256 / group * 8;  // of an octet
+  const int factors = 256 / group * 8;  // of an octet
   const int octet_bytes = 256 * 2 + factors, sums = 2 * kDotTiles * kWarps * rows * kOutputs * 4;
   const int x_bytes = rows * ceil_div(k, 256) * octet_bytes, block_bytes = block_of(type).bytes;
   GemvPlan p;
@@ -70,6 +70,14 @@ GemvPlan plan_dot(WeightType type, int k, int rows, int tiles, const GpuShape& g
     if (teams == 1 || (more.x_bytes > 0 && more.stage_blocks >= p.stage_blocks)) p = more;
   }
   plan_thread_blocks(tiles, gpu, &p);
+  return p;
+}
+
+BytesPlan plan_bytes(int k) {
+  BytesPlan p;
+  p.pieces = ceil_div(k, kBytesColumns);
+  const int turns = ceil_div(p.pieces, kBytesWarpsMax);
+  p.warps = ceil_div(p.pieces, turns);
   return p;
 }
 

@@ -57,4 +57,13 @@ constexpr int dot_stage_blocks(int block_bytes) { return block_bytes < 30 ? 16 :
 constexpr int dot_slots(int block_bytes) { return dot_stage_blocks(block_bytes) * block_bytes <= 176 ? 3 : 2; }
 GemvPlan plan_dot(WeightType type, int k, int rows, int tiles, const GpuShape& gpu);
 
+// bytes_gemv.cu: pieces of a row, of which the last begins early enough to be whole, and warps of a thread block: no more than take
+// them in as few turns.
+inline constexpr int kBytesColumns = 256;
+inline constexpr int kBytesWarpsMax = 12;  // two thread blocks, or three of eight warps, have a multiprocessor's registers
+struct BytesPlan {
+  int pieces = 0, warps = 0;
+};
+BytesPlan plan_bytes(int k);
+
 }  // namespace fovea::cuda::quant

@@ -50,5 +50,16 @@ TEST(QuantGemvPlan, EqualsTheTable) {
   }
 }
 
+TEST(QuantBytesPlan, GivesWarpsAsManyPiecesAsEachOther) {
+  const struct {
+    int k, pieces, warps;
+  } rows[] = {{256, 1, 1}, {288, 2, 2}, {3072, 12, 12}, {4096, 16, 8}, {8192, 32, 11}, {11008, 43, 11}, {14336, 56, 12}};
+  for (const auto& r : rows) {
+    const BytesPlan p = plan_bytes(r.k);
+    EXPECT_EQ(p.pieces, r.pieces) << r.k;
+    EXPECT_EQ(p.warps, r.warps) << r.k;
+  }
+}
+
 }  // namespace
 }  // namespace fovea::cuda::quant

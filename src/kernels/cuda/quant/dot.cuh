@@ -2,13 +2,8 @@
 // elements that share a scale), which are two bytes: whole numbers, summed exactly. Lanes of part p take the weights of a chunk (32
 // elements) of their own, and of the product's columns 2 p and 2 p + 1 alone meet its x, the high and the low bytes: other chunks'
 // x is zero there. So a lane is left with the sums of its chunk, and applies its scale once, not every lane for columns that nobody
-// asked for; it reads weights 16 bytes at a time, and what is zero never changes. Of fp8, products are of 16-bit floats, and their
-// columns are rows of x.
+// asked for; it reads weights 16 bytes at a time, and what is zero never changes.
 #pragma once
-
-#include <cuda_fp8.h>
-
-#include <type_traits>
 
 #include "kernels/cuda/elementwise/silu.cuh"
 #include "kernels/cuda/quant/dot_x.cuh"
@@ -45,15 +40,6 @@ __device__ __forceinline__ void mma(int (&sum)[4], uint32_t upper, uint32_t lowe
                  : "+r"(sum[0]), "+r"(sum[1]), "+r"(sum[2]), "+r"(sum[3])
                  : "r"(upper), "r"(lower), "r"(b));
   }
-}
-
-__device__ __forceinline__ void mma_halves(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-                                           uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 template <typename C>
@@ -183,56 +169,6 @@ __device__ __forceinline__ void multiply(const GemvArgs& a, const DotRing<C>& ri
   }
 }
 
-__device__ __forceinline__ uint2 widen_e4m3(uint32_t x) {
-  const __half2_raw low = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(x & 0xffff), __NV_E4M3);
-  const __half2_raw high = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(x >> 16), __NV_E4M3);
-  return {static_cast<uint32_t>(low.x) | static_cast<uint32_t>(low.y) << 16,
-          static_cast<uint32_t>(high.x) | static_cast<uint32_t>(high.y) << 16};
-}
-
-// The same over fp8.
-template <typename C, int kRows>
-__device__ __forceinline__ void multiply(const GemvArgs& a, const DotRing<C>& ring, const HalfOctet* x, int octets, int slot,
-                                         int first, int n, int piece, float (&sum)[kRows][kOutputs / 8]) {
-  static_assert(kOutputs == 16 && kRows <= 2);
-  const uint8_t* lines[2] = {ring.line(slot, 0, first, n, piece) + 32 * ring.part,
-                             ring.line(slot, 1, first, n, piece) + 32 * ring.part};
-  const int lane = threadIdx.x % 32, column = lane / 4, blocks = ring.blocks_of(piece);
-  const bool active = column < kRows;
-  const HalfOctet* at = x + piece * a.plan.stage_blocks / 8;
-  uint32_t b[4][4] = {};  // zeros where not active
-#pragma unroll 1
-  for (int i = 0; i < blocks; i += 8, ++at) {
-#pragma unroll
-    for (int u = 0; u < 2; ++u) {
-      float dots[2][4] = {};  // two chains
-#pragma unroll
-      for (int j = 0; j < 4; ++j) load_where(active, shared_address(&at[column * octets].halves[u][j][ring.part]), b[j]);
-      const auto* upper = reinterpret_cast<const uint4*>(lines[0] + u * kHalfGroup);
-      const auto* lower = reinterpret_cast<const uint4*>(lines[1] + u * kHalfGroup);
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const uint4 up = upper[j], low = lower[j];
-        const uint32_t words[2][4] = {{up.x, up.y, up.z, up.w}, {low.x, low.y, low.z, low.w}};
-#pragma unroll
-        for (int w = 0; w < 4; ++w) {
-          const uint2 above = widen_e4m3(words[0][w]), below = widen_e4m3(words[1][w]);
-          const uint32_t(&of_x)[4] = b[2 * j + w / 2];
-          mma_halves(dots[w % 2], above.x, below.x, above.y, below.y, of_x[w % 2 * 2], of_x[w % 2 * 2 + 1]);
-        }
-      }
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const float scale = __uint_as_float(ring.scale(slot, h, piece, i + 4 * u));
-#pragma unroll
-        for (int r = 0; r < kRows; ++r)
-          sum[r][h] = fmaf(scale * at[r * octets].steps[u], dots[0][2 * h + r] + dots[1][2 * h + r], sum[r][h]);
-      }
-    }
-    lines[0] += kOctet, lines[1] += kOctet;
-  }
-}
-
 // What the warps have of some tiles becomes outputs: one tile for every 16 threads and row.
 template <int kRows>
 __device__ __forceinline__ void put_together(const GemvArgs& a, int first_tile, int tiles,
@@ -268,18 +204,11 @@ __global__ void __launch_bounds__(kTeamsMax* kThreads, 1) dot_of(const __grid_co
 #pragma unroll 1
   for (int i = 0; i < kSlots; ++i) ring.copy_next(i);
   wait_for_previous();  // weights are there always, x only now
-  constexpr bool kHalves = C::kIs == WeightType::fp8_e4m3;
-  using X = std::conditional_t<kHalves, HalfOctet, Octet<C::kGroup>>;
-  auto* x = reinterpret_cast<X*>(shared);
+  auto* x = reinterpret_cast<Octet<C::kGroup>*>(shared);
 #pragma unroll 1
   for (int r = 0; r < kRows; ++r) {
-    for_each_part(a.x + r * a.k, a.k, octets, [&](const float4(&v)[2], int i) {
-      if constexpr (kHalves) {
-        make_halves(v, i % 4, i / 4, x + r * octets);
-      } else {
-        make_part<C::kGroup>(v, i % 4, i / 4, x + r * octets);
-      }
-    });
+    for_each_part(a.x + r * a.k, a.k, octets,
+                  [&](const float4(&v)[2], int i) { make_part<C::kGroup>(v, i % 4, i / 4, x + r * octets); });
   }
   __syncthreads();
   int slot = 0, begun = 0, first_begun = first_tile(a), turn = 0;

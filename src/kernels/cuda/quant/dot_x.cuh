@@ -1,8 +1,6 @@
-// Rows of x in shared memory, as dot.cuh's products take them: bytes of numbers that a group shares the step of, or 16-bit floats. Both
-// lie in octets of 256 elements.
+// Rows of x in shared memory, as dot.cuh's products take them: bytes of numbers that a group shares the step of, in octets of 256
+// elements.
 #pragma once
-
-#include <cuda_fp16.h>
 
 #include <cstdint>
 
@@ -16,15 +14,6 @@ struct Octet {
   uint4 bytes[2][2][8];                        // [turn][two of its products][2 part, high bytes; 2 part + 1, low bytes]
   float2 factors[4][2][kGroups];               // [part][turn]: what the numbers high * 128 + low are times of, and the group's sum
 };
-
-// The same for weights of fp8, which 16-bit floats hold: x is rounded to the 11 bits of such a float, after the 128 elements that it is
-// of were divided by a power of two, so that none is too large or too small for it. Part p has elements [32 p, 32 p + 32) of each 128.
-struct HalfOctet {
-  uint4 halves[2][4][4];  // [128 elements][8 of a part's][part]
-  float steps[2];         // what the numbers are times of
-  float unused[2];
-};
-inline constexpr int kHalfGroup = 128;
 
 // NaN where one is.
 __device__ __forceinline__ float greater(float a, float b) {
@@ -74,32 +63,6 @@ __device__ __forceinline__ void make_part(const float4 (&v)[2], int of_chunk, in
   if (of_chunk != 0) return;
 #pragma unroll
   for (int j = 0; j < kGroups; ++j) o.factors[part][turn][j] = {step[j], step[j] * static_cast<float>(sum[j])};
-}
-
-__device__ __forceinline__ uint32_t as_half2(float low, float high) {
-  const __half2 both = __floats2half2_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&both);
-}
-
-// As make_part: a thread's 8 elements, which are products of_chunk and of_chunk + 4 of the chunk's eight.
-__device__ __forceinline__ void make_halves(const float4 (&v)[2], int of_chunk, int chunk, HalfOctet* row_to) {
-  const uint32_t lanes = 0xffffu << (threadIdx.x % 32 & 16);
-  float most = greater(magnitude(v[0]), magnitude(v[1]));
-#pragma unroll
-  for (int lane = 1; lane < 16; lane *= 2) most = greater(most, __shfl_xor_sync(lanes, most, lane));
-  const uint32_t exponent = __float_as_uint(most) & 0x7f800000u;
-  constexpr uint32_t kUpTo = 14 << 23;  // numbers below 2^15
-  float step = __uint_as_float(exponent - kUpTo), inverse = __uint_as_float((254u << 23) + kUpTo - exponent);
-  if (exponent < 0x07800000u) step = inverse = 0.0f;   // 2^-112: its inverse would not be finite
-  if (exponent == 0x7f800000u) step = inverse = 1.0f;  // infinity or NaN stays what it is
-  HalfOctet& o = row_to[chunk / 8];
-  const int of = chunk % 8 / 4, part = chunk % 4;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    reinterpret_cast<uint2*>(&o.halves[of][2 * h + of_chunk / 2][part])[of_chunk % 2] = {
-        as_half2(v[h].x * inverse, v[h].y * inverse), as_half2(v[h].z * inverse, v[h].w * inverse)};
-  }
-  if (part == 0 && of_chunk == 0) o.steps[of] = step;
 }
 
 // f(first 4 elements, 4 that are 16 behind them, i) for piece i of 8 elements of a row: i % 4 of chunk i / 4; zeros from k on. Several

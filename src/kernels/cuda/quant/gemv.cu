@@ -38,12 +38,6 @@ void launch_kernel(GemvKernel kernel, GemvArgs& a, const Queue& queue) {
   check_call("quant gemv", cudaLaunchKernelEx(&c.config, kernel, a));
 }
 
-// What dot.cuh takes. Of fp8, whole octets, and scales of whole halves of them: what lies behind a row may be no number.
-bool takes_dot(const LinearParams& p, const WeightView& w, bool exact) {
-  if (exact || p.rows > kDotRowsMax) return false;
-  return w.type != WeightType::fp8_e4m3 || (p.k % kOctet == 0 && (w.group >= p.k || w.group % kHalfGroup == 0));
-}
-
 // Weights [first, last) of one type and one width of groups. *ready: scratch has the fragments of x. Returns whether a gated call's
 // result is complete.
 template <typename C>
@@ -53,14 +47,16 @@ bool launch_run(const LinearParams& p, int first, int last, bool exact, uint4* s
   if (a.group.count == 0) return false;
   a.blocks = p.k / C::kElements;
   a.tiles = a.group.number_tiles(kOutputs);
-  if (takes_dot(p, p.weights[first].w, exact)) {
-    a.gated = p.gated && a.group.count == 2;
-    a.plan = plan_dot(C::kIs, p.k, p.rows, a.gated ? a.tiles / 2 : a.tiles, gpu);
-    if (a.plan.x_bytes > 0) {
-      launch_kernel(dot_kernel<C::kIs>(p.rows), a, queue);
-      return a.gated;
+  if constexpr (C::kIs != WeightType::fp8_e4m3) {
+    if (!exact && p.rows <= kDotRowsMax) {
+      a.gated = p.gated && a.group.count == 2;
+      a.plan = plan_dot(C::kIs, p.k, p.rows, a.gated ? a.tiles / 2 : a.tiles, gpu);
+      if (a.plan.x_bytes > 0) {
+        launch_kernel(dot_kernel<C::kIs>(p.rows), a, queue);
+        return a.gated;
+      }
+      a.gated = false;
     }
-    a.gated = false;
   }
   a.parts = parts(exact);
   const int columns = p.rows * a.parts;
@@ -85,10 +81,10 @@ bool gemv(const LinearParams& p, bool exact, void* scratch, const GpuShape& gpu,
     for (last = first + 1; last < p.count && last - first < WeightGroup::kMax; ++last) {
       if (p.weights[last].w.type != w.type || p.weights[last].w.group != w.group) break;
     }
-    if (weight_format(w.type).block == 1 && p.rows == 1 && !takes_dot(p, w, exact)) {
+    if (takes_bytes(p, w)) {
       LinearParams run = p;
       run.weights = p.weights + first, run.count = last - first;
-      bytes_gemv(run, queue);
+      gated |= bytes_gemv(run, queue);
       continue;
     }
     with_codes(w.type, [&](auto codes) {

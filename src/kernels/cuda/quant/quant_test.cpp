@@ -320,6 +320,43 @@ TEST_P(QuantBytesTest, RowsThatAreNoWholeBlocks) {
     }
   }
 }
+TEST_P(QuantBytesTest, TwoRowsHaveTheBitsOfEachAlone) {
+  for (const auto& [k, group] : {std::pair{4096, 4096}, {1184, 1184}, {1408, 128}}) {
+    draw_x(k);
+    const int32_t n = 37;
+    OnDevice w(MixedMatrix(type(), n, k, group, 14), true);
+    Linear linear;
+    prepare(linear, k, Numerics::bf16);
+    linear.run(params({w.weight()}, 2, k), queue());
+    const std::vector<float> both = w.out.download();
+    for (int32_t r = 0; r < 2; ++r) {
+      LinearParams p = params({}, 1, k);
+      const std::vector<LinearWeight> weights = {w.weight()};
+      p.weights = weights.data(), p.count = 1, p.x += r * k;
+      linear.run(p, queue());
+      const std::vector<float> alone = w.out.download();
+      EXPECT_TRUE(std::equal(alone.begin(), alone.begin() + n, both.begin() + r * n)) << k << ", row " << r;
+    }
+  }
+}
+
+TEST_P(QuantBytesTest, ACodeThatIsNoNumberMakesItsOutputNone) {
+  if (type() != WeightType::fp8_e4m3) GTEST_SKIP() << "every byte is one";
+  constexpr int32_t kDepth = 1120, kWidth = 40;  // the last columns of a warp are some of the one's before
+  draw_x(kDepth);
+  MixedMatrix m(type(), kWidth, kDepth, kDepth, 15);
+  m.data[5 * kDepth + 3] = 0x7f, m.data[17 * kDepth + 900] = 0xff, m.data[30 * kDepth + kDepth - 1] = 0x7f;
+  OnDevice w(m, false);
+  Linear linear;
+  prepare(linear, kDepth, Numerics::bf16);
+  linear.run(params({w.weight()}, 2, kDepth), queue());
+  const std::vector<float> out = w.out.download();
+  for (int32_t i = 0; i < 2 * kWidth; ++i) {
+    const int32_t n = i % kWidth;
+    EXPECT_EQ(std::isnan(out[static_cast<size_t>(i)]), n == 5 || n == 17 || n == 30) << i;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, QuantBytesTest,
                          ::testing::Values(static_cast<int>(WeightType::fp8_e4m3), static_cast<int>(WeightType::int8)));
 
