@@ -1,8 +1,7 @@
-// One or two rows over weights of 8 bits with scales apart. Weights go to registers straight, 16 bytes a lane, as in linear/gemv.cu:
-// no code but a few hundred instructions, no memory that keeps the next launch from beginning, and thread blocks so short that no
-// multiprocessor waits for others. From there they go to the tensor cores as 16-bit floats, which hold them. x is two such floats a
-// number, high and low, in columns of their own of the product's eight. A thread block has 16 outputs (of a gated call 8 of each
-// weight), whose columns its warps share.
+// One or two rows over weights of 8 bits with scales apart. Weights go to registers straight, 16 bytes a lane, as in linear/gemv.cu, and
+// from there to the tensor cores as 16-bit floats, which hold them; x is two such floats a number, high and low, in columns of their own
+// of the product's eight. A thread block has 16 outputs (of a gated call 8 of each weight), whose columns its warps share: it is short,
+// so that all multiprocessors end together, and has little code and shared memory, so that the next launch begins early.
 #include "kernels/cuda/quant/bytes_gemv.h"
 
 #include <cuda_fp16.h>
@@ -108,6 +107,45 @@ __device__ __forceinline__ float put_x(const float4 (&x)[2], int lane, XPiece& t
   return step;
 }
 
+// A piece's products, of which a lane has those of its rows of both halves of the tile. from: x of the lane's column and part.
+template <WeightType kType>
+__device__ __forceinline__ void multiply(const uint4 (&read)[kSteps][2], const uint4* from, const float (&scale)[2], float step,
+                                         int lane, float (&sum)[2]) {
+  float dots[2][2][4] = {};  // [half of the piece][two chains]
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i) {
+    const uint4 b0 = from[8 * i], b1 = from[8 * i + 1], up = read[i][0], low = read[i][1];
+    float(&chains)[2][4] = dots[i / (kSteps / 2)];
+    mma_halves(chains[0], widen_4<kType>(up.x), widen_4<kType>(low.x), b0.x, b0.y);
+    mma_halves(chains[1], widen_4<kType>(up.y), widen_4<kType>(low.y), b0.z, b0.w);
+    mma_halves(chains[0], widen_4<kType>(up.z), widen_4<kType>(low.z), b1.x, b1.y);
+    mma_halves(chains[1], widen_4<kType>(up.w), widen_4<kType>(low.w), b1.z, b1.w);
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float(&chains)[2][4] = dots[half];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float s = __shfl_sync(0xffffffffu, scale[h], (lane & 28) + half) * step;
+      sum[h] = fmaf(s, chains[0][2 * h] + chains[1][2 * h] + (chains[0][2 * h + 1] + chains[1][2 * h + 1]), sum[h]);
+    }
+  }
+}
+
+// A warp makes outputs of what all have. n: of weight w. (Read here, it costs registers that spill.)
+template <int kRows>
+__device__ __forceinline__ void put_outputs(const BytesArgs& a, int w, int n, int tile, int lane,
+                                            const float (&sums)[kRows][kBytesWarpsMax][kOutputs]) {
+  const int r = lane / kOutputs, c = lane % kOutputs, of = a.gated ? c / kHalfTile : w;
+  const int output = a.gated ? tile * kHalfTile + c % kHalfTile : tile * kOutputs + c;
+  const bool there = r < kRows && output < n;
+  float out = there && a.group.bias[of] ? a.group.bias[of][output] : 0.0f;
+#pragma unroll
+  for (int warp = 0; warp < kBytesWarpsMax; ++warp) out += sums[r % kRows][warp][c];
+  if (a.gated) out = silu_mul_one(out, __shfl_down_sync(0xffffffffu, out, kHalfTile));
+  if (there && !(a.gated && of == 1)) a.group.out[of][static_cast<int64_t>(r) * n + output] = out;
+}
+
 template <WeightType kType, int kRows>
 __global__ void __launch_bounds__(32 * kBytesWarpsMax, 2) bytes_gemv_kernel(const __grid_constant__ BytesArgs a) {
   static_assert(kRows <= kRowsMax && kRows * kOutputs <= 32);
@@ -165,25 +203,7 @@ __global__ void __launch_bounds__(32 * kBytesWarpsMax, 2) bytes_gemv_kernel(cons
       if (part == r) step = s;
     }
     __syncwarp();
-    float dots[2][2][4] = {};  // [half of the piece][two chains]
-#pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      const uint4 b0 = from[8 * i], b1 = from[8 * i + 1], up = read[i][0], low = read[i][1];
-      float(&chains)[2][4] = dots[i / (kSteps / 2)];
-      mma_halves(chains[0], widen_4<kType>(up.x), widen_4<kType>(low.x), b0.x, b0.y);
-      mma_halves(chains[1], widen_4<kType>(up.y), widen_4<kType>(low.y), b0.z, b0.w);
-      mma_halves(chains[0], widen_4<kType>(up.z), widen_4<kType>(low.z), b1.x, b1.y);
-      mma_halves(chains[1], widen_4<kType>(up.w), widen_4<kType>(low.w), b1.z, b1.w);
-    }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float(&chains)[2][4] = dots[half];
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const float s = __shfl_sync(0xffffffffu, scale[h], (lane & 28) + half) * step;
-        sum[h] = fmaf(s, chains[0][2 * h] + chains[1][2 * h] + (chains[0][2 * h + 1] + chains[1][2 * h + 1]), sum[h]);
-      }
-    }
+    multiply<kType>(read, from, scale, step, lane, sum);
     const int further = begin(piece + warps) - at;
     at += further, lines[0] += further, lines[1] += further;
     load(piece + warps < a.pieces);
@@ -194,15 +214,7 @@ __global__ void __launch_bounds__(32 * kBytesWarpsMax, 2) bytes_gemv_kernel(cons
     for (int h = 0; h < 2; ++h) sums[part][warp][row + kHalfTile * h] = sum[h];
   }
   __syncthreads();
-  if (warp > 0) return;
-  const int r = lane / kOutputs, c = lane % kOutputs, of = a.gated ? c / kHalfTile : w;
-  const int output = a.gated ? tile * kHalfTile + c % kHalfTile : tile * kOutputs + c;
-  const bool there = r < kRows && output < n;
-  float out = there && a.group.bias[of] ? a.group.bias[of][output] : 0.0f;
-#pragma unroll
-  for (int other = 0; other < kBytesWarpsMax; ++other) out += sums[r % kRows][other][c];
-  if (a.gated) out = silu_mul_one(out, __shfl_down_sync(0xffffffffu, out, kHalfTile));
-  if (there && !(a.gated && of == 1)) a.group.out[of][static_cast<int64_t>(r) * n + output] = out;
+  if (warp == 0) put_outputs<kRows>(a, w, n, tile, lane, sums);
 }
 
 template <WeightType kType>
