@@ -40,21 +40,21 @@ template <int kGroup>
 __device__ __forceinline__ void make_part(const float4 (&v)[2], int of_chunk, int chunk, Octet<kGroup>* row_to) {
   constexpr float kMost = 127 * 128;
   constexpr int kGroups = Octet<kGroup>::kGroups;
-  const uint32_t quad = 15u << (threadIdx.x % 32 & 28);
+  constexpr uint32_t kAll = 0xffffffffu;  // lanes: whole warps are here, and another mask takes code
   float most[kGroups], step[kGroups];
   uint32_t high[2], low[2];
   int sum[kGroups] = {};
 #pragma unroll
   for (int j = 0; j < kGroups; ++j) {
     most[j] = kGroups == 1 ? greater(magnitude(v[0]), magnitude(v[1])) : magnitude(v[j]);
-    most[j] = greater(most[j], __shfl_xor_sync(quad, most[j], 1));
-    most[j] = greater(most[j], __shfl_xor_sync(quad, most[j], 2));
+    most[j] = greater(most[j], __shfl_xor_sync(kAll, most[j], 1));
+    most[j] = greater(most[j], __shfl_xor_sync(kAll, most[j], 2));
     step[j] = most[j] * (1.0f / kMost);
     const float inverse = most[j] < 0x1p-112f ? 0.0f : __fdividef(kMost, most[j]);  // of less it would not be finite
 #pragma unroll
     for (int h = j; h < 2; h += kGroups) split_bytes(v[h], inverse, &high[h], &low[h], &sum[j]);
-    sum[j] += __shfl_xor_sync(quad, sum[j], 1);
-    sum[j] += __shfl_xor_sync(quad, sum[j], 2);
+    sum[j] += __shfl_xor_sync(kAll, sum[j], 1);
+    sum[j] += __shfl_xor_sync(kAll, sum[j], 2);
   }
   Octet<kGroup>& o = row_to[chunk / 8];
   const int part = chunk % 8 / 2, turn = chunk % 2;
@@ -66,26 +66,29 @@ __device__ __forceinline__ void make_part(const float4 (&v)[2], int of_chunk, in
 }
 
 // f(first 4 elements, 4 that are 16 behind them, i) for piece i of 8 elements of a row: i % 4 of chunk i / 4; zeros from k on. Several
-// loads are under way before the first is used.
+// loads are under way before the first is used. f is there once: its instructions come from device memory too.
 template <typename F>
 __device__ __forceinline__ void for_each_part(const float* x, int k, int octets, F&& f) {
   constexpr int kAtOnce = 4;
-  const int pieces = octets * (kOctet / 8);
+  const int pieces = octets * (kOctet / 8);  // of whole warps
   const int step = blockDim.x;
-  for (int base = threadIdx.x; base < pieces; base += kAtOnce * step) {
-    float4 v[kAtOnce][2] = {};
+  float4 v[kAtOnce][2] = {};
+#pragma unroll 1
+  for (int i = threadIdx.x, loaded = 0; i < pieces; i += step, --loaded) {
+    if (loaded == 0) {
+      loaded = kAtOnce;
 #pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      const int i = base + j * step;
-      if (i * 8 >= k) continue;  // k is a multiple of 32
-      const float* from = x + i / 4 * 32 + i % 4 * 4;
-      v[j][0] = *reinterpret_cast<const float4*>(from), v[j][1] = *reinterpret_cast<const float4*>(from + 16);
+      for (int j = 0; j < kAtOnce; ++j) {
+        const int at = i + j * step;
+        v[j][0] = v[j][1] = {};
+        if (at * 8 >= k) continue;  // k is a multiple of 32
+        const float* from = x + at / 4 * 32 + at % 4 * 4;
+        v[j][0] = *reinterpret_cast<const float4*>(from), v[j][1] = *reinterpret_cast<const float4*>(from + 16);
+      }
     }
+    f(v[0], i);
 #pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      const int i = base + j * step;
-      if (i < pieces) f(v[j], i);
-    }
+    for (int j = 0; j + 1 < kAtOnce; ++j) v[j][0] = v[j + 1][0], v[j][1] = v[j + 1][1];
   }
 }
 

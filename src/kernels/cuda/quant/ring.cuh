@@ -43,11 +43,21 @@ struct GemvArgs {
 };
 using GemvKernel = void (*)(GemvArgs);
 
+// Weights are read once a step, and leave the L2 cache before what is read again: instructions above all, which else every kernel of
+// every layer would meet in device memory.
+__device__ __forceinline__ uint64_t read_once() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
 __device__ __forceinline__ void copy_16(uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(read_once())
+               : "memory");
 }
 __device__ __forceinline__ void copy_some(uint32_t to, const void* from, int bytes) {  // of 16; zeros behind them
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from), "r"(bytes),
+               "l"(read_once())
+               : "memory");
 }
 __device__ __forceinline__ void copy_4(uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
@@ -61,9 +71,23 @@ __device__ __forceinline__ void wait_for_copies() {
 #if __CUDA_ARCH__ >= 900
 inline constexpr bool kBulk = true;
 __device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, int bytes, uint64_t& barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
-               "r"(bytes), "r"(shared_address(&barrier))
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(shared_address(&barrier)), "l"(read_once())
+      : "memory");
+}
+// Whether this is the one lane of a whole warp that acts for it. Copies in bulk take what is the same in all lanes: for lanes that are
+// merely different the compiler makes a loop of 60 cycles a copy.
+__device__ __forceinline__ bool elected() {
+  uint32_t is;
+  asm volatile(
+      "{\n"
+      ".reg .pred one;\n"
+      "elect.sync _|one, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, one;\n"
+      "}\n"
+      : "=r"(is));
+  return is != 0;
 }
 #else
 inline constexpr bool kBulk = false;
@@ -93,7 +117,7 @@ class Ring {
         even_(kStageBytes % 16 == 0 && a_.row_bytes % 16 == 0 && a_.plan.stage_blocks == kStage && a_.blocks % kStage == 0),
         memory_(memory),
         bulk_(kBulk && kMayBulk && even_),
-        to_(shared_address(memory) + (bulk_ ? lane() * a_.plan.row_stride : row * a_.plan.row_stride + 16 * part)),
+        to_(shared_address(memory) + (bulk_ ? 0 : row * a_.plan.row_stride + 16 * part)),
         tile_(first_tile(a_)),
         piece_(warp_of_team()) {
     find_lines();
@@ -114,9 +138,15 @@ class Ring {
       const uint32_t at = to_ + to * a_.plan.slot_bytes;
       if (bulk_) {
 #if __CUDA_ARCH__ >= 900
-        if (lane() == 0) prefill::barrier_arrive_expecting(arrived(to), kOutputs * kStageBytes);
-        __syncwarp();
-        if (lane() < kOutputs) copy_bulk(at, from_[0], kStageBytes, arrived(to));
+        if (elected()) {
+          prefill::barrier_arrive_expecting(arrived(to), kOutputs * kStageBytes);
+          const uint8_t* from = from_[0];
+#pragma unroll 4
+          for (int i = 0; i < kOutputs; ++i) {
+            copy_bulk(at + i * a_.plan.row_stride, from, kStageBytes, arrived(to));
+            if (i + 1 < rows_) from += a_.row_bytes;
+          }
+        }
 #endif
       } else if (even_) {
 #pragma unroll
@@ -202,10 +232,11 @@ class Ring {
   __device__ __forceinline__ void find_lines() {
     int tile = tile_;
     const int w = a_.weight_of(tile);
+    rows_ = a_.group.n[w] - tile * kOutputs;
 #pragma unroll
     for (int h = 0; h < kLines; ++h) {
       const int64_t line = min(tile * kOutputs + row + 8 * h, a_.group.n[w] - 1);
-      const int64_t copied = bulk_ ? min(tile * kOutputs + lane() % kOutputs, a_.group.n[w] - 1) : line;
+      const int64_t copied = bulk_ ? tile * kOutputs : line;
       from_[h] = static_cast<const uint8_t*>(a_.group.w[w]) + copied * a_.row_bytes + piece_ * a_.plan.stage_blocks * C::kBytes +
                  (bulk_ ? 0 : 16 * part);
     }
@@ -218,9 +249,10 @@ class Ring {
   const GemvArgs& a_;
   const bool even_;  // every piece is whole, and begins and ends on a multiple of 16
   uint8_t* memory_;
-  const bool bulk_;  // a lane copies a row's piece: through the units that every access to shared memory passes nothing goes
+  const bool bulk_;  // a lane copies all rows' pieces: through the units that every access to shared memory passes nothing goes
   const uint32_t to_;
   int tile_, piece_;  // which is copied next
+  int rows_ = 0;      // of the matrix, from the first of tile_ on
   uint32_t parity_ = 0;
   const uint8_t* from_[kLines];
   const uint32_t* scale_line_ = nullptr;
