@@ -64,14 +64,26 @@ Shape choose_shape(const AttentionParams& p, int64_t max_len, const SplitRule& r
   choose_kernel(p, s);
   s.head_tiles = (s.heads_per_list + s.tile_heads - 1) / s.tile_heads;
   const auto keys = static_cast<int32_t>(std::min<int64_t>(most_keys(p, max_len), kKeysMax));
-  s.max_items = static_cast<int64_t>(p.rows) * s.lists * s.head_tiles * rule.splits(keys);
+  s.max_items = static_cast<int64_t>(p.rows) * s.lists * s.head_tiles * rule.most_splits(keys);
   return s;
 }
 
+bool has_split_kernel(const AttentionParams& p, const Shape& s) {
+  const KvView& kv = p.kv;
+  const bool plain = p.dtype == DType::f32 && p.window == 0 && p.soft_cap == 0.0f && p.alibi_slopes == nullptr;
+  if (p.rows > kSplitRows || s.path != Path::mma || s.tile_heads != 8 || s.head_tiles != 1 || s.lists != kv.kv_heads || !plain)
+    return false;
+  if ((kv.head_dim != 64 && kv.head_dim != 128) || kv.block_size < kTileKeys) return false;  // a tile lies in one block
+  if (p.selection == nullptr || p.selection->kind == Selection::Kind::all) return true;
+  const auto tokens = static_cast<uint32_t>(p.selection->tokens_per_unit);
+  return p.selection->kind == Selection::Kind::list && p.selection->row_indptr == nullptr && tokens >= kTileKeys &&
+         std::has_single_bit(tokens);
+}
+
 std::string Shape::describe() const {
-  return std::string(name_of(path)) + " d<=" + std::to_string(dim_class) + ", " + std::to_string(lists) +
-         " lists of " + std::to_string(heads_per_list) + " heads in " + std::to_string(head_tiles) + " tiles of " +
-         std::to_string(tile_heads) + ", at most " + std::to_string(max_items) + " items";
+  return std::string(name_of(path)) + " d<=" + std::to_string(dim_class) + ", " + std::to_string(lists) + " lists of " +
+         std::to_string(heads_per_list) + " heads in " + std::to_string(head_tiles) + " tiles of " + std::to_string(tile_heads) +
+         ", at most " + std::to_string(max_items) + " items";
 }
 
 }  // namespace fovea::cuda::decode

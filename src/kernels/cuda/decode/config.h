@@ -16,6 +16,9 @@ inline constexpr int32_t kCtasPerSm = 2;
 inline constexpr int32_t kTileKeys = 16;              // a warp's step: the long side of one mma
 inline constexpr int32_t kBatchKeys = 2 * kTileKeys;  // keys whose places a warp looks up at once, one a lane
 
+// Path::split: its most rows, how many CTAs merge a head, and what its scratch holds where nothing was written.
+inline constexpr int32_t kSplitRows = 16, kPieces = 4, kEmptyByte = 0xff;
+
 inline constexpr int32_t kKeysMax = 1 << 30;  // of a list
 
 // A list of keys is cut into splits of one size, whole tiles and at least `min_keys`: the least that needs no
@@ -34,6 +37,8 @@ struct SplitRule {
     const int32_t size = split_keys(keys);
     return keys <= size ? 1 : (keys - 1) / size + 1;
   }
+  // Of any list that is no longer.
+  constexpr int32_t most_splits(int32_t keys) const { return keys > int64_t{min_keys} * max_splits ? max_splits : splits(keys); }
 };
 
 // Bytes that hold the partial results of `rule` for the largest call.
@@ -44,6 +49,7 @@ int64_t partial_bytes(const OpsLimits& limits, const SplitRule& rule);
 SplitRule choose_splits(const OpsLimits& limits, int64_t budget = int64_t{256} << 20);
 
 enum class Path : uint8_t {
+  split,    // of `mma`: few rows, a thread block for each split
   mma,      // bf16, f16 and fp8 KV in layout hnd: tensor cores
   scalar,   // f32 KV in layout hnd: float32 FMA
   classic,  // layout classic: float32 FMA, scattered reads of V
@@ -65,5 +71,8 @@ struct Shape {
 };
 
 Shape choose_shape(const AttentionParams& p, int64_t max_len, const SplitRule& rule);
+
+// Whether Path::split, too, has a kernel for what has this shape. It runs where the device holds all items at once.
+bool has_split_kernel(const AttentionParams& p, const Shape& shape);
 
 }  // namespace fovea::cuda::decode

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace fovea::cuda::decode {
 namespace {
 
@@ -18,6 +20,18 @@ TEST(DecodeSplits, CoverEveryLengthWithAtMostTheMost) {
       EXPECT_GE(splits, 1);
       EXPECT_GE(splits * size, keys);
       EXPECT_LT((splits - 1) * size, std::max(1, keys)) << "no empty split of " << keys;
+    }
+  }
+}
+
+// A grid is made for the longest list: shorter ones may have more splits, of the least size.
+TEST(DecodeSplits, OfAListAreNoMoreThanThoseThatAnyUpToItHas) {
+  for (const int32_t splits : {1, 16, 33, 66}) {
+    const SplitRule rule{128, splits};
+    int32_t most = 0;
+    for (int32_t keys = 1; keys < 20000; ++keys) {
+      most = std::max(most, rule.splits(keys));
+      ASSERT_EQ(rule.most_splits(keys), most) << keys;
     }
   }
 }
@@ -85,6 +99,35 @@ TEST(DecodeShapes, OfGroupsAndDimensions) {
   AttentionParams classic = params(4, 2, 64, DType::bf16);
   classic.kv.layout = KvLayout::classic;
   EXPECT_EQ(choose_shape(classic, 1000, rule).path, Path::classic);
+}
+
+TEST(DecodeShapes, FewPlainRowsHaveAKernelOfAThreadBlockASplit) {
+  const auto has = [](auto&& change) {
+    AttentionParams p = params(32, 8, 128, DType::bf16);
+    Selection s;
+    s.capacity = 16;
+    s.groups = 8;
+    p.selection = &s;
+    change(p, s);
+    return has_split_kernel(p, choose_shape(p, 4096, SplitRule{}));
+  };
+  const auto list = [](Selection& s, HeadGroups heads) { s.kind = Selection::Kind::list, s.heads = heads; };
+  EXPECT_TRUE(has([](auto&, auto&) {}));
+  EXPECT_TRUE(has([](auto& p, auto&) { p.selection = nullptr, p.kv.head_dim = 64, p.kv.dtype = DType::fp8_e4m3; }));
+  EXPECT_TRUE(has([&](auto&, auto& s) { list(s, HeadGroups::per_kv_head), s.tokens_per_unit = 64; }));
+  EXPECT_TRUE(has([&](auto&, auto& s) { list(s, HeadGroups::all); }));
+  EXPECT_FALSE(has([&](auto&, auto& s) { list(s, HeadGroups::per_query_head); }));
+  EXPECT_FALSE(has([&](auto&, auto& s) { list(s, HeadGroups::all), s.tokens_per_unit = 8; })) << "a tile is of two units";
+  EXPECT_FALSE(has([&](auto&, auto& s) { list(s, HeadGroups::all), s.tokens_per_unit = 48; }));
+  EXPECT_FALSE(has([&](auto&, auto& s) { s.kind = Selection::Kind::range, s.heads = HeadGroups::all; }));
+  EXPECT_FALSE(has([](auto& p, auto&) { p.rows = kSplitRows + 1; }));
+  EXPECT_FALSE(has([](auto& p, auto&) { p.kv.head_dim = 96; }));
+  EXPECT_FALSE(has([](auto& p, auto&) { p.kv.block_size = 8; })) << "a tile is of two blocks";
+  EXPECT_FALSE(has([](auto& p, auto&) { p.num_heads = 128; })) << "16 heads of a list";
+  EXPECT_FALSE(has([](auto& p, auto&) { p.kv.dtype = DType::f32; }));
+  EXPECT_FALSE(has([](auto& p, auto&) { p.dtype = DType::bf16; }));
+  EXPECT_FALSE(has([](auto& p, auto&) { p.window = 100; }));
+  EXPECT_FALSE(has([](auto& p, auto&) { p.soft_cap = 10; }));
 }
 
 TEST(DecodeShapes, ListsOfQueryHeadsAreWalkedOneByOne) {

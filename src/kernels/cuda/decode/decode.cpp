@@ -79,7 +79,7 @@ Status Decode::prepare(const OpsLimits& limits, Device& device) {
   kernels_.clear();
   FOVEA_TRY(measure_device());
   for (const decode::Entry& e : all_entries()) {
-    FOVEA_ASSIGN(const int grid, fit(e, spread_bytes_));
+    FOVEA_ASSIGN(const int grid, fit(e, most_shared_bytes_));
     kernels_.push_back({e.dtype, e.shape, e.function, e.shared_bytes, grid});
   }
   const int64_t row_heads = static_cast<int64_t>(launch.max_decode_rows) * limits.num_heads;
@@ -87,7 +87,18 @@ Status Decode::prepare(const OpsLimits& limits, Device& device) {
   FOVEA_ASSIGN(partial_out_, device.allocate(partials * limits.head_dim * sizeof(float), "decode attention's partial sums"));
   FOVEA_ASSIGN(partial_softmax_, device.allocate(partials * sizeof(float2), "decode attention's partial softmax"));
   FOVEA_ASSIGN(done_, device.allocate(row_heads * sizeof(int32_t), "decode attention's counters"));
-  return {};
+  return prepare_splits(device);
+}
+
+Status Decode::prepare_splits(Device& device) {
+  const int64_t partials = int64_t{std::min(limits_.max_decode_rows, decode::kSplitRows)} * limits_.num_heads * rule_.max_splits;
+  const size_t sums = partials * limits_.head_dim * sizeof(float), softmax = partials * decode::kPieces * sizeof(float2);
+  FOVEA_ASSIGN(split_out_, device.allocate(sums, "decode attention's sums of splits"));
+  FOVEA_ASSIGN(split_softmax_, device.allocate(softmax, "decode attention's softmax of splits"));
+  cudaError_t e = cudaMemsetAsync(split_out_.data(), decode::kEmptyByte, sums, nullptr);
+  if (e == cudaSuccess) e = cudaMemsetAsync(split_softmax_.data(), decode::kEmptyByte, softmax, nullptr);
+  if (e == cudaSuccess) e = cudaStreamSynchronize(nullptr);
+  return e == cudaSuccess ? Status() : failed("cudaMemsetAsync", e);
 }
 
 Status Decode::measure_device() {
@@ -98,7 +109,7 @@ Status Decode::measure_device() {
   if (e == cudaSuccess) e = read(&bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor);
   if (e == cudaSuccess) e = read(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin);
   if (e != cudaSuccess) return failed("cudaDeviceGetAttribute", e);
-  spread_bytes_ = static_cast<size_t>(std::min(bytes / 2, most - 2048));
+  shared_bytes_ = static_cast<size_t>(bytes), most_shared_bytes_ = static_cast<size_t>(most - 2048);
   return {};
 }
 
@@ -110,6 +121,13 @@ const Decode::Kernel& Decode::find(DType dtype, const decode::Shape& s) const {
   return *found;
 }
 
+decode::Shape Decode::choose(const AttentionParams& p) const {
+  decode::Shape shape = decode::choose_shape(p, max_len(p), rule_), split = shape;
+  if (!decode::has_split_kernel(p, shape)) return shape;
+  split.path = decode::Path::split;
+  return shape.max_items <= find(p.kv.dtype, split).grid ? split : shape;
+}
+
 void Decode::run(const AttentionParams& p, const Queue& queue) {
   if (p.rows == 0) return;
   decode::Args args;
@@ -117,7 +135,9 @@ void Decode::run(const AttentionParams& p, const Queue& queue) {
   args.partial_out = partial_out_.as<float>();
   args.partial_softmax = partial_softmax_.as<float2>();
   args.done = done_.as<int32_t>();
-  launch(args, p, queue);
+  args.split_out = split_out_.as<float>();
+  args.split_softmax = split_softmax_.as<float2>();
+  launch(args, p, choose(p), queue);
 }
 
 void Decode::run(const PartitionedAttentionParams& p, const Queue& queue) {
@@ -130,12 +150,11 @@ void Decode::run(const PartitionedAttentionParams& p, const Queue& queue) {
   args.max_logits = p.max_logits;
   args.tmp_out = p.tmp_out;
   decode::clear_partitions(p, queue.stream);
-  launch(args, p.attention, {queue.stream});
+  launch(args, p.attention, decode::choose_shape(p.attention, max_len(p.attention), args.rule), {queue.stream});
 }
 
-void Decode::launch(decode::Args& args, const AttentionParams& p, const Queue& queue) const {
+void Decode::launch(decode::Args& args, const AttentionParams& p, const decode::Shape& shape, const Queue& queue) const {
   check_params(p, limits_);
-  const decode::Shape shape = decode::choose_shape(p, max_len(p), args.rule);
   args.p = p;
   if (p.selection != nullptr) args.selection = *p.selection;
   const auto tokens = static_cast<uint32_t>(args.selection.tokens_per_unit);
@@ -144,23 +163,26 @@ void Decode::launch(decode::Args& args, const AttentionParams& p, const Queue& q
   args.heads_per_list = shape.heads_per_list;
   args.tile_heads = shape.tile_heads;
   args.head_tiles = shape.head_tiles;
+  args.shares = std::max(1, decode::kThreads / (std::min(shape.tile_heads, shape.heads_per_list) * p.kv.head_dim / 4));
   const Kernel& kernel = find(p.kv.dtype, shape);
   void* parameters[] = {&args};
   for (int32_t first = 0; first < p.rows; first += kRowsPerLaunch) {
     args.first_row = first;
     args.rows = std::min(kRowsPerLaunch, p.rows - first);
-    const int64_t most = shape.max_items / p.rows * args.rows;
-    const auto grid = static_cast<unsigned>(std::min<int64_t>(kernel.grid, most));
-    // Launched while the kernel before still runs, CTAs go where it has ended first: as few as that go to a multiprocessor each.
-    const bool spread = grid <= static_cast<unsigned>(multiprocessors_);
-    const size_t bytes = spread ? std::max(kernel.shared_bytes, spread_bytes_) : kernel.shared_bytes;
-    const LaunchConfig launch(dim3(grid), dim3(decode::kThreads), bytes, queue);
+    const auto most = static_cast<int>(std::min<int64_t>(shape.max_items / p.rows * args.rows, INT32_MAX));
+    const bool by_split = shape.path == decode::Path::split;
+    const int grid = by_split ? most : std::min(kernel.grid, most);
+    // Launched while the kernel before still runs, CTAs go where it has ended first: to no multiprocessor more than are its share.
+    const int share = (grid + multiprocessors_ - 1) / multiprocessors_;
+    const size_t bytes = std::max(kernel.shared_bytes, std::min(shared_bytes_ / (share + 1), most_shared_bytes_));
+    const dim3 ctas = by_split ? dim3(shape.lists, args.rows, grid / shape.lists / args.rows) : dim3(grid);
+    const LaunchConfig launch(ctas, dim3(decode::kThreads), bytes, queue);
     check_call("decode attention", cudaLaunchKernelExC(&launch.config, kernel.function, parameters));
   }
 }
 
 std::string Decode::describe(const AttentionParams& p) const {
-  const decode::Shape shape = decode::choose_shape(p, max_len(p), rule_);
+  const decode::Shape shape = choose(p);
   return shape.describe() + ", grid " + std::to_string(find(p.kv.dtype, shape).grid);
 }
 

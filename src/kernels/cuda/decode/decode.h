@@ -53,8 +53,10 @@ class Decode {
   };
 
   Status measure_device();
+  Status prepare_splits(Device& device);
+  decode::Shape choose(const AttentionParams& p) const;
   // Fills in the rest of `args` and launches.
-  void launch(decode::Args& args, const AttentionParams& p, const Queue& queue) const;
+  void launch(decode::Args& args, const AttentionParams& p, const decode::Shape& shape, const Queue& queue) const;
   const Kernel& find(DType dtype, const decode::Shape& shape) const;
   int64_t max_len(const AttentionParams& p) const { return p.max_len > 0 ? p.max_len : limits_.max_len; }
 
@@ -62,8 +64,9 @@ class Decode {
   decode::SplitRule rule_;
   std::vector<Kernel> kernels_;
   int multiprocessors_ = 0;
-  size_t spread_bytes_ = 0;  // of shared memory, with which a multiprocessor holds one CTA
+  size_t shared_bytes_ = 0, most_shared_bytes_ = 0;  // of a multiprocessor; of a CTA
   Buffer partial_out_, partial_softmax_, done_;
+  Buffer split_out_, split_softmax_;  // of Path::split
 };
 
 }  // namespace fovea::cuda

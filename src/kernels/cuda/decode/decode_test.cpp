@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "kernels/cuda/attention_on_device_test_util.h"
+#include "kernels/cuda/decode/late_copy_test_util.h"
 #include "kernels/cuda/gpu_test_util.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/ref/attention.h"
@@ -36,6 +37,31 @@ std::vector<AttentionCase> split_cases() {
   add({.name = "many_rows", .heads = 8, .kv_heads = 8, .seqs = many});
   add({.name = "many_lists", .heads = 16, .kv_heads = 8, .seqs = many, .select = true, .groups = per_query_head});
   add({.name = "long_row", .heads = 8, .kv_heads = 2, .head_dim = 128, .seqs = {{1, 20000}, {1, 9000}, {1, 130}}});
+  for (const int32_t len : {1, 128, 129, 4224, 4225}) {
+    add({.name = "row_of_" + std::to_string(len), .heads = 16, .kv_heads = 4, .head_dim = 128, .seqs = {{1, len}}});
+    add({.name = "row_of_" + std::to_string(len) + "_d64", .heads = 8, .kv_heads = 8, .seqs = {{1, len}}});
+  }
+  add({.name = "row_of_few_heads", .heads = 2, .kv_heads = 2, .head_dim = 128, .seqs = {{1, 900}}});
+  add({.name = "row_of_8_a_group", .heads = 16, .kv_heads = 2, .head_dim = 128, .seqs = {{1, 900}}});
+  add({.name = "row_in_blocks_of_64", .heads = 8, .kv_heads = 2, .head_dim = 128, .block_size = 64, .seqs = {{1, 900}}});
+  add({.name = "row_f16", .heads = 8, .kv_heads = 2, .head_dim = 128, .seqs = {{1, 900}}, .dtype = DType::f16});
+  add({.name = "row_e4m3", .heads = 8, .kv_heads = 2, .head_dim = 128, .seqs = {{1, 900}}, .dtype = DType::fp8_e4m3});
+  add({.name = "row_e5m2_d64", .heads = 8, .kv_heads = 2, .seqs = {{1, 900}}, .dtype = DType::fp8_e5m2});
+  add({.name = "row_empty", .heads = 8, .kv_heads = 2, .head_dim = 128, .seqs = {{1, 0}}});
+  add({.name = "rows_of_lists",
+       .heads = 8,
+       .kv_heads = 2,
+       .head_dim = 128,
+       .seqs = {{1, 3000}, {1, 9}, {1, 0}, {1, 700}},
+       .select = true});
+  add({.name = "rows_of_shared_lists", .heads = 8, .kv_heads = 2, .seqs = {{1, 3000}, {1, 700}}, .select = true, .groups = all});
+  add({.name = "rows_of_units_of_64",
+       .heads = 8,
+       .kv_heads = 2,
+       .seqs = {{1, 3000}, {2, 700}},
+       .select = true,
+       .tokens_per_unit = 64});
+  add({.name = "list_of_9000", .heads = 4, .kv_heads = 1, .head_dim = 128, .seqs = {{1, 9000}}, .select = true, .keep = 1});
   add({.name = "long_row_f32", .heads = 2, .kv_heads = 1, .seqs = {{1, 20000}, {2, 900}}, .dtype = DType::f32});
   add({.name = "long_list", .heads = 4, .kv_heads = 1, .head_dim = 128, .seqs = {{1, 20000}}, .select = true, .keep = 0.6});
   add({.name = "group_16_d128", .heads = 32, .kv_heads = 2, .head_dim = 128, .seqs = {{2, 700}}});
@@ -250,6 +276,65 @@ TEST_F(DecodeTest, GraphFollowsLengthsAndCounts) {
       EXPECT_TRUE(same_bits(on_device.lse(), lse)) << lengths[0];
       EXPECT_EQ(std::count_if(out.begin(), out.end(), [](float x) { return std::isnan(x); }), 0);
     }
+  }
+}
+
+// Begun while the kernel ahead still runs, attention reads no query, key, value or choice of the step before they are there.
+TEST_F(DecodeTest, WaitsForWhatTheKernelAheadWrites) {
+  std::vector<AttentionCase> cases;
+  for (const int32_t len : {1, 40, 129, 500, 4300}) {
+    for (const int32_t dim : {64, 128}) {
+      cases.push_back({.name = "row of " + std::to_string(len), .heads = 8, .kv_heads = 2, .head_dim = dim, .seqs = {{1, len}}});
+    }
+  }
+  cases.push_back({.name = "row in fp8", .heads = 4, .kv_heads = 4, .head_dim = 128, .seqs = {{1, 700}}, .dtype = DType::fp8_e4m3});
+  cases.push_back({.name = "rows", .heads = 16, .kv_heads = 4, .head_dim = 128, .seqs = {{1, 3000}, {2, 700}, {1, 0}, {1, 40}}});
+  for (const bool by_head : {false, true}) {
+    cases.push_back({.name = "lists",
+                     .heads = 8,
+                     .kv_heads = 2,
+                     .head_dim = 128,
+                     .seqs = {{1, 3000}, {1, 70}},
+                     .table_per_head = by_head,
+                     .select = true,
+                     .keep = 0.7});
+  }
+  for (const AttentionCase& c : cases) {
+    SCOPED_TRACE(c.name + ", d " + std::to_string(c.head_dim));
+    AttentionProblem problem(c), before(c);
+    ref::paged_attention(problem.params());
+    for (int32_t seq = 0; seq < static_cast<int32_t>(c.seqs.size()); ++seq) {
+      for (int32_t i = 1; i <= std::min(c.seqs[seq].rows, c.seqs[seq].len); ++i)
+        before.write_token(seq, c.seqs[seq].len - i, NAN, NAN);
+    }
+    AttentionOnDevice on_device(before);
+    const AttentionParams& p = on_device.params();
+    cuda::Decode decode;
+    ASSERT_TRUE(decode.prepare(decode_limits(c), *device_).ok());
+    decode.run(p, {handle()});  // loads its code, which waits for the device
+    ASSERT_TRUE(device_ok());
+    on_device.q().upload(std::vector<float>(problem.q().size(), NAN));
+    on_device.poison_results(before);
+    const DeviceArray<float> q(problem.q());
+    const DeviceArray<uint8_t> k(problem.k_memory()), v(problem.v_memory());
+    const DeviceArray<int32_t> units(problem.lists().units()), counts(problem.lists().counts());
+    std::vector<testing::LateCopy> copies = {
+        {on_device.q().data(), q.data(), static_cast<int64_t>(q.size() * sizeof(float))},
+        {p.kv.k, k.data(), static_cast<int64_t>(k.size())},
+        {p.kv.v, v.data(), static_cast<int64_t>(v.size())},
+    };
+    if (c.select) {
+      const Selection& s = on_device.selection();
+      ASSERT_EQ(cudaMemset(const_cast<int32_t*>(s.counts), 0, counts.size() * sizeof(int32_t)), cudaSuccess);
+      ASSERT_EQ(cudaMemset(const_cast<int32_t*>(s.units), 0, units.size() * sizeof(int32_t)), cudaSuccess);
+      copies.push_back({const_cast<int32_t*>(s.units), units.data(), static_cast<int64_t>(units.size() * sizeof(int32_t))});
+      copies.push_back({const_cast<int32_t*>(s.counts), counts.data(), static_cast<int64_t>(counts.size() * sizeof(int32_t))});
+    }
+    ASSERT_TRUE(device_ok());
+    testing::copy_late(copies, handle());
+    decode.run(p, {handle(), cuda::runs_code_for_hopper()});
+    ASSERT_TRUE(device_ok());
+    expect_near(c, {on_device.out(), on_device.lse()}, problem.out(), problem.lse());
   }
 }
 

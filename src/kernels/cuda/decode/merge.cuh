@@ -69,12 +69,10 @@ __device__ inline void write_partition(const Args& a, const WorkList& w, int32_t
   a.max_logits[at] = softmax.x * kLn2;
 }
 
-// Merges the warps' results of an item, into the output where it is the list's only split, else into scratch.
-template <int kHeads, int kDim>
-__device__ void merge_warps(const Args& a, const WorkList& w, int32_t split, const WarpPartials<kHeads, kDim>& s) {
-  const HeadTile& heads = w.heads;
-  const int columns = a.p.kv.head_dim / 4;
-  for (int i = threadIdx.x; i < heads.count * columns; i += kThreads) {
+// Merges the warps' results of an item and calls write(head, column, elements, softmax) for each four elements.
+template <int kHeads, int kDim, typename Write>
+__device__ __forceinline__ void merge_warps(int heads, int columns, const WarpPartials<kHeads, kDim>& s, Write&& write) {
+  for (int i = threadIdx.x; i < heads * columns; i += kThreads) {
     const int h = i / columns, column = i % columns;
     float2 softmax = {-INFINITY, 0.0f};
     for (int x = 0; x < kWarps; ++x) softmax.x = fmaxf(softmax.x, s.max[x][h]);
@@ -84,19 +82,23 @@ __device__ void merge_warps(const Args& a, const WorkList& w, int32_t split, con
       softmax.y += f * s.sum[x][h];
       add_scaled(out, f, reinterpret_cast<const float4*>(s.out[x][h])[column]);
     }
-    if (a.tmp_out != nullptr) {
-      write_partition(a, w, heads.first + h, split, column, out, softmax);
-      continue;
-    }
-    if (w.splits == 1) {
-      write_result(a, w.keys.row, heads.first + h, heads.kv_head, column, out, softmax);
-      continue;
-    }
+    write(h, column, out, softmax);
+  }
+}
+
+// The same, into the output where the item is the list's only split, else into scratch.
+template <int kHeads, int kDim>
+__device__ void merge_warps(const Args& a, const WorkList& w, int32_t split, const WarpPartials<kHeads, kDim>& s) {
+  const HeadTile& heads = w.heads;
+  const int columns = a.p.kv.head_dim / 4;
+  merge_warps(heads.count, columns, s, [&](int h, int column, float4 out, float2 softmax) {
+    if (a.tmp_out != nullptr) return write_partition(a, w, heads.first + h, split, column, out, softmax);
+    if (w.splits == 1) return write_result(a, w.keys.row, heads.first + h, heads.kv_head, column, out, softmax);
     const int64_t row_head = static_cast<int64_t>(w.keys.row - a.first_row) * a.p.num_heads + heads.first + h;
     const int64_t at = row_head * a.rule.max_splits + split;
     reinterpret_cast<float4*>(a.partial_out + at * a.p.kv.head_dim)[column] = out;
     if (column == 0) a.partial_softmax[at] = softmax;
-  }
+  });
 }
 
 // Adds `x` and returns what was there. What this thread knows to be written (a barrier tells it of its whole
@@ -121,33 +123,37 @@ __device__ void announce(const Args& a, const WorkList& w, int32_t run, WarpPart
   s.ready[turn] = true;
 }
 
-// A warp a head: the weight of each split, and the softmax over all of them.
+// Of head h of a list: the weight of each split, and the softmax over all of them. A warp calls it; softmax_of(split) reads.
+template <int kHeads, int kDim, typename Read>
+__device__ __forceinline__ void weigh_splits(int h, int32_t splits, WarpPartials<kHeads, kDim>& s, Read&& softmax_of) {
+  constexpr int kParts = (kMaxSplits + kWarp - 1) / kWarp;  // of a lane, asked for at once
+  const int lane = threadIdx.x % kWarp;
+  float2 parts[kParts];
+  float max = -INFINITY, sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) {
+    const int split = i * kWarp + lane;
+    parts[i] = split < splits ? softmax_of(split) : make_float2(-INFINITY, 0.0f);
+  }
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) max = fmaxf(max, parts[i].x);
+  for (int step = kWarp / 2; step > 0; step /= 2) max = fmaxf(max, __shfl_xor_sync(kAllLanes, max, step));
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) {
+    const float f = relative_weight(parts[i].x, max);
+    if (i * kWarp + lane < splits) s.weight[h][i * kWarp + lane] = f;
+    sum += f * parts[i].y;
+  }
+  for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+  if (lane == 0) s.softmax[h] = {max, sum};
+}
+
 template <int kHeads, int kDim>
 __device__ void weigh_splits(const Args& a, const WorkList& w, WarpPartials<kHeads, kDim>& s) {
-  constexpr int kParts = (kMaxSplits + kWarp - 1) / kWarp;  // of a lane, asked for at once
-  const HeadTile& heads = w.heads;
-  const int lane = threadIdx.x % kWarp;
-  for (int h = threadIdx.x / kWarp; h < heads.count; h += kWarps) {
-    const int64_t row_head = static_cast<int64_t>(w.keys.row - a.first_row) * a.p.num_heads + heads.first + h;
+  for (int h = threadIdx.x / kWarp; h < w.heads.count; h += kWarps) {
+    const int64_t row_head = static_cast<int64_t>(w.keys.row - a.first_row) * a.p.num_heads + w.heads.first + h;
     const float2* splits = a.partial_softmax + row_head * a.rule.max_splits;
-    float2 parts[kParts];
-    float max = -INFINITY, sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < kParts; ++i) {
-      const int split = i * kWarp + lane;
-      parts[i] = split < w.splits ? __ldcg(&splits[split]) : make_float2(-INFINITY, 0.0f);
-    }
-#pragma unroll
-    for (int i = 0; i < kParts; ++i) max = fmaxf(max, parts[i].x);
-    for (int step = kWarp / 2; step > 0; step /= 2) max = fmaxf(max, __shfl_xor_sync(kAllLanes, max, step));
-#pragma unroll
-    for (int i = 0; i < kParts; ++i) {
-      const float f = relative_weight(parts[i].x, max);
-      if (i * kWarp + lane < w.splits) s.weight[h][i * kWarp + lane] = f;
-      sum += f * parts[i].y;
-    }
-    for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
-    if (lane == 0) s.softmax[h] = {max, sum};
+    weigh_splits(h, w.splits, s, [&](int32_t split) { return __ldcg(&splits[split]); });
   }
 }
 

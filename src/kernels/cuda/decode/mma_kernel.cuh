@@ -12,6 +12,8 @@
 // but for 2^-16 (bf16) or 2^-22 (f16, fp8) of each product, at no cost where memory is the limit.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/decode/entries.h"
 #include "kernels/cuda/decode/merge.cuh"
 #include "kernels/cuda/decode/mma.cuh"
@@ -19,8 +21,9 @@
 
 namespace fovea::cuda::decode {
 
-// kDim: head_dim rounded up; dimensions beyond head_dim are 0, and their results dropped. kColumns: tiles of 8 heads.
-template <typename Kv, int kDim, int kColumns>
+// kDim: head_dim rounded up; dimensions beyond head_dim are 0, and their results dropped. kColumns: tiles of 8 heads. Memory: the
+// shared memory where it is not MmaKernel's own.
+template <typename Kv, int kDim, int kColumns, typename Memory = void>
 struct MmaKernel {
   using Eight = typename Kv::Eight;
   using Stored = typename Kv::Stored;
@@ -62,11 +65,13 @@ struct MmaKernel {
   using Scores = float[kColumns][4];
   static __device__ int key_of(int i, int t) { return 8 * (i / 2) + 2 * t + i % 2; }
 
+  using Used = std::conditional_t<std::is_void_v<Memory>, Shared, Memory>;
+
   const Args& a;
-  Shared& shared;
+  Used& shared;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
 
-  __device__ MmaKernel(const Args& args, Shared& s) : a(args), shared(s) {}
+  __device__ MmaKernel(const Args& args, Used& s) : a(args), shared(s) {}
 
   // Four lanes of a K load share a key and take `kSpan` neighbouring chunks; of a V load they have every second key.
   __device__ static int k_at(int key, int byte) {
@@ -156,27 +161,33 @@ struct MmaKernel {
     }
   }
 
-  __device__ void multiply_k(const Stage& stage, Scores& scores) const {
-    float sums[kColumns][2][4] = {};
+  // One after the other products wait for each other: few columns have registers for two chains of them.
+  static constexpr int kChains = kColumns == 1 ? 2 : 1;
+
+  __device__ void multiply_k(const char* k, Scores& scores) const {
+    float sums[kColumns][kChains][2][4] = {};
 #pragma unroll
     for (int s = 0; s < kSlices; ++s) {
       uint32_t keys[2][4];
 #pragma unroll
-      for (int r = 0; r < 2; ++r) Kv::widen(eight(stage.k + k_at(g + 8 * r, (32 * s + 8 * t) * sizeof(Stored))), keys[r]);
+      for (int r = 0; r < 2; ++r) Kv::widen(eight(k + k_at(g + 8 * r, (32 * s + 8 * t) * sizeof(Stored))), keys[r]);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
 #pragma unroll
         for (int c = 0; c < kColumns; ++c) {
           const uint4 q = shared.q[c][s][half][lane];
 #pragma unroll
-          for (int r = 0; r < 2; ++r) Kv::mma(sums[c][r], q, make_uint2(keys[r][2 * half], keys[r][2 * half + 1]));
+          for (int r = 0; r < 2; ++r) Kv::mma(sums[c][half % kChains][r], q, make_uint2(keys[r][2 * half], keys[r][2 * half + 1]));
         }
       }
     }
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) scores[c][i] = sums[c][i / 2][i % 2] + sums[c][i / 2][i % 2 + 2];
+      for (int i = 0; i < 4; ++i) {
+        scores[c][i] = sums[c][0][i / 2][i % 2] + sums[c][0][i / 2][i % 2 + 2];
+        if constexpr (kChains > 1) scores[c][i] += sums[c][1][i / 2][i % 2] + sums[c][1][i / 2][i % 2 + 2];
+      }
     }
   }
 
@@ -246,7 +257,7 @@ struct MmaKernel {
     }
   }
 
-  __device__ void multiply_v(const Stage& stage, const Scores& weights, Running& run) const {
+  __device__ void multiply_v(const char* v, const Scores& weights, Running& run) const {
     uint2 large[kColumns], small[kColumns];
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
@@ -257,7 +268,7 @@ struct MmaKernel {
     for (int b = 0; b < kBlocks; ++b) {
       uint32_t key[4][4];
 #pragma unroll
-      for (int r = 0; r < 4; ++r) Kv::widen(eight(stage.v + v_at(key_of(r, t), (64 * b + 8 * g) * sizeof(Stored))), key[r]);
+      for (int r = 0; r < 4; ++r) Kv::widen(eight(v + v_at(key_of(r, t), (64 * b + 8 * g) * sizeof(Stored))), key[r]);
 #pragma unroll
       for (int p = 0; p < 4; ++p) {
         const uint4 dims = {__byte_perm(key[0][p], key[1][p], 0x5410), __byte_perm(key[0][p], key[1][p], 0x7632),
@@ -316,10 +327,10 @@ struct MmaKernel {
       const int32_t pos = stage.pos[lane % kTileKeys];
       const unsigned valid = __ballot_sync(kAllLanes, pos >= 0) & 0xffffu;
       Scores scores;
-      multiply_k(stage, scores);
+      multiply_k(stage.k, scores);
       bias_and_mask(pos, valid, scores);
       weigh(scores, sums);
-      multiply_v(stage, scores, sums);
+      multiply_v(stage.v, scores, sums);
       keys += __popc(valid);
       __syncwarp();
       copy_next(feed);
@@ -367,12 +378,6 @@ Entry mma_entry(DType dtype) {
   e.function = reinterpret_cast<const void*>(&mma_kernel<Kv, kDim, kColumns>);
   e.shared_bytes = sizeof(typename MmaKernel<Kv, kDim, kColumns>::Shared);
   return e;
-}
-
-// All of one element type.
-template <typename Kv>
-std::vector<Entry> mma_entries(DType dtype) {
-  return {mma_entry<Kv, 64, 1>(dtype), mma_entry<Kv, 128, 1>(dtype), mma_entry<Kv, 256, 1>(dtype), mma_entry<Kv, 128, 2>(dtype)};
 }
 
 }  // namespace fovea::cuda::decode

@@ -1,0 +1,377 @@
+// Decode attention of few rows, a thread block a split: bf16, f16 and fp8 KV in layout hnd, of all keys or of lists.
+//
+// A step meets its code cold in every layer, since the weights between sweep the caches, and beside them each read takes a
+// microsecond. So this is little code, its thread blocks ask nobody which split is theirs, and of a dense row all keys that fit
+// are on their way before the kernel ahead has ended. What it computes is MmaKernel's, bit for bit.
+//
+// Splits merge without counters or fences: scratch holds kEmpty where nothing was written, and whoever merges a piece of a head asks
+// for the partial results until none is empty, and empties them for the next launch. So the device must hold all thread blocks of
+// the grid at once: those that have begun wait for the others.
+#pragma once
+
+#include "kernels/cuda/decode/mma_kernel.cuh"
+
+namespace fovea::cuda::decode {
+
+// A NaN that arithmetic does not produce: its own are 0x7fffffff.
+inline constexpr uint32_t kEmpty = 0x01010101u * kEmptyByte;
+__device__ __forceinline__ bool is_empty(float x) { return __float_as_uint(x) == kEmpty; }
+
+// Read from and written to the L2 cache, each time.
+__device__ __forceinline__ float4 load_4(const void* from) {
+  float4 x;
+  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+               : "l"(from)
+               : "memory");
+  return x;
+}
+__device__ __forceinline__ float2 load_2(const void* from) {
+  float2 x;
+  asm volatile("ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "l"(from) : "memory");
+  return x;
+}
+__device__ __forceinline__ void store(void* to, float4 x) {
+  asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
+}
+__device__ __forceinline__ void store(void* to, float2 x) {
+  asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x.x), "f"(x.y) : "memory");
+}
+
+// What calls of this kernel have (see has_split_kernel()), as constants.
+__device__ __forceinline__ Args split_args(const Args& args, int head_dim) {
+  Args a = args;
+  a.p.dtype = DType::f32, a.p.kv.head_dim = head_dim;
+  a.p.soft_cap = 0.0f, a.p.alibi_slopes = nullptr, a.p.window = 0;
+  a.first_row = 0, a.tmp_out = nullptr, a.head_tiles = 1;
+  return a;
+}
+
+template <typename Kv, int kDim>
+struct SplitShared {
+  using Kernel = MmaKernel<Kv, kDim, 1>;
+  WorkList list;
+  alignas(16) uint4 q[1][Kernel::kSlices][2][kWarp];
+  union {
+    typename Kernel::Stage ring[kWarps][Kernel::kStages];
+    struct {  // when all keys have been read
+      WarpPartials<8, kDim> partials;
+      alignas(16) float4 parts[kMaxSplits * kDim / 4 / kPieces];  // [splits, kDim / kPieces]
+    };
+  };
+};
+
+template <typename Kv, int kDim>
+struct SplitKernel : MmaKernel<Kv, kDim, 1, SplitShared<Kv, kDim>> {
+  using Base = MmaKernel<Kv, kDim, 1, SplitShared<Kv, kDim>>;
+  using Stored = typename Base::Stored;
+  using Base::a, Base::shared, Base::lane, Base::warp, Base::g, Base::t, Base::kStages, Base::kChunks, Base::kSlices;
+  static constexpr int kColumns = kDim / 4;  // of 4 elements of a result
+
+  // The thread block's.
+  const int32_t list = static_cast<int32_t>(blockIdx.x), row = static_cast<int32_t>(blockIdx.y),
+                split = static_cast<int32_t>(blockIdx.z);
+  int32_t seq = 0, hi = 0;               // positions below hi are visible
+  int32_t fresh = 0;                     // K and V from this position on are of the step
+  int32_t keys = 0, first = 0, end = 0;  // of the list, and which of them are the split's
+  const int32_t* units = nullptr;
+  // The warp's: how many tiles of the split it takes, and where they lie, one a lane.
+  int32_t tiles = 0;
+  struct Place {
+    int32_t pos, slot;
+  };
+  Place places{}, next_places{};
+  // Most lists are cut into splits of the least size: what is needed to find the lane's tile of such a one, its unit or slot, is asked
+  // for beside what tells the size.
+  int32_t guessed_key = -1, guess = 0;
+
+  __device__ SplitKernel(const Args& args, SplitShared<Kv, kDim>& s) : Base(args, s) {}
+
+  __device__ int block_shift() const { return __ffs(a.p.kv.block_size) - 1; }
+  __device__ bool listed() const { return a.selection.kind == Selection::Kind::list; }
+
+  __device__ void guess_place(const int32_t* from, int shift, int64_t count) {
+    const int32_t tile = lane * kWarps + warp, key = split * a.rule.min_keys + tile * kTileKeys;
+    if (tile * kTileKeys >= a.rule.min_keys || key >> shift >= count) return;
+    guessed_key = key;
+    guess = __ldg(from + (key >> shift));
+  }
+
+  // What no kernel of the step writes.
+  __device__ void find_row() {
+    const int32_t likely = min(row, a.p.num_seqs - 1);
+    const PageTableView& table = a.p.kv.table;
+    if (begins_early(a)) guess_place(table.slots + likely * table.seq_stride, block_shift(), table.seq_stride);
+    const int32_t from = __ldg(a.p.q_indptr + likely), to = __ldg(a.p.q_indptr + likely + 1);
+    int32_t len = __ldg(a.p.seq_len + likely), rows = to - from, behind = to - row;
+    seq = likely;
+    if (row < from || row >= to) {
+      guessed_key = -1;
+      seq = segment_of(a.p.q_indptr, a.p.num_seqs, row);
+      len = a.p.seq_len[seq], behind = a.p.q_indptr[seq + 1] - row, rows = a.p.q_indptr[seq + 1] - a.p.q_indptr[seq];
+    }
+    hi = max(len - behind + 1, 0);
+    fresh = len - rows;
+  }
+
+  // Where the warp's tile `tile` lies; any place where there is none.
+  __device__ Place place_of(int tile) const {
+    const int32_t key = first + (tile * kWarps + warp) * kTileKeys;
+    Place p{hi, 0};
+    if (key >= end) return p;
+    const bool guessed = key == guessed_key;
+    p.pos = key;
+    if (listed()) {
+      const int32_t unit = guessed ? guess : __ldg(units + (key >> a.unit_shift));
+      p.pos = (unit << a.unit_shift) + (key & ((1 << a.unit_shift) - 1));
+    }
+    const PageTableView& table = a.p.kv.table;
+    if (p.pos < hi) {
+      p.slot = guessed && !listed()
+                   ? guess
+                   : __ldg(table.slots + seq * table.seq_stride + list * table.head_stride + (p.pos >> block_shift()));
+    }
+    return p;
+  }
+
+  // False: there is no such split.
+  __device__ bool find_keys() {
+    keys = hi;
+    if (listed()) {
+      const int64_t at = static_cast<int64_t>(row) * a.selection.groups + (a.selection.groups == 1 ? 0 : list);
+      units = a.selection.units + at * a.selection.capacity;
+      guess_place(units, a.unit_shift, a.selection.capacity);
+      keys = hi > 0 ? __ldg(a.selection.counts + at) << a.unit_shift : 0;
+    }
+    const int32_t size = a.rule.split_keys(keys);
+    first = split * size;
+    end = min(first + size, keys);
+    tiles = ((max(end - first, 0) + kTileKeys - 1) / kTileKeys - warp + kWarps - 1) / kWarps;
+    if (split > 0 && first >= keys) return false;
+    places = place_of(lane);
+    next_places = place_of(kWarp + lane);
+    return true;
+  }
+
+  __device__ int64_t offset_of(int32_t pos, int32_t slot) const {  // bytes
+    const KvView& kv = a.p.kv;
+    return (slot * kv.block_stride + list * kv.head_stride + (pos & (kv.block_size - 1)) * kv.tokens_apart()) *
+           static_cast<int>(sizeof(Stored));
+  }
+
+  // All of a tile's keys but the one at `without`.
+  __device__ void copy_tile(int tile, int32_t without) {
+    constexpr int kRows = kWarp / kChunks;  // that the warp copies at once
+    const KvView& kv = a.p.kv;
+    auto& stage = shared.ring[warp][tile % kStages];
+    const uint32_t to_k = prefill::shared_address(stage.k), to_v = prefill::shared_address(stage.v);
+    const int32_t pos = __shfl_sync(kAllLanes, places.pos, tile % kWarp), slot = __shfl_sync(kAllLanes, places.slot, tile % kWarp);
+    const int byte = lane % kChunks * 16, token_bytes = static_cast<int>(kv.tokens_apart() * sizeof(Stored));
+    int64_t from = offset_of(pos, slot) + lane / kChunks * token_bytes + byte;
+    if (lane == 0) stage.pos[0] = pos;
+#pragma unroll 2
+    for (int i = lane / kChunks; i < kTileKeys; i += kRows) {
+      const bool there = pos + i < hi;
+      const int64_t at = there ? from : 0;
+      if (pos + i != without) {
+        prefill::copy_async_16(to_k + Base::k_at(i, byte), static_cast<const char*>(kv.k) + at, there);
+        prefill::copy_async_16(to_v + Base::v_at(i, byte), static_cast<const char*>(kv.v) + at, there);
+      }
+      from += kRows * token_bytes;
+    }
+    if (tile % kWarp == kWarp - 1) {
+      places = next_places;
+      next_places = place_of(tile + 1 + kWarp + lane);
+    }
+  }
+
+  // The key at `pos`, of which copy_tile() left room in the warp's last tile, if that is where it is.
+  __device__ void copy_key(int32_t pos) {
+    const int tile = tiles - 1, i = pos - __shfl_sync(kAllLanes, places.pos, tile % kWarp);
+    const int32_t slot = __shfl_sync(kAllLanes, places.slot, tile % kWarp);
+    if (tile < 0 || tile >= kStages || i < 0 || i >= kTileKeys) return;
+    auto& stage = shared.ring[warp][tile];
+    const bool is_k = lane < kChunks;
+    const int byte = lane % kChunks * 16;
+    const uint32_t to =
+        is_k ? prefill::shared_address(stage.k) + Base::k_at(i, byte) : prefill::shared_address(stage.v) + Base::v_at(i, byte);
+    const auto* from = static_cast<const char*>(is_k ? a.p.kv.k : a.p.kv.v) + offset_of(pos, slot) + byte;
+    if (lane < 2 * kChunks) prefill::copy_async_16(to, from, true);
+    prefill::copy_async_commit();
+    prefill::copy_async_wait<0>();
+  }
+
+  __device__ void prepare_q() {
+    typename Base::PartsOfQ x;
+    x[0][0] = x[0][1] = {};
+    if (warp < kSlices && g < a.heads_per_list) {
+      const int64_t head = static_cast<int64_t>(row) * a.p.num_heads + list * a.heads_per_list + g;
+      const float* q = static_cast<const float*>(a.p.q) + head * kDim + 32 * warp + 8 * t;
+      x[0][0] = load_4(q), x[0][1] = load_4(q + 4);
+    }
+    Base::share_q(x);
+    if (threadIdx.x == 0) {
+      shared.list.heads.count = a.heads_per_list;
+      shared.list.score_scale = score_scale(a.p, list);
+    }
+    __syncthreads();
+  }
+
+  __device__ void walk(typename Base::Running& sums) {
+    int32_t seen = 0;
+#pragma unroll 1
+    for (int tile = 0; tile < tiles; ++tile) {
+      prefill::copy_async_wait<kStages - 1>();
+      __syncwarp();
+      const auto& stage = shared.ring[warp][tile % kStages];
+      typename Base::Scores scores;
+      Base::multiply_k(stage.k, scores);
+      const int left = hi - stage.pos[0];
+      Base::bias_and_mask(0, left >= kTileKeys ? 0xffffu : (1u << max(left, 0)) - 1, scores);
+      Base::weigh(scores, sums);
+      Base::multiply_v(stage.v, scores, sums);
+      seen += left >= kTileKeys ? kTileKeys : max(left, 0);
+      __syncwarp();
+      if (tile + kStages < tiles) copy_tile(tile + kStages, -1);
+      prefill::copy_async_commit();
+    }
+    if (lane == 0 && a.p.keys_read != nullptr) {
+      atomicAdd(reinterpret_cast<unsigned long long*>(a.p.keys_read + row), static_cast<unsigned long long>(seen));
+    }
+  }
+
+  // Of head h of the list, [max_splits] results, and as many softmaxes for each piece.
+  __device__ int64_t scratch_of(int h) const {
+    return (static_cast<int64_t>(row) * a.p.num_heads + list * a.heads_per_list + h) * a.rule.max_splits;
+  }
+
+  // A piece of the columns of head h: three warps fetch the splits' results, one weighs them.
+  __device__ void merge(int h, int piece, int32_t splits, bool real) {
+    constexpr int kWide = kColumns / kPieces, kFetchers = kThreads - kWarp, kAhead = 3;
+    auto& s = shared.partials;
+    const float nothing = __uint_as_float(kEmpty);
+    if (warp == kWarps - 1) {
+      float2* softmax = a.split_softmax + scratch_of(h) * kPieces + piece * a.rule.max_splits;
+      weigh_splits(h, splits, s, [&](int32_t one) {
+        float2 x;
+        do x = load_2(softmax + one);
+        while (real && (is_empty(x.x) || is_empty(x.y)));
+        if (real) store(softmax + one, make_float2(nothing, nothing));
+        return x;
+      });
+    } else {
+      auto* from = reinterpret_cast<float4*>(a.split_out) + scratch_of(h) * kColumns + piece * kWide;
+#pragma unroll 1
+      for (int i = threadIdx.x; i < splits * kWide; i += kAhead * kFetchers) {
+        float4 x[kAhead];
+        bool waits;
+        do {
+          waits = false;
+#pragma unroll
+          for (int j = 0; j < kAhead; ++j) {
+            const int at = min(i + j * kFetchers, splits * kWide - 1);
+            x[j] = load_4(from + at / kWide * kColumns + at % kWide);
+          }
+#pragma unroll
+          for (int j = 0; j < kAhead; ++j) waits |= is_empty(x[j].x) || is_empty(x[j].y) || is_empty(x[j].z) || is_empty(x[j].w);
+        } while (waits && real);
+#pragma unroll
+        for (int j = 0; j < kAhead; ++j) {
+          if (i + j * kFetchers < splits * kWide) shared.parts[i + j * kFetchers] = x[j];
+        }
+      }
+    }
+    __syncthreads();
+    if (threadIdx.x < kWide) {
+      float4 out = {};
+#pragma unroll 1
+      for (int share = 0; share < a.shares; ++share) {  // as merge_splits() adds
+        float4 sum = {};
+#pragma unroll 4
+        for (int32_t one = share; one < splits; one += a.shares) {
+          add_scaled(sum, s.weight[h][one], shared.parts[one * kWide + threadIdx.x]);
+        }
+        if (share == 0) {
+          out = sum;
+        } else {
+          add_scaled(out, 1.0f, sum);
+        }
+      }
+      if (real) write_result(a, row, list * a.heads_per_list + h, list, piece * kWide + threadIdx.x, out, s.softmax[h]);
+    }
+    auto* from = reinterpret_cast<float4*>(a.split_out) + scratch_of(h) * kColumns + piece * kWide;
+    for (int i = threadIdx.x; real && i < splits * kWide; i += kThreads) {
+      store(from + i / kWide * kColumns + i % kWide, make_float4(nothing, nothing, nothing, nothing));
+    }
+    __syncthreads();
+  }
+
+  // Leaves the split's result in scratch.
+  __device__ void attend(bool early) {
+    // Of a single key of the step all others are asked for before it is there.
+    const bool newest = early && end > fresh && hi - fresh == 1;
+    if (early && end > fresh && !newest) wait_for_previous();
+    for (int tile = 0; tile < kStages; ++tile) {
+      if (tile < tiles) copy_tile(tile, newest ? fresh : -1);
+      prefill::copy_async_commit();
+    }
+    if (early) wait_for_previous();
+    if (newest) copy_key(fresh);
+    prepare_q();
+    typename Base::Running sums;
+    Base::clear(sums);
+    walk(sums);
+    __syncthreads();  // of the ring
+    Base::store(sums);
+    __syncthreads();
+    merge_warps(a.heads_per_list, kColumns, shared.partials, [&](int h, int column, float4 out, float2 softmax) {
+      store(reinterpret_cast<float4*>(a.split_out) + (scratch_of(h) + split) * kColumns + column, out);
+      if (column < kPieces) store(a.split_softmax + scratch_of(h) * kPieces + column * a.rule.max_splits + split, softmax);
+    });
+  }
+
+  __device__ void run() {
+    const bool early = begins_early(a);
+    find_row();
+    if (!early) wait_for_previous();
+    if (!find_keys()) return early ? wait_for_previous() : void();
+    const int32_t splits = a.rule.splits(keys), pieces = a.heads_per_list * kPieces;
+    // Who will merge does so once with nothing while the kernel ahead runs, so that the code is at hand when everyone waits for it.
+#pragma unroll 1
+    for (bool real = !early || splits - 1 - split >= pieces;; real = true) {
+      if (real) attend(early);
+#pragma unroll 1
+      for (int i = real ? splits - 1 - split : 0; i < (real ? pieces : 1); i += splits) {
+        merge(i / kPieces, i % kPieces, real ? splits : min(4 * a.shares, a.rule.max_splits), real);
+      }
+      if (real) return;
+    }
+  }
+};
+
+template <typename Kv, int kDim>
+__global__ void __launch_bounds__(kThreads, 3) split_kernel(const __grid_constant__ Args args) {
+  extern __shared__ __align__(16) char memory[];
+  let_next_begin();
+  const Args a = split_args(args, kDim);
+  SplitKernel<Kv, kDim>(a, *reinterpret_cast<SplitShared<Kv, kDim>*>(memory)).run();
+}
+
+template <typename Kv, int kDim>
+Entry split_entry(DType dtype) {
+  Entry e;
+  e.dtype = dtype;
+  e.shape = {.path = Path::split, .dim_class = kDim, .tile_heads = 8};
+  e.function = reinterpret_cast<const void*>(&split_kernel<Kv, kDim>);
+  e.shared_bytes = sizeof(SplitShared<Kv, kDim>);
+  return e;
+}
+
+// All of one element type.
+template <typename Kv>
+std::vector<Entry> mma_entries(DType dtype) {
+  return {mma_entry<Kv, 64, 1>(dtype),  mma_entry<Kv, 128, 1>(dtype), mma_entry<Kv, 256, 1>(dtype),
+          mma_entry<Kv, 128, 2>(dtype), split_entry<Kv, 64>(dtype),   split_entry<Kv, 128>(dtype)};
+}
+
+}  // namespace fovea::cuda::decode
