@@ -17,9 +17,10 @@ inline constexpr int kQueriesMax = 256;  // query heads of a KV head
 inline constexpr int kPartsMost = 16;    // of a list
 inline constexpr int kPartsBeside = 8;   // from so many on, one fewer costs less than thread blocks that wait for a place
 
-// Warps that encode queries, two a query, and that score: codes of one word take the more instructions a byte.
+// Warps that encode queries, two a query, and that score: codes of one word take the more instructions a byte, and 20 warps take a
+// fifteenth of 128K tokens in two rounds, both of which are under way before there are queries.
 inline constexpr int kEncoders = 8;
-constexpr int most_scorers(int words) { return words == 1 ? 24 : 16; }
+constexpr int most_scorers(int words) { return words == 1 ? 24 : words == 2 ? 20 : 16; }
 
 // The choice of the best.
 inline constexpr int kChooserWarps = 16, kChooserThreads = 32 * kChooserWarps;
