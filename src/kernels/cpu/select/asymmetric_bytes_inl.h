@@ -15,6 +15,8 @@
 #include <hwy/highway.h>
 
 #include "kernels/cpu/select/asymmetric_scan_inl.h"
+#include "kernels/cpu/select/code_fetch.h"
+#include "kernels/cpu/select/fetch_to_write.h"
 
 #if FOVEA_BYTE_TABLES
 
@@ -70,50 +72,37 @@ HWY_INLINE void find_places(const uint64_t* const* HWY_RESTRICT pieces, int64_t 
   *last = _mm512_movepi8_mask(o[7]);
 }
 
-// Some of a row's pieces, so many that a head's tables stay in L1 ahead, and no more than L2 holds twice.
+// Some pieces of a range of blocks: so many that a head's tables stay in L1 meanwhile, so few that threads neither begin without codes
+// for long nor wait long for the last one.
 struct Chunk {
-  static constexpr int kMost = 64;
-  int64_t first = 0;
+  int64_t first = 0, end = 0;  // end: of the range
   int count = 0;
-  const uint64_t* codes[kMost];  // of a KV head
+  const uint64_t* codes[CodeFetch::kMost];  // of a KV head
 
-  // The last piece before `end` stands for those of a run from there on.
-  HWY_INLINE void find(const AsymmetricScan& s, int64_t end, int per_block, int head) {
+  // The last piece of the range stands for those of a run beyond it.
+  HWY_INLINE void find(const AsymmetricScan& s, int per_block, int head) {
     const int shift = std::countr_zero(static_cast<uint32_t>(per_block));
     for (int i = 0; i < (count + kRunPieces - 1) / kRunPieces * kRunPieces; ++i) {
       const int64_t piece = std::min(first + i, end - 1);
       codes[i] = block_codes(s, static_cast<int32_t>(piece >> shift), head) + (piece & (per_block - 1)) * kPieceTokens;
     }
   }
-};
-
-// A chunk as it is fetched into L2, of each piece its part of its block's codes, of all heads if these are together: a few lines after
-// each field of another's codes, for where many are asked for at once the next loads wait for them (128 bits, from memory: 363 us
-// instead of 430).
-struct Ahead {
-  int64_t first = 0;
-  int count = 0;
-  int lines = 0;  // of a piece
-  const char* from[Chunk::kMost];
-  int piece = 0, line = 0;  // the next to fetch
-  int pace = 0;             // lines at a time
-
-  HWY_INLINE void find(const AsymmetricScan& s, int per_block, int head) {
-    const int shift = std::countr_zero(static_cast<uint32_t>(per_block));
-    const int64_t bytes = (s.slot_head_stride == 0 ? s.kv_heads : 1) * s.head_stride * 8 >> shift;
-    lines = static_cast<int>((bytes + 63) / 64);
-    piece = line = 0;
-    for (int i = 0; i < count; ++i) {
-      const int64_t at = first + i;
-      from[i] =
-          reinterpret_cast<const char*>(block_codes(s, static_cast<int32_t>(at >> shift), head)) + (at & (per_block - 1)) * bytes;
+  // The next one; false: there is none. Whole blocks count, `rest` is set if the one that is not whole was among those taken.
+  HWY_INLINE bool advance(const AsymmetricScan& s, BlockQueue& queue, int per_block, bool& rest) {
+    first += count;
+    if (first == end) {
+      const int32_t whole = s.len / s.block_size;
+      const BlockQueue::Range r = queue.take(std::max(1, CodeFetch::kMost / per_block));
+      rest = rest || (r.count() > 0 && r.end > whole);
+      first = int64_t{r.begin} * per_block, end = std::max(first, int64_t{std::min(r.end, whole)} * per_block);
     }
+    count = static_cast<int>(std::min<int64_t>(CodeFetch::kMost, end - first));
+    return count > 0;
   }
-  HWY_INLINE void fetch(int some) {
-    for (; some > 0 && piece < count; --some) {
-      _mm_prefetch(from[piece] + line * 64, _MM_HINT_T1);
-      if (++line == lines) line = 0, ++piece;
-    }
+  HWY_INLINE void fetch_ranks(const AsymmetricScan& s, int per_block) const {
+    const int64_t blocks = (count + per_block - 1) / per_block;
+    for (int h = 0; h < (s.share_heads ? 1 : s.kv_heads); ++h)
+      fetch_to_write(s.ranks + h * s.rank_stride + first / per_block, blocks * sizeof(int32_t));
   }
 };
 
@@ -123,7 +112,7 @@ using Sums = __m512i[kQueries][kSets];
 // The shares of the word's fields [from, end), summed up by byte.
 template <int kQueries>
 HWY_INLINE void sum_fields(const Places& places, int word, const uint8_t* HWY_RESTRICT tables, int64_t stride, int from, int end,
-                           Sums<kQueries>& sums, Ahead& ahead) {
+                           Sums<kQueries>& sums, CodeFetch& ahead) {
   const auto add = [&](int field, const auto& share) HWY_ATTR {
     __m512i at[kSets];
     HWY_UNROLL(4)
@@ -145,7 +134,7 @@ HWY_INLINE void sum_fields(const Places& places, int word, const uint8_t* HWY_RE
   HWY_UNROLL(1)
   for (int f = from; f < end; ++f) {
     add(f, [](__m512i x, __m512i sum, const uint8_t*, int) HWY_ATTR { return _mm512_add_epi8(sum, x); });
-    ahead.fetch(ahead.pace);
+    ahead.some();
   }
 }
 
@@ -169,7 +158,7 @@ HWY_INLINE __m512i fold16(const __m512i (&v)[16], const Op& op) {
 // The least distance of each piece to each query, [kQuerySet, kRunPieces] bytes: 255 stands for itself and beyond. No word may have a
 // distance beyond 255.
 template <int kQueries>
-HWY_NOINLINE __m512i nearest(const Places& places, int words, const uint8_t* HWY_RESTRICT tables, Ahead& ahead) {
+HWY_NOINLINE __m512i nearest(const Places& places, int words, const uint8_t* HWY_RESTRICT tables, CodeFetch& ahead) {
   const int64_t stride = int64_t{words} * kTableBytesPerWord;
   Sums<kQueries> sums, before;
   sum_fields<kQueries>(places, 0, tables, stride, 0, kFields, sums, ahead);
@@ -192,7 +181,7 @@ HWY_NOINLINE __m512i nearest(const Places& places, int words, const uint8_t* HWY
 using Distances = __m512i[kQuerySet][kSets][2];
 
 template <int kQueries>
-HWY_NOINLINE void distances(const Places& places, int words, const uint8_t* HWY_RESTRICT tables, Distances& to, Ahead& ahead) {
+HWY_NOINLINE void distances(const Places& places, int words, const uint8_t* HWY_RESTRICT tables, Distances& to, CodeFetch& ahead) {
   const int64_t stride = int64_t{words} * kTableBytesPerWord;
   for (int w = 0; w < words; ++w, tables += kTableBytesPerWord) {
     for (int part = 0; part < 2; ++part) {  // of at most 196, and 252
@@ -214,9 +203,9 @@ HWY_NOINLINE void distances(const Places& places, int words, const uint8_t* HWY_
 }
 
 // [by queries: 1, 2, more]
-constexpr __m512i (*kNearest[])(const Places&, int, const uint8_t*, Ahead&) = {nearest<1>, nearest<2>, nearest<kQuerySet>};
-constexpr void (*kDistances[])(const Places&, int, const uint8_t*, Distances&, Ahead&) = {distances<1>, distances<2>,
-                                                                                          distances<kQuerySet>};
+constexpr __m512i (*kNearest[])(const Places&, int, const uint8_t*, CodeFetch&) = {nearest<1>, nearest<2>, nearest<kQuerySet>};
+constexpr void (*kDistances[])(const Places&, int, const uint8_t*, Distances&, CodeFetch&) = {distances<1>, distances<2>,
+                                                                                              distances<kQuerySet>};
 
 // float(A - 2 D), exactly.
 HWY_INLINE __m512 signed_sums(__m512i distances, const QueryScale& scale) {
@@ -226,7 +215,7 @@ HWY_INLINE __m512 signed_sums(__m512i distances, const QueryScale& scale) {
 // Scores of a run's pieces where all keys count alike: the nearest token of a piece is its best. False where a distance may not fit
 // a byte.
 HWY_INLINE bool score_alike(const Places& places, int words, const uint8_t* tables, const QueryScale* scales, int queries,
-                            Ahead& ahead, __m512& best) {
+                            CodeFetch& ahead, __m512& best) {
   for (int q = 0; q < queries; ++q) {
     if (!scales[q].bytes) return false;
   }
@@ -251,7 +240,7 @@ HWY_INLINE __m512 load_factors(const uint16_t* factors, int64_t half) {
 
 // Scores of a run's pieces token by token: factors[kRunPieces]. best: lane by lane, of each piece.
 HWY_INLINE void score_by_length(const Places& places, int words, const uint8_t* tables, const QueryScale* scales, int queries,
-                                const __m512* factors, Ahead& ahead, __m512i (&best)[kRunPieces]) {
+                                const __m512* factors, CodeFetch& ahead, __m512i (&best)[kRunPieces]) {
   Distances all;
   kDistances[std::min(queries, 3) - 1](places, words, tables, all, ahead);
   for (int q = 0; q < queries; ++q) {
@@ -273,7 +262,7 @@ HWY_INLINE __m512i ranks_of(__m512 score) {
 // Ranks of a run's pieces: the first one's tokens begin at `first` of their block.
 template <bool kFactors>
 HWY_INLINE __m512i rank_run(const AsymmetricScan& s, const uint64_t* const* pieces, int64_t offset, int first, int head,
-                            Ahead& ahead) {
+                            CodeFetch& ahead) {
   const int64_t half = s.block_size == 8 ? 0 : 8, first_query = int64_t{head} * s.queries_per_head;
   const int64_t query_bytes = int64_t{s.words} * kTableBytesPerWord;
   const uint8_t* tables = s.tables + first_query * query_bytes;
@@ -310,29 +299,30 @@ HWY_INLINE __m512i rank_run(const AsymmetricScan& s, const uint64_t* const* piec
   })));
 }
 
-// Blocks [begin, end), all of them whole: a chunk of every head, then the next. Chunks begin small, since nobody has fetched the first.
+// Whole blocks of the queue, a chunk of every head, then the next. Whether a block that is not whole was among those taken.
 template <bool kFactors>
-HWY_INLINE void scan_chunks(const AsymmetricScan& s, int32_t begin, int32_t end) {
+HWY_INLINE bool scan_chunks(const AsymmetricScan& s, BlockQueue& queue) {
   const int per_block = std::max(1, s.block_size / kPieceTokens);
-  const int64_t last = int64_t{end} * per_block;
   const bool per_head = s.slot_head_stride != 0;
   const int fields_of_run = s.words * (kFields - 1) * ((s.queries_per_head + kQuerySet - 1) / kQuerySet);
-  Chunk now;
-  Ahead ahead;
-  ahead.first = int64_t{begin} * per_block;
-  ahead.count = static_cast<int>(std::min<int64_t>(kRunPieces, last - ahead.first));
-  ahead.find(s, per_block, 0);
-  ahead.fetch(ahead.count * ahead.lines);
-  while (ahead.count > 0) {
-    now.first = ahead.first, now.count = ahead.count;
-    ahead.first += now.count;
-    ahead.count = static_cast<int>(std::min<int64_t>(std::min(2 * now.count, Chunk::kMost), last - ahead.first));
+  bool rest = false;
+  Chunk next;
+  CodeFetch ahead;
+  bool more = next.advance(s, queue, per_block, rest);
+  if (more) {
+    ahead.find(s, next.first, next.count, per_block, 0, 1);
+    ahead.some();
+    next.fetch_ranks(s, per_block);
+  }
+  while (more) {
+    Chunk now = next;
+    more = next.advance(s, queue, per_block, rest);
+    if (more) next.fetch_ranks(s, per_block);
     const int runs = (now.count + kRunPieces - 1) / kRunPieces;
     for (int h = 0; h < s.kv_heads; ++h) {
       if (per_head || h == 0) {
-        now.find(s, last, per_block, h), ahead.find(s, per_block, h);
-        const int fields = fields_of_run * runs * (per_head ? 1 : s.kv_heads);
-        ahead.pace = (ahead.count * ahead.lines + fields - 1) / fields;
+        now.find(s, per_block, h);
+        ahead.find(s, next.first, next.count, per_block, h, fields_of_run * runs * (per_head ? 1 : s.kv_heads));
       }
       for (int r = 0; r < runs; ++r) {
         const int64_t piece = now.first + r * kRunPieces, offset = per_head ? 0 : h * s.head_stride;
@@ -345,14 +335,15 @@ HWY_INLINE void scan_chunks(const AsymmetricScan& s, int32_t begin, int32_t end)
           for (int i = 0; i < n; ++i) ranks[i] = std::min(ranks[2 * i], ranks[2 * i + 1]);
         }
         const auto block = static_cast<int32_t>(piece / per_block);
-        put(s, block, h, ranks, std::min(n, end - block), first > 0);
+        put(s, block, h, ranks, std::min(n, static_cast<int32_t>(now.end / per_block) - block), first > 0);
       }
     }
   }
+  return rest;
 }
 
-HWY_INLINE void scan_whole(const AsymmetricScan& s, int32_t begin, int32_t end) {
-  return s.length_factor ? scan_chunks<true>(s, begin, end) : scan_chunks<false>(s, begin, end);
+HWY_INLINE bool scan_whole(const AsymmetricScan& s, BlockQueue& queue) {
+  return s.length_factor ? scan_chunks<true>(s, queue) : scan_chunks<false>(s, queue);
 }
 
 }  // namespace fovea::cpu::HWY_NAMESPACE::bytes

@@ -83,6 +83,15 @@ QueryScale prepare_query(const HashCodec& codec, const float* query, uint8_t* ta
 
 // ---- Scan -------------------------------------------------------------------------------------------------
 
+// Any block, token by token.
+HWY_INLINE void scan_tokens(const AsymmetricScan& s, int32_t block) {
+  const int valid = std::min(s.block_size, s.len - block * s.block_size);
+  for (int h = 0; h < s.kv_heads; ++h) {
+    const int32_t rank = rank_of(score_tokens(s, block_codes(s, block, h), h, valid));
+    put(s, block, h, &rank, 1);
+  }
+}
+
 #if HWY_TARGET != HWY_SCALAR && !FOVEA_BYTE_TABLES
 
 // Eight vectors of tokens are scored together. Each lane of 128 bits has two tokens of each, and is looked up on its own:
@@ -379,7 +388,7 @@ constexpr int kPrefetchGroups = 3;  // of a head ahead: a memory latency
 
 // Blocks [begin, end), all of them whole.
 template <bool kFactors>
-HWY_INLINE void scan_whole(const AsymmetricScan& s, int32_t begin, int32_t end) {
+HWY_INLINE void scan_groups(const AsymmetricScan& s, int32_t begin, int32_t end) {
   HWY_ALIGN uint8_t places[kUnits * kMaxHashWords * kPlacesPerWord];
   const int32_t step = std::max(1, kGroupTokens / s.block_size);  // blocks of a group
   const int32_t blocks = (s.len + s.block_size - 1) / s.block_size;
@@ -409,27 +418,31 @@ HWY_INLINE void scan_whole(const AsymmetricScan& s, int32_t begin, int32_t end) 
   }
 }
 
+HWY_INLINE void scan_whole(const AsymmetricScan& s, int32_t begin, int32_t end) {
+  s.length_factor ? scan_groups<true>(s, begin, end) : scan_groups<false>(s, begin, end);
+}
+
+#elif HWY_TARGET == HWY_SCALAR
+
+HWY_INLINE void scan_whole(const AsymmetricScan& s, int32_t begin, int32_t end) {
+  for (; begin < end; ++begin) scan_tokens(s, begin);
+}
+
 #endif
 
-void scan_asymmetric(const AsymmetricScan& s, int32_t begin, int32_t end) {
-#if HWY_TARGET != HWY_SCALAR
-  const int32_t whole = std::min(end, s.len / s.block_size);
-  if (begin < whole) {
+void scan_asymmetric(const AsymmetricScan& s, BlockQueue& queue) {
+  const int32_t whole = s.len / s.block_size;
+  bool rest = false;  // the block that is not whole was among those taken
 #if FOVEA_BYTE_TABLES
-    bytes::scan_whole(s, begin, whole);
+  rest = bytes::scan_whole(s, queue);
 #else
-    s.length_factor ? scan_whole<true>(s, begin, whole) : scan_whole<false>(s, begin, whole);
-#endif
-    begin = whole;
+  constexpr int32_t kRangeBlocks = 128;  // few ranges: the first blocks of each are not fetched ahead
+  for (BlockQueue::Range r = queue.take(kRangeBlocks); r.count() > 0; r = queue.take(kRangeBlocks)) {
+    rest = rest || r.end > whole;
+    scan_whole(s, r.begin, std::min(r.end, whole));
   }
 #endif
-  for (; begin < end; ++begin) {
-    const int valid = std::min(s.block_size, s.len - begin * s.block_size);
-    for (int h = 0; h < s.kv_heads; ++h) {
-      const int32_t rank = rank_of(score_tokens(s, block_codes(s, begin, h), h, valid));
-      put(s, begin, h, &rank, 1);
-    }
-  }
+  if (rest) scan_tokens(s, whole);
 }
 
 }  // namespace fovea::cpu::HWY_NAMESPACE
@@ -445,10 +458,10 @@ QueryScale quantize_query(const HashCodec& codec, const float* query, uint8_t* t
   return HWY_DYNAMIC_DISPATCH(prepare_query)(codec, query, tables);
 }
 
-void asymmetric_scan(const AsymmetricScan& s, int32_t begin, int32_t end) {
+void asymmetric_scan(const AsymmetricScan& s, BlockQueue& queue) {
   FOVEA_CHECK(s.words >= 1 && s.words <= kMaxHashWords);
   FOVEA_CHECK(s.block_size >= 8 && std::has_single_bit(static_cast<uint32_t>(s.block_size)));
-  HWY_DYNAMIC_DISPATCH(scan_asymmetric)(s, begin, end);
+  HWY_DYNAMIC_DISPATCH(scan_asymmetric)(s, queue);
 }
 
 }  // namespace fovea::cpu

@@ -32,7 +32,7 @@ struct AsymmetricScan : CodeScan {
   int64_t rank_stride = 0;
 };
 
-// Ranks of blocks [begin, end).
-void asymmetric_scan(const AsymmetricScan& scan, int32_t begin, int32_t end);
+// Ranks of blocks of the queue, until it is empty.
+void asymmetric_scan(const AsymmetricScan& scan, BlockQueue& queue);
 
 }  // namespace fovea::cpu

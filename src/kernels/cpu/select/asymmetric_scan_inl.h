@@ -16,6 +16,7 @@
 
 #include "kernels/common/convert.h"
 #include "kernels/cpu/select/asymmetric_kernels.h"
+#include "kernels/cpu/select/code_fetch.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fovea::cpu::HWY_NAMESPACE {
@@ -84,10 +85,7 @@ HWY_INLINE int32_t rank_of(float score) {
   return ~(bits < 0 ? bits ^ 0x7fffffff : bits);
 }
 
-// Where a head's codes of a block lie, and its length factors behind them.
-HWY_INLINE const uint64_t* block_codes(const AsymmetricScan& s, int32_t block, int head) {
-  return s.codes + s.slots[head * s.slot_head_stride + block] * s.block_stride + head * s.head_stride;
-}
+// The length factors of a block, behind its codes.
 HWY_INLINE const uint16_t* factors_of(const AsymmetricScan& s, const uint64_t* codes) {
   return reinterpret_cast<const uint16_t*>(codes + static_cast<int64_t>(s.words) * s.block_size);
 }

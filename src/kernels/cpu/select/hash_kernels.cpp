@@ -4,6 +4,8 @@
 #include <cstddef>
 
 #include "base/check.h"
+#include "kernels/cpu/select/code_fetch.h"
+#include "kernels/cpu/select/fetch_to_write.h"
 
 #define HWY_WANT_AVX3_DL
 #include "kernels/cpu/simd_targets.h"
@@ -166,78 +168,67 @@ HWY_INLINE void store_least(const WordVec (&v)[kRun], uint16_t* to) {
 #endif
 }
 
-constexpr int kPrefetchHeads = 16;    // block heads ahead: some 500 cycles of scoring, a memory latency
 constexpr int kMaxQueryWords = 1024;  // [kv_heads, queries_per_head, words] of a scan
 
-// Where the codes of a run of blocks lie, head after head.
-struct Run {
-  const uint64_t* codes[kRun];
+constexpr int32_t kRangeBlocks = CodeFetch::kMost;
+static_assert(kRangeBlocks % kRun == 0);
 
-  // Of blocks from `block` on; the last one stands for those beyond it.
-  HWY_INLINE void find(const HashScan& s, int32_t block, int32_t blocks, int head) {
-    for (int32_t i = 0; i < kRun; ++i) {
-      const int32_t slot = s.slots[head * s.slot_head_stride + (block + i < blocks ? block + i : blocks - 1)];
-      codes[i] = s.codes + slot * s.block_stride + head * s.head_stride;
-    }
-  }
-  HWY_INLINE void move(const HashScan& s, int32_t block, int32_t blocks, int head) {
-    if (s.slot_head_stride != 0) return find(s, block, blocks, head);
-    for (const uint64_t*& c : codes) c += s.head_stride;
-  }
-};
-
-// Blocks [begin, end), in runs.
+// Ranges of the queue, head after head. While one is scored the next one's codes are fetched.
 template <int kWords, int kQueries>
-HWY_INLINE void scan_blocks(const HashScan& s, const QueryWord* HWY_RESTRICT queries, int32_t begin, int32_t end) {
-  const int32_t blocks = (s.len + s.block_size - 1) / s.block_size;
-  const int lines = kWords * s.block_size / 8;  // cache lines of a head's codes
-  const int32_t ahead = (kPrefetchHeads + kRun * s.kv_heads - 1) / (kRun * s.kv_heads) * kRun;
-  Run run, next;
-  for (int32_t b = begin; b < end; b += kRun) {
-    const int32_t count = end - b < kRun ? end - b : kRun;
+HWY_INLINE void scan_ranges(const HashScan& s, const QueryWord* HWY_RESTRICT queries, BlockQueue& queue) {
+  const bool per_head = s.slot_head_stride != 0;
+  const uint64_t* codes[kRangeBlocks] = {};
+  CodeFetch ahead;
+  BlockQueue::Range next = queue.take(kRangeBlocks);
+  while (next.count() > 0) {
+    const BlockQueue::Range now = next;
+    next = queue.take(kRangeBlocks);
+    const int count = now.count(), runs = (count + kRun - 1) / kRun;
     const QueryWord* HWY_RESTRICT query = queries;
     for (int h = 0; h < s.kv_heads; ++h, query += s.queries_per_head * kWords) {
-      if (h == 0) {
-        run.find(s, b, blocks, 0), next.find(s, b + ahead, blocks, 0);
-      } else {
-        run.move(s, b, blocks, h), next.move(s, b + ahead, blocks, h);
-      }
-      WordVec nearest[kRun];
-      for (int i = 0; i < kRun; ++i) {
-        for (int line = 0; line < lines; ++line) hwy::Prefetch(next.codes[i] + line * 8);
-        const int32_t left = s.len - (b + i) * s.block_size, valid = left < s.block_size ? left : s.block_size;
-        nearest[i] = block_distances<kWords, kQueries>(run.codes[i], s.block_size, valid, query, s.queries_per_head);
-      }
-      uint16_t least[kRun];
-      store_least(nearest, least);
-      uint16_t* to = s.distances + (s.share_heads ? 0 : h * s.distance_stride) + b;
+      uint16_t* to = s.distances + (s.share_heads ? 0 : h * s.distance_stride);
       const bool lower = s.share_heads && h > 0;
-      for (int32_t i = 0; i < count; ++i) to[i] = lower && to[i] < least[i] ? to[i] : least[i];
+      if (!lower && next.count() > 0) fetch_to_write(to + next.begin, next.count() * sizeof(uint16_t));
+      // The last block stands for those of a run beyond it.
+      for (int i = 0; i < runs * kRun; ++i) codes[i] = block_codes(s, now.begin + std::min(i, count - 1), h);
+      if (per_head || h == 0) ahead.find(s, next.begin, std::max(next.count(), 0), 1, h, runs * kRun * (per_head ? 1 : s.kv_heads));
+      for (int i = 0; i < count; i += kRun) {
+        WordVec nearest[kRun];
+        for (int j = 0; j < kRun; ++j) {
+          ahead.some();
+          const int32_t left = s.len - (now.begin + i + j) * s.block_size, valid = left < s.block_size ? left : s.block_size;
+          nearest[j] = block_distances<kWords, kQueries>(codes[i + j], s.block_size, valid, query, s.queries_per_head);
+        }
+        uint16_t least[kRun];
+        store_least(nearest, least);
+        uint16_t* at = to + now.begin + i;
+        for (int j = 0; j < std::min(count - i, kRun); ++j) at[j] = lower && at[j] < least[j] ? at[j] : least[j];
+      }
     }
   }
 }
 
 // Groups of four queries are common, and worth a loop without a loop inside.
 template <int kWords>
-HWY_INLINE void scan_words(const HashScan& s, const QueryWord* HWY_RESTRICT queries, int32_t begin, int32_t end) {
-  if (s.queries_per_head == 4) return scan_blocks<kWords, 4>(s, queries, begin, end);
-  scan_blocks<kWords, 0>(s, queries, begin, end);
+HWY_INLINE void scan_words(const HashScan& s, const QueryWord* HWY_RESTRICT queries, BlockQueue& queue) {
+  if (s.queries_per_head == 4) return scan_ranges<kWords, 4>(s, queries, queue);
+  scan_ranges<kWords, 0>(s, queries, queue);
 }
 
-void scan(const HashScan& s, int32_t begin, int32_t end) {
+void scan(const HashScan& s, BlockQueue& queue) {
   QueryWord queries[kMaxQueryWords];
   const int count = s.kv_heads * s.queries_per_head * s.words;
   FOVEA_CHECK(count <= kMaxQueryWords);
   for (int i = 0; i < count; ++i) queries[i] = split(s.queries[i]);
   switch (s.words) {
     case 1:
-      return scan_words<1>(s, queries, begin, end);
+      return scan_words<1>(s, queries, queue);
     case 2:
-      return scan_words<2>(s, queries, begin, end);
+      return scan_words<2>(s, queries, queue);
     case 3:
-      return scan_words<3>(s, queries, begin, end);
+      return scan_words<3>(s, queries, queue);
     case 4:
-      return scan_words<4>(s, queries, begin, end);
+      return scan_words<4>(s, queries, queue);
     default:
       FOVEA_CHECK(false && "words is 1 to 4");
   }
@@ -364,7 +355,7 @@ HWY_EXPORT(topk_i32);
 
 void hash_encode(const HashCodec& codec, const float* x, uint64_t* words) { HWY_DYNAMIC_DISPATCH(encode)(codec, x, words); }
 
-void hash_scan(const HashScan& s, int32_t begin, int32_t end) { HWY_DYNAMIC_DISPATCH(scan)(s, begin, end); }
+void hash_scan(const HashScan& s, BlockQueue& queue) { HWY_DYNAMIC_DISPATCH(scan)(s, queue); }
 
 void hash_topk(const uint16_t* distances, int32_t count, int32_t keep, int32_t max_distance, int32_t first, int32_t* units) {
   FOVEA_CHECK(keep >= 1 && keep <= count);

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/select/block_queue.h"
+
 namespace fovea::cpu {
 
 // words[codec.bits / 64] of x [codec.head_dim]; equals ref::hash_encode bit for bit.
@@ -31,8 +33,8 @@ struct HashScan : CodeScan {
   int64_t distance_stride = 0;
 };
 
-// Distances of blocks [begin, end).
-void hash_scan(const HashScan& scan, int32_t begin, int32_t end);
+// Distances of blocks of the queue, until it is empty.
+void hash_scan(const HashScan& scan, BlockQueue& queue);
 
 // distances[count] may be read up to a vector beyond its end.
 inline constexpr int kDistancePadding = 64;

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/select/block_windows.h"
+#include "kernels/cpu/select/fetch_to_write.h"
 #include "kernels/cpu/select/hash_kernels.h"
 
 namespace fovea::cpu {
@@ -40,6 +41,11 @@ struct HashSelect::Pass {
   BlockWindows windows(int row) const {
     return BlockWindows::of(p.row_len[first + row], p.block_size, p.k[first + row], p.init_blocks, p.local_blocks);
   }
+  // Windows need no score, only their mass does.
+  BlockQueue::Range scanned(int row) const {
+    const BlockWindows w = windows(row);
+    return p.budget ? BlockQueue::Range{0, w.blocks} : BlockQueue::Range{w.init, w.end()};
+  }
   bool scores(int row) const { return windows(row).by_score() > 0 || (p.budget && p.row_len[first + row] > 0); }
 };
 
@@ -56,7 +62,7 @@ Status HashSelect::prepare(const OpsLimits& limits, int threads) {
     queries_.assign(queries, 0);
     tables_.assign(queries + kMaxHashWords, {});  // those of three queries are read as four
     scales_.assign(static_cast<size_t>(rows_) * num_heads_, {});
-    distances_.assign(distances * sizeof(int32_t), std::byte{0});
+    distances_.assign((distances * sizeof(int32_t) + 63) / 64, {});
     shares_.prepare(rows_, kv_heads_);
   } catch (const std::bad_alloc&) {
     return Status::resource_exhausted(
@@ -84,6 +90,7 @@ void HashSelect::encode(const Pass& pass, int64_t task) {
     q = sum;
   }
   const int64_t first = pass.first_query(row) + h * pass.queries_per_head();
+  if (codec.asymmetric) fetch_to_write(&tables_[first * words], pass.queries_per_head() * words * sizeof(WordTables));
   for (int64_t i = first; i < first + pass.queries_per_head(); ++i, q += codec.head_dim) {
     if (codec.asymmetric) {
       scales_[i] = quantize_query(codec, q, tables_[i * words].bytes);
@@ -98,12 +105,11 @@ void HashSelect::scan(const Pass& pass, int64_t task) {
   // Rows of one sequence follow each other over the same codes: what one has brought into the cache the next
   // reads there.
   const int row = static_cast<int>(task % pass.rows);
-  const int32_t chunk = static_cast<int32_t>(task / pass.rows);
-  const BlockWindows w = pass.windows(row);
   if (!pass.scores(row)) return;
-  const int32_t begin = (p.budget ? 0 : w.init) + chunk * pass.per_task;  // windows need no score, only their mass does
-  const int32_t end = std::min(p.budget ? w.blocks : w.end(), begin + pass.per_task);
-  if (begin >= end) return;
+  const BlockQueue::Range all = pass.scanned(row);
+  const int32_t begin = all.begin + static_cast<int32_t>(task / pass.rows) * pass.per_task;
+  BlockQueue own(begin, std::min(all.end, begin + pass.per_task));
+  BlockQueue& queue = pass.rows == 1 ? queue_ : own;
   CodeScan s;
   s.kv_heads = p.kv_heads;
   s.queries_per_head = pass.queries_per_head();
@@ -120,9 +126,9 @@ void HashSelect::scan(const Pass& pass, int64_t task) {
   if (p.codes.codec.asymmetric) {
     const uint8_t* tables = tables_[word].bytes;
     const bool factors = p.codes.codec.length_factor;
-    return asymmetric_scan({s, tables, &scales_[query], factors, distances<int32_t>(row, 0), distance_stride_}, begin, end);
+    return asymmetric_scan({s, tables, &scales_[query], factors, distances<int32_t>(row, 0), distance_stride_}, queue);
   }
-  hash_scan({s, queries_.data() + word, distances<uint16_t>(row, 0), distance_stride_}, begin, end);
+  hash_scan({s, queries_.data() + word, distances<uint16_t>(row, 0), distance_stride_}, queue);
 }
 
 void HashSelect::share(const Pass& pass, ThreadPool& pool) {
@@ -193,7 +199,8 @@ void HashSelect::run(const HashSelectParams& p, ThreadPool& pool) {
       continue;
     }
     pass.per_task = std::clamp(ceil_div(pass.longest, kTasksPerThread * pool.size()), kLeastBlocks, kMostBlocks);
-    const int64_t chunks = ceil_div(pass.longest, pass.per_task);
+    const int64_t chunks = pass.rows == 1 ? pool.size() : ceil_div(pass.longest, pass.per_task);
+    queue_.reset(pass.scanned(0).begin, pass.scanned(0).end);
     pool.parallel_for(static_cast<int64_t>(pass.rows) * p.kv_heads, [&](int64_t t, int) { encode(pass, t); });
     pool.parallel_for(static_cast<int64_t>(pass.rows) * chunks, [&](int64_t t, int) { scan(pass, t); });
     if (p.budget) share(pass, pool);

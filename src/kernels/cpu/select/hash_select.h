@@ -12,6 +12,7 @@
 
 #include "base/thread_pool.h"
 #include "kernels/cpu/select/asymmetric_kernels.h"
+#include "kernels/cpu/select/block_queue.h"
 #include "kernels/cpu/select/mass_shares.h"
 
 namespace fovea::cpu {
@@ -43,7 +44,8 @@ class HashSelect {
     return reinterpret_cast<Distance*>(distances_.data()) + (row * kv_heads_ + list) * distance_stride_;
   }
 
-  int rows_ = 0;  // rows of a pass
+  BlockQueue queue_;  // of the only row of a pass
+  int rows_ = 0;      // rows of a pass
   int num_heads_ = 0;
   int kv_heads_ = 0;
   int64_t blocks_ = 0;  // most blocks of a row
@@ -52,7 +54,10 @@ class HashSelect {
   std::vector<WordTables> tables_;  // [rows, num_heads, words]: of asymmetric codes
   std::vector<QueryScale> scales_;  // [rows, num_heads], likewise
   MassShares shares_;
-  std::vector<std::byte> distances_;  // [rows, kv_heads, distance_stride]: uint16_t, or int32_t ranks of asymmetric codes
+  struct alignas(64) Line {
+    std::byte bytes[64] = {};
+  };
+  std::vector<Line> distances_;  // [rows, kv_heads, distance_stride]: uint16_t, or int32_t ranks of asymmetric codes
 };
 
 }  // namespace fovea::cpu
