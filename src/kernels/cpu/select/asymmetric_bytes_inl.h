@@ -88,11 +88,11 @@ struct Chunk {
     }
   }
   // The next one; false: there is none. Whole blocks count, `rest` is set if the one that is not whole was among those taken.
-  HWY_INLINE bool advance(const AsymmetricScan& s, BlockQueue& queue, int per_block, bool& rest) {
+  HWY_INLINE bool advance(const AsymmetricScan& s, BlockSource& source, int per_block, bool& rest) {
     first += count;
     if (first == end) {
       const int32_t whole = s.len / s.block_size;
-      const BlockQueue::Range r = queue.take(std::max(1, CodeFetch::kMost / per_block));
+      const BlockRange r = source.take(std::max(1, CodeFetch::kMost / per_block));
       rest = rest || (r.count() > 0 && r.end > whole);
       first = int64_t{r.begin} * per_block, end = std::max(first, int64_t{std::min(r.end, whole)} * per_block);
     }
@@ -299,16 +299,16 @@ HWY_INLINE __m512i rank_run(const AsymmetricScan& s, const uint64_t* const* piec
   })));
 }
 
-// Whole blocks of the queue, a chunk of every head, then the next. Whether a block that is not whole was among those taken.
+// Whole blocks of the source, a chunk of every head, then the next. Whether a block that is not whole was among those taken.
 template <bool kFactors>
-HWY_INLINE bool scan_chunks(const AsymmetricScan& s, BlockQueue& queue) {
+HWY_INLINE bool scan_chunks(const AsymmetricScan& s, BlockSource& source) {
   const int per_block = std::max(1, s.block_size / kPieceTokens);
   const bool per_head = s.slot_head_stride != 0;
   const int fields_of_run = s.words * (kFields - 1) * ((s.queries_per_head + kQuerySet - 1) / kQuerySet);
   bool rest = false;
   Chunk next;
   CodeFetch ahead;
-  bool more = next.advance(s, queue, per_block, rest);
+  bool more = next.advance(s, source, per_block, rest);
   if (more) {
     ahead.find(s, next.first, next.count, per_block, 0, 1);
     ahead.some();
@@ -316,7 +316,7 @@ HWY_INLINE bool scan_chunks(const AsymmetricScan& s, BlockQueue& queue) {
   }
   while (more) {
     Chunk now = next;
-    more = next.advance(s, queue, per_block, rest);
+    more = next.advance(s, source, per_block, rest);
     if (more) next.fetch_ranks(s, per_block);
     const int runs = (now.count + kRunPieces - 1) / kRunPieces;
     for (int h = 0; h < s.kv_heads; ++h) {
@@ -342,8 +342,8 @@ HWY_INLINE bool scan_chunks(const AsymmetricScan& s, BlockQueue& queue) {
   return rest;
 }
 
-HWY_INLINE bool scan_whole(const AsymmetricScan& s, BlockQueue& queue) {
-  return s.length_factor ? scan_chunks<true>(s, queue) : scan_chunks<false>(s, queue);
+HWY_INLINE bool scan_whole(const AsymmetricScan& s, BlockSource& source) {
+  return s.length_factor ? scan_chunks<true>(s, source) : scan_chunks<false>(s, source);
 }
 
 }  // namespace fovea::cpu::HWY_NAMESPACE::bytes

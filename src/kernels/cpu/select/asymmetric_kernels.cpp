@@ -430,14 +430,14 @@ HWY_INLINE void scan_whole(const AsymmetricScan& s, int32_t begin, int32_t end) 
 
 #endif
 
-void scan_asymmetric(const AsymmetricScan& s, BlockQueue& queue) {
+void scan_asymmetric(const AsymmetricScan& s, BlockSource& source) {
   const int32_t whole = s.len / s.block_size;
   bool rest = false;  // the block that is not whole was among those taken
 #if FOVEA_BYTE_TABLES
-  rest = bytes::scan_whole(s, queue);
+  rest = bytes::scan_whole(s, source);
 #else
   constexpr int32_t kRangeBlocks = 128;  // few ranges: the first blocks of each are not fetched ahead
-  for (BlockQueue::Range r = queue.take(kRangeBlocks); r.count() > 0; r = queue.take(kRangeBlocks)) {
+  for (BlockRange r = source.take(kRangeBlocks); r.count() > 0; r = source.take(kRangeBlocks)) {
     rest = rest || r.end > whole;
     scan_whole(s, r.begin, std::min(r.end, whole));
   }
@@ -458,10 +458,10 @@ QueryScale quantize_query(const HashCodec& codec, const float* query, uint8_t* t
   return HWY_DYNAMIC_DISPATCH(prepare_query)(codec, query, tables);
 }
 
-void asymmetric_scan(const AsymmetricScan& s, BlockQueue& queue) {
+void asymmetric_scan(const AsymmetricScan& s, BlockSource& source) {
   FOVEA_CHECK(s.words >= 1 && s.words <= kMaxHashWords);
   FOVEA_CHECK(s.block_size >= 8 && std::has_single_bit(static_cast<uint32_t>(s.block_size)));
-  HWY_DYNAMIC_DISPATCH(scan_asymmetric)(s, queue);
+  HWY_DYNAMIC_DISPATCH(scan_asymmetric)(s, source);
 }
 
 }  // namespace fovea::cpu

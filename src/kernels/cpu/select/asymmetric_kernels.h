@@ -32,7 +32,7 @@ struct AsymmetricScan : CodeScan {
   int64_t rank_stride = 0;
 };
 
-// Ranks of blocks of the queue, until it is empty.
-void asymmetric_scan(const AsymmetricScan& scan, BlockQueue& queue);
+// Ranks of blocks of the source, until it is empty.
+void asymmetric_scan(const AsymmetricScan& scan, BlockSource& source);
 
 }  // namespace fovea::cpu

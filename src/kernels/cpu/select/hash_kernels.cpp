@@ -173,16 +173,16 @@ constexpr int kMaxQueryWords = 1024;  // [kv_heads, queries_per_head, words] of 
 constexpr int32_t kRangeBlocks = CodeFetch::kMost;
 static_assert(kRangeBlocks % kRun == 0);
 
-// Ranges of the queue, head after head. While one is scored the next one's codes are fetched.
+// Ranges of the source, head after head. While one is scored the next one's codes are fetched.
 template <int kWords, int kQueries>
-HWY_INLINE void scan_ranges(const HashScan& s, const QueryWord* HWY_RESTRICT queries, BlockQueue& queue) {
+HWY_INLINE void scan_ranges(const HashScan& s, const QueryWord* HWY_RESTRICT queries, BlockSource& source) {
   const bool per_head = s.slot_head_stride != 0;
   const uint64_t* codes[kRangeBlocks] = {};
   CodeFetch ahead;
-  BlockQueue::Range next = queue.take(kRangeBlocks);
+  BlockRange next = source.take(kRangeBlocks);
   while (next.count() > 0) {
-    const BlockQueue::Range now = next;
-    next = queue.take(kRangeBlocks);
+    const BlockRange now = next;
+    next = source.take(kRangeBlocks);
     const int count = now.count(), runs = (count + kRun - 1) / kRun;
     const QueryWord* HWY_RESTRICT query = queries;
     for (int h = 0; h < s.kv_heads; ++h, query += s.queries_per_head * kWords) {
@@ -210,25 +210,25 @@ HWY_INLINE void scan_ranges(const HashScan& s, const QueryWord* HWY_RESTRICT que
 
 // Groups of four queries are common, and worth a loop without a loop inside.
 template <int kWords>
-HWY_INLINE void scan_words(const HashScan& s, const QueryWord* HWY_RESTRICT queries, BlockQueue& queue) {
-  if (s.queries_per_head == 4) return scan_ranges<kWords, 4>(s, queries, queue);
-  scan_ranges<kWords, 0>(s, queries, queue);
+HWY_INLINE void scan_words(const HashScan& s, const QueryWord* HWY_RESTRICT queries, BlockSource& source) {
+  if (s.queries_per_head == 4) return scan_ranges<kWords, 4>(s, queries, source);
+  scan_ranges<kWords, 0>(s, queries, source);
 }
 
-void scan(const HashScan& s, BlockQueue& queue) {
+void scan(const HashScan& s, BlockSource& source) {
   QueryWord queries[kMaxQueryWords];
   const int count = s.kv_heads * s.queries_per_head * s.words;
   FOVEA_CHECK(count <= kMaxQueryWords);
   for (int i = 0; i < count; ++i) queries[i] = split(s.queries[i]);
   switch (s.words) {
     case 1:
-      return scan_words<1>(s, queries, queue);
+      return scan_words<1>(s, queries, source);
     case 2:
-      return scan_words<2>(s, queries, queue);
+      return scan_words<2>(s, queries, source);
     case 3:
-      return scan_words<3>(s, queries, queue);
+      return scan_words<3>(s, queries, source);
     case 4:
-      return scan_words<4>(s, queries, queue);
+      return scan_words<4>(s, queries, source);
     default:
       FOVEA_CHECK(false && "words is 1 to 4");
   }
@@ -355,7 +355,7 @@ HWY_EXPORT(topk_i32);
 
 void hash_encode(const HashCodec& codec, const float* x, uint64_t* words) { HWY_DYNAMIC_DISPATCH(encode)(codec, x, words); }
 
-void hash_scan(const HashScan& s, BlockQueue& queue) { HWY_DYNAMIC_DISPATCH(scan)(s, queue); }
+void hash_scan(const HashScan& s, BlockSource& source) { HWY_DYNAMIC_DISPATCH(scan)(s, source); }
 
 void hash_topk(const uint16_t* distances, int32_t count, int32_t keep, int32_t max_distance, int32_t first, int32_t* units) {
   FOVEA_CHECK(keep >= 1 && keep <= count);

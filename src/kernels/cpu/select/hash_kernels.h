@@ -33,8 +33,8 @@ struct HashScan : CodeScan {
   int64_t distance_stride = 0;
 };
 
-// Distances of blocks of the queue, until it is empty.
-void hash_scan(const HashScan& scan, BlockQueue& queue);
+// Distances of blocks of the source, until it is empty.
+void hash_scan(const HashScan& scan, BlockSource& source);
 
 // distances[count] may be read up to a vector beyond its end.
 inline constexpr int kDistancePadding = 64;

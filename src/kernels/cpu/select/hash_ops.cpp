@@ -69,8 +69,8 @@ void hamming_scores(const HammingScoresParams& p, ThreadPool& pool) {
     const int32_t blocks = std::min(kBlocksPerTask, (scan.len + p.block_size - 1) / p.block_size);
     uint16_t distances[kBlocksPerTask + kDistancePadding];
     scan.distances = distances;
-    BlockQueue queue(0, blocks);
-    hash_scan(scan, queue);
+    BlockSource source{{0, blocks}};
+    hash_scan(scan, source);
     float* scores = p.scores + (row * p.kv_heads + head) * p.max_blocks + first;
     for (int32_t b = 0; b < blocks; ++b) scores[b] = static_cast<float>(64 * words - 2 * distances[b]);
   });

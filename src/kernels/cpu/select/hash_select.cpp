@@ -16,7 +16,9 @@ namespace fovea::cpu {
 namespace {
 
 constexpr int kRowsPerPass = 16;  // bounds the scratch: 4 MiB at 128K tokens, 16 KV heads
-// Blocks of a scan task: at least some 5 us. Tasks are few and long, since the first blocks of each are not prefetched,
+// Of a pass of one row: what a task per thread begins with. The rest they share, since no two threads are equally fast.
+constexpr float kOwnShare = 0.75f;
+// Of more rows, blocks of a scan task: at least some 5 us. Tasks are few and long, since the first blocks of each are not prefetched,
 // but several per thread, so that no thread waits long for the last one.
 constexpr int32_t kLeastBlocks = 64, kMostBlocks = 512;
 constexpr int32_t kTasksPerThread = 2;
@@ -42,9 +44,9 @@ struct HashSelect::Pass {
     return BlockWindows::of(p.row_len[first + row], p.block_size, p.k[first + row], p.init_blocks, p.local_blocks);
   }
   // Windows need no score, only their mass does.
-  BlockQueue::Range scanned(int row) const {
+  BlockRange scanned(int row) const {
     const BlockWindows w = windows(row);
-    return p.budget ? BlockQueue::Range{0, w.blocks} : BlockQueue::Range{w.init, w.end()};
+    return p.budget ? BlockRange{0, w.blocks} : BlockRange{w.init, w.end()};
   }
   bool scores(int row) const { return windows(row).by_score() > 0 || (p.budget && p.row_len[first + row] > 0); }
 };
@@ -106,10 +108,9 @@ void HashSelect::scan(const Pass& pass, int64_t task) {
   // reads there.
   const int row = static_cast<int>(task % pass.rows);
   if (!pass.scores(row)) return;
-  const BlockQueue::Range all = pass.scanned(row);
+  const BlockRange all = pass.scanned(row);
   const int32_t begin = all.begin + static_cast<int32_t>(task / pass.rows) * pass.per_task;
-  BlockQueue own(begin, std::min(all.end, begin + pass.per_task));
-  BlockQueue& queue = pass.rows == 1 ? queue_ : own;
+  BlockSource source{{begin, std::min(all.end, begin + pass.per_task)}, pass.rows == 1 ? &queue_ : nullptr};
   CodeScan s;
   s.kv_heads = p.kv_heads;
   s.queries_per_head = pass.queries_per_head();
@@ -126,9 +127,9 @@ void HashSelect::scan(const Pass& pass, int64_t task) {
   if (p.codes.codec.asymmetric) {
     const uint8_t* tables = tables_[word].bytes;
     const bool factors = p.codes.codec.length_factor;
-    return asymmetric_scan({s, tables, &scales_[query], factors, distances<int32_t>(row, 0), distance_stride_}, queue);
+    return asymmetric_scan({s, tables, &scales_[query], factors, distances<int32_t>(row, 0), distance_stride_}, source);
   }
-  hash_scan({s, queries_.data() + word, distances<uint16_t>(row, 0), distance_stride_}, queue);
+  hash_scan({s, queries_.data() + word, distances<uint16_t>(row, 0), distance_stride_}, source);
 }
 
 void HashSelect::share(const Pass& pass, ThreadPool& pool) {
@@ -198,9 +199,15 @@ void HashSelect::run(const HashSelectParams& p, ThreadPool& pool) {
       for (int64_t t = 0; t < lists; ++t) keep_list(t, 0);
       continue;
     }
-    pass.per_task = std::clamp(ceil_div(pass.longest, kTasksPerThread * pool.size()), kLeastBlocks, kMostBlocks);
-    const int64_t chunks = pass.rows == 1 ? pool.size() : ceil_div(pass.longest, pass.per_task);
-    queue_.reset(pass.scanned(0).begin, pass.scanned(0).end);
+    int64_t chunks = pool.size();
+    if (pass.rows == 1) {
+      const BlockRange all = pass.scanned(0);
+      pass.per_task = static_cast<int32_t>(all.count() * kOwnShare / pool.size() / BlockQueue::kAligned) * BlockQueue::kAligned;
+      queue_.reset(all.begin + pass.per_task * pool.size(), all.end);
+    } else {
+      pass.per_task = std::clamp(ceil_div(pass.longest, kTasksPerThread * pool.size()), kLeastBlocks, kMostBlocks);
+      chunks = ceil_div(pass.longest, pass.per_task);
+    }
     pool.parallel_for(static_cast<int64_t>(pass.rows) * p.kv_heads, [&](int64_t t, int) { encode(pass, t); });
     pool.parallel_for(static_cast<int64_t>(pass.rows) * chunks, [&](int64_t t, int) { scan(pass, t); });
     if (p.budget) share(pass, pool);
