@@ -110,6 +110,11 @@ class Device {
   // A batch of copies, enqueued in their order; host memory is pinned, and nothing waits. After an error some may be under
   // way and some not: what they write is worthless.
   virtual Status transfer(std::span<const CopyExtent> extents, CopyKind kind, Stream& stream);
+  // Likewise of a few small pieces that every step has, `rows` 1: on a GPU one kernel moves them, so that what lies behind need not wait
+  // for copy engines. Addresses and `bytes` are multiples of 4.
+  virtual Status transfer_words(std::span<const CopyExtent> extents, CopyKind kind, Stream& stream) {
+    return transfer(extents, kind, stream);
+  }
   virtual void fill(void* to, int value, size_t bytes, Stream& stream) = 0;
 
   // Records what `work` enqueues on the stream instead of running it. unsupported on a device without graphs.

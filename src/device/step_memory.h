@@ -36,28 +36,37 @@ class StepMemory {
 
   template <typename T>
   Staged<T> take(int64_t count) {
-    FOVEA_CHECK(!host_);  // before commit()
-    const size_t at = bytes_;
-    bytes_ += (static_cast<size_t>(count) * sizeof(T) + kAlign - 1) / kAlign * kAlign;
-    return {&host_, &on_device_, at};
+    return {&host_, &on_device_, add(sizeof(T) * static_cast<size_t>(count), 0)};
+  }
+  // An array of which a step with n rows has its first n * per_row at most.
+  template <typename T>
+  Staged<T> take_rows(int64_t count, int64_t per_row = 1) {
+    return {&host_, &on_device_, add(sizeof(T) * static_cast<size_t>(count), sizeof(T) * static_cast<size_t>(per_row))};
   }
 
   // Takes the memory. Errors: resource_exhausted.
   Status commit();
-  // Enqueues the copy of everything. The host may write the next step's values when this returns.
-  Status upload(Stream& stream);
+  // Enqueues the copy of what a step of so many rows has. The host may write the next step's values when this returns.
+  Status upload(int64_t rows, Stream& stream);
 
  private:
-  static constexpr size_t kAlign = 64;
   static constexpr size_t kCopies = 3;  // steps whose copies may be on their way
 
+  struct Array {
+    size_t at = 0, bytes = 0;
+    size_t bytes_per_row = 0;  // 0: all of it is every step's
+  };
   struct Copy {
     Buffer pinned;
     std::unique_ptr<Event> done;
     bool pending = false;
   };
 
+  size_t add(size_t bytes, size_t bytes_per_row);  // returns where it begins
+
   Device& device_;
+  std::vector<Array> arrays_;
+  std::vector<CopyExtent> extents_;
   size_t bytes_ = 0;
   std::byte* host_ = nullptr;
   std::byte* on_device_ = nullptr;

@@ -31,7 +31,7 @@ TEST(StepMemory, OnTheHostBothSidesAreOne) {
   ASSERT_TRUE(memory.commit().ok());
   EXPECT_EQ(a.host(), a.device());
   a.host()[7] = 5;
-  ASSERT_TRUE(memory.upload(*stream).ok());
+  ASSERT_TRUE(memory.upload(1, *stream).ok());
   EXPECT_EQ(a.device()[7], 5);
 }
 

@@ -15,15 +15,15 @@ Batch::Batch(const BatchLimits& limits, std::vector<MethodEntry>& methods, Devic
   pieces_.resize(2 + 2 * methods.size());
   for (auto& p : pieces_) p.reserve(tables_capacity_);
   groups_.reserve(pieces_.size());
-  for (auto* a : {&ids_, &positions_, &row_seq_, &row_len_}) *a = staging.take<int32_t>(rows);
-  slots_ = staging.take<int64_t>(rows);
+  for (auto* a : {&ids_, &positions_, &row_seq_, &row_len_}) *a = staging.take_rows<int32_t>(rows);
+  slots_ = staging.take_rows<int64_t>(rows);
   if (limits.own_columns) {
-    block_slots_ = staging.take<int64_t>(rows);
-    rows_of_seq_ = staging.take<int32_t>(2 * tables_capacity_);
+    block_slots_ = staging.take_rows<int64_t>(rows);
+    rows_of_seq_ = staging.take_rows<int32_t>(2 * tables_capacity_, 2);
   }
-  q_indptr_ = staging.take<int32_t>(tables_capacity_ + static_cast<int64_t>(pieces_.size()));
-  seq_len_ = staging.take<int32_t>(tables_capacity_);
-  logit_rows_ = staging.take<int32_t>(tables_capacity_);
+  q_indptr_ = staging.take_rows<int32_t>(tables_capacity_ + static_cast<int64_t>(pieces_.size()));
+  seq_len_ = staging.take_rows<int32_t>(tables_capacity_);
+  logit_rows_ = staging.take_rows<int32_t>(tables_capacity_);
   row_budget_.resize(rows);
   row_plan_.resize(rows);
   row_ids_.resize(rows);
@@ -252,16 +252,20 @@ Status Batch::set_table(int32_t row, std::span<const BlockPlace> blocks) {
 
 Status Batch::upload_tables(Stream& stream) {
   if (device_.is_host()) return {};
+  table_copies_.clear();
   for (int32_t row = 0; row < tables_used_; ++row) {
     TableRow& r = table_rows_[row];
     if (r.changed_from >= r.changed_to) continue;
     const int64_t at = row * limits_.max_blocks + r.changed_from;
-    device_.copy(device_tables_.as<int32_t>() + at, host_tables_.as<int32_t>() + at,
-                 sizeof(int32_t) * static_cast<size_t>(r.changed_to - r.changed_from), CopyKind::to_device, stream);
+    table_copies_.push_back({.to = device_tables_.as<int32_t>() + at,
+                             .from = host_tables_.as<int32_t>() + at,
+                             .bytes = sizeof(int32_t) * static_cast<size_t>(r.changed_to - r.changed_from)});
     r.changed_from = r.changed_to;
-    copy_pending_ = true;
   }
-  if (copy_pending_) tables_copied_->record(stream);
+  if (table_copies_.empty()) return {};
+  FOVEA_TRY(device_.transfer_words(table_copies_, CopyKind::to_device, stream));
+  copy_pending_ = true;
+  tables_copied_->record(stream);
   return {};
 }
 

@@ -98,6 +98,7 @@ class Batch {
   Buffer host_tables_, device_tables_;
   Buffer column_tables_;  // likewise on the host, where a block's column is not its number: of groups that lie in the pool
   std::vector<TableRow> table_rows_;
+  std::vector<CopyExtent> table_copies_;
   std::unique_ptr<Event> tables_copied_;
   bool copy_pending_ = false;
   int32_t tables_used_ = 0;

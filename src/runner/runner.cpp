@@ -284,6 +284,8 @@ Status Runner::make_step_buffers() {
   const int32_t max_samples = max_logits() + kAnswersMax;  // the answers of one prompt begin in one step
   samples_ = std::make_unique<SampleBatch>(max_samples, static_cast<int32_t>(vocab), *device_, *staging_);
   if (plan_.own_columns && !device_->is_host()) wave_base_ = staging_->take<uint32_t>(1);
+  if (!device_->is_host()) keys_read_ = staging_->take_rows<int64_t>(max_rows());
+  if (!device_->is_host() && plan_.own_columns) fetched_ = staging_->take_rows<int64_t>(2 * int64_t{max_rows()}, 2);
   FOVEA_TRY(staging_->commit());
   FOVEA_TRY(batch_->init());
   FOVEA_TRY(samples_->init());
@@ -297,10 +299,6 @@ Status Runner::make_step_buffers() {
   FOVEA_ASSIGN(arena_memory_, device_->allocate(workspace, "activations"));
   arena_ = std::make_unique<Arena>(arena_memory_.data(), workspace);
   const size_t counts = sizeof(int64_t) * static_cast<size_t>(max_rows());
-  FOVEA_ASSIGN(keys_read_, device_->allocate(counts, "read counts"));
-  if (plan_.own_columns) {
-    FOVEA_ASSIGN(fetched_, device_->allocate(2 * counts, "read counts"));
-  }
   for (Flight& f : flights_) {
     FOVEA_ASSIGN(f.tokens, device_->allocate_pinned(sizeof(int32_t) * static_cast<size_t>(max_samples), "sampled tokens"));
     FOVEA_ASSIGN(f.keys_read, device_->allocate_pinned(counts, "read counts"));

@@ -148,6 +148,7 @@ class Runner : private PromptLogitsReader {
   Status run_step();
   Status read(int32_t first_row, int32_t rows) override;
   Status enqueue_step();
+  Status download(const Flight& flight);
   void start_flight(Flight* flight);
 
   EngineOptions& options_;
@@ -182,8 +183,9 @@ class Runner : private PromptLogitsReader {
   Buffer arena_memory_;  // on a GPU; the CPU's arena takes pages as they are touched
   std::unique_ptr<Arena> arena_;
   Buffer logits_;     // float [max_logits(), vocab]
-  Buffer keys_read_;  // int64 [max_rows()]: what attention of the step counted; null on the CPU, where the host sees it
-  Buffer fetched_;    // int64 [max_rows(), 2]: likewise ForwardBatch::fetched, of a pool on a device that holds a part of contexts
+  // Of a device other than the host, which uploads zeros: [max_rows()] what attention of the step counted; and [max_rows(), 2]
+  // ForwardBatch::fetched, of a pool that holds a part of contexts.
+  Staged<int64_t> keys_read_, fetched_;
   GraphCache graphs_{kGraphsMax};
   std::array<Flight, 2> flights_;
   size_t next_ = 0;          // of flights_: the next launch's

@@ -20,6 +20,7 @@ Launched Runner::launch(const StepInput& plan) {
   if (s.ok()) s = run_step();
   if (prefetcher_) prefetcher_->end_step();
   if (s.ok()) s = counter_->take_error();
+  if (s.ok()) s = download(flight);
   for (size_t i = 0; i < groups_begun_; ++i) {
     if (Method* method = batch_->forward().groups[i].method) method->step_finish(s.ok());
   }
@@ -58,7 +59,9 @@ Status Runner::prepare(const StepInput& plan, bool* moved) {
     device_extents_->set_stored(plan.stored);
     prepare_waves();
   }
-  FOVEA_TRY(staging_->upload(*stream_));
+  // Beside one entry a row or a token that is sampled, some arrays have one more a group.
+  const int64_t rows = std::max<int64_t>(forward.tokens, static_cast<int64_t>(samples_->targets().size()));
+  FOVEA_TRY(staging_->upload(rows + static_cast<int64_t>(forward.groups.size()) + 1, *stream_));
   FOVEA_TRY(batch_->upload_tables(*stream_));
   samples_->upload_history(*stream_);
   FOVEA_TRY(stream_->error());  // with the arrays of another step, operations would write where others read
@@ -66,7 +69,7 @@ Status Runner::prepare(const StepInput& plan, bool* moved) {
   forward.logits = logits_.as<float>();
   forward.scored_at_once = max_logits();
   forward.reader = this;
-  forward.keys_read = keys_read_.as<int64_t>();
+  forward.keys_read = device_->is_host() ? nullptr : keys_read_.device();
   counter_->begin_step();
   forward.read_ahead = prefetcher_;
   forward.observer = counter_->wants_selections() ? counter_.get() : nullptr;
@@ -87,7 +90,7 @@ void Runner::lose_tables() {
 void Runner::prepare_waves() {
   ForwardBatch& forward = batch_->forward();
   *wave_base_.host() = device_extents_->begin_step(forward.tokens);
-  forward.fetched = fetched_.as<int64_t>();
+  forward.fetched = fetched_.device();
   for (RowGroup& g : batch_->groups()) {
     int64_t most = 1;  // blocks that a row of it reads
     for (int32_t r = 0; g.method && r < g.rows; ++r)
@@ -124,9 +127,6 @@ Status Runner::run_step() {
 Status Runner::enqueue_step() {
   const ForwardBatch& forward = batch_->forward();
   arena_->reset();
-  const size_t counts = sizeof(int64_t) * static_cast<size_t>(forward.tokens);
-  if (keys_read_) device_->fill(keys_read_.data(), 0, counts, *stream_);
-  if (fetched_) device_->fill(fetched_.data(), 0, 2 * counts, *stream_);
   if (simulate_prefill_ && forward.groups.size() == 1 && forward.groups[0].kind == RowGroup::Kind::prefill) {
     FOVEA_TRY(write_random_kv(*batch_, shape_, *kv_, summaries_, *device_, *ops_, *stream_, *arena_));
     device_->fill(logits_.data(), 0, sizeof(float) * static_cast<size_t>(int64_t{forward.num_logit_rows} * config_.vocab_size),
@@ -145,12 +145,18 @@ void Runner::start_flight(Flight* flight) {
   flight->logit_rows.assign(samples_->logit_rows().begin(), samples_->logit_rows().end());
   counter_->keep_step();
   counter_->note_step(&flight->reads);
-  if (device_->is_host()) return;
-  const auto rows = static_cast<size_t>(batch_->forward().tokens);
-  device_->copy(flight->tokens.data(), samples_->tokens(), sizeof(int32_t) * flight->targets.size(), CopyKind::to_host, *stream_);
-  device_->copy(flight->keys_read.data(), keys_read_.data(), sizeof(int64_t) * rows, CopyKind::to_host, *stream_);
-  if (fetched_) device_->copy(flight->fetched.data(), fetched_.data(), 2 * sizeof(int64_t) * rows, CopyKind::to_host, *stream_);
-  flight->done->record(*stream_);
+  if (flight->done) flight->done->record(*stream_);
+}
+
+// What the device knows of the step in the end.
+Status Runner::download(const Flight& flight) {
+  if (device_->is_host()) return {};
+  const size_t counts = sizeof(int64_t) * static_cast<size_t>(batch_->forward().tokens);
+  std::array<CopyExtent, 3> extents = {
+      {{.to = flight.tokens.data(), .from = samples_->tokens(), .bytes = sizeof(int32_t) * samples_->targets().size()},
+       {.to = flight.keys_read.data(), .from = keys_read_.device(), .bytes = counts}}};
+  if (plan_.own_columns) extents[2] = {.to = flight.fetched.data(), .from = fetched_.device(), .bytes = 2 * counts};
+  return device_->transfer_words(std::span(extents).first(plan_.own_columns ? 3 : 2), CopyKind::to_host, *stream_);
 }
 
 Result<StepResult> Runner::collect() {

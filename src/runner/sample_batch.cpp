@@ -9,9 +9,9 @@ namespace fovea {
 
 SampleBatch::SampleBatch(int32_t max_rows, int32_t vocab, Device& device, StepMemory& staging)
     : max_rows_(max_rows), vocab_(vocab), device_(device) {
-  for (auto* a : {&temperature_, &top_p_, &min_p_, &penalty_, &uniform_}) *a = staging.take<float>(max_rows);
-  for (auto* a : {&top_k_, &row_index_}) *a = staging.take<int32_t>(max_rows);
-  history_indptr_ = staging.take<int32_t>(max_rows + 1);
+  for (auto* a : {&temperature_, &top_p_, &min_p_, &penalty_, &uniform_}) *a = staging.take_rows<float>(max_rows);
+  for (auto* a : {&top_k_, &row_index_}) *a = staging.take_rows<int32_t>(max_rows);
+  history_indptr_ = staging.take_rows<int32_t>(max_rows + 1);
   targets_.reserve(static_cast<size_t>(max_rows));
   seen_.assign(static_cast<size_t>(vocab), 0);
 }

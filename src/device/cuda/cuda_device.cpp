@@ -1,11 +1,14 @@
 #include "device/cuda/cuda_device.h"
 
 #include "base/check.h"
+#include "device/cuda/words.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 namespace fovea {
@@ -195,6 +198,25 @@ Status CudaDevice::transfer(std::span<const CopyExtent> extents, CopyKind kind, 
                                     : cudaMemcpyAsync(to, from, e.bytes, how, s);
       if (error != cudaSuccess) return cuda_failure("cudaMemcpyAsync", error);
     }
+  }
+  return {};
+}
+
+// Many bytes are the copy engines' work.
+Status CudaDevice::transfer_words(std::span<const CopyExtent> extents, CopyKind kind, Stream& stream) {
+  constexpr size_t kBytesMax = size_t{64} << 10;
+  const auto add = [](size_t sum, const CopyExtent& e) { return sum + e.bytes; };
+  if (std::accumulate(extents.begin(), extents.end(), size_t{0}, add) > kBytesMax) return transfer(extents, kind, stream);
+  make_current();
+  std::array<WordsCopy, kWordCopiesMax> words;
+  for (size_t done = 0, count = 0; done < extents.size(); done += count, count = 0) {
+    for (; count < words.size() && done + count < extents.size(); ++count) {
+      const CopyExtent& e = extents[done + count];
+      FOVEA_CHECK(e.rows == 1 && e.bytes % 4 == 0);
+      words[count] = {static_cast<uint32_t*>(e.to), static_cast<const uint32_t*>(e.from), static_cast<uint32_t>(e.bytes / 4)};
+    }
+    const cudaError_t error = copy_words({words.data(), count}, cuda_stream(stream));
+    if (error != cudaSuccess) return cuda_failure("copy_words", error);
   }
   return {};
 }

@@ -24,6 +24,7 @@ class CudaDevice final : public Device {
   std::unique_ptr<Event> make_event() override;
   void copy(void* to, const void* from, size_t bytes, CopyKind kind, Stream& stream) override;
   Status transfer(std::span<const CopyExtent> extents, CopyKind kind, Stream& stream) override;
+  Status transfer_words(std::span<const CopyExtent> extents, CopyKind kind, Stream& stream) override;
   void fill(void* to, int value, size_t bytes, Stream& stream) override;
   Result<std::unique_ptr<Graph>> capture(Stream& stream, const std::function<Status()>& work) override;
   Result<double> time(Stream& stream, const std::function<Status()>& work) override;

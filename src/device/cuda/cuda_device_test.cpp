@@ -53,6 +53,29 @@ TEST_F(CudaDeviceTest, CopiesEveryWayAndCountsNoWaitForPinnedMemory) {
   EXPECT_EQ(device_->counters().allocations, before.allocations);
 }
 
+// On vectors and not, more pieces than a launch takes, and more bytes than a kernel should.
+TEST_F(CudaDeviceTest, MovesWordsBothWays) {
+  for (const int words : {1, 3, 4, 1000, 40'000}) {
+    constexpr int kPieces = 70;
+    const int pieces = words > 1000 ? 2 : kPieces, stride = words + 5;
+    const size_t bytes = words * sizeof(int);
+    Buffer from = counted(pieces * stride), back = pinned(from.bytes()), a = on_device(from.bytes());
+    std::fill_n(back.as<int>(), pieces * stride, -1);
+    std::vector<CopyExtent> in, out;
+    for (int i = 0; i < pieces; ++i) {
+      const int at = i * stride;
+      in.push_back({.to = a.as<int>() + at, .from = from.as<int>() + at, .bytes = bytes});
+      out.push_back({.to = back.as<int>() + at, .from = a.as<int>() + at, .bytes = bytes});
+    }
+    ASSERT_TRUE(device_->transfer_words(in, CopyKind::to_device, *stream_).ok());
+    ASSERT_TRUE(device_->transfer_words(out, CopyKind::to_host, *stream_).ok());
+    EXPECT_EQ(device_->counters().synchronizations, 0);
+    ASSERT_TRUE(stream_->synchronize().ok());
+    for (int i = 0; i < pieces * stride; ++i) ASSERT_EQ(back.as<int>()[i], i % stride < words ? i : -1) << words;
+  }
+  EXPECT_TRUE(device_->transfer_words({}, CopyKind::to_device, *stream_).ok());
+}
+
 // Strided both ways, in one batch, without a wait; rows further apart than the driver's pitch go one by one.
 TEST_F(CudaDeviceTest, TransfersBatchesOfExtents) {
   constexpr size_t kFar = size_t{9} << 28;  // above 2^31

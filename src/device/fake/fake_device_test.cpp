@@ -1,4 +1,5 @@
 #include "device/fake/fake_device_test_util.h"
+#include "device/step_memory.h"
 
 #include <gtest/gtest.h>
 
@@ -113,6 +114,29 @@ TEST_P(FakeDeviceTest, AStreamOfARaceRunsAsEarlyOrAsLateAsEventsAllow) {
   event->record(*other);
   event->hold(*stream_);
   EXPECT_TRUE(ran[1] == 2);
+}
+
+TEST_P(FakeDeviceTest, StepArraysGoUpAsFarAsAStepHasThem) {
+  StepMemory memory(device_);
+  const auto whole = memory.take<int>(40);
+  const auto one = memory.take_rows<int>(1000), two = memory.take_rows<int>(1000, 2);
+  ASSERT_TRUE(memory.commit().ok());
+  for (int step = 1; step <= 4; ++step) {  // more than are kept apart
+    std::fill_n(whole.host(), 40, step);
+    for (const auto& a : {one, two}) std::fill_n(a.host(), 1000, step);
+    ASSERT_TRUE(memory.upload(step == 4 ? 500 : 16, *stream_).ok());
+  }
+  ASSERT_TRUE(stream_->synchronize().ok());
+  const auto ints_of = [&](const Staged<int>& a, int count) {
+    const std::vector<std::byte> bytes = device_.read(a.device(), sizeof(int) * static_cast<size_t>(count));
+    std::vector<int> out(static_cast<size_t>(count));
+    std::memcpy(out.data(), bytes.data(), bytes.size());
+    return out;
+  };
+  EXPECT_EQ(ints_of(whole, 40), std::vector<int>(40, 4));
+  EXPECT_EQ(ints_of(one, 500), std::vector<int>(500, 4));
+  EXPECT_EQ(ints_of(one, 1000).back(), 0);
+  EXPECT_EQ(ints_of(two, 1000), std::vector<int>(1000, 4));
 }
 
 TEST_P(FakeDeviceTest, AGraphReplaysWithWhatTheMemoryHoldsThen) {

@@ -29,7 +29,7 @@ Status Gsa::attach(const ModelShape& shape, const MethodLimits& limits, Device& 
   }
   if (recency) {
     order_.resize(blocks);
-    recent_counts_ = staging.take<int32_t>(limits.max_rows);
+    recent_counts_ = staging.take_rows<int32_t>(limits.max_rows);
   }
   return {};
 }

@@ -34,7 +34,7 @@ Status GsaFamily::attach_lists(const ModelShape& shape, const MethodLimits& limi
   device_ = &device;
   groups_ = groups;
   FOVEA_ASSIGN(counts_, device.allocate(sizeof(int32_t) * limits.max_rows * groups_, std::string(name()) + " counts"));
-  k_ = staging.take<int32_t>(limits.max_rows);
+  k_ = staging.take_rows<int32_t>(limits.max_rows);
   if (overlaps()) kept_.attach(std::string(name()), shape, groups_, limits.max_rows, device, staging);
   return reserve(&units_, int64_t{limits.max_rows} * groups_ * kUnitsAtFirst, " block lists");
 }

@@ -20,9 +20,9 @@ void KeptLists::attach(std::string name, const ModelShape& shape, int32_t groups
   layers_ = shape.num_layers;
   groups_ = groups;
   block_size_ = shape.block_size;
-  from_ = staging.take<int32_t>(max_rows);
-  from_count_ = staging.take<int32_t>(max_rows);
-  keep_at_ = staging.take<int32_t>(max_rows);
+  from_ = staging.take_rows<int32_t>(max_rows);
+  from_count_ = staging.take_rows<int32_t>(max_rows);
+  keep_at_ = staging.take_rows<int32_t>(max_rows);
 }
 
 KeptLists::Request& KeptLists::request_of(SequenceId sequence) {

@@ -97,8 +97,8 @@ Status XAttention::attach(const ModelShape& shape, const MethodLimits& limits, D
   device_ = &device;
   FOVEA_TRY(check_thresholds());
   FOVEA_TRY(place_thresholds());
-  tile_seq_ = staging.take<int32_t>(limits.max_rows);
-  tile_indptr_ = staging.take<int32_t>(limits.max_rows + 1);
+  tile_seq_ = staging.take_rows<int32_t>(limits.max_rows);
+  tile_indptr_ = staging.take_rows<int32_t>(limits.max_rows + 1);
   FOVEA_ASSIGN(counts_, device.allocate(sizeof(int32_t) * limits.max_rows * groups(), "xattention counts"));
   const int64_t tiles = limits.max_rows / o.block_size + 2;  // of one sequence that fills a step
   return reserve_units(tiles * groups() * ((limits.max_len + o.block_size - 1) / o.block_size));
