@@ -204,7 +204,7 @@ Status CudaDevice::transfer(std::span<const CopyExtent> extents, CopyKind kind, 
 
 // Many bytes are the copy engines' work.
 Status CudaDevice::transfer_words(std::span<const CopyExtent> extents, CopyKind kind, Stream& stream) {
-  constexpr size_t kBytesMax = size_t{64} << 10;
+  constexpr size_t kBytesMax = size_t{1} << 20;
   const auto add = [](size_t sum, const CopyExtent& e) { return sum + e.bytes; };
   if (std::accumulate(extents.begin(), extents.end(), size_t{0}, add) > kBytesMax) return transfer(extents, kind, stream);
   make_current();

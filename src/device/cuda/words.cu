@@ -18,7 +18,7 @@ __device__ bool on_vectors(const WordsCopy& c) {
 
 template <typename T>
 __device__ void copy(T* to, const T* from, uint32_t count) {
-  for (uint32_t base = threadIdx.x; base < count; base += kUnroll * kThreads) {
+  for (uint32_t base = blockIdx.y * kUnroll * kThreads + threadIdx.x; base < count; base += gridDim.y * kUnroll * kThreads) {
     T held[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
@@ -31,7 +31,7 @@ __device__ void copy(T* to, const T* from, uint32_t count) {
   }
 }
 
-// A thread block a copy.
+// Some thread blocks a copy.
 __global__ void __launch_bounds__(kThreads) copy_words_kernel(const __grid_constant__ Copies all) {
   const WordsCopy c = all.copy[blockIdx.x];
   if (on_vectors(c)) {
@@ -47,7 +47,11 @@ cudaError_t copy_words(std::span<const WordsCopy> copies, cudaStream_t stream) {
   if (copies.empty()) return cudaSuccess;
   Copies all{};
   std::copy(copies.begin(), copies.end(), all.copy);
-  copy_words_kernel<<<static_cast<unsigned>(copies.size()), kThreads, 0, stream>>>(all);
+  uint32_t most = 0;
+  for (const WordsCopy& c : copies) most = std::max(most, c.words);
+  constexpr uint32_t kWords = 4 * kUnroll * kThreads, kBlocksMax = 32;
+  const dim3 grid(static_cast<unsigned>(copies.size()), std::clamp((most + kWords - 1) / kWords, 1u, kBlocksMax));
+  copy_words_kernel<<<grid, kThreads, 0, stream>>>(all);
   return cudaGetLastError();
 }
 
