@@ -4,9 +4,10 @@
 // `last` is found by a histogram over the distance to the top logit and by sorting the few tokens of the bin
 // in which the count or the mass is reached.
 //
-// A row belongs to a cluster of blocks, whose shared memories are read by each other: one multiprocessor
-// alone is busy with the arithmetic of 128K logits for longer than a small model's layer takes. Every block
-// finds the same answers.
+// Every row's best token is found by a small kernel of many blocks; that of a greedy row is it. Other rows go
+// on in a cluster of blocks each, whose shared memories are read by each other: one multiprocessor alone is
+// busy with the arithmetic of 128K logits for longer than a small model's layer takes. Every block finds the
+// same answers.
 #include <algorithm>
 #include <string>
 
@@ -14,6 +15,7 @@
 #include "device/cuda/cuda_device.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/peers.cuh"
+#include "kernels/cuda/sample/row.cuh"
 #include "kernels/cuda/sample/sample.h"
 
 namespace fovea::cuda {
@@ -29,37 +31,8 @@ constexpr float kFarthest = 31.0f;     // exp(-31) is 0.6 of 1 / kMassUnit; kFar
 constexpr float kMassUnit = 0x1p44f;
 constexpr int kListMax = 2048;  // tokens sorted at once; a power of two
 constexpr int kTiles = 1024;    // pieces of the vocabulary in the last walk
-constexpr int kUnroll = 8;      // loads of a thread in flight
-constexpr uint64_t kWorst = ~uint64_t{0};
+constexpr int kUnroll = 16;     // loads of a thread in flight
 constexpr int32_t kVocabMax = 1 << (2 * kDigitBits);
-
-// One row's logits as they are ranked: penalised, NaN last.
-struct Row {
-  const float* logits;
-  const uint32_t* penalised;  // bitmap, or null: none
-  float penalty;
-  float per_temperature;  // 1 / temperature
-  int vocab;
-
-  __device__ float value(int id) const {
-    float l = logits[id];
-    if (penalised && (__ldcg(penalised + id / 32) >> (id % 32) & 1)) l = l > 0.0f ? l / penalty : l * penalty;
-    return l == l ? l + 0.0f : -INFINITY;  // -0 becomes 0, its equal
-  }
-  __device__ float distance(float value, float top) const { return (top - value) * per_temperature; }
-};
-
-// Ascending where the value descends, then where the id ascends.
-__device__ inline uint64_t rank_of(float value, int id) {
-  const uint32_t bits = __float_as_uint(value);
-  const uint32_t ascending = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-  return static_cast<uint64_t>(~ascending) << 32 | static_cast<uint32_t>(id);
-}
-__device__ inline float value_of(uint64_t rank) {
-  const uint32_t ascending = ~static_cast<uint32_t>(rank >> 32);
-  return __uint_as_float(ascending & 0x80000000u ? ascending & 0x7fffffffu : ~ascending);
-}
-__device__ inline int id_of(uint64_t rank) { return static_cast<int>(rank & 0xffffffffu); }
 
 // False for what is too far from the top to have a mass, and where the distance is no number.
 __device__ inline bool is_there(float distance) { return distance <= kFarthest; }
@@ -106,7 +79,7 @@ struct Scratch {
   };
   uint64_t mine[kListMax];  // the list of this block's tokens
   uint32_t length;          // of `mine`
-  uint64_t best;
+  uint64_t best[kWarps];
   Tally warp[kWarps];
   Tally found_before;
   uint64_t found_rank;
@@ -114,36 +87,42 @@ struct Scratch {
   uint32_t found_count;
 };
 
-// f(id, value) for every token of the row that is this block's, some loads at once.
+__device__ inline int tile_length(const Row& row) { return ceil_div(ceil_div(row.vocab, kTiles), 32) * 32; }
+
+// f(id, value) for every token of the row that is this block's, some loads at once: of the tiles that it walks in the end, so that it
+// finds them in its own cache.
 template <typename F>
 __device__ void for_each_token(const Row& row, const Peers& peers, F&& f) {
-  const int stride = peers.count * kThreads;
-  for (int base = peers.rank * kThreads + threadIdx.x; base < row.vocab; base += kUnroll * stride) {
+  const int own = kTiles / peers.count * tile_length(row), end = min((peers.rank + 1) * own, row.vocab);
+  for (int base = peers.rank * own + threadIdx.x; base < end; base += kUnroll * kThreads) {
     float values[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      const int id = base + u * stride;
-      values[u] = id < row.vocab ? row.value(id) : 0.0f;
+      const int id = base + u * kThreads;
+      values[u] = id < end ? row.value(id) : 0.0f;
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      const int id = base + u * stride;
-      if (id < row.vocab) f(id, values[u]);
+      const int id = base + u * kThreads;
+      if (id < end) f(id, values[u]);
     }
   }
 }
 
 __device__ uint64_t best_rank(const Row& row, const Peers& peers, Scratch& s) {
-  if (threadIdx.x == 0) s.best = kWorst;
-  __syncthreads();
   uint64_t best = kWorst;
   for_each_token(row, peers, [&](int id, float value) { best = min(best, rank_of(value, id)); });
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) best = min(best, __shfl_xor_sync(~0u, best, step));
-  if (threadIdx.x % 32 == 0) atomicMin(reinterpret_cast<unsigned long long*>(&s.best), best);
+  best = best_of_warp(best);
+  const int lane = threadIdx.x % 32;
+  if (lane == 0) s.best[threadIdx.x / 32] = best;
   peers.sync();
-  for (int p = 0; p < peers.count; ++p) best = min(best, *peers.at(&s.best, p));
-  return best;
+  best = kWorst;
+#pragma unroll
+  for (int i = 0; i < kWarps * kClusterMax; i += 32) {  // all at once: other blocks' memory is slow to answer
+    const int from = (i + lane) / kWarps;
+    if (from < peers.count) best = min(best, *peers.at(&s.best[lane % kWarps], from));
+  }
+  return best_of_warp(best);
 }
 
 // The sum over the threads before this one; `total` becomes the block's.
@@ -160,7 +139,7 @@ __device__ Tally exclusive_scan(Tally mine, Tally& total, Scratch& s) {
   __syncthreads();
   Tally before{sum.mass - mine.mass, sum.count - mine.count};
   total = {};
-#pragma unroll 1
+#pragma unroll 4
   for (int w = 0; w < kWarps; ++w) {
     if (w == warp) before = before + total;
     total = total + s.warp[w];
@@ -320,9 +299,10 @@ struct Kept {
   uint64_t last;
   float top, min_p;
 
-  __device__ uint64_t mass(const Row& row, int id) const {
+  __device__ float value(const Row& row, int id) const { return id < row.vocab ? row.value(id) : -INFINITY; }
+  __device__ uint64_t mass(const Row& row, int id, float value) const {
     if (id >= row.vocab) return 0;
-    const float value = row.value(id), distance = row.distance(value, top);
+    const float distance = row.distance(value, top);
     if (!is_there(distance) || rank_of(value, id) > last) return 0;
     const float weight = expf(-distance);
     return weight < min_p ? 0 : mass_of(weight);
@@ -334,7 +314,7 @@ struct Kept {
 __device__ int walk_tile(const Row& row, const Kept& kept, int first, int length, uint64_t passed, uint64_t goal) {
   const int lane = threadIdx.x % 32;
   for (int i = lane; i < length; i += 32) {
-    uint64_t sum = kept.mass(row, first + i);
+    uint64_t sum = kept.mass(row, first + i, kept.value(row, first + i));
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
       const uint64_t other = __shfl_up_sync(~0u, sum, step);
@@ -347,19 +327,45 @@ __device__ int walk_tile(const Row& row, const Kept& kept, int first, int length
   return -1;
 }
 
-// The kept tokens in ascending id: the first at which the mass so far exceeds `uniform` of all. -1: none is
-// kept, or another block found it.
-__device__ int walk(const Row& row, const Peers& peers, const Kept& kept, float uniform, Scratch& s) {
+// The masses of the block's tiles, s.tiles. Some tiles of a warp at once, and pieces of each, so that many loads are under way.
+__device__ void weigh_tiles(const Row& row, const Peers& peers, const Kept& kept, int length, int own, Scratch& s) {
+  constexpr int kTilesAtOnce = 4, kPieces = 4;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int length = ceil_div(ceil_div(row.vocab, kTiles), 32) * 32;  // of a tile
-  const int own = kTiles / peers.count;                               // tiles of a block
-  for (int tile = peers.rank * own + warp; tile < (peers.rank + 1) * own; tile += kWarps) {
-    uint64_t sum = 0;
-    for (int i = lane; i < length; i += 32) sum += kept.mass(row, tile * length + i);
+  for (int tile = peers.rank * own + warp * kTilesAtOnce; tile < (peers.rank + 1) * own; tile += kWarps * kTilesAtOnce) {
+    uint64_t sum[kTilesAtOnce] = {};
+    for (int i = lane; i < length; i += kPieces * 32) {
+      float values[kTilesAtOnce][kPieces];
 #pragma unroll
-    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-    if (lane == 0) s.tiles[tile] = sum;
+      for (int t = 0; t < kTilesAtOnce; ++t) {
+#pragma unroll
+        for (int u = 0; u < kPieces; ++u)
+          values[t][u] = i + u * 32 < length ? kept.value(row, (tile + t) * length + i + u * 32) : -INFINITY;
+      }
+#pragma unroll
+      for (int t = 0; t < kTilesAtOnce; ++t) {
+#pragma unroll
+        for (int u = 0; u < kPieces; ++u) {
+          if (i + u * 32 < length) sum[t] += kept.mass(row, (tile + t) * length + i + u * 32, values[t][u]);
+        }
+      }
+    }
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+#pragma unroll
+      for (int t = 0; t < kTilesAtOnce; ++t) sum[t] += __shfl_xor_sync(~0u, sum[t], step);
+    }
+#pragma unroll
+    for (int t = 0; t < kTilesAtOnce; ++t) {
+      if (lane == 0) s.tiles[tile + t] = sum[t];
+    }
   }
+}
+
+// The kept tokens in ascending id: the first at which the mass so far exceeds `uniform` of all, or `none` where none is kept. -1:
+// another block tells.
+__device__ int walk(const Row& row, const Peers& peers, const Kept& kept, float uniform, int none, Scratch& s) {
+  const int length = tile_length(row), own = kTiles / peers.count;  // tiles of a block
+  weigh_tiles(row, peers, kept, length, own, s);
   if (threadIdx.x == 0) s.found_index = -1;
   peers.sync();
   constexpr int kEach = kTiles / kThreads;
@@ -374,9 +380,10 @@ __device__ int walk(const Row& row, const Peers& peers, const Kept& kept, float 
   Goal goal;  // to exceed uniform * total is to reach one more, in whole units
   goal.mass = static_cast<uint64_t>(static_cast<double>(uniform) * static_cast<double>(total.mass)) + 1;
   find_goal(goal, before, each, [&](int i, const Tally& at, const Tally&) { s.found_index = i, s.found_before = at; });
-  peers.sync();  // and the tiles have been read by all
+  __syncthreads();
   const int tile = s.found_index;
-  if (tile < 0 || tile / own != peers.rank || warp != 0) return -1;
+  if (tile < 0) return peers.rank == 0 ? none : -1;
+  if (tile / own != peers.rank || threadIdx.x >= 32) return -1;
   return walk_tile(row, kept, tile * length, length, s.found_before.mass, goal.mass - 1);
 }
 
@@ -391,39 +398,54 @@ __device__ void mark_history(const SampleParams& p, int r, uint32_t* bitmap, int
   __threadfence();
 }
 
-__global__ void __launch_bounds__(kThreads, 1) sample_kernel(SampleParams p, uint32_t* bitmaps, int words) {
+// How a row is sampled, which the host has said before the step.
+struct How {
+  int64_t from;  // row of the logits
+  float temperature, penalty, top_p, min_p, uniform;
+  int top_k;
+
+  __device__ How(const SampleParams& p, int r)
+      : from(p.row_index ? p.row_index[r] : r),
+        temperature(p.temperature[r]),
+        penalty(p.repetition_penalty ? p.repetition_penalty[r] : 1.0f),
+        top_p(p.top_p[r]),
+        min_p(p.min_p[r]),
+        uniform(p.uniform[r]),
+        top_k(p.top_k[r]) {}
+};
+
+// A row that is left to chance, or has penalties.
+__global__ void __launch_bounds__(kThreads, 1)
+    sample_kernel(const __grid_constant__ SampleParams p, const BestOfRow* rows, uint32_t* bitmaps, int words) {
   __shared__ Scratch s;
   let_next_begin();
-  wait_for_previous();
   const Peers peers = Peers::of_this_block();
   const int r = blockIdx.x / peers.count;
-  const int64_t from = p.row_index ? p.row_index[r] : r;
-  const float temperature = p.temperature[r];
-  const float penalty = p.repetition_penalty ? p.repetition_penalty[r] : 1.0f;
-  Row row{p.logits + from * p.vocab, nullptr, penalty, 1.0f / temperature, p.vocab};
-  if (penalty != 1.0f && p.history) {
+  const How how(p, r);
+  const bool penalised = is_penalised(p, r);
+  wait_for_previous();
+  if (how.temperature == 0.0f && !penalised) return;  // all blocks of the row
+  Row row{p.logits + how.from * p.vocab, nullptr, how.penalty, 1.0f / how.temperature, p.vocab};
+  if (penalised) {
     uint32_t* bitmap = bitmaps + static_cast<int64_t>(r) * words;
     if (peers.rank == 0) mark_history(p, r, bitmap, words);
     peers.sync();
     row.penalised = bitmap;
   }
-  const uint64_t best = best_rank(row, peers, s);
+  const uint64_t best = penalised ? best_rank(row, peers, s) : rows[r].best;
   const float top = value_of(best);
-  if (temperature != 0.0f) {
-    const Goal top_k{static_cast<uint32_t>(p.top_k[r])}, top_p{0, p.top_p[r]};
+  int chosen = peers.rank == 0 ? id_of(best) : -1;
+  if (how.temperature != 0.0f) {
+    const Goal top_k{static_cast<uint32_t>(how.top_k)}, top_p{0, how.top_p};
     uint64_t last = kWorst;
 #pragma unroll 1
     for (int pass = 0; pass < 2; ++pass) {
-      const bool keeps_all = pass == 0 ? p.top_k[r] == 0 || p.top_k[r] >= p.vocab : p.top_p[r] >= 1.0f;
+      const bool keeps_all = pass == 0 ? how.top_k == 0 || how.top_k >= p.vocab : how.top_p >= 1.0f;
       if (!keeps_all) last = last_kept(row, top, peers, last, pass == 0 ? top_k : top_p, s);
     }
-    if (peers.rank == 0 && threadIdx.x == 0) p.tokens[r] = id_of(best);  // where no token has a mass
-    peers.sync();
-    const int chosen = walk(row, peers, {last, top, p.min_p[r]}, p.uniform[r], s);
-    if (chosen >= 0 && threadIdx.x == 0) p.tokens[r] = chosen;
-  } else if (peers.rank == 0 && threadIdx.x == 0) {
-    p.tokens[r] = id_of(best);
+    chosen = walk(row, peers, {last, top, how.min_p}, how.uniform, id_of(best), s);
   }
+  if (chosen >= 0 && threadIdx.x == 0) p.tokens[r] = chosen;
   peers.sync();  // no block leaves while another reads its shared memory
 }
 
@@ -437,6 +459,7 @@ Status Sample::prepare(const OpsLimits& limits, Device& device) {
   blocks_ = runs_code_for_hopper() ? static_cast<const CudaDevice&>(device).multiprocessors() : 0;
   rows_max_ = limits.max_sample_rows;
   words_ = ceil_div(limits.vocab, 32);
+  FOVEA_ASSIGN(best_, device.allocate(static_cast<size_t>(rows_max_) * sizeof(BestOfRow), "sampling"));
   FOVEA_ASSIGN(penalised_, device.allocate(static_cast<size_t>(rows_max_) * words_ * sizeof(uint32_t), "sampling"));
   return {};
 }
@@ -446,7 +469,9 @@ void Sample::run(const SampleParams& p, const Queue& queue) {
   FOVEA_CHECK(p.rows <= rows_max_ && p.vocab > 0 && ceil_div(p.vocab, 32) <= words_);
   int cluster = 1;  // as many blocks a row as run at once: clusters leave some multiprocessors idle
   while (cluster < kClusterMax && 2 * cluster * p.rows <= blocks_ * 3 / 4) cluster *= 2;
-  launch_clusters("sample", sample_kernel, cluster, p.rows * cluster, kThreads, queue, p, penalised_.as<uint32_t>(), words_);
+  find_best(p, best_.as<BestOfRow>(), queue);
+  launch_clusters("sample", sample_kernel, cluster, p.rows * cluster, kThreads, queue, p, best_.as<BestOfRow>(),
+                  penalised_.as<uint32_t>(), words_);
 }
 
 }  // namespace fovea::cuda

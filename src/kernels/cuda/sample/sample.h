@@ -1,4 +1,4 @@
-// Choosing tokens from logits (SampleParams): a block a row, whatever the vocabulary's size.
+// Choosing tokens from logits (SampleParams): whatever the vocabulary's size, in two launches.
 #pragma once
 
 #include <fovea/kernels/limits.h>
@@ -22,6 +22,7 @@ class Sample {
   int32_t blocks_ = 0;  // that run at once, where blocks can share a row; else 0
   int32_t rows_max_ = 0;
   int32_t words_ = 0;  // of a row's bitmap
+  Buffer best_;        // BestOfRow [max_sample_rows]
   Buffer penalised_;   // [max_sample_rows, words] a bit for each token that occurred
 };
 
