@@ -4,13 +4,19 @@
 
 #include <array>
 #include <cmath>
+#include <utility>
 
 namespace fovea {
 namespace {
 
+// Up to so many, the sum of the residual stream and a block's output goes elsewhere: then the norm can be the product's own, many thread
+// blocks of which read what one of them would overwrite.
+constexpr int32_t kApartRows = 16;
+
 // Scratch of one pass. Every pointer comes from the step's arena.
 struct Activations {
   float* x;       // [T, h] the residual stream
+  float* next;    // [T, h] where x + delta goes; of many rows x itself
   float* normed;  // [T, h]
   float* q;       // [T, H, d]
   float* k;       // [T, KV, d]
@@ -31,11 +37,11 @@ class Llama final : public Transformer {
   size_t workspace_bytes(int32_t max_tokens, int32_t) const override {
     size_t sum = 0;
     for (const Scratch& s : scratch()) sum += Arena::bytes_for<float>(max_tokens * s.width);
-    return sum;
+    return sum + Arena::bytes_for<float>(int64_t{kApartRows} * c_.hidden_size);
   }
 
   Status forward(const ForwardBatch& b, KvCache& kv, const Summaries& summaries, Ops& ops, Stream& stream, Arena& arena) override {
-    const Activations a = take(b, arena);
+    Activations a = take(b, arena);
     ops.rope_angles({.positions = b.positions,
                      .inv_freq = w_.inv_freq,
                      .scaling = rope_scaling_,
@@ -93,6 +99,7 @@ class Llama final : public Transformer {
   Activations take(const ForwardBatch& b, Arena& arena) const {
     Activations a;
     for (const Scratch& s : scratch()) a.*s.at = arena.take<float>(b.tokens * s.width);
+    a.next = b.tokens <= kApartRows ? arena.take<float>(int64_t{b.tokens} * c_.hidden_size) : a.x;
     return a;
   }
 
@@ -101,14 +108,17 @@ class Llama final : public Transformer {
   }
 
   // x += add; normed = its norm.
-  RmsNormParams norm(const ForwardBatch& b, const Activations& a, const float* add, WeightVector weight) const {
-    return {.x = a.x,
-            .add = add,
-            .weight = weight.data(),
-            .out = a.normed,
-            .rows = b.tokens,
-            .dim = c_.hidden_size,
-            .eps = c_.rms_norm_eps};
+  RmsNormParams norm(const ForwardBatch& b, Activations& a, const float* add, WeightVector weight) const {
+    const RmsNormParams p = {.x = a.x,
+                             .add = add,
+                             .weight = weight.data(),
+                             .out = a.normed,
+                             .rows = b.tokens,
+                             .dim = c_.hidden_size,
+                             .eps = c_.rms_norm_eps,
+                             .sum = a.next};
+    if (add) std::swap(a.x, a.next);
+    return p;
   }
 
   void write_kv(const ForwardBatch& b, const Activations& a, const LayerWeights& w, LayerIdx layer, KvCache& kv,

@@ -182,7 +182,7 @@ class Runner : private PromptLogitsReader {
   std::unique_ptr<SampleBatch> samples_;
   Buffer arena_memory_;  // on a GPU; the CPU's arena takes pages as they are touched
   std::unique_ptr<Arena> arena_;
-  Buffer logits_;     // float [max_logits(), vocab]
+  Buffer logits_;  // float [max_logits(), vocab]
   // Of a device other than the host, which uploads zeros: [max_rows()] what attention of the step counted; and [max_rows(), 2]
   // ForwardBatch::fetched, of a pool that holds a part of contexts.
   Staged<int64_t> keys_read_, fetched_;

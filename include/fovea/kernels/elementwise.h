@@ -30,7 +30,7 @@ struct RopeAnglesParams {
 };
 
 // x += add (if given); out = x / rms(x) * weight, over the last dimension. With row_index, row r of out comes of row
-// row_index[r] of x and add, and x stays as it is.
+// row_index[r] of x and add, and x stays as it is. With `sum`, x stays too, and that is where x + add goes.
 struct RmsNormParams {
   float* x = nullptr;             // [rows, dim]; changed only where `add` is given
   const float* add = nullptr;     // [rows, dim] or null
@@ -40,6 +40,7 @@ struct RmsNormParams {
   int32_t dim = 0;
   float eps = 1e-6f;
   const int32_t* row_index = nullptr;  // [rows] or null: row r
+  float* sum = nullptr;                // [rows, dim] or null: x; written where `add` is given and row_index is not
 };
 
 // out = silu(gate) * up

@@ -1,6 +1,7 @@
 // Embedding, norm, SiLU and rotary angles against the scalar reference.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -100,15 +101,29 @@ TEST_P(RmsNorm, EqualsTheReference) {
 
   const DeviceArray<float> d_x(x), d_add(add), d_weight(weight), d_out(out);
   const DeviceArray<int32_t> d_index(index);
-  rms_norm({d_x.data() + at, c.add ? d_add.data() + at : nullptr, d_weight.data() + at, c.out ? d_out.data() + at : nullptr, c.rows,
-            c.dim, 1e-5f, c.index ? d_index.data() : nullptr},
-           queue());
+  RmsNormParams p = {d_x.data() + at,
+                     c.add ? d_add.data() + at : nullptr,
+                     d_weight.data() + at,
+                     c.out ? d_out.data() + at : nullptr,
+                     c.rows,
+                     c.dim,
+                     1e-5f,
+                     c.index ? d_index.data() : nullptr};
+  const DeviceArray<float> d_sum(x);
+  p.sum = d_sum.data() + at;
+  rms_norm(p, queue());
+  EXPECT_EQ(d_x.download(), x) << "the sum goes elsewhere";
+  const std::vector<float> got_apart = d_out.download(), got_sum = d_sum.download();
+  p.sum = nullptr;
+  rms_norm(p, queue());
   const std::vector<float> got_x = d_x.download();
+  EXPECT_EQ(got_sum, got_x);
   std::vector<float> got = d_out.download();
   ref::rms_norm({x.data() + at, c.add ? add.data() + at : nullptr, weight.data() + at, c.out ? out.data() + at : nullptr, c.rows,
                  c.dim, 1e-5f, c.index ? index.data() : nullptr});
   EXPECT_EQ(got_x, x);
   if (!c.out) return;
+  EXPECT_EQ(std::memcmp(got.data(), got_apart.data(), got.size() * sizeof(float)), 0);
   got.erase(got.begin(), got.begin() + at), out.erase(out.begin(), out.begin() + at);
   expect_near(got, out, 1e-6);
 }

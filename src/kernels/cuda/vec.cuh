@@ -51,6 +51,13 @@ __device__ inline uint4 load_streaming(const void* p) {
   return v;
 }
 
+// Stays where it is written: the compiler would let a plain load sink to its first use.
+__device__ inline float4 load_now(const float* p) {
+  float4 v;
+  asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p));
+  return v;
+}
+
 __device__ inline float warp_sum(float x) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);

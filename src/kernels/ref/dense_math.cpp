@@ -56,7 +56,7 @@ void rms_norm(const RmsNormParams& p) {
     const float inverse = static_cast<float>(1.0 / std::sqrt(squares / p.dim + p.eps));
     for (int i = 0; i < p.dim; ++i) {
       const float x = sum_at(i);
-      if (p.add && !p.row_index) p.x[from + i] = x;
+      if (p.add && !p.row_index) (p.sum ? p.sum : p.x)[from + i] = x;
       if (p.out) p.out[static_cast<int64_t>(r) * p.dim + i] = x * inverse * p.weight[i];
     }
   }

@@ -42,7 +42,7 @@ void rms_norm_rows(const RmsNormParams& p, int64_t begin, int64_t end) {
     float* out = p.out ? p.out + r * p.dim : nullptr;
     float* x = p.x + from;
     if (p.add) {
-      float* sum = p.row_index ? out : x;  // a gathered row's sum is kept nowhere else
+      float* sum = p.row_index ? out : p.sum ? p.sum + from : x;  // a gathered row's sum is kept nowhere else
       add_row(x, p.add + from, sum, p.dim);
       x = sum;
     }

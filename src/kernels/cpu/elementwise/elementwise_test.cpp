@@ -75,6 +75,21 @@ TEST(CpuRmsNorm, MayWriteOverItsInput) {
   EXPECT_EQ(x, want);
 }
 
+TEST(CpuRmsNorm, TheSumMayGoElsewhere) {
+  ThreadPool pool(1);
+  const int rows = 3, dim = 67;
+  const std::vector<float> x0 = noise(rows * dim, 1), add = noise(rows * dim, 2), weight = noise(dim, 3);
+  for (const bool reference : {true, false}) {
+    const auto run = [&](const RmsNormParams& p) { reference ? ref::rms_norm(p) : cpu::rms_norm(p, pool); };
+    std::vector<float> in_place = x0, want(x0.size()), x = x0, got(x0.size()), sum(x0.size());
+    run({in_place.data(), add.data(), weight.data(), want.data(), rows, dim, 1e-6f});
+    run({x.data(), add.data(), weight.data(), got.data(), rows, dim, 1e-6f, nullptr, sum.data()});
+    EXPECT_EQ(x, x0);
+    EXPECT_EQ(sum, in_place);
+    EXPECT_EQ(got, want);
+  }
+}
+
 TEST(CpuEmbed, NegativeIdsComeFromTheStepBefore) {
   ThreadPool pool(1);
   const std::vector<float> table = noise(7 * 24, 1);

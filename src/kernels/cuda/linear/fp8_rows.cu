@@ -54,7 +54,7 @@ struct Normed {
   __device__ void load(float4 (&held)[kHeld], int32_t k) const {
     AsTheyLie{p.x}.load(held, k);
     const int64_t row = blockIdx.x * static_cast<int64_t>(k);
-    auto* x = reinterpret_cast<float4*>(p.x + row);
+    auto* to = reinterpret_cast<float4*>((p.sum ? p.sum : p.x) + row);
     const auto* add = reinterpret_cast<const float4*>(p.add ? p.add + row : nullptr);
     const auto* weight = reinterpret_cast<const float4*>(p.weight);
     float sum = 0.0f;
@@ -65,7 +65,7 @@ struct Normed {
       if (add) {
         const float4 a = add[i];
         held[j] = {held[j].x + a.x, held[j].y + a.y, held[j].z + a.z, held[j].w + a.w};
-        x[i] = held[j];
+        to[i] = held[j];
       }
       sum += held[j].x * held[j].x + held[j].y * held[j].y + held[j].z * held[j].z + held[j].w * held[j].w;
     }

@@ -86,7 +86,7 @@ bool Linear::run_alike(const LinearParams& p, const Queue& queue) {
       for (int c = 0; c < p.count; ++c) tiled_gemm(p.x, p.rows, p.k, p.weights[c], p.weights[c].n(), queue.stream);
       break;
     case LinearPath::few:
-      return quant::gemv(p, numerics_ == Numerics::f32, rounded_.data(), gpu_, queue);
+      return quant::gemv(p, nullptr, numerics_ == Numerics::f32, rounded_.data(), gpu_, queue);
     case LinearPath::unpacked:
       run_unpacked(p, queue);
       break;
@@ -233,14 +233,23 @@ bool Linear::run_after(const SiluMulParams& first, const LinearParams& p, const 
 
 bool Linear::run_after(const RmsNormParams& first, const LinearParams& p, const Queue& queue) {
   FOVEA_CHECK(p.x == first.out && p.rows == first.rows && p.k == first.dim);
-  const bool alone = !first.row_index && aligned16(first.x) && aligned16(first.add) && aligned16(first.weight);
+  const bool alone =
+      !first.row_index && aligned16(first.x) && aligned16(first.add) && aligned16(first.weight) && aligned16(first.sum);
   if (p.rows > 0 && alone && multiplies_fp8(p, queue)) {
     fp8_rows_of(first, fp8_room(p), queue);
     run_fp8(p, queue);
     return false;
   }
+  if (alone && takes_norm(first, p)) return quant::gemv(p, &first, numerics_ == Numerics::f32, rounded_.data(), gpu_, queue);
   rms_norm(first, queue);
   return run(p, queue);
+}
+
+// Only where x + add goes elsewhere: every thread block reads both.
+bool Linear::takes_norm(const RmsNormParams& first, const LinearParams& p) const {
+  const auto few = [](const LinearWeight& w) { return !is_plain(w.w.type); };
+  return p.rows > 0 && (!first.add || first.sum) && std::all_of(p.weights, p.weights + p.count, few) &&
+         choose(describe(p, numerics_, fp8_)) == LinearPath::few && quant::takes_norm(p, numerics_ == Numerics::f32, gpu_);
 }
 
 // As many outputs at a time as the widened weights have room for.

@@ -31,6 +31,7 @@ class Linear {
   bool run_after(const RmsNormParams& first, const LinearParams& p, const Queue& queue);
 
  private:
+  bool takes_norm(const RmsNormParams& first, const LinearParams& p) const;
   bool run_alike(const LinearParams& p, const Queue& queue);
   void run_bf16(const LinearParams& p, const Queue& queue);
   void run_unpacked(const LinearParams& p, const Queue& queue);

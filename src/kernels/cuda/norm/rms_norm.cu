@@ -16,13 +16,6 @@ __device__ inline float4 scaled(float4 v, float f, float4 w) {
   return {v.x * f * w.x, v.y * f * w.y, v.z * f * w.z, v.w * f * w.w};
 }
 
-// Stays where it is written: the compiler would let a plain load sink to its first use.
-__device__ inline float4 load_now(const float4* p) {
-  float4 v;
-  asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p));
-  return v;
-}
-
 __device__ inline int64_t row_from(const RmsNormParams& p) {
   return (p.row_index ? p.row_index[blockIdx.x] : blockIdx.x) * static_cast<int64_t>(p.dim);
 }
@@ -33,16 +26,16 @@ __device__ inline float inverse_rms(const RmsNormParams& p, float sum) { return 
 __global__ void __launch_bounds__(kThreadsMax) rms_norm_kernel(RmsNormParams p) {
   let_next_begin();
   const int count = p.dim / 4;
-  const auto* weight = reinterpret_cast<const float4*>(p.weight);
   float4 held[kHeld], scale[kHeld];
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) {  // no kernel writes it, and no cache has it: on its way while the one before still runs
     const int i = j * blockDim.x + threadIdx.x;
-    if (i < count && p.out) scale[j] = load_now(weight + i);
+    if (i < count && p.out) scale[j] = load_now(p.weight + 4 * i);
   }
   wait_for_previous();
   const int64_t from = row_from(p);
-  auto* x = reinterpret_cast<float4*>(p.x + from);
+  const auto* x = reinterpret_cast<const float4*>(p.x + from);
+  auto* to = reinterpret_cast<float4*>((p.sum ? p.sum : p.x) + from);
   const auto* add = reinterpret_cast<const float4*>(p.add ? p.add + from : nullptr);
   float sum = 0.0f;
 #pragma unroll
@@ -50,7 +43,7 @@ __global__ void __launch_bounds__(kThreadsMax) rms_norm_kernel(RmsNormParams p) 
     const int i = j * blockDim.x + threadIdx.x;
     if (i >= count) break;
     held[j] = add ? x[i] + add[i] : x[i];
-    if (add && !p.row_index) x[i] = held[j];
+    if (add && !p.row_index) to[i] = held[j];
     sum += squares(held[j]);
   }
   if (!p.out) return;
@@ -69,12 +62,12 @@ __global__ void __launch_bounds__(kThreadsMax) rms_norm_any_kernel(RmsNormParams
   let_next_begin();
   wait_for_previous();
   const int64_t from = row_from(p);
-  float* x = p.x + from;
-  const bool keeps_x = p.add && !p.row_index;
-  const auto value = [&](int i) { return p.add && !keeps_x ? x[i] + p.add[from + i] : x[i]; };
+  const float* x = p.x + from;
+  float* to = p.add && !p.row_index ? (p.sum ? p.sum : p.x) + from : nullptr;
+  const auto value = [&](int i) { return to ? to[i] : p.add ? x[i] + p.add[from + i] : x[i]; };
   float sum = 0.0f;
   for (int i = threadIdx.x; i < p.dim; i += blockDim.x) {
-    if (keeps_x) x[i] += p.add[from + i];
+    if (to) to[i] = x[i] + p.add[from + i];
     sum += value(i) * value(i);
   }
   if (!p.out) return;

@@ -61,11 +61,12 @@ GemvPlan plan_dot(WeightType type, int k, int rows, int tiles, const GpuShape& g
   const int group = type == WeightType::q2_k || type == WeightType::q3_k || type == WeightType::q6_k ? 16 : 32;
   const int factors = 256 / group * 8;  // of an octet
   const int octet_bytes = 256 * 2 + factors, sums = 2 * kDotTiles * kWarps * rows * kOutputs * 4;
-  const int x_bytes = rows * ceil_div(k, 256) * octet_bytes, block_bytes = block_of(type).bytes;
+  const int squares = rows * kTeamsMax * kWarps * 4, x_bytes = rows * ceil_div(k, 256) * octet_bytes,
+            block_bytes = block_of(type).bytes;
   GemvPlan p;
   for (int teams = 1; teams <= kTeamsMax; ++teams) {  // as many as need no shorter pieces
     GemvPlan more = plan_pieces(type, k, dot_slots(block_bytes), dot_stage_blocks(block_bytes),
-                                block_of(type).elements == 32 ? 8 : 1, teams, teams * sums + x_bytes, gpu);
+                                block_of(type).elements == 32 ? 8 : 1, teams, teams * sums + squares + x_bytes, gpu);
     if (more.shared_bytes <= gpu.shared_bytes_block) more.x_bytes = x_bytes;
     if (teams == 1 || (more.x_bytes > 0 && more.stage_blocks >= p.stage_blocks)) p = more;
   }

@@ -4,7 +4,16 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/vec.cuh"
+
 namespace fovea::cuda::quant {
+
+// The norm of x (RmsNormParams), where products compute it themselves. `weight` null: there is none.
+struct NormOfX {
+  const float *add, *weight;
+  float* sum;
+  float eps;
+};
 
 // Eight chunks of a row of x. Part p of the lanes has chunks 2 p and 2 p + 1, one in each turn.
 inline constexpr int kOctet = 8 * 32;
@@ -65,6 +74,9 @@ __device__ __forceinline__ void make_part(const float4 (&v)[2], int of_chunk, in
   for (int j = 0; j < kGroups; ++j) o.factors[part][turn][j] = {step[j], step[j] * static_cast<float>(sum[j])};
 }
 
+// Where piece i of 8 elements of a row begins; its other four are 16 behind.
+__device__ __forceinline__ int place_of(int piece) { return piece / 4 * 32 + piece % 4 * 4; }
+
 // f(first 4 elements, 4 that are 16 behind them, i) for piece i of 8 elements of a row: i % 4 of chunk i / 4; zeros from k on. Several
 // loads are under way before the first is used. f is there once: its instructions come from device memory too.
 template <typename F>
@@ -82,7 +94,7 @@ __device__ __forceinline__ void for_each_part(const float* x, int k, int octets,
         const int at = i + j * step;
         v[j][0] = v[j][1] = {};
         if (at * 8 >= k) continue;  // k is a multiple of 32
-        const float* from = x + at / 4 * 32 + at % 4 * 4;
+        const float* from = x + place_of(at);
         v[j][0] = *reinterpret_cast<const float4*>(from), v[j][1] = *reinterpret_cast<const float4*>(from + 16);
       }
     }
@@ -90,6 +102,44 @@ __device__ __forceinline__ void for_each_part(const float* x, int k, int octets,
 #pragma unroll
     for (int j = 0; j + 1 < kAtOnce; ++j) v[j][0] = v[j + 1][0], v[j][1] = v[j + 1][1];
   }
+}
+
+// What for_each_part does, of x + add (null: x) times the norm's weights, of which `weight` are those of the thread's first piece: the
+// factor 1 / rms is left to who has all squares, of which this returns the thread's. sum: where x + add goes, some of it from every
+// thread block. meanwhile(): what is done while the first of x is on its way.
+template <typename Meanwhile, typename F>
+__device__ __forceinline__ float for_each_normed(const NormOfX& norm, const float* x, const float* add, float* sum,
+                                                 const float4 (&weight)[2], int k, int octets, Meanwhile&& meanwhile, F&& f) {
+  const int pieces = octets * (kOctet / 8), own = (pieces + gridDim.x - 1) / gridDim.x, first_own = blockIdx.x * own;
+  float squares = 0.0f;
+  int i = threadIdx.x;
+  do {
+    const int at = place_of(i);
+    const bool there = i * 8 < k;
+    float4 v[2] = {}, more[2] = {};
+    if (there) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) v[h] = load_now(x + at + 16 * h);
+      if (add) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) more[h] = load_now(add + at + 16 * h);
+      }
+    }
+    if (i < static_cast<int>(blockDim.x)) meanwhile();
+    if (there) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        v[h] = {v[h].x + more[h].x, v[h].y + more[h].y, v[h].z + more[h].z, v[h].w + more[h].w};
+        if (add && i >= first_own && i < first_own + own) *reinterpret_cast<float4*>(sum + at + 16 * h) = v[h];
+        squares += v[h].x * v[h].x + v[h].y * v[h].y + v[h].z * v[h].z + v[h].w * v[h].w;
+        const float4 w = i < static_cast<int>(blockDim.x) ? weight[h] : load_now(norm.weight + at + 16 * h);
+        v[h] = {v[h].x * w.x, v[h].y * w.y, v[h].z * w.z, v[h].w * w.w};
+      }
+    }
+    if (i < pieces) f(v, i);
+    i += blockDim.x;
+  } while (i < pieces);
+  return squares;
 }
 
 }  // namespace fovea::cuda::quant

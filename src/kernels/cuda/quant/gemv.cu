@@ -1,5 +1,7 @@
 #include "kernels/cuda/quant/gemv.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "kernels/cuda/quant/bytes_gemv.h"
 #include "kernels/cuda/quant/kernels.cuh"
@@ -38,18 +40,24 @@ void launch_kernel(GemvKernel kernel, GemvArgs& a, const Queue& queue) {
   check_call("quant gemv", cudaLaunchKernelEx(&c.config, kernel, a));
 }
 
+// What dot.cuh takes.
+bool takes_dot(const LinearParams& p, const WeightView& w, bool exact) {
+  return !exact && p.rows <= kDotRowsMax && w.type != WeightType::fp8_e4m3 && !takes_bytes(p, w);
+}
+
 // Weights [first, last) of one type and one width of groups. *ready: scratch has the fragments of x. Returns whether a gated call's
 // result is complete.
 template <typename C>
-bool launch_run(const LinearParams& p, int first, int last, bool exact, uint4* scratch, bool* ready, const GpuShape& gpu,
-                const Queue& queue) {
+bool launch_run(const LinearParams& p, const RmsNormParams* norm, int first, int last, bool exact, uint4* scratch, bool* ready,
+                const GpuShape& gpu, const Queue& queue) {
   GemvArgs a = args_of(p, first, last);
   if (a.group.count == 0) return false;
   a.blocks = p.k / C::kElements;
   a.tiles = a.group.number_tiles(kOutputs);
   if constexpr (C::kIs != WeightType::fp8_e4m3) {
-    if (!exact && p.rows <= kDotRowsMax) {
+    if (takes_dot(p, p.weights[first].w, exact)) {
       a.gated = p.gated && a.group.count == 2;
+      if (norm) a.x = norm->x, a.norm = {norm->add, norm->weight, norm->sum, norm->eps};
       a.plan = plan_dot(C::kIs, p.k, p.rows, a.gated ? a.tiles / 2 : a.tiles, gpu);
       if (a.plan.x_bytes > 0) {
         launch_kernel(dot_kernel<C::kIs>(p.rows), a, queue);
@@ -73,7 +81,13 @@ bool launch_run(const LinearParams& p, int first, int last, bool exact, uint4* s
 
 }  // namespace
 
-bool gemv(const LinearParams& p, bool exact, void* scratch, const GpuShape& gpu, const Queue& queue) {
+bool takes_norm(const LinearParams& p, bool exact, const GpuShape& gpu) {
+  return std::all_of(p.weights, p.weights + p.count, [&](const LinearWeight& w) {
+    return takes_dot(p, w.w, exact) && plan_dot(w.w.type, p.k, p.rows, 1, gpu).x_bytes > 0;
+  });
+}
+
+bool gemv(const LinearParams& p, const RmsNormParams* norm, bool exact, void* scratch, const GpuShape& gpu, const Queue& queue) {
   FOVEA_CHECK(p.rows >= 1 && p.rows <= rows_max(exact) && p.k % 32 == 0);
   bool ready = false, gated = false;
   for (int first = 0, last; first < p.count; first = last) {
@@ -88,7 +102,7 @@ bool gemv(const LinearParams& p, bool exact, void* scratch, const GpuShape& gpu,
       continue;
     }
     with_codes(w.type, [&](auto codes) {
-      gated |= launch_run<decltype(codes)>(p, first, last, exact, static_cast<uint4*>(scratch), &ready, gpu, queue);
+      gated |= launch_run<decltype(codes)>(p, norm, first, last, exact, static_cast<uint4*>(scratch), &ready, gpu, queue);
     });
   }
   return gated;

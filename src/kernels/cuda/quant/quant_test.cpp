@@ -3,7 +3,9 @@
 
 #include <fovea/kernels/limits.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <random>
 #include <string>
@@ -227,6 +229,58 @@ TEST_P(QuantTest, AGatedCallIsTheGateOfItsProducts) {
         ASSERT_NEAR(out[i], want, 1e-6 * std::fabs(want) + 1e-12) << n << " outputs, " << rows << " rows, " << i;
       }
       for (size_t i = static_cast<size_t>(rows * c.n); i < out.size(); ++i) ASSERT_TRUE(std::isnan(out[i])) << i;
+    }
+  }
+}
+
+// What the residual stream takes is added on the way, where it goes elsewhere.
+TEST_P(QuantTest, OneOrTwoRowsAreNormedByTheirProducts) {
+  for (const int32_t k : {512, 4096, 5120}) {
+    const QuantCase c = for_type({300, k, 128}, type());
+    draw_x(k, 3.0f);
+    const std::vector<float> x = x_, weight(x.begin() + k / 2, x.begin() + k / 2 + k), add(x.begin() + k, x.begin() + 3 * k);
+    OnDevice w(MixedMatrix(type(), c.n, k, c.group, 14), true), more(MixedMatrix(type(), 35, k, c.group, 15), false);
+    const DeviceArray<float> d_weight(weight), d_add(add);
+    DeviceArray<float> sum(std::vector<float>(static_cast<size_t>(2 * k)));
+    Linear linear;
+    prepare(linear, k, Numerics::bf16);
+    for (const int32_t rows : {1, 2}) {
+      for (const bool adds : {false, true}) {
+        const auto size = static_cast<size_t>(rows * k);
+        device_x_.upload(x);
+        sum.upload(std::vector<float>(sum.size(), NAN));
+        poison(w), poison(more);
+        const DeviceArray<float> normed(std::vector<float>(size, NAN));
+        const std::vector<LinearWeight> weights = {w.weight(), more.weight()};
+        LinearParams p = params(weights, rows, k);
+        p.x = normed.data();
+        const RmsNormParams norm = {
+            device_x_.data(), adds ? d_add.data() : nullptr, d_weight.data(), normed.data(), rows, k, 1e-5f, nullptr, sum.data()};
+        linear.run_after(norm, p, queue());
+        EXPECT_EQ(device_x_.download(), x);
+        std::vector<float> want_sum(sum.size(), NAN);
+        x_ = x;
+        for (int32_t r = 0; r < rows; ++r) {
+          double squares = 0;
+          for (int32_t i = 0; i < k; ++i) {
+            float& v = x_[static_cast<size_t>(r * k + i)];
+            if (adds) want_sum[static_cast<size_t>(r * k + i)] = v += add[static_cast<size_t>(r * k + i)];
+            squares += static_cast<double>(v) * v;
+          }
+          for (int32_t i = 0; i < k; ++i) {
+            float& v = x_[static_cast<size_t>(r * k + i)];
+            v = static_cast<float>(v / std::sqrt(squares / k + 1e-5) * weight[static_cast<size_t>(i)]);
+          }
+        }
+        const std::vector<float> got_sum = sum.download();
+        EXPECT_EQ(std::memcmp(got_sum.data(), want_sum.data(), size * sizeof(float)), 0) << rows << " rows of " << k;
+        const double most = type() == WeightType::fp8_e4m3 ? 1e-3 : 5e-5;
+        EXPECT_LT(worst_error(w, rows), most) << rows << " rows of " << k;
+        EXPECT_LT(worst_error(more, rows), most) << rows << " rows of " << k;
+        const std::vector<float> untouched = normed.download();
+        EXPECT_TRUE(std::all_of(untouched.begin(), untouched.end(), [](float v) { return std::isnan(v); }))
+            << "not by its products";
+      }
     }
   }
 }

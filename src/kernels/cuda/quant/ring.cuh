@@ -7,6 +7,7 @@
 #include "kernels/cuda/prefill/hopper.cuh"
 #include "kernels/cuda/quant/codes.cuh"
 #include "kernels/cuda/quant/config.h"
+#include "kernels/cuda/quant/dot_x.cuh"
 
 namespace fovea::cuda::quant {
 
@@ -25,6 +26,7 @@ struct GemvArgs {
   int rows, k, parts, blocks, tiles;
   // Tiles of the first two weights take turns: gate, up, gate, up; out of the first is silu(gate) * up.
   bool gated;
+  NormOfX norm;    // dot.cuh
   int step_bytes;  // from a piece of a warp to its next of the same row
   GemvPlan plan;
 
