@@ -2,8 +2,9 @@
 //
 // Every thread holds 20 ranks in registers, of blocks far apart: neighbours often rank alike. A bound is found that the lowest ranks of
 // as many threads as blocks are wanted meet, and not of many more: a barrier counts threads. What meets the bound is mostly a
-// hundred ranks or two, which are compared with one another; of more, the range is halved until the cut is found. In a decode step
-// this code comes from memory each time: what counts is how many instructions there are.
+// hundred ranks or two. They are put in the order of blocks and compared with one another, and what is kept is written from there; of
+// more, the range is halved until the cut is found. In a decode step this code comes from memory each time: what counts is how many
+// instructions there are.
 #pragma once
 
 #include <fovea/kernels/select.h>
@@ -41,11 +42,14 @@ class Chooser {
   };
 
  public:
+  static constexpr int kWords = kChosenAtOnce / kWarp;
+  static_assert(kCandidates <= 2 * kWords);
   struct Shared {
     uint32_t sums[kChooserWarps], least[kChooserWarps], most[kChooserWarps];  // of warps
-    uint32_t found;
-    alignas(16) uint32_t candidates[kCandidates];
-    uint32_t below[kChosenAtOnce / kWarp], equal[kChosenAtOnce / kWarp];  // a bit a block
+    alignas(16) uint32_t candidates[kCandidates];                             // in the order of blocks
+    int32_t blocks[kCandidates];                                              // of candidates
+    uint32_t words[2 * kWords];  // a bit a block, of two kinds; or how many ranks are lower than a candidate's
+    uint32_t ranks[kChosenAtOnce];
   };
 
   // Threads [0, kChooserThreads) of a thread block. ranks: [q.blocks]; those of windows are not asked.
@@ -55,7 +59,11 @@ class Chooser {
   __device__ void write(int32_t* units) {
     const Range range = bound();
     const uint32_t found = collect(range.high);
-    write_below(found <= kCandidates ? cut_of_few(found) : cut_of_many(range), units + q_.init);
+    if (found <= kCandidates) {
+      keep_lowest(found, units + q_.init);
+    } else {
+      write_below(cut_of_many(range), units + q_.init);
+    }
   }
 
  private:
@@ -76,19 +84,22 @@ class Chooser {
   __device__ uint32_t wanted() const { return q_.by_rank(); }
   __device__ bool in_parts() const { return q_.ranked() > kChosenAtOnce; }
 
+  // This thread's ranks of a part.
+  __device__ void take(int32_t first) {
+    const int32_t at = first + static_cast<int32_t>(threadIdx.x), there = q_.ranked() - at;
+#pragma unroll
+    for (int i = 0; i < kRanks; ++i) mine_[i] = i * kChooserThreads < there ? __ldcg(ranks_ + at + i * kChooserThreads) : kNever;
+#pragma unroll
+    for (int i = 0; i < kRanks; ++i) s_.ranks[i * kChooserThreads + threadIdx.x] = mine_[i];
+  }
+
   // visit(first) for every part of the list, with this thread's ranks of it in mine_: of blocks first + i * kChooserThreads +
   // threadIdx.x. They stay there where there is one part.
   template <typename Visit>
   __device__ void each_part(bool again, const Visit& visit) {
 #pragma unroll 1
     for (int32_t first = 0; first < q_.ranked(); first += kChosenAtOnce) {
-      if (!again || in_parts()) {
-#pragma unroll
-        for (int i = 0; i < kRanks; ++i) {
-          const int32_t at = first + i * kChooserThreads + static_cast<int32_t>(threadIdx.x);
-          mine_[i] = at < q_.ranked() ? __ldcg(ranks_ + at) : kNever;
-        }
-      }
+      if (!again || in_parts()) take(first);
       visit(first);
     }
   }
@@ -110,7 +121,6 @@ class Chooser {
   // The lowest rank, and one that those of `wanted` threads or somewhat more are not above; where threads do not suffice, none is.
   __device__ Range bound() {
     s_.candidates[threadIdx.x] = kNever;
-    if (threadIdx.x == 0) s_.found = 0;
     uint32_t best = kNever;
     each_part(false, [&](int32_t) {
 #pragma unroll
@@ -122,7 +132,7 @@ class Chooser {
     Range range = {__reduce_min_sync(kAllLanes, s_.least[lane() % kChooserWarps]), kNever - 1};
     if (there < wanted()) return range;
     range.high = __reduce_max_sync(kAllLanes, s_.most[lane() % kChooserWarps]);
-    const uint32_t enough = wanted() + wanted() / 4 + 8;
+    const uint32_t enough = wanted() + wanted() / 8 + 4;
 #pragma unroll 1
     for (uint32_t low = range.low; low < range.high && there > enough;) {
       const uint32_t middle = low + (range.high - low) / 2, count = count_threads(best <= middle);
@@ -135,62 +145,81 @@ class Chooser {
     return range;
   }
 
-  // Ranks up to `high` become candidates, in any order, as many as fit. Returns how many there are.
-  __device__ uint32_t collect(uint32_t high) {
-    each_part(true, [&](int32_t) {
-      uint32_t counts[4] = {};
-#pragma unroll
-      for (int i = 0; i < kRanks; ++i) add_if_lower(counts[i % 4], mine_[i], high + 1);
-      const uint32_t count = counts[0] + counts[1] + counts[2] + counts[3], up_to = sum_in_warp(count);
-      uint32_t end = 0;
-      if (lane() == kWarp - 1) end = atomicAdd(&s_.found, up_to) + up_to;
-      end = __shfl_sync(kAllLanes, end, kWarp - 1);
-      if (end > kCandidates) return;
-      const uint32_t first = end - __shfl_sync(kAllLanes, up_to, kWarp - 1) + up_to - count;
-      auto to = static_cast<uint32_t>(__cvta_generic_to_shared(s_.candidates + first));
-#pragma unroll
-      for (int i = 0; i < kRanks; ++i) {
-        asm volatile("{ .reg .pred p; setp.le.u32 p, %1, %2; @p st.shared.u32 [%0], %1; @p add.u32 %0, %0, 4; }"
-                     : "+r"(to)
-                     : "r"(mine_[i]), "r"(high)
-                     : "memory");
-      }
-    });
+  // A bit for each block of the part at hand that is `that`: of 32 blocks a thread, beside how many those before have.
+  struct Word {
+    uint32_t bits, before, all;
+  };
+  template <typename That>
+  __device__ Word word_of(const That& that) {
+    mark(s_.words, that);
     sync();
-    return s_.found;
+    const uint32_t bits = threadIdx.x < kWords ? s_.words[threadIdx.x] : 0, count = __popc(bits);
+    const uint32_t up_to = sum_in_warp(count);
+    if (lane() == kWarp - 1) s_.sums[warp()] = up_to;
+    sync();
+    const uint32_t of_warp = s_.sums[lane() % kChooserWarps];
+    return {bits, __reduce_add_sync(kAllLanes, lane() < warp() ? of_warp : 0) + up_to - count,
+            __reduce_add_sync(kAllLanes, lane() < kChooserWarps ? of_warp : 0)};
   }
 
-  // Where all that can be kept are candidates, a thread's each: scores are often equal, which halving is slow to find.
-  __device__ Cut cut_of_few(uint32_t found) {
-    const uint32_t mine = s_.candidates[threadIdx.x];
-    uint32_t mark = 0, limit = 0;  // those with the most below them, but fewer than are wanted, are at the cut
-    if (warp() * kWarp < found) {
+  // Ranks up to `high` become candidates, in the order of blocks, if no more than fit. Returns how many there are.
+  __device__ uint32_t collect(uint32_t high) {
+    uint32_t found = 0;
+    each_part(true, [&](int32_t first) {
+      const Word word = word_of([&](uint32_t rank) { return rank <= high; });
+      uint32_t at = found + word.before;
+      found += word.all;
+      s_.words[threadIdx.x] = 0;  // for keep_lowest()
+#pragma unroll 1
+      for (uint32_t bits = found <= kCandidates ? word.bits : 0; bits != 0; bits &= bits - 1, ++at) {
+        const int32_t block = static_cast<int32_t>(threadIdx.x) * kWarp + __ffs(bits) - 1;
+        s_.candidates[at] = s_.ranks[block];
+        s_.blocks[at] = q_.init + first + block;
+      }
+      if (in_parts()) sync();  // before ranks, words and sums are others
+    });
+    sync();
+    return found;
+  }
+
+  // Where all that can be kept are candidates: those are, that not as many as are wanted are lower than. Of equal ranks the first counts
+  // as the lower. A warp compares 32 with 32 others at a time, and as many warps as there are share what the same 32 are compared with.
+  __device__ void keep_lowest(uint32_t found, int32_t* units) {
+    const uint32_t chunks = (found + kWarp - 1) / kWarp, turns = kChooserWarps / chunks, own = warp() % chunks,
+                   turn = warp() / chunks;
+    if (turn < turns) {
+      const uint32_t mine = s_.candidates[own * kWarp + lane()];
       uint32_t lower[4] = {};  // one sum would wait for itself, and each load for the sums
 #pragma unroll 1
-      for (uint32_t i = 0; i < found; i += kWarp) {  // behind the last there are ranks that are never lower
+      for (uint32_t chunk = turn; chunk < chunks; chunk += turns) {  // behind the last there are ranks that are never lower
+        const uint32_t than = mine + (chunk < own);
         uint4 four[kWarp / 4];
 #pragma unroll
-        for (int j = 0; j < kWarp / 4; ++j) four[j] = reinterpret_cast<const uint4*>(s_.candidates + i)[j];
+        for (int j = 0; j < kWarp / 4; ++j) four[j] = reinterpret_cast<const uint4*>(s_.candidates + chunk * kWarp)[j];
 #pragma unroll
         for (int j = 0; j < kWarp / 4; ++j) {
-          add_if_lower(lower[0], four[j].x, mine);
-          add_if_lower(lower[1], four[j].y, mine);
-          add_if_lower(lower[2], four[j].z, mine);
-          add_if_lower(lower[3], four[j].w, mine);
+          add_if_lower(lower[0], four[j].x, than);
+          add_if_lower(lower[1], four[j].y, than);
+          add_if_lower(lower[2], four[j].z, than);
+          add_if_lower(lower[3], four[j].w, than);
         }
+        if (chunk == own) lower[0] += __popc(__match_any_sync(kAllLanes, mine) & ((1u << lane()) - 1));
       }
       const uint32_t all = lower[0] + lower[1] + lower[2] + lower[3];
-      if (threadIdx.x < found && all < wanted()) mark = all + 1, limit = mine;
+      if (turns == 1) {
+        s_.words[own * kWarp + lane()] = all;
+      } else {
+        atomicAdd(&s_.words[own * kWarp + lane()], all);
+      }
     }
-    const uint32_t most = __reduce_max_sync(kAllLanes, mark);
-    limit = __reduce_max_sync(kAllLanes, mark == most ? limit : 0);
-    if (lane() == 0) s_.most[warp()] = most, s_.least[warp()] = limit;
     sync();
-    const uint32_t of_warp = s_.most[lane() % kChooserWarps], all = __reduce_max_sync(kAllLanes, of_warp);
-    limit = __reduce_max_sync(kAllLanes, of_warp == all ? s_.least[lane() % kChooserWarps] : 0);
-    if (count_threads(mine <= limit) == wanted()) return {limit + 1, wanted()};
-    return {limit, all - 1};
+    const uint32_t kept = __ballot_sync(kAllLanes, threadIdx.x < found && s_.words[threadIdx.x] < wanted());
+    if (lane() == 0) s_.sums[warp()] = __popc(kept);
+    sync();
+    const uint32_t before = __reduce_add_sync(kAllLanes, lane() < warp() ? s_.sums[lane() % kChooserWarps] : 0);
+    if ((kept >> lane() & 1) != 0) units[before + __popc(kept & ((1u << lane()) - 1))] = s_.blocks[threadIdx.x];
   }
+
   // The cut between the bounds, the higher of which as many ranks as are wanted do not exceed.
   __device__ Cut cut_of_many(Range range) {
     uint32_t below = 0;
@@ -224,12 +253,12 @@ class Chooser {
     const uint32_t at_limit = wanted() - kept.below;
     uint32_t below_before = 0, equal_before = 0;
     each_part(true, [&](int32_t first) {
-      mark(s_.below, [&](uint32_t rank) { return rank < kept.limit; });
-      if (at_limit > 0) mark(s_.equal, [&](uint32_t rank) { return rank == kept.limit; });
+      mark(s_.words, [&](uint32_t rank) { return rank < kept.limit; });
+      if (at_limit > 0) mark(s_.words + kWords, [&](uint32_t rank) { return rank == kept.limit; });
       sync();
-      const bool mine = threadIdx.x < kChosenAtOnce / kWarp;
-      const uint32_t below = mine ? s_.below[threadIdx.x] : 0;  // of 32 blocks
-      const uint32_t equal = mine && at_limit > 0 ? s_.equal[threadIdx.x] : 0;
+      const bool mine = threadIdx.x < kWords;
+      const uint32_t below = mine ? s_.words[threadIdx.x] : 0;  // of 32 blocks
+      const uint32_t equal = mine && at_limit > 0 ? s_.words[kWords + threadIdx.x] : 0;
       const uint32_t count = __popc(below) << 16 | __popc(equal), up_to = sum_in_warp(count);
       if (lane() == kWarp - 1) s_.sums[warp()] = up_to;
       sync();

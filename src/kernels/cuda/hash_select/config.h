@@ -27,7 +27,7 @@ inline constexpr int kChooserWarps = 16, kChooserThreads = 32 * kChooserWarps;
 inline constexpr int kRanks = 20;  // of a thread: 160K tokens of blocks of 16
 inline constexpr int kChosenAtOnce = kRanks * kChooserThreads;
 inline constexpr int kCandidates = kChooserThreads;
-inline constexpr int kChooserBytes = 8 << 10;
+inline constexpr int kChooserBytes = 48 << 10;
 
 // Ranks of one call's rows, in scratch: [rows, kv_heads, blocks] of 32 bits.
 struct Scratch {

@@ -428,6 +428,7 @@ struct Selection {
 // Whether the list's other thread blocks have all been here. One thread tells it for all and sees what all of theirs wrote.
 __device__ bool comes_last(uint32_t* arrived) {
   __shared__ bool last;
+  if (threadIdx.x < kWarp) let_next_begin();  // it takes as long as the rest of this: its blocks find the places of those that end
   __syncthreads();
   if (threadIdx.x == 0) {
     uint32_t before;
@@ -459,7 +460,6 @@ __global__ void __launch_bounds__(kWarp*(most_scorers(kWords) + kEncoders)) sele
       __syncthreads();
     }
     if (!comes_last(a.arrived + pass_list)) return;
-    let_next_begin();  // no earlier: its blocks find the places of all that have ended
     if (threadIdx.x >= kChooserThreads) return;
     Chooser(quota, ranks, *reinterpret_cast<Chooser::Shared*>(memory)).write(units);
   }
