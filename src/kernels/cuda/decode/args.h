@@ -27,7 +27,7 @@ struct Args {
   int32_t* done = nullptr;            // [rows, lists, head_tiles] splits finished; 0 between launches
   // Path::split: the same for few rows, every byte kEmptyByte between launches.
   float* split_out = nullptr;       // [rows, H, rule.max_splits, d]
-  float2* split_softmax = nullptr;  // [rows, H, kPieces, rule.max_splits]
+  float2* split_softmax = nullptr;  // [rows, H, rule.max_splits]
   int shares = 1;                   // splits of a head are added in so many sums of every so many, see merge_splits()
   // Where splits are results of their own (PartitionedAttentionParams): [T, H, rule.max_splits] each, tmp_out with d behind.
   float *exp_sums = nullptr, *max_logits = nullptr, *tmp_out = nullptr;

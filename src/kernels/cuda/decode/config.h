@@ -16,8 +16,8 @@ inline constexpr int32_t kCtasPerSm = 2;
 inline constexpr int32_t kTileKeys = 16;              // a warp's step: the long side of one mma
 inline constexpr int32_t kBatchKeys = 2 * kTileKeys;  // keys whose places a warp looks up at once, one a lane
 
-// Path::split: its most rows, how many CTAs merge a head, and what its scratch holds where nothing was written.
-inline constexpr int32_t kSplitRows = 16, kPieces = 4, kEmptyByte = 0xff;
+// Path::split: its most rows, and what its scratch holds where nothing was written.
+inline constexpr int32_t kSplitRows = 16, kEmptyByte = 0xff;
 
 inline constexpr int32_t kKeysMax = 1 << 30;  // of a list
 

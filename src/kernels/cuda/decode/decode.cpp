@@ -92,7 +92,7 @@ Status Decode::prepare(const OpsLimits& limits, Device& device) {
 
 Status Decode::prepare_splits(Device& device) {
   const int64_t partials = int64_t{std::min(limits_.max_decode_rows, decode::kSplitRows)} * limits_.num_heads * rule_.max_splits;
-  const size_t sums = partials * limits_.head_dim * sizeof(float), softmax = partials * decode::kPieces * sizeof(float2);
+  const size_t sums = partials * limits_.head_dim * sizeof(float), softmax = partials * sizeof(float2);
   FOVEA_ASSIGN(split_out_, device.allocate(sums, "decode attention's sums of splits"));
   FOVEA_ASSIGN(split_softmax_, device.allocate(softmax, "decode attention's softmax of splits"));
   cudaError_t e = cudaMemsetAsync(split_out_.data(), decode::kEmptyByte, sums, nullptr);

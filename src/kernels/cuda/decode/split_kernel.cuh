@@ -4,7 +4,7 @@
 // microsecond. So this is little code, its thread blocks ask nobody which split is theirs, and of a dense row all keys that fit
 // are on their way before the kernel ahead has ended. What it computes is MmaKernel's, bit for bit.
 //
-// Splits merge without counters or fences: scratch holds kEmpty where nothing was written, and whoever merges a piece of a head asks
+// Splits merge without counters or fences: scratch holds kEmpty where nothing was written, and whoever merges a head asks
 // for the partial results until none is empty, and empties them for the next launch. So the device must hold all thread blocks of
 // the grid at once: those that have begun wait for the others.
 #pragma once
@@ -56,7 +56,7 @@ struct SplitShared {
     typename Kernel::Stage ring[kWarps][Kernel::kStages];
     struct {  // when all keys have been read
       WarpPartials<8, kDim> partials;
-      alignas(16) float4 parts[kMaxSplits * kDim / 4 / kPieces];  // [splits, kDim / kPieces]
+      alignas(16) float4 parts[kMaxSplits * kDim / 4];  // [splits, kDim] of a head
     };
   };
 };
@@ -240,56 +240,56 @@ struct SplitKernel : MmaKernel<Kv, kDim, 1, SplitShared<Kv, kDim>> {
     }
   }
 
-  // Of head h of the list, [max_splits] results, and as many softmaxes for each piece.
+  // Of head h of the list: [max_splits].
   __device__ int64_t scratch_of(int h) const {
     return (static_cast<int64_t>(row) * a.p.num_heads + list * a.heads_per_list + h) * a.rule.max_splits;
   }
 
-  // A piece of the columns of head h: three warps fetch the splits' results, one weighs them.
-  __device__ void merge(int h, int piece, int32_t splits, bool real) {
-    constexpr int kWide = kColumns / kPieces, kFetchers = kThreads - kWarp, kAhead = 3;
-    auto& s = shared.partials;
+  // Three warps fetch the splits' results of head h, one weighs them.
+  __device__ void merge(int h, int32_t splits) {
+    constexpr int kFetchers = kThreads - kWarp;
     const float nothing = __uint_as_float(kEmpty);
+    auto& s = shared.partials;
+    auto* from = reinterpret_cast<float4*>(a.split_out) + scratch_of(h) * kColumns;
     if (warp == kWarps - 1) {
-      float2* softmax = a.split_softmax + scratch_of(h) * kPieces + piece * a.rule.max_splits;
+      float2* softmax = a.split_softmax + scratch_of(h);
       weigh_splits(h, splits, s, [&](int32_t one) {
         float2 x;
         do x = load_2(softmax + one);
-        while (real && (is_empty(x.x) || is_empty(x.y)));
-        if (real) store(softmax + one, make_float2(nothing, nothing));
+        while (is_empty(x.x) || is_empty(x.y));
+        store(softmax + one, make_float2(nothing, nothing));
         return x;
       });
     } else {
-      auto* from = reinterpret_cast<float4*>(a.split_out) + scratch_of(h) * kColumns + piece * kWide;
+      bool waits;
 #pragma unroll 1
-      for (int i = threadIdx.x; i < splits * kWide; i += kAhead * kFetchers) {
-        float4 x[kAhead];
-        bool waits;
-        do {
-          waits = false;
-#pragma unroll
-          for (int j = 0; j < kAhead; ++j) {
-            const int at = min(i + j * kFetchers, splits * kWide - 1);
-            x[j] = load_4(from + at / kWide * kColumns + at % kWide);
-          }
-#pragma unroll
-          for (int j = 0; j < kAhead; ++j) waits |= is_empty(x[j].x) || is_empty(x[j].y) || is_empty(x[j].z) || is_empty(x[j].w);
-        } while (waits && real);
-#pragma unroll
-        for (int j = 0; j < kAhead; ++j) {
-          if (i + j * kFetchers < splits * kWide) shared.parts[i + j * kFetchers] = x[j];
+      do {
+#pragma unroll 1
+        for (int i = threadIdx.x; i < splits * kColumns; i += kFetchers) {
+          prefill::copy_async_16(prefill::shared_address(shared.parts + i), from + i, true);
         }
-      }
+        prefill::copy_async_commit();
+        prefill::copy_async_wait<0>();
+        waits = false;
+#pragma unroll 1
+        for (int i = threadIdx.x; i < splits * kColumns; i += kFetchers) {
+          const float4 x = shared.parts[i];
+          waits |= is_empty(x.x) || is_empty(x.y) || is_empty(x.z) || is_empty(x.w);
+        }
+      } while (waits);
+#pragma unroll 1
+      for (int i = threadIdx.x; i < splits * kColumns; i += kFetchers)
+        store(from + i, make_float4(nothing, nothing, nothing, nothing));
     }
     __syncthreads();
-    if (threadIdx.x < kWide) {
+    if (threadIdx.x < kColumns) {
       float4 out = {};
 #pragma unroll 1
       for (int share = 0; share < a.shares; ++share) {  // as merge_splits() adds
         float4 sum = {};
 #pragma unroll 4
         for (int32_t one = share; one < splits; one += a.shares) {
-          add_scaled(sum, s.weight[h][one], shared.parts[one * kWide + threadIdx.x]);
+          add_scaled(sum, s.weight[h][one], shared.parts[one * kColumns + threadIdx.x]);
         }
         if (share == 0) {
           out = sum;
@@ -297,11 +297,7 @@ struct SplitKernel : MmaKernel<Kv, kDim, 1, SplitShared<Kv, kDim>> {
           add_scaled(out, 1.0f, sum);
         }
       }
-      if (real) write_result(a, row, list * a.heads_per_list + h, list, piece * kWide + threadIdx.x, out, s.softmax[h]);
-    }
-    auto* from = reinterpret_cast<float4*>(a.split_out) + scratch_of(h) * kColumns + piece * kWide;
-    for (int i = threadIdx.x; real && i < splits * kWide; i += kThreads) {
-      store(from + i / kWide * kColumns + i % kWide, make_float4(nothing, nothing, nothing, nothing));
+      write_result(a, row, list * a.heads_per_list + h, list, threadIdx.x, out, s.softmax[h]);
     }
     __syncthreads();
   }
@@ -326,7 +322,7 @@ struct SplitKernel : MmaKernel<Kv, kDim, 1, SplitShared<Kv, kDim>> {
     __syncthreads();
     merge_warps(a.heads_per_list, kColumns, shared.partials, [&](int h, int column, float4 out, float2 softmax) {
       store(reinterpret_cast<float4*>(a.split_out) + (scratch_of(h) + split) * kColumns + column, out);
-      if (column < kPieces) store(a.split_softmax + scratch_of(h) * kPieces + column * a.rule.max_splits + split, softmax);
+      if (column == 0) store(a.split_softmax + scratch_of(h) + split, softmax);
     });
   }
 
@@ -335,17 +331,9 @@ struct SplitKernel : MmaKernel<Kv, kDim, 1, SplitShared<Kv, kDim>> {
     find_row();
     if (!early) wait_for_previous();
     if (!find_keys()) return early ? wait_for_previous() : void();
-    const int32_t splits = a.rule.splits(keys), pieces = a.heads_per_list * kPieces;
-    // Who will merge does so once with nothing while the kernel ahead runs, so that the code is at hand when everyone waits for it.
-#pragma unroll 1
-    for (bool real = !early || splits - 1 - split >= pieces;; real = true) {
-      if (real) attend(early);
-#pragma unroll 1
-      for (int i = real ? splits - 1 - split : 0; i < (real ? pieces : 1); i += splits) {
-        merge(i / kPieces, i % kPieces, real ? splits : min(4 * a.shares, a.rule.max_splits), real);
-      }
-      if (real) return;
-    }
+    attend(early);
+    const int32_t splits = a.rule.splits(keys);
+    for (int h = split; h < a.heads_per_list; h += splits) merge(h, splits);
   }
 };
 
