@@ -40,11 +40,6 @@ void launch_kernel(GemvKernel kernel, GemvArgs& a, const Queue& queue) {
   check_call("quant gemv", cudaLaunchKernelEx(&c.config, kernel, a));
 }
 
-// What dot.cuh takes.
-bool takes_dot(const LinearParams& p, const WeightView& w, bool exact) {
-  return !exact && p.rows <= kDotRowsMax && w.type != WeightType::fp8_e4m3 && !takes_bytes(p, w);
-}
-
 // Weights [first, last) of one type and one width of groups. *ready: scratch has the fragments of x. Returns whether a gated call's
 // result is complete.
 template <typename C>
@@ -55,7 +50,7 @@ bool launch_run(const LinearParams& p, const RmsNormParams* norm, int first, int
   a.blocks = p.k / C::kElements;
   a.tiles = a.group.number_tiles(kOutputs);
   if constexpr (C::kIs != WeightType::fp8_e4m3) {
-    if (takes_dot(p, p.weights[first].w, exact)) {
+    if (!exact && p.rows <= kDotRowsMax) {
       a.gated = p.gated && a.group.count == 2;
       if (norm) a.x = norm->x, a.norm = {norm->add, norm->weight, norm->sum, norm->eps};
       a.plan = plan_dot(C::kIs, p.k, p.rows, a.gated ? a.tiles / 2 : a.tiles, gpu);
@@ -82,8 +77,8 @@ bool launch_run(const LinearParams& p, const RmsNormParams* norm, int first, int
 }  // namespace
 
 bool takes_norm(const LinearParams& p, bool exact, const GpuShape& gpu) {
-  return std::all_of(p.weights, p.weights + p.count, [&](const LinearWeight& w) {
-    return takes_dot(p, w.w, exact) && plan_dot(w.w.type, p.k, p.rows, 1, gpu).x_bytes > 0;
+  return !exact && p.rows <= kDotRowsMax && std::all_of(p.weights, p.weights + p.count, [&](const LinearWeight& w) {
+    return !takes_bytes(p, w.w) && w.w.type != WeightType::fp8_e4m3 && plan_dot(w.w.type, p.k, p.rows, 1, gpu).x_bytes > 0;
   });
 }
 

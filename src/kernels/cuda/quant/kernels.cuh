@@ -16,11 +16,11 @@ GemvKernel dot_kernel(int rows);  // where codes are bytes
   GemvKernel gemv_kernel<WeightType::type>(int columns) {                                \
     return columns <= 8 ? &gemv_of<WeightType::type, 1> : &gemv_of<WeightType::type, 2>; \
   }
-#define FOVEA_QUANT_KERNELS(type)                                                        \
-  FOVEA_GEMV_KERNELS(type)                                                               \
-  template <>                                                                            \
-  GemvKernel dot_kernel<WeightType::type>(int rows) {                                    \
-    return rows == 1 ? &dot_of<WeightType::type, 1> : &dot_of<WeightType::type, 2>;      \
+#define FOVEA_QUANT_KERNELS(type)                                                   \
+  FOVEA_GEMV_KERNELS(type)                                                          \
+  template <>                                                                       \
+  GemvKernel dot_kernel<WeightType::type>(int rows) {                               \
+    return rows == 1 ? &dot_of<WeightType::type, 1> : &dot_of<WeightType::type, 2>; \
   }
 
 }  // namespace fovea::cuda::quant

@@ -274,9 +274,11 @@ TEST_P(QuantTest, OneOrTwoRowsAreNormedByTheirProducts) {
         }
         const std::vector<float> got_sum = sum.download();
         EXPECT_EQ(std::memcmp(got_sum.data(), want_sum.data(), size * sizeof(float)), 0) << rows << " rows of " << k;
-        const double most = type() == WeightType::fp8_e4m3 ? 1e-3 : 5e-5;
+        const bool bytes = type() == WeightType::fp8_e4m3 || type() == WeightType::int8;  // bytes_gemv.h
+        const double most = bytes ? 1e-3 : 5e-5;
         EXPECT_LT(worst_error(w, rows), most) << rows << " rows of " << k;
         EXPECT_LT(worst_error(more, rows), most) << rows << " rows of " << k;
+        if (bytes) continue;
         const std::vector<float> untouched = normed.download();
         EXPECT_TRUE(std::all_of(untouched.begin(), untouched.end(), [](float v) { return std::isnan(v); }))
             << "not by its products";
