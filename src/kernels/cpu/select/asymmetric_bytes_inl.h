@@ -259,9 +259,9 @@ HWY_INLINE __m512i ranks_of(__m512 score) {
   return _mm512_ternarylogic_epi32(bits, flip, flip, 0xc3);  // ~(bits ^ flip)
 }
 
-// Ranks of a run's pieces: the first one's tokens begin at `first` of their block.
+// Ranks of a run's `count` pieces, the last of which stands for those beyond: the first one's tokens begin at `first` of their block.
 template <bool kFactors>
-HWY_INLINE __m512i rank_run(const AsymmetricScan& s, const uint64_t* const* pieces, int64_t offset, int first, int head,
+HWY_INLINE __m512i rank_run(const AsymmetricScan& s, const uint64_t* const* pieces, int count, int64_t offset, int first, int head,
                             CodeFetch& ahead) {
   const int64_t half = s.block_size == 8 ? 0 : 8, first_query = int64_t{head} * s.queries_per_head;
   const int64_t query_bytes = int64_t{s.words} * kTableBytesPerWord;
@@ -287,7 +287,7 @@ HWY_INLINE __m512i rank_run(const AsymmetricScan& s, const uint64_t* const* piec
   __m512 factors[kRunPieces];
   __m512i best[kRunPieces];
   for (int i = 0; i < kRunPieces; ++i) {
-    const int token = (first + i * kPieceTokens) & (s.block_size - 1);
+    const int token = (first + std::min(i, count - 1) * kPieceTokens) & (s.block_size - 1);
     factors[i] = kFactors ? load_factors(factors_of(s, pieces[i] + offset - token) + token, half) : _mm512_set1_ps(1.0f);
     best[i] = _mm512_castps_si512(none);
   }
@@ -326,9 +326,9 @@ HWY_INLINE bool scan_chunks(const AsymmetricScan& s, BlockSource& source) {
       }
       for (int r = 0; r < runs; ++r) {
         const int64_t piece = now.first + r * kRunPieces, offset = per_head ? 0 : h * s.head_stride;
-        const int first = static_cast<int>(piece & (per_block - 1));
+        const int first = static_cast<int>(piece & (per_block - 1)), left = static_cast<int>(now.end - piece);
         alignas(64) int32_t ranks[kRunPieces];
-        _mm512_store_si512(ranks, rank_run<kFactors>(s, now.codes + r * kRunPieces, offset, first * kPieceTokens, h, ahead));
+        _mm512_store_si512(ranks, rank_run<kFactors>(s, now.codes + r * kRunPieces, left, offset, first * kPieceTokens, h, ahead));
         int n = kRunPieces;
         for (int size = per_block; size > 1 && n > 1; size /= 2) {
           n /= 2;
