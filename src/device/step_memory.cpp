@@ -6,8 +6,8 @@
 namespace fovea {
 namespace {
 
-constexpr size_t kAlign = 64;
-size_t padded(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+constexpr size_t kArrayAlign = 64;
+size_t padded(size_t bytes) { return (bytes + kArrayAlign - 1) / kArrayAlign * kArrayAlign; }
 
 }  // namespace
 
