@@ -428,7 +428,6 @@ struct Selection {
 // Whether the list's other thread blocks have all been here. One thread tells it for all and sees what all of theirs wrote.
 __device__ bool comes_last(uint32_t* arrived) {
   __shared__ bool last;
-  if (threadIdx.x < kWarp) let_next_begin();  // it takes as long as the rest of this: its blocks find the places of those that end
   __syncthreads();
   if (threadIdx.x == 0) {
     uint32_t before;
@@ -451,6 +450,7 @@ __global__ void __launch_bounds__(kWarp*(most_scorers(kWords) + kEncoders)) sele
                 pass_list = static_cast<int64_t>(blockIdx.z) * gridDim.y + selection.list;
   int32_t* units = a.p.units + out * a.p.capacity;
   uint32_t* ranks = a.ranks + pass_list * a.pitch;
+  let_next_begin();  // its blocks find the places of those that end, and what they read ahead is there sooner
   if (encoder >= 0 && encoder < kEncoders) selection.take_queries();
   if (encoder == 0 && blockIdx.x == 0) write_windows(quota, units, a.p.counts + out, kWarp);
   if (quota.by_rank() > 0) {
