@@ -366,8 +366,8 @@ __device__ void weigh_tiles(const Row& row, const Peers& peers, const Kept& kept
 __device__ int walk(const Row& row, const Peers& peers, const Kept& kept, float uniform, int none, Scratch& s) {
   const int length = tile_length(row), own = kTiles / peers.count;  // tiles of a block
   weigh_tiles(row, peers, kept, length, own, s);
+  peers.sync();  // and the last search's answer has been read
   if (threadIdx.x == 0) s.found_index = -1;
-  peers.sync();
   constexpr int kEach = kTiles / kThreads;
   Tally each[kEach], mine, total;
 #pragma unroll
