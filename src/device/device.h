@@ -66,8 +66,8 @@ class Event {
   virtual ~Event() = default;
   virtual void record(Stream& stream) = 0;
   virtual void hold(Stream& stream) = 0;  // what is enqueued there from now on waits for the last record()
-  virtual bool done() = 0;    // does not wait; true if never recorded
-  virtual Status wait() = 0;  // the host waits; counted as a late read. Reports what failed before it.
+  virtual bool done() = 0;                // does not wait; true if never recorded
+  virtual Status wait() = 0;              // the host waits; counted as a late read. Reports what failed before it.
 };
 
 // Work recorded once and launched again and again: the same operations on the same addresses.

@@ -12,6 +12,7 @@
 #include "kernels/cuda/elementwise/silu.cuh"
 #include "kernels/cuda/linear/weight_group.cuh"
 #include "kernels/cuda/quant/config.h"
+#include "kernels/cuda/quant/magnitude.cuh"
 #include "kernels/cuda/vec.cuh"
 
 namespace fovea::cuda::quant {
@@ -73,16 +74,6 @@ __device__ __forceinline__ void load_where(bool there, const uint8_t* from, uint
 struct XPiece {
   uint4 high[kBytesColumns / 8], unused, low[kBytesColumns / 8], unused_too;
 };
-
-// NaN where one is.
-__device__ __forceinline__ float greater(float a, float b) {
-  float out;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(a), "f"(b));
-  return out;
-}
-__device__ __forceinline__ float magnitude(float4 v) {
-  return greater(greater(fabsf(v.x), fabsf(v.y)), greater(fabsf(v.z), fabsf(v.w)));
-}
 
 // A warp's lanes have eight numbers each. Returns what those of `to` are times of: they were divided by it, so that none is too large
 // for a 16-bit float and few too small.

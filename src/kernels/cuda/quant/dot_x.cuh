@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/quant/magnitude.cuh"
 #include "kernels/cuda/vec.cuh"
 
 namespace fovea::cuda::quant {
@@ -23,16 +24,6 @@ struct Octet {
   uint4 bytes[2][2][8];                        // [turn][two of its products][2 part, high bytes; 2 part + 1, low bytes]
   float2 factors[4][2][kGroups];               // [part][turn]: what the numbers high * 128 + low are times of, and the group's sum
 };
-
-// NaN where one is.
-__device__ __forceinline__ float greater(float a, float b) {
-  float out;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(a), "f"(b));
-  return out;
-}
-__device__ __forceinline__ float magnitude(float4 v) {
-  return greater(greater(fabsf(v.x), fabsf(v.y)), greater(fabsf(v.z), fabsf(v.w)));
-}
 
 // Four numbers as bytes high and low. All four of a kind at once: n + 64, whose bits above the seventh are `high`, is what the mantissa
 // of 1.5 * 2^23 ends with.
