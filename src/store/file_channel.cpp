@@ -19,6 +19,13 @@ constexpr int kTogether = 16;                   // I/Os for a call of the system
 // At 2.6 GB/s of a virtual disk, a plain copy left 0.92 of raw reads, this one 0.95.
 constexpr size_t kStripBytes = DiskReads::kLargeBytes / 2;
 
+// Lines that are about to be digested, once, and only later read by somebody: they come into the first cache and drive nothing out of
+// the others, through which a disk's own writes go. Digests without that took 2.4 to 3 % of straight reads' time, with it 0.4 to 1.7 %.
+void prefetch_past_caches(const std::byte* from, size_t bytes) {
+  constexpr size_t kLine = 64, kMost = 8u << 10;  // a quarter of the first cache
+  for (size_t at = 0; at < std::min(bytes, kMost); at += kLine) __builtin_prefetch(from + at, 0, 0);
+}
+
 }  // namespace
 
 FileChannel::FileChannel(ChannelHost host, std::unique_ptr<IoEngine> engine)
@@ -402,6 +409,8 @@ void FileChannel::check(Io& io) {
     std::byte* to = io.active->batch->reads[p.read].to;
     if (from_disk && p.offset + unit_bytes > io.offset + static_cast<uint64_t>(io.result)) break;  // it came back short
     const bool copied = from_disk && !io.straight;
+    if (io.straight && io.bytes >= kStripBytes && i + 1 < io.count && host_.verify)
+      prefetch_past_caches(io.active->batch->reads[io.active->plan[io.first + i + 1].read].to, unit_bytes);
     const std::byte* bytes = copied ? disk_.bytes(io.place) + (p.offset - io.offset) : to;
     if (!verified(io, p, bytes)) continue;
     if (copied && io.bytes >= kStripBytes) {
