@@ -53,7 +53,21 @@ void choose_kernel(const AttentionParams& p, Shape& s) {
   s.dim_class = kv.head_dim > 128 ? 256 : kv.head_dim > 64 || s.tile_heads == 16 ? 128 : 64;
 }
 
-const char* name_of(Path path) { return path == Path::mma ? "mma" : path == Path::scalar ? "scalar" : "scalar classic"; }
+const char* name_of(Path path) {
+  switch (path) {
+    case Path::split:
+      return "split";
+    case Path::cluster:
+      return "cluster";
+    case Path::mma:
+      return "mma";
+    case Path::scalar:
+      return "scalar";
+    case Path::classic:
+      return "scalar classic";
+  }
+  return "";
+}
 
 }  // namespace
 
@@ -68,11 +82,13 @@ Shape choose_shape(const AttentionParams& p, int64_t max_len, const SplitRule& r
   return s;
 }
 
-bool has_split_kernel(const AttentionParams& p, const Shape& s) {
+namespace {
+
+// What Path::split and Path::cluster have kernels for.
+bool is_usual(const AttentionParams& p, const Shape& s) {
   const KvView& kv = p.kv;
   const bool plain = p.dtype == DType::f32 && p.window == 0 && p.soft_cap == 0.0f && p.alibi_slopes == nullptr;
-  if (p.rows > kSplitRows || s.path != Path::mma || s.tile_heads != 8 || s.head_tiles != 1 || s.lists != kv.kv_heads || !plain)
-    return false;
+  if (s.path != Path::mma || s.tile_heads != 8 || s.head_tiles != 1 || s.lists != kv.kv_heads || !plain) return false;
   if ((kv.head_dim != 64 && kv.head_dim != 128) || kv.block_size < kTileKeys) return false;  // a tile lies in one block
   if (p.selection == nullptr || p.selection->kind == Selection::Kind::all) return true;
   const auto tokens = static_cast<uint32_t>(p.selection->tokens_per_unit);
@@ -80,10 +96,27 @@ bool has_split_kernel(const AttentionParams& p, const Shape& s) {
          std::has_single_bit(tokens);
 }
 
+}  // namespace
+
+bool has_split_kernel(const AttentionParams& p, const Shape& s) { return p.rows <= kSplitRows && is_usual(p, s); }
+
+int32_t choose_cluster(const AttentionParams& p, const Shape& s, const SplitRule& rule, const ClusterRoom& room) {
+  if (!is_usual(p, s) || p.selection == nullptr || p.selection->kind != Selection::Kind::list) return 0;
+  const int64_t keys = most_keys(p, 0), lists = int64_t{p.rows} * s.lists;
+  if (keys > int64_t{rule.min_keys} * std::min(rule.max_splits, kClusterSplits)) return 0;  // splits of the least size
+  const int32_t splits = rule.splits(static_cast<int32_t>(keys));
+  for (int i = kClusterSizes - 1; i >= 0; --i) {
+    const int32_t ctas = 1 << i, heads = (s.heads_per_list + ctas - 1) / ctas;
+    if (lists <= room[static_cast<size_t>(i)] && heads * splits <= kClusterParts) return ctas;
+  }
+  return 0;
+}
+
 std::string Shape::describe() const {
   return std::string(name_of(path)) + " d<=" + std::to_string(dim_class) + ", " + std::to_string(lists) + " lists of " +
          std::to_string(heads_per_list) + " heads in " + std::to_string(head_tiles) + " tiles of " + std::to_string(tile_heads) +
-         ", at most " + std::to_string(max_items) + " items";
+         ", at most " + std::to_string(max_items) + " items" +
+         (path == Path::cluster ? ", clusters of " + std::to_string(cluster) : "");
 }
 
 }  // namespace fovea::cuda::decode

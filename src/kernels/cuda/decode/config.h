@@ -5,6 +5,7 @@
 #include <fovea/kernels/attention.h>
 #include <fovea/kernels/limits.h>
 
+#include <array>
 #include <cstdint>
 #include <string>
 
@@ -18,6 +19,10 @@ inline constexpr int32_t kBatchKeys = 2 * kTileKeys;  // keys whose places a war
 
 // Path::split: its most rows, and what its scratch holds where nothing was written.
 inline constexpr int32_t kSplitRows = 16, kEmptyByte = 0xff;
+
+// Path::cluster: groups of kWarps warps in a thread block, most thread blocks and splits of a list, and results of splits (of a
+// head each) that a thread block has room for.
+inline constexpr int32_t kTeams = 2, kClusterSizes = 4, kClusterSplits = 32, kClusterParts = 64;
 
 inline constexpr int32_t kKeysMax = 1 << 30;  // of a list
 
@@ -50,6 +55,7 @@ SplitRule choose_splits(const OpsLimits& limits, int64_t budget = int64_t{256} <
 
 enum class Path : uint8_t {
   split,    // of `mma`: few rows, a thread block for each split
+  cluster,  // of `mma`: lists of more rows, a cluster of thread blocks for each list
   mma,      // bf16, f16 and fp8 KV in layout hnd: tensor cores
   scalar,   // f32 KV in layout hnd: float32 FMA
   classic,  // layout classic: float32 FMA, scattered reads of V
@@ -66,6 +72,7 @@ struct Shape {
   int32_t heads_per_list = 1;
   int32_t head_tiles = 1;  // of a list
   int64_t max_items = 1;   // most CTAs that can find work
+  int32_t cluster = 1;     // of Path::cluster: CTAs of a list
 
   std::string describe() const;
 };
@@ -74,5 +81,11 @@ Shape choose_shape(const AttentionParams& p, int64_t max_len, const SplitRule& r
 
 // Whether Path::split, too, has a kernel for what has this shape. It runs where the device holds all items at once.
 bool has_split_kernel(const AttentionParams& p, const Shape& shape);
+
+// How many clusters of 1, 2, 4 and 8 CTAs a device holds at once.
+using ClusterRoom = std::array<int, kClusterSizes>;
+
+// CTAs of a list in Path::cluster: the most with which the device holds all lists at once. 0: not by this path.
+int32_t choose_cluster(const AttentionParams& p, const Shape& shape, const SplitRule& rule, const ClusterRoom& room);
 
 }  // namespace fovea::cuda::decode

@@ -130,6 +130,32 @@ TEST(DecodeShapes, FewPlainRowsHaveAKernelOfAThreadBlockASplit) {
   EXPECT_FALSE(has([](auto& p, auto&) { p.soft_cap = 10; }));
 }
 
+TEST(DecodeShapes, ListsOfMoreRowsHaveAClusterEach) {
+  const ClusterRoom room = {132, 66, 30, 15};  // of an H100
+  const auto ctas = [&](int32_t rows, auto&& change) {
+    AttentionParams p = params(32, 8, 128, DType::bf16);
+    Selection s;
+    p.rows = rows;
+    s.kind = Selection::Kind::list, s.heads = HeadGroups::per_kv_head, s.groups = 8;
+    s.tokens_per_unit = 16, s.capacity = 128;
+    p.selection = &s;
+    SplitRule rule{128, 33};
+    change(p, s, rule);
+    return choose_cluster(p, choose_shape(p, 131072, rule), rule, room);
+  };
+  const auto as_is = [](auto&, auto&, auto&) {};
+  for (const auto& [rows, want] : {std::pair{1, 8}, {2, 4}, {3, 4}, {4, 2}, {8, 2}, {9, 1}, {16, 1}, {17, 0}}) {
+    EXPECT_EQ(ctas(rows, as_is), want) << rows;
+  }
+  EXPECT_EQ(ctas(8, [](auto&, auto& s, auto&) { s.capacity = 256; }), 2);
+  EXPECT_EQ(ctas(8, [](auto&, auto& s, auto&) { s.capacity = 257; }), 0) << "33 splits";
+  EXPECT_EQ(ctas(8, [](auto&, auto& s, auto& r) { s.capacity = 129, r.max_splits = 16; }), 0) << "splits of 144";
+  EXPECT_EQ(ctas(16, [](auto&, auto& s, auto&) { s.capacity = 129; }), 0) << "4 heads of 17 splits in one thread block";
+  EXPECT_EQ(ctas(8, [](auto& p, auto&, auto&) { p.num_heads = 64; }), 2);
+  EXPECT_EQ(ctas(8, [](auto&, auto& s, auto&) { s.kind = Selection::Kind::all; }), 0);
+  EXPECT_EQ(ctas(8, [](auto& p, auto&, auto&) { p.window = 100; }), 0);
+}
+
 TEST(DecodeShapes, ListsOfQueryHeadsAreWalkedOneByOne) {
   AttentionParams p = params(32, 8, 128, DType::bf16);
   Selection selection;

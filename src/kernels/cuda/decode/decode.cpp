@@ -29,6 +29,20 @@ std::vector<decode::Entry> all_entries() {
   return all;
 }
 
+int threads_of(decode::Path path) { return path == decode::Path::cluster ? decode::kTeams * decode::kThreads : decode::kThreads; }
+
+Result<decode::ClusterRoom> count_clusters(const decode::Entry& e, int of_one) {
+  decode::ClusterRoom room{of_one};
+  for (int i = 1; i < decode::kClusterSizes; ++i) {
+    const int ctas = 1 << i;
+    const LaunchConfig launch(dim3(static_cast<unsigned>(ctas)), dim3(threads_of(e.shape.path)), e.shared_bytes, {}, ctas);
+    if (auto x = cudaOccupancyMaxActiveClusters(&room[static_cast<size_t>(i)], e.function, &launch.config)) {
+      return failed("cudaOccupancyMaxActiveClusters", x);
+    }
+  }
+  return room;
+}
+
 // Lets a kernel have its shared memory, up to `most`, and counts the CTAs that run at once.
 Result<int> fit(const decode::Entry& e, size_t most) {
   int device = 0, multiprocessors = 0, ctas = 0;
@@ -40,7 +54,7 @@ Result<int> fit(const decode::Entry& e, size_t most) {
   if (auto x = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device)) {
     return failed("cudaDeviceGetAttribute", x);
   }
-  if (auto x = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&ctas, e.function, decode::kThreads, e.shared_bytes)) {
+  if (auto x = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&ctas, e.function, threads_of(e.shape.path), e.shared_bytes)) {
     return failed("cudaOccupancyMaxActiveBlocksPerMultiprocessor", x);
   }
   if (ctas < 1) return Status::unsupported("decode attention: a kernel needs more than this device has");
@@ -79,8 +93,14 @@ Status Decode::prepare(const OpsLimits& limits, Device& device) {
   kernels_.clear();
   FOVEA_TRY(measure_device());
   for (const decode::Entry& e : all_entries()) {
+    const bool in_clusters = e.shape.path == decode::Path::cluster;
+    if (in_clusters && !runs_code_for_hopper()) continue;
     FOVEA_ASSIGN(const int grid, fit(e, most_shared_bytes_));
-    kernels_.push_back({e.dtype, e.shape, e.function, e.shared_bytes, grid});
+    decode::ClusterRoom clusters{};
+    if (in_clusters) {
+      FOVEA_ASSIGN(clusters, count_clusters(e, grid));
+    }
+    kernels_.push_back({e.dtype, e.shape, e.function, e.shared_bytes, grid, clusters});
   }
   const int64_t row_heads = static_cast<int64_t>(launch.max_decode_rows) * limits.num_heads;
   const int64_t partials = row_heads * rule_.max_splits;
@@ -113,19 +133,32 @@ Status Decode::measure_device() {
   return {};
 }
 
-const Decode::Kernel& Decode::find(DType dtype, const decode::Shape& s) const {
+const Decode::Kernel* Decode::look_up(DType dtype, const decode::Shape& s) const {
   const auto found = std::find_if(kernels_.begin(), kernels_.end(), [&](const Kernel& k) {
     return k.dtype == dtype && k.shape.path == s.path && k.shape.dim_class == s.dim_class && k.shape.tile_heads == s.tile_heads;
   });
-  FOVEA_CHECK(found != kernels_.end());
-  return *found;
+  return found == kernels_.end() ? nullptr : &*found;
+}
+
+const Decode::Kernel& Decode::find(DType dtype, const decode::Shape& s) const {
+  const Kernel* kernel = look_up(dtype, s);
+  FOVEA_CHECK(kernel != nullptr);
+  return *kernel;
 }
 
 decode::Shape Decode::choose(const AttentionParams& p) const {
-  decode::Shape shape = decode::choose_shape(p, max_len(p), rule_), split = shape;
-  if (!decode::has_split_kernel(p, shape)) return shape;
-  split.path = decode::Path::split;
-  return shape.max_items <= find(p.kv.dtype, split).grid ? split : shape;
+  const decode::Shape shape = decode::choose_shape(p, max_len(p), rule_);
+  decode::Shape other = shape;
+  if (decode::has_split_kernel(p, shape)) {
+    other.path = decode::Path::split;
+    if (shape.max_items <= find(p.kv.dtype, other).grid) return other;
+  }
+  other.path = decode::Path::cluster;
+  if (const Kernel* kernel = look_up(p.kv.dtype, other)) {
+    other.cluster = decode::choose_cluster(p, shape, rule_, kernel->clusters);
+    if (other.cluster > 0) return other;
+  }
+  return shape;
 }
 
 void Decode::run(const AttentionParams& p, const Queue& queue) {
@@ -170,13 +203,15 @@ void Decode::launch(decode::Args& args, const AttentionParams& p, const decode::
     args.first_row = first;
     args.rows = std::min(kRowsPerLaunch, p.rows - first);
     const auto most = static_cast<int>(std::min<int64_t>(shape.max_items / p.rows * args.rows, INT32_MAX));
-    const bool by_split = shape.path == decode::Path::split;
+    const bool by_split = shape.path == decode::Path::split, by_cluster = shape.path == decode::Path::cluster;
     const int grid = by_split ? most : std::min(kernel.grid, most);
     // Launched while the kernel before still runs, CTAs go where it has ended first: to no multiprocessor more than are its share.
     const int share = (grid + multiprocessors_ - 1) / multiprocessors_;
     const size_t bytes = std::max(kernel.shared_bytes, std::min(shared_bytes_ / (share + 1), most_shared_bytes_));
-    const dim3 ctas = by_split ? dim3(shape.lists, args.rows, grid / shape.lists / args.rows) : dim3(grid);
-    const LaunchConfig launch(ctas, dim3(decode::kThreads), bytes, queue);
+    const dim3 ctas = by_split     ? dim3(shape.lists, args.rows, grid / shape.lists / args.rows)
+                      : by_cluster ? dim3(shape.cluster, shape.lists, args.rows)
+                                   : dim3(grid);
+    const LaunchConfig launch(ctas, dim3(threads_of(shape.path)), bytes, queue, shape.cluster);
     check_call("decode attention", cudaLaunchKernelExC(&launch.config, kernel.function, parameters));
   }
 }

@@ -49,7 +49,8 @@ class Decode {
     decode::Shape shape;
     const void* function;
     size_t shared_bytes;
-    int grid;  // CTAs that the device holds at once
+    int grid;                      // CTAs that the device holds at once
+    decode::ClusterRoom clusters;  // of Path::cluster: likewise
   };
 
   Status measure_device();
@@ -58,6 +59,7 @@ class Decode {
   // Fills in the rest of `args` and launches.
   void launch(decode::Args& args, const AttentionParams& p, const decode::Shape& shape, const Queue& queue) const;
   const Kernel& find(DType dtype, const decode::Shape& shape) const;
+  const Kernel* look_up(DType dtype, const decode::Shape& shape) const;  // null: there is none
   int64_t max_len(const AttentionParams& p) const { return p.max_len > 0 ? p.max_len : limits_.max_len; }
 
   OpsLimits limits_;

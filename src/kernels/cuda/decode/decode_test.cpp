@@ -73,9 +73,35 @@ std::vector<AttentionCase> split_cases() {
   return cases;
 }
 
+std::vector<testing::SeqShape> some_seqs(int32_t count, int32_t most) {
+  std::vector<testing::SeqShape> seqs;
+  for (int32_t i = 0; i < count; ++i) seqs.push_back({i % 9 == 4 ? 2 : 1, i % 7 == 6 ? 0 : 1 + i * 397 % most});
+  return seqs;
+}
+
+// Lists of more rows than have a thread block a split.
+std::vector<AttentionCase> cluster_cases() {
+  using enum HeadGroups;
+  std::vector<AttentionCase> cases;
+  auto add = [&](AttentionCase c) {
+    c.select = true;
+    c.seqs = some_seqs(16, 2000);
+    cases.push_back(std::move(c));
+  };
+  add({.name = "clusters", .heads = 16, .kv_heads = 4, .head_dim = 128, .keep = 0.4});
+  add({.name = "clusters_of_long_lists", .heads = 8, .kv_heads = 2, .head_dim = 128, .keep = 0.97});
+  add({.name = "clusters_of_8_a_group", .heads = 8, .kv_heads = 1, .dtype = DType::f16, .table_per_head = true, .keep = 0.9});
+  add({.name = "clusters_of_1_a_group", .heads = 2, .kv_heads = 2, .tokens_per_unit = 64});
+  add({.name = "clusters_of_3_a_group", .heads = 12, .kv_heads = 4, .head_dim = 128, .dtype = DType::fp8_e4m3});
+  add({.name = "clusters_of_shared_lists", .heads = 8, .kv_heads = 4, .dtype = DType::fp8_e5m2, .groups = all});
+  add({.name = "clusters_in_blocks_of_64", .heads = 8, .kv_heads = 2, .head_dim = 128, .block_size = 64, .head_major = true});
+  add({.name = "clusters_of_empty_lists", .heads = 8, .kv_heads = 2, .head_dim = 128, .keep = 0});
+  return cases;
+}
+
 std::vector<AttentionCase> all_cases() {
   std::vector<AttentionCase> cases = testing::attention_cases();
-  for (auto&& more : {testing::padded_attention_cases(), split_cases()}) {
+  for (auto&& more : {testing::padded_attention_cases(), split_cases(), cluster_cases()}) {
     cases.insert(cases.end(), more.begin(), more.end());
   }
   return cases;
@@ -242,14 +268,15 @@ INSTANTIATE_TEST_SUITE_P(Cases, DecodeCases, ::testing::ValuesIn(all_cases()), [
 
 // A captured launch replays with other lengths and counts: the arrays are read on the device.
 TEST_F(DecodeTest, GraphFollowsLengthsAndCounts) {
-  for (const bool select : {false, true}) {
-    const AttentionCase c = {.name = "graph",
-                             .heads = 8,
-                             .kv_heads = 2,
-                             .head_dim = 128,
-                             .seqs = {{1, 3000}, {1, 700}, {1, 0}, {1, 40}},
-                             .select = select,
-                             .keep = 0.4};
+  for (const int form : {0, 1, 2}) {  // of all keys, of lists, of lists of many rows
+    AttentionCase c = {.name = "graph",
+                       .heads = 8,
+                       .kv_heads = 2,
+                       .head_dim = 128,
+                       .seqs = {{1, 3000}, {1, 700}, {1, 0}, {1, 40}},
+                       .select = form > 0,
+                       .keep = 0.4};
+    if (form == 2) c.seqs.resize(20, {1, 300});
     AttentionProblem problem(c);
     AttentionOnDevice on_device(problem);
     cuda::Decode decode;
@@ -260,7 +287,8 @@ TEST_F(DecodeTest, GraphFollowsLengthsAndCounts) {
       return Status();
     });
     ASSERT_TRUE(graph.ok()) << graph.status().message();
-    for (const std::vector<int32_t>& lengths : {std::vector<int32_t>{3000, 700, 0, 40}, {17, 0, 0, 40}, {2999, 1, 0, 0}}) {
+    for (std::vector<int32_t> lengths : {std::vector<int32_t>{3000, 700, 0, 40}, {17, 0, 0, 40}, {2999, 1, 0, 0}}) {
+      lengths.resize(c.seqs.size(), 290);
       on_device.seq_len().upload(lengths);
       std::vector<int32_t> counts = problem.lists().counts();
       for (int32_t& count : counts) count = count * lengths[0] / 3000;
@@ -299,6 +327,13 @@ TEST_F(DecodeTest, WaitsForWhatTheKernelAheadWrites) {
                      .select = true,
                      .keep = 0.7});
   }
+  cases.push_back({.name = "lists of many rows",
+                   .heads = 8,
+                   .kv_heads = 2,
+                   .head_dim = 128,
+                   .seqs = some_seqs(16, 900),
+                   .select = true,
+                   .keep = 0.7});
   for (const AttentionCase& c : cases) {
     SCOPED_TRACE(c.name + ", d " + std::to_string(c.head_dim));
     AttentionProblem problem(c), before(c);

@@ -14,11 +14,15 @@ inline constexpr float kLn2 = 0.6931471805599453f;
 
 // Partial results of the warps of a CTA: `max` in log2 units, `out` and `sum` relative to it.
 template <int kHeads, int kDim>
-struct WarpPartials {
+struct WarpSums {
   static constexpr int kStride = kDim + 4;  // keeps float4 rows of neighbouring heads out of each other's banks
   float out[kWarps][kHeads][kStride];
   float max[kWarps][kHeads];
   float sum[kWarps][kHeads];
+};
+
+template <int kHeads, int kDim>
+struct WarpPartials : WarpSums<kHeads, kDim> {
   float weight[kHeads][kMaxSplits];
   float2 softmax[kHeads];
   int32_t keys_read;  // of the item
@@ -71,8 +75,8 @@ __device__ inline void write_partition(const Args& a, const WorkList& w, int32_t
 
 // Merges the warps' results of an item and calls write(head, column, elements, softmax) for each four elements.
 template <int kHeads, int kDim, typename Write>
-__device__ __forceinline__ void merge_warps(int heads, int columns, const WarpPartials<kHeads, kDim>& s, Write&& write) {
-  for (int i = threadIdx.x; i < heads * columns; i += kThreads) {
+__device__ __forceinline__ void merge_warps(int heads, int columns, const WarpSums<kHeads, kDim>& s, Write&& write) {
+  for (int i = threadIdx.x % kThreads; i < heads * columns; i += kThreads) {
     const int h = i / columns, column = i % columns;
     float2 softmax = {-INFINITY, 0.0f};
     for (int x = 0; x < kWarps; ++x) softmax.x = fmaxf(softmax.x, s.max[x][h]);

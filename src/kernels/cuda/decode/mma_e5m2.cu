@@ -1,4 +1,4 @@
-#include "kernels/cuda/decode/split_kernel.cuh"
+#include "kernels/cuda/decode/cluster_kernel.cuh"
 
 namespace fovea::cuda::decode {
 

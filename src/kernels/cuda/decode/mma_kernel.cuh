@@ -69,7 +69,7 @@ struct MmaKernel {
 
   const Args& a;
   Used& shared;
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarps, g = lane / 4, t = lane % 4;
 
   __device__ MmaKernel(const Args& args, Used& s) : a(args), shared(s) {}
 
@@ -294,8 +294,7 @@ struct MmaKernel {
     }
   }
 
-  __device__ void store(const Running& run) {
-    auto& s = shared.partials;
+  __device__ void store(const Running& run, WarpSums<kHeads, kDim>& s) const {
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       float sum = run.sum[c];
@@ -356,7 +355,7 @@ struct MmaKernel {
     return finish_run(a, shared.list, split, run, shared.partials, turn, [&](int32_t one) {
       Running sums;
       walk(one, feed, sums);
-      store(sums);
+      store(sums, shared.partials);
     });
   }
 };

@@ -61,16 +61,15 @@ struct SplitShared {
   };
 };
 
-template <typename Kv, int kDim>
-struct SplitKernel : MmaKernel<Kv, kDim, 1, SplitShared<Kv, kDim>> {
-  using Base = MmaKernel<Kv, kDim, 1, SplitShared<Kv, kDim>>;
+template <typename Kv, int kDim, typename Memory = SplitShared<Kv, kDim>>
+struct SplitKernel : MmaKernel<Kv, kDim, 1, Memory> {
+  using Base = MmaKernel<Kv, kDim, 1, Memory>;
   using Stored = typename Base::Stored;
   using Base::a, Base::shared, Base::lane, Base::warp, Base::g, Base::t, Base::kStages, Base::kChunks, Base::kSlices;
   static constexpr int kColumns = kDim / 4;  // of 4 elements of a result
 
   // The thread block's.
-  const int32_t list = static_cast<int32_t>(blockIdx.x), row = static_cast<int32_t>(blockIdx.y),
-                split = static_cast<int32_t>(blockIdx.z);
+  const int32_t list, row, split;
   int32_t seq = 0, hi = 0;               // positions below hi are visible
   int32_t fresh = 0;                     // K and V from this position on are of the step
   int32_t keys = 0, first = 0, end = 0;  // of the list, and which of them are the split's
@@ -85,7 +84,8 @@ struct SplitKernel : MmaKernel<Kv, kDim, 1, SplitShared<Kv, kDim>> {
   // for beside what tells the size.
   int32_t guessed_key = -1, guess = 0;
 
-  __device__ SplitKernel(const Args& args, SplitShared<Kv, kDim>& s) : Base(args, s) {}
+  __device__ SplitKernel(const Args& args, Memory& s, int32_t list_, int32_t row_, int32_t split_)
+      : Base(args, s), list(list_), row(row_), split(split_) {}
 
   __device__ int block_shift() const { return __ffs(a.p.kv.block_size) - 1; }
   __device__ bool listed() const { return a.selection.kind == Selection::Kind::list; }
@@ -117,21 +117,18 @@ struct SplitKernel : MmaKernel<Kv, kDim, 1, SplitShared<Kv, kDim>> {
   // Where the warp's tile `tile` lies; any place where there is none.
   __device__ Place place_of(int tile) const {
     const int32_t key = first + (tile * kWarps + warp) * kTileKeys;
-    Place p{hi, 0};
-    if (key >= end) return p;
+    if (key >= end) return {hi, 0};
     const bool guessed = key == guessed_key;
-    p.pos = key;
-    if (listed()) {
-      const int32_t unit = guessed ? guess : __ldg(units + (key >> a.unit_shift));
-      p.pos = (unit << a.unit_shift) + (key & ((1 << a.unit_shift) - 1));
-    }
+    if (listed()) return place_in_unit(guessed ? guess : __ldg(units + (key >> a.unit_shift)), key);
+    return {key, guessed ? guess : slot_of(key)};
+  }
+  __device__ Place place_in_unit(int32_t unit, int32_t key) const {
+    const int32_t pos = (unit << a.unit_shift) + (key & ((1 << a.unit_shift) - 1));
+    return {pos, pos < hi ? slot_of(pos) : 0};
+  }
+  __device__ int32_t slot_of(int32_t pos) const {
     const PageTableView& table = a.p.kv.table;
-    if (p.pos < hi) {
-      p.slot = guessed && !listed()
-                   ? guess
-                   : __ldg(table.slots + seq * table.seq_stride + list * table.head_stride + (p.pos >> block_shift()));
-    }
-    return p;
+    return __ldg(table.slots + seq * table.seq_stride + list * table.head_stride + (pos >> block_shift()));
   }
 
   // False: there is no such split.
@@ -179,10 +176,6 @@ struct SplitKernel : MmaKernel<Kv, kDim, 1, SplitShared<Kv, kDim>> {
       }
       from += kRows * token_bytes;
     }
-    if (tile % kWarp == kWarp - 1) {
-      places = next_places;
-      next_places = place_of(tile + 1 + kWarp + lane);
-    }
   }
 
   // The key at `pos`, of which copy_tile() left room in the warp's last tile, if that is where it is.
@@ -201,40 +194,52 @@ struct SplitKernel : MmaKernel<Kv, kDim, 1, SplitShared<Kv, kDim>> {
     prefill::copy_async_wait<0>();
   }
 
-  __device__ void prepare_q() {
-    typename Base::PartsOfQ x;
+  __device__ void read_q(typename Base::PartsOfQ& x) const {
     x[0][0] = x[0][1] = {};
     if (warp < kSlices && g < a.heads_per_list) {
       const int64_t head = static_cast<int64_t>(row) * a.p.num_heads + list * a.heads_per_list + g;
       const float* q = static_cast<const float*>(a.p.q) + head * kDim + 32 * warp + 8 * t;
       x[0][0] = load_4(q), x[0][1] = load_4(q + 4);
     }
+  }
+  __device__ void prepare_q(const typename Base::PartsOfQ& x) {
     Base::share_q(x);
-    if (threadIdx.x == 0) {
+    if (threadIdx.x % kThreads == 0) {
       shared.list.heads.count = a.heads_per_list;
       shared.list.score_scale = score_scale(a.p, list);
     }
-    __syncthreads();
+  }
+
+  // Returns how many keys of the tile are there.
+  __device__ int32_t add_tile(int tile, typename Base::Running& sums) {
+    prefill::copy_async_wait<kStages - 1>();
+    __syncwarp();
+    const auto& stage = shared.ring[warp][tile % kStages];
+    typename Base::Scores scores;
+    Base::multiply_k(stage.k, scores);
+    const int there = min(max(hi - stage.pos[0], 0), kTileKeys);
+    Base::bias_and_mask(0, (1u << there) - 1, scores);
+    Base::weigh(scores, sums);
+    Base::multiply_v(stage.v, scores, sums);
+    __syncwarp();
+    if (tile + kStages < tiles) copy_tile(tile + kStages, -1);
+    prefill::copy_async_commit();
+    return there;
   }
 
   __device__ void walk(typename Base::Running& sums) {
     int32_t seen = 0;
 #pragma unroll 1
     for (int tile = 0; tile < tiles; ++tile) {
-      prefill::copy_async_wait<kStages - 1>();
-      __syncwarp();
-      const auto& stage = shared.ring[warp][tile % kStages];
-      typename Base::Scores scores;
-      Base::multiply_k(stage.k, scores);
-      const int left = hi - stage.pos[0];
-      Base::bias_and_mask(0, left >= kTileKeys ? 0xffffu : (1u << max(left, 0)) - 1, scores);
-      Base::weigh(scores, sums);
-      Base::multiply_v(stage.v, scores, sums);
-      seen += left >= kTileKeys ? kTileKeys : max(left, 0);
-      __syncwarp();
-      if (tile + kStages < tiles) copy_tile(tile + kStages, -1);
-      prefill::copy_async_commit();
+      seen += add_tile(tile, sums);
+      if ((tile + kStages) % kWarp == kWarp - 1) {
+        places = next_places;
+        next_places = place_of(tile + kStages + 1 + kWarp + lane);
+      }
     }
+    count(seen);
+  }
+  __device__ void count(int32_t seen) const {
     if (lane == 0 && a.p.keys_read != nullptr) {
       atomicAdd(reinterpret_cast<unsigned long long*>(a.p.keys_read + row), static_cast<unsigned long long>(seen));
     }
@@ -304,6 +309,8 @@ struct SplitKernel : MmaKernel<Kv, kDim, 1, SplitShared<Kv, kDim>> {
 
   // Leaves the split's result in scratch.
   __device__ void attend(bool early) {
+    typename Base::PartsOfQ x;
+    if (!early) read_q(x);  // behind keys it would come last
     // Of a single key of the step all others are asked for before it is there.
     const bool newest = early && end > fresh && hi - fresh == 1;
     if (early && end > fresh && !newest) wait_for_previous();
@@ -313,12 +320,14 @@ struct SplitKernel : MmaKernel<Kv, kDim, 1, SplitShared<Kv, kDim>> {
     }
     if (early) wait_for_previous();
     if (newest) copy_key(fresh);
-    prepare_q();
+    if (early) read_q(x);
+    prepare_q(x);
+    __syncthreads();
     typename Base::Running sums;
     Base::clear(sums);
     walk(sums);
     __syncthreads();  // of the ring
-    Base::store(sums);
+    Base::store(sums, shared.partials);
     __syncthreads();
     merge_warps(a.heads_per_list, kColumns, shared.partials, [&](int h, int column, float4 out, float2 softmax) {
       store(reinterpret_cast<float4*>(a.split_out) + (scratch_of(h) + split) * kColumns + column, out);
@@ -342,7 +351,7 @@ __global__ void __launch_bounds__(kThreads, 3) split_kernel(const __grid_constan
   extern __shared__ __align__(16) char memory[];
   let_next_begin();
   const Args a = split_args(args, kDim);
-  SplitKernel<Kv, kDim>(a, *reinterpret_cast<SplitShared<Kv, kDim>*>(memory)).run();
+  SplitKernel<Kv, kDim>(a, *reinterpret_cast<SplitShared<Kv, kDim>*>(memory), blockIdx.x, blockIdx.y, blockIdx.z).run();
 }
 
 template <typename Kv, int kDim>
@@ -353,13 +362,6 @@ Entry split_entry(DType dtype) {
   e.function = reinterpret_cast<const void*>(&split_kernel<Kv, kDim>);
   e.shared_bytes = sizeof(SplitShared<Kv, kDim>);
   return e;
-}
-
-// All of one element type.
-template <typename Kv>
-std::vector<Entry> mma_entries(DType dtype) {
-  return {mma_entry<Kv, 64, 1>(dtype),  mma_entry<Kv, 128, 1>(dtype), mma_entry<Kv, 256, 1>(dtype),
-          mma_entry<Kv, 128, 2>(dtype), split_entry<Kv, 64>(dtype),   split_entry<Kv, 128>(dtype)};
 }
 
 }  // namespace fovea::cuda::decode
