@@ -52,8 +52,9 @@ class Chooser {
     uint32_t ranks[kChosenAtOnce];
   };
 
-  // Threads [0, kChooserThreads) of a thread block. ranks: [q.blocks]; those of windows are not asked.
-  __device__ Chooser(const Quota& q, const uint32_t* ranks, Shared& shared) : q_(q), ranks_(ranks + q.init), s_(shared) {}
+  // Threads [0, kChooserThreads) of a thread block. ranks: [q.blocks], in shared memory or not; those of windows are not asked.
+  __device__ Chooser(const Quota& q, const uint32_t* ranks, bool in_shared, Shared& shared)
+      : q_(q), ranks_(ranks + q.init), in_shared_(in_shared), s_(shared) {}
 
   // Writes the list's entries [q.init, q.init + q.by_rank()).
   __device__ void write(int32_t* units) {
@@ -84,11 +85,18 @@ class Chooser {
   __device__ uint32_t wanted() const { return q_.by_rank(); }
   __device__ bool in_parts() const { return q_.ranked() > kChosenAtOnce; }
 
-  // This thread's ranks of a part.
+  // One that another multiprocessor may have written.
+  __device__ uint32_t rank_at(int32_t i) const {
+    uint32_t rank;
+    asm volatile("ld.relaxed.gpu.u32 %0, [%1];" : "=r"(rank) : "l"(ranks_ + i) : "memory");
+    return rank;
+  }
+  // This thread's ranks of a part, which is in shared memory then.
   __device__ void take(int32_t first) {
     const int32_t at = first + static_cast<int32_t>(threadIdx.x), there = q_.ranked() - at;
 #pragma unroll
-    for (int i = 0; i < kRanks; ++i) mine_[i] = i * kChooserThreads < there ? __ldcg(ranks_ + at + i * kChooserThreads) : kNever;
+    for (int i = 0; i < kRanks; ++i) mine_[i] = i * kChooserThreads < there ? rank_at(at + i * kChooserThreads) : kNever;
+    if (in_shared_) return;
 #pragma unroll
     for (int i = 0; i < kRanks; ++i) s_.ranks[i * kChooserThreads + threadIdx.x] = mine_[i];
   }
@@ -173,7 +181,7 @@ class Chooser {
 #pragma unroll 1
       for (uint32_t bits = found <= kCandidates ? word.bits : 0; bits != 0; bits &= bits - 1, ++at) {
         const int32_t block = static_cast<int32_t>(threadIdx.x) * kWarp + __ffs(bits) - 1;
-        s_.candidates[at] = s_.ranks[block];
+        s_.candidates[at] = in_shared_ ? rank_at(first + block) : s_.ranks[block];
         s_.blocks[at] = q_.init + first + block;
       }
       if (in_parts()) sync();  // before ranks, words and sums are others
@@ -293,6 +301,7 @@ class Chooser {
 
   const Quota q_;
   const uint32_t* ranks_;  // behind the first window
+  const bool in_shared_;
   Shared& s_;
   uint32_t mine_[kRanks];
 };

@@ -40,13 +40,18 @@ SelectShape choose_select(const HashSelectParams& p, const SelectDevice& device)
   const auto ring_end = [&] { return s.ring_at + s.scorers * kTilesAhead * s.tile_bytes; };
   while (s.scorers > 1 && ring_end() > device.shared_bytes) s.scorers -= s.scorers > 4 ? 4 : 1;
   s.shared_bytes = std::max<int32_t>(ring_end(), kChooserBytes);
+  const int64_t ranks = (p.max_len + p.block_size - 1) / p.block_size * int64_t{sizeof(uint32_t)};
+  if (s.parts <= (device.clusters ? kPartsInCluster : 1) && s.shared_bytes + ranks <= device.shared_bytes) {
+    s.ranks_at = s.shared_bytes;
+    s.shared_bytes += static_cast<int32_t>(ranks);
+  }
   return s;
 }
 
 std::string SelectShape::describe() const {
   return std::to_string(64 * words) + " bits, " + std::to_string(2 << chunk_shift) + " tokens of 16 blocks a warp, " +
          std::to_string(parts) + " CTAs of " + std::to_string(scorers) + " + " + std::to_string(kEncoders) + " warps a list, " +
-         std::to_string(shared_bytes) + " bytes";
+         std::to_string(shared_bytes) + " bytes, ranks in " + (ranks_at > 0 ? "shared memory" : "scratch");
 }
 
 }  // namespace fovea::cuda::hash

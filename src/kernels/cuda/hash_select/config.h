@@ -10,12 +10,13 @@
 
 namespace fovea::cuda::hash {
 
-inline constexpr int kTileBlocks = 16;   // of a list, scored together by a warp
-inline constexpr int kTileTokens = 16;   // of each of them, at most
-inline constexpr int kTilesAhead = 2;    // of a warp: their codes are under way
-inline constexpr int kQueriesMax = 256;  // query heads of a KV head
-inline constexpr int kPartsMost = 16;    // of a list
-inline constexpr int kPartsBeside = 8;   // from so many on, one fewer costs less than thread blocks that wait for a place
+inline constexpr int kTileBlocks = 16;     // of a list, scored together by a warp
+inline constexpr int kTileTokens = 16;     // of each of them, at most
+inline constexpr int kTilesAhead = 2;      // of a warp: their codes are under way
+inline constexpr int kQueriesMax = 256;    // query heads of a KV head
+inline constexpr int kPartsMost = 16;      // of a list
+inline constexpr int kPartsBeside = 8;     // from so many on, one fewer costs less than thread blocks that wait for a place
+inline constexpr int kPartsInCluster = 2;  // larger clusters leave multiprocessors of a group of some 16 without work
 
 // Warps that encode queries, two a query, and that score: codes of one word take the more instructions a byte, and 20 warps take a
 // fifteenth of 128K tokens in two rounds, both of which are under way before there are queries.
@@ -42,6 +43,7 @@ Scratch choose_scratch(const OpsLimits& limits, int64_t budget = int64_t{64} << 
 struct SelectDevice {
   int32_t multiprocessors = 108;
   int32_t shared_bytes = 160 << 10;  // of a thread block
+  bool clusters = false;             // thread blocks of one reach each other's shared memory
 };
 
 // `parts` thread blocks score a list's blocks, 8 or 16 tokens of 16 blocks a warp at a time, and the last of them chooses.
@@ -57,9 +59,11 @@ struct SelectShape {
   int32_t parts = 8;
   int32_t scorers = 16;  // warps; the encoders follow, then some that only choose
 
-  // Shared memory: slices of queries, then what goes with each, then the scorers' tiles. The choice takes the place of all.
-  int32_t heads_at = 0, ring_at = 0, tile_bytes = 0, shared_bytes = 0;
+  // Shared memory: slices of queries, then what goes with each, then the scorers' tiles. The choice takes the place of these. Behind
+  // them lie the list's ranks, in the thread block that chooses; with ranks_at 0 they are in scratch.
+  int32_t heads_at = 0, ring_at = 0, tile_bytes = 0, ranks_at = 0, shared_bytes = 0;
 
+  int32_t cluster() const { return ranks_at > 0 ? parts : 1; }  // thread blocks
   int32_t threads() const { return 32 * std::max(scorers + kEncoders, kChooserWarps); }
   std::string describe() const;
 };

@@ -40,6 +40,7 @@ Status HashSelect::prepare(const OpsLimits& limits, Device& device) {
   }
   if (e != cudaSuccess) return Status::unsupported(std::string("hash selection: ") + cudaGetErrorString(e));
   device_.shared_bytes = most - 1024;  // beside what the kernels have of their own
+  device_.clusters = runs_code_for_hopper();
   scratch_ = hash::choose_scratch(limits);
   const int64_t bytes = scratch_.bytes(limits.kv_heads), arrivals = scratch_.rows * limits.kv_heads * int64_t{sizeof(uint32_t)};
   FOVEA_ASSIGN(ranks_, device.allocate(std::max<int64_t>(1, bytes), "block ranks"));
@@ -58,7 +59,7 @@ void HashSelect::run(const HashSelectParams& p, const Queue& queue) {
     const int32_t rows = std::min(scratch_.rows, p.rows - first);
     hash::SelectArgs args{p, shape, first, ranks_.as<uint32_t>(), scratch_.blocks, arrived_.as<uint32_t>()};
     const LaunchConfig launch(dim3(shape.parts, p.share_heads ? 1 : p.kv_heads, rows), dim3(shape.threads()), shape.shared_bytes,
-                              queue);
+                              queue, shape.cluster());
     void* pointers[] = {&args};
     check_call("hash selection", cudaLaunchKernelExC(&launch.config, hash::select_kernel(shape.words, shape.factors), pointers));
   }

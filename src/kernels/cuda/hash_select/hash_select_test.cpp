@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <random>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -110,6 +111,22 @@ TEST_F(HashSelectTest, LongRows) {
       for (int k : {32, 128, 5000}) {
         s.set_k(k);
         ASSERT_EQ(run(s), reference(s)) << longest << " tokens, k " << k;
+      }
+    }
+  }
+}
+
+// Thread blocks of a list that are a cluster, or one: ranks stay in shared memory where they fit.
+TEST_F(HashSelectTest, ListsOfOneOrTwoThreadBlocks) {
+  uint32_t seed = 20;
+  for (const auto& [rows, kv_heads, share] : {std::tuple{6, 8, false}, {17, 8, false}, {50, 2, true}}) {
+    for (const Codes codes : {Codes::symmetric, Codes::asymmetric, Codes::with_factor}) {
+      for (int longest : {40 * 16 + 3, 9000}) {
+        HashProblem s({rows, kv_heads, kv_heads, 16, 64, 128, false, share}, ++seed, longest, codes);
+        for (int k : {1, 17, 60, 400}) {
+          s.set_k(k);
+          ASSERT_EQ(run(s), reference(s)) << rows << " rows, longest " << longest << ", k " << k;
+        }
       }
     }
   }

@@ -35,9 +35,10 @@ __device__ void wait_for_tile() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLater) : "memory");
 }
 
-// sums += bits of a & b, by rows of a (tokens) and columns of b.
+// sums += bits of a & b, by rows of a (tokens) and columns of b. In the order that is written: else products wait for each other.
 __device__ void multiply_bits(int (&sums)[4], uint32_t a0, uint32_t a1, uint2 b) {
-  asm("mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+  asm volatile(
+      "mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
       : "r"(a0), "r"(a1), "r"(~a0), "r"(~a1), "r"(b.x), "r"(b.y));
 }
@@ -84,6 +85,7 @@ struct Selection {
   static constexpr int kRowBytes = kTileTokens * 8, kWordBytes = kTileBlocks * kRowBytes;
   static constexpr int kPaired = kWords / 2 * 2;  // words that products take two at a time
   static constexpr int kPairs = kEncoders / 2;    // of encoders
+  static constexpr int kAtOnce = 4;               // tokens whose products are under way
 
   const SelectArgs& a;
   const HashSelectParams& p;
@@ -322,31 +324,45 @@ struct Selection {
         }
         const uint32_t at = row_at ^ (t0 * 8);
 #pragma unroll
-        for (int t = 0; t < 8; ++t) {
-          int sums[4] = {kFactors ? kMagic : 0, 0, kFactors ? kMagic : 0, 0};
-          const uint8_t* half = tile + (at ^ (t / 2 * 16)) + t % 2 * 8;
-          const auto bits = [](const uint8_t* at) { return *reinterpret_cast<const uint32_t*>(at); };
+        for (int first = 0; first < 8; first += kAtOnce) {
+          int sums[kAtOnce][4];
+#pragma unroll
+          for (int t = 0; t < kAtOnce; ++t) sums[t][0] = sums[t][2] = kFactors ? kMagic : 0, sums[t][1] = sums[t][3] = 0;
+          const auto bits_of = [&](int t, const uint8_t* words, uint32_t(&of)[2]) {
+            const uint8_t* half = words + (at ^ ((first + t) / 2 * 16)) + t % 2 * 8;
+            of[0] = *reinterpret_cast<const uint32_t*>(half), of[1] = *reinterpret_cast<const uint32_t*>(half + 8 * kRowBytes);
+          };
+          uint32_t bits[kAtOnce][2];
 #pragma unroll
           for (int w = 0; w < kPaired; w += 2) {
-            const uint8_t* in_pair = half + of_pair + w * kWordBytes;
-            const uint32_t a0 = bits(in_pair), a1 = bits(in_pair + 8 * kRowBytes);
-            multiply_bits(sums, a0, a1, query[w]);
-            multiply_bits(sums, a0, a1, query[w + 1]);
+#pragma unroll
+            for (int t = 0; t < kAtOnce; ++t) bits_of(t, tile + of_pair + w * kWordBytes, bits[t]);
+#pragma unroll
+            for (int one = 0; one < 2; ++one) {
+#pragma unroll
+              for (int t = 0; t < kAtOnce; ++t) multiply_bits(sums[t], bits[t][0], bits[t][1], query[w + one]);
+            }
           }
           if (kWords > kPaired) {
-            const uint8_t* last = half + kPaired * kWordBytes;
-            multiply_bits(sums, bits(last), bits(last + 8 * kRowBytes), query[kWords - 1]);
+#pragma unroll
+            for (int t = 0; t < kAtOnce; ++t) bits_of(t, tile + kPaired * kWordBytes, bits[t]);
+#pragma unroll
+            for (int t = 0; t < kAtOnce; ++t) multiply_bits(sums[t], bits[t][0], bits[t][1], query[kWords - 1]);
           }
 #pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const int agreeing = sums[2 * i] + 3 * sums[2 * i + 1];
-            if (kFactors) {
-              const uint32_t two = t / 2 == 0 ? factors[i].x : t / 2 == 1 ? factors[i].y : t / 2 == 2 ? factors[i].z : factors[i].w;
-              const float factor = __uint_as_float(t % 2 == 0 ? two << 16 : two & 0xffff0000u);
-              const float g = __int_as_float(agreeing) - __int_as_float(kMagic), sum = __fmaf_rn(2.0f, g, -all);  // exact
-              scaled[i] = fmaxf(scaled[i], __fmul_rn(sum, factor));
-            } else {
-              most[i] = max(most[i], agreeing);
+          for (int t = 0; t < kAtOnce; ++t) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+              const int agreeing = sums[t][2 * i] + 3 * sums[t][2 * i + 1];
+              if (kFactors) {
+                const int of = (first + t) / 2;
+                const uint32_t two = of == 0 ? factors[i].x : of == 1 ? factors[i].y : of == 2 ? factors[i].z : factors[i].w;
+                const float factor = __uint_as_float(t % 2 == 0 ? two << 16 : two & 0xffff0000u);
+                const float g = __int_as_float(agreeing) - __int_as_float(kMagic), sum = __fmaf_rn(2.0f, g, -all);  // exact
+                scaled[i] = fmaxf(scaled[i], __fmul_rn(sum, factor));
+              } else {
+                most[i] = max(most[i], agreeing);
+              }
             }
           }
         }
@@ -425,6 +441,25 @@ struct Selection {
   }
 };
 
+// Thread blocks of a list that are a cluster: ranks go to the shared memory of the last, which chooses.
+__device__ void arrive_in_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+__device__ void wait_for_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+__device__ uint32_t* in_last_of_cluster(uint32_t* mine) {
+  auto at = reinterpret_cast<uint64_t>(mine);
+#if __CUDA_ARCH__ >= 900
+  asm("mapa.u64 %0, %0, %1;" : "+l"(at) : "r"(gridDim.x - 1));
+#endif
+  return reinterpret_cast<uint32_t*>(at);
+}
+
 // Whether the list's other thread blocks have all been here. One thread tells it for all and sees what all of theirs wrote.
 __device__ bool comes_last(uint32_t* arrived) {
   __shared__ bool last;
@@ -449,20 +484,34 @@ __global__ void __launch_bounds__(kWarp*(most_scorers(kWords) + kEncoders)) sele
   const int64_t out = static_cast<int64_t>(selection.row) * gridDim.y + selection.list,
                 pass_list = static_cast<int64_t>(blockIdx.z) * gridDim.y + selection.list;
   int32_t* units = a.p.units + out * a.p.capacity;
-  uint32_t* ranks = a.ranks + pass_list * a.pitch;
+  const bool in_shared = a.shape.ranks_at > 0, in_cluster = in_shared && gridDim.x > 1;
+  uint32_t* mine = in_shared ? reinterpret_cast<uint32_t*>(memory + a.shape.ranks_at) : a.ranks + pass_list * a.pitch;
+  uint32_t* ranks = in_cluster ? in_last_of_cluster(mine) : mine;
+  if (in_cluster) arrive_in_cluster();
   let_next_begin();  // its blocks find the places of those that end, and what they read ahead is there sooner
   if (encoder >= 0 && encoder < kEncoders) selection.take_queries();
   if (encoder == 0 && blockIdx.x == 0) write_windows(quota, units, a.p.counts + out, kWarp);
-  if (quota.by_rank() > 0) {
-    if (encoder < 0) {
-      selection.score_part(ranks, [] { __syncthreads(); });
-    } else {
-      __syncthreads();
-    }
-    if (!comes_last(a.arrived + pass_list)) return;
-    if (threadIdx.x >= kChooserThreads) return;
-    Chooser(quota, ranks, *reinterpret_cast<Chooser::Shared*>(memory)).write(units);
+  if (quota.by_rank() == 0) return;
+  const auto meet = [&] {
+    if (in_cluster) wait_for_cluster();  // all of it are there
+    __syncthreads();
+  };
+  if (encoder < 0) {
+    selection.score_part(ranks, meet);
+  } else {
+    meet();
   }
+  if (in_cluster) {
+    arrive_in_cluster();
+    if (blockIdx.x < gridDim.x - 1) return;
+    wait_for_cluster();
+  } else if (in_shared) {
+    __syncthreads();
+  } else if (!comes_last(a.arrived + pass_list)) {
+    return;
+  }
+  if (threadIdx.x >= kChooserThreads) return;
+  Chooser(quota, mine, in_shared, *reinterpret_cast<Chooser::Shared*>(memory)).write(units);
 }
 
 template <int kWords>
