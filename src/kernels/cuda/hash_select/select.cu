@@ -35,7 +35,8 @@ __device__ void wait_for_tile() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLater) : "memory");
 }
 
-// sums += bits of a & b, by rows of a (tokens) and columns of b. In the order that is written: else products wait for each other.
+// sums += bits of a & b, by rows of a (tokens) and columns of b. Volatile: the order is that of the code, products of several tokens
+// one after the other.
 __device__ void multiply_bits(int (&sums)[4], uint32_t a0, uint32_t a1, uint2 b) {
   asm volatile(
       "mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -407,6 +408,7 @@ struct Selection {
     for (int s = 0; s < kTilesAhead; ++s) {
       if (s > 0) early[s] = early[s] && early[s - 1];
       if (early[s]) {
+        if (s > 0) wait_for_tile<0>();  // what ends the kernel ahead comes behind all that is under way
         load(next, first[s], ring + s * a.shape.tile_bytes);
       } else {
         prefetch(next, first[s]);
