@@ -57,7 +57,8 @@ struct SelectShape {
   int32_t pieces = 1;       // of a block
   int32_t block_shift = 4;  // log2 of block_size
   int32_t parts = 8;
-  int32_t scorers = 16;  // warps; the encoders follow, then some that only choose
+  int32_t scorers = 16;          // warps; the encoders follow, then some that only choose
+  bool first_in_halves = false;  // first tiles are asked for one half after the other, while the kernel ahead still runs
 
   // Shared memory: slices of queries, then what goes with each, then the scorers' tiles. The choice takes the place of these. Behind
   // them lie the list's ranks, in the thread block that chooses; with ranks_at 0 they are in scratch.

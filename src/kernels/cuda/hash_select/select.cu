@@ -154,19 +154,20 @@ struct Selection {
     }
   }
 
-  // Starts copying. Where a block ends within the row's last piece, its later pieces are that one again.
-  __device__ void load(const Item& item, int32_t slot, uint8_t* tile) const {
+  // Starts copying, of a second half when the first is there if that is wanted. Where a block ends within the row's last piece, its
+  // later pieces are that one again.
+  __device__ void load(const Item& item, int32_t slot, uint8_t* tile, bool in_halves = false) const {
     if (there(item)) {
       if (a.shape.chunk_shift == 3) {
-        copy<3>(item, slot, tile);
+        copy<3>(item, slot, tile, in_halves);
       } else {
-        copy<2>(item, slot, tile);
+        copy<2>(item, slot, tile, in_halves);
       }
     }
     end_of_tile();
   }
   template <int kShift>
-  __device__ void copy(const Item& item, int32_t slot, uint8_t* tile) const {
+  __device__ void copy(const Item& item, int32_t slot, uint8_t* tile, bool in_halves) const {
     constexpr int kAtOnce = kWarp >> kShift;  // blocks
     const int r = lane >> kShift, chunk = lane % (1 << kShift);
     const int piece = item.piece == 0 ? 0 : piece_of(item, lane);
@@ -177,6 +178,10 @@ struct Selection {
     const uint64_t* of_chunk = codes + 2 * chunk;
 #pragma unroll
     for (int j = 0; j < kTileBlocks / kAtOnce; ++j) {
+      if (in_halves && j == kTileBlocks / kAtOnce / 2) {
+        end_of_tile();
+        wait_for_tile<0>();
+      }
       const int of = r + j * kAtOnce;
       const uint32_t from = __shfl_sync(kAllLanes, at, of);
       const uint32_t block = to + of * kRowBytes + (chunk ^ (of & 7)) * 16;
@@ -409,7 +414,7 @@ struct Selection {
       if (s > 0) early[s] = early[s] && early[s - 1];
       if (early[s]) {
         if (s > 0) wait_for_tile<0>();  // what ends the kernel ahead comes behind all that is under way
-        load(next, first[s], ring + s * a.shape.tile_bytes);
+        load(next, first[s], ring + s * a.shape.tile_bytes, a.shape.first_in_halves);
       } else {
         prefetch(next, first[s]);
       }
