@@ -6,14 +6,16 @@ namespace fovea::cpu {
 
 struct CpuFeatures {
   bool avx2 = false;         // AVX2, FMA, F16C; the OS saves the registers
+  bool avx_vnni = false;     // avx2, and dot products of bytes in its encoding: CPUs without AVX-512, and some with it
   bool avx512 = false;       // AVX-512 F, BW, CD, DQ, VL; the OS saves the registers
   bool avx512_vnni = false;  // avx512, and dot products of bytes
   bool avx512_bf16 = false;  // avx512, and VDPBF16PS / VCVTNEPS2BF16
   bool amx_bf16 = false;     // avx512_bf16, AMX tiles with TDPBF16PS, and the kernel has granted this process their state
+  bool amx_int8 = false;     // avx512_vnni, and likewise TDPBSSD
 };
 
 // Detected once. Asks Linux for the permission to use AMX tile state, for the process and all its later threads; where
-// it refuses, amx_bf16 is false. Thread-safe.
+// it refuses, amx_bf16 and amx_int8 are false. Thread-safe.
 const CpuFeatures& cpu_features();
 
 }  // namespace fovea::cpu

@@ -36,9 +36,10 @@ TEST(CpuFeatures, AgreeWithTheKernel) {
   EXPECT_EQ(f.avx512, f.avx2 && has({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}));
   EXPECT_EQ(f.avx512_vnni, f.avx512 && has({"avx512_vnni", "bmi2"}));
   EXPECT_EQ(f.avx512_bf16, f.avx512 && has({"avx512_bf16"}));
-  if (!has({"amx_tile", "amx_bf16"})) {
-    EXPECT_FALSE(f.amx_bf16);
-  }
+  EXPECT_EQ(f.avx_vnni, f.avx2 && has({"avx_vnni"}));
+  // Linux may refuse what it lists.
+  EXPECT_TRUE(!f.amx_bf16 || has({"amx_tile", "amx_bf16"}));
+  EXPECT_TRUE(!f.amx_int8 || has({"amx_tile", "amx_int8"}));
 }
 
 TEST(CpuFeatures, EachImpliesTheLesser) {
@@ -46,6 +47,8 @@ TEST(CpuFeatures, EachImpliesTheLesser) {
   EXPECT_TRUE(!f.avx512 || f.avx2);
   EXPECT_TRUE(!f.avx512_bf16 || f.avx512);
   EXPECT_TRUE(!f.amx_bf16 || f.avx512_bf16);
+  EXPECT_TRUE(!f.amx_int8 || f.avx512_vnni);
+  EXPECT_TRUE(!f.avx_vnni || f.avx2);
   EXPECT_EQ(&f, &cpu_features());
 }
 

@@ -156,7 +156,7 @@ void quant_gemv(const QuantGemvSlice& slice, const CpuFeatures& features) {
   FOVEA_CHECK(slice.rows >= 1 && slice.rows <= kQuantGemvRows && quant_gemv_takes(slice.w.type));
 #if defined(__x86_64__)
   if (features.avx512_vnni) return slice.w.interleaved ? quant_gemv_rows(slice) : quant_gemv_vnni(slice);
-  if (features.avx2 && !slice.w.interleaved) return quant_gemv_avx2(slice);
+  if (features.avx2 && !slice.w.interleaved) return features.avx_vnni ? quant_gemv_avx_vnni(slice) : quant_gemv_avx2(slice);
 #endif
   quant_gemv_portable(slice);
 }

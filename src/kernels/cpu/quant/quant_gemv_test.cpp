@@ -11,6 +11,7 @@
 #include "kernels/common/dequantize.h"
 #include "kernels/common/random_weights.h"
 #include "kernels/cpu/quant/interleave.h"
+#include "kernels/cpu/quant/quant_gemv_avx_vnni_evex.h"
 
 namespace fovea::cpu {
 namespace {
@@ -24,12 +25,29 @@ std::vector<float> random_x(int64_t count) {
   return x;
 }
 
+// What quant_gemv has a form for, down to none of it.
+struct Form {
+  const char* name;
+  CpuFeatures features;
+  bool runs = true;
+  void (*kernel)(const QuantGemvSlice&) = nullptr;  // in place of what quant_gemv chooses
+};
+std::vector<Form> forms() {
+  const CpuFeatures& all = cpu_features();
+  return {{"vnni", all, all.avx512_vnni},
+          {"avx_vnni", {.avx2 = true, .avx_vnni = true}, all.avx_vnni},
+          {"avx_vnni as AVX-512 encodes it", {.avx2 = true}, all.avx512_vnni, &quant_gemv_avx_vnni_evex},
+          {"avx2", {.avx2 = true}, all.avx2},
+          {"portable", {}}};
+}
+
 struct Product {
-  Product(const WeightView& w, const std::vector<float>& x, int32_t rows, const CpuFeatures& features)
+  Product(const WeightView& w, const std::vector<float>& x, int32_t rows, const Form& form)
       : out(static_cast<size_t>(rows * w.rows), NAN), packed(static_cast<size_t>(quant_pieces(w.cols) * rows)) {
-    quantise_x(x.data(), rows, w.cols, 0, rows, x_order(w, features), packed.data());
+    quantise_x(x.data(), rows, w.cols, 0, rows, x_order(w, form.features), packed.data());
     const std::vector<float> bias(static_cast<size_t>(w.rows), 0.5f);
-    quant_gemv({packed.data(), rows, w, bias.data(), out.data(), w.rows}, features);
+    const QuantGemvSlice slice{packed.data(), rows, w, bias.data(), out.data(), w.rows};
+    form.kernel ? form.kernel(slice) : quant_gemv(slice, form.features);
   }
   std::vector<float> out;
   std::vector<QuantisedX> packed;
@@ -47,21 +65,25 @@ class QuantGemvTest : public ::testing::TestWithParam<int> {
     return m;
   }
 
-  // Against float64 sums of dequantised weights and x as it was rounded.
-  void expect_right(const CpuFeatures& features, const char* what) {
-    if (!weight_format(type_).scaled) return expect_right(matrix(0), features, what);
-    for (const int32_t group : {32, 64, 96, 128, 1024, 1 << 20}) expect_right(matrix(group), features, what);
+  std::vector<RandomMatrix> matrices() const {
+    std::vector<RandomMatrix> all;
+    for (const int32_t group : {32, 64, 96, 128, 1024, 1 << 20}) {
+      if (group == 32 || weight_format(type_).scaled) all.push_back(matrix(group));
+    }
+    return all;
   }
-  void expect_right(const RandomMatrix& m, const CpuFeatures& features, const char* what) {
-    expect_right(m, m.view(), random_x(16 * m.cols), features, what);
+
+  // Against float64 sums of dequantised weights and x as it was rounded.
+  void expect_right(const Form& form) {
+    for (const RandomMatrix& m : matrices()) expect_right(m, m.view(), random_x(16 * m.cols), form);
   }
   // multiplied: m, as it is or interleaved.
-  void expect_right(const RandomMatrix& m, const WeightView& multiplied, const std::vector<float>& x, const CpuFeatures& features,
-                    const char* what, double most = 3e-6) {
+  void expect_right(const RandomMatrix& m, const WeightView& multiplied, const std::vector<float>& x, const Form& form,
+                    double most = 3e-6) {
     std::vector<float> w(static_cast<size_t>(m.cols));
     std::vector<QuantisedX> rounded(static_cast<size_t>(quant_pieces(m.cols) * 16));
     quantise_x(x.data(), 16, m.cols, 0, 16, XOrder::natural, rounded.data());
-    const Product all(multiplied, x, 16, features);
+    const Product all(multiplied, x, 16, form);
     for (int64_t j = 0; j < m.rows; ++j) {
       dequantize_row(m.view(), j, w.data());
       for (int64_t r = 0; r < 16; ++r) {
@@ -74,13 +96,13 @@ class QuantGemvTest : public ::testing::TestWithParam<int> {
           unrounded += static_cast<double>(x[r * m.cols + c]) * w[c];
           largest_error += std::fabs(w[c]) * piece.scale[c % 256 / 16] * 0.501;
         }
-        ASSERT_LT(std::fabs(all.out[r * m.rows + j] - sum) / size, most) << what << ", row " << r << ", output " << j;
+        ASSERT_LT(std::fabs(all.out[r * m.rows + j] - sum) / size, most) << form.name << ", row " << r << ", output " << j;
         ASSERT_LT(std::fabs(all.out[r * m.rows + j] - unrounded), largest_error + size * most);
       }
     }
     for (const int32_t rows : {1, 2, 3, 4, 5, 7, 11}) {
-      const Product some(multiplied, x, rows, features);
-      for (size_t i = 0; i < some.out.size(); ++i) ASSERT_EQ(some.out[i], all.out[i]) << what << ", " << rows << " rows";
+      const Product some(multiplied, x, rows, form);
+      for (size_t i = 0; i < some.out.size(); ++i) ASSERT_EQ(some.out[i], all.out[i]) << form.name << ", " << rows << " rows";
     }
   }
 
@@ -91,26 +113,29 @@ TEST_P(QuantGemvTest, EachTargetRoundsAndSums) {
   for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
     hwy::SetSupportedTargetsForTest(target);
     hwy::GetChosenTarget().DeInit();
-    expect_right({}, hwy::TargetName(target));
+    expect_right({hwy::TargetName(target), {}});
     hwy::SetSupportedTargetsForTest(0);
     hwy::GetChosenTarget().DeInit();
   }
 }
 
-// What quant_gemv has a form for, down to none of it.
-struct Form {
-  const char* name;
-  CpuFeatures features;
-  bool runs;
-};
-std::vector<Form> forms() {
-  const CpuFeatures& all = cpu_features();
-  return {{"vnni", all, all.avx512_vnni}, {"avx2", {.avx2 = true}, all.avx2}, {"portable", {}, true}};
-}
-
 TEST_P(QuantGemvTest, EachFormSumsRoundedProducts) {
   for (const Form& form : forms()) {
-    if (form.runs) expect_right(form.features, form.name);
+    if (form.runs) expect_right(form);
+  }
+}
+
+// Both sum the same integers.
+TEST_P(QuantGemvTest, AvxVnniHasTheBitsOfAvx2) {
+  if (!cpu_features().avx2) GTEST_SKIP() << "no AVX2 here";
+  for (const Form& form : forms()) {
+    if (!form.runs || std::string(form.name).rfind("avx_vnni", 0) != 0) continue;
+    for (const RandomMatrix& m : matrices()) {
+      const std::vector<float> x = random_x(16 * m.cols);
+      for (const int32_t rows : {1, 3, 16}) {
+        EXPECT_EQ(Product(m.view(), x, rows, form).out, Product(m.view(), x, rows, {"avx2", {.avx2 = true}}).out) << form.name;
+      }
+    }
   }
 }
 
@@ -128,7 +153,7 @@ TEST_P(QuantGemvTest, SumsTheLargestCodes) {
     std::vector<float> x(static_cast<size_t>(16 * m.cols), 1.0f);
     for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<int64_t>(i) / m.cols % 2 == 0 ? 1.0f : i % 4 < 2 ? -1.0f : 1.0f;
     for (const Form& form : forms()) {
-      if (form.runs) expect_right(m, m.view(), x, form.features, form.name, 1e-5);  // what makes codes unsigned cancels here
+      if (form.runs) expect_right(m, m.view(), x, form, 1e-5);  // what makes codes unsigned cancels here
     }
   }
 }
@@ -146,9 +171,9 @@ TEST_P(QuantGemvTest, SumsInterleavedRows) {
   WeightView w = m.view();
   w.data = together.data();
   w.interleaved = true;
-  if (cpu_features().avx512_vnni) expect_right(m, w, random_x(16 * m.cols), cpu_features(), "vnni");
-  expect_right(m, w, random_x(16 * m.cols), {.avx2 = true}, "avx2");
-  expect_right(m, w, random_x(16 * m.cols), {}, "portable");
+  for (const Form& form : forms()) {
+    if (form.runs && !form.kernel) expect_right(m, w, random_x(16 * m.cols), form);
+  }
 }
 
 std::vector<int> types() {
