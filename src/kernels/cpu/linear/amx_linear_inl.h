@@ -1,4 +1,4 @@
-// The body of amx_linear(), over the tile instructions of prefill_amx_tiles.h: compiled once for the hardware
+// The body of amx_linear(), over the tile instructions of amx_tiles.h: compiled once for the hardware
 // and once, in the tests, over their emulation. Everything here has internal linkage, so that the two never
 // meet.
 #pragma once
@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "kernels/cpu/attention/prefill_amx_tiles.h"
+#include "kernels/cpu/amx_tiles.h"
 #include "kernels/cpu/linear/amx_linear.h"
 
 namespace fovea::cpu {

@@ -189,13 +189,13 @@ void Linear::run(const LinearParams& p, ThreadPool& pool) {
   if (p.rows == 0 || p.count == 0) return;
   if (p.full_precision) return run_full_precision(p, pool);
   const auto rounds = [](const LinearWeight& w) { return quant_gemv_takes(w.w.type); };
-  if (host_.multiplies_int8() && p.rows > kFewRows && std::all_of(p.weights, p.weights + p.count, rounds)) return run_int8(p, pool);
+  const LinearPlan plan = choose(host_, p.rows, false, std::all_of(p.weights, p.weights + p.count, rounds));
+  if (plan.many == LinearKernel::int8 || plan.many == LinearKernel::int8_amx) return run_int8(p, plan.many, pool);
   if ((host_.int8 == Int8Rows::all && std::any_of(p.weights, p.weights + p.count, rounds)) ||
       (p.rows <= kFewRows && !(p.as_many && !host_.uses_library()))) {
     for (int32_t first = 0; first < p.rows; first += kFewRows) run_few(p, first, std::min(kFewRows, p.rows - first), pool);
     return;
   }
-  const LinearPlan plan = choose(host_, p.rows, false);
   plan.many == LinearKernel::library ? run_library(p, plan.many_rows, pool) : run_f32(p, pool);
 }
 
@@ -349,23 +349,24 @@ void Linear::run_f32(const LinearParams& p, ThreadPool& pool) {
 
 // ---- Many rows, int8
 
-void Linear::run_int8(const LinearParams& p, ThreadPool& pool) {
+void Linear::run_int8(const LinearParams& p, LinearKernel kernel, ThreadPool& pool) {
+  const bool tiles = kernel == LinearKernel::int8_amx;
   pool.parallel_for((p.rows + kPackRows - 1) / kPackRows, [&](int64_t task, int) {
     const int64_t begin = task * kPackRows, end = std::min<int64_t>(p.rows, begin + kPackRows);
-    quantise_x(p.x, p.rows, p.k, begin, end, XOrder::biased, x_int8_.get());
+    quantise_x(p.x, p.rows, p.k, begin, end, tiles ? XOrder::natural : XOrder::biased, x_int8_.get());
   });
   const int64_t width = int8_width(p, pool.size());
   const auto width_of = [width](const LinearWeight&) { return width; };
   pool.parallel_for(spans(p, width_of), [&](int64_t task, int worker) {
     const Span span = span_at(p, task, width_of);
     const LinearWeight& w = *span.weight;
-    quant_gemm({.packed = x_int8_.get(),
-                .rows = p.rows,
-                .w = w.w.some_rows(span.begin, span.n),
-                .bias = w.bias ? w.bias + span.begin : nullptr,
-                .out = w.out + span.begin,
-                .out_stride = w.n()},
-               workers_[worker].quant_panels.get());
+    const QuantGemmSlice slice{.packed = x_int8_.get(),
+                               .rows = p.rows,
+                               .w = w.w.some_rows(span.begin, span.n),
+                               .bias = w.bias ? w.bias + span.begin : nullptr,
+                               .out = w.out + span.begin,
+                               .out_stride = w.n()};
+    (tiles ? quant_gemm_amx : quant_gemm)(slice, workers_[worker].quant_panels.get());
   });
 }
 

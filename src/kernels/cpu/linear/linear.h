@@ -73,7 +73,7 @@ class Linear {
 
   void run_few(const LinearParams& p, int32_t first, int32_t rows, ThreadPool& pool);
   void run_f32(const LinearParams& p, ThreadPool& pool);
-  void run_int8(const LinearParams& p, ThreadPool& pool);
+  void run_int8(const LinearParams& p, LinearKernel kernel, ThreadPool& pool);
   void run_full_precision(const LinearParams& p, ThreadPool& pool);
   void run_library(const LinearParams& p, int32_t rows, ThreadPool& pool);
   void pack_few(const LinearParams& p, int32_t first, int32_t rows, bool as_many, FewRows& few) const;

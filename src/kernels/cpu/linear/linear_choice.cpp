@@ -11,8 +11,12 @@ constexpr int32_t kMinTileRows = 5;  // below, gemv is as fast and rounds nothin
 
 }  // namespace
 
-LinearPlan choose(const LinearHost& host, int32_t rows, bool full_precision) {
+LinearPlan choose(const LinearHost& host, int32_t rows, bool full_precision, bool quantised) {
   if (full_precision || rows <= kFewRows) return {};
+  if (quantised && host.int8 == Int8Rows::all) {
+    if (!host.features.avx512_vnni) return {};
+    return {host.features.amx_int8 ? LinearKernel::int8_amx : LinearKernel::int8, rows};
+  }
   if (host.uses_library()) return {LinearKernel::library, rows - rows % host.library_rows()};
   return {LinearKernel::f32, rows};
 }
@@ -26,12 +30,12 @@ LinearKernel few_kernel(const LinearHost& host, int32_t rows, WeightType weight,
 }
 
 std::string describe(const LinearHost& host, int32_t rows, WeightType weight, bool full_precision) {
-  constexpr const char* kNames[] = {"gemv", "amx", "f32", "library", "quant", "fp8"};
+  constexpr const char* kNames[] = {"gemv", "amx", "f32", "library", "quant", "fp8", "int8", "int8_amx"};
   std::string text;
   const auto add = [&](LinearKernel kernel, int32_t count) {
     text += (text.empty() ? "" : ", ") + std::string(kNames[static_cast<int>(kernel)]) + " " + std::to_string(count);
   };
-  const LinearPlan plan = choose(host, rows, full_precision);
+  const LinearPlan plan = choose(host, rows, full_precision, quant_gemv_takes(weight));
   if (plan.many_rows > 0) add(plan.many, plan.many_rows);
   for (int32_t first = plan.many_rows; first < rows; first += kFewRows) {
     const int32_t few = std::min(kFewRows, rows - first);

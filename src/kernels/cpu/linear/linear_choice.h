@@ -7,8 +7,8 @@
 //
 // 1 to 16 rows and quantised weights (not fp8): quant, where the host may round x to int8 and the call does not ask for the bits of
 // many rows. fp8 weights: fp8 with AVX-512.
-// Where all rows may be rounded to int8: 17 rows and more by quant_gemm, with AVX-512 VNNI and no other weights in the call; else
-// cut into 16 rows at a time.
+// Where all rows may be rounded to int8: 17 rows and more by int8_amx or int8, with AVX-512 VNNI and no other weights in the call; else
+// cut into 16 rows at a time. docs/linear.md counts why AMX takes no fewer.
 // full_precision: gemv, 16 rows at a time, whatever the numerics. Weights that are quantised are made into floats in cache for
 // gemv and f32, and into bf16 for the library.
 #pragma once
@@ -23,12 +23,14 @@
 namespace fovea::cpu {
 
 enum class LinearKernel : uint8_t {
-  gemv,     // gemv.h: rounds nothing
-  amx,      // amx_linear.h: rounds x to bf16
-  f32,      // linear_f32.h: rounds nothing
-  library,  // oneDNN in bf16: rounds x and weights
-  quant,    // quant/quant_gemv.h: rounds x to int8
-  fp8,      // quant/fp8_gemv.h: rounds nothing
+  gemv,      // gemv.h: rounds nothing
+  amx,       // amx_linear.h: rounds x to bf16
+  f32,       // linear_f32.h: rounds nothing
+  library,   // oneDNN in bf16: rounds x and weights
+  quant,     // quant/quant_gemv.h: rounds x to int8
+  fp8,       // quant/fp8_gemv.h: rounds nothing
+  int8,      // quant/quant_gemm.h: rounds x to int8
+  int8_amx,  // likewise, to the same bits
 };
 
 inline constexpr int32_t kFewRows = 16;  // most that gemv and amx take at once
@@ -56,7 +58,8 @@ struct LinearPlan {
   LinearKernel many = LinearKernel::gemv;
   int32_t many_rows = 0;
 };
-LinearPlan choose(const LinearHost& host, int32_t rows, bool full_precision);
+// quantised: quant_gemv_takes the weights of the call.
+LinearPlan choose(const LinearHost& host, int32_t rows, bool full_precision, bool quantised);
 // as_many: the rows are the tail of many, or must have their bits.
 LinearKernel few_kernel(const LinearHost& host, int32_t rows, WeightType weight, bool as_many);
 

@@ -8,7 +8,10 @@ namespace {
 TEST(LinearChoice, EqualsTheTable) {
   const CpuFeatures none, avx512{.avx512_bf16 = true}, amx{.avx512_bf16 = true, .amx_bf16 = true};
   const LinearHost f32{Numerics::f32, amx}, plain{Numerics::bf16, none}, vectors{Numerics::bf16, avx512},
-      tiles{Numerics::bf16, amx}, rounding{Numerics::bf16, amx, Int8Rows::few}, wide{Numerics::f32, {.avx512 = true}};
+      tiles{Numerics::bf16, amx}, rounding{Numerics::bf16, amx, Int8Rows::few}, wide{Numerics::f32, {.avx512 = true}},
+      int8_vnni{Numerics::bf16, {.avx512_vnni = true, .avx512_bf16 = true}, Int8Rows::all},
+      int8_tiles{Numerics::bf16, {.avx512_vnni = true, .avx512_bf16 = true, .amx_bf16 = true, .amx_int8 = true}, Int8Rows::all},
+      int8_avx2{Numerics::f32, {.avx2 = true, .avx_vnni = true}, Int8Rows::all};
   const struct {
     const LinearHost& host;
     int32_t rows;
@@ -41,6 +44,13 @@ TEST(LinearChoice, EqualsTheTable) {
       {rounding, 16, WeightType::fp8_e4m3, false, "gemv 16"},
       {wide, 16, WeightType::fp8_e4m3, false, "fp8 16"},
       {rounding, 33, WeightType::q8_0, false, "library 32, gemv 1"},
+      {int8_vnni, 16, WeightType::q8_0, false, "quant 16"},
+      {int8_vnni, 17, WeightType::q8_0, false, "int8 17"},
+      {int8_vnni, 17, WeightType::bf16, false, "library 16, gemv 1"},
+      {int8_tiles, 16, WeightType::q4_k, false, "quant 16"},
+      {int8_tiles, 17, WeightType::q4_k, false, "int8_amx 17"},
+      {int8_tiles, 40, WeightType::fp8_e4m3, false, "library 32, gemv 8"},
+      {int8_avx2, 20, WeightType::q4_k, false, "quant 16, quant 4"},
   };
   for (const auto& row : rows)
     EXPECT_EQ(describe(row.host, row.rows, row.weight, row.full_precision), row.text) << row.rows << " rows";

@@ -1,5 +1,5 @@
 // Products of many rows with quantised weights, both sides in int8: out = x W^T + bias. x as quant_gemv has it, one scale for 32
-// elements; panels of 32 rows of W are unpacked and stay in the L2 cache. AVX-512 VNNI.
+// elements; panels of 32 rows of W are unpacked and stay in the L2 cache. AVX-512 VNNI or AMX, to the same bits.
 #pragma once
 
 #include <fovea/kernels/weight.h>
@@ -18,13 +18,13 @@ inline constexpr int64_t kQuantScratchPanels = kQuantSliceRows / kQuantPanelRows
 // 256 columns of 32 rows: sums of four neighbours come out of one lane.
 struct alignas(64) QuantPanel {
   int8_t code[kQuantPiece / 4][kQuantPanelRows][4];
-  int32_t less[kQuantPiece / 16][kQuantPanelRows];  // of 16 columns, or the first half: of 32. What the bias of x adds to a sum
+  int32_t less[kQuantPiece / 16][kQuantPanelRows];  // of 16 columns, or the first half: of 32. What x's bias adds; not for AMX
   float value[kQuantPiece / 16][kQuantPanelRows];
   float offset[kQuantPiece / 16][kQuantPanelRows];  // what the sum of x is multiplied by, where the type has offsets
 };
 
 struct QuantGemmSlice {
-  const QuantisedX* packed = nullptr;  // of quantise_x in biased order, all rows
+  const QuantisedX* packed = nullptr;  // of quantise_x, all rows, in biased order; for AMX in natural order
   int64_t rows = 0;                    // >= 1
   WeightView w;                        // the rows of the slice, 1 to kQuantSliceRows; of a type that quant_gemv_takes
   const float* bias = nullptr;         // [w.rows], or null
@@ -34,5 +34,9 @@ struct QuantGemmSlice {
 
 // scratch: [kQuantScratchPanels]. A row's result has the same bits for any number of rows.
 void quant_gemm(const QuantGemmSlice& slice, QuantPanel* scratch);
+
+// Of kQuantAmxRows rows of x and more, only where cpu_features().amx_int8 holds.
+inline constexpr int64_t kQuantAmxRows = 12;
+void quant_gemm_amx(const QuantGemmSlice& slice, QuantPanel* scratch);
 
 }  // namespace fovea::cpu

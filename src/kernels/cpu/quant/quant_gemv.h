@@ -29,8 +29,8 @@ enum class XOrder : uint8_t {
   natural,  // q2_k, q3_k, q6_k, and interleaved weights; all types without AVX2
   halves,   // the first halves of four parts, then their second halves: one byte holds elements i and i + 16
   pairs,    // likewise of parts 0 2 4 6, then of 1 3 5 7: one byte holds elements i and i + 32 (q4_k, q5_k)
-  across,   // the first halves of parts 0 and 4, their second halves, then of 1 and 5, and so on: quant_gemv_avx2's and quant_gemv_avx_vnni's
-  biased,   // natural, each code plus kXBias, as unsigned: quant_gemm's
+  across,  // the first halves of parts 0 and 4, their second halves, then of 1 and 5, and so on: quant_gemv_avx2's and quant_gemv_avx_vnni's
+  biased,  // natural, each code plus kXBias, as unsigned: quant_gemm's
 };
 inline constexpr int kXOrders = 4;  // of quant_gemv
 inline constexpr int kXBias = 128;

@@ -296,7 +296,8 @@ template <WeightType kType, int p>
 FOVEA_INLINE void add_parts(const __m256i (&u)[2], const __m256 (&value)[kValues<kType>], const QuantisedX& x, Sum* sum) {
   const int8_t* codes = x.code + 64 * p;
   if constexpr (kBySixteen<kType>) {
-    const __m256 first = _mm256_cvtepi32_ps(sums_of<kType>(u[0], codes)), second = _mm256_cvtepi32_ps(sums_of<kType>(u[1], codes + 32));
+    const __m256 first = _mm256_cvtepi32_ps(sums_of<kType>(u[0], codes)),
+                 second = _mm256_cvtepi32_ps(sums_of<kType>(u[1], codes + 32));
     sum->even = _mm256_fmadd_ps(first, spread<2 * p % 4>(value[p / 2]), sum->even);
     sum->odd = _mm256_fmadd_ps(second, spread<2 * p % 4 + 1>(value[p / 2]), sum->odd);
   } else {

@@ -15,8 +15,8 @@
 
 // The attributes and not the unit's flags: what the unit shares with others stays runnable on any CPU.
 HWY_PUSH_ATTRIBUTES("avx2,fma,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")
+#include "kernels/cpu/amx_tiles.h"
 #include "kernels/cpu/attention/prefill_amx_rows.h"
-#include "kernels/cpu/attention/prefill_amx_tiles.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push  // as in prefill_amx_inl.h
