@@ -20,21 +20,56 @@ namespace {
 // Scales belong to 16 columns; else to 32.
 inline bool by_sixteen(WeightType type) { return type == WeightType::q2_k || type == WeightType::q3_k || type == WeightType::q6_k; }
 
-// Row `row` of the slice into its place of a panel: columns [begin, begin + n) of W, zeros up to 256.
-inline void pack_row(const WeightView& w, int64_t row, int64_t begin, int64_t n, QuantPanel* panel) {
-  UnpackedPiece piece;
-  unpack_codes(w, row, begin, n, &piece);
-  if (n < kQuantPiece) {
-    std::memset(piece.code + n, 0, static_cast<size_t>(kQuantPiece - n));
-    for (int64_t i = (n + 15) / 16; i < kQuantPiece / 16; ++i) piece.value[i] = piece.offset[i] = 0;
+// 16 rows of 16 numbers of 32 bits, `stride` bytes apart: their columns.
+inline void transpose(const void* from, int64_t stride, __m512i (&columns)[16]) {
+  __m512i a[16], b[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    const auto row = [&](int r) { return _mm512_loadu_si512(static_cast<const char*>(from) + r * stride); };
+    b[i] = _mm512_unpacklo_epi32(row(i), row(i + 1));
+    b[i + 1] = _mm512_unpackhi_epi32(row(i), row(i + 1));
   }
-  for (int i = 0; i < kQuantPiece / 4; ++i) std::memcpy(panel->code[i][row], piece.code + 4 * i, 4);
-  const bool offsets = has_offsets(w.type);
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
+    a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
+    a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
+    a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {  // of a[4r + i] part c is column 4c + i of rows 4r to 4r + 3
+    const __m512i low = _mm512_shuffle_i32x4(a[i], a[4 + i], 0x44), low2 = _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0x44);
+    const __m512i high = _mm512_shuffle_i32x4(a[i], a[4 + i], 0xee), high2 = _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0xee);
+    columns[i] = _mm512_shuffle_i32x4(low, low2, 0x88);
+    columns[4 + i] = _mm512_shuffle_i32x4(low, low2, 0xdd);
+    columns[8 + i] = _mm512_shuffle_i32x4(high, high2, 0x88);
+    columns[12 + i] = _mm512_shuffle_i32x4(high, high2, 0xdd);
+  }
+}
+
+// Columns [begin, begin + n) of 16 rows of W from row `first` on into a half of a panel: zeros up to 256, and for rows that are missing.
+inline void pack_half(const WeightView& w, int64_t first, int64_t begin, int64_t n, int half, QuantPanel* panel) {
+  alignas(64) UnpackedPiece piece[16];
+  for (int64_t i = 0; i < 16; ++i) {
+    if (first + i < w.rows) unpack_codes(w, first + i, begin, n, piece + i);
+    const int64_t there = first + i < w.rows ? n : 0;
+    if (there == kQuantPiece) continue;
+    std::memset(piece[i].code + there, 0, static_cast<size_t>(kQuantPiece - there));
+    for (int64_t g = (there + 15) / 16; g < kQuantPiece / 16; ++g) piece[i].value[g] = piece[i].offset[g] = 0;
+  }
+  __m512i columns[16];
+  for (int i = 0; i < kQuantPiece / 4; i += 16) {
+    transpose(piece[0].code + 4 * i, sizeof(UnpackedPiece), columns);
+#pragma GCC unroll 16
+    for (int c = 0; c < 16; ++c) _mm512_store_si512(panel->code[i + c][half], columns[c]);
+  }
   const int step = by_sixteen(w.type) ? 1 : 2;
-  for (int i = 0; i * step < kQuantPiece / 16; ++i) {
-    panel->value[i][row] = piece.value[i * step];
-    if (offsets) panel->offset[i][row] = piece.offset[i * step];
-  }
+  const auto place = [&](const float* from, float(&to)[kQuantPiece / 16][kQuantPanelRows]) {
+    transpose(from, sizeof(UnpackedPiece), columns);
+    for (int g = 0; g < kQuantPiece / 16; g += step) _mm512_store_si512(to[g / step] + half, columns[g]);
+  };
+  place(piece[0].value, panel->value);
+  if (has_offsets(w.type)) place(piece[0].offset, panel->offset);
 }
 
 // What the bias of x adds to sums of `columns` products, from the codes.
@@ -54,8 +89,7 @@ inline void fill_less(int columns, QuantPanel* panel) {
 inline void pack_panels(const WeightView& w, int64_t first, int64_t depth, bool biased, QuantPanel* panels) {
   for (int64_t p = 0; p < depth; ++p) {
     const int64_t begin = (first + p) * kQuantPiece, n = std::min(kQuantPiece, w.cols - begin);
-    if (w.rows < kQuantPanelRows) std::memset(static_cast<void*>(panels + p), 0, sizeof(QuantPanel));
-    for (int64_t row = 0; row < w.rows; ++row) pack_row(w, row, begin, n, panels + p);
+    for (int half = 0; half < kQuantPanelRows; half += 16) pack_half(w, half, begin, n, half, panels + p);
     if (biased) fill_less(by_sixteen(w.type) ? 16 : 32, panels + p);
   }
 }
