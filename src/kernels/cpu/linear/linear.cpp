@@ -189,7 +189,11 @@ void Linear::run(const LinearParams& p, ThreadPool& pool) {
   if (p.rows == 0 || p.count == 0) return;
   if (p.full_precision) return run_full_precision(p, pool);
   const auto rounds = [](const LinearWeight& w) { return quant_gemv_takes(w.w.type); };
-  const LinearPlan plan = choose(host_, p.rows, false, std::all_of(p.weights, p.weights + p.count, rounds));
+  const auto sixteens = [](const LinearWeight& w) { return by_sixteen(w.w.type); };
+  const CallWeights weights = !std::all_of(p.weights, p.weights + p.count, rounds)    ? CallWeights::other
+                              : std::all_of(p.weights, p.weights + p.count, sixteens) ? CallWeights::sixteens
+                                                                                      : CallWeights::quantised;
+  const LinearPlan plan = choose(host_, p.rows, false, weights);
   if (plan.many == LinearKernel::int8 || plan.many == LinearKernel::int8_amx) return run_int8(p, plan.many, pool);
   if ((host_.int8 == Int8Rows::all && std::any_of(p.weights, p.weights + p.count, rounds)) ||
       (p.rows <= kFewRows && !(p.as_many && !host_.uses_library()))) {

@@ -11,11 +11,12 @@ constexpr int32_t kMinTileRows = 5;  // below, gemv is as fast and rounds nothin
 
 }  // namespace
 
-LinearPlan choose(const LinearHost& host, int32_t rows, bool full_precision, bool quantised) {
+LinearPlan choose(const LinearHost& host, int32_t rows, bool full_precision, CallWeights weights) {
   if (full_precision || rows <= kFewRows) return {};
-  if (quantised && host.int8 == Int8Rows::all) {
+  if (weights != CallWeights::other && host.int8 == Int8Rows::all) {
     if (!host.features.avx512_vnni) return {};
-    return {host.features.amx_int8 ? LinearKernel::int8_amx : LinearKernel::int8, rows};
+    const bool tiles = host.features.amx_int8 && weights == CallWeights::quantised;
+    return {tiles ? LinearKernel::int8_amx : LinearKernel::int8, rows};
   }
   if (host.uses_library()) return {LinearKernel::library, rows - rows % host.library_rows()};
   return {LinearKernel::f32, rows};
@@ -35,7 +36,10 @@ std::string describe(const LinearHost& host, int32_t rows, WeightType weight, bo
   const auto add = [&](LinearKernel kernel, int32_t count) {
     text += (text.empty() ? "" : ", ") + std::string(kNames[static_cast<int>(kernel)]) + " " + std::to_string(count);
   };
-  const LinearPlan plan = choose(host, rows, full_precision, quant_gemv_takes(weight));
+  const CallWeights weights = !quant_gemv_takes(weight) ? CallWeights::other
+                              : by_sixteen(weight)      ? CallWeights::sixteens
+                                                        : CallWeights::quantised;
+  const LinearPlan plan = choose(host, rows, full_precision, weights);
   if (plan.many_rows > 0) add(plan.many, plan.many_rows);
   for (int32_t first = plan.many_rows; first < rows; first += kFewRows) {
     const int32_t few = std::min(kFewRows, rows - first);

@@ -7,7 +7,8 @@
 //
 // 1 to 16 rows and quantised weights (not fp8): quant, where the host may round x to int8 and the call does not ask for the bits of
 // many rows. fp8 weights: fp8 with AVX-512.
-// Where all rows may be rounded to int8: 17 rows and more by int8_amx or int8, with AVX-512 VNNI and no other weights in the call; else
+// Where all rows may be rounded to int8: 17 rows and more by int8_amx (where a type's scales are for 32 columns) or int8, with AVX-512
+// VNNI and no other weights in the call; else
 // cut into 16 rows at a time. docs/linear.md counts why AMX takes no fewer.
 // full_precision: gemv, 16 rows at a time, whatever the numerics. Weights that are quantised are made into floats in cache for
 // gemv and f32, and into bf16 for the library.
@@ -58,8 +59,13 @@ struct LinearPlan {
   LinearKernel many = LinearKernel::gemv;
   int32_t many_rows = 0;
 };
-// quantised: quant_gemv_takes the weights of the call.
-LinearPlan choose(const LinearHost& host, int32_t rows, bool full_precision, bool quantised);
+// What the weights of a call have in common.
+enum class CallWeights : uint8_t {
+  other,      // some are not such that quant_gemv_takes them
+  sixteens,   // it takes them, and they are all by_sixteen
+  quantised,  // it takes them
+};
+LinearPlan choose(const LinearHost& host, int32_t rows, bool full_precision, CallWeights weights);
 // as_many: the rows are the tail of many, or must have their bits.
 LinearKernel few_kernel(const LinearHost& host, int32_t rows, WeightType weight, bool as_many);
 

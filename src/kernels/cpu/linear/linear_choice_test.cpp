@@ -49,6 +49,7 @@ TEST(LinearChoice, EqualsTheTable) {
       {int8_vnni, 17, WeightType::bf16, false, "library 16, gemv 1"},
       {int8_tiles, 16, WeightType::q4_k, false, "quant 16"},
       {int8_tiles, 17, WeightType::q4_k, false, "int8_amx 17"},
+      {int8_tiles, 17, WeightType::q6_k, false, "int8 17"},
       {int8_tiles, 40, WeightType::fp8_e4m3, false, "library 32, gemv 8"},
       {int8_avx2, 20, WeightType::q4_k, false, "quant 16, quant 4"},
   };

@@ -17,9 +17,6 @@
 namespace fovea::cpu {
 namespace {
 
-// Scales belong to 16 columns; else to 32.
-inline bool by_sixteen(WeightType type) { return type == WeightType::q2_k || type == WeightType::q3_k || type == WeightType::q6_k; }
-
 // 16 rows of 16 numbers of 32 bits, `stride` bytes apart: their columns.
 inline void transpose(const void* from, int64_t stride, __m512i (&columns)[16]) {
   __m512i a[16], b[16];

@@ -37,6 +37,10 @@ inline constexpr int kXBias = 128;
 
 // Whether quant_gemv takes weights of this type: all that are not plain.
 constexpr bool quant_gemv_takes(WeightType type) { return !is_plain(type) && type != WeightType::fp8_e4m3; }
+// Whether their scales belong to 16 elements; else to 32 or more.
+constexpr bool by_sixteen(WeightType type) {
+  return type == WeightType::q2_k || type == WeightType::q3_k || type == WeightType::q6_k;
+}
 XOrder x_order(const WeightView& w, const CpuFeatures& features);
 
 // What is added to the codes of a type without offsets to make them unsigned, as VNNI wants them: the least that does. 0: they are.

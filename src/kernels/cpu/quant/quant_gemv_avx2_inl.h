@@ -20,10 +20,6 @@ namespace {
 constexpr int kMaxM = 4;      // rows of x that share an unpacked piece
 constexpr int kTogether = 4;  // pieces of a turn of the loop, for one row of x: no line is asked for twice
 
-// Scales belong to 16 elements; else to 32.
-template <WeightType kType>
-constexpr bool kBySixteen = kType == WeightType::q2_k || kType == WeightType::q3_k || kType == WeightType::q6_k;
-
 // Codes are signed bytes, and there are no offsets; else unsigned, and there are.
 template <WeightType kType>
 constexpr bool kSigned =
@@ -135,7 +131,7 @@ FOVEA_INLINE void codes(const uint8_t* b, __m256i (&u)[2]) {
 // ---- Values and offsets --------------------------------------------------------------------------------------------
 
 template <WeightType kType>
-constexpr int kValues = kBySixteen<kType> ? 2 : 1;  // registers of them
+constexpr int kValues = by_sixteen(kType) ? 2 : 1;  // registers of them
 
 // Of eight parts of 32 in order; or of sixteens 0 to 3 and 8 to 11, then of the others. No offsets where codes are signed.
 template <WeightType kType>
@@ -235,7 +231,7 @@ FOVEA_INLINE Factors<kType> factors(const uint8_t* b, const Scales& scales, int6
 // What x has for each of the values: scales, or sums.
 template <WeightType kType>
 FOVEA_INLINE __m256 of_x(const float* by_16, const float* by_32, int i) {
-  if constexpr (!kBySixteen<kType>) return _mm256_load_ps(by_32);
+  if constexpr (!by_sixteen(kType)) return _mm256_load_ps(by_32);
   return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_load_ps(by_16 + 4 * i)), _mm_load_ps(by_16 + 8 + 4 * i), 1);
 }
 
@@ -295,7 +291,7 @@ struct Sum {
 template <WeightType kType, int p>
 FOVEA_INLINE void add_parts(const __m256i (&u)[2], const __m256 (&value)[kValues<kType>], const QuantisedX& x, Sum* sum) {
   const int8_t* codes = x.code + 64 * p;
-  if constexpr (kBySixteen<kType>) {
+  if constexpr (by_sixteen(kType)) {
     const __m256 first = _mm256_cvtepi32_ps(sums_of<kType>(u[0], codes)),
                  second = _mm256_cvtepi32_ps(sums_of<kType>(u[1], codes + 32));
     sum->even = _mm256_fmadd_ps(first, spread<2 * p % 4>(value[p / 2]), sum->even);
