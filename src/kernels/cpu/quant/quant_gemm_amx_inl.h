@@ -4,8 +4,7 @@
 // A panel of W is the B operand as it is: a row of it holds four neighbours of 16 rows of W. x is the A operand as it is: its rows lie
 // sizeof(QuantisedX) apart. Scales belong to 32 columns (or 16), so a product takes no more of them, half (or a quarter) of what a tile
 // holds, and its integers go through the L1 cache to be scaled by vectors. 12 rows of x by 32 of W: their sums are 24 of the 32 vectors,
-// and each A tile serves two products. For 32 columns that is 24 conversions, multiplications and FMAs on two ports, 36 cycles, beside
-// which 24 cycles of products, 24 of stores and 33 of loads may run; with VNNI 132.
+// and each A tile serves two products. docs/linear.md has the cycles, and what else was tried.
 #pragma once
 
 #include "kernels/cpu/amx_tiles.h"
