@@ -53,7 +53,8 @@ TEST_F(CudaDeviceTest, CopiesEveryWayAndCountsNoWaitForPinnedMemory) {
   EXPECT_EQ(device_->counters().allocations, before.allocations);
 }
 
-// On vectors and not, more pieces than a launch takes, and more bytes than a kernel should.
+// On vectors and not, between addresses that are aligned alike and not, more pieces than a launch takes, and more bytes than a kernel
+// should.
 TEST_F(CudaDeviceTest, MovesWordsBothWays) {
   for (const int words : {1, 3, 4, 1000, 40'000, 200'000}) {
     constexpr int kPieces = 70;
@@ -63,9 +64,9 @@ TEST_F(CudaDeviceTest, MovesWordsBothWays) {
     std::fill_n(back.as<int>(), pieces * stride, -1);
     std::vector<CopyExtent> in, out;
     for (int i = 0; i < pieces; ++i) {
-      const int at = i * stride;
-      in.push_back({.to = a.as<int>() + at, .from = from.as<int>() + at, .bytes = bytes});
-      out.push_back({.to = back.as<int>() + at, .from = a.as<int>() + at, .bytes = bytes});
+      const int at = i * stride, between = at + i / 4 % 2;
+      in.push_back({.to = a.as<int>() + between, .from = from.as<int>() + at, .bytes = bytes});
+      out.push_back({.to = back.as<int>() + at, .from = a.as<int>() + between, .bytes = bytes});
     }
     const int64_t waits = device_->counters().synchronizations;
     ASSERT_TRUE(device_->transfer_words(in, CopyKind::to_device, *stream_).ok());
