@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "kernels/cuda/attention_on_device_test_util.h"
-#include "kernels/cuda/decode/late_copy_test_util.h"
 #include "kernels/cuda/gpu_test_util.h"
+#include "kernels/cuda/late_copy_test_util.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/ref/attention.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/cuda/decode/late_copy_test_util.h"
+#include "kernels/cuda/late_copy_test_util.h"
 
 #include <algorithm>
 
