@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "kernels/cuda/gpu_test_util.h"
+#include "kernels/cuda/late_copy_test_util.h"
 #include "kernels/ref/sample.h"
 
 namespace fovea::cuda {
@@ -116,6 +117,7 @@ struct Shares {
 
 class SampleTest : public testing::GpuTest {
  protected:
+  // What is chosen after a call over logits that are better than any, by one that begins before its own logits are there.
   std::vector<int32_t> run(const SampleCase& c) {
     Sample sample;
     OpsLimits limits;
@@ -123,7 +125,8 @@ class SampleTest : public testing::GpuTest {
     limits.max_sample_rows = c.rows();
     const Status prepared = sample.prepare(limits, *device_);
     EXPECT_TRUE(prepared.ok()) << prepared.message();
-    const DeviceArray<float> logits(c.logits), temperature(c.temperature), top_p(c.top_p), min_p(c.min_p);
+    const DeviceArray<float> logits(std::vector<float>(c.logits.size(), 1e30f)), own(c.logits);
+    const DeviceArray<float> temperature(c.temperature), top_p(c.top_p), min_p(c.min_p);
     const DeviceArray<float> penalty(c.penalty), uniform(c.uniform);
     const DeviceArray<int32_t> top_k(c.top_k), row_index(c.row_index), history(c.history), indptr(c.history_indptr);
     const DeviceArray<int32_t> tokens(std::vector<int32_t>(c.rows(), -7));
@@ -131,7 +134,10 @@ class SampleTest : public testing::GpuTest {
     p.logits = logits.data(), p.temperature = temperature.data(), p.top_k = top_k.data(), p.top_p = top_p.data();
     p.min_p = min_p.data(), p.repetition_penalty = penalty.data(), p.uniform = uniform.data();
     p.row_index = row_index.data(), p.history = history.data(), p.history_indptr = indptr.data();
-    for (int again = 0; again < 2; ++again) sample.run(p, Queue{handle(), runs_code_for_hopper()});
+    const Queue queue{handle(), runs_code_for_hopper()};
+    sample.run(p, queue);
+    testing::copy_late({{logits.data(), own.data(), static_cast<int64_t>(own.size() * sizeof(float))}}, handle());
+    sample.run(p, queue);
     EXPECT_TRUE(device_ok());
     return tokens.download();
   }
@@ -266,6 +272,26 @@ TEST_F(SampleTest, ARowDependsOnNoOther) {
     SampleCase some{.vocab = kVocab, .logits = all.logits};
     for (int r = 0; r < rows; ++r) some.add(kChoices[r % std::size(kChoices)], all.uniform[r], 0, seen);
     EXPECT_EQ(run(some), std::vector<int32_t>(want.begin(), want.begin() + rows)) << rows;
+  }
+}
+
+// In whatever piece of a thread, a warp or a thread block; of equals, 0 and -0 among them, the first.
+TEST_F(SampleTest, TheBestTokenIsFoundWhereverItLies) {
+  for (const int32_t vocab : {1, 2, 300, 1024, 1025, 33'000}) {
+    SampleCase c{.vocab = vocab};
+    std::vector<int32_t> want;
+    for (const int32_t at : {0, 1, 31, 255, 1023, 1024, vocab / 2, vocab - 1025, vocab - 256, vocab - 2, vocab - 1}) {
+      if (at < 0 || at >= vocab) continue;
+      std::vector<float> logits(static_cast<size_t>(vocab), -1.0f);
+      for (int32_t equal = at + 1; equal < vocab; equal += 257) logits[equal] = 0.0f;
+      logits[at] = -0.0f;
+      for (const Choice& choice : {Choice{.temperature = 0.0f}, Choice{.top_k = 1}}) {
+        c.add(choice, 0.5f, static_cast<int32_t>(c.logits.size()) / vocab);
+        want.push_back(at);
+      }
+      c.logits.insert(c.logits.end(), logits.begin(), logits.end());
+    }
+    EXPECT_EQ(run(c), want) << vocab;
   }
 }
 
