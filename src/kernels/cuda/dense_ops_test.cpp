@@ -93,7 +93,8 @@ class RmsNorm : public testing::OnGpu<::testing::TestWithParam<NormCase>> {
 TEST_P(RmsNorm, EqualsTheReference) {
   const NormCase c = GetParam();
   const int x_rows = c.index ? c.rows + 3 : c.rows, at = c.offset;
-  const auto array = [&](size_t rows, uint32_t seed) { return normal(rows * c.dim + at, seed, 3.0f); };
+  const float scale = c.rows % 2 ? 3.0f : 0.003f;  // so small that eps counts
+  const auto array = [&](size_t rows, uint32_t seed) { return normal(rows * c.dim + at, seed, scale); };
   std::vector<float> x = array(x_rows, 1), out = nans(static_cast<size_t>(c.rows) * c.dim + at);
   const std::vector<float> add = array(x_rows, 2), weight = array(1, 3);
   std::vector<int32_t> index(c.rows);
