@@ -10,6 +10,7 @@
 
 #include "kernels/cuda/gpu_test_util.h"
 #include "kernels/cuda/kv_write/kv_write.h"
+#include "kernels/cuda/late_copy_test_util.h"
 #include "kernels/hash_cases.h"
 #include "kernels/ref/hash.h"
 
@@ -31,11 +32,11 @@ HashLists reference(HashProblem& s) {
 class OnDevice {
  public:
   explicit OnDevice(HashProblem& s)
-      : row_len(s.row_len), ks(s.ks), codes(s.codes), row_seq_(s.row_seq), slots_(s.slots), q_(s.q), signs_(s.signs) {
+      : row_len(s.row_len), ks(s.ks), codes(s.codes), q(s.q), row_seq_(s.row_seq), slots_(s.slots), signs_(s.signs) {
     p = s.p;
     units_ = DeviceArray<int32_t>(std::vector<int32_t>(s.lists() * p.capacity, -9));
     counts_ = DeviceArray<int32_t>(std::vector<int32_t>(s.lists(), -9));
-    p.q = q_.data(), p.row_seq = row_seq_.data(), p.row_len = row_len.data(), p.k = ks.data();
+    p.q = q.data(), p.row_seq = row_seq_.data(), p.row_len = row_len.data(), p.k = ks.data();
     p.codes.codes = codes.data(), p.codes.codec.signs = signs_.data(), p.table.slots = slots_.data();
     p.units = units_.data(), p.counts = counts_.data();
   }
@@ -48,10 +49,11 @@ class OnDevice {
   HashSelectParams p;
   DeviceArray<int32_t> row_len, ks;
   DeviceArray<uint64_t> codes;
+  DeviceArray<float> q;
 
  private:
   DeviceArray<int32_t> row_seq_, slots_;
-  DeviceArray<float> q_, signs_;
+  DeviceArray<float> signs_;
   DeviceArray<int32_t> units_, counts_;
 };
 
@@ -132,13 +134,15 @@ TEST_F(HashSelectTest, ListsOfOneOrTwoThreadBlocks) {
   }
 }
 
-// A list that shared memory does not hold.
+// A list that shared memory does not hold, of which many blocks are kept and few.
 TEST_F(HashSelectTest, AMillionTokensInSmallBlocks) {
   for (const bool share : {false, true}) {
     for (const Codes codes : {Codes::symmetric, Codes::asymmetric}) {
       HashProblem s({1, 2, 2, 8, 64, 64, false, share}, 4, 8 * 130000 + 3, codes);
-      s.set_k(20000);
-      ASSERT_EQ(run(s), reference(s));
+      for (const int k : {20000, 40}) {
+        s.set_k(k);
+        ASSERT_EQ(run(s), reference(s)) << k;
+      }
     }
   }
 }
@@ -231,6 +235,35 @@ TEST_F(HashSelectTest, OwnKeysThatAreWrittenRightBefore) {
       for (int h = 0; h < kKvHeads; ++h) {
         EXPECT_EQ(lists.units[(r * kKvHeads + h) * s.p.capacity], expected[r]) << "row " << r << " head " << h;
       }
+    }
+  }
+}
+
+// Begun while the kernel ahead still runs, it reads no query before it is there, nor codes, unless the rows' own keys alone are new.
+TEST_F(HashSelectTest, WaitsForWhatTheKernelAheadWrites) {
+  for (const Codes codes : {Codes::symmetric, Codes::asymmetric, Codes::with_factor}) {
+    HashProblem s({2, 8, 2, 16, 128, 128}, 4, 3000, codes);
+    s.set_k(20);
+    OnDevice on_device(s);
+    cuda::HashSelect select;
+    ASSERT_TRUE(select.prepare(s.limits, *device_).ok());
+    select.run(on_device.p, {handle()});  // loads its code, which waits for the device
+    ASSERT_TRUE(device_ok());
+    const DeviceArray<float> q(s.q);
+    const DeviceArray<uint64_t> all(s.codes);
+    for (const bool own_keys_new : {true, false}) {
+      on_device.p.own_keys_new = own_keys_new;
+      on_device.poison();
+      on_device.q.upload(std::vector<float>(q.size(), 1.0f));
+      std::vector<testing::LateCopy> copies = {{on_device.q.data(), q.data(), static_cast<int64_t>(q.size() * sizeof(float))}};
+      if (!own_keys_new) {
+        on_device.codes.upload(std::vector<uint64_t>(all.size()));
+        copies.push_back({on_device.codes.data(), all.data(), static_cast<int64_t>(all.size() * sizeof(uint64_t))});
+      }
+      testing::copy_late(copies, handle());
+      select.run(on_device.p, {handle(), cuda::runs_code_for_hopper()});
+      ASSERT_TRUE(device_ok());
+      EXPECT_EQ(on_device.read(), reference(s)) << static_cast<int>(codes) << ", own keys " << own_keys_new;
     }
   }
 }
