@@ -147,6 +147,21 @@ TEST_F(HashSelectTest, AMillionTokensInSmallBlocks) {
   }
 }
 
+// Three scores at equal distances, the best two of as many blocks as are kept: halving the range of ranks lands on that of the second.
+TEST_F(HashSelectTest, ACutThatIsTheRankOfMany) {
+  constexpr int kBlocks = 900, kBlock = 8;
+  HashProblem s({1, 1, 1, kBlock, 64, 64}, 4, kBlocks * kBlock);
+  s.p.init_blocks = 0, s.p.local_blocks = 0;
+  s.set_k(500);
+  uint64_t own = 0;
+  ref::hash_encode(s.codec, s.q.data(), &own);
+  for (int b = 0; b < kBlocks; ++b) {
+    const int different = b >= 400 && b < 800 ? 6 : b % 2 ? 4 : 2;  // bits
+    std::fill_n(s.codes.begin() + s.slots[b] * kBlock, kBlock, own ^ ((uint64_t{1} << different) - 1));
+  }
+  EXPECT_EQ(run(s), reference(s));
+}
+
 // More rows than scratch holds at once.
 TEST_F(HashSelectTest, RowsInSeveralPasses) {
   for (const Codes codes : {Codes::symmetric, Codes::asymmetric}) {
