@@ -1,5 +1,5 @@
-// Paged decode attention on a GPU (AttentionParams): one launch for every 256 rows, split over keys, merged by
-// the CTA that finishes last. q_indptr and seq_len are read while the kernel before a launch may still run: no kernel
+// Paged decode attention on a GPU (AttentionParams): one launch for every 256 rows, split over keys and
+// merged again. q_indptr and seq_len are read while the kernel before a launch may still run: no kernel
 // writes them.
 //
 // Scores, softmax and sums are float32. With bf16, f16 or fp8 KV in layout hnd, q and the weights enter the
