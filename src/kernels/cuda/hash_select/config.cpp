@@ -31,7 +31,7 @@ SelectShape choose_select(const HashSelectParams& p, const SelectDevice& device)
   // The next kernel's thread blocks begin while lists' last ones choose: where these are few, beside them.
   const int32_t each = device.multiprocessors / lists, beside = (device.multiprocessors - lists) / lists;
   s.parts = std::clamp(each >= kPartsBeside ? beside : each, 1, std::clamp(tiles, 1, kPartsMost));
-  s.first_in_halves = s.parts > kPartsInCluster;  // one that has just made room for the next has no time for it
+  s.first_in_halves = s.parts > kPartsInCluster;  // of fewer, many take the place of one that has just chosen, and are late
   s.heads_at = s.list_heads * s.products * s.words * 256;
   s.ring_at = (s.heads_at + s.list_heads * s.products * 4 * 8 + 127) / 128 * 128;
   s.tile_bytes = kTileBlocks * kTileTokens * (8 * s.words + (s.factors ? 2 : 0));

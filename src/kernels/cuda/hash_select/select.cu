@@ -7,7 +7,8 @@
 // half's complement, for the slice below; the columns are four query heads by the two weights of their slices (QuerySlices). Of
 // codes of several words it holds a half of one of two words, and takes the slices of a weight one after the other.
 //
-// Ranks of scores go to scratch: clusters that kept them in shared memory did not fill the device, and saved less than that cost.
+// Ranks of scores go to shared memory where a list has one or two thread blocks, a cluster, else to scratch: larger clusters do not fill
+// the device.
 #include <cuda_runtime.h>
 
 #include "base/check.h"
