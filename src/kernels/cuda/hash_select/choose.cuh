@@ -85,18 +85,16 @@ class Chooser {
   __device__ uint32_t wanted() const { return q_.by_rank(); }
   __device__ bool in_parts() const { return q_.ranked() > kChosenAtOnce; }
 
-  // One that another multiprocessor may have written.
-  __device__ uint32_t rank_at(int32_t i) const {
-    uint32_t rank;
-    asm volatile("ld.relaxed.gpu.u32 %0, [%1];" : "=r"(rank) : "l"(ranks_ + i) : "memory");
-    return rank;
-  }
-  // This thread's ranks of a part, which is in shared memory then.
+  // This thread's ranks of a part. Of those in scratch, which others have written, no cache of this multiprocessor is asked.
   __device__ void take(int32_t first) {
     const int32_t at = first + static_cast<int32_t>(threadIdx.x), there = q_.ranked() - at;
+    if (in_shared_) {
 #pragma unroll
-    for (int i = 0; i < kRanks; ++i) mine_[i] = i * kChooserThreads < there ? rank_at(at + i * kChooserThreads) : kNever;
-    if (in_shared_) return;
+      for (int i = 0; i < kRanks; ++i) mine_[i] = i * kChooserThreads < there ? ranks_[at + i * kChooserThreads] : kNever;
+    } else {
+#pragma unroll
+      for (int i = 0; i < kRanks; ++i) mine_[i] = i * kChooserThreads < there ? __ldcg(ranks_ + at + i * kChooserThreads) : kNever;
+    }
 #pragma unroll
     for (int i = 0; i < kRanks; ++i) s_.ranks[i * kChooserThreads + threadIdx.x] = mine_[i];
   }
@@ -181,7 +179,7 @@ class Chooser {
 #pragma unroll 1
       for (uint32_t bits = found <= kCandidates ? word.bits : 0; bits != 0; bits &= bits - 1, ++at) {
         const int32_t block = static_cast<int32_t>(threadIdx.x) * kWarp + __ffs(bits) - 1;
-        s_.candidates[at] = in_shared_ ? rank_at(first + block) : s_.ranks[block];
+        s_.candidates[at] = s_.ranks[block];
         s_.blocks[at] = q_.init + first + block;
       }
       if (in_parts()) sync();  // before ranks, words and sums are others
