@@ -52,7 +52,7 @@ CpuFeatures detect() {
   f.avx2 = (saved & kYmm) == kYmm && fma && f16c && bit(l7.ebx, 5);
   f.avx_vnni = f.avx2 && bit(l7_1.eax, 4);
   const bool skylake = bit(l7.ebx, 16) && bit(l7.ebx, 17) && bit(l7.ebx, 28) && bit(l7.ebx, 30) && bit(l7.ebx, 31);
-  f.avx512 = f.avx2 && (saved & kZmm) == kZmm && skylake;  // F, DQ, CD, BW, VL
+  f.avx512 = f.avx2 && (saved & kZmm) == kZmm && skylake;         // F, DQ, CD, BW, VL
   f.avx512_vnni = f.avx512 && bit(l7.ecx, 11) && bit(l7.ebx, 8);  // and BMI2, which all of those have
   f.avx512_bf16 = f.avx512 && bit(l7_1.eax, 5);
   const bool tiles = bit(l7.edx, 24) && (saved & kTiles) == kTiles && request_tile_permission();

@@ -8,8 +8,7 @@
 // 1 to 16 rows and quantised weights (not fp8): quant, where the host may round x to int8 and the call does not ask for the bits of
 // many rows. fp8 weights: fp8 with AVX-512.
 // Where all rows may be rounded to int8: 17 rows and more by int8_amx (where a type's scales are for 32 columns) or int8, with AVX-512
-// VNNI and no other weights in the call; else
-// cut into 16 rows at a time. docs/linear.md counts why AMX takes no fewer.
+// VNNI and no other weights in the call; else cut into 16 rows at a time. docs/linear.md counts why AMX takes no fewer.
 // full_precision: gemv, 16 rows at a time, whatever the numerics. Weights that are quantised are made into floats in cache for
 // gemv and f32, and into bf16 for the library.
 #pragma once
