@@ -40,30 +40,30 @@ struct Group {
   const QuantisedX* const x;
 };
 
+// Tile numbers are part of the instructions.
+#define FOVEA_MULTIPLY(sums, more_sums, of_x)     \
+  do {                                            \
+    FOVEA_TILE_LOAD(of_x, x, sizeof(QuantisedX)); \
+    FOVEA_TILE_ZERO(sums);                        \
+    FOVEA_TILE_ZERO(more_sums);                   \
+    FOVEA_TILE_LOAD(6, w, sizeof(*w));            \
+    FOVEA_TILE_DOT_INT8(sums, of_x, 6);           \
+    FOVEA_TILE_LOAD(7, w[0] + 16, sizeof(*w));    \
+    FOVEA_TILE_DOT_INT8(more_sums, of_x, 7);      \
+  } while (0)
+
 template <bool kOdd, int kGroups>
 FOVEA_INLINE void multiply(const Group<kGroups>& g) {
   constexpr int kColumns = kQuantPiece / kGroups;
   const int8_t* x = g.x->code + g.in_piece * kColumns;
-  const auto* w = g.panel.code[g.in_piece * kColumns / 4];
-  constexpr int64_t kStride = sizeof(g.panel.code[0]);
+  const auto* w = g.panel.code + g.in_piece * kColumns / 4;
   if constexpr (kOdd) {
-    FOVEA_TILE_LOAD(5, x, sizeof(QuantisedX));
-    FOVEA_TILE_ZERO(2);
-    FOVEA_TILE_ZERO(3);
-    FOVEA_TILE_LOAD(6, w, kStride);
-    FOVEA_TILE_DOT_INT8(2, 5, 6);
-    FOVEA_TILE_LOAD(7, w + 16, kStride);
-    FOVEA_TILE_DOT_INT8(3, 5, 7);
+    FOVEA_MULTIPLY(2, 3, 5);
   } else {
-    FOVEA_TILE_LOAD(4, x, sizeof(QuantisedX));
-    FOVEA_TILE_ZERO(0);
-    FOVEA_TILE_ZERO(1);
-    FOVEA_TILE_LOAD(6, w, kStride);
-    FOVEA_TILE_DOT_INT8(0, 4, 6);
-    FOVEA_TILE_LOAD(7, w + 16, kStride);
-    FOVEA_TILE_DOT_INT8(1, 4, 7);
+    FOVEA_MULTIPLY(0, 1, 4);
   }
 }
+#undef FOVEA_MULTIPLY
 
 template <bool kOdd>
 FOVEA_INLINE void store(Products* to) {
