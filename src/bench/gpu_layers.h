@@ -49,7 +49,7 @@ class GpuLayers {
   // Of each such a share of the blocks, the first and the last among them.
   Result<double> draw_lists(double density);
 
-  // Seconds of `op` on one layer: the median over graph replays of all layers in turn.
+  // Seconds of `op` on one layer: the median over graph replays of all layers in turn, of one row a sequence several times.
   Result<double> time_op(void (GpuLayers::*op)(int32_t), int rounds);
 
   double kv_bytes() const;  // that dense decode attention reads of one layer
