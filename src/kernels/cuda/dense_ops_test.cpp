@@ -77,12 +77,13 @@ TEST_F(DenseOps, EmbedTakesRowsOfEveryDtypeAndOfTheStepBefore) {
 struct NormCase {
   int rows, dim;
   bool add, out, index;
-  int offset = 0;  // floats that every array is shifted by: no address a multiple of 16
+  int offset = 0;      // floats that every array is shifted by: no address a multiple of 16
+  int sum_offset = 0;  // more of them, of the sum alone
 };
 
 void PrintTo(const NormCase& c, std::ostream* os) {
   *os << c.rows << " rows, dim " << c.dim << (c.add ? ", add" : "") << (c.out ? "" : ", no out") << (c.index ? ", index" : "")
-      << ", offset " << c.offset;
+      << ", offset " << c.offset << " + " << c.sum_offset;
 }
 
 class RmsNorm : public testing::OnGpu<::testing::TestWithParam<NormCase>> {
@@ -110,11 +111,15 @@ TEST_P(RmsNorm, EqualsTheReference) {
                      c.dim,
                      1e-5f,
                      c.index ? d_index.data() : nullptr};
-  const DeviceArray<float> d_sum(x);
-  p.sum = d_sum.data() + at;
+  std::vector<float> sum(c.sum_offset);
+  sum.insert(sum.end(), x.begin(), x.end());
+  const DeviceArray<float> d_sum(sum);
+  p.sum = d_sum.data() + c.sum_offset + at;
   rms_norm(p, queue());
   EXPECT_EQ(d_x.download(), x) << "the sum goes elsewhere";
-  const std::vector<float> got_apart = d_out.download(), got_sum = d_sum.download();
+  const std::vector<float> got_apart = d_out.download();
+  std::vector<float> got_sum = d_sum.download();
+  got_sum.erase(got_sum.begin(), got_sum.begin() + c.sum_offset);
   p.sum = nullptr;
   rms_norm(p, queue());
   const std::vector<float> got_x = d_x.download();
@@ -132,14 +137,14 @@ TEST_P(RmsNorm, EqualsTheReference) {
 INSTANTIATE_TEST_SUITE_P(Shapes, RmsNorm,
                          ::testing::Values(NormCase{1, 1, false, true, false}, NormCase{1, 2048, true, true, false},
                                            NormCase{2, 3, true, true, false}, NormCase{7, 64, false, true, false},
-                                           NormCase{8, 100, true, true, false}, NormCase{9, 1026, true, true, false},
-                                           NormCase{64, 4096, true, true, false}, NormCase{257, 8192, true, true, false},
-                                           NormCase{300, 2048, false, true, false}, NormCase{3, 16384, true, true, false},
-                                           NormCase{2, 16388, true, true, false}, NormCase{5, 40000, true, true, false},
-                                           NormCase{5, 512, true, false, false}, NormCase{5, 33, true, false, false},
-                                           NormCase{6, 2048, true, true, true}, NormCase{6, 2048, false, true, true},
-                                           NormCase{4, 77, true, true, true}, NormCase{9, 2048, true, true, false, 1},
-                                           NormCase{9, 2048, true, true, true, 3}));
+                                           NormCase{8, 100, true, true, false}, NormCase{3, 64, true, true, false, 0, 1},
+                                           NormCase{9, 1026, true, true, false}, NormCase{64, 4096, true, true, false},
+                                           NormCase{257, 8192, true, true, false}, NormCase{300, 2048, false, true, false},
+                                           NormCase{3, 16384, true, true, false}, NormCase{2, 16388, true, true, false},
+                                           NormCase{5, 40000, true, true, false}, NormCase{5, 512, true, false, false},
+                                           NormCase{5, 33, true, false, false}, NormCase{6, 2048, true, true, true},
+                                           NormCase{6, 2048, false, true, true}, NormCase{4, 77, true, true, true},
+                                           NormCase{9, 2048, true, true, false, 1}, NormCase{9, 2048, true, true, true, 3}));
 
 TEST_F(DenseOps, SiluMulInPlaceAtEveryLength) {
   for (const auto& [rows, dim] : {std::pair{1, 1}, {1, 7}, {3, 100}, {257, 33}, {64, 8192}}) {

@@ -54,8 +54,8 @@ struct ClusterKernel : SplitKernel<Kv, kDim, TeamShared<Kv, kDim>> {
     const int32_t key = split * a.rule.min_keys + (lane % kSplitTiles * kWarps + warp) * kTileKeys;
     const bool listed = key >> a.unit_shift < a.selection.capacity;
     int32_t unit = 0;
-    if (listed) unit = __ldg(a.selection.units + at * a.selection.capacity + (key >> a.unit_shift));
-    keys = hi > 0 ? __ldg(a.selection.counts + at) << a.unit_shift : 0;
+    if (listed) unit = a.selection.units[at * a.selection.capacity + (key >> a.unit_shift)];
+    keys = hi > 0 ? min(a.selection.counts[at], a.selection.capacity) << a.unit_shift : 0;
     splits = a.rule.splits(keys);
     const bool there = listed && key < keys;
     tiles = __popc(__ballot_sync(kAllLanes, there));

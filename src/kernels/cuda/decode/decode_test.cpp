@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "kernels/cuda/attention_on_device_test_util.h"
+#include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/gpu_test_util.h"
 #include "kernels/cuda/late_copy_test_util.h"
 #include "kernels/cuda/launch.h"
@@ -370,6 +371,59 @@ TEST_F(DecodeTest, WaitsForWhatTheKernelAheadWrites) {
     decode.run(p, {handle(), cuda::runs_code_for_hopper()});
     ASSERT_TRUE(device_ok());
     expect_near(c, {on_device.out(), on_device.lse()}, problem.out(), problem.lse());
+  }
+}
+
+// Lengths and page tables are uploaded before a step, whose first kernel is rope_angles: what reads them before it waits for the
+// kernel ahead finds them.
+TEST_F(DecodeTest, WhatIsUploadedAheadOfRopeAnglesIsThere) {
+  const AttentionCase c = {.name = "row", .heads = 8, .kv_heads = 2, .head_dim = 128, .seqs = {{1, 500}}};
+  AttentionProblem problem(c);
+  ref::paged_attention(problem.params());
+  AttentionOnDevice on_device(problem);
+  const AttentionParams& p = on_device.params();
+  cuda::Decode decode;
+  ASSERT_TRUE(decode.prepare(decode_limits(c), *device_).ok());
+  const DeviceArray<int32_t> positions(std::vector<int32_t>{499}), len(std::vector<int32_t>{500});
+  const DeviceArray<float> inv_freq(std::vector<float>(64, 0.5f)), cos(std::vector<float>(64)), sin(std::vector<float>(64));
+  const RopeAnglesParams rope = {positions.data(), inv_freq.data(), 1.0f, 1, 64, cos.data(), sin.data()};
+  cuda::rope_angles(rope, {handle()});
+  decode.run(p, {handle()});  // loads its code, which waits for the device
+  ASSERT_TRUE(device_ok());
+  on_device.poison_results(problem);
+  auto* lengths = const_cast<int32_t*>(p.seq_len);
+  ASSERT_EQ(cudaMemset(lengths, 0, sizeof(int32_t)), cudaSuccess);
+  ASSERT_TRUE(device_ok());
+  testing::copy_late({{lengths, len.data(), sizeof(int32_t)}}, handle());
+  const cuda::Queue queue{handle(), cuda::runs_code_for_hopper()};
+  cuda::rope_angles(rope, queue);
+  decode.run(p, queue);
+  ASSERT_TRUE(device_ok());
+  expect_near(c, {on_device.out(), on_device.lse()}, problem.out(), problem.lse());
+}
+
+// Lists and rows that are longer than the launch was told are cut off, but nothing waits for splits that nobody computes, and
+// nothing beyond is written.
+TEST_F(DecodeTest, EndsWhereLengthsAreNotAsAnnounced) {
+  AttentionCase c = {.name = "row", .heads = 8, .kv_heads = 2, .head_dim = 128, .seqs = {{1, 3000}}};
+  for (const int32_t rows : {0, 1, 16}) {  // of lists
+    c.select = rows > 0, c.keep = 0.7f;
+    if (c.select) c.seqs = some_seqs(rows, 900);
+    AttentionProblem problem(c);
+    AttentionOnDevice on_device(problem);
+    AttentionParams p = on_device.params();
+    Selection lists;
+    if (c.select) {
+      lists = on_device.selection();
+      lists.capacity /= 4;
+      p.selection = &lists;
+    } else {
+      p.max_len = 128;
+    }
+    cuda::Decode decode;
+    ASSERT_TRUE(decode.prepare(decode_limits(c), *device_).ok());
+    decode.run(p, {handle()});
+    EXPECT_TRUE(device_ok()) << rows;
   }
 }
 

@@ -94,7 +94,7 @@ struct SplitKernel : MmaKernel<Kv, kDim, 1, Memory> {
     const int32_t tile = lane * kWarps + warp, key = split * a.rule.min_keys + tile * kTileKeys;
     if (tile * kTileKeys >= a.rule.min_keys || key >> shift >= count) return;
     guessed_key = key;
-    guess = __ldg(from + (key >> shift));
+    guess = from[key >> shift];
   }
 
   // What no kernel of the step writes.
@@ -119,7 +119,7 @@ struct SplitKernel : MmaKernel<Kv, kDim, 1, Memory> {
     const int32_t key = first + (tile * kWarps + warp) * kTileKeys;
     if (key >= end) return {hi, 0};
     const bool guessed = key == guessed_key;
-    if (listed()) return place_in_unit(guessed ? guess : __ldg(units + (key >> a.unit_shift)), key);
+    if (listed()) return place_in_unit(guessed ? guess : units[key >> a.unit_shift], key);
     return {key, guessed ? guess : slot_of(key)};
   }
   __device__ Place place_in_unit(int32_t unit, int32_t key) const {
@@ -128,7 +128,7 @@ struct SplitKernel : MmaKernel<Kv, kDim, 1, Memory> {
   }
   __device__ int32_t slot_of(int32_t pos) const {
     const PageTableView& table = a.p.kv.table;
-    return __ldg(table.slots + seq * table.seq_stride + list * table.head_stride + (pos >> block_shift()));
+    return table.slots[seq * table.seq_stride + list * table.head_stride + (pos >> block_shift())];
   }
 
   // False: there is no such split.
@@ -138,7 +138,7 @@ struct SplitKernel : MmaKernel<Kv, kDim, 1, Memory> {
       const int64_t at = static_cast<int64_t>(row) * a.selection.groups + (a.selection.groups == 1 ? 0 : list);
       units = a.selection.units + at * a.selection.capacity;
       guess_place(units, a.unit_shift, a.selection.capacity);
-      keys = hi > 0 ? __ldg(a.selection.counts + at) << a.unit_shift : 0;
+      keys = hi > 0 ? a.selection.counts[at] << a.unit_shift : 0;
     }
     const int32_t size = a.rule.split_keys(keys);
     first = split * size;
@@ -341,7 +341,8 @@ struct SplitKernel : MmaKernel<Kv, kDim, 1, Memory> {
     if (!early) wait_for_previous();
     if (!find_keys()) return early ? wait_for_previous() : void();
     attend(early);
-    const int32_t splits = a.rule.splits(keys);
+    const int32_t splits =
+        min(a.rule.splits(keys), static_cast<int32_t>(gridDim.z));  // or of longer rows than announced it never ends
     for (int h = split; h < a.heads_per_list; h += splits) merge(h, splits);
   }
 };

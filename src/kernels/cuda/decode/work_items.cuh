@@ -313,7 +313,7 @@ class KeyCursor {
   __device__ void read_unit() {
     const int32_t* units = list_.keys.units;
     if (units != nullptr && key_ < end_) {
-      unit_ = __ldg(units + unit_of(key_));
+      unit_ = units[unit_of(key_)];
     }
   }
   // Starts reading the slot of key_, whose unit is there, and goes on to the next key.
@@ -324,7 +324,7 @@ class KeyCursor {
     if (key_ >= end_ || pos_ < keys.lo || pos_ >= keys.hi) pos_ = -1;
     if (pos_ >= 0) {
       const int32_t block = pos_ >> (__ffs(a_.p.kv.block_size) - 1);
-      slot_ = __ldg(table.slots + keys.seq * table.seq_stride + list_.heads.kv_head * table.head_stride + block);
+      slot_ = table.slots[keys.seq * table.seq_stride + list_.heads.kv_head * table.head_stride + block];
     }
     key_ += kStep;
   }

@@ -25,10 +25,11 @@ __global__ void silu_mul_any_kernel(const float* gate, const float* up, float* o
   if (i < count) out[i] = silu_mul_one(gate[i], up[i]);
 }
 
-// The angle is rounded to float32 before its sine is taken, as models are trained with.
+// The angle is rounded to float32 before its sine is taken, as models are trained with. A step's first kernel: what has been
+// uploaded for the step is there before any other begins, so that these may read it before they wait.
 __global__ void rope_angles_kernel(RopeAnglesParams p) {
-  let_next_begin();
   wait_for_previous();
+  let_next_begin();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= static_cast<int64_t>(p.tokens) * p.half) return;
   const float angle = __fmul_rn(static_cast<float>(p.positions[i / p.half]), p.inv_freq[i % p.half]);

@@ -88,7 +88,7 @@ int threads_for(const RmsNormParams& p) {
 
 void rms_norm(const RmsNormParams& p, const Queue& queue) {
   if (p.rows == 0) return;
-  const bool held = p.dim % 4 == 0 && p.dim <= 4 * kHeld * kThreadsMax && aligned16(p.x) && aligned16(p.add) &&
+  const bool held = p.dim % 4 == 0 && p.dim <= 4 * kHeld * kThreadsMax && aligned16(p.x) && aligned16(p.add) && aligned16(p.sum) &&
                     aligned16(p.weight) && aligned16(p.out);
   const auto kernel = held ? &rms_norm_kernel : &rms_norm_any_kernel;
   launch("rms_norm", kernel, p.rows, threads_for(p), queue, p);
