@@ -129,7 +129,11 @@ TEST_P(RmsNorm, EqualsTheReference) {
                  c.dim, 1e-5f, c.index ? index.data() : nullptr});
   EXPECT_EQ(got_x, x);
   if (!c.out) return;
-  EXPECT_EQ(std::memcmp(got.data(), got_apart.data(), got.size() * sizeof(float)), 0);
+  if (c.sum_offset > 0) {
+    expect_near(got_apart, got, 1e-6);  // by another kernel
+  } else {
+    EXPECT_EQ(std::memcmp(got.data(), got_apart.data(), got.size() * sizeof(float)), 0);
+  }
   got.erase(got.begin(), got.begin() + at), out.erase(out.begin(), out.begin() + at);
   expect_near(got, out, 1e-6);
 }

@@ -34,8 +34,9 @@ struct Queue {
   bool overlap = false;
 };
 
-// A kernel launched so calls wait_for_previous() before it touches memory that another kernel of the step writes or
-// reads; a step's first kernel (rope_angles) waits before the next may begin. `cluster` blocks read each other's shared memory: 1 in code that is not for 9.0.
+// A kernel launched so calls wait_for_previous() before it touches memory that another kernel of the step writes or reads; a
+// step's first kernel (rope_angles) waits before the next may begin. `cluster` blocks read each other's shared memory: 1 in code
+// that is not for 9.0.
 struct LaunchConfig {
   cudaLaunchConfig_t config{};
   cudaLaunchAttribute attributes[2] = {};

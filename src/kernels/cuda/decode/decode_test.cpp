@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
 
 #include "kernels/cuda/attention_on_device_test_util.h"
 #include "kernels/cuda/elementwise/elementwise.h"
@@ -424,6 +425,36 @@ TEST_F(DecodeTest, EndsWhereLengthsAreNotAsAnnounced) {
     ASSERT_TRUE(decode.prepare(decode_limits(c), *device_).ok());
     decode.run(p, {handle()});
     EXPECT_TRUE(device_ok()) << rows;
+  }
+}
+
+// Two objects, a stream each, whose thread blocks wait for others of their grid and do not fit the device together: it gives places to
+// the grids one after the other. (Cooperative launches of one of them hang here.)
+TEST_F(DecodeTest, TwoAtOnceDoNotWaitForEachOther) {
+  const AttentionCase c = {.name = "row", .heads = 8, .kv_heads = 8, .head_dim = 128, .seqs = {{1, 5000}}};
+  AttentionProblem problem(c);
+  ref::paged_attention(problem.params());
+  struct One {
+    explicit One(AttentionProblem& problem) : on_device(problem) {}
+    AttentionOnDevice on_device;
+    cuda::Decode decode;
+    cudaStream_t stream = nullptr;
+  };
+  std::vector<std::unique_ptr<One>> ones;
+  for (int i = 0; i < 2; ++i) {
+    One& one = *ones.emplace_back(std::make_unique<One>(problem));
+    ASSERT_TRUE(one.decode.prepare(decode_limits(c), *device_).ok());
+    ASSERT_EQ(cudaStreamCreateWithFlags(&one.stream, cudaStreamNonBlocking), cudaSuccess);
+  }
+  const std::string path = ones[0]->decode.describe(ones[0]->on_device.params());
+  ASSERT_NE(path.find("split"), std::string::npos) << path;
+  for (int i = 0; i < 3000; ++i) {
+    for (const auto& one : ones) one->decode.run(one->on_device.params(), {one->stream, cuda::runs_code_for_hopper()});
+  }
+  ASSERT_TRUE(device_ok());
+  for (const auto& one : ones) {
+    expect_near(c, {one->on_device.out(), one->on_device.lse()}, problem.out(), problem.lse());
+    EXPECT_EQ(cudaStreamDestroy(one->stream), cudaSuccess);
   }
 }
 

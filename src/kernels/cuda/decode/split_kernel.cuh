@@ -341,8 +341,8 @@ struct SplitKernel : MmaKernel<Kv, kDim, 1, Memory> {
     if (!early) wait_for_previous();
     if (!find_keys()) return early ? wait_for_previous() : void();
     attend(early);
-    const int32_t splits =
-        min(a.rule.splits(keys), static_cast<int32_t>(gridDim.z));  // or of longer rows than announced it never ends
+    // Of a row that is longer than the launch was told there are splits that nobody computes.
+    const int32_t splits = min(a.rule.splits(keys), static_cast<int32_t>(gridDim.z));
     for (int h = split; h < a.heads_per_list; h += splits) merge(h, splits);
   }
 };
