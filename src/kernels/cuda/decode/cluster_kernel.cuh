@@ -18,7 +18,7 @@ struct TeamShared {
   WorkList list;
   alignas(16) uint4 q[1][Kernel::kSlices][2][kWarp];
   alignas(16) WarpSums<8, kDim> sums;
-  typename Kernel::Stage ring[kWarps][Kernel::kStages];
+  typename Kernel::Ring rings[kWarps];
 };
 
 template <typename Kv, int kDim>
@@ -139,7 +139,7 @@ struct ClusterKernel : SplitKernel<Kv, kDim, TeamShared<Kv, kDim>> {
 
 template <typename Kv, int kDim>
 __global__ void __launch_bounds__(kTeams* kThreads, 1) cluster_kernel(const __grid_constant__ Args args) {
-  extern __shared__ __align__(16) char memory[];
+  extern __shared__ __align__(128) char memory[];
   let_next_begin();
   Args a = split_args(args, kDim);
   a.selection.kind = Selection::Kind::list;

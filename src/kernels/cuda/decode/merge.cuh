@@ -21,6 +21,12 @@ struct WarpSums {
   float sum[kWarps][kHeads];
 };
 
+// What merging needs of a WorkList. All of it twice, and two thread blocks of many heads would not fit a multiprocessor.
+struct FinishedList {
+  int32_t row, splits;
+  HeadTile heads;
+};
+
 template <int kHeads, int kDim>
 struct WarpPartials : WarpSums<kHeads, kDim> {
   float weight[kHeads][kMaxSplits];
@@ -28,7 +34,7 @@ struct WarpPartials : WarpSums<kHeads, kDim> {
   int32_t keys_read;  // of the item
   // Of the last two runs: whether its list is to be merged now, by this CTA.
   bool ready[2];
-  WorkList finished[2];
+  FinishedList finished[2];
 };
 
 // 2^x to two units in the last place; what is below 2^-126 is 0.
@@ -123,7 +129,7 @@ __device__ void announce(const Args& a, const WorkList& w, int32_t run, WarpPart
   int32_t* done = a.done + (static_cast<int64_t>(w.keys.row - a.first_row) * a.lists + w.keys.list) * a.head_tiles + w.heads.number;
   if (add_and_tell(done, run) < w.splits - run) return;
   *done = 0;  // for the next launch
-  s.finished[turn] = w;
+  s.finished[turn] = {w.keys.row, w.splits, w.heads};
   s.ready[turn] = true;
 }
 
@@ -153,9 +159,9 @@ __device__ __forceinline__ void weigh_splits(int h, int32_t splits, WarpPartials
 }
 
 template <int kHeads, int kDim>
-__device__ void weigh_splits(const Args& a, const WorkList& w, WarpPartials<kHeads, kDim>& s) {
+__device__ void weigh_splits(const Args& a, const FinishedList& w, WarpPartials<kHeads, kDim>& s) {
   for (int h = threadIdx.x / kWarp; h < w.heads.count; h += kWarps) {
-    const int64_t row_head = static_cast<int64_t>(w.keys.row - a.first_row) * a.p.num_heads + w.heads.first + h;
+    const int64_t row_head = static_cast<int64_t>(w.row - a.first_row) * a.p.num_heads + w.heads.first + h;
     const float2* splits = a.partial_softmax + row_head * a.rule.max_splits;
     weigh_splits(h, w.splits, s, [&](int32_t split) { return __ldcg(&splits[split]); });
   }
@@ -165,14 +171,14 @@ __device__ void weigh_splits(const Args& a, const WorkList& w, WarpPartials<kHea
 // one, each with every parts-th split. Many loads are under way at once, and the first ones while the splits
 // are weighed: nothing else of the launch runs beside its last merge.
 template <int kHeads, int kDim>
-__device__ void merge_splits(const Args& a, const WorkList& w, WarpPartials<kHeads, kDim>& s) {
+__device__ void merge_splits(const Args& a, const FinishedList& w, WarpPartials<kHeads, kDim>& s) {
   constexpr int kAhead = 16;
   const HeadTile& heads = w.heads;
   const int d = a.p.kv.head_dim, columns = d / 4, all = heads.count * columns;
   const int parts = max(1, kThreads / all);
   auto* sums = reinterpret_cast<float4*>(s.out);  // [parts, heads, columns]
   const auto column_of = [&](int i) {
-    const int64_t row_head = static_cast<int64_t>(w.keys.row - a.first_row) * a.p.num_heads + heads.first + i % all / columns;
+    const int64_t row_head = static_cast<int64_t>(w.row - a.first_row) * a.p.num_heads + heads.first + i % all / columns;
     return a.partial_out + row_head * a.rule.max_splits * d + 4 * (i % columns);
   };
   const auto load = [&](const float* column, int first, float4(&to)[kAhead]) {
@@ -206,7 +212,7 @@ __device__ void merge_splits(const Args& a, const WorkList& w, WarpPartials<kHea
     const int h = i / columns;
     float4 sum = sums[i];
     for (int part = 1; part < parts; ++part) add_scaled(sum, 1.0f, sums[part * all + i]);
-    write_result(a, w.keys.row, heads.first + h, heads.kv_head, i % columns, sum, s.softmax[h]);
+    write_result(a, w.row, heads.first + h, heads.kv_head, i % columns, sum, s.softmax[h]);
   }
 }
 

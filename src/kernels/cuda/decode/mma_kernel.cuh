@@ -40,16 +40,20 @@ struct MmaKernel {
 
   // 16 keys and their values. The chunks of 16 bytes of a row change places, so that no load meets a bank twice.
   struct Stage {
-    alignas(16) char k[kTileKeys * kRowBytes], v[kTileKeys * kRowBytes];
-    int32_t pos[kTileKeys];  // -1: not to be read, and K and V are 0
+    alignas(128) char k[kTileKeys * kRowBytes], v[kTileKeys * kRowBytes];
+  };
+  // A warp's.
+  struct Ring {
+    Stage stages[kStages];
+    int32_t pos[kStages][kTileKeys];  // -1: not to be read, and K and V are 0
   };
 
   struct Shared {
-    ItemFinder::Shared items;
-    WorkList list;                                     // uniform values, which would cost every lane registers
+    Ring rings[kWarps];
     alignas(16) uint4 q[kColumns][kSlices][2][kWarp];  // A operands of q: rows of large parts, then of small ones
-    alignas(16) WarpPartials<kHeads, kDim> partials;
-    Stage ring[kWarps][kStages];
+    WarpPartials<kHeads, kDim> partials;
+    WorkList list;  // uniform values, which would cost every lane registers
+    ItemFinder::Shared items;
   };
 
   // Softmax and result of the keys so far. A lane's softmax is that of head g (of each column tile), `sum`
@@ -82,12 +86,13 @@ struct MmaKernel {
   __device__ static Eight eight(const char* from) { return *reinterpret_cast<const Eight*>(from); }
 
   // Starts copying the tile whose first key lane `first` has the place of.
-  __device__ void copy(const KeyPlaces& places, int first, Stage& stage) const {
+  __device__ void copy(const KeyPlaces& places, int first, int stage) const {
     const int bytes = a.p.kv.head_dim * static_cast<int>(sizeof(Stored));
-    if (lane / kTileKeys == first / kTileKeys) stage.pos[lane % kTileKeys] = places.pos;
+    Ring& ring = shared.rings[warp];
+    if (lane / kTileKeys == first / kTileKeys) ring.pos[stage][lane % kTileKeys] = places.pos;
     const auto* k = static_cast<const char*>(a.p.kv.k);
     const auto* v = static_cast<const char*>(a.p.kv.v);
-    const uint32_t to_k = prefill::shared_address(stage.k), to_v = prefill::shared_address(stage.v);
+    const uint32_t to_k = prefill::shared_address(ring.stages[stage].k), to_v = prefill::shared_address(ring.stages[stage].v);
     constexpr int kRows = kWarp / kChunks;  // that the warp copies at once
 #pragma unroll
     for (int i = 0; i < kTileKeys / kRows; ++i) {
@@ -122,7 +127,7 @@ struct MmaKernel {
     }
     if (feed.tiles > 0) {
       if (feed.first == 0) feed.places = feed.cursor.next();
-      copy(feed.places, feed.first, shared.ring[warp][feed.stage]);
+      copy(feed.places, feed.first, feed.stage);
       feed.first = kTileKeys - feed.first;
       --feed.tiles;
     }
@@ -322,8 +327,9 @@ struct MmaKernel {
     for (int32_t tiles = tiles_of_warp(shared.list, split); tiles > 0; --tiles) {
       prefill::copy_async_wait<kStages - 1>();
       __syncwarp();
-      const Stage& stage = shared.ring[warp][feed.stage];
-      const int32_t pos = stage.pos[lane % kTileKeys];
+      const Ring& ring = shared.rings[warp];
+      const Stage& stage = ring.stages[feed.stage];
+      const int32_t pos = ring.pos[feed.stage][lane % kTileKeys];
       const unsigned valid = __ballot_sync(kAllLanes, pos >= 0) & 0xffffu;
       Scores scores;
       multiply_k(stage.k, scores);
@@ -363,7 +369,8 @@ struct MmaKernel {
 template <typename Kv, int kDim, int kColumns>
 __global__ void __launch_bounds__(kThreads, kCtasPerSm) mma_kernel(const __grid_constant__ Args a) {
   using Kernel = MmaKernel<Kv, kDim, kColumns>;
-  extern __shared__ __align__(16) char memory[];
+  static_assert(kCtasPerSm * (sizeof(typename Kernel::Shared) + 1024) <= 228 << 10, "as many as an SM is to hold");
+  extern __shared__ __align__(128) char memory[];
   auto& shared = *reinterpret_cast<typename Kernel::Shared*>(memory);
   Kernel kernel(a, shared);
   for_each_run(a, shared, [&](int32_t split, int32_t run, int turn) { return kernel.attend(split, run, turn); });

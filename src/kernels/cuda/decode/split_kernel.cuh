@@ -53,7 +53,7 @@ struct SplitShared {
   WorkList list;
   alignas(16) uint4 q[1][Kernel::kSlices][2][kWarp];
   union {
-    typename Kernel::Stage ring[kWarps][Kernel::kStages];
+    typename Kernel::Ring rings[kWarps];
     struct {  // when all keys have been read
       WarpPartials<8, kDim> partials;
       alignas(16) float4 parts[kMaxSplits * kDim / 4];  // [splits, kDim] of a head
@@ -160,12 +160,12 @@ struct SplitKernel : MmaKernel<Kv, kDim, 1, Memory> {
   __device__ void copy_tile(int tile, int32_t without) {
     constexpr int kRows = kWarp / kChunks;  // that the warp copies at once
     const KvView& kv = a.p.kv;
-    auto& stage = shared.ring[warp][tile % kStages];
+    auto& stage = shared.rings[warp].stages[tile % kStages];
     const uint32_t to_k = prefill::shared_address(stage.k), to_v = prefill::shared_address(stage.v);
     const int32_t pos = __shfl_sync(kAllLanes, places.pos, tile % kWarp), slot = __shfl_sync(kAllLanes, places.slot, tile % kWarp);
     const int byte = lane % kChunks * 16, token_bytes = static_cast<int>(kv.tokens_apart() * sizeof(Stored));
     int64_t from = offset_of(pos, slot) + lane / kChunks * token_bytes + byte;
-    if (lane == 0) stage.pos[0] = pos;
+    if (lane == 0) shared.rings[warp].pos[tile % kStages][0] = pos;
 #pragma unroll 2
     for (int i = lane / kChunks; i < kTileKeys; i += kRows) {
       const bool there = pos + i < hi;
@@ -183,7 +183,7 @@ struct SplitKernel : MmaKernel<Kv, kDim, 1, Memory> {
     const int tile = tiles - 1, i = pos - __shfl_sync(kAllLanes, places.pos, tile % kWarp);
     const int32_t slot = __shfl_sync(kAllLanes, places.slot, tile % kWarp);
     if (tile < 0 || tile >= kStages || i < 0 || i >= kTileKeys) return;
-    auto& stage = shared.ring[warp][tile];
+    auto& stage = shared.rings[warp].stages[tile];
     const bool is_k = lane < kChunks;
     const int byte = lane % kChunks * 16;
     const uint32_t to =
@@ -214,10 +214,10 @@ struct SplitKernel : MmaKernel<Kv, kDim, 1, Memory> {
   __device__ int32_t add_tile(int tile, typename Base::Running& sums) {
     prefill::copy_async_wait<kStages - 1>();
     __syncwarp();
-    const auto& stage = shared.ring[warp][tile % kStages];
+    const auto& stage = shared.rings[warp].stages[tile % kStages];
     typename Base::Scores scores;
     Base::multiply_k(stage.k, scores);
-    const int there = min(max(hi - stage.pos[0], 0), kTileKeys);
+    const int there = min(max(hi - shared.rings[warp].pos[tile % kStages][0], 0), kTileKeys);
     Base::bias_and_mask(0, (1u << there) - 1, scores);
     Base::weigh(scores, sums);
     Base::multiply_v(stage.v, scores, sums);
@@ -349,7 +349,7 @@ struct SplitKernel : MmaKernel<Kv, kDim, 1, Memory> {
 
 template <typename Kv, int kDim>
 __global__ void __launch_bounds__(kThreads, 3) split_kernel(const __grid_constant__ Args args) {
-  extern __shared__ __align__(16) char memory[];
+  extern __shared__ __align__(128) char memory[];
   let_next_begin();
   const Args a = split_args(args, kDim);
   SplitKernel<Kv, kDim>(a, *reinterpret_cast<SplitShared<Kv, kDim>*>(memory), blockIdx.x, blockIdx.y, blockIdx.z).run();
