@@ -97,6 +97,32 @@ class PrefillOnGpu : public testing::OnGpu<Base> {
     attend(on_device.params(), mode);
     return {on_device.out(), on_device.lse()};
   }
+  // The rows in pieces of at most `size`, each as a call of its own.
+  Results in_chunks(AttentionProblem& problem, int32_t size, const Mode& mode) {
+    const AttentionCase& c = problem.shape();
+    const int32_t rows = problem.rows(), len = c.seqs[0].len;
+    AttentionOnDevice on_device(problem);
+    cuda::Prefill prefill = prepared(on_device.params(), mode);
+    std::vector<int32_t> indptrs, lens;
+    for (int32_t first = 0; first < rows; first += size) {
+      const int32_t count = std::min(size, rows - first);
+      indptrs.insert(indptrs.end(), {0, count});
+      lens.push_back(len - rows + first + count);
+    }
+    const DeviceArray<int32_t> q_indptr(indptrs), seq_len(lens);
+    for (int32_t first = 0, i = 0; first < rows; first += size, ++i) {
+      AttentionParams p = on_device.params();
+      testing::skip_row_heads(p, static_cast<int64_t>(first) * c.heads);
+      p.lse += static_cast<int64_t>(first) * c.heads;
+      p.rows = std::min(size, rows - first);
+      p.q_indptr = q_indptr.data() + 2 * i;
+      p.seq_len = seq_len.data() + i;
+      on_device.selection().row_indptr = p.q_indptr;
+      prefill.run(p, this->handle());
+    }
+    EXPECT_TRUE(device_ok());
+    return {on_device.out(), on_device.lse()};
+  }
 };
 
 // The unit roundoff of what P is rounded to: the weighted mean of V moves by no more than that times the largest |v|.
@@ -251,35 +277,7 @@ std::vector<AttentionCase> chunked_cases() {
   return cases;
 }
 
-class CudaPrefillChunks : public PrefillOnGpu<::testing::TestWithParam<AttentionCase>> {
- protected:
-  // The rows in pieces of at most `size`, each as a call of its own.
-  Results in_chunks(AttentionProblem& problem, int32_t size, const Mode& mode) {
-    const AttentionCase& c = problem.shape();
-    const int32_t rows = problem.rows(), len = c.seqs[0].len;
-    AttentionOnDevice on_device(problem);
-    cuda::Prefill prefill = prepared(on_device.params(), mode);
-    std::vector<int32_t> indptrs, lens;
-    for (int32_t first = 0; first < rows; first += size) {
-      const int32_t count = std::min(size, rows - first);
-      indptrs.insert(indptrs.end(), {0, count});
-      lens.push_back(len - rows + first + count);
-    }
-    const DeviceArray<int32_t> q_indptr(indptrs), seq_len(lens);
-    for (int32_t first = 0, i = 0; first < rows; first += size, ++i) {
-      AttentionParams p = on_device.params();
-      testing::skip_row_heads(p, static_cast<int64_t>(first) * c.heads);
-      p.lse += static_cast<int64_t>(first) * c.heads;
-      p.rows = std::min(size, rows - first);
-      p.q_indptr = q_indptr.data() + 2 * i;
-      p.seq_len = seq_len.data() + i;
-      on_device.selection().row_indptr = p.q_indptr;
-      prefill.run(p, handle());
-    }
-    EXPECT_TRUE(device_ok());
-    return {on_device.out(), on_device.lse()};
-  }
-};
+class CudaPrefillChunks : public PrefillOnGpu<::testing::TestWithParam<AttentionCase>> {};
 
 TEST_P(CudaPrefillChunks, AnyChunkingGivesTheSameBits) {
   AttentionProblem problem(GetParam());
@@ -340,6 +338,31 @@ TEST_F(CudaPrefillRows, In16BitsAreThoseOfFloat32Rounded) {
 TEST_F(CudaPrefillRows, RepeatBitForBit) {
   AttentionProblem problem({.name = "again", .heads = 8, .kv_heads = 2, .head_dim = 128, .seqs = {{200, 700}}});
   EXPECT_TRUE(run(problem, kTensorCores) == run(problem, kTensorCores));
+}
+
+// Keys far along which some rows score above all before them, by more than P in f16 could hold, and others below: a row's sums and
+// results are rescaled for its own scores alone, whatever shares its warp.
+TEST_F(CudaPrefillRows, FollowTheirOwnScoresWhereTheseRise) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    for (const int32_t d : {64, 128}) {
+      AttentionProblem problem({.name = "rise", .heads = 4, .kv_heads = 2, .head_dim = d, .seqs = {{150, 700}}, .dtype = dtype});
+      float k = 8.0f, v = 1.0f;
+      for (const int64_t pos : {100, 170, 300, 420, 560, 610}) {
+        problem.write_token(0, pos, k, v);
+        k *= -1.5f, v += 0.5f;
+      }
+      round_queries(problem);
+      ref::paged_attention(problem.params());
+      const Results want = {problem.out(), problem.lse()};
+      for (const Mode& mode : kModes) {
+        const Results whole = run(problem, mode);
+        expect_near(problem, whole, want, tolerance(problem.shape(), mode.numerics));
+        for (const int32_t size : {1, 40}) {
+          EXPECT_EQ(difference(in_chunks(problem, size, mode), whole, 4, d), "") << mode.name << ", chunks of " << size;
+        }
+      }
+    }
+  }
 }
 
 // A list of every unit reads what dense reads, in the same order.

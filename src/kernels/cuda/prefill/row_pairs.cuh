@@ -80,6 +80,21 @@ __device__ __forceinline__ bool follow_scores(const ScoreScale& scale, const flo
   return correction[0] != 1.0f || correction[1] != 1.0f;
 }
 
+// The same for those of the pair of which a thread says that a weight exceeds (RowSoftmax::exceeds()).
+template <int kTiles>
+__device__ __forceinline__ void follow_exceeding(const ScoreScale& scale, const float (&scores)[kTiles][4],
+                                                 const bool (&exceeds)[2], RowSoftmax (&rows)[2], float (&correction)[2]) {
+  RowSoftmax followed[2] = {rows[0], rows[1]};
+  float by[2];
+  follow_scores(scale, scores, followed, by);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const bool some = (__ballot_sync(0xffffffffu, exceeds[r]) >> (threadIdx.x % 32 & ~3) & 0xf) != 0;
+    if (some) rows[r] = followed[r];
+    correction[r] = some ? by[r] : 1.0f;
+  }
+}
+
 template <int kTiles>
 __device__ __forceinline__ void rescale(const float (&correction)[2], float (&out)[kTiles][4]) {
 #pragma unroll

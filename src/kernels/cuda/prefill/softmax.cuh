@@ -40,7 +40,7 @@ struct ScoreScale {
 };
 
 // One row's state, the same in the four threads that share the row but for `sum`, of which each has a part. Weights are
-// 2^(factor * (score - reference)); the reference is a score that no later one exceeds by more than the slack.
+// 2^(factor * (score - reference)); the reference is a score that no later one exceeds by more than the slack, or as exceeds() says.
 struct RowSoftmax {
   float reference = -INFINITY;
   float sum = 0.0f;
@@ -55,6 +55,10 @@ struct RowSoftmax {
     return correction;
   }
   __device__ void add(float weight) { sum = __fadd_rn(sum, weight); }
+  // Of a tile: its sum is to be told from those before.
+  __device__ RowSoftmax without_sum() const { return {reference, 0.0f}; }
+  // Whether one of some weights that have been added since without_sum() may be too large for P in f16, or there is no reference.
+  __device__ bool exceeds() const { return !(sum <= 32768.0f) || reference == -INFINITY; }
   // Subtracted from factor * score.
   __device__ float offset(const ScoreScale& scale) const {
     return reference == -INFINITY ? 0.0f : __fmul_rn(reference, scale.factor);

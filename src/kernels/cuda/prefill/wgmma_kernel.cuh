@@ -242,13 +242,21 @@ class Attender {
       wgmma_wait<1>();
       pin(scores);
       leave(s.k_empty[turn.stage]);
-      const bool changed = weigh(tile, scores, rows, correction);
-      if constexpr (Traits::kHoldsWait) stay_before_wait(rows);
-      wgmma_wait<0>();
-      pin(out);
-      leave(s.v_empty[before.stage]);
-      if (__any_sync(0xffffffffu, changed)) rescale(correction, out);
-      pack(scores, weights);
+      if constexpr (Traits::kHoldsWait) {
+        const bool changed = weigh(tile, scores, rows, correction);
+        stay_before_wait(rows);
+        wgmma_wait<0>();
+        pin(out);
+        leave(s.v_empty[before.stage]);
+        if (__any_sync(0xffffffffu, changed)) rescale(correction, out);
+        pack(scores, weights);
+      } else {
+        wgmma_wait<0>();
+        pin(out);
+        leave(s.v_empty[before.stage]);
+        see(tile, scores);
+        weigh_and_pack(scores, rows, weights, out);
+      }
     }
     const Turn last(end - 1 - first);
     start_values(last, weights, out);
@@ -295,18 +303,54 @@ class Attender {
     wgmma_commit();
   }
 
-  // Raw scores -> weights in float32. True if the outputs are to be rescaled.
-  __device__ __forceinline__ bool weigh(int32_t tile, float (&scores)[kKeys / 8][4], RowSoftmax (&rows)[2],
-                                        float (&correction)[2]) {
+  // Raw scores as the softmax takes them: capped, and -inf where a key is not seen.
+  __device__ __forceinline__ void see(int32_t tile, float (&scores)[kKeys / 8][4]) {
     const int32_t key = tile * kKeys;
     if (!scale_.plain) cap_scores(scores);
     if (key < warp_view_.all_lo || key + kKeys > warp_view_.all_hi) mask_scores(s.views, lane_, key, scores);
+  }
+
+  // Raw scores -> weights in float32. True if the outputs are to be rescaled.
+  __device__ __forceinline__ bool weigh(int32_t tile, float (&scores)[kKeys / 8][4], RowSoftmax (&rows)[2],
+                                        float (&correction)[2]) {
+    see(tile, scores);
     const bool changed = follow_scores(scale_, scores, rows, correction);
     Offsets offsets(scale_, rows);
     offsets.keep();
 #pragma unroll
     for (int n = 0; n < kKeys / 8; ++n) exponentiate(scale_, offsets, rows, scores[n]);
     return changed;
+  }
+
+  // The same for a later tile, without looking for its greatest scores: what exceeds the references shows in the sums, and only
+  // then are they looked for. A row's reference depends on its own scores alone.
+  __device__ __forceinline__ void weigh_and_pack(const float (&scores)[kKeys / 8][4], RowSoftmax (&rows)[2],
+                                                 uint32_t (&weights)[kKeys / 16][4], float (&out)[kDimTiles][4]) {
+    for (bool followed = false;; followed = true) {
+      RowSoftmax tile[2] = {rows[0].without_sum(), rows[1].without_sum()};
+      Offsets offsets(scale_, rows);
+      offsets.keep();
+#pragma unroll
+      for (int step = 0; step < kKeys / 16; ++step) {
+        float x[2][4];
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) x[n][e] = scores[2 * step + n][e];
+          exponentiate(scale_, offsets, tile, x[n]);
+        }
+        pack_weights<typename Traits::T>(x[0], x[1], weights[step]);
+      }
+      const bool exceeds[2] = {tile[0].exceeds(), tile[1].exceeds()};
+      if (followed || !__any_sync(0xffffffffu, exceeds[0] || exceeds[1])) {
+        rows[0].add(tile[0].sum);
+        rows[1].add(tile[1].sum);
+        return;
+      }
+      float correction[2];
+      follow_exceeding(scale_, scores, exceeds, rows, correction);
+      rescale(correction, out);
+    }
   }
 
   // Without it ptxas waits for the products with the values first, as soon as they have been started, and nothing runs beside
