@@ -11,6 +11,7 @@
 
 namespace fovea::cuda {
 
+__device__ __forceinline__ float4 widen_4(float4 x, DType) { return x; }
 __device__ __forceinline__ float4 widen_4(uint2 bits, DType dtype) {
   if (dtype == DType::bf16) {
     return make_float4(__uint_as_float(bits.x << 16), __uint_as_float(bits.x & 0xffff0000u), __uint_as_float(bits.y << 16),

@@ -22,6 +22,7 @@ struct PrefillArgs {
   Selection selection;            // Kind::all: dense
   RowTile* tiles = nullptr;       // [grid_tiles]: written by the tile plan, read by attention
   int32_t* tile_count = nullptr;  // [1]
+  int32_t* taken = nullptr;       // [1] jobs that thread blocks have taken beyond their first ones, 0 at first: the wgmma path only
   int32_t rows_per_tile = 1;
   int32_t heads_per_tile = 1;
   int32_t tiles_per_group = 1;

@@ -167,14 +167,14 @@ __global__ void __launch_bounds__(Shared::kThreads) prefill_f32(const __grid_con
   constexpr int kKeys = Shared::kKeys;
   auto& s = *reinterpret_cast<Shared*>(shared_memory());
   Job job;
-  if (!find_job(a, job)) return;
+  if (!find_job(a, blockIdx.x, blockIdx.y, job)) return;
   if (threadIdx.x == 0) s.job = job;
   const ScoreScale scale(a.p, job.kv_head);
   const int32_t first = job.span.begin / kKeys;
   const int32_t end = job.span.end > job.span.begin ? (job.span.end + kKeys - 1) / kKeys : first;
   KeyFeed<kKeys> feed;
   feed.start(a, job, first, s.ring);
-  fill_lane_views(a, job, s.views);
+  fill_lane_views(a, job, s.views, threadIdx.x, blockDim.x);
   load_f32_queries(a, job, s);
   __syncthreads();
 

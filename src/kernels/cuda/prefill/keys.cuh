@@ -92,14 +92,14 @@ __device__ inline int32_t keys_before(const PrefillArgs& a, const KeyList& keys,
   return a.p.window > 0 ? keys.count_upto(pos - a.p.window) : 0;
 }
 
-// The latest rows read most: their blocks start first. False: no tile is left for this block.
-__device__ inline bool find_job(const PrefillArgs& a, Job& job) {
+// The latest tile of rows, which reads most, is number 0; `heads` counts parts of KV heads. False: there is no such tile.
+__device__ inline bool find_job(const PrefillArgs& a, int32_t tile, int32_t heads, Job& job) {
   const int32_t tiles = *a.tile_count;
-  if (static_cast<int32_t>(blockIdx.x) >= tiles) return false;
-  job.tile = a.tiles[tiles - 1 - blockIdx.x];
+  if (tile >= tiles) return false;
+  job.tile = a.tiles[tiles - 1 - tile];
   const int32_t group = a.p.num_heads / a.p.kv.kv_heads;
-  const int32_t part = blockIdx.y % a.tiles_per_group;
-  job.kv_head = blockIdx.y / a.tiles_per_group;
+  const int32_t part = heads % a.tiles_per_group;
+  job.kv_head = heads / a.tiles_per_group;
   job.head = job.kv_head * group + part * a.heads_per_tile;
   job.heads = min(a.heads_per_tile, group - part * a.heads_per_tile);
   job.lanes = job.tile.rows * job.heads;
@@ -120,10 +120,10 @@ struct LaneViews {
   float slope[kLanes];  // ALiBi, in units of log2; 0 without
 };
 
-// Empty lanes see nothing. Both ends rise from lane to lane.
+// Empty lanes see nothing. Both ends rise from lane to lane. `thread` of `threads` that do it together.
 template <int kLanes>
-__device__ void fill_lane_views(const PrefillArgs& a, const Job& job, LaneViews<kLanes>& views) {
-  for (int32_t lane = threadIdx.x; lane < kLanes; lane += blockDim.x) {
+__device__ void fill_lane_views(const PrefillArgs& a, const Job& job, LaneViews<kLanes>& views, int thread, int threads) {
+  for (int32_t lane = thread; lane < kLanes; lane += threads) {
     const bool used = lane < job.lanes;
     const int32_t pos = job.pos + lane / job.heads;
     const int32_t hi = used ? job.keys.count_upto(pos) : 0;

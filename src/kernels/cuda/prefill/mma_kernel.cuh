@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kBlocksPerSm) prefil
   constexpr int kWarpLanes = 16 * Traits::kRowTiles;
   auto& s = *reinterpret_cast<MmaShared<Traits>*>(shared_memory());
   Job job;
-  if (!find_job(a, job)) return;
+  if (!find_job(a, blockIdx.x, blockIdx.y, job)) return;
   if (threadIdx.x == 0) s.job = job;
   const ScoreScale scale(a.p, job.kv_head);
   const int32_t first = job.span.begin / kKeys;
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kBlocksPerSm) prefil
 
   KeyFeed<kKeys> feed;
   feed.start(a, job, first, s.ring);
-  fill_lane_views(a, job, s.views);
+  fill_lane_views(a, job, s.views, threadIdx.x, blockDim.x);
   __syncthreads();
   if (first < end) copy_tile<Traits>(a, first, s);
   load_queries<Traits>(a, job, s.q);

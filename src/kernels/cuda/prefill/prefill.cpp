@@ -1,5 +1,6 @@
 #include "kernels/cuda/prefill/prefill.h"
 
+#include <algorithm>
 #include <bit>
 #include <string>
 
@@ -13,7 +14,7 @@ namespace {
 
 using namespace prefill;
 
-constexpr size_t kPlanHeader = 16;  // bytes before the tiles: their count, padded to a RowTile's alignment
+constexpr size_t kPlanHeader = 16;  // bytes before the tiles: their count and `taken`, padded to a RowTile's alignment
 
 template <typename Visit>
 void each_kernel(Visit visit) {
@@ -102,6 +103,7 @@ void Prefill::run(const AttentionParams& p, cudaStream_t stream) {
   args.p = p;
   if (p.selection != nullptr) args.selection = *p.selection;
   args.tile_count = plan_.as<int32_t>();
+  args.taken = args.tile_count + 1;
   args.tiles = reinterpret_cast<RowTile*>(plan_.as<uint8_t>() + kPlanHeader);
   args.rows_per_tile = config.rows_per_tile;
   args.heads_per_tile = config.heads_per_tile;
@@ -113,7 +115,10 @@ void Prefill::run(const AttentionParams& p, cudaStream_t stream) {
     args.v_map = make_tensor_map(encode_, p.kv, p.kv.v, config.box_keys);
   }
   launch("tile plan", tile_plan_kernel(), dim3(1), args, stream);
-  launch("prefill attention", find_kernel(config), dim3(config.grid_tiles, config.grid_heads), args, stream);
+  dim3 grid(config.grid_tiles, config.grid_heads);
+  // Thread blocks of the wgmma path stay, one a multiprocessor, and take jobs until there are no more.
+  if (config.path == PrefillPath::wgmma) grid = dim3(std::min<int64_t>(int64_t{grid.x} * grid.y, device_.sm_count));
+  launch("prefill attention", find_kernel(config), grid, args, stream);
 }
 
 }  // namespace fovea::cuda

@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads) tile_plan(const __grid_constant__ Pr
     written += total;
     __syncthreads();
   }
-  if (thread == 0) *a.tile_count = written;
+  if (thread == 0) *a.tile_count = written, *a.taken = 0;
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Prefill attention for sm_90a: TMA copies, wgmma products. One warpgroup of a block copies keys and values; each other
-// attends 64 lanes. A warpgroup's softmax overlaps its own product with the values of the tile before (kHoldsWait), and the
+// Prefill attention for sm_90a: TMA copies, wgmma products. A thread block stays and takes one job after another. Of one of its
+// warpgroups a warp copies keys, one copies values, and one finds the next job beside the last tiles of the one before; each other
+// warpgroup attends 64 lanes. A warpgroup's softmax overlaps its own product with the values of the tile before (kHoldsWait), and the
 // other warpgroups' products; making them take turns at starting products is slower (H100: 543 against 570 TFLOP/s).
 #pragma once
 
@@ -29,7 +30,15 @@ struct WgmmaTraits {
   static constexpr bool kHoldsWait = kHeadDim == 64;
   // What a warpgroup that attends takes over of the copying one's registers: 64K / 384 or 512 = 168 or 128 at the start.
   static constexpr bool kMovesRegisters = kGroups > 1;
-  static constexpr int kCopyRegisters = kGroups == 3 ? 32 : 24, kAttendRegisters = kGroups == 3 ? 160 : 240;
+  static constexpr int kCopyRegisters = kGroups == 3 ? 32 : 40, kAttendRegisters = kGroups == 3 ? 160 : 232;
+};
+
+// A job and what its lanes see.
+template <typename Traits>
+struct FoundJob {
+  LaneViews<Traits::kLanes> views;
+  Job job;             // of no lanes: there are no more
+  int32_t first, end;  // tiles of its keys
 };
 
 template <typename Traits>
@@ -37,15 +46,18 @@ struct WgmmaShared {
   alignas(1024) uint8_t k[Traits::kStages][Traits::kPanels][Traits::kPanelBytes];
   alignas(1024) uint8_t v[Traits::kStages][Traits::kPanels][Traits::kPanelBytes];
   alignas(1024) uint8_t q[Traits::kPanels][Traits::kLanes * 128];
+  FoundJob<Traits> found[2];
   // By stage: the tile has come; all warpgroups are done with it.
   alignas(8) uint64_t k_full[Traits::kStages], v_full[Traits::kStages];
   uint64_t k_empty[Traits::kStages], v_empty[Traits::kStages];
-  uint64_t v_edge;  // values have come of which some are to be cleared first
-  LaneViews<Traits::kLanes> views;
-  Job job;
+  uint64_t v_edge;                     // values have come of which some are to be cleared first
+  uint64_t job_full[2], job_empty[2];  // by `found`: it is there; all warps are done with it
+  uint64_t ending;                     // keys of a job are copied but for the last ones
 };
 
-// Tile number `i` of a job: its stage, and the parity of its turn there.
+inline constexpr int kQueryBarrier = 1;  // and the next: of each warpgroup that attends
+
+// Number `i` of what takes turns in stages: its stage, and the parity of its turn there.
 template <int kStages>
 struct TurnOf {
   int stage;
@@ -61,25 +73,33 @@ struct TurnOf {
 template <typename Traits>
 class TileCopier {
  public:
-  __device__ TileCopier(const PrefillArgs& args, WgmmaShared<Traits>& shared)
+  // before: how many tiles the jobs before had.
+  __device__ TileCopier(const PrefillArgs& args, WgmmaShared<Traits>& shared, const FoundJob<Traits>& found, uint32_t before)
       : a(args),
         s(shared),
+        job_(found.job),
+        first_(found.first),
+        end_(found.end),
+        turns_(before - found.first),
         lane_(threadIdx.x % 32),
         panel_(lane_ % Traits::kPanels),
         first_key_(lane_ / Traits::kPanels * args.box_keys) {}
 
-  __device__ void copy_keys(int32_t first, int32_t end) {
-    each_tile(first, end, [&](int32_t tile, Turn turn, Place from) {
+  __device__ void copy_keys() {
+    const int32_t late = max(end_ - kLastTiles, first_);
+    if (lane_ == 0 && late == end_) barrier_arrive(s.ending);
+    each_tile([&](int32_t tile, Turn turn, Place from) {
+      if (lane_ == 0 && tile == late) barrier_arrive(s.ending);
       barrier_wait(s.k_empty[turn.stage], turn.parity ^ 1);
       copy(a.k_map, tile, s.k[turn.stage][panel_], from, s.k_full[turn.stage]);
     });
   }
 
-  __device__ void copy_values(int32_t first, int32_t end) {
-    uint32_t edges = 0;
-    each_tile(first, end, [&](int32_t tile, Turn turn, Place from) {
+  // edges: how many tiles have had values to be cleared.
+  __device__ void copy_values(uint32_t& edges) {
+    each_tile([&](int32_t tile, Turn turn, Place from) {
       barrier_wait(s.v_empty[turn.stage], turn.parity ^ 1);
-      const bool whole = s.job.span.begin <= tile * kKeys && (tile + 1) * kKeys <= s.job.span.end;
+      const bool whole = job_.span.begin <= tile * kKeys && (tile + 1) * kKeys <= job_.span.end;
       copy(a.v_map, tile, s.v[turn.stage][panel_], from, whole ? s.v_full[turn.stage] : s.v_edge);
       if (whole) return;
       barrier_wait(s.v_edge, edges++ & 1);
@@ -92,38 +112,41 @@ class TileCopier {
   using Turn = TurnOf<Traits::kStages>;
   static constexpr int kKeys = Traits::kKeys;
 
+  // The next job is taken and found while these are worked on, no earlier: another thread block may be free before.
+  static constexpr int kLastTiles = 4;
+
   struct Place {
     int32_t slot, token;
   };
 
   template <typename Visit>
-  __device__ __forceinline__ void each_tile(int32_t first, int32_t end, Visit visit) {
-    read_unit(first);
-    read_place(first);
-    read_unit(first + 1);
-    for (int32_t tile = first; tile < end; ++tile) {
+  __device__ __forceinline__ void each_tile(Visit visit) {
+    read_unit(first_);
+    read_place(first_);
+    read_unit(first_ + 1);
+    for (int32_t tile = first_; tile < end_; ++tile) {
       const Place place = place_;
       read_place(tile + 1);
       read_unit(tile + 2);
-      visit(tile, Turn(tile - first), place);
+      visit(tile, Turn(turns_ + tile), place);
     }
   }
 
   __device__ bool copies(int32_t tile) const {  // some lane sees a key of this thread's box
     const int32_t key = tile * kKeys + first_key_;
-    return first_key_ < kKeys && key < s.job.span.end && key + a.box_keys > s.job.span.begin;
+    return first_key_ < kKeys && key < job_.span.end && key + a.box_keys > job_.span.begin;
   }
 
   __device__ void read_unit(int32_t tile) {
-    const KeyList& keys = s.job.keys;
+    const KeyList& keys = job_.keys;
     if (keys.units != nullptr && copies(tile)) unit_ = __ldg(&keys.units[(tile * kKeys + first_key_) / keys.tokens]);
   }
   __device__ void read_place(int32_t tile) {
     if (!copies(tile)) return;
-    const KeyList& keys = s.job.keys;
+    const KeyList& keys = job_.keys;
     const int32_t key = tile * kKeys + first_key_;
     const int32_t pos = keys.units == nullptr ? keys.first + key : unit_ * keys.tokens + key % keys.tokens;
-    place_ = {__ldg(&s.job.slots[pos >> a.block_shift]), pos & (a.p.kv.block_size - 1)};
+    place_ = {__ldg(&job_.slots[pos >> a.block_shift]), pos & (a.p.kv.block_size - 1)};
   }
 
   __device__ void copy(const CUtensorMap& map, int32_t tile, uint8_t* to, Place from, uint64_t& barrier) const {
@@ -131,13 +154,13 @@ class TileCopier {
     const int boxes = __popc(__ballot_sync(0xffffffffu, mine));
     if (lane_ == 0) barrier_arrive_expecting(barrier, boxes * a.box_keys * 128);
     __syncwarp();
-    if (mine) copy_box(to + first_key_ * 128, map, panel_ * 64, from.token, s.job.kv_head, from.slot, barrier);
+    if (mine) copy_box(to + first_key_ * 128, map, panel_ * 64, from.token, job_.kv_head, from.slot, barrier);
   }
 
   // Values that no lane sees are multiplied with weights of zero: they must be finite.
   __device__ void clear_unseen(int32_t tile, uint8_t (&v)[Traits::kPanels][Traits::kPanelBytes]) const {
     for (int i = lane_; i < kKeys * 8; i += 32) {
-      if (s.job.span.holds(tile * kKeys + i / 8)) continue;
+      if (job_.span.holds(tile * kKeys + i / 8)) continue;
       for (int panel = 0; panel < Traits::kPanels; ++panel) {
         *reinterpret_cast<uint4*>(v[panel] + i * 16) = make_uint4(0, 0, 0, 0);
       }
@@ -148,6 +171,9 @@ class TileCopier {
 
   const PrefillArgs& a;
   WgmmaShared<Traits>& s;
+  const Job& job_;
+  const int32_t first_, end_;
+  const uint32_t turns_;  // of tile 0
   const int lane_, panel_, first_key_;
   int32_t unit_ = 0;
   Place place_ = {0, 0};
@@ -155,55 +181,72 @@ class TileCopier {
 
 // ---- The attending warpgroups ----------------------------------------------------------------------------------------------
 
-// Rounds the warpgroup's 64 rows of q to T; empty lanes and padding dims are zero.
-template <typename Traits>
-__device__ void load_group_queries(const PrefillArgs& a, int group, WgmmaShared<Traits>& s) {
+// Rounds the warpgroup's 64 rows of q to T; empty lanes and padding dims are zero. Quarter: four elements of q as they lie. All are
+// asked for before the first is looked at.
+template <typename Traits, typename Quarter>
+__device__ __forceinline__ void load_group_queries(const PrefillArgs& a, const Job& job, int group, WgmmaShared<Traits>& s) {
   using T = typename Traits::T;
-  constexpr int kChunks = Traits::kHeadDim / 8;
-  const int32_t dim = a.p.kv.head_dim;
-#pragma unroll 4
-  for (int32_t i = threadIdx.x % 128; i < 64 * kChunks; i += 128) {
-    const int32_t lane = group * 64 + i / kChunks, chunk = i % kChunks;
-    float4 x = make_float4(0, 0, 0, 0), y = x;
-    if (lane < s.job.lanes && chunk * 8 < dim) {
-      const int64_t from = s.job.row_head(lane, heads_per_row(a.p)) * dim + chunk * 8;
-      x = read_activations(a.p.q, a.p.dtype, from);
-      y = read_activations(a.p.q, a.p.dtype, from + 4);
-    }
-    *reinterpret_cast<uint4*>(s.q[chunk / 8] + lane * 128 + ((chunk % 8 ^ lane % 8) << 4)) =
-        make_uint4(pack2<T>(x.x, x.y), pack2<T>(x.z, x.w), pack2<T>(y.x, y.y), pack2<T>(y.z, y.w));
+  constexpr int kChunks = Traits::kHeadDim / 8, kStep = 128 / kChunks, kEach = 64 / kStep;
+  const int32_t dim = a.p.kv.head_dim, chunk = threadIdx.x % kChunks, first = group * 64 + threadIdx.x % 128 / kChunks;
+  const auto* q = static_cast<const Quarter*>(a.p.q);
+  Quarter x[kEach][2];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int32_t lane = first + i * kStep;
+    x[i][0] = x[i][1] = Quarter{};
+    if (lane >= job.lanes || chunk * 8 >= dim) continue;
+    const int64_t from = job.row_head(lane, heads_per_row(a.p)) * (dim / 4) + chunk * 2;
+    x[i][0] = __ldg(q + from);
+    x[i][1] = __ldg(q + from + 1);
   }
+  named_barrier_wait(kQueryBarrier + group, 128);  // those of the job before have been read
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int32_t lane = first + i * kStep;
+    const float4 y = widen_4(x[i][0], a.p.dtype), z = widen_4(x[i][1], a.p.dtype);
+    *reinterpret_cast<uint4*>(s.q[chunk / 8] + lane * 128 + ((chunk % 8 ^ lane % 8) << 4)) =
+        make_uint4(pack2<T>(y.x, y.y), pack2<T>(y.z, y.w), pack2<T>(z.x, z.y), pack2<T>(z.z, z.w));
+  }
+  async_proxy_fence();
+  named_barrier_wait(kQueryBarrier + group, 128);
 }
 
 template <typename Traits>
 class Attender {
  public:
-  __device__ Attender(const PrefillArgs& args, WgmmaShared<Traits>& shared, int group)
+  // before: how many tiles the jobs before had.
+  __device__ Attender(const PrefillArgs& args, WgmmaShared<Traits>& shared, const FoundJob<Traits>& found, uint32_t before,
+                      int group)
       : a(args),
         s(shared),
+        job_(found),
+        turns_(before - found.first),
         group_(group),
         lane_(group * 64 + threadIdx.x % 128 / 32 * 16 + pair_row()),
-        scale_(args.p, shared.job.kv_head),
-        group_view_(shared.views, shared.job.lanes, group * 64, 64),
-        warp_view_(shared.views, shared.job.lanes, group * 64 + threadIdx.x % 128 / 32 * 16, 16) {}
+        scale_(args.p, found.job.kv_head),
+        group_view_(found.views, found.job.lanes, group * 64, 64),
+        warp_view_(found.views, found.job.lanes, group * 64 + threadIdx.x % 128 / 32 * 16, 16) {}
 
-  __device__ __forceinline__ void run(int32_t first, int32_t end) {
-    load_group_queries<Traits>(a, group_, s);
-    async_proxy_fence();
-    named_barrier_wait(kQueryBarrier + group_, 128);
+  __device__ __forceinline__ void run() {
+    if (a.p.dtype == DType::f32) {
+      load_group_queries<Traits, float4>(a, job_.job, group_, s);
+    } else {
+      load_group_queries<Traits, uint2>(a, job_.job, group_, s);
+    }
+    const int32_t first = job_.first, end = job_.end;
     // Tiles of which this warpgroup sees anything.
     const int32_t own_first = max(first, group_view_.some_lo / kKeys);
     const int32_t own_end = min(end, (group_view_.some_hi + kKeys - 1) / kKeys);
     const bool any = group_view_.some_lo < group_view_.some_hi && own_first < own_end;
 
-    pass(first, first, any ? own_first : end);
+    pass(first, any ? own_first : end);
     RowSoftmax rows[2];
     float out[kDimTiles][4] = {};
     if (any) {
-      attend(first, own_first, own_end, rows, out);
-      pass(first, own_end, end);
+      attend(own_first, own_end, rows, out);
+      pass(own_end, end);
     }
-    store_rows(a, s.job, scale_, lane_, rows, out);
+    store_rows(a, job_.job, scale_, lane_, rows, out);
   }
 
  private:
@@ -211,12 +254,13 @@ class Attender {
   static constexpr int kKeys = Traits::kKeys;
   static constexpr int kDimTiles = Traits::kHeadDim / 8;
   static constexpr int kSteps = Traits::kHeadDim / 16;  // of a product with keys
-  static constexpr int kQueryBarrier = 1;               // and the next: of each warpgroup
+
+  __device__ Turn turn_of(int32_t tile) const { return Turn(turns_ + tile); }
 
   // Tiles of which this warpgroup sees nothing.
-  __device__ void pass(int32_t first, int32_t begin, int32_t end) {
+  __device__ void pass(int32_t begin, int32_t end) {
     for (int32_t tile = begin; tile < end; ++tile) {
-      const Turn turn(tile - first);
+      const Turn turn = turn_of(tile);
       barrier_wait(s.k_full[turn.stage], turn.parity);
       leave(s.k_empty[turn.stage]);
       barrier_wait(s.v_full[turn.stage], turn.parity);
@@ -224,19 +268,18 @@ class Attender {
     }
   }
 
-  __device__ __forceinline__ void attend(int32_t first, int32_t begin, int32_t end, RowSoftmax (&rows)[2],
-                                         float (&out)[kDimTiles][4]) {
+  __device__ __forceinline__ void attend(int32_t begin, int32_t end, RowSoftmax (&rows)[2], float (&out)[kDimTiles][4]) {
     float scores[kKeys / 8][4], correction[2];
     uint32_t weights[kKeys / 16][4];
     if constexpr (Traits::kQueriesInRegisters) take_queries();
-    start_scores(Turn(begin - first), scores);
+    start_scores(turn_of(begin), scores);
     wgmma_wait<0>();
     pin(scores);
-    leave(s.k_empty[Turn(begin - first).stage]);
+    leave(s.k_empty[turn_of(begin).stage]);
     weigh(begin, scores, rows, correction);
     pack(scores, weights);
     for (int32_t tile = begin + 1; tile < end; ++tile) {
-      const Turn turn(tile - first), before(tile - 1 - first);
+      const Turn turn = turn_of(tile), before = turn_of(tile - 1);
       start_scores(turn, scores);
       start_values(before, weights, out);
       wgmma_wait<1>();
@@ -258,7 +301,7 @@ class Attender {
         weigh_and_pack(scores, rows, weights, out);
       }
     }
-    const Turn last(end - 1 - first);
+    const Turn last = turn_of(end - 1);
     start_values(last, weights, out);
     wgmma_wait<0>();
     pin(out);
@@ -307,7 +350,7 @@ class Attender {
   __device__ __forceinline__ void see(int32_t tile, float (&scores)[kKeys / 8][4]) {
     const int32_t key = tile * kKeys;
     if (!scale_.plain) cap_scores(scores);
-    if (key < warp_view_.all_lo || key + kKeys > warp_view_.all_hi) mask_scores(s.views, lane_, key, scores);
+    if (key < warp_view_.all_lo || key + kKeys > warp_view_.all_hi) mask_scores(job_.views, lane_, key, scores);
   }
 
   // Raw scores -> weights in float32. True if the outputs are to be rescaled.
@@ -381,11 +424,73 @@ class Attender {
 
   const PrefillArgs& a;
   WgmmaShared<Traits>& s;
+  const FoundJob<Traits>& job_;
+  const uint32_t turns_;  // of tile 0
   const int group_, lane_;
   uint32_t queries_[kSteps][4];  // of kQueriesInRegisters alone
   const ScoreScale scale_;
   const SharedView group_view_, warp_view_;
 };
+
+// ---- Jobs --------------------------------------------------------------------------------------------------------------------
+
+// Jobs of a part of the heads follow each other, since they share keys. Of these the latest rows, which read most, come first.
+__device__ inline bool find_job_number(const PrefillArgs& a, int32_t number, Job& job) {
+  const int32_t tiles = max(*a.tile_count, 1), heads = number / tiles;
+  return heads < a.p.kv.kv_heads * a.tiles_per_group && find_job(a, number % tiles, heads, job);
+}
+
+// Asks for the queries to come to the L2 cache.
+__device__ inline void prefetch_queries(const PrefillArgs& a, const Job& job) {
+  const int32_t row_bytes = a.p.kv.head_dim * static_cast<int32_t>(dtype_bytes(a.p.dtype));
+  for (int32_t lane = threadIdx.x % 32; lane < job.lanes; lane += 32) {
+    const char* row = static_cast<const char*>(a.p.q) + job.row_head(lane, heads_per_row(a.p)) * row_bytes;
+    for (int32_t byte = 0; byte < row_bytes; byte += 128) asm volatile("prefetch.global.L2 [%0];" ::"l"(row + byte));
+  }
+}
+
+// One warp: each job of the thread block, beside the last tiles of the one before. The first is the one of the thread block's number.
+template <typename Traits>
+__device__ void find_jobs(const PrefillArgs& a, WgmmaShared<Traits>& s) {
+  const int thread = threadIdx.x % 32;
+  int32_t number = blockIdx.x;
+  for (uint32_t n = 0;; ++n) {
+    const TurnOf<2> turn(n);
+    FoundJob<Traits>& to = s.found[turn.stage];
+    barrier_wait(s.job_empty[turn.stage], turn.parity ^ 1);
+    Job job{};
+    const bool found = find_job_number(a, number, job);
+    if (found) fill_lane_views(a, job, to.views, thread, 32);
+    if (thread == 0) {
+      to.job = job;
+      to.first = job.span.begin / Traits::kKeys;
+      to.end = job.span.end > job.span.begin ? (job.span.end + Traits::kKeys - 1) / Traits::kKeys : to.first;
+    }
+    __syncwarp();
+    if (thread == 0) barrier_arrive(s.job_full[turn.stage]);
+    if (!found) return;
+    if (n > 0) prefetch_queries(a, job);
+    barrier_wait(s.ending, n & 1);
+    if (thread == 0) number = static_cast<int32_t>(gridDim.x) + atomicAdd(a.taken, 1);
+    number = __shfl_sync(0xffffffffu, number, 0);
+  }
+}
+
+// Calls visit(found, before) for each job of the thread block, with how many tiles the jobs before had. Whole warps call it.
+template <typename Traits, typename Visit>
+__device__ __forceinline__ void each_job(WgmmaShared<Traits>& s, Visit visit) {
+  uint32_t before = 0;
+  for (uint32_t n = 0;; ++n) {
+    const TurnOf<2> turn(n);
+    barrier_wait(s.job_full[turn.stage], turn.parity);
+    const FoundJob<Traits>& found = s.found[turn.stage];
+    if (found.job.lanes == 0) return;
+    visit(found, before);
+    before += found.end - found.first;
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(s.job_empty[turn.stage]);
+  }
+}
 
 template <typename Traits>
 __device__ void init_barriers(WgmmaShared<Traits>& s) {
@@ -396,33 +501,37 @@ __device__ void init_barriers(WgmmaShared<Traits>& s) {
     barrier_init(s.v_empty[stage], 4 * Traits::kGroups);
   }
   barrier_init(s.v_edge, 1);
+  barrier_init(s.ending, 1);
+  for (int i = 0; i < 2; ++i) {
+    barrier_init(s.job_full[i], 1);
+    barrier_init(s.job_empty[i], 4 * Traits::kGroups + 2);
+  }
   barrier_init_fence();
 }
 
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::kThreads, 1) prefill_wgmma(const __grid_constant__ PrefillArgs a) {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using Found = FoundJob<Traits>;
   auto& s = *reinterpret_cast<WgmmaShared<Traits>*>(shared_memory());
-  Job job;
-  if (!find_job(a, job)) return;
-  if (threadIdx.x == 0) {
-    s.job = job;
-    init_barriers(s);
-  }
-  fill_lane_views(a, job, s.views);
-  const int32_t first = job.span.begin / Traits::kKeys;
-  const int32_t end = job.span.end > job.span.begin ? (job.span.end + Traits::kKeys - 1) / Traits::kKeys : first;
+  if (threadIdx.x == 0) init_barriers(s);
   __syncthreads();
 
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0) - 1;  // the same in a warp, and known to be
   if (group < 0) {
     if constexpr (Traits::kMovesRegisters) keep_registers<Traits::kCopyRegisters>();
     const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
-    if (warp == 0) TileCopier<Traits>(a, s).copy_keys(first, end);
-    if (warp == 1) TileCopier<Traits>(a, s).copy_values(first, end);
+    if (warp == 0) {
+      each_job(s, [&](const Found& job, uint32_t before) { TileCopier<Traits>(a, s, job, before).copy_keys(); });
+    } else if (warp == 1) {
+      uint32_t edges = 0;
+      each_job(s, [&](const Found& job, uint32_t before) { TileCopier<Traits>(a, s, job, before).copy_values(edges); });
+    } else if (warp == 2) {
+      find_jobs(a, s);
+    }
   } else {
     if constexpr (Traits::kMovesRegisters) take_registers<Traits::kAttendRegisters>();
-    Attender<Traits>(a, s, group).run(first, end);
+    each_job(s, [&](const Found& job, uint32_t before) { Attender<Traits>(a, s, job, before, group).run(); });
   }
 #endif
 }
