@@ -13,7 +13,7 @@ struct DecodeEngine {
 };
 
 // Where the numerics are bf16 and the CPU has AVX-512 bf16 at twice the rate of multiply-adds, dot products over a bf16 cache; else
-// float32. Intel's cores have them at half that rate: those with AMX are left out.
+// float32. On Intel's cores with AMX they do half the work of multiply-adds (docs/attention-prefill.md): those are left out.
 const DecodeEngine& choose_decode_engine(Numerics numerics);
 
 // By dot products, only where cpu_features().avx512_bf16 holds: q and the weights are rounded to bf16. A cache of another dtype as
