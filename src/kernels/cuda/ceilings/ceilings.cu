@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/dsa/products.cuh"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/prefill/hopper.cuh"
 
 namespace fovea::cuda {
@@ -61,12 +62,10 @@ __global__ void __launch_bounds__(128 * kGroups, 1) products(int rounds, float* 
 }  // namespace
 
 double product_sweep(DType dtype, int rounds, float* sink, Stream& stream) {
-  int device = 0, multiprocessors = 0, major = 0, minor = 0;
+  if (!runs_code_for_hopper()) return 0;
+  int device = 0, multiprocessors = 0;
   (void)cudaGetDevice(&device);
   (void)cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  (void)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  (void)cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-  if (major != 9 || minor != 0) return 0;
   const bool bf16 = dtype == DType::bf16;
   auto* kernel = bf16 ? &products<__nv_bfloat16> : &products<__nv_fp8_e4m3>;
   kernel<<<multiprocessors, 128 * kGroups, 0, cuda_stream(stream)>>>(rounds, sink);

@@ -12,14 +12,10 @@
 namespace fovea::cuda {
 namespace {
 
-// Null where tensor cores are not to be used, or are not of a kind that there is a kernel for.
-cudaError_t find_tensor_cores(int32_t ordinal, Numerics numerics, prefill::EncodeTensorMap* encode) {
+// Null where tensor cores are not to be used, or the kernel for them is not in the code that runs: from PTX of 8.0 it is empty.
+cudaError_t find_tensor_cores(Numerics numerics, prefill::EncodeTensorMap* encode) {
   *encode = nullptr;
-  if (numerics == Numerics::f32) return cudaSuccess;
-  int32_t major = 0, minor = 0;
-  cudaError_t e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal);
-  if (e == cudaSuccess) e = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal);
-  if (e != cudaSuccess || major != 9 || minor != 0) return e;
+  if (numerics == Numerics::f32 || !runs_code_for_hopper()) return cudaSuccess;
   *encode = prefill::find_tensor_map_encoder();
   return *encode ? dsa::prepare_wgmma() : cudaSuccess;
 }
@@ -43,7 +39,7 @@ Status IndexTopk::prepare(const OpsLimits& limits, Device& device, Numerics nume
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&device_.sm_count, cudaDevAttrMultiProcessorCount, current);
   device_.clusters = runs_code_for_hopper();
   if (e == cudaSuccess) e = dsa::prepare_fma(limits.index_dim);
-  if (e == cudaSuccess) e = find_tensor_cores(current, numerics, &encode_);
+  if (e == cudaSuccess) e = find_tensor_cores(numerics, &encode_);
   if (e == cudaSuccess) return {};
   return Status::unsupported(std::string("DSA indexer: ") + cudaGetErrorString(e));
 }
