@@ -346,7 +346,7 @@ Result<std::unique_ptr<Transformer>> make_deepseek_v32(const ModelConfig& config
   if (!limits.ops.has_all(
           {mla_write, mla_absorb, mla_unabsorb, mla_attend, mla_gather, ragged_attend, lse_merge, moe_route, moe_experts}))
     return Status::unsupported(config.architecture + ": device " + std::string(device.kind()) +
-                               " has no operations of latent attention; it runs on the CPU (--device cpu)");
+                               " has no operations of latent attention");
   const DeepseekConfig& d = *config.deepseek;
   const MlaShape shape = mla_shape(d);
   const int64_t token_bytes = int64_t{config.num_heads} * (shape.nope + shape.v) * static_cast<int64_t>(sizeof(float));

@@ -23,7 +23,7 @@ std::string Dsa::lineage() const {
 Status Dsa::check(const ModelShape& shape, const MethodLimits& limits, const Device& device) const {
   if (shape.index_heads == 0) return Status::unsupported("dsa: the model has no indexer");
   if (!limits.ops.has_all(needs()))
-    return Status::unsupported("dsa: device " + std::string(device.kind()) + " has no indexer operations; cpu has");
+    return Status::unsupported("dsa: device " + std::string(device.kind()) + " has no indexer operations");
   if (options_.topk < 0 || options_.topk > shape.index_topk)
     return Status::invalid_argument("dsa: topk " + std::to_string(options_.topk) + " is not from 1 to the model's index_topk " +
                                     std::to_string(shape.index_topk) + " (0: that)");

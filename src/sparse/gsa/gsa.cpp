@@ -17,8 +17,7 @@ bool Gsa::has_codec() const {
 
 Status Gsa::attach(const ModelShape& shape, const MethodLimits& limits, Device& device, StepMemory& staging) {
   if (!limits.ops.has_all(needs()))
-    return Status::unsupported("gsa: device " + std::string(device.kind()) +
-                               " has no operations on block summaries; cpu has, and on a GPU gsa_on_device chooses by hash codes");
+    return Status::unsupported("gsa: device " + std::string(device.kind()) + " has no operations on block summaries");
   if (shape.kv_lora_rank > 0) return Status::unsupported("gsa: the model's latent attention (MLA) has no keys of its own to score");
   const bool recency = options_.representation == GsaRepresentation::recency;
   FOVEA_TRY(attach_lists(shape, limits, device, staging, options_.share_heads || recency ? 1 : shape.kv_heads));

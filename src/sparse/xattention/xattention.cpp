@@ -80,8 +80,7 @@ Status XAttention::place_thresholds() {
 Status XAttention::attach(const ModelShape& shape, const MethodLimits& limits, Device& device, StepMemory& staging) {
   const XAttentionOptions& o = options_;
   if (!limits.ops.has_all(needs()))
-    return Status::unsupported("xattention: device " + std::string(device.kind()) +
-                               " has no operation that chooses its blocks; cpu has");
+    return Status::unsupported("xattention: device " + std::string(device.kind()) + " has no operation that chooses its blocks");
   if (shape.kv_lora_rank > 0) return Status::unsupported("xattention: the model's keys are latent (MLA)");
   if (o.stride < 4 || o.stride > 64 || !std::has_single_bit(static_cast<uint32_t>(o.stride)))
     return bad("stride", std::to_string(o.stride) + ": 4, 8, 16, 32 or 64");
