@@ -106,6 +106,20 @@ TEST_F(HashSelectTest, EqualsTheReferenceOnHostileShapes) {
   }
 }
 
+// Every kernel; lists of several thread blocks, of a cluster of two and of one (on 132 multiprocessors). Few launches: it is the case
+// that compute-sanitizer gets of them all (tools/gpu.sh).
+TEST_F(HashSelectTest, EveryKernelOnce) {
+  const auto check = [&](const HashShape& shape, Codes codes) {
+    HashProblem s(shape, 4, 700, codes);
+    s.set_k(5);
+    ASSERT_EQ(run(s), reference(s)) << shape << ", codes " << static_cast<int>(codes);
+  };
+  for (int bits : {64, 128, 192, 256}) {
+    for (const Codes codes : {Codes::symmetric, Codes::asymmetric, Codes::with_factor}) check({1, 4, 2, 16, 64, bits}, codes);
+  }
+  for (int rows : {8, 17}) check({rows, 8, 8, 16, 64, 128}, Codes::asymmetric);
+}
+
 TEST_F(HashSelectTest, LongRows) {
   for (int longest : {4097, 16 * 8192, 16 * 8192 + 1}) {
     for (const Codes codes : {Codes::symmetric, Codes::asymmetric, Codes::with_factor}) {
