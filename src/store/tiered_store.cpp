@@ -23,28 +23,37 @@ bool ExtentMemory::get(const StoreKey& key, uint32_t unit, std::byte* to) {
   const std::lock_guard lock(mutex_);
   const auto it = found_.find({key, unit});
   if (it == found_.end()) return false;
-  entries_.splice(entries_.begin(), entries_, it->second);
-  std::memcpy(to, at(it->second->place), extent_bytes_);
+  Entry& entry = *it->second;
+  read_.splice(read_.begin(), list_of(entry), it->second);
+  entry.used = ++uses_, entry.read = true;
+  std::memcpy(to, at(entry.place), extent_bytes_);
   ++hits_;
   return true;
 }
 
-void ExtentMemory::put(const StoreKey& key, uint32_t unit, const std::byte* bytes, bool replaces) {
+// The list whose last entry goes; null: none does.
+ExtentMemory::Entries* ExtentMemory::one_to_replace(By by) {
+  if (written_.empty()) return by == By::passing_read ? nullptr : &read_;
+  return by != By::passing_read && !read_.empty() && read_.back().used < written_.back().used ? &read_ : &written_;
+}
+
+void ExtentMemory::put(const StoreKey& key, uint32_t unit, const std::byte* bytes, By by) {
   const std::lock_guard lock(mutex_);
   if (places_ == 0 || found_.contains({key, unit})) return;
+  Entries& list = by == By::write ? written_ : read_;
   if (!free_.empty()) {
-    entries_.splice(entries_.begin(), free_, free_.begin());
-  } else if (static_cast<int64_t>(entries_.size()) < places_) {
-    entries_.push_front({{}, static_cast<int64_t>(entries_.size())});
-  } else if (!replaces) {
-    return;
+    list.splice(list.begin(), free_, free_.begin());
+  } else if (taken() < places_) {
+    list.push_front({.id = {}, .place = taken(), .used = 0, .read = false});
   } else {
-    entries_.splice(entries_.begin(), entries_, std::prev(entries_.end()));
-    found_.erase(entries_.front().id);
+    Entries* const from = one_to_replace(by);
+    if (from == nullptr) return;
+    found_.erase(from->back().id);
+    list.splice(list.begin(), *from, std::prev(from->end()));
   }
-  Entry& entry = entries_.front();
-  entry.id = {key, unit};
-  found_.emplace(entry.id, entries_.begin());
+  Entry& entry = list.front();
+  entry = {.id = {key, unit}, .place = entry.place, .used = ++uses_, .read = by != By::write};
+  found_.emplace(entry.id, list.begin());
   std::memcpy(at(entry.place), bytes, extent_bytes_);
 }
 
@@ -52,7 +61,7 @@ void ExtentMemory::erase(const StoreKey& key, uint32_t unit) {
   const std::lock_guard lock(mutex_);
   const auto it = found_.find({key, unit});
   if (it == found_.end()) return;
-  free_.splice(free_.begin(), entries_, it->second);
+  free_.splice(free_.begin(), list_of(*it->second), it->second);
   found_.erase(it);
 }
 
@@ -63,7 +72,7 @@ int64_t ExtentMemory::hits() const {
 
 int64_t ExtentMemory::bytes() const {
   const std::lock_guard lock(mutex_);
-  return static_cast<int64_t>(entries_.size() + free_.size()) * extent_bytes_;
+  return taken() * extent_bytes_;
 }
 
 // ---- reads: from memory at once, the others from below ----
@@ -140,7 +149,8 @@ class TieredStore::Channel final : public StoreChannel {
       for (size_t i = 0; i < active->reads.size(); ++i) {
         const ExtentRead& read = active->reads[i];
         active->of->reads[active->index[i]].result = read.result;
-        if (read.part == 0 && read.result == IoResult::ok) memory_.put(read.key, read.unit, read.to, !active->batch.passing);
+        if (read.part != 0 || read.result != IoResult::ok) continue;
+        memory_.put(read.key, read.unit, read.to, active->batch.passing ? ExtentMemory::By::passing_read : ExtentMemory::By::read);
       }
       ended_ += static_cast<int>(active->reads.size());
       active->of->left.store(0, std::memory_order_release);
@@ -161,7 +171,7 @@ class TieredStore::Tee final : public BlockBytes {
   Tee(ExtentMemory& memory, const PutRun& run) : memory_(memory), keys_(run.keys), from_(*run.bytes) {}
   void copy(uint32_t block, uint16_t part, uint32_t unit, std::byte* to) const override {
     from_.copy(block, part, unit, to);
-    if (part == 0 && from_.still_there()) memory_.put(keys_[block], unit, to);
+    if (part == 0 && from_.still_there()) memory_.put(keys_[block], unit, to, ExtentMemory::By::write);
   }
   bool still_there() const override { return from_.still_there(); }
 

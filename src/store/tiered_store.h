@@ -1,6 +1,7 @@
 // TieredStore: memory above another store. It keeps extents of the first part ("kv") that were read or put lately; the store below
 // has all blocks, and is the one that finds, pins and collects them. What comes from below was verified there. Of contexts that are
-// larger than it, and are read again and again from one end to the other, it keeps a part (ReadBatch::passing).
+// larger than it, and are read again and again from one end to the other, it keeps a part (ReadBatch::passing). What was put and not
+// read since most likely still has its column in the pool: it makes room for that part.
 #pragma once
 
 #include "store/block_store.h"
@@ -17,12 +18,15 @@ namespace fovea {
 // Extents of equal size, least recently used first out. All calls from any thread.
 class ExtentMemory {
  public:
+  // How an extent comes, and what it replaces where all places are taken: what was used least recently, or, passing by, what was
+  // written least recently and not read since, if there is any.
+  enum class By : uint8_t { write, read, passing_read };
+
   // Room for floor(limit_bytes / extent_bytes) extents, taken as they come. Errors: resource_exhausted.
   static Result<std::unique_ptr<ExtentMemory>> create(int64_t limit_bytes, uint32_t extent_bytes);
 
   bool get(const StoreKey& key, uint32_t unit, std::byte* to);  // false: it is not there
-  // `replaces`: where all places are taken, the one that was used least recently.
-  void put(const StoreKey& key, uint32_t unit, const std::byte* bytes, bool replaces = true);
+  void put(const StoreKey& key, uint32_t unit, const std::byte* bytes, By by);
   void erase(const StoreKey& key, uint32_t unit);
   int64_t hits() const;
   int64_t bytes() const;  // that were taken
@@ -39,20 +43,26 @@ class ExtentMemory {
   struct Entry {
     Id id;
     int64_t place;
+    int64_t used;  // a count of uses
+    bool read;     // since it was written
   };
+  using Entries = std::list<Entry>;
 
   ExtentMemory(int64_t places, uint32_t extent_bytes, std::byte* bytes)
       : places_(places), extent_bytes_(extent_bytes), bytes_(bytes) {}
   std::byte* at(int64_t place) const { return bytes_.get() + place * extent_bytes_; }
+  int64_t taken() const { return static_cast<int64_t>(read_.size() + written_.size() + free_.size()); }
+  Entries& list_of(const Entry& entry) { return entry.read ? read_ : written_; }
+  Entries* one_to_replace(By by);
 
   const int64_t places_;
   const uint32_t extent_bytes_;
   const std::unique_ptr<std::byte[]> bytes_;
   mutable std::mutex mutex_;  // guards all below, and bytes_
-  std::list<Entry> entries_;  // most recently used first
-  std::list<Entry> free_;     // places of which the extent was erased
-  std::unordered_map<Id, std::list<Entry>::iterator, Hash> found_;
-  int64_t hits_ = 0;
+  Entries read_, written_;    // most recently used first
+  Entries free_;              // places of which the extent was erased
+  std::unordered_map<Id, Entries::iterator, Hash> found_;
+  int64_t uses_ = 0, hits_ = 0;
 };
 
 class TieredStore final : public BlockStore {

@@ -84,6 +84,29 @@ TEST_F(TieredStoreTest, WhatPassesDrivesNothingOut) {
   }
 }
 
+// What was written last still has its columns: of that, too, what passes takes the place, once.
+TEST_F(TieredStoreTest, WhatPassesReplacesWhatWasWrittenAndNotReadSince) {
+  TieredStore& store = make(12);  // two blocks
+  const std::vector<StoreKey> keys = chain(2, 6);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    store.unpin(put(store, layout_, {keys[i]}, 16, i > 0 ? keys[i - 1] : StoreKey{}, i).where);
+  }
+  const auto one = [&](int i) { read_right({keys[i]}, /*passing=*/true); };
+  one(5);
+  EXPECT_EQ(store.memory_hits(), 6);
+  one(0);  // in the place of 4
+  EXPECT_EQ(store.memory_hits(), 6);
+  for (int round = 0; round < 2; ++round) {
+    for (const int i : {0, 1, 2, 3, 4, 5}) one(i);
+  }
+  EXPECT_EQ(store.memory_hits(), 6 + 2 * 12);
+  store.unpin(put(store, layout_, chain(3, 1)).where);  // in the place of 0
+  one(5), one(0);                                       // which takes it back
+  EXPECT_EQ(store.memory_hits(), 6 + 2 * 12 + 6);
+  one(5), one(0);
+  EXPECT_EQ(store.memory_hits(), 6 + 2 * 12 + 6 + 12);
+}
+
 TEST_F(TieredStoreTest, ErasedBlocksLeaveMemoryAndTheirPlacesServeAgain) {
   TieredStore& store = make(12);
   const std::vector<StoreKey> keys = chain(3, 2), others = chain(4, 2);
