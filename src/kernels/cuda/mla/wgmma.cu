@@ -220,6 +220,7 @@ class Attender {
   }
   // After this warp's last product with it.
   __device__ __forceinline__ void free_half(int tile, int half) {
+    __syncwarp();  // all lanes have read which keys are seen
     if (lane_ == 0) barrier_arrive(s.empty[tile][half]);
   }
 
