@@ -103,18 +103,19 @@ Status draw_runs(const BenchFlags& f) {
 
 CLI::App* add_restart(CLI::App& bench, BenchFlags& f) {
   CLI::App* restart = bench.add_subcommand("restart",
-                                           "Time to the first token about a document that an engine before it left in --kv-store, "
-                                           "twice, beside that of computing it; what "
-                                           "is written there stays");
+                                           "Time to first token for a document that an earlier engine left in --kv-store, measured "
+                                           "twice, beside that of computing it. What is written to the store stays there");
   f.engine.add_to(*restart);
   f.engine.add_store_to(*restart);
-  restart->add_option("--depths", f.restart.depths, "Tokens of the document, comma-separated")
+  restart->add_option("--depths", f.restart.depths, "Document lengths in tokens, comma-separated")
       ->delimiter(',')
       ->capture_default_str();
-  restart->add_option("--question-tokens", f.restart.question_tokens, "Tokens of the question")
+  restart->add_option("--question-tokens", f.restart.question_tokens, "Length of the question in tokens")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  restart->add_option("--steps", f.restart.steps, "Tokens of the answer")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  restart->add_option("--steps", f.restart.steps, "Length of the answer in tokens")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
   return restart;
 }
 
@@ -123,101 +124,106 @@ CLI::App* add_restart(CLI::App& bench, BenchFlags& f) {
 Run add_bench(CLI::App& app) {
   auto f = std::make_shared<BenchFlags>();
   f->ops.threads = f->prefill.threads = usable_cores();
-  CLI::App* cmd = app.add_subcommand("bench", "Measure kernels and the engine against this machine's roofline");
+  CLI::App* cmd = app.add_subcommand("bench", "Benchmark kernels and the engine against this machine's roofline");
   f->what = cmd;
   cmd->require_subcommand(1);
-  const auto add_json = [f](CLI::App* sub) { sub->add_flag("--json", f->json, "JSON on stdout instead of a table"); };
+  const auto add_json = [f](CLI::App* sub) { sub->add_flag("--json", f->json, "Print JSON instead of a table"); };
 
   CLI::App* ops =
-      cmd->add_subcommand("ops", "Decode attention, selection by hash codes and sparse attention, against the memory bandwidth");
-  ops->add_option("--device", f->device, "cpu, or cuda (with its own list of depths and batches, and prefill attention)")
+      cmd->add_subcommand("ops", "Decode attention, hash-code selection and sparse attention, against memory bandwidth");
+  ops->add_option("--device", f->device, "cpu, or cuda (with its own depths and batch sizes, and prefill attention)")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
-  ops->add_option("--threads", f->ops.threads, "Worker threads")->check(CLI::Range(1, 1024))->capture_default_str();
-  ops->add_option("--depth", f->ops.depth, "Tokens of context, a multiple of 512")->capture_default_str();
-  ops->add_option("--budget-tokens", f->ops.budget_tokens, "Tokens sparse attention reads")->capture_default_str();
-  ops->add_option("--rounds", f->ops.rounds, "Rounds of measurement; the best of them counts")
+  ops->add_option("--threads", f->ops.threads, "Number of worker threads")->check(CLI::Range(1, 1024))->capture_default_str();
+  ops->add_option("--depth", f->ops.depth, "Context length in tokens, a multiple of 512")->capture_default_str();
+  ops->add_option("--budget-tokens", f->ops.budget_tokens, "Tokens that sparse attention reads")->capture_default_str();
+  ops->add_option("--rounds", f->ops.rounds, "Measurement rounds; the best one counts")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
   add_json(ops);
 
   CLI::App* prefill = cmd->add_subcommand(
-      "prefill", "Linear layers against the library's best GEMM, prefill attention against the peak of the arithmetic units");
-  prefill->add_option("--threads", f->prefill.threads, "Worker threads")->check(CLI::Range(1, 1024))->capture_default_str();
-  prefill->add_option("--numerics", f->numerics, "auto, f32 or bf16")
+      "prefill", "Linear layers against the library's best GEMM, and prefill attention against peak arithmetic throughput");
+  prefill->add_option("--threads", f->prefill.threads, "Number of worker threads")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  prefill->add_option("--numerics", f->numerics, "Arithmetic: auto, f32 or bf16")
       ->check(CLI::IsMember({"auto", "f32", "bf16"}))
       ->capture_default_str();
-  prefill->add_option("--depths", f->prefill.depths, "Tokens of context, comma-separated")->delimiter(',')->capture_default_str();
-  prefill->add_option("--rounds", f->prefill.rounds, "Rounds of measurement; the best of them counts")
+  prefill->add_option("--depths", f->prefill.depths, "Context lengths in tokens, comma-separated")
+      ->delimiter(',')
+      ->capture_default_str();
+  prefill->add_option("--rounds", f->prefill.rounds, "Measurement rounds; the best one counts")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
   prefill
-      ->add_option(
-          "--replay", f->prefill_replay,
-          "Instead, on a GPU: attention through the lists of these files of fovea trace --prefill-lists, comma-separated, with "
-          "the estimate that chooses them, against dense prefill")
+      ->add_option("--replay", f->prefill_replay,
+                   "Instead, on a GPU: attention over the lists in these files from fovea trace --prefill-lists, comma-separated, "
+                   "and the estimate that selects them, against dense prefill")
       ->delimiter(',');
   add_json(prefill);
 
-  CLI::App* decode =
-      cmd->add_subcommand("decode",
-                          "Whole decode steps at depths, dense and sparse, and peak memory; with --kv-offload on sparse ones whose "
-                          "pool holds an eighth of "
-                          "the context's K and V (or --kv-cache-memory), beside one that holds all, at several rates of hits");
+  CLI::App* decode = cmd->add_subcommand("decode",
+                                         "Whole decode steps at several context lengths, dense and sparse, and peak memory. With "
+                                         "--kv-offload on: sparse steps with a pool for an eighth of the context's K and V (or of "
+                                         "the size of --kv-cache-memory), beside one that holds everything, at several hit rates");
   f->engine.add_to(*decode, false);
   f->engine.add_store_to(*decode);
-  decode->add_option("--depths", f->decode.depths, "Tokens of context, comma-separated")->delimiter(',')->capture_default_str();
-  decode->add_option("--steps", f->decode.steps, "Tokens decoded at each depth and round")->capture_default_str();
+  decode->add_option("--depths", f->decode.depths, "Context lengths in tokens, comma-separated")
+      ->delimiter(',')
+      ->capture_default_str();
+  decode->add_option("--steps", f->decode.steps, "Tokens decoded per context length and round")->capture_default_str();
   auto* budget =
-      decode->add_option("--budget-tokens", f->decode.budget_tokens, "Tokens a sparse step reads")->capture_default_str();
+      decode->add_option("--budget-tokens", f->decode.budget_tokens, "Tokens that a sparse step reads")->capture_default_str();
   decode
       ->add_option("--replay", f->replay,
-                   "Sparse steps read the lists of these files of fovea trace --lists, comma-separated: each depth those with the "
-                   "longest context it holds")
+                   "Sparse steps read the lists in these files from fovea trace --lists, comma-separated: at each context length "
+                   "those with the longest context that fits")
       ->delimiter(',')
       ->excludes(budget);
   decode->add_option("--weights", f->weights,
-                     "Random weights of this type, as --dummy-weights makes of bf16: q8_0, q4_k, fp8_e4m3, int4 and so on");
+                     "Random weights of this type, where --dummy-weights makes bf16: q8_0, q4_k, fp8_e4m3, int4 and so on");
   decode->add_option("--prefill", f->decode.prefill_tokens, "Also prefill this many tokens for real");
   add_json(decode);
 
   add_json(add_restart(*cmd, *f));
 
   CLI::App* store = cmd->add_subcommand(
-      "store", "Reads of a file at random by size, depth of queue and way, then extents loaded through a store, against raw reads");
-  store->add_option("--dir", f->store.dir, "Folder on the disk to measure; what is written there is removed again")
+      "store",
+      "Random reads of a file by size, queue depth and I/O method, then extents loaded through a store, against raw reads");
+  store->add_option("--dir", f->store.dir, "Directory on the disk to measure; what is written there is removed again")
       ->required()
       ->check(CLI::ExistingDirectory);
-  store->add_option("--size", f->store.file_bytes, "Bytes of the file and of the store, e.g. 4G: more than memory leaves no cache")
+  store
+      ->add_option("--size", f->store.file_bytes,
+                   "Size of the file and of the store, e.g. 4G; more than memory defeats the page cache")
       ->transform(CLI::AsSizeValue(false))
       ->default_str("1G");
-  store->add_option("--depths", f->store.depths, "Reads under way, 1 to 64, comma-separated")
-      ->delimiter(',')
-      ->capture_default_str();
-  store->add_option("--seconds", f->store.seconds, "Of each measurement of raw reads")
+  store->add_option("--depths", f->store.depths, "Queue depths, 1 to 64, comma-separated")->delimiter(',')->capture_default_str();
+  store->add_option("--seconds", f->store.seconds, "Seconds per measurement of raw reads")
       ->check(CLI::Range(0.001, 60.0))
       ->capture_default_str();
-  store->add_option("--rounds", f->store.rounds, "Of loads through a store, in turn with raw reads")
+  store->add_option("--rounds", f->store.rounds, "Rounds of loads through the store, in turn with raw reads")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   add_json(store);
 
   CLI::App* locality = cmd->add_subcommand(
-      "locality",
-      "How often recorded lists find their blocks in a pool that is smaller than the context: simulated, nothing is timed");
-  locality->add_option("--lists", f->lists, "Files of fovea trace --lists, comma-separated")->delimiter(',')->required();
+      "locality", "How often recorded lists find their blocks in a pool smaller than the context (simulated; nothing is timed)");
+  locality->add_option("--lists", f->lists, "Files from fovea trace --lists, comma-separated")->delimiter(',')->required();
   locality
       ->add_option("--wider", f->wider,
-                   "Files of the same questions with a larger budget, one for each: what the blocks behind the k-th foretell")
+                   "Files of the same questions with a larger budget, one per file of --lists: how well the blocks ranked behind "
+                   "the k-th predict the next step")
       ->delimiter(',');
   add_json(locality);
 
   CLI::App* page =
-      cmd->add_subcommand("page", "Draw runs of `fovea run --json` against depth: a table, depths.png and depths.html");
-  page->add_option("--runs", f->runs, "JSON lines, a run each: {series, wanted, memory_bytes, run} (docs/cli.md)")->required();
-  page->add_option("--out", f->out, "Folder for depths.html and depths.png, made if it is not there")->required();
-  page->add_option("--title", f->title, "Title of the picture and the page");
-  page->add_option("--subtitle", f->subtitle, "The line below the title");
+      cmd->add_subcommand("page", "Plot runs of `fovea run --json` against context length: a table, depths.png and depths.html");
+  page->add_option("--runs", f->runs, "Runs, JSON lines: {series, wanted, memory_bytes, run} (docs/cli.md)")->required();
+  page->add_option("--out", f->out, "Directory for depths.html and depths.png, created if missing")->required();
+  page->add_option("--title", f->title, "Title of the plot and the page");
+  page->add_option("--subtitle", f->subtitle, "Line below the title");
   const Run batch = add_bench_batch(*cmd), serve = add_bench_serve(*cmd);
   return [f, batch, serve] {
     if (f->what->got_subcommand("batch")) return batch();

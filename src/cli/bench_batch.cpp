@@ -32,11 +32,14 @@ Result<Report> measure(Flags& f) {
 
 Run add_bench_batch(CLI::App& bench) {
   auto f = std::make_shared<Flags>();
-  CLI::App* cmd = bench.add_subcommand("batch", "Prompts answered together by the engine alone: what a server costs is beside it");
+  CLI::App* cmd =
+      bench.add_subcommand("batch", "Answer prompts together in one engine, without a server (to see what a server costs)");
   f->engine.add_to(*cmd);
-  cmd->add_option("--prompts", f->prompts, "File of prompts, a line each, all submitted at once")->required();
-  cmd->add_option("--output-len", f->batch.output_tokens, "Tokens of each answer")->check(CLI::Range(1, 1 << 24))->capture_default_str();
-  cmd->add_flag("--json", f->json, "JSON on stdout instead of a table");
+  cmd->add_option("--prompts", f->prompts, "File with one prompt per line; all are submitted at once")->required();
+  cmd->add_option("--output-len", f->batch.output_tokens, "Tokens per answer")
+      ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str();
+  cmd->add_flag("--json", f->json, "Print JSON instead of a table");
   return [f] {
     const Result<Report> r = measure(*f);
     if (!r.ok()) return report(r.status());

@@ -34,19 +34,21 @@ Status execute(CalibrateFlags& f) {
 
 Run add_calibrate(CLI::App& app) {
   auto f = std::make_shared<CalibrateFlags>();
-  CLI::App* cmd = app.add_subcommand("calibrate", "Write the scales of an fp8 KV cache, from texts like those that will be read");
+  CLI::App* cmd = app.add_subcommand("calibrate", "Compute the scales of an fp8 KV cache from texts like those it will hold");
   cmd->add_option("--model", f->options.model_dir,
-                  "A GGUF file (of several parts the first), or a directory: config.json, *.safetensors, tokenizer.json")
+                  "Model to load: a GGUF file (for a split file, its first part), or a directory with config.json, *.safetensors "
+                  "and tokenizer.json")
       ->required();
-  cmd->add_option("--text", f->texts, "Files with text; all of them are read, a few thousand tokens are enough")->required();
-  cmd->add_option("--out", f->out, "File for the scales (JSON), for --kv-scales")->required();
+  cmd->add_option("--text", f->texts, "Text files, all of which are read; a few thousand tokens are enough")->required();
+  cmd->add_option("--out", f->out, "File to write the scales to (JSON), for --kv-scales")->required();
   cmd->add_option("--margin", f->calibration.margin,
-                  "Room in a scale: so many times the largest magnitude that the texts reach, from 1 to 1024")
+                  "Headroom: a scale covers this many times the largest magnitude in the texts, from 1 to 1024")
       ->capture_default_str();
-  cmd->add_option("--device", f->options.device, "auto (a GPU if there is one), cpu, or cuda")
+  cmd->add_option("--device", f->options.device, "Device to run on: cpu, cuda, or auto (a GPU if there is one)")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str();
-  cmd->add_option("--threads", f->options.threads, "Worker threads; 0: every core this process may use")->capture_default_str();
+  cmd->add_option("--threads", f->options.threads, "Number of worker threads; 0: every core available to this process")
+      ->capture_default_str();
   return [f] {
     const Status s = execute(*f);
     return s.ok() ? 0 : report(s);

@@ -234,17 +234,15 @@ Status execute(ChatFlags f) {
 Run add_chat(CLI::App& app) {
   auto f = std::make_shared<ChatFlags>();
   f->asked.rest.max_tokens = 2048;
-  CLI::App* cmd = app.add_subcommand("chat", "A conversation in the terminal, about files too");
+  CLI::App* cmd = app.add_subcommand("chat", "Chat in the terminal, optionally about files");
   f->engine.add_to(*cmd);
   f->engine.add_store_to(*cmd);
-  cmd->add_option("--file", f->files, "A file that the first message is about, as /file; may be given many times")
+  cmd->add_option("--file", f->files, "File that the first message is about, like /file; may be repeated")->expected(1)->take_all();
+  cmd->add_option("--system", f->system, "System message");
+  cmd->add_option("--serve-method", f->methods, "Method that /method may choose besides --decode-method; may be repeated")
       ->expected(1)
       ->take_all();
-  cmd->add_option("--system", f->system, "A system message");
-  cmd->add_option("--serve-method", f->methods, "A method that /method may name beside --decode-method; may be given many times")
-      ->expected(1)
-      ->take_all();
-  cmd->add_option("--history", f->history, "File that keeps typed lines for the next time; none, unless given");
+  cmd->add_option("--history", f->history, "File that keeps the input history across sessions (default: none)");
   add_sampling_to(*cmd, &f->asked, &f->template_kwargs);
   return [f] {
     const Status s = execute(*f);

@@ -211,52 +211,52 @@ void add_flags(EvalFlags& f, CLI::App& cmd) {
   f.engine.add_store_to(cmd);
   cmd.remove_option(cmd.get_option("--block-size"));  // a list here
   cmd.add_option("--set", f.set,
-                 "JSON lines: {id, approx_tokens, document, questions: [{id, task, depth, question, answer}]}; with --agreement "
-                 "without answers too");
+                 "Retrieval set, JSON lines: {id, approx_tokens, document, questions: [{id, task, depth, question, answer}]}; with "
+                 "--agreement the answers may be missing");
   cmd.add_option("--perplexity", f.perplexity_of,
-                 "Instead of answers: how well the model foretells this text, as prompts of --window tokens (dense unless "
-                 "--prefill-method says otherwise); --numerics int8 judges what auto rounds in answers");
-  cmd.add_option("--window", f.window, "Tokens of a prompt of --perplexity; all but its first count")->capture_default_str();
+                 "Instead of answers: the model's perplexity on this text, in prompts of --window tokens (dense unless "
+                 "--prefill-method says otherwise); --numerics int8 measures the rounding that auto applies to answers");
+  cmd.add_option("--window", f.window, "Tokens per prompt of --perplexity; all but the first are scored")->capture_default_str();
   cmd.add_option("--prefill-method", f.prefill_methods,
-                 "What prompts read: methods, comma-separated: dense,xattention[threshold=0.95]")
+                 "Attention methods for prompts, comma-separated: dense,xattention[threshold=0.95]")
       ->expected(1)
       ->multi_option_policy(all)
       ->capture_default_str();
   cmd.add_option("--decode-method", f.decode_methods,
-                 "What questions and answers read: methods, comma-separated: dense,gsa_on_device,gsa_on_device[hash_bits=128]")
+                 "Attention methods for questions and answers, comma-separated: dense,gsa_on_device,gsa_on_device[hash_bits=128]")
       ->expected(1)
       ->multi_option_policy(all)
       ->capture_default_str();
   cmd.add_option("--budget-tokens", f.product.budgets,
-                 "Tokens of context that each step reads: every sparse method runs with each of these, comma-separated; 0: the "
-                 "method's own")
+                 "Context tokens that each step reads, comma-separated: every sparse method runs with each value; 0: the method's "
+                 "own budget")
       ->delimiter(',')
       ->capture_default_str();
-  cmd.add_option("--block-size", f.product.block_sizes, "Tokens in a KV block: everything runs with each of these, comma-separated")
+  cmd.add_option("--block-size", f.product.block_sizes, "Tokens per KV block, comma-separated: everything runs with each value")
       ->delimiter(',')
       ->capture_default_str();
-  auto* plan = cmd.add_option(
-      "--plan", f.plan,
-      "YAML list of {prefill, decode, budget_tokens, block_size}: which combinations to run, instead of these four flags");
+  auto* plan =
+      cmd.add_option("--plan", f.plan,
+                     "YAML list of {prefill, decode, budget_tokens, block_size}: combinations to run, instead of those four flags");
   for (const char* flag : {"--prefill-method", "--decode-method", "--budget-tokens", "--block-size"}) plan->excludes(flag);
-  cmd.add_option("--lengths", f.filter.lengths, "Only documents of these lengths (approx_tokens), comma-separated")->delimiter(',');
+  cmd.add_option("--lengths", f.filter.lengths, "Use only documents of these lengths (approx_tokens), comma-separated")
+      ->delimiter(',');
   cmd.add_option("--documents", f.documents,
-                 "Only the first N documents of each length, or the documents with these ids, comma-separated");
-  cmd.add_option("--tasks", f.filter.tasks, "Only questions of these tasks, comma-separated")->delimiter(',');
-  cmd.add_option("--without-tasks", f.filter.without_tasks, "No questions of these tasks")->delimiter(',');
-  cmd.add_option("--max-tokens", f.options.max_tokens, "Most tokens of an answer")->capture_default_str();
+                 "Use only the first N documents of each length, or the documents with these ids, comma-separated");
+  cmd.add_option("--tasks", f.filter.tasks, "Ask only the questions of these tasks, comma-separated")->delimiter(',');
+  cmd.add_option("--without-tasks", f.filter.without_tasks, "Skip the questions of these tasks, comma-separated")->delimiter(',');
+  cmd.add_option("--max-tokens", f.options.max_tokens, "Maximum tokens per answer")->capture_default_str();
   cmd.add_option("--format", f.format, "Format of the table on stdout: text, markdown, csv or json")
       ->check(CLI::IsMember({"text", "markdown", "csv", "json"}))
       ->capture_default_str();
-  cmd.add_option("--json", f.json, "Also write the table to this file as JSON; -: to stdout, as --format json");
-  cmd.add_option("--out", f.out, "Folder for eval.html (plot and table), eval.png, eval.json and eval.csv");
-  cmd.add_flag(
-      "--agreement", f.options.agreement,
-      "Also compare every run with dense prefill and decode: answers equal token for token, tokens before the first difference, "
-      "and how far apart the next token's distributions are (KL divergence, nats) along dense attention's answers");
+  cmd.add_option("--json", f.json, "Also write the table to this file as JSON; -: to stdout, like --format json");
+  cmd.add_option("--out", f.out, "Directory for eval.html (plot and table), eval.png, eval.json and eval.csv");
+  cmd.add_flag("--agreement", f.options.agreement,
+               "Also compare every run with dense prefill and decode: answers that are identical, tokens before the first "
+               "difference, and KL divergence (nats) of the next-token distributions along dense attention's answers");
   cmd.add_flag("--trace", f.trace,
-               "Also judge what was chosen by the true attention, and write trace-N.html for each run to --out");
-  cmd.add_option("--trace-questions", f.trace_questions, "How many questions to trace, of the first document of each length")
+               "Also score the selected blocks against true attention, and write trace-N.html for each run to --out");
+  cmd.add_option("--trace-questions", f.trace_questions, "Number of questions to trace, from the first document of each length")
       ->capture_default_str();
   cmd.add_flag("--verbose", f.verbose, "Print wrong answers");
   f.engine.add_sparse_to(cmd);
@@ -267,7 +267,7 @@ void add_flags(EvalFlags& f, CLI::App& cmd) {
 Run add_eval(CLI::App& app) {
   auto f = std::make_shared<EvalFlags>();
   add_flags(
-      *f, *app.add_subcommand("eval", "Score methods, budgets and block sizes on a retrieval set: answers against what was read"));
+      *f, *app.add_subcommand("eval", "Score methods, budgets and block sizes on a retrieval set: accuracy against KV bytes read"));
   return [f] {
     const Status s = execute(*f);
     return s.ok() ? 0 : report(s);

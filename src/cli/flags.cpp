@@ -18,73 +18,78 @@ constexpr const char* kSparseGroup = "Sparse attention";
 void EngineFlags::add_to(CLI::App& app, bool methods) {
   const std::string engine = kEngineGroup, kv = "KV cache";
   app.add_option("--model", options_.model_dir,
-                 "A GGUF file (of several parts the first), or a directory: config.json, *.safetensors, tokenizer.json")
+                 "Model to load: a GGUF file (for a split file, its first part), or a directory with config.json, *.safetensors "
+                 "and tokenizer.json")
       ->required();
-  app.add_option("--device", options_.device, "auto (a GPU if there is one), cpu, or cuda")
+  app.add_option("--device", options_.device, "Device to run on: cpu, cuda, or auto (a GPU if there is one)")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str()
       ->group(engine);
-  app.add_option("--threads", options_.threads, "Worker threads; 0: every core this process may use")
+  app.add_option("--threads", options_.threads, "Number of worker threads; 0: every core available to this process")
       ->capture_default_str()
       ->group(engine);
   app.add_option(
          "--numerics", numerics_,
-         "Arithmetic of linear layers: f32, bf16, auto (bf16 where the hardware multiplies it), int8 (on a CPU, where weights "
-         "are quantised; auto rounds only answers so), or fp8 (prompts on a GPU, where weights are fp8). A mode's cached blocks "
-         "are its own")
+         "Arithmetic of linear layers: f32, bf16, auto (bf16 where the hardware supports it), int8 (quantized weights on a CPU; "
+         "auto uses int8 for answers only), or fp8 (prompts on a GPU with fp8 weights). Modes do not share cached blocks")
       ->check(CLI::IsMember({"auto", "f32", "bf16", "int8", "fp8"}))
       ->capture_default_str()
       ->group(engine);
   app.add_option("--max-model-len", options_.max_model_len,
-                 "Most tokens of a prompt and its answer together; 0: the model's own limit")
+                 "Maximum length of a prompt plus its answer, in tokens; 0: the model's own limit")
       ->group(engine);
   app.add_option("--max-num-batched-tokens", options_.max_num_batched_tokens,
-                 "Most tokens computed in one step: prompts are read in chunks of this size; 0: 512 on a CPU, 2048 on a GPU")
+                 "Maximum tokens per step: prompts are prefilled in chunks of this size; 0: 512 on a CPU, 2048 on a GPU")
       ->capture_default_str()
       ->group(engine);
-  app.add_option("--max-num-seqs", options_.max_num_seqs, "Most sequences in one step")->capture_default_str()->group(engine);
-  app.add_option("--max-step-kv-blocks", options_.max_step_kv_blocks,
-                 "Most KV blocks that the answers in one step read together; other answers wait for the next step. 0: no limit")
+  app.add_option("--max-num-seqs", options_.max_num_seqs, "Maximum sequences per step")->capture_default_str()->group(engine);
+  app.add_option(
+         "--max-step-kv-blocks", options_.max_step_kv_blocks,
+         "Maximum KV blocks that the answers of one step may read in total; the other answers wait for the next step. 0: no limit")
       ->capture_default_str()
       ->group(engine);
-  app.add_option("--block-size", options_.block_size, "Tokens in a KV block: a power of two from 8 to 256")
+  app.add_option("--block-size", options_.block_size, "Tokens per KV block: a power of two from 8 to 256")
       ->capture_default_str()
       ->group(kv);
-  app.add_option("--kv-cache-dtype", kv_cache_dtype_, "Type of cached keys and values: bf16, f16, f32, fp8 (fp8_e4m3) or fp8_e5m2")
+  app.add_option("--kv-cache-dtype", kv_cache_dtype_,
+                 "Data type of the KV cache: bf16, f16, f32, fp8 (same as fp8_e4m3) or fp8_e5m2")
       ->check(CLI::IsMember({"bf16", "bfloat16", "f16", "float16", "f32", "float32", "fp8", "fp8_e4m3", "fp8_e5m2", "auto"}))
       ->capture_default_str()
       ->group(kv);
   app.add_option("--kv-scales", options_.kv_scales,
-                 "Scales of an fp8 KV cache, a file that `fovea calibrate` wrote; without it the checkpoint's own, or 1")
+                 "Scales for an fp8 KV cache, a file written by `fovea calibrate`; default: the checkpoint's own scales, or 1")
       ->group(kv);
   app.add_option("--kv-cache-memory", kv_cache_memory_,
-                 "Most memory for the KV cache, e.g. 2G; 0: 60 % of free memory, taken as needed (on a GPU 90 %, at once)")
+                 "Maximum memory for the KV cache, e.g. 2G; 0: 60 % of free memory, allocated as needed (on a GPU 90 %, allocated "
+                 "at startup)")
       ->transform(CLI::AsSizeValue(false))
       ->group(kv);
-  app.add_option("--swap-space", swap_space_, "Memory outside the KV cache for preempted sparse sequences, 4G by default")
+  app.add_option("--swap-space", swap_space_, "Memory outside the KV cache for preempted sparse sequences (default 4G)")
       ->transform(CLI::AsSizeValue(false))
       ->group(kv);
-  app.add_option("--kv-offload", kv_offload_,
-                 "Contexts larger than the KV cache: on (the cache keeps what is read most, the rest lies below), off (they are "
-                 "refused), auto (on where one does not fit and --kv-store or --kv-host-memory is given)")
+  app.add_option(
+         "--kv-offload", kv_offload_,
+         "Contexts larger than the KV cache: on (the cache keeps the blocks that are read most; the rest goes to --kv-store or "
+         "--kv-host-memory), off (reject them), auto (on if a context does not fit and one of the two is given)")
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str()
       ->group(kv);
   app.add_option("--kv-host-memory", kv_host_memory_,
-                 "Memory below the KV cache for K and V of contexts that are larger than it (on a GPU pinned, for all of them, "
-                 "unless --kv-store lies below it), e.g. 8G; 0: none")
+                 "Host memory for the K and V of contexts larger than the KV cache, e.g. 8G; 0: none. On a GPU it is pinned, and "
+                 "must hold all of them unless --kv-store is given")
       ->transform(CLI::AsSizeValue(false))
       ->group(kv);
   app.add_option("--kv-tokens", options_.kv_tokens,
-                 "Most tokens of all contexts together where they are larger than the KV cache; 0: what it serves, up to "
+                 "Contexts larger than the KV cache: maximum tokens of all of them together; 0: what the cache can serve, up to "
                  "--max-model-len")
       ->capture_default_str()
       ->group(kv);
   app.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching,!--no-prefix-caching", options_.enable_prefix_caching,
-               "Reuse cached blocks when prompts begin alike; it is on unless it is switched off")
+               "Reuse cached blocks of prompts that begin alike (on by default)")
       ->group(kv);
-  app.add_flag("--dummy-weights", options_.dummy_weights, "Random weights of config.json's shape (for benchmarks)")->group(engine);
-  app.add_option("--seed", options_.seed, "Seed of sampling and of dummy weights")
+  app.add_flag("--dummy-weights", options_.dummy_weights, "Use random weights in the shape that config.json gives (for benchmarks)")
+      ->group(engine);
+  app.add_option("--seed", options_.seed, "Random seed of sampling and of dummy weights")
       ->check([](const std::string& seed) {
         return seed.starts_with('-') ? seed + " is negative" : std::string();
       })  // CLI11 would wrap it
@@ -93,17 +98,16 @@ void EngineFlags::add_to(CLI::App& app, bool methods) {
   if (!methods) return;
   const std::string sparse = kSparseGroup;
   app.add_option("--decode-method", decode_method,
-                 "What questions and answers read: dense, gsa_on_device, gsa or dsa, with options in brackets: "
-                 "gsa_on_device[hash_bits=128,length_factor=true]; "
-                 "auto: dsa for models trained with an indexer, else dense")
+                 "Attention method for questions and answers: dense, gsa_on_device, gsa or dsa, with options in brackets: "
+                 "gsa_on_device[hash_bits=128,length_factor=true]; auto: dsa for models trained with an indexer, else dense")
       ->capture_default_str()
       ->group(sparse);
   app.add_option("--prefill-method", prefill_method,
-                 "What prompts read: dense, xattention or dsa, with options likewise; auto: as above")
+                 "Attention method for prompts: dense, xattention or dsa, with options in brackets; auto: as for --decode-method")
       ->capture_default_str()
       ->group(sparse);
   app.add_option("--budget-tokens", budget_tokens,
-                 "Tokens of context that each step reads, for each layer and KV head; 0: the method's own budget")
+                 "Context tokens that each step reads, per layer and KV head; 0: the method's own budget")
       ->group(sparse);
   add_sparse_to(app);
 }
@@ -112,54 +116,53 @@ void EngineFlags::add_store_to(CLI::App& app) {
   const std::string kv = "KV cache";
   StoreOptions& store = options_.kv_store;
   app.add_option("--kv-store", store.dir,
-                 "Folder where cached blocks outlive this process: a document that was read once is loaded, not computed again. "
-                 "One process writes it")
+                 "Directory that keeps cached blocks across runs: a document that was prefilled once is loaded, not recomputed. "
+                 "Only one process may write to it")
       ->group(kv);
-  app.add_option("--kv-store-size", kv_store_size_, "Most bytes of its files, 64G by default; the least recently used go first")
+  app.add_option("--kv-store-size", kv_store_size_,
+                 "Maximum size of the store (default 64G); the least recently used files are removed first")
       ->transform(CLI::AsSizeValue(false))
       ->group(kv);
   app.add_option("--kv-store-io", kv_store_io_,
-                 "How its files are read: buffered, direct (past the page cache), or auto: direct for a GPU, else buffered")
+                 "How to read the store: buffered, direct (bypasses the page cache), or auto (direct for a GPU, else buffered)")
       ->check(CLI::IsMember({"auto", "buffered", "direct"}))
       ->capture_default_str()
       ->group(kv);
   app.add_option("--kv-store-sync", kv_store_sync_,
-                 "When files are synced to the disk: interval (every 5 s), none, or slab (each before it can be found). A killed "
-                 "process loses nothing with any; after a power failure what is torn is computed again")
+                 "When to sync the store to disk: interval (every 5 s), none, or slab (each file before it can be found). A killed "
+                 "process loses nothing with any of them; data torn by a power failure is recomputed")
       ->check(CLI::IsMember({"interval", "none", "slab"}))
       ->capture_default_str()
       ->group(kv);
   app.add_flag("--kv-store-readonly", store.readonly,
-               "Load from it and write nothing: any number of such processes beside one that writes")
+               "Load from the store but never write to it; any number of such processes can run beside one that writes")
       ->group(kv);
 }
 
 void EngineFlags::add_sparse_to(CLI::App& app) {
   const std::string sparse = kSparseGroup;
-  app.add_option("--config", config_,
-                 "YAML file with options of methods, ucm_sparse_config: {GSA_OnDevice: {...}} (docs/methods.md)")
+  app.add_option("--config", config_, "YAML file with method options: ucm_sparse_config: {GSA_OnDevice: {...}} (docs/methods.md)")
       ->group(sparse);
-  app.add_option("--sparse-min-context", options_.sparse_min_context, "Contexts shorter than this many tokens are read whole")
+  app.add_option("--sparse-min-context", options_.sparse_min_context, "Contexts shorter than this many tokens use dense attention")
       ->capture_default_str()
       ->group(sparse);
   app.add_option("--sparse-extend-max-tokens", options_.sparse_extend_max_tokens,
-                 "Questions about a cached document use the decode method up to this many tokens, longer ones the prefill method")
+                 "Questions about a cached document use the decode method up to this many tokens, and the prefill method if they "
+                 "are longer")
       ->capture_default_str()
       ->group(sparse);
 }
 
 void add_sampling_to(CLI::App& app, SamplingOverrides* asked, std::string* template_kwargs) {
-  app.add_option("--max-tokens", asked->rest.max_tokens, "Most tokens of an answer")->capture_default_str();
-  app.add_option(
-      "--temperature", asked->temperature,
-      "Randomness of sampling; 0: always the likeliest token. This and the four below: generation_config.json's, unless given");
-  app.add_option("--top-k", asked->top_k, "Sample among the k likeliest tokens; 0: all");
-  app.add_option("--top-p", asked->top_p, "Sample among the likeliest tokens that together reach this probability; 1: all");
-  app.add_option("--min-p", asked->min_p, "Drop tokens less probable than this share of the likeliest one");
-  app.add_option("--repetition-penalty", asked->repetition_penalty, "Above 1: make tokens that occurred already less likely");
-  app.add_option("--stop", asked->rest.stop, "End the answer before this text; may be given many times");
-  app.add_option("--template-kwargs", *template_kwargs,
-                 "Variables of the chat template, a JSON object: '{\"enable_thinking\": false}'");
+  app.add_option("--max-tokens", asked->rest.max_tokens, "Maximum tokens per answer")->capture_default_str();
+  app.add_option("--temperature", asked->temperature,
+                 "Sampling temperature; 0: greedy. This option and the next four default to generation_config.json");
+  app.add_option("--top-k", asked->top_k, "Sample from the k most likely tokens; 0: all");
+  app.add_option("--top-p", asked->top_p, "Sample from the most likely tokens whose probabilities add up to this; 1: all");
+  app.add_option("--min-p", asked->min_p, "Drop tokens whose probability is below this fraction of the most likely token's");
+  app.add_option("--repetition-penalty", asked->repetition_penalty, "Above 1: make tokens that already occurred less likely");
+  app.add_option("--stop", asked->rest.stop, "End the answer before this text; may be repeated");
+  app.add_option("--template-kwargs", *template_kwargs, "Chat template variables, a JSON object: '{\"enable_thinking\": false}'");
 }
 
 Result<EngineOptions> EngineFlags::options() const {

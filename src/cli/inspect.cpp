@@ -137,11 +137,10 @@ Run add_inspect(CLI::App& app) {
   auto f = std::make_shared<InspectFlags>();
   CLI::App* cmd = app.add_subcommand("inspect", "Show a model, its KV bytes per token, and how many tokens fit in memory");
   f->engine.add_to(*cmd);
-  cmd->add_option(
-      "--render", f->render,
-      "Print the prompt of this conversation and its token ids: JSON, a list of messages, or {messages, tools, documents, "
-      "add_generation_prompt, chat_template_kwargs}. Loads no weights");
-  cmd->add_flag("--json", f->json, "JSON on stdout instead of text");
+  cmd->add_option("--render", f->render,
+                  "Print this conversation's prompt and token ids without loading weights. JSON: a list of messages, or {messages, "
+                  "tools, documents, add_generation_prompt, chat_template_kwargs}");
+  cmd->add_flag("--json", f->json, "Print JSON instead of text");
   return [f] {
     const Status s = execute(*f);
     return s.ok() ? 0 : report(s);

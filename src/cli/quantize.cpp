@@ -27,19 +27,19 @@ Status execute(QuantizeOptions& o) {
 
 Run add_quantize(CLI::App& app) {
   auto o = std::make_shared<QuantizeOptions>();
-  CLI::App* cmd =
-      app.add_subcommand("quantize", "Write a model as a GGUF file, which llama.cpp reads too, its weights in few bits");
-  cmd->add_option(
-         "--model", o->model,
-         "A directory: config.json, *.safetensors, tokenizer.json; or a GGUF file (of several parts the first). Its weights "
-         "are f32, f16 or bf16")
+  CLI::App* cmd = app.add_subcommand("quantize", "Write a model as a GGUF file with quantized weights, which llama.cpp also reads");
+  cmd->add_option("--model", o->model,
+                  "Model to convert: a directory with config.json, *.safetensors and tokenizer.json, or a GGUF file (for a split "
+                  "file, its first part). Its weights must be f32, f16 or bf16")
       ->required();
-  cmd->add_option("--type", o->type, "Of the matrices: q4_k_m (a mixture of q4_k and q6_k), q4_0, q6_k, q8_0, f16, bf16 or f32")
+  cmd->add_option("--type", o->type,
+                  "Type of the weight matrices: q4_k_m (a mixture of q4_k and q6_k), q4_0, q6_k, q8_0, f16, bf16 or f32")
       ->required()
       ->check(CLI::IsMember(quantize_types()));
-  cmd->add_option("--out", o->out, "The GGUF file")->required();
-  cmd->add_flag("--force", o->overwrite, "Replace a file that is there");
-  cmd->add_option("--threads", o->threads, "Worker threads; 0: every core this process may use")->capture_default_str();
+  cmd->add_option("--out", o->out, "GGUF file to write")->required();
+  cmd->add_flag("--force", o->overwrite, "Overwrite the file if it exists");
+  cmd->add_option("--threads", o->threads, "Number of worker threads; 0: every core available to this process")
+      ->capture_default_str();
   return [o] {
     const Status s = execute(*o);
     return s.ok() ? 0 : report(s);

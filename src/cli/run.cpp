@@ -209,17 +209,19 @@ Status execute(RunFlags f) {
 
 Run add_run(CLI::App& app) {
   auto f = std::make_shared<RunFlags>();
-  CLI::App* cmd = app.add_subcommand("run", "Answer questions about a file, or a prompt");
+  CLI::App* cmd = app.add_subcommand("run", "Answer questions about a document, or a single prompt");
   f->engine.add_to(*cmd);
   f->engine.add_store_to(*cmd);
-  cmd->add_option("--file", f->file, "A document, read once and asked every --question; without --question, the lines of stdin");
-  cmd->add_option("--question", f->questions, "A question about --file; may be given many times")
+  cmd->add_option(
+      "--file", f->file,
+      "Document to read once and answer every --question about; without --question, the lines of stdin are the questions");
+  cmd->add_option("--question", f->questions, "Question about --file; may be repeated")
       ->take_all()
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  cmd->add_option("--prompt", f->prompt, "A prompt without a document");
+  cmd->add_option("--prompt", f->prompt, "Prompt to answer, without a document");
   add_sampling_to(*cmd, &f->asked, &f->template_kwargs);
-  cmd->add_flag("--json", f->json, "One JSON object on stdout instead of text");
+  cmd->add_flag("--json", f->json, "Print one JSON object instead of text");
   return [f] {
     const Status s = execute(*f);
     return s.ok() ? 0 : report(s);

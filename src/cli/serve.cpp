@@ -28,7 +28,8 @@ struct ServeFlags {
 // What requests may name where nobody said: a model that reads everything can be asked to read sparsely, its own page asks so. Its
 // codes take 3 % of the cache.
 Status add_default_method(const EngineOptions& engine, std::vector<std::string>* methods) {
-  const bool held = std::any_of(engine.methods.begin(), engine.methods.end(), [](const MethodOptions& m) { return m.name != "dense"; });
+  const bool held =
+      std::any_of(engine.methods.begin(), engine.methods.end(), [](const MethodOptions& m) { return m.name != "dense"; });
   if (held || !methods->empty() || engine.decode_method != "auto") return {};
   FOVEA_ASSIGN(const std::string trained, trained_method(engine.model_dir));
   if (trained == "dense") methods->push_back("gsa_on_device");
@@ -91,7 +92,7 @@ Status execute(ServeFlags f) {
 
 Run add_serve(CLI::App& app) {
   auto f = std::make_shared<ServeFlags>();
-  CLI::App* cmd = app.add_subcommand("serve", "Serve OpenAI's API over HTTP");
+  CLI::App* cmd = app.add_subcommand("serve", "Serve an OpenAI-compatible API over HTTP");
   f->engine.add_to(*cmd);
   f->engine.add_store_to(*cmd);
   server::HttpOptions& http = f->serve.http;
@@ -100,32 +101,35 @@ Run add_serve(CLI::App& app) {
   const auto option = [&](const char* name, auto& target, const char* help, const std::string& in) {
     return cmd->add_option(name, target, help)->group(in)->capture_default_str();
   };
-  option("--host", http.host, "Address to listen on; 0.0.0.0: all", group);
-  option("--port", http.port, "Port to listen on; 0: any that is free, told on stderr", group);
-  option("--served-model-name", service.model_names,
-         "Names of the model in requests and replies; the model directory's, unless given", group);
-  option("--ssl-certfile", http.tls_certificate_file, "File of the TLS certificate and its chain, PEM; none: no TLS", group);
-  option("--ssl-keyfile", http.tls_key_file, "File of its private key, PEM; none: it stands in the certificate's file", group);
+  option("--host", http.host, "Address to listen on; 0.0.0.0: all interfaces", group);
+  option("--port", http.port, "Port to listen on; 0: any free port, printed on stderr", group);
+  option("--served-model-name", service.model_names, "Model names in requests and replies; default: the model directory's name",
+         group);
+  option("--ssl-certfile", http.tls_certificate_file, "TLS certificate and its chain, PEM; without it, plain HTTP", group);
+  option("--ssl-keyfile", http.tls_key_file, "TLS private key, PEM; default: read it from the certificate file", group);
   // Not with its default: help should never print a key that the environment holds.
   cmd->add_option(
          "--api-key", service.api_keys,
-         "Key that requests must carry (Authorization: Bearer KEY); may be given many times. None: all requests are served")
+         "API key that requests must send (Authorization: Bearer KEY); may be repeated. Without one, all requests are accepted")
       ->group(group);
   cmd->add_option(
          "--serve-method", f->methods,
-         "A method that requests may name beside --decode-method and --prefill-method, with options likewise; may be given "
-         "many times. Where none of the three is given, nor --config, gsa_on_device of models without a method of their own")
+         "Method that requests may choose besides --decode-method and --prefill-method, with options in brackets; may be repeated. "
+         "If neither these three flags nor --config is given: gsa_on_device, for models without a method of their own")
       ->group(group);
-  option("--isolate-by", f->isolate_by, "key: requests of one API key never reuse, or notice, cached prefixes of another's", group)
+  option("--isolate-by", f->isolate_by, "key: requests with one API key never reuse, or detect, prefixes cached for another key",
+         group)
       ->check(CLI::IsMember({"none", "key"}));
-  option("--allowed-origins", service.allowed_origins, "Origins of web pages that may call, or *; none, unless given", group);
-  option("--root-path", service.root_path, "Path that a proxy puts before all others", group);
-  option("--log-level,--uvicorn-log-level", f->log_level, "info: a line for each request on stderr; warning and above: none", group)
+  option("--allowed-origins", service.allowed_origins, "Origins of web pages that may call the API, or * for all (default: none)",
+         group);
+  option("--root-path", service.root_path, "Path prefix that a reverse proxy adds", group);
+  option("--log-level,--uvicorn-log-level", f->log_level, "info: log one line per request to stderr; warning and above: none",
+         group)
       ->check(CLI::IsMember({"critical", "error", "warning", "info", "debug", "trace"}));
-  option("--log-format", f->log_format, "text or json", group)->check(CLI::IsMember({"text", "json"}));
-  cmd->add_flag("--enable-log-requests", service.prepare.log_prompts, "Log the prompts of requests too; else they never are")
+  option("--log-format", f->log_format, "Log format: text or json", group)->check(CLI::IsMember({"text", "json"}));
+  cmd->add_flag("--enable-log-requests", service.prepare.log_prompts, "Also log the prompts of requests (never logged otherwise)")
       ->group(group);
-  option("--template-kwargs", f->template_kwargs, "Variables of the chat template for all requests, a JSON object", group);
+  option("--template-kwargs", f->template_kwargs, "Chat template variables for all requests, a JSON object", group);
   const auto count = [&](const char* name, auto& target, const char* help) {
     option(name, target, help, limits)->check(CLI::PositiveNumber);
   };
@@ -134,31 +138,32 @@ Run add_serve(CLI::App& app) {
   };
   constexpr uint64_t kAny = uint64_t{1} << 48;
   server::DecodeLimits& decode = service.prepare.limits;
-  count("--max-requests", service.requests_max, "Answers that are computed or wait; requests beyond get 429");
+  count("--max-requests", service.requests_max, "Maximum answers that are running or queued; further requests get 429");
   count("--max-connections", http.connections_max,
-        "Open connections; one more takes the place of one that has asked nothing, or is closed at once");
-  size("--max-header-size", f->header_bytes, 1u << 20, "Most bytes of a request's headers");
-  size("--max-body-size", f->body_bytes, kAny, "Most bytes of a request's body, e.g. 32M");
-  size("--max-bodies-size", f->bodies_bytes, kAny, "Most bytes of all bodies that were received and are not decoded");
-  count("--max-json-depth", decode.json_depth, "Most levels of a body's JSON");
-  count("--max-messages", decode.messages, "Most messages of a chat");
-  count("--max-prompts", decode.prompts, "Most prompts of a completion");
-  count("--max-answers", decode.answers, "Most answers of a request: its prompts times n");
-  size("--max-prompt-size", f->prompt_bytes, kAny, "Most bytes of a request's texts, messages or prompts together");
-  count("--max-prompt-tokens", decode.prompt_tokens, "Most tokens of its prompts that are given as ids");
-  size("--max-outbox-size", f->outbox_bytes, kAny, "Most bytes that a stream keeps for a slow reader before it is cut off");
-  count("--request-timeout", service.request_timeout_s, "Seconds that a request may take in all");
-  count("--header-timeout", http.header_timeout_s, "Seconds for a request's headers to arrive; later is 408");
-  count("--body-timeout", http.body_timeout_s, "Seconds for its body; later is 408");
-  count("--idle-timeout", http.idle_timeout_s, "Seconds that a connection may be idle between requests");
-  count("--write-timeout", http.write_timeout_s, "Seconds after which a reader that takes nothing is cut off");
+        "Maximum open connections; another one replaces a connection that has sent no request, or is closed at once");
+  size("--max-header-size", f->header_bytes, 1u << 20, "Maximum size of a request's headers");
+  size("--max-body-size", f->body_bytes, kAny, "Maximum size of a request's body, e.g. 32M");
+  size("--max-bodies-size", f->bodies_bytes, kAny, "Maximum total size of the bodies that were received and not yet decoded");
+  count("--max-json-depth", decode.json_depth, "Maximum nesting depth of a body's JSON");
+  count("--max-messages", decode.messages, "Maximum messages in a chat");
+  count("--max-prompts", decode.prompts, "Maximum prompts in a completion");
+  count("--max-answers", decode.answers, "Maximum answers per request: its prompts times n");
+  size("--max-prompt-size", f->prompt_bytes, kAny, "Maximum total size of a request's messages or prompts");
+  count("--max-prompt-tokens", decode.prompt_tokens, "Maximum tokens of prompts that are given as ids");
+  size("--max-outbox-size", f->outbox_bytes, kAny,
+       "Maximum data that a stream buffers for a slow client before it is disconnected");
+  count("--request-timeout", service.request_timeout_s, "Seconds until a request times out");
+  count("--header-timeout", http.header_timeout_s, "Seconds for a request's headers to arrive, or it gets 408");
+  count("--body-timeout", http.body_timeout_s, "Seconds for a request's body to arrive, or it gets 408");
+  count("--idle-timeout", http.idle_timeout_s, "Seconds that a connection may stay idle between requests");
+  count("--write-timeout", http.write_timeout_s, "Seconds until a client that reads nothing is disconnected");
   const std::string documents = "Documents";
-  option("--max-documents", service.documents_max, "Most documents that /v1/documents knows; more are refused with 429", documents)
+  option("--max-documents", service.documents_max, "Maximum documents in /v1/documents; more are rejected with 429", documents)
       ->check(CLI::PositiveNumber);
-  option("--max-documents-size", f->documents_bytes, "Most bytes of their texts and tokens", documents)
+  option("--max-documents-size", f->documents_bytes, "Maximum total size of the documents' texts and tokens", documents)
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::Range(uint64_t{64}, kAny));
-  option("--document-ttl", service.prepare.document_ttl_s, "Seconds after which a document expires that does not say; 0: never",
+  option("--document-ttl", service.prepare.document_ttl_s, "Seconds until a document expires if its request does not say; 0: never",
          documents)
       ->check(CLI::NonNegativeNumber);
   for (CLI::Option* o : cmd->get_options()) {
@@ -166,7 +171,7 @@ Run add_serve(CLI::App& app) {
   }
   cmd->get_option("--model")->required(false);  // --config may name it
   cmd->get_option("--config")
-      ->description("YAML file with flags, `max-num-seqs: 16`, and options of methods, ucm_sparse_config (docs/server.md)");
+      ->description("YAML file with flags (`max-num-seqs: 16`) and method options (ucm_sparse_config; docs/server.md)");
   return [f, cmd] {
     Status s = complete(f.get(), *cmd);
     if (s.ok()) s = execute(*f);

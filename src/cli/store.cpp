@@ -139,19 +139,20 @@ int code_of(const Status& status) { return status.ok() ? 0 : report(status); }
 
 Run add_store(CLI::App& app) {
   auto f = std::make_shared<StoreFlags>();
-  CLI::App* cmd = app.add_subcommand("store", "Look into a directory of stored KV, check it, make room in it");
+  CLI::App* cmd = app.add_subcommand("store", "List, verify and clean up a directory of stored KV blocks");
   cmd->require_subcommand(1);
   const auto add = [&](const char* name, const char* about) {
     CLI::App* sub = cmd->add_subcommand(name, about);
-    sub->add_option("--kv-store", f->dir, "The directory")->required();
-    sub->add_flag("--json", f->json, "JSON on stdout instead of text");
+    sub->add_option("--kv-store", f->dir, "The store's directory")->required();
+    sub->add_flag("--json", f->json, "Print JSON instead of text");
     return sub;
   };
-  CLI::App* ls = add("ls", "List the documents in it: tokens, size, when they were last used");
-  CLI::App* st = add("stat", "Say what it holds in all");
-  CLI::App* ver = add("verify", "Read and check every byte; the last line is the verdict. Exit code 0: clean, 1: damage");
-  CLI::App* gc = add("gc", "Remove damaged and unfinished files, and what was used least recently until --kv-store-size is kept");
-  gc->add_option("--kv-store-size", f->size, "Most bytes to keep, e.g. 10G; 64G by default")->transform(CLI::AsSizeValue(false));
+  CLI::App* ls = add("ls", "List the documents: tokens, size, last use");
+  CLI::App* st = add("stat", "Show totals");
+  CLI::App* ver = add("verify", "Read and check every byte; the last line is the verdict. Exit code 0: clean, 1: damaged");
+  CLI::App* gc =
+      add("gc", "Remove damaged and unfinished files, then the least recently used ones until the store fits --kv-store-size");
+  gc->add_option("--kv-store-size", f->size, "Maximum size to keep, e.g. 10G (default 64G)")->transform(CLI::AsSizeValue(false));
   return [=] {
     if (ls->parsed()) return code_of(list(*f));
     if (st->parsed()) return code_of(stat(*f));

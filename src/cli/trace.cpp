@@ -166,21 +166,21 @@ Status execute(TraceFlags& f) {
 
 Run add_trace(CLI::App& app) {
   auto f = std::make_shared<TraceFlags>();
-  CLI::App* cmd = app.add_subcommand("trace", "Answer a set's questions dense and sparse, and draw what the sparse one read");
+  CLI::App* cmd = app.add_subcommand("trace", "Answer a set's questions dense and sparse, and plot what the sparse run read");
   f->engine.decode_method = "gsa_on_device";
   f->engine.budget_tokens = 512;
   f->engine.add_to(*cmd);
-  cmd->add_option("--set", f->set, "A retrieval set (JSON lines, see tools/make_set.py)")->required();
+  cmd->add_option("--set", f->set, "Retrieval set (JSON lines; see tools/make_set.py)")->required();
   cmd->add_option("--document", f->document, "Id of the document to read (default: the set's first)");
-  cmd->add_option("--out", f->out, "Folder for reading-map.html and reading-map.png");
-  cmd->add_option("--lists", f->lists,
-                  "File for the blocks that each row of questions and answers chose, by layer and KV head (JSON lines; see "
-                  "bench locality)");
+  cmd->add_option("--out", f->out, "Directory for reading-map.html and reading-map.png");
+  cmd->add_option(
+      "--lists", f->lists,
+      "File for the blocks that each row of questions and answers selected, by layer and KV head (JSON lines; see bench locality)");
   cmd->add_option("--prefill-lists", f->prefill_lists,
-                  "File for the blocks that --prefill-method xattention chose while it read the document (JSON lines; see bench "
-                  "prefill --replay); alone, nothing is asked");
-  cmd->add_option("--max-tokens", f->max_tokens, "Most tokens of an answer")->capture_default_str();
-  cmd->add_flag("--json", f->json, "JSON on stdout instead of text");
+                  "File for the blocks that --prefill-method xattention selected while reading the document (JSON lines; see bench "
+                  "prefill --replay); without --out and --lists, no questions are asked");
+  cmd->add_option("--max-tokens", f->max_tokens, "Maximum tokens per answer")->capture_default_str();
+  cmd->add_flag("--json", f->json, "Print JSON instead of text");
   return [f] {
     const Status s = execute(*f);
     return s.ok() ? 0 : report(s);

@@ -18,14 +18,14 @@ struct Verb {
   const char* help;
 };
 constexpr Verb kVerbs[] = {
-    {"/file", ChatVerb::file, "PATH", "the next message is about this file (again for more files)"},
-    {"/method", ChatVerb::method, "NAME", "what answers read: dense, gsa_on_device ... with options in brackets"},
-    {"/budget", ChatVerb::budget, "TOKENS", "tokens of context that each step reads; 0: the method's own budget"},
-    {"/system", ChatVerb::system, "TEXT", "a system message; begins a new conversation"},
-    {"/retry", ChatVerb::retry, nullptr, "asks the last message again"},
-    {"/clear", ChatVerb::clear, nullptr, "begins a new conversation"},
-    {"/help", ChatVerb::help, nullptr, "this list"},
-    {"/quit", ChatVerb::quit, nullptr, "ends the program; so does Ctrl-D"},
+    {"/file", ChatVerb::file, "PATH", "attach this file to the next message; repeat for more files"},
+    {"/method", ChatVerb::method, "NAME", "attention method for answers: dense, gsa_on_device ... with options in brackets"},
+    {"/budget", ChatVerb::budget, "TOKENS", "context tokens that each step reads; 0: the method's own budget"},
+    {"/system", ChatVerb::system, "TEXT", "set the system message and start a new conversation"},
+    {"/retry", ChatVerb::retry, nullptr, "ask the last message again"},
+    {"/clear", ChatVerb::clear, nullptr, "start a new conversation"},
+    {"/help", ChatVerb::help, nullptr, "show this list"},
+    {"/quit", ChatVerb::quit, nullptr, "exit; Ctrl-D does too"},
 };
 
 std::string_view trimmed(std::string_view text) {
@@ -65,8 +65,8 @@ std::string chat_help() {
     text += use + v.help + "\n";
   }
   return text +
-         "  A line that ends in \\ goes on with the next; lines between two of \"\"\" are one message.\n"
-         "  Ctrl-C stops an answer, or forgets what is typed. // begins a message with a slash.\n";
+         "  A line that ends in \\ continues on the next; lines between two \"\"\" are one message.\n"
+         "  Ctrl-C stops an answer or clears what is typed. // starts a message that begins with a slash.\n";
 }
 
 bool MessageLines::add(std::string_view line, std::string* message) {
