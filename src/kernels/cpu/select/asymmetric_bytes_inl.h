@@ -26,7 +26,8 @@ namespace fovea::cpu::HWY_NAMESPACE::bytes {
 // A piece is 16 tokens of a block, or a block of 8 twice. Four make a set, whose tokens share a vector; four sets make a run, which
 // shares loads of tables.
 constexpr int kPieceTokens = 16, kSetPieces = 4, kSets = 4, kRunPieces = kSets * kSetPieces;
-constexpr int kQuerySet = 4;  // queries whose distances are held in registers together
+constexpr int kQuerySet = 4;    // queries whose distances are held in registers together
+constexpr int kStepFields = 4;  // fields of a word that are looked up between two requests for codes
 
 // Of a run: where each field of its codes is looked up, and the bits that are left over.
 struct Places {
@@ -73,10 +74,12 @@ HWY_INLINE void find_places(const uint64_t* const* HWY_RESTRICT pieces, int64_t 
 }
 
 // Some pieces of a range of blocks: so many that a head's tables stay in L1 meanwhile, so few that threads neither begin without codes
-// for long nor wait long for the last one.
+// for long nor wait long for the last one. The fewer heads, the more pieces; few in the first and the last ones of a long
+// range, since nothing is scored while the first one's codes arrive, and none arrive while the last one is scored.
 struct Chunk {
   int64_t first = 0, end = 0;  // end: of the range
-  int count = 0;
+  int count = 0, size = 0, most = CodeFetch::kMost;
+  bool grows = false;
   const uint64_t* codes[CodeFetch::kMost];  // of a KV head
 
   // The last piece of the range stands for those of a run beyond it.
@@ -92,11 +95,13 @@ struct Chunk {
     first += count;
     if (first == end) {
       const int32_t whole = s.len / s.block_size;
-      const BlockRange r = source.take(std::max(1, CodeFetch::kMost / per_block));
+      const BlockRange r = source.take(std::max(1, size / per_block));
+      if (grows)
+        size = std::clamp(source.own.count() * per_block / (2 * kRunPieces) * kRunPieces, kRunPieces, std::min(2 * size, most));
       rest = rest || (r.count() > 0 && r.end > whole);
       first = int64_t{r.begin} * per_block, end = std::max(first, int64_t{std::min(r.end, whole)} * per_block);
     }
-    count = static_cast<int>(std::min<int64_t>(CodeFetch::kMost, end - first));
+    count = static_cast<int>(std::min<int64_t>(most, end - first));
     return count > 0;
   }
   HWY_INLINE void fetch_ranks(const AsymmetricScan& s, int per_block) const {
@@ -134,7 +139,7 @@ HWY_INLINE void sum_fields(const Places& places, int word, const uint8_t* HWY_RE
   HWY_UNROLL(1)
   for (int f = from; f < end; ++f) {
     add(f, [](__m512i x, __m512i sum, const uint8_t*, int) HWY_ATTR { return _mm512_add_epi8(sum, x); });
-    ahead.some();
+    if (f % kStepFields == kStepFields - 1) ahead.some();
   }
 }
 
@@ -304,9 +309,12 @@ template <bool kFactors>
 HWY_INLINE bool scan_chunks(const AsymmetricScan& s, BlockSource& source) {
   const int per_block = std::max(1, s.block_size / kPieceTokens);
   const bool per_head = s.slot_head_stride != 0;
-  const int fields_of_run = s.words * (kFields - 1) * ((s.queries_per_head + kQuerySet - 1) / kQuerySet);
+  const int steps_of_run = s.words * (kFields - 1) / kStepFields * ((s.queries_per_head + kQuerySet - 1) / kQuerySet);
   bool rest = false;
   Chunk next;
+  if (s.kv_heads > 4) next.most /= 2;
+  next.grows = !source.queue && source.own.count() * per_block > 8 * next.most;
+  next.size = next.grows ? kRunPieces : next.most;
   CodeFetch ahead;
   bool more = next.advance(s, source, per_block, rest);
   if (more) {
@@ -322,7 +330,7 @@ HWY_INLINE bool scan_chunks(const AsymmetricScan& s, BlockSource& source) {
     for (int h = 0; h < s.kv_heads; ++h) {
       if (per_head || h == 0) {
         now.find(s, per_block, h);
-        ahead.find(s, next.first, next.count, per_block, h, fields_of_run * runs * (per_head ? 1 : s.kv_heads));
+        ahead.find(s, next.first, next.count, per_block, h, steps_of_run * runs * (per_head ? 1 : s.kv_heads));
       }
       for (int r = 0; r < runs; ++r) {
         const int64_t piece = now.first + r * kRunPieces, offset = per_head ? 0 : h * s.head_stride;

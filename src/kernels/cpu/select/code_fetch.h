@@ -19,7 +19,7 @@ inline const uint64_t* block_codes(const CodeScan& s, int32_t block, int head) {
 // Blocks come in pieces, a power of two of them a block; of each its part of the codes of all heads, or of one where every head has
 // a table of its own.
 struct CodeFetch {
-  static constexpr int kMost = 32;  // pieces
+  static constexpr int kMost = 64;  // pieces
 
   // `n` pieces from `first` on. They are to be fetched by `steps` calls of some().
   void find(const CodeScan& s, int64_t first, int n, int per_block, int head, int steps) {
@@ -35,15 +35,19 @@ struct CodeFetch {
     }
     pace = (n * lines + steps - 1) / steps;
   }
-  // Four at a time, where that divides a piece's: what is around a request costs more than itself.
-  void some() { lines % 4 == 0 ? some<4>() : some<1>(); }
+  // Up to 16 at a time, where that divides a piece's: what is around a request costs more than itself.
+  void some() {
+    if (lines % 16 == 0 && pace >= 16) return some<16>();
+    if (lines % 8 == 0 && pace >= 8) return some<8>();
+    lines % 4 == 0 ? some<4>() : some<1>();
+  }
 
  private:
   template <int kLines>
   void some() {
     for (int left = pace; left > 0 && piece < count; left -= kLines) {
       const char* at = from[piece] + int64_t{line} * 64;
-#pragma GCC unroll 4
+#pragma GCC unroll 16
       for (int i = 0; i < kLines; ++i) __builtin_prefetch(at + i * 64, 0, 2);
       line += kLines;
       if (line == lines) line = 0, ++piece;

@@ -170,7 +170,7 @@ HWY_INLINE void store_least(const WordVec (&v)[kRun], uint16_t* to) {
 
 constexpr int kMaxQueryWords = 1024;  // [kv_heads, queries_per_head, words] of a scan
 
-constexpr int32_t kRangeBlocks = CodeFetch::kMost;
+constexpr int32_t kRangeBlocks = 32;
 static_assert(kRangeBlocks % kRun == 0);
 
 // Ranges of the source, head after head. While one is scored the next one's codes are fetched.

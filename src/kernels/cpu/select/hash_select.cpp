@@ -22,6 +22,8 @@ constexpr float kOwnShare = 0.75f;
 // but several per thread, so that no thread waits long for the last one.
 constexpr int32_t kLeastBlocks = 64, kMostBlocks = 512;
 constexpr int32_t kTasksPerThread = 2;
+// Of asymmetric codes of one row, least bytes of a block that a thread with KV heads of its own reads.
+constexpr int64_t kLeastPiece = 512;
 
 int32_t ceil_div(int32_t a, int32_t b) { return (a + b - 1) / b; }
 
@@ -49,6 +51,13 @@ struct HashSelect::Pass {
     return p.budget ? BlockRange{0, w.blocks} : BlockRange{w.init, w.end()};
   }
   bool scores(int row) const { return windows(row).by_score() > 0 || (p.budget && p.row_len[first + row] > 0); }
+  // KV heads of each thread, where it does all that there is to do for them; else 0. Tables of asymmetric codes are large, and between
+  // cores that share no cache they arrive late.
+  int heads_apart(int threads) const {
+    const int heads = p.kv_heads / threads;
+    if (rows > 1 || !p.codes.codec.asymmetric || p.share_heads || p.budget) return 0;
+    return heads * threads == p.kv_heads && heads * p.codes.head_stride * 8 >= kLeastPiece ? heads : 0;
+  }
 };
 
 Status HashSelect::prepare(const OpsLimits& limits, int threads) {
@@ -102,34 +111,27 @@ void HashSelect::encode(const Pass& pass, int64_t task) {
   }
 }
 
-void HashSelect::scan(const Pass& pass, int64_t task) {
+void HashSelect::scan(const Pass& pass, int row, BlockRange heads, BlockSource& source) {
   const HashSelectParams& p = pass.p;
-  // Rows of one sequence follow each other over the same codes: what one has brought into the cache the next
-  // reads there.
-  const int row = static_cast<int>(task % pass.rows);
-  if (!pass.scores(row)) return;
-  const BlockRange all = pass.scanned(row);
-  const int32_t begin = all.begin + static_cast<int32_t>(task / pass.rows) * pass.per_task;
-  BlockSource source{{begin, std::min(all.end, begin + pass.per_task)}, pass.rows == 1 ? &queue_ : nullptr};
   CodeScan s;
-  s.kv_heads = p.kv_heads;
+  s.kv_heads = heads.count();
   s.queries_per_head = pass.queries_per_head();
   s.words = pass.words();
   s.block_size = p.block_size;
-  s.codes = p.codes.codes;
+  s.codes = p.codes.codes + heads.begin * p.codes.head_stride;
   s.block_stride = p.codes.block_stride;
   s.head_stride = p.codes.head_stride;
-  s.slots = p.table.slots + p.row_seq[pass.first + row] * p.table.seq_stride;
+  s.slots = p.table.slots + p.row_seq[pass.first + row] * p.table.seq_stride + heads.begin * p.table.head_stride;
   s.slot_head_stride = p.table.head_stride;
   s.len = p.row_len[pass.first + row];
   s.share_heads = p.share_heads;
-  const int64_t query = pass.first_query(row), word = query * pass.words();
+  const int64_t query = pass.first_query(row) + heads.begin * pass.queries_per_head(), word = query * pass.words();
   if (p.codes.codec.asymmetric) {
     const uint8_t* tables = tables_[word].bytes;
     const bool factors = p.codes.codec.length_factor;
-    return asymmetric_scan({s, tables, &scales_[query], factors, distances<int32_t>(row, 0), distance_stride_}, source);
+    return asymmetric_scan({s, tables, &scales_[query], factors, distances<int32_t>(row, heads.begin), distance_stride_}, source);
   }
-  hash_scan({s, queries_.data() + word, distances<uint16_t>(row, 0), distance_stride_}, source);
+  hash_scan({s, queries_.data() + word, distances<uint16_t>(row, heads.begin), distance_stride_}, source);
 }
 
 void HashSelect::share(const Pass& pass, ThreadPool& pool) {
@@ -199,6 +201,16 @@ void HashSelect::run(const HashSelectParams& p, ThreadPool& pool) {
       for (int64_t t = 0; t < lists; ++t) keep_list(t, 0);
       continue;
     }
+    if (const int heads = pass.heads_apart(pool.size())) {
+      pool.parallel_for(pool.size(), [&](int64_t t, int) {
+        const auto begin = static_cast<int32_t>(t) * heads, end = begin + heads;
+        for (int32_t h = begin; h < end; ++h) encode(pass, h);
+        BlockSource source{pass.scanned(0)};
+        scan(pass, 0, {begin, end}, source);
+        for (int32_t h = begin; h < end; ++h) keep_list(h, 0);
+      });
+      continue;
+    }
     int64_t chunks = pool.size();
     if (pass.rows == 1) {
       const BlockRange all = pass.scanned(0);
@@ -209,7 +221,15 @@ void HashSelect::run(const HashSelectParams& p, ThreadPool& pool) {
       chunks = ceil_div(pass.longest, pass.per_task);
     }
     pool.parallel_for(static_cast<int64_t>(pass.rows) * p.kv_heads, [&](int64_t t, int) { encode(pass, t); });
-    pool.parallel_for(static_cast<int64_t>(pass.rows) * chunks, [&](int64_t t, int) { scan(pass, t); });
+    pool.parallel_for(static_cast<int64_t>(pass.rows) * chunks, [&](int64_t t, int) {
+      // Rows of one sequence follow each other over the same codes: what one has brought into the cache the next reads there.
+      const auto row = static_cast<int>(t % pass.rows);
+      if (!pass.scores(row)) return;
+      const BlockRange all = pass.scanned(row);
+      const int32_t begin = all.begin + static_cast<int32_t>(t / pass.rows) * pass.per_task;
+      BlockSource source{{begin, std::min(all.end, begin + pass.per_task)}, pass.rows == 1 ? &queue_ : nullptr};
+      scan(pass, row, {0, p.kv_heads}, source);
+    });
     if (p.budget) share(pass, pool);
     pool.parallel_for(lists, keep_list);
   }

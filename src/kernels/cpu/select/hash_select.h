@@ -34,7 +34,7 @@ class HashSelect {
   };
 
   void encode(const Pass& pass, int64_t task);
-  void scan(const Pass& pass, int64_t task);
+  void scan(const Pass& pass, int row, BlockRange heads, BlockSource& source);
   void share(const Pass& pass, ThreadPool& pool);
   template <typename Distance>
   void keep(const Pass& pass, int64_t task, int32_t farthest);

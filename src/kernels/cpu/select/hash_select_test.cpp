@@ -157,14 +157,15 @@ TEST(CpuHashSelect, LongRowsOverManyTasks) {
   }
 }
 
-// Whatever the size of blocks, of more tokens than a run or a chunk too, and wherever the last one ends.
+// Whatever the size of blocks, of more tokens than a run or a chunk too, and wherever the last one ends. Two threads have KV heads of
+// their own, three do not.
 TEST(CpuHashSelect, OneLongRowOfAnyBlocks) {
-  ThreadPool one(1), three(3);
+  ThreadPool one(1), two(2), three(3);
   for (const Codes codes : {Codes::symmetric, Codes::asymmetric, Codes::with_factor}) {
     for (const int block : {8, 16, 64, 512, 2048}) {
       for (const bool table_per_head : {false, true}) {
         for (const int len : {block * 2 + 1, 8192 - block, 8192, 8192 + 3}) {
-          HashProblem s({1, 8, 2, block, 64, 128, false, false, false, table_per_head}, 4, len, codes);
+          HashProblem s({1, 8, 4, block, 64, 128, false, false, false, table_per_head}, 4, len, codes);
           s.set_k(5);
           for (auto [init, local] : {std::pair{1, 2}, {0, 0}, {3, 1}}) {
             s.p.init_blocks = init, s.p.local_blocks = local;
@@ -172,7 +173,7 @@ TEST(CpuHashSelect, OneLongRowOfAnyBlocks) {
             cpu::for_each_target([&] {
               cpu::HashSelect select;
               ASSERT_TRUE(select.prepare(s.limits, 3).ok());
-              for (ThreadPool* pool : {&one, &three}) {
+              for (ThreadPool* pool : {&one, &two, &three}) {
                 EXPECT_TRUE(s.run([&](const HashSelectParams& p) { select.run(p, *pool); }, true) == want)
                     << "blocks of " << block << ", " << len << " tokens, init " << s.p.init_blocks << ", " << pool->size()
                     << " threads";
