@@ -139,7 +139,7 @@ HWY_INLINE void sum_fields(const Places& places, int word, const uint8_t* HWY_RE
   HWY_UNROLL(1)
   for (int f = from; f < end; ++f) {
     add(f, [](__m512i x, __m512i sum, const uint8_t*, int) HWY_ATTR { return _mm512_add_epi8(sum, x); });
-    if (f % kStepFields == kStepFields - 1) ahead.some();
+    if (f % kStepFields == kStepFields - 1) ahead.many();
   }
 }
 

@@ -21,7 +21,7 @@ inline const uint64_t* block_codes(const CodeScan& s, int32_t block, int head) {
 struct CodeFetch {
   static constexpr int kMost = 64;  // pieces
 
-  // `n` pieces from `first` on. They are to be fetched by `steps` calls of some().
+  // `n` pieces from `first` on. They are to be fetched by `steps` calls of some() or many().
   void find(const CodeScan& s, int64_t first, int n, int per_block, int head, int steps) {
     const int shift = std::countr_zero(static_cast<uint32_t>(per_block));
     const int64_t bytes = (s.slot_head_stride == 0 ? s.kv_heads : 1) * s.head_stride * 8 >> shift;
@@ -35,11 +35,13 @@ struct CodeFetch {
     }
     pace = (n * lines + steps - 1) / steps;
   }
-  // Up to 16 at a time, where that divides a piece's: what is around a request costs more than itself.
-  void some() {
+  // Four at a time, where that divides a piece's: what is around a request costs more than itself.
+  void some() { lines % 4 == 0 ? some<4>() : some<1>(); }
+  // Up to 16 at a time, for steps that are far between.
+  void many() {
     if (lines % 16 == 0 && pace >= 16) return some<16>();
     if (lines % 8 == 0 && pace >= 8) return some<8>();
-    lines % 4 == 0 ? some<4>() : some<1>();
+    some();
   }
 
  private:

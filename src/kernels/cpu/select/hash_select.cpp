@@ -51,8 +51,9 @@ struct HashSelect::Pass {
     return p.budget ? BlockRange{0, w.blocks} : BlockRange{w.init, w.end()};
   }
   bool scores(int row) const { return windows(row).by_score() > 0 || (p.budget && p.row_len[first + row] > 0); }
-  // KV heads of each thread, where it does all that there is to do for them; else 0. Tables of asymmetric codes are large, and between
-  // cores that share no cache they arrive late.
+  // KV heads of each thread, where it does all that there is to do for them; else 0. Tables of asymmetric codes then go from no core to
+  // another, and no thread waits for another but at the end. Symmetric codes have no tables, and bound by memory they lose more by
+  // reading half of a block.
   int heads_apart(int threads) const {
     const int heads = p.kv_heads / threads;
     if (rows > 1 || !p.codes.codec.asymmetric || p.share_heads || p.budget) return 0;
