@@ -138,7 +138,7 @@ struct SplitKernel : MmaKernel<Kv, kDim, 1, Memory> {
       const int64_t at = static_cast<int64_t>(row) * a.selection.groups + (a.selection.groups == 1 ? 0 : list);
       units = a.selection.units + at * a.selection.capacity;
       guess_place(units, a.unit_shift, a.selection.capacity);
-      keys = hi > 0 ? a.selection.counts[at] << a.unit_shift : 0;
+      keys = hi > 0 ? min(a.selection.counts[at], a.selection.capacity) << a.unit_shift : 0;
     }
     const int32_t size = a.rule.split_keys(keys);
     first = split * size;

@@ -71,7 +71,7 @@ __device__ inline void choose_selected(const Selection& s, KeyList& k, int32_t g
     k.units = s.units + at * s.capacity;
     k.units_at = static_cast<int32_t>(at);
     k.start = 0;
-    k.keys = k.hi > k.lo ? s.counts[at] * s.tokens_per_unit : 0;
+    k.keys = k.hi > k.lo ? min(s.counts[at], s.capacity) * s.tokens_per_unit : 0;
     return;
   }
   const int64_t begin = static_cast<int64_t>(s.begins[at]) * s.tokens_per_unit;

@@ -51,7 +51,7 @@ struct WgmmaShared {
   alignas(8) uint64_t k_full[Traits::kStages], v_full[Traits::kStages];
   uint64_t k_empty[Traits::kStages], v_empty[Traits::kStages];
   uint64_t v_edge;                     // values have come of which some are to be cleared first
-  uint64_t job_full[2], job_empty[2];  // by `found`: it is there; all warps are done with it
+  uint64_t job_full[2], job_empty[2];  // by `found`: it is there; all threads are done with it
   uint64_t ending;                     // keys of a job are copied but for the last ones
 };
 
@@ -466,8 +466,7 @@ __device__ void find_jobs(const PrefillArgs& a, WgmmaShared<Traits>& s) {
       to.first = job.span.begin / Traits::kKeys;
       to.end = job.span.end > job.span.begin ? (job.span.end + Traits::kKeys - 1) / Traits::kKeys : to.first;
     }
-    __syncwarp();
-    if (thread == 0) barrier_arrive(s.job_full[turn.stage]);
+    barrier_arrive(s.job_full[turn.stage]);
     if (!found) return;
     if (n > 0) prefetch_queries(a, job);
     barrier_wait(s.ending, n & 1);
@@ -487,8 +486,7 @@ __device__ __forceinline__ void each_job(WgmmaShared<Traits>& s, Visit visit) {
     if (found.job.lanes == 0) return;
     visit(found, before);
     before += found.end - found.first;
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(s.job_empty[turn.stage]);
+    barrier_arrive(s.job_empty[turn.stage]);
   }
 }
 
@@ -503,8 +501,8 @@ __device__ void init_barriers(WgmmaShared<Traits>& s) {
   barrier_init(s.v_edge, 1);
   barrier_init(s.ending, 1);
   for (int i = 0; i < 2; ++i) {
-    barrier_init(s.job_full[i], 1);
-    barrier_init(s.job_empty[i], 4 * Traits::kGroups + 2);
+    barrier_init(s.job_full[i], 32);
+    barrier_init(s.job_empty[i], 128 * Traits::kGroups + 64);
   }
   barrier_init_fence();
 }
