@@ -414,9 +414,14 @@ TEST_F(DecodeTest, EndsWhereLengthsAreNotAsAnnounced) {
     AttentionOnDevice on_device(problem);
     AttentionParams p = on_device.params();
     Selection lists;
+    const DeviceArray<int32_t> first(std::vector<int32_t>(16 * 2 * 900));  // units of each list
     if (c.select) {
       lists = on_device.selection();
-      lists.capacity /= 4;
+      const size_t whole = lists.capacity * sizeof(int32_t), quarter = lists.capacity / 4 * sizeof(int32_t);
+      lists.capacity /= 4;  // counts stay
+      ASSERT_EQ(cudaMemcpy2D(first.data(), quarter, lists.units, whole, quarter, rows * lists.groups, cudaMemcpyDeviceToDevice),
+                cudaSuccess);
+      lists.units = first.data();
       p.selection = &lists;
     } else {
       p.max_len = 128;
