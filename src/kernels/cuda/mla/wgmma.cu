@@ -32,6 +32,7 @@ struct Shared {
   float sums[2][kHeads];
   uint16_t seen[2][4];                          // a bit a key of a tile
   alignas(8) uint64_t full[2][2], empty[2][2];  // of a tile's halves
+  uint64_t told[4];                             // what one attending group waits for and the other has: see kFirstMost
 };
 static_assert(sizeof(Shared) <= 227 * 1024);
 
@@ -39,8 +40,8 @@ static_assert(sizeof(Shared) <= 227 * 1024);
 
 constexpr int kWeights = kPanels - 1;  // the panel of the first tile that its weights replace: positions have no values
 constexpr int kTilesKeys = 2 * kKeys;
-// Of the attending threads: all of them; then what one group waits for and the other has.
-constexpr int kAttendBarrier = 1, kFirstMost = 2, kSecondMost = 3, kFirstWeights = 4, kSecondWeights = 5;
+constexpr int kAttendBarrier = 1;  // of all attending threads
+enum Told { kFirstMost, kSecondMost, kFirstWeights, kSecondWeights };
 constexpr int kCopyRegisters = 56, kAttendRegisters = 224;  // of 64K: 168 a thread at the start
 
 // What a thread block walks: of a row's keys, the splits [first, end), one after the other.
@@ -126,14 +127,15 @@ class Copier {
 };
 
 // Arrivals at the barriers of a half: of all copies, and with the first half of a lane of each warp that says which keys are seen;
-// of the warps of the group whose product is the last.
+// of the group whose product is the last. What a group tells the other all of its threads tell.
 __device__ __forceinline__ void init_barriers(Shared& s) {
   for (int tile = 0; tile < 2; ++tile) {
     for (int half = 0; half < 2; ++half) {
       barrier_init(s.full[tile][half], tile == half ? 128 + 4 : 128);
-      barrier_init(s.empty[tile][half], 4);
+      barrier_init(s.empty[tile][half], 128);
     }
   }
+  for (uint64_t& told : s.told) barrier_init(told, 128);
   barrier_init_fence();
 }
 
@@ -219,10 +221,11 @@ class Attender {
     async_proxy_fence();
   }
   // After this warp's last product with it.
-  __device__ __forceinline__ void free_half(int tile, int half) {
-    __syncwarp();  // all lanes have read which keys are seen
-    if (lane_ == 0) barrier_arrive(s.empty[tile][half]);
-  }
+  __device__ __forceinline__ void free_half(int tile, int half) { barrier_arrive(s.empty[tile][half]); }
+
+  // This group's news to the other, once a pair of tiles; what the other has told.
+  __device__ __forceinline__ void tell(Told what) { barrier_arrive(s.told[what]); }
+  __device__ __forceinline__ void wait_to_be_told(Told what) { barrier_wait(s.told[what], turn_); }
 
   // Of the group's tile. The half that the group frees itself was freed first, and is there first.
   __device__ __forceinline__ void start_scores(float (&scores)[8][4]) {
@@ -359,7 +362,7 @@ class Attender {
     Weights weights;
     raise(scores, most);
     say_most(most);
-    named_barrier_arrive(kFirstMost, kAttending);
+    tell(kFirstMost);
     follow(most, factor);
     weigh(scores);
     pack(scores, weights);
@@ -368,15 +371,15 @@ class Attender {
     wgmma_wait<0>();
     free_half(0, 0);
     pin(out);
-    named_barrier_wait(kSecondMost, kAttending);
+    wait_to_be_told(kSecondMost);
     hear_most(most);
     follow(most, factor);
     rescale(factor, scores);
     pack(scores, weights);
     give(weights, s.entries[0][kWeights]);
-    named_barrier_arrive(kFirstWeights, kAttending);
+    tell(kFirstWeights);
     rescale(factor, out);
-    named_barrier_wait(kSecondWeights, kAttending);
+    wait_to_be_told(kSecondWeights);
     start_other_values(s.weights, out);
     wgmma_wait<0>();
     free_half(1, 0);
@@ -386,19 +389,19 @@ class Attender {
   __device__ __forceinline__ void attend_behind(float (&scores)[8][4], float (&out)[32][4]) {
     float most[2], factor[2];
     Weights weights;
-    named_barrier_wait(kFirstMost, kAttending);
+    wait_to_be_told(kFirstMost);
     hear_most(most);
     raise(scores, most);
     say_most(most);
-    named_barrier_arrive(kSecondMost, kAttending);
+    tell(kSecondMost);
     follow(most, factor);
     weigh(scores);
     pack(scores, weights);
     rescale(factor, out);
     start_own_values(weights, out);
     give(weights, s.weights);
-    named_barrier_arrive(kSecondWeights, kAttending);
-    named_barrier_wait(kFirstWeights, kAttending);
+    tell(kSecondWeights);
+    wait_to_be_told(kFirstWeights);
     start_other_values(s.entries[0][kWeights], out);
     wgmma_wait<1>();
     free_half(1, 1);

@@ -46,11 +46,6 @@ __device__ __forceinline__ void named_barrier_wait(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Counts as one of them, and does not wait.
-__device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
 // ---- Copies ---------------------------------------------------------------------------------------------------------------
 
 // Orders this thread's ordinary accesses to shared memory before those of TMA and wgmma that follow.
