@@ -64,7 +64,7 @@ for cases in tests.values():
 print(":".join(sorted(chosen)))' "$1" <"$log")
   # By name where what takes no time without a tool launches too much to end with it: hundreds of kernels, thousands of rows.
   case "$1 $(basename "$2")" in
-    racecheck\ *_hash_select_test) cases=HashSelectTest.EveryKernelOnce:HashSelectTest.GraphFollowsLengths ;;
+    racecheck\ *_hash_select_test) cases=HashSelectTest.EveryKernelOnce ;;
     initcheck\ *_hash_select_test) cases=HashSelectTest.EveryKernelOnce:HashSelectTest.GraphFollowsLengths:HashSelectTest.RowsInSeveralPasses ;;
     racecheck\ *_sample_test)  # of 4,097 logits: normal, flat and equal ones
       cases=SampleTest.LogitsThatAreNoNumbersDoNoHarm$(printf ':KindAndVocab/SampleOf.ChoosesAsTheReference/%s' 3 8 13) ;;
