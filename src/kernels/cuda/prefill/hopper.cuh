@@ -61,6 +61,9 @@ __device__ __forceinline__ void prefetch_bytes(const void* from, int bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
+// Fetches a line of 128 bytes to L2, wherever in it `from` is.
+__device__ __forceinline__ void prefetch_line(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
+
 // Copies the map's box at (dim, token, head, slot) to shared memory; its bytes count at the barrier.
 __device__ __forceinline__ void copy_box(void* to, const CUtensorMap& map, int dim, int token, int head, int slot,
                                          uint64_t& barrier) {

@@ -445,7 +445,7 @@ __device__ inline void prefetch_queries(const PrefillArgs& a, const Job& job) {
   const int32_t row_bytes = a.p.kv.head_dim * static_cast<int32_t>(dtype_bytes(a.p.dtype));
   for (int32_t lane = threadIdx.x % 32; lane < job.lanes; lane += 32) {
     const char* row = static_cast<const char*>(a.p.q) + job.row_head(lane, heads_per_row(a.p)) * row_bytes;
-    for (int32_t byte = 0; byte < row_bytes; byte += 128) asm volatile("prefetch.global.L2 [%0];" ::"l"(row + byte));
+    for (int32_t byte = 0; byte < row_bytes; byte += 128) prefetch_line(row + byte);
   }
 }
 
