@@ -105,7 +105,7 @@ TEST(SmallHost, FilesLieBelow) {
 TEST(SmallHost, PromptsLargerThanMemoryAreReadFromItInPart) {
   const EngineOptions all = options("gsa_on_device");
   for (const int64_t more : {0, 300 << 10, 600 << 10}) {  // of 38 blocks 9, 18 and 27 have columns
-    if (kSanitized && more > 0) break;  // its shorter prompt has columns for all of it
+    if (kSanitized && more > 0) break;                    // its shorter prompt has columns for all of it
     const EngineOptions o = with_host(offloaded(all, least_memory(all) + more), least_host());
     const int64_t context = kDocument / 16 * make_above(std::make_shared<LyingStore>(), o)->cache_plan().column_bytes;
     const auto store = std::make_shared<TieredStore>(std::make_unique<MemoryStore>(int64_t{1} << 30), context / 4);
