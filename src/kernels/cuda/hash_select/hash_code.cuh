@@ -117,14 +117,12 @@ __device__ inline uint64_t encode(const HashCodec& codec, const float (&x)[kRegs
 }
 
 // A query as a product of bits compares it with keys: element i is q4[i], an integer in [-7, 7], in four slices of one bit each,
-// |q4| = (s0 + s1) + 3 (s2 + s3). The signed sum of a key is 2 G - `sum`, G the slices' sum over the elements whose sign is the
-// key's bit: those above 0 by the key's bits, those below by its complement. Of symmetric codes q4 is a sign.
+// |q4| = (s0 + s1) + 3 (s2 + s3). The signed sum of a key is 2 G minus the sum of |q4|, G the slices' sum over the elements whose
+// sign is the key's bit: those above 0 by the key's bits, those below by its complement. Of symmetric codes q4 is a sign.
 struct QuerySlices {
   struct Bits {
     uint32_t above[4], below[4];  // of 32 elements, by slice
   };
-  int32_t sum = 0;    // of |q4|
-  float unit = 0.0f;  // in the rotation's scale; 0 where nothing was measured
 
   // All rotations that a code of so many words needs.
   template <int kWords, int kRegs>
@@ -136,42 +134,6 @@ struct QuerySlices {
       for (int i = 0; i < kCount; ++i) of[i] = Flips<kRegs>(codec, i);
     }
   };
-
-  // By one warp; `told()` is called as soon as `unit` is known, `keep(v, bits)` takes the bits of elements [32 v, 32 v + 32).
-  template <int kWords, int kRegs, typename Told, typename Keep>
-  __device__ void take(const HashCodec& codec, const Rotations<kWords, kRegs>& rotations, const float (&x)[kRegs], const Told& told,
-                       const Keep& keep) {
-    constexpr int kValues = 2 * kWords, kRotations = rotations.kCount;  // of a lane
-    float y[kRotations][kRegs], most = 0.0f;
-#pragma unroll
-    for (int rotation = 0; rotation < kRotations; ++rotation) rotate(rotations.of[rotation], x, y[rotation]);
-#pragma unroll
-    for (int v = 0; v < kValues; ++v) most = fmaxf(most, fabsf(y[v / kRegs][v % kRegs]));  // a NaN is none
-    most = __uint_as_float(__reduce_max_sync(kAllLanes, __float_as_uint(most)));
-    const float step = __fdiv_rn(most, 7.0f);
-    const bool measured = step > 0.0f && step <= 3.402823466e38f;
-    if (measured) unit = __fmul_rn(step, codec.scale);
-    told();
-    const Quotient by_step(measured ? step : 1.0f);
-#pragma unroll
-    for (int v = 0; v < kValues; ++v) {
-      const float element = y[v / kRegs][v % kRegs];
-      int q4 = element > 0.0f ? 1 : -1;
-      if (codec.asymmetric) q4 = measured ? max(-7, min(7, __float2int_rn(by_step.of(element)))) : 0;
-      const int size = abs(q4);
-      constexpr uint32_t kSizes[4] = {0b10110110, 0b00100100, 0b11111000, 0b11000000};  // that have the slice
-      Bits bits;
-#pragma unroll
-      for (int s = 0; s < 4; ++s) {
-        const bool there = (kSizes[s] >> size & 1) != 0;
-        bits.above[s] = __ballot_sync(kAllLanes, there && q4 > 0);
-        bits.below[s] = __ballot_sync(kAllLanes, there && q4 < 0);
-      }
-      keep(v, bits);
-      sum += size;
-    }
-    sum = __reduce_add_sync(kAllLanes, sum);
-  }
 
   // x / divisor as __fdiv_rn has it, for quotients of at most some units, without its branches. Those that are lost for being tiny
   // round to 0 anyway.
@@ -186,6 +148,53 @@ struct QuerySlices {
       x *= scale;
       const float near = __fmul_rn(x, reciprocal);
       return __fmaf_rn(reciprocal, __fmaf_rn(near, -divisor, x), near);
+    }
+  };
+
+  // A query by all of them, in one warp.
+  template <int kWords, int kRegs>
+  struct Rotated {
+    using All = Rotations<kWords, kRegs>;
+    const HashCodec& codec;
+    float y[All::kCount][kRegs];
+    float step;  // of q4
+    bool measured;
+
+    __device__ Rotated(const HashCodec& c, const All& rotations, const float (&x)[kRegs]) : codec(c) {
+      float most = 0.0f;
+#pragma unroll
+      for (int i = 0; i < All::kCount; ++i) rotate(rotations.of[i], x, y[i]);
+#pragma unroll
+      for (int v = 0; v < All::kValues; ++v) most = fmaxf(most, fabsf(y[v / kRegs][v % kRegs]));  // a NaN is none
+      most = __uint_as_float(__reduce_max_sync(kAllLanes, __float_as_uint(most)));
+      step = __fdiv_rn(most, 7.0f);
+      measured = step > 0.0f && step <= 3.402823466e38f;
+    }
+    // Of q4, in the rotation's scale; 0 where nothing was measured.
+    __device__ float unit() const { return measured ? __fmul_rn(step, codec.scale) : 0.0f; }
+    // `keep(v, bits)` takes the bits of elements [32 v, 32 v + 32). Returns the sum of |q4|.
+    template <typename Keep>
+    __device__ int32_t slice(const Keep& keep) const {
+      const Quotient by_step(measured ? step : 1.0f);
+      int32_t sum = 0;
+#pragma unroll
+      for (int v = 0; v < All::kValues; ++v) {
+        const float element = y[v / kRegs][v % kRegs];
+        int q4 = element > 0.0f ? 1 : -1;
+        if (codec.asymmetric) q4 = measured ? max(-7, min(7, __float2int_rn(by_step.of(element)))) : 0;
+        const int size = abs(q4);
+        constexpr uint32_t kSizes[4] = {0b10110110, 0b00100100, 0b11111000, 0b11000000};  // that have the slice
+        Bits bits;
+#pragma unroll
+        for (int s = 0; s < 4; ++s) {
+          const bool there = (kSizes[s] >> size & 1) != 0;
+          bits.above[s] = __ballot_sync(kAllLanes, there && q4 > 0);
+          bits.below[s] = __ballot_sync(kAllLanes, there && q4 < 0);
+        }
+        keep(v, bits);
+        sum += size;
+      }
+      return __reduce_add_sync(kAllLanes, sum);
     }
   };
 

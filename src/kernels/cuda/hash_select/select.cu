@@ -45,25 +45,6 @@ __device__ void multiply_bits(int (&sums)[4], uint32_t a0, uint32_t a1, uint2 b)
       : "r"(a0), "r"(a1), "r"(~a0), "r"(~a1), "r"(b.x), "r"(b.y));
 }
 
-// Two warps; 0 and 1 are the thread block's and the chooser's. By constants: racecheck follows no others.
-__device__ void meet_in_pair(int pair) {
-  static_assert(kEncoders / 2 == 4);
-  switch (pair) {
-    case 0:
-      asm volatile("bar.sync 2, 64;" ::: "memory");
-      return;
-    case 1:
-      asm volatile("bar.sync 3, 64;" ::: "memory");
-      return;
-    case 2:
-      asm volatile("bar.sync 4, 64;" ::: "memory");
-      return;
-    default:
-      asm volatile("bar.sync 5, 64;" ::: "memory");
-      return;
-  }
-}
-
 template <int kWords, bool kFactors>
 struct Selection {
   using Best = float[2];  // scores of a thread's two blocks: rows lane / 4 and that + 8 of the tile
@@ -232,8 +213,9 @@ struct Selection {
     }
   }
 
-  // Two warps a query: one rotates it, the other measures its length. The heads of the group, or their sum (it has the signs of the
-  // mean).
+  // Two warps a query: one takes its slices, the other its length and unit. Both rotate it, sooner than one would tell the other
+  // of the unit. (And racecheck does not follow barriers at which two warps of many meet.) The heads of the group, or their sum: it
+  // has the signs of the mean.
   template <int kRegs>
   __device__ void take_queries() const {
     const int d = p.codes.codec.head_dim, count = queries(), group = p.average_group ? p.num_heads / p.kv_heads : count;
@@ -260,35 +242,26 @@ struct Selection {
         for (int r = 0; r < kRegs; ++r) x[r] += lane + kWarp * r < d ? q[g * d + lane + kWarp * r] : 0.0f;
       }
       Head& of = heads()[head * products() * kHeads + query];
-      const auto meet = [&] { meet_in_pair(pair); };
+      if (!rotates && !p.codes.codec.asymmetric) {
+        of.weight = 1.0f;
+        continue;
+      }
+      const QuerySlices::Rotated<kWords, kRegs> rotated(p.codes.codec, rotations, x);
       if (!rotates) {
-        if (!p.codes.codec.asymmetric) {
-          of.weight = 1.0f;
-          continue;
-        }
-        double length = QuerySlices::length_of(x);
-        asm volatile("" : "+d"(length));  // before, not after
-        meet();
-        const float unit = there ? of.weight : 1.0f;
-        __syncwarp();
+        const float unit = rotated.unit();
+        const double length = QuerySlices::length_of(x);
         if (there && lane == 0) of.weight = unit > 0.0f ? static_cast<float>(unit / length) : 0.0f;
         continue;
       }
       uint2* to = slices(head, query / kHeads) + query % kHeads * 8;
-      QuerySlices mine;
-      const auto told = [&] {
-        if (!p.codes.codec.asymmetric) return;
-        if (lane == 0) of.weight = mine.unit;
-        meet();
-      };
-      mine.take(p.codes.codec, rotations, x, told, [&](int v, const QuerySlices::Bits& bits) {
+      const int32_t sum = rotated.slice([&](int v, const QuerySlices::Bits& bits) {
 #pragma unroll
         for (int s = 0; s < 4; ++s) {
           const int at = v / 2 < kPaired ? (v / 4 * 2 + s % 2) * kWarp + s / 2 * 4 + v % 4 : v / 2 * kWarp + 2 * s + v % 2;
           if (lane == s) to[at] = {bits.above[s], bits.below[s]};
         }
       });
-      if (lane == 0) of.sum = mine.sum;
+      if (lane == 0) of.sum = sum;
     }
     wait_for_previous();
     // Columns without a query.
