@@ -337,10 +337,13 @@ struct SplitKernel : MmaKernel<Kv, kDim, 1, Memory> {
 
   __device__ void run() {
     const bool early = begins_early(a);
+    if (early) let_next_begin();
     find_row();
     if (!early) wait_for_previous();
     if (!find_keys()) return early ? wait_for_previous() : void();
     attend(early);
+    // The weights that the next kernel asks for ahead would come before the keys, which are only known now, and before others' splits.
+    if (!early) let_next_begin();
     // Of a row that is longer than the launch was told there are splits that nobody computes.
     const int32_t splits = min(a.rule.splits(keys), static_cast<int32_t>(gridDim.z));
     for (int h = split; h < a.heads_per_list; h += splits) merge(h, splits);
@@ -350,7 +353,6 @@ struct SplitKernel : MmaKernel<Kv, kDim, 1, Memory> {
 template <typename Kv, int kDim>
 __global__ void __launch_bounds__(kThreads, 3) split_kernel(const __grid_constant__ Args args) {
   extern __shared__ __align__(128) char memory[];
-  let_next_begin();
   const Args a = split_args(args, kDim);
   SplitKernel<Kv, kDim>(a, *reinterpret_cast<SplitShared<Kv, kDim>*>(memory), blockIdx.x, blockIdx.y, blockIdx.z).run();
 }
