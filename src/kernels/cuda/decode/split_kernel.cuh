@@ -342,7 +342,8 @@ struct SplitKernel : MmaKernel<Kv, kDim, 1, Memory> {
     if (!early) wait_for_previous();
     if (!find_keys()) return early ? wait_for_previous() : void();
     attend(early);
-    // The weights that the next kernel asks for ahead would come before the keys, which are only known now, and before others' splits.
+    // Keys that were chosen in this step could not be asked for ahead. Had the next kernel begun, its requests for weights would stand
+    // before those for keys and for others' splits.
     if (!early) let_next_begin();
     // Of a row that is longer than the launch was told there are splits that nobody computes.
     const int32_t splits = min(a.rule.splits(keys), static_cast<int32_t>(gridDim.z));

@@ -220,7 +220,7 @@ struct Selection {
   __device__ void take_queries() const {
     const int d = p.codes.codec.head_dim, count = queries(), group = p.average_group ? p.num_heads / p.kv_heads : count;
     const int pair = warp % kPairs;
-    const bool rotates = warp < kPairs;
+    const bool takes_slices = warp < kPairs;
     const QuerySlices::Rotations<kWords, kRegs> rotations(p.codes.codec);
     // First of ones, while there is no query: the code is at hand then.
     const int all = count * a.shape.list_heads;
@@ -242,12 +242,12 @@ struct Selection {
         for (int r = 0; r < kRegs; ++r) x[r] += lane + kWarp * r < d ? q[g * d + lane + kWarp * r] : 0.0f;
       }
       Head& of = heads()[head * products() * kHeads + query];
-      if (!rotates && !p.codes.codec.asymmetric) {
+      if (!takes_slices && !p.codes.codec.asymmetric) {
         of.weight = 1.0f;
         continue;
       }
       const QuerySlices::Rotated<kWords, kRegs> rotated(p.codes.codec, rotations, x);
-      if (!rotates) {
+      if (!takes_slices) {
         const float unit = rotated.unit();
         const double length = QuerySlices::length_of(x);
         if (there && lane == 0) of.weight = unit > 0.0f ? static_cast<float>(unit / length) : 0.0f;
