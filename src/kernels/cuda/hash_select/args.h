@@ -18,6 +18,7 @@ struct SelectArgs {
   uint32_t* ranks = nullptr;  // [lists of this pass, pitch]: the better a block, the lower
   int64_t pitch = 0;
   uint32_t* arrived = nullptr;  // [lists of this pass] thread blocks that are done; 0 between launches
+  int32_t looks = 0;            // for them, of a chooser that is apart
 };
 
 struct TopkArgs {

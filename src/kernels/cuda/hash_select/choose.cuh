@@ -56,6 +56,8 @@ class Chooser {
   __device__ Chooser(const Quota& q, const uint32_t* ranks, bool in_shared, Shared& shared)
       : q_(q), ranks_(ranks + q.init), in_shared_(in_shared), s_(shared) {}
 
+  __device__ static void sync() { asm volatile("bar.sync 1, %0;" ::"n"(kChooserThreads) : "memory"); }
+
   // Writes the list's entries [q.init, q.init + q.by_rank()).
   __device__ void write(int32_t* units) {
     const Range range = bound();
@@ -73,7 +75,6 @@ class Chooser {
   };
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
   __device__ static int warp() { return static_cast<int>(threadIdx.x) / kWarp; }
-  __device__ static void sync() { asm volatile("bar.sync 1, %0;" ::"n"(kChooserThreads) : "memory"); }
   __device__ static uint32_t count_threads(bool that) {
     uint32_t count;
     asm volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; bar.red.popc.u32 %0, 1, %2, p; }"

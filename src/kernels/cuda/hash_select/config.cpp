@@ -46,13 +46,15 @@ SelectShape choose_select(const HashSelectParams& p, const SelectDevice& device)
     s.ranks_at = s.shared_bytes;
     s.shared_bytes += static_cast<int32_t>(ranks);
   }
+  s.choosers_apart = s.ranks_at == 0 && s.parts > 1 && lists * (s.parts + 1) <= device.multiprocessors;
   return s;
 }
 
 std::string SelectShape::describe() const {
   return std::to_string(64 * words) + " bits, " + std::to_string(2 << chunk_shift) + " tokens of 16 blocks a warp, " +
          std::to_string(parts) + " CTAs of " + std::to_string(scorers) + " + " + std::to_string(kEncoders) + " warps a list, " +
-         std::to_string(shared_bytes) + " bytes, ranks in " + (ranks_at > 0 ? "shared memory" : "scratch");
+         std::to_string(shared_bytes) + " bytes, ranks in " + (ranks_at > 0 ? "shared memory" : "scratch") +
+         (choosers_apart ? ", choosers apart" : "");
 }
 
 }  // namespace fovea::cuda::hash

@@ -46,7 +46,8 @@ struct SelectDevice {
   bool clusters = false;             // thread blocks of one reach each other's shared memory
 };
 
-// `parts` thread blocks score a list's blocks, 8 or 16 tokens of 16 blocks a warp at a time, and the last of them chooses.
+// `parts` thread blocks score a list's blocks, 8 or 16 tokens of 16 blocks a warp at a time, and the last of them chooses, or one more
+// that does nothing else.
 struct SelectShape {
   int32_t words = 2;  // of a code: 1 to 4
   bool factors = false;
@@ -63,6 +64,10 @@ struct SelectShape {
   // Shared memory: slices of queries, then what goes with each, then the scorers' tiles. The choice takes the place of these. Behind
   // them lie the list's ranks, in the thread block that chooses; with ranks_at 0 they are in scratch.
   int32_t heads_at = 0, ring_at = 0, tile_bytes = 0, ranks_at = 0, shared_bytes = 0;
+
+  // Each list has one more thread block, on a multiprocessor that would be left over: it does nothing but wait for those that score,
+  // and choose.
+  bool choosers_apart = false;
 
   int32_t cluster() const { return ranks_at > 0 ? parts : 1; }  // thread blocks
   int32_t threads() const { return 32 * std::max(scorers + kEncoders, kChooserWarps); }

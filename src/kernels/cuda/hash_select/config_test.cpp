@@ -21,13 +21,13 @@ TEST(HashSelectConfig, EqualsTheTable) {
     const char* text;
   } rows[] = {
       {params(1, 64, false, 131072), hopper,
-       "64 bits, 16 tokens of 16 blocks a warp, 15 CTAs of 20 + 8 warps a list, 82304 bytes, ranks in scratch"},
+       "64 bits, 16 tokens of 16 blocks a warp, 15 CTAs of 20 + 8 warps a list, 82304 bytes, ranks in scratch, choosers apart"},
       {params(8, 64, true, 131072), hopper,
        "64 bits, 16 tokens of 16 blocks a warp, 2 CTAs of 24 + 8 warps a list, 156032 bytes, ranks in shared memory"},
       {params(8, 128, false, 131072), hopper,
        "128 bits, 16 tokens of 16 blocks a warp, 2 CTAs of 20 + 8 warps a list, 197248 bytes, ranks in shared memory"},
       {params(1, 128, false, 131072), hopper,
-       "128 bits, 16 tokens of 16 blocks a warp, 15 CTAs of 20 + 8 warps a list, 164480 bytes, ranks in scratch"},
+       "128 bits, 16 tokens of 16 blocks a warp, 15 CTAs of 20 + 8 warps a list, 164480 bytes, ranks in scratch, choosers apart"},
       {params(64, 64, false, 1 << 20), hopper,
        "64 bits, 16 tokens of 16 blocks a warp, 1 CTAs of 24 + 8 warps a list, 98688 bytes, ranks in scratch"},
       {params(64, 64, false, 131072), ampere,
@@ -35,7 +35,7 @@ TEST(HashSelectConfig, EqualsTheTable) {
       {params(4, 64, false, 131072), ampere,
        "64 bits, 16 tokens of 16 blocks a warp, 3 CTAs of 24 + 8 warps a list, 98688 bytes, ranks in scratch"},
       {params(1, 256, true, 4096), ampere,
-       "256 bits, 16 tokens of 16 blocks a warp, 12 CTAs of 4 + 8 warps a list, 70784 bytes, ranks in scratch"},
+       "256 bits, 16 tokens of 16 blocks a warp, 12 CTAs of 4 + 8 warps a list, 70784 bytes, ranks in scratch, choosers apart"},
       {params(1, 64, false, 300), hopper,
        "64 bits, 16 tokens of 16 blocks a warp, 2 CTAs of 4 + 8 warps a list, 49228 bytes, ranks in shared memory"},
   };

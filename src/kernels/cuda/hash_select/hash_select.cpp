@@ -26,8 +26,9 @@ void check_params(const HashSelectParams& p, const OpsLimits& limits) {
 
 }  // namespace
 
-Status HashSelect::prepare(const OpsLimits& limits, Device& device) {
+Status HashSelect::prepare(const OpsLimits& limits, Device& device, int32_t looks) {
   limits_ = limits;
+  looks_ = looks;
   int current = 0, most = 0;
   cudaError_t e = cudaGetDevice(&current);
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, current);
@@ -55,11 +56,12 @@ void HashSelect::run(const HashSelectParams& p, const Queue& queue) {
   check_params(p, limits_);
   const hash::SelectShape shape = hash::choose_select(p, device_);
   FOVEA_CHECK(shape.shared_bytes <= device_.shared_bytes);
+  const int32_t lists = p.share_heads ? 1 : p.kv_heads, choosers = shape.choosers_apart ? ceil_div(lists, shape.parts) : 0;
   for (int32_t first = 0; first < p.rows; first += scratch_.rows) {
     const int32_t rows = std::min(scratch_.rows, p.rows - first);
-    hash::SelectArgs args{p, shape, first, ranks_.as<uint32_t>(), scratch_.blocks, arrived_.as<uint32_t>()};
-    const LaunchConfig launch(dim3(shape.parts, p.share_heads ? 1 : p.kv_heads, rows), dim3(shape.threads()), shape.shared_bytes,
-                              queue, shape.cluster());
+    hash::SelectArgs args{p, shape, first, ranks_.as<uint32_t>(), scratch_.blocks, arrived_.as<uint32_t>(), looks_};
+    const LaunchConfig launch(dim3(shape.parts, lists + choosers, rows), dim3(shape.threads()), shape.shared_bytes, queue,
+                              shape.cluster());
     void* pointers[] = {&args};
     check_call("hash selection", cudaLaunchKernelExC(&launch.config, hash::select_kernel(shape.words, shape.factors), pointers));
   }

@@ -15,8 +15,9 @@ namespace fovea::cuda {
 
 class HashSelect {
  public:
-  // Errors: resource_exhausted; unsupported: a device that cannot run the kernels.
-  Status prepare(const OpsLimits& limits, Device& device);
+  // looks: how often a chooser that is apart (SelectShape) looks for those that score before it leaves the choice to them; each takes
+  // half a microsecond or more. Errors: resource_exhausted; unsupported: a device that cannot run the kernels.
+  Status prepare(const OpsLimits& limits, Device& device, int32_t looks = 1024);
 
   // head_dim in [33, 256] (n of 64, 128 or 256). Calls of one object are on one stream: they share its
   // scratch.
@@ -26,6 +27,7 @@ class HashSelect {
   OpsLimits limits_;
   hash::SelectDevice device_;
   hash::Scratch scratch_;
+  int32_t looks_ = 0;
   Buffer ranks_;    // uint32 [scratch rows, kv_heads, scratch blocks]
   Buffer arrived_;  // uint32 [scratch rows, kv_heads], 0 between launches
 };

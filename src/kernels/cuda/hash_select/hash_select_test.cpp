@@ -59,10 +59,10 @@ class OnDevice {
 
 class HashSelectTest : public testing::GpuTest {
  protected:
-  HashLists run(HashProblem& s) {
+  HashLists run(HashProblem& s, int32_t looks = 1024) {
     OnDevice on_device(s);
     cuda::HashSelect select;
-    const Status prepared = select.prepare(s.limits, *device_);
+    const Status prepared = select.prepare(s.limits, *device_, looks);
     EXPECT_TRUE(prepared.ok()) << prepared.message();
     select.run(on_device.p, {handle(), cuda::runs_code_for_hopper()});
     EXPECT_TRUE(device_ok());
@@ -129,6 +129,16 @@ TEST_F(HashSelectTest, LongRows) {
         ASSERT_EQ(run(s), reference(s)) << longest << " tokens, k " << k;
       }
     }
+  }
+}
+
+// Who chooses changes nothing: one that was there to choose, or, where it did not wait, whoever came last.
+TEST_F(HashSelectTest, ChoosersApartNeedNotWait) {
+  for (const int kv_heads : {1, 8}) {
+    HashProblem s({1, 4 * kv_heads, kv_heads, 16, 128, 128}, 6, 40000, Codes::asymmetric);
+    s.set_k(128);
+    const HashLists want = reference(s);
+    for (const int32_t looks : {0, 1, 1024}) ASSERT_EQ(run(s, looks), want) << kv_heads << " heads, " << looks << " looks";
   }
 }
 

@@ -1,4 +1,5 @@
-// Selection by hash codes in one launch: thread blocks of a list score its blocks, a part each, and the one that ends last chooses.
+// Selection by hash codes in one launch: thread blocks of a list score its blocks, a part each, and the one that ends last chooses, or one
+// more that had its code at hand.
 // Some warps of a thread block encode the queries while the others find out where the codes lie and start copying them.
 //
 // A warp takes 16 blocks of a list at a time. Their codes go to shared memory asynchronously, a tile ahead. A product of bits
@@ -80,12 +81,12 @@ struct Selection {
   const uint64_t* codes;  // of the first head
   uint8_t* ring;          // this warp's
 
-  __device__ Selection(const SelectArgs& args, uint8_t* shared, int warp)
+  __device__ Selection(const SelectArgs& args, uint8_t* shared, int list, int warp)
       : a(args),
         p(args.p),
         memory(shared),
         row(args.first_row + static_cast<int>(blockIdx.z)),
-        list(static_cast<int>(blockIdx.y)),
+        list(list),
         len(args.p.row_len[row]),
         lane(threadIdx.x % kWarp),
         warp(warp),
@@ -441,58 +442,99 @@ __device__ uint32_t* in_last_of_cluster(uint32_t* mine) {
   return reinterpret_cast<uint32_t*>(at);
 }
 
-// Whether the list's other thread blocks have all been here. One thread tells it for all and sees what all of theirs wrote.
-__device__ bool comes_last(uint32_t* arrived) {
+// Adds one thread block of a list to those that have arrived, and returns how many had. One thread speaks for its whole thread block,
+// and sees what all of theirs wrote.
+__device__ uint32_t arrive(uint32_t* arrived) {
+  uint32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(arrived) : "memory");
+  return before;
+}
+// Whether `others` of the list have all been here. All threads call it.
+__device__ bool comes_last(uint32_t* arrived, uint32_t others) {
   __shared__ bool last;
   __syncthreads();
   if (threadIdx.x == 0) {
-    uint32_t before;
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(arrived) : "memory");
-    last = before == gridDim.x - 1;
+    last = arrive(arrived) == others;
     if (last) *arrived = 0;
   }
   __syncthreads();
   return last;
 }
+// The same of a chooser that is apart, of its kChooserThreads: it lets those that score arrive first, but does not insist, since
+// nothing says that they run meanwhile (under racecheck they do not). If it does not come last, who does chooses.
+__device__ bool sees_all(uint32_t* arrived, int32_t looks) {
+  __shared__ bool all;
+  if (threadIdx.x == 0) {
+    uint32_t there = 0;
+#pragma unroll 1
+    for (int i = 0; i < looks && there < gridDim.x; ++i) {
+      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(arrived) : "memory");
+    }
+    if (there < gridDim.x) there = arrive(arrived);
+    all = there == gridDim.x;
+    if (all) *arrived = 0;
+  }
+  Chooser::sync();
+  return all;
+}
 
+// A grid of (parts, lists, rows) thread blocks; where choosers are apart, rows of `parts` of these follow the lists.
 template <int kWords, bool kFactors>
 __global__ void __launch_bounds__(kWarp*(most_scorers(kWords) + kEncoders)) select(const __grid_constant__ SelectArgs a) {
   extern __shared__ __align__(128) uint8_t memory[];
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / kWarp, 0);  // known to be one number
   const int encoder = warp - a.shape.scorers;
-  const Selection<kWords, kFactors> selection(a, memory, encoder < 0 ? warp : encoder);
+  const int lists = a.p.share_heads ? 1 : a.p.kv_heads, beyond = static_cast<int>(blockIdx.y) - lists;
+  const bool only_chooses = beyond >= 0;
+  const int list =
+      only_chooses ? beyond * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x) : static_cast<int>(blockIdx.y);
+  if (list >= lists) return;
+  const Selection<kWords, kFactors> selection(a, memory, list, encoder < 0 ? warp : encoder);
   const Quota& quota = selection.quota;
-  const int64_t out = static_cast<int64_t>(selection.row) * gridDim.y + selection.list,
-                pass_list = static_cast<int64_t>(blockIdx.z) * gridDim.y + selection.list;
+  const int64_t out = static_cast<int64_t>(selection.row) * lists + list,
+                pass_list = static_cast<int64_t>(blockIdx.z) * lists + list;
   int32_t* units = a.p.units + out * a.p.capacity;
   const bool in_shared = a.shape.ranks_at > 0, in_cluster = in_shared && gridDim.x > 1;
   uint32_t* mine = in_shared ? reinterpret_cast<uint32_t*>(memory + a.shape.ranks_at) : a.ranks + pass_list * a.pitch;
   uint32_t* ranks = in_cluster ? in_last_of_cluster(mine) : mine;
+  uint32_t* arrived = a.arrived + pass_list;
   if (in_cluster) arrive_in_cluster();
   let_next_begin();  // its blocks find the places of those that end, and what they read ahead is there sooner
-  if (encoder >= 0 && encoder < kEncoders) selection.take_queries();
-  if (encoder == 0 && blockIdx.x == 0) write_windows(quota, units, a.p.counts + out, kWarp);
+  if (encoder >= 0 && encoder < kEncoders && !only_chooses) selection.take_queries();
+  if (encoder == 0 && blockIdx.x == 0 && !only_chooses) write_windows(quota, units, a.p.counts + out, kWarp);
   if (quota.by_rank() == 0) return;
-  const auto meet = [&] {
-    if (in_cluster) wait_for_cluster();  // all of it are there
-    __syncthreads();
-  };
-  if (encoder < 0) {
-    selection.score_part(ranks, meet);
-  } else {
-    meet();
-  }
-  if (in_cluster) {
-    arrive_in_cluster();
-    if (blockIdx.x < gridDim.x - 1) return;
-    wait_for_cluster();
-  } else if (in_shared) {
-    __syncthreads();
-  } else if (!comes_last(a.arrived + pass_list)) {
-    return;
+  if (!only_chooses) {
+    const auto meet = [&] {
+      if (in_cluster) wait_for_cluster();  // all of it are there
+      __syncthreads();
+    };
+    if (encoder < 0) {
+      selection.score_part(ranks, meet);
+    } else {
+      meet();
+    }
+    if (in_cluster) {
+      arrive_in_cluster();
+      if (blockIdx.x < gridDim.x - 1) return;
+      wait_for_cluster();
+    } else if (in_shared) {
+      __syncthreads();
+    } else if (!comes_last(arrived, a.shape.choosers_apart ? gridDim.x : gridDim.x - 1)) {
+      return;
+    }
   }
   if (threadIdx.x >= kChooserThreads) return;
-  Chooser(quota, mine, in_shared, *reinterpret_cast<Chooser::Shared*>(memory)).write(units);
+  auto& shared = *reinterpret_cast<Chooser::Shared*>(memory);
+  // Before there are queries, a chooser that is apart chooses among some ranks of its own, so that the code is at hand.
+  if (only_chooses) shared.ranks[threadIdx.x] = threadIdx.x;
+#pragma unroll 1
+  for (bool rehearses = only_chooses;; rehearses = false) {
+    Chooser(rehearses ? Quota{kWarp, kWarp / 4, 0, 0} : quota, rehearses ? shared.ranks : mine, in_shared || rehearses, shared)
+        .write(rehearses ? reinterpret_cast<int32_t*>(shared.words) : units);
+    if (!rehearses) return;
+    wait_for_previous();
+    if (!sees_all(arrived, a.looks)) return;
+  }
 }
 
 template <int kWords>

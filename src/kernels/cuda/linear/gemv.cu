@@ -43,7 +43,6 @@ struct Tile {
 
 template <typename T, int kRows, int kCols, int kSteps>
 __global__ void __launch_bounds__(kThreads) gemv_kernel(WeightGroup group, const float* x, int rows, int k) {
-  let_next_begin();
   const int lane = threadIdx.x % 32;
   int tile = blockIdx.x * kWarps + threadIdx.x / 32;
   if (tile >= group.end_tile[group.count - 1]) return;
@@ -65,6 +64,7 @@ __global__ void __launch_bounds__(kThreads) gemv_kernel(WeightGroup group, const
       }
     }
     wait_for_previous();  // weights are there always, x only now
+    let_next_begin();     // no sooner: what it asks for would stand before what the kernel ahead still reads
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       const int at = base + s * kStride;
