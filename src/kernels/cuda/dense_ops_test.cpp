@@ -202,10 +202,16 @@ TEST_F(DenseOps, OverlappedKernelsSeeWhatTheOnesBeforeWrote) {
         const LinearWeight wide[] = {{weight_view(up.data(), DType::bf16, kWide, kDim), nullptr, a.data()},
                                      {weight_view(up.data(), DType::bf16, kWide, kDim), nullptr, b.data()}};
         const LinearWeight narrow[] = {{weight_view(down.data(), DType::bf16, kDim, kWide), nullptr, delta.data()}};
-        const auto multiply = rows == 1 || rows == 5 ? &gemv : &skinny_gemm;
-        multiply({normed.data(), rows, kDim, wide, 2}, q);
+        const auto multiply = [&](const LinearParams& p) {
+          if (rows == 1 || rows == 5) {
+            gemv(p, q);
+          } else {
+            skinny_gemm(p, q);
+          }
+        };
+        multiply({normed.data(), rows, kDim, wide, 2});
         silu_mul({a.data(), b.data(), a.data(), rows, kWide}, q);
-        multiply({a.data(), rows, kWide, narrow, 1}, q);
+        multiply({a.data(), rows, kWide, narrow, 1});
       }
     };
     const auto result = [&](const Queue& q) {

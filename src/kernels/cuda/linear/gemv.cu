@@ -2,6 +2,7 @@
 // them before the first is used: what keeps the memory busy is bytes in flight, some 20 KB a multiprocessor
 // and more. x comes from L1, which the weights pass by.
 #include "base/check.h"
+#include "kernels/cuda/elementwise/silu.cuh"
 #include "kernels/cuda/linear/gemv.h"
 #include "kernels/cuda/linear/weight_group.cuh"
 #include "kernels/cuda/vec.cuh"
@@ -41,14 +42,15 @@ struct Tile {
   }
 };
 
-template <typename T, int kRows, int kCols, int kSteps>
+// kGated: a warp's two weight rows are one of each weight (LinearParams::gated).
+template <typename T, int kRows, int kCols, int kSteps, bool kGated>
 __global__ void __launch_bounds__(kThreads) gemv_kernel(WeightGroup group, const float* x, int rows, int k) {
   const int lane = threadIdx.x % 32;
   int tile = blockIdx.x * kWarps + threadIdx.x / 32;
-  if (tile >= group.end_tile[group.count - 1]) return;
-  const int weight = group.find(tile);
-  const int first = tile * kCols, n = group.n[weight];
-  const T* w = static_cast<const T*>(group.w[weight]);
+  if (tile >= (kGated ? group.n[0] : group.end_tile[group.count - 1])) return;
+  const int weight = kGated ? 0 : group.find(tile);
+  const int first = kGated ? tile : tile * kCols, n = group.n[weight];
+  const T *w = static_cast<const T*>(group.w[weight]), *second = static_cast<const T*>(group.w[1]);
 
   Tile<T, kRows, kCols> result;
   constexpr int kStride = 32 * kVec<T>;
@@ -59,7 +61,7 @@ __global__ void __launch_bounds__(kThreads) gemv_kernel(WeightGroup group, const
       const int at = base + s * kStride;
 #pragma unroll
       for (int c = 0; c < kCols; ++c) {
-        const T* from = w + static_cast<int64_t>(min(first + c, n - 1)) * k + at;
+        const T* from = (kGated && c == 1 ? second : w) + static_cast<int64_t>(kGated ? first : min(first + c, n - 1)) * k + at;
         read[s][c] = at < k ? load_streaming(from) : uint4{};
       }
     }
@@ -71,26 +73,35 @@ __global__ void __launch_bounds__(kThreads) gemv_kernel(WeightGroup group, const
       if (at < k) result.add(read[s], x + at, rows, k);
     }
   }
+  const auto output = [&](float sum, int of, int at) { return group.bias[of] ? sum + group.bias[of][at] : sum; };
+  if constexpr (kGated) {
+    static_assert(kRows == 1 && kCols == 2);
+    const float gate = warp_sum(result.sum[0][0]), up = warp_sum(result.sum[0][1]);
+    if (lane == 0) group.out[0][first] = silu_mul_one(output(gate, 0, first), output(up, 1, first));
+  } else {
 #pragma unroll
-  for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-    for (int c = 0; c < kCols; ++c) {
-      const float sum = warp_sum(result.sum[r][c]);
-      if (lane != 0 || r >= rows || first + c >= n) continue;
-      const float* bias = group.bias[weight];
-      group.out[weight][static_cast<int64_t>(r) * n + first + c] = bias ? sum + bias[first + c] : sum;
+      for (int c = 0; c < kCols; ++c) {
+        const float sum = warp_sum(result.sum[r][c]);
+        if (lane != 0 || r >= rows || first + c >= n) continue;
+        group.out[weight][static_cast<int64_t>(r) * n + first + c] = output(sum, weight, first + c);
+      }
     }
   }
 }
 
-template <typename T, int kRows, int kCols, int kSteps>
+template <typename T, int kRows, int kCols, int kSteps, bool kGated = false>
 void launch_gemv(WeightGroup group, const LinearParams& p, const Queue& queue) {
-  const int tiles = group.number_tiles(kCols);
-  launch("gemv", gemv_kernel<T, kRows, kCols, kSteps>, ceil_div(tiles, kWarps), kThreads, queue, group, p.x, p.rows, p.k);
+  const int tiles = kGated ? group.n[0] : group.number_tiles(kCols);
+  launch("gemv", gemv_kernel<T, kRows, kCols, kSteps, kGated>, ceil_div(tiles, kWarps), kThreads, queue, group, p.x, p.rows, p.k);
 }
+
+bool is_gated(const WeightGroup& group, const LinearParams& p) { return p.gated && p.rows == 1 && group.count == 2; }
 
 template <typename T>
 void launch_for_rows(const WeightGroup& group, const LinearParams& p, const Queue& queue) {
+  if (is_gated(group, p)) return launch_gemv<T, 1, 2, 2, true>(group, p, queue);
   // Measured on an H200: the longer rows need more in flight, the shorter ones more warps.
   if (p.rows == 1 && p.k <= 4096) return launch_gemv<T, 1, 1, 4>(group, p, queue);
   if (p.rows == 1) return launch_gemv<T, 1, 1, 8>(group, p, queue);
@@ -101,11 +112,14 @@ void launch_for_rows(const WeightGroup& group, const LinearParams& p, const Queu
 
 }  // namespace
 
-void gemv(const LinearParams& p, const Queue& queue) {
+bool gemv(const LinearParams& p, const Queue& queue) {
   FOVEA_CHECK(p.rows <= kGemvRowsMax);
+  bool gated = false;
   for_each_group(p, [&](DType dtype, const WeightGroup& group) {
+    gated = is_gated(group, p);
     with_float_type(dtype, [&](auto type) { launch_for_rows<decltype(type)>(group, p, queue); });
   });
+  return gated;
 }
 
 }  // namespace fovea::cuda

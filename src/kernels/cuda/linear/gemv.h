@@ -7,7 +7,8 @@
 
 namespace fovea::cuda {
 
-// At most kGemvRowsMax rows, on vectors (LinearShape). Activations stay float32, weights are widened exactly.
-void gemv(const LinearParams& p, const Queue& queue);
+// At most kGemvRowsMax rows, on vectors (LinearShape). Activations stay float32, weights are widened exactly. Returns whether the result
+// of a gated call is there, not its two products: of one row, where both weights have one type.
+bool gemv(const LinearParams& p, const Queue& queue);
 
 }  // namespace fovea::cuda

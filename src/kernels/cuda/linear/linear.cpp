@@ -77,8 +77,7 @@ bool Linear::run_alike(const LinearParams& p, const Queue& queue) {
       skinny_gemm(p, queue);
       break;
     case LinearPath::gemv:
-      gemv(p, queue);
-      break;
+      return gemv(p, queue);
     case LinearPath::library:
       run_bf16(p, queue);
       break;

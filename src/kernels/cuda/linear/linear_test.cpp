@@ -145,6 +145,41 @@ TEST_F(LinearTest, AllBf16OfSomeRowsInTheirRange) {
   }
 }
 
+// The two products of one row become one number; of more rows, or of weights of two types, both are there.
+TEST_F(LinearTest, AGatedRowIsMultipliedOnTheWay) {
+  for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
+    for (const auto& [n, k] : {std::pair{1, 8}, {7, 272}, {1025, 4096}, {64, 5000}}) {
+      LinearCase c(2, k, {{n, dtype}, {n, dtype}});
+      LinearOnDevice on_device(c);
+      const auto run = [&](int32_t rows, bool gated) {
+        on_device.poison();
+        LinearParams p = on_device.params(rows);
+        p.gated = gated;
+        const bool done = gemv(p, queue());
+        on_device.download();
+        return done;
+      };
+      EXPECT_FALSE(run(1, false));
+      const std::vector<float> gate = c.weights[0].out, up = c.weights[1].out;
+      ASSERT_TRUE(run(1, true));
+      for (size_t i = 0; i < static_cast<size_t>(n); ++i) {
+        const double want = static_cast<double>(gate[i]) / (1.0 + std::exp(-static_cast<double>(gate[i]))) * up[i];
+        ASSERT_NEAR(c.weights[0].out[i], want, 1e-6 * std::fabs(want) + 1e-12) << n << " outputs of " << k << ", " << i;
+      }
+      expect_untouched_behind(c, 1);
+      EXPECT_FALSE(run(2, true));
+      EXPECT_LT(on_device.worst_error(2), kF32Tolerance);
+    }
+  }
+  LinearCase c(1, 64, {{8, DType::bf16}, {8, DType::f16}});
+  LinearOnDevice on_device(c);
+  LinearParams p = on_device.params(1);
+  p.gated = true;
+  EXPECT_FALSE(gemv(p, queue()));
+  on_device.download();
+  EXPECT_LT(on_device.worst_error(1), kF32Tolerance);
+}
+
 TEST_F(LinearTest, ARowOfATiledProductDependsOnNothingElse) {
   LinearCase c(200, 1300, {{129, DType::bf16}, {97, DType::f16}, {50, DType::f32}});
   LinearOnDevice on_device(c);
