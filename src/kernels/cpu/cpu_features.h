@@ -1,5 +1,5 @@
 // What this CPU and this operating system let us run. Highway dispatches its own targets; this is for the units that
-// are written in intrinsics (AMX, AVX-512 bf16), which Highway 1.0.3 does not know.
+// are written in intrinsics (AMX, AVX-512 bf16), which Highway 1.0.3 does not know, and for what no instruction tells.
 #pragma once
 
 namespace fovea::cpu {
@@ -12,6 +12,9 @@ struct CpuFeatures {
   bool avx512_bf16 = false;  // avx512, and VDPBF16PS / VCVTNEPS2BF16
   bool amx_bf16 = false;     // avx512_bf16, AMX tiles with TDPBF16PS, and the kernel has granted this process their state
   bool amx_int8 = false;     // avx512_vnni, and likewise TDPBSSD
+  // Intel: where some lines of a page were read in order, the hardware has more requests under way for those behind than prefetch
+  // instructions can have, which share the L1 cache's.
+  bool streams = false;
 };
 
 // Detected once. Asks Linux for the permission to use AMX tile state, for the process and all its later threads; where

@@ -22,6 +22,14 @@ std::set<std::string> kernel_flags() {
   return {};
 }
 
+std::string vendor() {
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string line; std::getline(in, line);) {
+    if (line.rfind("vendor_id", 0) == 0) return line.substr(line.find(':') + 2);
+  }
+  return {};
+}
+
 TEST(CpuFeatures, AgreeWithTheKernel) {
   const auto flags = kernel_flags();
   if (flags.empty()) GTEST_SKIP() << "no x86 /proc/cpuinfo";
@@ -37,6 +45,7 @@ TEST(CpuFeatures, AgreeWithTheKernel) {
   EXPECT_EQ(f.avx512_vnni, f.avx512 && has({"avx512_vnni", "bmi2"}));
   EXPECT_EQ(f.avx512_bf16, f.avx512 && has({"avx512_bf16"}));
   EXPECT_EQ(f.avx_vnni, f.avx2 && has({"avx_vnni"}));
+  EXPECT_EQ(f.streams, vendor() == "GenuineIntel");
   // Linux may refuse what it lists.
   EXPECT_TRUE(!f.amx_bf16 || has({"amx_tile", "amx_bf16"}));
   EXPECT_TRUE(!f.amx_int8 || has({"amx_tile", "amx_int8"}));

@@ -27,6 +27,7 @@ namespace fovea::cpu::HWY_NAMESPACE::bytes {
 // shares loads of tables.
 constexpr int kPieceTokens = 16, kSetPieces = 4, kSets = 4, kRunPieces = kSets * kSetPieces;
 constexpr int kQuerySet = 4;    // queries whose distances are held in registers together
+constexpr int kFirstLines = 4;  // of a piece that are asked for where the hardware goes on by itself
 constexpr int kStepFields = 4;  // fields of a word that are looked up between two requests for codes
 
 // Of a run: where each field of its codes is looked up, and the bits that are left over.
@@ -75,7 +76,8 @@ HWY_INLINE void find_places(const uint64_t* const* HWY_RESTRICT pieces, int64_t 
 
 // Some pieces of a range of blocks: so many that a head's tables stay in L1 meanwhile, so few that threads neither begin without codes
 // for long nor wait long for the last one. The fewer heads, the more pieces; few in the first and the last ones of a long
-// range, since nothing is scored while the first one's codes arrive, and none arrive while the last one is scored.
+// range, since nothing is scored while the first one's codes arrive, and none arrive while the last one is scored. Where the
+// hardware goes on by itself, no more pages than it follows.
 struct Chunk {
   int64_t first = 0, end = 0;  // end: of the range
   int count = 0, size = 0, most = CodeFetch::kMost;
@@ -313,6 +315,7 @@ HWY_INLINE bool scan_chunks(const AsymmetricScan& s, BlockSource& source) {
   bool rest = false;
   Chunk next;
   if (s.kv_heads > 4) next.most /= 2;
+  if (s.streams) next.most = kRunPieces;
   next.grows = !source.queue && source.own.count() * per_block > 8 * next.most;
   next.size = next.grows ? kRunPieces : next.most;
   CodeFetch ahead;
@@ -330,7 +333,8 @@ HWY_INLINE bool scan_chunks(const AsymmetricScan& s, BlockSource& source) {
     for (int h = 0; h < s.kv_heads; ++h) {
       if (per_head || h == 0) {
         now.find(s, per_block, h);
-        ahead.find(s, next.first, next.count, per_block, h, steps_of_run * runs * (per_head ? 1 : s.kv_heads));
+        ahead.find(s, next.first, next.count, per_block, h, steps_of_run * runs * (per_head ? 1 : s.kv_heads),
+                   s.streams ? kFirstLines : CodeFetch::kAllLines);
       }
       for (int r = 0; r < runs; ++r) {
         const int64_t piece = now.first + r * kRunPieces, offset = per_head ? 0 : h * s.head_stride;

@@ -28,6 +28,7 @@ struct AsymmetricScan : CodeScan {
   const uint8_t* tables = nullptr;     // [kv_heads, queries_per_head, words, kTableBytesPerWord], at a multiple of 64
   const QueryScale* scales = nullptr;  // [kv_heads, queries_per_head]
   bool length_factor = false;
+  bool streams = false;      // CpuFeatures::streams
   int32_t* ranks = nullptr;  // [kv_heads or 1, rank_stride]: of each block's score, the better the lower; in (-2^31, 2^31 - 1)
   int64_t rank_stride = 0;
 };

@@ -20,13 +20,14 @@ inline const uint64_t* block_codes(const CodeScan& s, int32_t block, int head) {
 // a table of its own.
 struct CodeFetch {
   static constexpr int kMost = 64;  // pieces
+  static constexpr int kAllLines = 1 << 20;
 
-  // `n` pieces from `first` on. They are to be fetched by `steps` calls of some() or many().
-  void find(const CodeScan& s, int64_t first, int n, int per_block, int head, int steps) {
+  // `n` pieces from `first` on, of each at most its first lines. They are to be fetched by `steps` calls of some() or many().
+  void find(const CodeScan& s, int64_t first, int n, int per_block, int head, int steps, int most_lines = kAllLines) {
     const int shift = std::countr_zero(static_cast<uint32_t>(per_block));
     const int64_t bytes = (s.slot_head_stride == 0 ? s.kv_heads : 1) * s.head_stride * 8 >> shift;
     count = n;
-    lines = static_cast<int>((bytes + 63) / 64);
+    lines = static_cast<int>(std::min<int64_t>((bytes + 63) / 64, most_lines));
     piece = line = 0;
     for (int i = 0; i < n; ++i) {
       const int64_t at = first + i;

@@ -130,7 +130,8 @@ void HashSelect::scan(const Pass& pass, int row, BlockRange heads, BlockSource& 
   if (p.codes.codec.asymmetric) {
     const uint8_t* tables = tables_[word].bytes;
     const bool factors = p.codes.codec.length_factor;
-    return asymmetric_scan({s, tables, &scales_[query], factors, distances<int32_t>(row, heads.begin), distance_stride_}, source);
+    return asymmetric_scan({s, tables, &scales_[query], factors, streams_, distances<int32_t>(row, heads.begin), distance_stride_},
+                           source);
   }
   hash_scan({s, queries_.data() + word, distances<uint16_t>(row, heads.begin), distance_stride_}, source);
 }

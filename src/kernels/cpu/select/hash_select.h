@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/select/asymmetric_kernels.h"
 #include "kernels/cpu/select/block_queue.h"
 #include "kernels/cpu/select/mass_shares.h"
@@ -20,6 +21,9 @@ namespace fovea::cpu {
 // Gives exactly what ref::hash_select gives, on any number of threads.
 class HashSelect {
  public:
+  // streams: codes are fetched as suits such a CPU; the results are the same.
+  explicit HashSelect(bool streams = cpu_features().streams) : streams_(streams) {}
+
   // Sizes the scratch, once. Errors: resource_exhausted.
   Status prepare(const OpsLimits& limits, int threads);
 
@@ -44,6 +48,7 @@ class HashSelect {
     return reinterpret_cast<Distance*>(distances_.data()) + (row * kv_heads_ + list) * distance_stride_;
   }
 
+  const bool streams_;
   BlockQueue queue_;  // of the only row of a pass
   int rows_ = 0;      // rows of a pass
   int num_heads_ = 0;

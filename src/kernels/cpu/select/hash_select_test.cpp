@@ -94,7 +94,7 @@ TEST(CpuHashSelect, EqualsTheReferenceOnHostileShapes) {
         s.p.init_blocks = init, s.p.local_blocks = local;
         const HashLists want = reference(s);
         cpu::for_each_target([&] {
-          cpu::HashSelect select;
+          cpu::HashSelect select(k % 2 == 0);
           ASSERT_TRUE(select.prepare(s.limits, 3).ok());
           const HashLists got = s.run([&](const HashSelectParams& p) { select.run(p, one); }, true);
           const HashLists threaded = s.run([&](const HashSelectParams& p) { select.run(p, three); }, true);
