@@ -15,9 +15,11 @@ namespace fovea::cuda {
 
 class HashSelect {
  public:
-  // looks: how often a chooser that is apart (SelectShape) looks for those that score before it leaves the choice to them; each takes
-  // half a microsecond or more. Errors: resource_exhausted; unsupported: a device that cannot run the kernels.
-  Status prepare(const OpsLimits& limits, Device& device, int32_t looks = 1024);
+  static constexpr int32_t kLooks = 1024;  // each takes half a microsecond or more
+
+  // looks: how often a chooser that is apart (SelectShape) looks for those that score before it leaves the choice to them. Errors:
+  // resource_exhausted; unsupported: a device that cannot run the kernels.
+  Status prepare(const OpsLimits& limits, Device& device, int32_t looks = kLooks);
 
   // head_dim in [33, 256] (n of 64, 128 or 256). Calls of one object are on one stream: they share its
   // scratch.

@@ -59,7 +59,7 @@ class OnDevice {
 
 class HashSelectTest : public testing::GpuTest {
  protected:
-  HashLists run(HashProblem& s, int32_t looks = 1024) {
+  HashLists run(HashProblem& s, int32_t looks = cuda::HashSelect::kLooks) {
     OnDevice on_device(s);
     cuda::HashSelect select;
     const Status prepared = select.prepare(s.limits, *device_, looks);
@@ -138,7 +138,8 @@ TEST_F(HashSelectTest, ChoosersApartNeedNotWait) {
     HashProblem s({1, 4 * kv_heads, kv_heads, 16, 128, 128}, 6, 40000, Codes::asymmetric);
     s.set_k(128);
     const HashLists want = reference(s);
-    for (const int32_t looks : {0, 1, 1024}) ASSERT_EQ(run(s, looks), want) << kv_heads << " heads, " << looks << " looks";
+    for (const int32_t looks : {0, 1, cuda::HashSelect::kLooks})
+      ASSERT_EQ(run(s, looks), want) << kv_heads << " heads, " << looks << " looks";
   }
 }
 
