@@ -45,7 +45,7 @@ inline HashCodec with(HashCodec codec, Codes codes) {
 }
 
 struct HashProblem {
-  // Rows' lengths go round the hostile ones; that of row 0 is `longest` for a seed of 4.
+  // Rows' lengths go round the hostile ones; that of row 0 is `longest` for a seed of 4, 12, 20 and so on.
   HashProblem(const HashShape& s, uint32_t seed, int longest, Codes kind = Codes::symmetric)
       : shape(s), rotation(HashRotation::make(s.head_dim, s.bits).value()) {
     std::mt19937 rng(seed);

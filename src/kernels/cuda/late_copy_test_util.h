@@ -1,4 +1,5 @@
-// What a kernel reads too early, it reads as it was: copies that come late in a kernel whose next one has long begun.
+// What a kernel reads too early, it reads as it was: copies that come late in a kernel whose next one has long begun, and thread blocks
+// of one kernel that come late, since few of them run at a time.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,5 +17,8 @@ struct LateCopy {
 
 // In one kernel, which lets the next begin at once and writes 200 microseconds later. Up to eight.
 void copy_late(const std::vector<LateCopy>& copies, cudaStream_t stream);
+
+// For 200 microseconds `free` multiprocessors alone have room for a thread block that needs shared memory.
+void hold_multiprocessors_but(int32_t free, cudaStream_t stream);
 
 }  // namespace fovea::testing

@@ -59,10 +59,10 @@ class OnDevice {
 
 class HashSelectTest : public testing::GpuTest {
  protected:
-  HashLists run(HashProblem& s, int32_t looks = cuda::HashSelect::kLooks) {
+  HashLists run(HashProblem& s) {
     OnDevice on_device(s);
     cuda::HashSelect select;
-    const Status prepared = select.prepare(s.limits, *device_, looks);
+    const Status prepared = select.prepare(s.limits, *device_);
     EXPECT_TRUE(prepared.ok()) << prepared.message();
     select.run(on_device.p, {handle(), cuda::runs_code_for_hopper()});
     EXPECT_TRUE(device_ok());
@@ -133,13 +133,27 @@ TEST_F(HashSelectTest, LongRows) {
 }
 
 // Who chooses changes nothing: one that was there to choose, or, where it did not wait, whoever came last.
+// Thread blocks come in waves, and two problems take turns: whoever chooses too early finds another's ranks in the scratch they share.
 TEST_F(HashSelectTest, ChoosersApartNeedNotWait) {
+  const auto beside = device_->make_stream();
   for (const int kv_heads : {1, 8}) {
-    HashProblem s({1, 4 * kv_heads, kv_heads, 16, 128, 128}, 6, 40000, Codes::asymmetric);
-    s.set_k(128);
-    const HashLists want = reference(s);
-    for (const int32_t looks : {0, 1, cuda::HashSelect::kLooks})
-      ASSERT_EQ(run(s, looks), want) << kv_heads << " heads, " << looks << " looks";
+    const HashShape shape{1, 4 * kv_heads, kv_heads, 16, 128, 128};
+    HashProblem problems[] = {{shape, 4, 40000, Codes::asymmetric}, {shape, 12, 40000, Codes::asymmetric}};
+    for (HashProblem& s : problems) s.set_k(128);
+    const HashLists want[] = {reference(problems[0]), reference(problems[1])};
+    OnDevice on_device[] = {OnDevice(problems[0]), OnDevice(problems[1])};
+    for (const int32_t looks : {0, 1, cuda::HashSelect::kLooks}) {
+      cuda::HashSelect select;
+      ASSERT_TRUE(select.prepare(problems[0].limits, *device_, looks).ok());
+      for (int launch = 0; launch < 20; ++launch) {
+        OnDevice& here = on_device[launch % 2];
+        here.poison();
+        testing::hold_multiprocessors_but(6, cuda_stream(*beside));
+        select.run(here.p, {handle(), cuda::runs_code_for_hopper()});
+        ASSERT_TRUE(device_ok());
+        ASSERT_EQ(here.read(), want[launch % 2]) << kv_heads << " heads, " << looks << " looks, launch " << launch;
+      }
+    }
   }
 }
 
