@@ -93,7 +93,7 @@ report() {
   if wants tests; then
     echo; echo "## Tests on the GPU"; echo; echo "| Program | Tests |"; echo "|---|---|"
     { kernel_tests; ls "$bin"/device_cuda*_test "$bin"/gpu_*_test
-      for t in golden quantised_engine invariants gsa_engine trace_mass xattention latent_engine threads soak kv_store device_offload device_small_host; do
+      for t in golden quantised_engine invariants fp8_kv gsa_engine trace_mass xattention latent_engine threads soak kv_store device_offload device_small_host; do
         ls "$bin/${t}_test"
       done; } 2>/dev/null | grep -v config_test | xargs -P 4 -I{} bash -c 'passed {}' | sort
     (passed "$bin/device_kv_memory_test")  # alone: it reads how much of the device's memory is free

@@ -150,6 +150,24 @@ INSTANTIATE_TEST_SUITE_P(Shapes, RmsNorm,
                                            NormCase{6, 2048, false, true, true}, NormCase{4, 77, true, true, true},
                                            NormCase{9, 2048, true, true, false, 1}, NormCase{9, 2048, true, true, true, 3}));
 
+// In a prompt of any length, cut anywhere: a row's bits depend on the row alone.
+TEST_F(DenseOps, ANormOfManyRowsHasTheBitsOfOne) {
+  for (const int dim : {64, 320, 1000, 1026, 4096, 5120, 8192, 16384, 16388}) {
+    constexpr int kRows = 300;
+    const DeviceArray<float> x(normal(static_cast<size_t>(kRows) * dim, 1)), weight(normal(dim, 2)), out(nans(x.size()));
+    rms_norm({x.data(), nullptr, weight.data(), out.data(), kRows, dim, 1e-6f}, queue());
+    const std::vector<float> want = out.download();
+    for (const int rows : {1, 60}) {
+      for (int r = 0; r < kRows; r += rows) {
+        const int64_t at = static_cast<int64_t>(r) * dim;
+        rms_norm({x.data() + at, nullptr, weight.data(), out.data() + at, rows, dim, 1e-6f}, queue());
+      }
+      EXPECT_EQ(out.download(), want) << dim << ", " << rows << " at a time";
+    }
+  }
+  EXPECT_TRUE(device_ok());
+}
+
 TEST_F(DenseOps, SiluMulInPlaceAtEveryLength) {
   for (const auto& [rows, dim] : {std::pair{1, 1}, {1, 7}, {3, 100}, {257, 33}, {64, 8192}}) {
     std::vector<float> gate = normal(static_cast<size_t>(rows) * dim, 1, 4.0f);
@@ -195,22 +213,22 @@ TEST_F(DenseOps, OverlappedKernelsSeeWhatTheOnesBeforeWrote) {
   const DeviceArray<float> weight(std::vector<float>(kDim, 1.0f));
   const std::vector<float> start = normal(16 * kDim, 3);
   DeviceArray<float> x(start), delta(nans(start.size())), normed(nans(start.size())), a(nans(16 * kWide)), b(nans(16 * kWide));
-  for (const int rows : {1, 2, 5, 16}) {
-    const auto rounds = [&](const Queue& q) {
+  for (const auto& [rows, gated] : {std::pair{1, false}, {1, true}, {2, false}, {5, false}, {16, false}}) {
+    const auto rounds = [&, rows = rows, gated = gated](const Queue& q) {
       for (int i = 0; i < kRounds; ++i) {
         rms_norm({x.data(), i ? delta.data() : nullptr, weight.data(), normed.data(), rows, kDim, 1e-6f}, q);
         const LinearWeight wide[] = {{weight_view(up.data(), DType::bf16, kWide, kDim), nullptr, a.data()},
                                      {weight_view(up.data(), DType::bf16, kWide, kDim), nullptr, b.data()}};
         const LinearWeight narrow[] = {{weight_view(down.data(), DType::bf16, kDim, kWide), nullptr, delta.data()}};
         const auto multiply = [&](const LinearParams& p) {
-          if (rows == 1 || rows == 5) {
-            gemv(p, q);
-          } else {
-            skinny_gemm(p, q);
-          }
+          if (rows == 1 || rows == 5) return gemv(p, q);
+          skinny_gemm(p, q);
+          return false;
         };
-        multiply({normed.data(), rows, kDim, wide, 2});
-        silu_mul({a.data(), b.data(), a.data(), rows, kWide}, q);
+        const bool multiplied =
+            multiply({.x = normed.data(), .rows = rows, .k = kDim, .weights = wide, .count = 2, .gated = gated});
+        EXPECT_EQ(multiplied, gated);
+        if (!multiplied) silu_mul({a.data(), b.data(), a.data(), rows, kWide}, q);
         multiply({a.data(), rows, kWide, narrow, 1});
       }
     };
@@ -220,7 +238,7 @@ TEST_F(DenseOps, OverlappedKernelsSeeWhatTheOnesBeforeWrote) {
       return x.download();
     };
     const std::vector<float> want = result({handle(), false});
-    EXPECT_EQ(result(queue()), want) << rows;
+    EXPECT_EQ(result(queue()), want) << rows << (gated ? " gated" : "");
     x.upload(start);
     auto graph = device_->capture(*stream_, [&] {
       rounds(queue());
@@ -228,7 +246,7 @@ TEST_F(DenseOps, OverlappedKernelsSeeWhatTheOnesBeforeWrote) {
     });
     ASSERT_TRUE(graph.ok()) << graph.status().message();
     ASSERT_TRUE((*graph)->launch(*stream_).ok());
-    EXPECT_EQ(x.download(), want) << rows;
+    EXPECT_EQ(x.download(), want) << rows << (gated ? " gated" : "");
   }
 }
 
