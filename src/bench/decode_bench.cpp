@@ -30,11 +30,11 @@ int64_t peak_rss_bytes() {
   return 0;
 }
 
-void report_memory(EngineImpl& engine, int64_t tokens, Report* report) {
+void report_memory(EngineImpl& engine, int64_t tokens, int64_t peak, Report* report) {
   const double kv = static_cast<double>(engine.stats().block_bytes) * static_cast<double>(tokens) / engine.options().block_size;
   const double need = static_cast<double>(engine.model().weight_bytes) + kv;
-  report->add({"peak memory (RSS)", static_cast<double>(peak_rss_bytes()) / 1e9, "GB", "weights and KV in use", need / 1e9,
-               static_cast<double>(peak_rss_bytes()) / need});
+  report->add({"peak memory (RSS)", static_cast<double>(peak) / 1e9, "GB", "weights and KV in use", need / 1e9,
+               static_cast<double>(peak) / need});
 }
 
 // How fast memory that no cache holds is read.
@@ -54,9 +54,10 @@ class ReadSweep {
     }
     return static_cast<double>(memory_.bytes()) / least;
   }
+  int64_t bytes() const { return memory_.bytes(); }
 
  private:
-  const SweepMemory memory_{int64_t{512} << 20};
+  const SweepMemory memory_;
   ThreadPool pool_;
 };
 
@@ -177,6 +178,7 @@ Result<Report> bench_decode(const DecodeBenchOptions& options) {
   }
   for (int64_t d : o.depths) FOVEA_TRY(bench.hold(d));
   const bool on_host = engine.device().kind() == "cpu";
+  const int64_t peak_before = on_host ? peak_rss_bytes() : 0;
   std::optional<ReadSweep> sweep;
   if (on_host) sweep.emplace(engine.options().threads);
   std::map<Measured, StepTimes> times;
@@ -203,7 +205,7 @@ Result<Report> bench_decode(const DecodeBenchOptions& options) {
     rates.push_back({static_cast<double>(engine.model().step_weight_bytes) / step, bandwidth});
   }
   report_weights(engine, std::move(rates), o.depths[0], &report);
-  if (on_host) report_memory(engine, sum - 1024, &report);
+  if (on_host) report_memory(engine, sum - 1024, std::max(peak_before, peak_rss_bytes() - sweep->bytes()), &report);
   return report;
 }
 

@@ -122,7 +122,7 @@ class Attention {
 
 Status bench_mla(const OpsBenchOptions& o, ThreadPool& pool, Report* report) {
   LatentCache cache(o.depth);
-  const SweepMemory memory(int64_t{256} << 20);  // far beyond any cache
+  const SweepMemory memory;
   double burst_flops = 0;
   const auto burst = [&] { burst_flops = cpu::fma_burst(2000000, pool); };
   const auto sweep = [&](int way) { return [&, way] { (void)cpu::read_sweep(memory.data(), memory.bytes(), way, pool); }; };

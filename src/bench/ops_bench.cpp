@@ -89,7 +89,7 @@ Result<Report> bench_ops(const OpsBenchOptions& o) {
   ThreadPool pool(o.threads);
   FOVEA_ASSIGN(const auto d64, OneLayer::make(64, o, pool));
   FOVEA_ASSIGN(const auto d128, OneLayer::make(128, o, pool));
-  const SweepMemory memory(int64_t{256} << 20);  // far beyond any cache
+  const SweepMemory memory;
   const auto sweep = [&](int way) { return [&, way] { (void)cpu::read_sweep(memory.data(), memory.bytes(), way, pool); }; };
   Report report;
   double bandwidth = 0;
