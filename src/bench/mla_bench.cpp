@@ -1,6 +1,5 @@
 #include "bench/mla_bench.h"
 
-#include "bench/sweep_memory.h"
 #include "device/stream.h"
 #include "kernels/common/convert.h"
 #include "kernels/cpu/ceilings.h"
@@ -120,9 +119,8 @@ class Attention {
 
 }  // namespace
 
-Status bench_mla(const OpsBenchOptions& o, ThreadPool& pool, Report* report) {
+Status bench_mla(const OpsBenchOptions& o, const SweepMemory& memory, ThreadPool& pool, Report* report) {
   LatentCache cache(o.depth);
-  const SweepMemory memory;
   double burst_flops = 0;
   const auto burst = [&] { burst_flops = cpu::fma_burst(2000000, pool); };
   const auto sweep = [&](int way) { return [&, way] { (void)cpu::read_sweep(memory.data(), memory.bytes(), way, pool); }; };

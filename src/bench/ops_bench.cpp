@@ -116,7 +116,7 @@ Result<Report> bench_ops(const OpsBenchOptions& o) {
   }
   FOVEA_TRY(bench_index(o, pool, bandwidth, &report));
   FOVEA_TRY(bench_sparse_prefill(o, pool, &report));
-  FOVEA_TRY(bench_mla(o, pool, &report));
+  FOVEA_TRY(bench_mla(o, memory, pool, &report));
   return report;
 }
 
