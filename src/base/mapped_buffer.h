@@ -16,9 +16,10 @@ namespace fovea {
 
 class MappedBuffer {
  public:
-  // Throws std::bad_alloc.
-  explicit MappedBuffer(size_t bytes) : size_(bytes) {
-    const size_t slack = bytes >= kHugeFrom ? kHugePage : 0;  // kernels before 6.7 align no mapping to huge pages
+  static constexpr size_t kHugePage = size_t{2} << 20;
+  // huge_from: bytes from which on it is a large one; what is touched of a huge page is taken whole. Throws std::bad_alloc.
+  explicit MappedBuffer(size_t bytes, size_t huge_from = 2 * kHugePage) : size_(bytes) {
+    const size_t slack = bytes >= huge_from ? kHugePage : 0;  // kernels before 6.7 align no mapping to huge pages
     void* at = mmap(nullptr, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) throw std::bad_alloc();
     data_ = static_cast<std::byte*>(at);
@@ -41,7 +42,7 @@ class MappedBuffer {
   int64_t resident_bytes() const { return fovea::resident_bytes(data_, static_cast<int64_t>(size_)); }
 
  private:
-  static constexpr size_t kPage = 4096, kHugePage = size_t{2} << 20, kHugeFrom = 2 * kHugePage;
+  static constexpr size_t kPage = 4096;
   std::byte* data_ = nullptr;
   size_t size_;
 };

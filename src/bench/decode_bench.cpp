@@ -45,11 +45,11 @@ class ReadSweep {
   // Bytes a second, of the fastest way to read.
   double bandwidth() {
     const Clock clock;
-    cpu::read_sweep(memory_.data(), memory_.bytes(), 0, pool_);  // the first one finds the worker asleep
+    memory_.sweep(0, pool_);  // the first one finds the worker asleep
     double least = 1e30;
     for (int way = 0; way < cpu::kSweepWays; ++way) {
       const double start = clock.now_s();
-      cpu::read_sweep(memory_.data(), memory_.bytes(), way, pool_);
+      memory_.sweep(way, pool_);
       least = std::min(least, clock.now_s() - start);
     }
     return static_cast<double>(memory_.bytes()) / least;

@@ -123,7 +123,7 @@ Status bench_mla(const OpsBenchOptions& o, const SweepMemory& memory, ThreadPool
   LatentCache cache(o.depth);
   double burst_flops = 0;
   const auto burst = [&] { burst_flops = cpu::fma_burst(2000000, pool); };
-  const auto sweep = [&](int way) { return [&, way] { (void)cpu::read_sweep(memory.data(), memory.bytes(), way, pool); }; };
+  const auto sweep = [&](int way) { return [&, way] { memory.sweep(way, pool); }; };
   const int rounds = std::max(1, o.rounds / 6);
   for (int32_t heads : {4, 16, 128}) {
     FOVEA_ASSIGN(const auto prefill, Attention::make(cache, heads, std::min(1024, 16384 / heads), true, pool));

@@ -90,7 +90,7 @@ Result<Report> bench_ops(const OpsBenchOptions& o) {
   FOVEA_ASSIGN(const auto d64, OneLayer::make(64, o, pool));
   FOVEA_ASSIGN(const auto d128, OneLayer::make(128, o, pool));
   const SweepMemory memory;
-  const auto sweep = [&](int way) { return [&, way] { (void)cpu::read_sweep(memory.data(), memory.bytes(), way, pool); }; };
+  const auto sweep = [&](int way) { return [&, way] { memory.sweep(way, pool); }; };
   Report report;
   double bandwidth = 0;
   for (OneLayer* l : {d64.get(), d128.get()}) {

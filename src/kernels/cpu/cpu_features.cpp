@@ -43,7 +43,7 @@ bool request_tile_permission() {
 CpuFeatures detect() {
   CpuFeatures f;
   const Cpuid l0 = cpuid(0, 0), l1 = cpuid(1, 0);
-  f.streams = l0.ebx == signature_INTEL_ebx && l0.edx == signature_INTEL_edx && l0.ecx == signature_INTEL_ecx;
+  f.streams = f.narrow_look_ups = l0.ebx == signature_INTEL_ebx && l0.edx == signature_INTEL_edx && l0.ecx == signature_INTEL_ecx;
   if (!bit(l1.ecx, 27)) return f;  // OSXSAVE
   const uint64_t saved = xcr0();
   constexpr uint64_t kYmm = 0x6, kZmm = 0xe6, kTiles = 0x60000;

@@ -15,6 +15,8 @@ struct CpuFeatures {
   // Intel: where some lines of a page were read in order, the hardware has more requests under way for those behind than prefetch
   // instructions can have, which share the L1 cache's.
   bool streams = false;
+  // Intel: bytes are looked up among 64 twice as fast as among 128.
+  bool narrow_look_ups = false;
 };
 
 // Detected once. Asks Linux for the permission to use AMX tile state, for the process and all its later threads; where

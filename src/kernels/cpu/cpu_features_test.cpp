@@ -46,6 +46,7 @@ TEST(CpuFeatures, AgreeWithTheKernel) {
   EXPECT_EQ(f.avx512_bf16, f.avx512 && has({"avx512_bf16"}));
   EXPECT_EQ(f.avx_vnni, f.avx2 && has({"avx_vnni"}));
   EXPECT_EQ(f.streams, vendor() == "GenuineIntel");
+  EXPECT_EQ(f.narrow_look_ups, vendor() == "GenuineIntel");
   // Linux may refuse what it lists.
   EXPECT_TRUE(!f.amx_bf16 || has({"amx_tile", "amx_bf16"}));
   EXPECT_TRUE(!f.amx_int8 || has({"amx_tile", "amx_int8"}));

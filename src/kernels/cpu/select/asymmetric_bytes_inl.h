@@ -1,6 +1,7 @@
-// The scan of asymmetric codes where one instruction looks up bytes in a table of 128 (VBMI): seven bits of a code at a time, of 64
-// tokens. For that the bytes of 64 codes change places, once for all queries; the eighth bits of their bytes make places of
-// their own, and the one that is left is a bit of a mask. What is found is added up, byte by byte, to the distances of 64 tokens.
+// The scan of asymmetric codes where one instruction looks up bytes in a table of 128 or of 64 (VBMI): seven bits of a code at a time, or
+// six, of 64 tokens. For that the bytes of 64 codes change places, once for all queries; the top bits of their bytes make places of
+// their own, and of seven the one that is left is a bit of a mask. What is found is added up, byte by byte, to the distances of 64
+// tokens.
 #if defined(FOVEA_KERNELS_CPU_ASYMMETRIC_BYTES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FOVEA_KERNELS_CPU_ASYMMETRIC_BYTES_INL_H_
 #undef FOVEA_KERNELS_CPU_ASYMMETRIC_BYTES_INL_H_
@@ -31,13 +32,46 @@ constexpr int kFirstLines = 4;  // of a piece that are asked for where the hardw
 constexpr int kStepFields = 4;  // fields of a word that are looked up between two requests for codes
 
 // Of a run: where each field of its codes is looked up, and the bits that are left over.
+template <class Fields>
 struct Places {
-  __m512i field[kMaxHashWords][kFields][kSets];
+  __m512i field[kMaxHashWords][Fields::kFields][kSets];
   __mmask64 last[kMaxHashWords][kSets];
+};
+
+// The top bits of bytes o[j] of a word as places of fields of their own. What lies above a place's bits does not matter.
+HWY_INLINE void find_top_places(SevenBits, const __m512i (&o)[8], __m512i (*HWY_RESTRICT to)[kSets], __mmask64* HWY_RESTRICT last) {
+  // Bit 7 of byte j to bit j. What moves down has no bit 0, so that a mean with 0 halves it; a shift has fewer ports.
+  const auto half_of = [](__m512i x) HWY_ATTR { return _mm512_avg_epu8(x, _mm512_setzero_si512()); };
+  const __m512i top = _mm512_set1_epi8(static_cast<char>(0x80));
+  __m512i tops = _mm512_and_si512(o[0], top);
+  HWY_UNROLL(8)
+  for (int j = 1; j < 7; ++j) tops = _mm512_ternarylogic_epi64(top, o[j], half_of(tops), 0xca);  // top ? o[j] : tops / 2
+  to[0][0] = half_of(tops);
+  *last = _mm512_movepi8_mask(o[7]);
+}
+HWY_INLINE void find_top_places(SixBits, const __m512i (&o)[8], __m512i (*HWY_RESTRICT to)[kSets], __mmask64*) {
+  const __m512i top = _mm512_set1_epi8(static_cast<char>(0xc0));
+  const auto down = [](__m512i x) HWY_ATTR { return _mm512_srli_epi16(x, 2); };
+  const auto above = [&](__m512i high, __m512i low) HWY_ATTR { return _mm512_ternarylogic_epi64(top, high, down(low), 0xca); };
+  to[0][0] = down(above(o[2], above(o[1], o[0])));
+  to[1][0] = down(above(o[5], above(o[4], o[3])));
+  to[2][0] = down(down(above(o[7], o[6])));
+}
+
+// The table of a field of one query.
+template <class Fields>
+struct Table {
+  const __m512i low, high;  // high: of seven bits
+  explicit HWY_INLINE Table(const uint8_t* at)
+      : low(_mm512_load_si512(at)), high(Fields::kBits == 7 ? _mm512_load_si512(at + 64) : _mm512_setzero_si512()) {}
+  HWY_INLINE __m512i at(__m512i places) const {
+    return Fields::kBits == 7 ? _mm512_permutex2var_epi8(low, places, high) : _mm512_permutexvar_epi8(places, low);
+  }
 };
 
 // One word of a set's codes, which lie `half` apart in the two halves of a piece. Byte 4 i + p of a vector is of piece p; the tokens
 // of double word i are lane i / 4, half i / 2 % 2, place i % 2 in the lane.
+template <class Fields>
 HWY_INLINE void find_places(const uint64_t* const* HWY_RESTRICT pieces, int64_t offset, int64_t half,
                             __m512i (*HWY_RESTRICT to)[kSets], __mmask64* HWY_RESTRICT last) {
   __m512i d[2][4], w[2][2], o[8];
@@ -62,16 +96,9 @@ HWY_INLINE void find_places(const uint64_t* const* HWY_RESTRICT pieces, int64_t 
       o[4 * i + 2 * j + 1] = _mm512_mask_shuffle_epi8(w[j][1], 0x5555555555555555, w[j][0], swap_bytes);
     }
   }
-  // Bit 7 of byte j to bit j. What moves down has no bit 0, so that a mean with 0 halves it; a shift has fewer ports.
-  const auto half_of = [](__m512i x) HWY_ATTR { return _mm512_avg_epu8(x, _mm512_setzero_si512()); };
-  const __m512i top = _mm512_set1_epi8(static_cast<char>(0x80));
-  __m512i tops = _mm512_and_si512(o[0], top);
-  HWY_UNROLL(8)
-  for (int j = 1; j < 7; ++j) tops = _mm512_ternarylogic_epi64(top, o[j], half_of(tops), 0xca);  // top ? o[j] : tops / 2
   HWY_UNROLL(8)
   for (int j = 0; j < 8; ++j) to[j][0] = o[j];
-  to[8][0] = half_of(tops);
-  *last = _mm512_movepi8_mask(o[7]);
+  find_top_places(Fields(), o, to + 8, last);
 }
 
 // Some pieces of a range of blocks: so many that a head's tables stay in L1 meanwhile, so few that threads neither begin without codes
@@ -116,30 +143,30 @@ struct Chunk {
 template <int kQueries>
 using Sums = __m512i[kQueries][kSets];
 
-// The shares of the word's fields [from, end), summed up by byte.
-template <int kQueries>
-HWY_INLINE void sum_fields(const Places& places, int word, const uint8_t* HWY_RESTRICT tables, int64_t stride, int from, int end,
-                           Sums<kQueries>& sums, CodeFetch& ahead) {
+// The shares of the word's fields [begin, end), summed up by byte.
+template <class Fields, int kQueries>
+HWY_INLINE void sum_fields(const Places<Fields>& places, int word, const uint8_t* HWY_RESTRICT tables, int64_t stride, int begin,
+                           int end, Sums<kQueries>& sums, CodeFetch& ahead) {
   const auto add = [&](int field, const auto& share) HWY_ATTR {
     __m512i at[kSets];
     HWY_UNROLL(4)
     for (int i = 0; i < kSets; ++i) at[i] = places.field[word][field][i];
     HWY_UNROLL(4)
     for (int q = 0; q < kQueries; ++q) {
-      const uint8_t* table = tables + q * stride + field * kFieldBytes;
-      const __m512i t0 = _mm512_load_si512(table), t1 = _mm512_load_si512(table + 64);
+      const uint8_t* from = tables + q * stride + field * Fields::kFieldBytes;
+      const Table<Fields> table(from);
       HWY_UNROLL(4)
-      for (int i = 0; i < kSets; ++i) sums[q][i] = share(_mm512_permutex2var_epi8(t0, at[i], t1), sums[q][i], table, i);
+      for (int i = 0; i < kSets; ++i) sums[q][i] = share(table.at(at[i]), sums[q][i], from + Fields::kFieldBytes, i);
     }
   };
-  if (end == kFields) {  // with the bit that is left over
-    add(--end, [&](__m512i x, __m512i, const uint8_t* table, int i)
-                   HWY_ATTR { return _mm512_mask_sub_epi8(x, places.last[word][i], x, _mm512_load_si512(table + kFieldBytes)); });
+  if (Fields::kLeavesOne && end == Fields::kFields) {
+    add(--end, [&](__m512i x, __m512i, const uint8_t* of_last, int i)
+                   HWY_ATTR { return _mm512_mask_sub_epi8(x, places.last[word][i], x, _mm512_load_si512(of_last)); });
   } else {
     add(--end, [](__m512i x, __m512i, const uint8_t*, int) HWY_ATTR { return x; });
   }
   HWY_UNROLL(1)
-  for (int f = from; f < end; ++f) {
+  for (int f = begin; f < end; ++f) {
     add(f, [](__m512i x, __m512i sum, const uint8_t*, int) HWY_ATTR { return _mm512_add_epi8(sum, x); });
     if (f % kStepFields == kStepFields - 1) ahead.many();
   }
@@ -164,14 +191,14 @@ HWY_INLINE __m512i fold16(const __m512i (&v)[16], const Op& op) {
 
 // The least distance of each piece to each query, [kQuerySet, kRunPieces] bytes: 255 stands for itself and beyond. No word may have a
 // distance beyond 255.
-template <int kQueries>
-HWY_NOINLINE __m512i nearest(const Places& places, int words, const uint8_t* HWY_RESTRICT tables, CodeFetch& ahead) {
+template <class Fields, int kQueries>
+HWY_NOINLINE __m512i nearest(const Places<Fields>& places, int words, const uint8_t* HWY_RESTRICT tables, CodeFetch& ahead) {
   const int64_t stride = int64_t{words} * kTableBytesPerWord;
   Sums<kQueries> sums, before;
-  sum_fields<kQueries>(places, 0, tables, stride, 0, kFields, sums, ahead);
+  sum_fields<Fields, kQueries>(places, 0, tables, stride, 0, Fields::kFields, sums, ahead);
   for (int w = 1; w < words; ++w) {
     std::memcpy(&before, &sums, sizeof(sums));
-    sum_fields<kQueries>(places, w, tables + w * kTableBytesPerWord, stride, 0, kFields, sums, ahead);
+    sum_fields<Fields, kQueries>(places, w, tables + w * kTableBytesPerWord, stride, 0, Fields::kFields, sums, ahead);
     HWY_UNROLL(4)
     for (int q = 0; q < kQueries; ++q) {
       HWY_UNROLL(4)
@@ -187,14 +214,16 @@ HWY_NOINLINE __m512i nearest(const Places& places, int words, const uint8_t* HWY
 // Distances of 16 bits: [query, set, pieces 0 and 2 or 1 and 3 of it].
 using Distances = __m512i[kQuerySet][kSets][2];
 
-template <int kQueries>
-HWY_NOINLINE void distances(const Places& places, int words, const uint8_t* HWY_RESTRICT tables, Distances& to, CodeFetch& ahead) {
+template <class Fields, int kQueries>
+HWY_NOINLINE void distances(const Places<Fields>& places, int words, const uint8_t* HWY_RESTRICT tables, Distances& to,
+                            CodeFetch& ahead) {
+  constexpr int kFirst = Fields::kFields / 2;  // four of nine fields, or five of eleven, and the others: no sum is above 252
   const int64_t stride = int64_t{words} * kTableBytesPerWord;
   for (int w = 0; w < words; ++w, tables += kTableBytesPerWord) {
-    for (int part = 0; part < 2; ++part) {  // of at most 196, and 252
+    for (int part = 0; part < 2; ++part) {
       Sums<kQueries> sums;
-      part == 0 ? sum_fields<kQueries>(places, w, tables, stride, 0, 4, sums, ahead)
-                : sum_fields<kQueries>(places, w, tables, stride, 4, kFields, sums, ahead);
+      part == 0 ? sum_fields<Fields, kQueries>(places, w, tables, stride, 0, kFirst, sums, ahead)
+                : sum_fields<Fields, kQueries>(places, w, tables, stride, kFirst, Fields::kFields, sums, ahead);
       HWY_UNROLL(4)
       for (int q = 0; q < kQueries; ++q) {
         HWY_UNROLL(4)
@@ -210,9 +239,12 @@ HWY_NOINLINE void distances(const Places& places, int words, const uint8_t* HWY_
 }
 
 // [by queries: 1, 2, more]
-constexpr __m512i (*kNearest[])(const Places&, int, const uint8_t*, CodeFetch&) = {nearest<1>, nearest<2>, nearest<kQuerySet>};
-constexpr void (*kDistances[])(const Places&, int, const uint8_t*, Distances&, CodeFetch&) = {distances<1>, distances<2>,
-                                                                                              distances<kQuerySet>};
+template <class Fields>
+constexpr __m512i (*kNearest[])(const Places<Fields>&, int, const uint8_t*, CodeFetch&) = {nearest<Fields, 1>, nearest<Fields, 2>,
+                                                                                           nearest<Fields, kQuerySet>};
+template <class Fields>
+constexpr void (*kDistances[])(const Places<Fields>&, int, const uint8_t*, Distances&, CodeFetch&) = {
+    distances<Fields, 1>, distances<Fields, 2>, distances<Fields, kQuerySet>};
 
 // float(A - 2 D), exactly.
 HWY_INLINE __m512 signed_sums(__m512i distances, const QueryScale& scale) {
@@ -221,12 +253,13 @@ HWY_INLINE __m512 signed_sums(__m512i distances, const QueryScale& scale) {
 
 // Scores of a run's pieces where all keys count alike: the nearest token of a piece is its best. False where a distance may not fit
 // a byte.
-HWY_INLINE bool score_alike(const Places& places, int words, const uint8_t* tables, const QueryScale* scales, int queries,
+template <class Fields>
+HWY_INLINE bool score_alike(const Places<Fields>& places, int words, const uint8_t* tables, const QueryScale* scales, int queries,
                             CodeFetch& ahead, __m512& best) {
   for (int q = 0; q < queries; ++q) {
     if (!scales[q].bytes) return false;
   }
-  const __m512i least = kNearest[std::min(queries, 3) - 1](places, words, tables, ahead);
+  const __m512i least = kNearest<Fields>[std::min(queries, 3) - 1](places, words, tables, ahead);
   if (HWY_UNLIKELY(_mm512_cmpeq_epi8_mask(least, _mm512_set1_epi8(-1)) & ~uint64_t{0} >> (64 - kRunPieces * queries))) return false;
   alignas(64) uint8_t bytes[64];
   _mm512_store_si512(bytes, least);
@@ -246,10 +279,11 @@ HWY_INLINE __m512 load_factors(const uint16_t* factors, int64_t half) {
 }
 
 // Scores of a run's pieces token by token: factors[kRunPieces]. best: lane by lane, of each piece.
-HWY_INLINE void score_by_length(const Places& places, int words, const uint8_t* tables, const QueryScale* scales, int queries,
-                                const __m512* factors, CodeFetch& ahead, __m512i (&best)[kRunPieces]) {
+template <class Fields>
+HWY_INLINE void score_by_length(const Places<Fields>& places, int words, const uint8_t* tables, const QueryScale* scales,
+                                int queries, const __m512* factors, CodeFetch& ahead, __m512i (&best)[kRunPieces]) {
   Distances all;
-  kDistances[std::min(queries, 3) - 1](places, words, tables, all, ahead);
+  kDistances<Fields>[std::min(queries, 3) - 1](places, words, tables, all, ahead);
   for (int q = 0; q < queries; ++q) {
     for (int i = 0; i < kRunPieces; ++i) {
       const __m512i two = all[q][i / kSetPieces][i % 2];
@@ -267,18 +301,18 @@ HWY_INLINE __m512i ranks_of(__m512 score) {
 }
 
 // Ranks of a run's `count` pieces, the last of which stands for those beyond: the first one's tokens begin at `first` of their block.
-template <bool kFactors>
+template <class Fields, bool kFactors>
 HWY_INLINE __m512i rank_run(const AsymmetricScan& s, const uint64_t* const* pieces, int count, int64_t offset, int first, int head,
                             CodeFetch& ahead) {
   const int64_t half = s.block_size == 8 ? 0 : 8, first_query = int64_t{head} * s.queries_per_head;
   const int64_t query_bytes = int64_t{s.words} * kTableBytesPerWord;
   const uint8_t* tables = s.tables + first_query * query_bytes;
   const QueryScale* scales = s.scales + first_query;
-  Places places;
+  Places<Fields> places;
   for (int w = 0; w < s.words; ++w) {
     for (int i = 0; i < kSets; ++i) {
       auto* to = reinterpret_cast<__m512i(*)[kSets]>(&places.field[w][0][i]);
-      find_places(pieces + i * kSetPieces, offset + int64_t{w} * s.block_size, half, to, &places.last[w][i]);
+      find_places<Fields>(pieces + i * kSetPieces, offset + int64_t{w} * s.block_size, half, to, &places.last[w][i]);
     }
   }
   const __m512 none = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
@@ -307,11 +341,11 @@ HWY_INLINE __m512i rank_run(const AsymmetricScan& s, const uint64_t* const* piec
 }
 
 // Whole blocks of the source, a chunk of every head, then the next. Whether a block that is not whole was among those taken.
-template <bool kFactors>
+template <class Fields, bool kFactors>
 HWY_INLINE bool scan_chunks(const AsymmetricScan& s, BlockSource& source) {
   const int per_block = std::max(1, s.block_size / kPieceTokens);
   const bool per_head = s.slot_head_stride != 0;
-  const int steps_of_run = s.words * (kFields - 1) / kStepFields * ((s.queries_per_head + kQuerySet - 1) / kQuerySet);
+  const int steps_of_run = s.words * ((Fields::kFields - 1) / kStepFields) * ((s.queries_per_head + kQuerySet - 1) / kQuerySet);
   bool rest = false;
   Chunk next;
   if (s.kv_heads > 4) next.most /= 2;
@@ -340,7 +374,8 @@ HWY_INLINE bool scan_chunks(const AsymmetricScan& s, BlockSource& source) {
         const int64_t piece = now.first + r * kRunPieces, offset = per_head ? 0 : h * s.head_stride;
         const int first = static_cast<int>(piece & (per_block - 1)), left = static_cast<int>(now.end - piece);
         alignas(64) int32_t ranks[kRunPieces];
-        _mm512_store_si512(ranks, rank_run<kFactors>(s, now.codes + r * kRunPieces, left, offset, first * kPieceTokens, h, ahead));
+        _mm512_store_si512(ranks,
+                           rank_run<Fields, kFactors>(s, now.codes + r * kRunPieces, left, offset, first * kPieceTokens, h, ahead));
         int n = kRunPieces;
         for (int size = per_block; size > 1 && n > 1; size /= 2) {
           n /= 2;
@@ -354,8 +389,12 @@ HWY_INLINE bool scan_chunks(const AsymmetricScan& s, BlockSource& source) {
   return rest;
 }
 
+template <class Fields>
+HWY_INLINE bool scan_fields(const AsymmetricScan& s, BlockSource& source) {
+  return s.length_factor ? scan_chunks<Fields, true>(s, source) : scan_chunks<Fields, false>(s, source);
+}
 HWY_INLINE bool scan_whole(const AsymmetricScan& s, BlockSource& source) {
-  return s.length_factor ? scan_chunks<true>(s, source) : scan_chunks<false>(s, source);
+  return s.narrow ? scan_fields<SixBits>(s, source) : scan_fields<SevenBits>(s, source);
 }
 
 }  // namespace fovea::cpu::HWY_NAMESPACE::bytes

@@ -59,7 +59,7 @@ HWY_INLINE double length_of(const float* query, int n) {
   return std::sqrt(squares[0]);
 }
 
-QueryScale prepare_query(const HashCodec& codec, const float* query, uint8_t* tables) {
+QueryScale prepare_query(const HashCodec& codec, const float* query, bool narrow, uint8_t* tables) {
   HWY_ALIGN float y[kRotatedMax];
   HWY_ALIGN int32_t q4[kMaxHashBits] = {};
   QueryScale out;
@@ -76,7 +76,7 @@ QueryScale prepare_query(const HashCodec& codec, const float* query, uint8_t* ta
     for (int j = i; j < i + 64; ++j) sum += std::abs(q4[j]);
     out.sum += sum;
     out.bytes = out.bytes && sum < 256;
-    put_tables(q4 + i, tables);
+    put_tables(q4 + i, narrow, tables);
   }
   return out;
 }
@@ -454,8 +454,8 @@ namespace fovea::cpu {
 HWY_EXPORT(prepare_query);
 HWY_EXPORT(scan_asymmetric);
 
-QueryScale quantize_query(const HashCodec& codec, const float* query, uint8_t* tables) {
-  return HWY_DYNAMIC_DISPATCH(prepare_query)(codec, query, tables);
+QueryScale quantize_query(const HashCodec& codec, const float* query, bool narrow, uint8_t* tables) {
+  return HWY_DYNAMIC_DISPATCH(prepare_query)(codec, query, narrow, tables);
 }
 
 void asymmetric_scan(const AsymmetricScan& s, BlockSource& source) {

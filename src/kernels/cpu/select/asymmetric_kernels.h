@@ -21,14 +21,15 @@ struct QueryScale {
   bool bytes = false;  // no word's sum is beyond 255
 };
 
-// Tables [codec.bits / 64, kTableBytesPerWord], at a multiple of 64, and scale of one query head.
-QueryScale quantize_query(const HashCodec& codec, const float* query, uint8_t* tables);
+// Tables [codec.bits / 64, kTableBytesPerWord], at a multiple of 64, and scale of one query head. narrow: AsymmetricScan's.
+QueryScale quantize_query(const HashCodec& codec, const float* query, bool narrow, uint8_t* tables);
 
 struct AsymmetricScan : CodeScan {
   const uint8_t* tables = nullptr;     // [kv_heads, queries_per_head, words, kTableBytesPerWord], at a multiple of 64
   const QueryScale* scales = nullptr;  // [kv_heads, queries_per_head]
   bool length_factor = false;
   bool streams = false;      // CpuFeatures::streams
+  bool narrow = false;       // bytes are looked up among 64, not 128 (CpuFeatures::narrow_look_ups)
   int32_t* ranks = nullptr;  // [kv_heads or 1, rank_stride]: of each block's score, the better the lower; in (-2^31, 2^31 - 1)
   int64_t rank_stride = 0;
 };

@@ -23,44 +23,69 @@ namespace fovea::cpu::HWY_NAMESPACE {
 
 // ---- Tables -----------------------------------------------------------------------------------------------
 
-// put_tables: of one word's q4 [64]. distance_of: D of one word of a code.
+// put_tables: of one word's q4 [64]. distance_of: D of one word of a code. `narrow` as in AsymmetricScan.
 #undef FOVEA_BYTE_TABLES  // of the target before
 #if HWY_TARGET == HWY_AVX3_DL
+#define FOVEA_BYTE_TABLES 1
+
 // A look-up takes one of 128 bytes. Field j < 8 is the low seven bits of byte j, field 8 the top bits of bytes 0 to 6. The last bit is
 // left over: the table of field 8 holds its share where it is 0, and is followed by what a 1 takes away of it, 64 times.
-#define FOVEA_BYTE_TABLES 1
-constexpr int kFields = 9, kFieldBytes = 128;
-static_assert(kTableBytesPerWord >= kFields * kFieldBytes + 64);
+struct SevenBits {
+  static constexpr int kBits = 7, kFields = 9, kFieldBytes = 128;
+  static constexpr bool kLeavesOne = true;
+  // The place in a word of bit i of a field; -1: none.
+  static constexpr int bit_of(int field, int i) { return field < 8 ? 8 * field + i : 8 * i + 7; }
+};
+// One of 64. Field j < 8 is the low six bits of byte j, the other three are the two top bits of three bytes each.
+struct SixBits {
+  static constexpr int kBits = 6, kFields = 11, kFieldBytes = 64;
+  static constexpr bool kLeavesOne = false;
+  static constexpr int bit_of(int field, int i) {
+    if (field < 8) return 8 * field + i;
+    const int byte = 3 * (field - 8) + i / 2;
+    return byte < 8 ? 8 * byte + 6 + i % 2 : -1;
+  }
+};
 
-HWY_INLINE void put_tables(const int32_t* q4, uint8_t* table) {
+template <class Fields>
+HWY_INLINE void put_fields(const int32_t* q4, uint8_t* table) {
+  static_assert(kTableBytesPerWord >= Fields::kFields * Fields::kFieldBytes + (Fields::kLeavesOne ? 64 : 0));
   constexpr __mmask64 kValues[6] = {0xaaaaaaaaaaaaaaaa, 0xcccccccccccccccc, 0xf0f0f0f0f0f0f0f0,
                                     0xff00ff00ff00ff00, 0xffff0000ffff0000, 0xffffffff00000000};  // with bit i
-  for (int f = 0; f < kFields; ++f, table += kFieldBytes) {
-    const int32_t* q = f < 8 ? q4 + 8 * f : q4 + 7;
-    const int step = f < 8 ? 1 : 8;
-    int away = f < 8 ? 0 : std::max(q4[63], 0);  // of zeros: the positive ones disagree
-    for (int i = 0; i < 7; ++i) away += std::max(q[i * step], 0);
+  for (int f = 0; f < Fields::kFields; ++f, table += Fields::kFieldBytes) {
+    const auto at = [&](int i) { return Fields::bit_of(f, i) < 0 ? 0 : q4[Fields::bit_of(f, i)]; };
+    int away = Fields::kLeavesOne && f == Fields::kFields - 1 ? std::max(q4[63], 0) : 0;  // of zeros: the positive ones disagree
+    for (int i = 0; i < Fields::kBits; ++i) away += std::max(at(i), 0);
     const auto all = [](int32_t x) HWY_ATTR { return _mm512_set1_epi8(static_cast<char>(x)); };
     __m512i shares = all(away);
-    for (int i = 0; i < 6; ++i) shares = _mm512_mask_sub_epi8(shares, kValues[i], shares, all(q[i * step]));
+    for (int i = 0; i < 6; ++i) shares = _mm512_mask_sub_epi8(shares, kValues[i], shares, all(at(i)));
     _mm512_store_si512(table, shares);
-    _mm512_store_si512(table + 64, _mm512_sub_epi8(shares, all(q[6 * step])));
+    if (Fields::kBits == 7) _mm512_store_si512(table + 64, _mm512_sub_epi8(shares, all(at(6))));
   }
-  _mm512_store_si512(table, _mm512_set1_epi8(static_cast<char>(q4[63])));
+  if (Fields::kLeavesOne) _mm512_store_si512(table, _mm512_set1_epi8(static_cast<char>(q4[63])));
 }
-HWY_INLINE int32_t distance_of(const uint8_t* table, uint64_t code) {
-  uint64_t tops = 0;
+template <class Fields>
+HWY_INLINE int32_t distance_in(const uint8_t* table, uint64_t code) {
   int32_t distance = 0;
-  for (int f = 0; f < 8; ++f) {
-    distance += table[f * kFieldBytes + (code >> (8 * f) & 127)];
-    tops |= (code >> (8 * f + 7) & 1) << f;
+  for (int f = 0; f < Fields::kFields; ++f, table += Fields::kFieldBytes) {
+    int place = 0;
+    for (int i = 0; i < Fields::kBits; ++i) {
+      const int bit = Fields::bit_of(f, i);
+      if (bit >= 0) place |= static_cast<int>(code >> bit & 1) << i;
+    }
+    distance += table[place];
   }
-  const uint8_t* last = table + 8 * kFieldBytes;
-  return distance + last[tops & 127] - (tops >> 7 ? static_cast<int8_t>(last[kFieldBytes]) : 0);
+  return distance - (Fields::kLeavesOne && code >> 63 ? static_cast<int8_t>(*table) : 0);
+}
+HWY_INLINE void put_tables(const int32_t* q4, bool narrow, uint8_t* table) {
+  narrow ? put_fields<SixBits>(q4, table) : put_fields<SevenBits>(q4, table);
+}
+HWY_INLINE int32_t distance_of(const uint8_t* table, bool narrow, uint64_t code) {
+  return narrow ? distance_in<SixBits>(table, code) : distance_in<SevenBits>(table, code);
 }
 #else
 #define FOVEA_BYTE_TABLES 0
-HWY_INLINE void put_tables(const int32_t* q4, uint8_t* table) {
+HWY_INLINE void put_tables(const int32_t* q4, bool, uint8_t* table) {
   for (int i = 0; i < 64; i += 4, table += kTableBytes) {
     int away = 0;  // of a nibble of zeros: the positive ones disagree
     for (int j = 0; j < 4; ++j) away += std::max(q4[i + j], 0);
@@ -70,7 +95,7 @@ HWY_INLINE void put_tables(const int32_t* q4, uint8_t* table) {
     }
   }
 }
-HWY_INLINE int32_t distance_of(const uint8_t* table, uint64_t code) {
+HWY_INLINE int32_t distance_of(const uint8_t* table, bool, uint64_t code) {
   int32_t distance = 0;
   for (int n = 0; n < 16; ++n) distance += table[n * kTableBytes + (code >> (4 * n) & 15)];
   return distance;
@@ -98,7 +123,7 @@ HWY_INLINE float score_tokens(const AsymmetricScan& s, const uint64_t* codes, in
     for (int t = 0; t < valid; ++t) {
       int32_t distance = 0;
       for (int w = 0; w < s.words; ++w) {
-        distance += distance_of(s.tables + (query * s.words + w) * kTableBytesPerWord, codes[w * s.block_size + t]);
+        distance += distance_of(s.tables + (query * s.words + w) * kTableBytesPerWord, s.narrow, codes[w * s.block_size + t]);
       }
       const float factor = s.length_factor ? bf16_to_f32(factors_of(s, codes)[t]) : 1.0f;
       best = std::max(best, static_cast<float>(s.scales[query].sum - 2 * distance) * factor * s.scales[query].weight);

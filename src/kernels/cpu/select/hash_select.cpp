@@ -3,9 +3,11 @@
 #include <fovea/kernels/hash_rotation.h>
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "base/check.h"
 #include "kernels/cpu/select/block_windows.h"
@@ -24,6 +26,7 @@ constexpr int32_t kLeastBlocks = 64, kMostBlocks = 512;
 constexpr int32_t kTasksPerThread = 2;
 // Of asymmetric codes of one row, least bytes of a block that a thread with KV heads of its own reads.
 constexpr int64_t kLeastPiece = 512;
+constexpr size_t kHugeFrom = size_t{1} << 20;  // bytes of scratch that take whole huge pages
 
 int32_t ceil_div(int32_t a, int32_t b) { return (a + b - 1) / b; }
 
@@ -68,20 +71,25 @@ Status HashSelect::prepare(const OpsLimits& limits, int threads) {
   kv_heads_ = limits.kv_heads;
   blocks_ = (limits.max_len + limits.block_size - 1) / limits.block_size;
   distance_stride_ = (blocks_ + 31) / 32 * 32 + kDistancePadding;
-  const size_t queries = static_cast<size_t>(rows_) * num_heads_ * kMaxHashWords;
-  const size_t distances = static_cast<size_t>(rows_) * kv_heads_ * distance_stride_;
+  const size_t heads = static_cast<size_t>(rows_) * num_heads_, queries = heads * kMaxHashWords;
+  size_t bytes = 0;
+  const auto place = [&](size_t size) { return std::exchange(bytes, bytes + (size + 63) / 64 * 64); };
+  const size_t distances = place(sizeof(int32_t) * rows_ * kv_heads_ * distance_stride_);
+  const size_t tables = place(sizeof(WordTables) * (queries + kMaxHashWords));  // those of three queries are read as four
+  const size_t words = place(sizeof(uint64_t) * queries), scales = place(sizeof(QueryScale) * heads);
+  if (bytes >= kHugeFrom) bytes = (bytes + MappedBuffer::kHugePage - 1) / MappedBuffer::kHugePage * MappedBuffer::kHugePage;
   try {
-    queries_.assign(queries, 0);
-    tables_.assign(queries + kMaxHashWords, {});  // those of three queries are read as four
-    scales_.assign(static_cast<size_t>(rows_) * num_heads_, {});
-    distances_.assign((distances * sizeof(int32_t) + 63) / 64, {});
+    scratch_.emplace(bytes, MappedBuffer::kHugePage);
+    std::memset(scratch_->data(), 0, bytes);  // its pages are taken now, not by steps
     shares_.prepare(rows_, kv_heads_);
   } catch (const std::bad_alloc&) {
-    return Status::resource_exhausted(
-        "hash selection: no memory for " +
-        std::to_string(queries * (8 + kTableBytesPerWord) + distances * 4 + MassShares::bytes(rows_, kv_heads_)) +
-        " bytes of scratch");
+    return Status::resource_exhausted("hash selection: no memory for " +
+                                      std::to_string(bytes + MassShares::bytes(rows_, kv_heads_)) + " bytes of scratch");
   }
+  distances_ = reinterpret_cast<int32_t*>(scratch_->data() + distances);
+  tables_ = reinterpret_cast<WordTables*>(scratch_->data() + tables);
+  queries_ = reinterpret_cast<uint64_t*>(scratch_->data() + words);
+  scales_ = reinterpret_cast<QueryScale*>(scratch_->data() + scales);
   return {};
 }
 
@@ -105,9 +113,9 @@ void HashSelect::encode(const Pass& pass, int64_t task) {
   if (codec.asymmetric) fetch_to_write(&tables_[first * words], pass.queries_per_head() * words * sizeof(WordTables));
   for (int64_t i = first; i < first + pass.queries_per_head(); ++i, q += codec.head_dim) {
     if (codec.asymmetric) {
-      scales_[i] = quantize_query(codec, q, tables_[i * words].bytes);
+      scales_[i] = quantize_query(codec, q, narrow_, tables_[i * words].bytes);
     } else {
-      hash_encode(codec, q, queries_.data() + i * words);
+      hash_encode(codec, q, queries_ + i * words);
     }
   }
 }
@@ -130,10 +138,10 @@ void HashSelect::scan(const Pass& pass, int row, BlockRange heads, BlockSource& 
   if (p.codes.codec.asymmetric) {
     const uint8_t* tables = tables_[word].bytes;
     const bool factors = p.codes.codec.length_factor;
-    return asymmetric_scan({s, tables, &scales_[query], factors, streams_, distances<int32_t>(row, heads.begin), distance_stride_},
-                           source);
+    int32_t* ranks = distances<int32_t>(row, heads.begin);
+    return asymmetric_scan({s, tables, &scales_[query], factors, streams_, narrow_, ranks, distance_stride_}, source);
   }
-  hash_scan({s, queries_.data() + word, distances<uint16_t>(row, heads.begin), distance_stride_}, source);
+  hash_scan({s, queries_ + word, distances<uint16_t>(row, heads.begin), distance_stride_}, source);
 }
 
 void HashSelect::share(const Pass& pass, ThreadPool& pool) {

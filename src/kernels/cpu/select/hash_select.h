@@ -8,8 +8,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <optional>
 
+#include "base/mapped_buffer.h"
 #include "base/thread_pool.h"
 #include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/select/asymmetric_kernels.h"
@@ -21,8 +22,8 @@ namespace fovea::cpu {
 // Gives exactly what ref::hash_select gives, on any number of threads.
 class HashSelect {
  public:
-  // streams: codes are fetched as suits such a CPU; the results are the same.
-  explicit HashSelect(bool streams = cpu_features().streams) : streams_(streams) {}
+  // Codes are fetched and looked up as suits such a CPU; the results are the same.
+  explicit HashSelect(const CpuFeatures& cpu = cpu_features()) : streams_(cpu.streams), narrow_(cpu.narrow_look_ups) {}
 
   // Sizes the scratch, once. Errors: resource_exhausted.
   Status prepare(const OpsLimits& limits, int threads);
@@ -45,24 +46,24 @@ class HashSelect {
   // Of a row of a pass, and of its list.
   template <typename Distance>
   Distance* distances(int64_t row, int64_t list) {
-    return reinterpret_cast<Distance*>(distances_.data()) + (row * kv_heads_ + list) * distance_stride_;
+    return reinterpret_cast<Distance*>(distances_) + (row * kv_heads_ + list) * distance_stride_;
   }
 
-  const bool streams_;
+  const bool streams_, narrow_;
   BlockQueue queue_;  // of the only row of a pass
   int rows_ = 0;      // rows of a pass
   int num_heads_ = 0;
   int kv_heads_ = 0;
   int64_t blocks_ = 0;  // most blocks of a row
   int64_t distance_stride_ = 0;
-  std::vector<uint64_t> queries_;   // [rows, num_heads, words]
-  std::vector<WordTables> tables_;  // [rows, num_heads, words]: of asymmetric codes
-  std::vector<QueryScale> scales_;  // [rows, num_heads], likewise
+  // In one piece, and in huge pages: it has left the caches by the next layer, and of small pages the tables that tell where they lie
+  // have, too.
+  std::optional<MappedBuffer> scratch_;
+  int32_t* distances_ = nullptr;  // [rows, kv_heads, distance_stride]: uint16_t, or int32_t ranks of asymmetric codes
+  WordTables* tables_ = nullptr;  // [rows, num_heads, words]: of asymmetric codes
+  uint64_t* queries_ = nullptr;   // [rows, num_heads, words]
+  QueryScale* scales_ = nullptr;  // [rows, num_heads], of asymmetric codes
   MassShares shares_;
-  struct alignas(64) Line {
-    std::byte bytes[64] = {};
-  };
-  std::vector<Line> distances_;  // [rows, kv_heads, distance_stride]: uint16_t, or int32_t ranks of asymmetric codes
 };
 
 }  // namespace fovea::cpu

@@ -94,7 +94,7 @@ TEST(CpuHashSelect, EqualsTheReferenceOnHostileShapes) {
         s.p.init_blocks = init, s.p.local_blocks = local;
         const HashLists want = reference(s);
         cpu::for_each_target([&] {
-          cpu::HashSelect select(k % 2 == 0);
+          cpu::HashSelect select({.streams = k % 2 == 0, .narrow_look_ups = k % 3 != 0});
           ASSERT_TRUE(select.prepare(s.limits, 3).ok());
           const HashLists got = s.run([&](const HashSelectParams& p) { select.run(p, one); }, true);
           const HashLists threaded = s.run([&](const HashSelectParams& p) { select.run(p, three); }, true);
@@ -150,10 +150,12 @@ TEST(CpuHashSelect, LongRowsOverManyTasks) {
   for (const Codes codes : {Codes::symmetric, Codes::asymmetric, Codes::with_factor}) {
     HashProblem s({2, 8, 2, 16, 64, 128}, 4, 4097, codes);  // rows of 4,097 and 53 tokens
     s.set_k(32);
-    cpu::HashSelect select;
-    ASSERT_TRUE(select.prepare(s.limits, 3).ok());
     const HashLists want = reference(s);
-    cpu::for_each_target([&] { EXPECT_TRUE(s.run([&](const HashSelectParams& p) { select.run(p, pool); }, true) == want); });
+    for (const bool narrow : {false, true}) {
+      cpu::HashSelect select({.narrow_look_ups = narrow});
+      ASSERT_TRUE(select.prepare(s.limits, 3).ok());
+      cpu::for_each_target([&] { EXPECT_TRUE(s.run([&](const HashSelectParams& p) { select.run(p, pool); }, true) == want); });
+    }
   }
 }
 
@@ -229,11 +231,13 @@ TEST(CpuHashSelect, DistancesBeyondAByteAreExact) {
   for (int k : {1, 5, 20}) {
     s.set_k(k);
     const HashLists want = reference(s);
-    cpu::for_each_target([&] {
-      cpu::HashSelect select;
-      ASSERT_TRUE(select.prepare(s.limits, 1).ok());
-      EXPECT_EQ(s.run([&](const HashSelectParams& p) { select.run(p, pool); }, true).units, want.units) << k;
-    });
+    for (const bool narrow : {false, true}) {
+      cpu::for_each_target([&] {
+        cpu::HashSelect select({.narrow_look_ups = narrow});
+        ASSERT_TRUE(select.prepare(s.limits, 1).ok());
+        EXPECT_EQ(s.run([&](const HashSelectParams& p) { select.run(p, pool); }, true).units, want.units) << k;
+      });
+    }
   }
 }
 
