@@ -37,13 +37,14 @@ __device__ void wait_for_tile() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLater) : "memory");
 }
 
-// sums += bits of a & b, by rows of a (tokens) and columns of b. Volatile: the order is that of the code, products of several tokens
-// one after the other.
-__device__ void multiply_bits(int (&sums)[4], uint32_t a0, uint32_t a1, uint2 b) {
+// sums[i] = from[i] + bits of a & b, by rows of a (tokens) and columns of b. Volatile: the order is that of the code, products of several
+// tokens one after the other.
+__device__ void multiply_bits(int (&sums)[4], const int* from, uint32_t a0, uint32_t a1, uint2 b) {
   asm volatile(
-      "mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
-      : "r"(a0), "r"(a1), "r"(~a0), "r"(~a1), "r"(b.x), "r"(b.y));
+      "mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, "
+      "%13};"
+      : "=r"(sums[0]), "=r"(sums[1]), "=r"(sums[2]), "=r"(sums[3])
+      : "r"(a0), "r"(a1), "r"(~a0), "r"(~a1), "r"(b.x), "r"(b.y), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3]));
 }
 
 template <int kWords, bool kFactors>
@@ -292,7 +293,11 @@ struct Selection {
       const uint2(&query)[kWords] = held.slices;
       const Head head = held.head;
       const int q = product * kHeads + lane % 4;
-      const float all = static_cast<float>(head.sum);
+      // With lengths half of the sum of |q4| is taken off ahead, from both columns' sums: what products begin with lies in registers
+      // then, where constants would be copied for each.
+      const int taken = kFactors ? head.sum / 2 : 0, once = (kFactors ? kMagic : 0) - taken % 3, thrice = -(taken / 3);
+      const int begin[4] = {once, thrice, once, thrice};
+      const float odd = static_cast<float>(head.sum - 2 * taken);
       int most[2] = {0, 0};  // of G
       Best scaled = {kFarthest, kFarthest};
 #pragma unroll 1
@@ -307,8 +312,6 @@ struct Selection {
 #pragma unroll
         for (int first = 0; first < 8; first += kAtOnce) {
           int sums[kAtOnce][4];
-#pragma unroll
-          for (int t = 0; t < kAtOnce; ++t) sums[t][0] = sums[t][2] = kFactors ? kMagic : 0, sums[t][1] = sums[t][3] = 0;
           const auto bits_of = [&](int t, const uint8_t* words, uint32_t(&of)[2]) {
             const uint8_t* half = words + (at ^ ((first + t) / 2 * 16)) + t % 2 * 8;
             of[0] = *reinterpret_cast<const uint32_t*>(half), of[1] = *reinterpret_cast<const uint32_t*>(half + 8 * kRowBytes);
@@ -321,14 +324,16 @@ struct Selection {
 #pragma unroll
             for (int one = 0; one < 2; ++one) {
 #pragma unroll
-              for (int t = 0; t < kAtOnce; ++t) multiply_bits(sums[t], bits[t][0], bits[t][1], query[w + one]);
+              for (int t = 0; t < kAtOnce; ++t)
+                multiply_bits(sums[t], w + one == 0 ? begin : sums[t], bits[t][0], bits[t][1], query[w + one]);
             }
           }
           if (kWords > kPaired) {
 #pragma unroll
             for (int t = 0; t < kAtOnce; ++t) bits_of(t, tile + kPaired * kWordBytes, bits[t]);
 #pragma unroll
-            for (int t = 0; t < kAtOnce; ++t) multiply_bits(sums[t], bits[t][0], bits[t][1], query[kWords - 1]);
+            for (int t = 0; t < kAtOnce; ++t)
+              multiply_bits(sums[t], kWords == 1 ? begin : sums[t], bits[t][0], bits[t][1], query[kWords - 1]);
           }
 #pragma unroll
           for (int t = 0; t < kAtOnce; ++t) {
@@ -339,7 +344,7 @@ struct Selection {
                 const int of = (first + t) / 2;
                 const uint32_t two = of == 0 ? factors[i].x : of == 1 ? factors[i].y : of == 2 ? factors[i].z : factors[i].w;
                 const float factor = __uint_as_float(t % 2 == 0 ? two << 16 : two & 0xffff0000u);
-                const float g = __int_as_float(agreeing) - __int_as_float(kMagic), sum = __fmaf_rn(2.0f, g, -all);  // exact
+                const float g = __int_as_float(agreeing) - __int_as_float(kMagic), sum = __fmaf_rn(2.0f, g, -odd);  // exact
                 scaled[i] = fmaxf(scaled[i], __fmul_rn(sum, factor));
               } else {
                 most[i] = max(most[i], agreeing);
