@@ -39,7 +39,7 @@ struct Queue {
 // that is not for 9.0.
 struct LaunchConfig {
   cudaLaunchConfig_t config{};
-  cudaLaunchAttribute attributes[2] = {};
+  cudaLaunchAttribute attributes[3] = {};
 
   LaunchConfig(dim3 grid, dim3 block, size_t shared_bytes, const Queue& queue, int cluster = 1) {
     config.gridDim = grid;
@@ -57,6 +57,15 @@ struct LaunchConfig {
       a.id = cudaLaunchAttributeClusterDimension;
       a.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
     }
+  }
+  // A hint: let the L1 cache be large. It is what kernels' shared memory leaves of a multiprocessor, and stays as small as one before
+  // left it unless a kernel asks for more, which then waits there until all blocks have ended.
+  void prefer_l1() {
+#if CUDART_VERSION >= 12050
+    cudaLaunchAttribute& a = attributes[config.numAttrs++];
+    a.id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    a.val.sharedMemCarveout = cudaSharedmemCarveoutMaxL1;
+#endif
   }
   LaunchConfig(const LaunchConfig&) = delete;  // points into itself
   LaunchConfig& operator=(const LaunchConfig&) = delete;

@@ -12,6 +12,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
+constexpr int kLongRow = 8192;  // elements: 32 KB of x
 
 template <typename T, int kRows, int kCols>
 struct Tile {
@@ -94,7 +95,10 @@ __global__ void __launch_bounds__(kThreads) gemv_kernel(WeightGroup group, const
 template <typename T, int kRows, int kCols, int kSteps, bool kGated = false>
 void launch_gemv(WeightGroup group, const LinearParams& p, const Queue& queue) {
   const int tiles = kGated ? group.n[0] : group.number_tiles(kCols);
-  launch("gemv", gemv_kernel<T, kRows, kCols, kSteps, kGated>, ceil_div(tiles, kWarps), kThreads, queue, group, p.x, p.rows, p.k);
+  LaunchConfig c(ceil_div(tiles, kWarps), kThreads, 0, queue);
+  // All warps of a multiprocessor read x. A long one does not stay in the L1 cache that attention's shared memory leaves.
+  if (p.rows == 1 && p.k > kLongRow) c.prefer_l1();
+  check_call("gemv", cudaLaunchKernelEx(&c.config, gemv_kernel<T, kRows, kCols, kSteps, kGated>, group, p.x, p.rows, p.k));
 }
 
 bool is_gated(const WeightGroup& group, const LinearParams& p) { return p.gated && p.rows == 1 && group.count == 2; }
