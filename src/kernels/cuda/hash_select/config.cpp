@@ -32,7 +32,7 @@ SelectShape choose_select(const HashSelectParams& p, const SelectDevice& device)
   const int32_t each = device.multiprocessors / lists, beside = (device.multiprocessors - lists) / lists;
   s.parts = std::clamp(each >= kPartsBeside ? beside : each, 1, std::clamp(tiles, 1, kPartsMost));
   s.first_in_halves = s.parts > kPartsInCluster;  // of fewer, many take the place of one that has just chosen, and are late
-  s.heads_at = s.list_heads * s.products * s.words * 256;
+  s.heads_at = s.list_heads * s.products * ((s.words + 1) / 2) * 256;
   s.ring_at = (s.heads_at + s.list_heads * s.products * 4 * 8 + 127) / 128 * 128;
   s.tile_bytes = kTileBlocks * kTileTokens * (8 * s.words + (s.factors ? 2 : 0));
   // As few as do not take longer: all have as much to do.

@@ -116,13 +116,12 @@ __device__ inline uint64_t encode(const HashCodec& codec, const float (&x)[kRegs
   return encode(codec, Flips<kRegs>(codec, 0), x, length);
 }
 
-// A query as a product of bits compares it with keys: element i is q4[i], an integer in [-7, 7], in four slices of one bit each,
-// |q4| = (s0 + s1) + 3 (s2 + s3). The signed sum of a key is 2 G minus the sum of |q4|, G the slices' sum over the elements whose
-// sign is the key's bit: those above 0 by the key's bits, those below by its complement. Of symmetric codes q4 is a sign.
+// A query as products of bits compare it with keys: element i is q4[i], an integer in [-7, 7], in four slices of one bit each, those of
+// its two's complement: q4 = s0 + 2 s1 + 4 s2 - 8 s3. The signed sum of a key is 2 G minus the sum of q4, G the slices' sum over the
+// bits that the key has. Of symmetric codes q4 is a sign.
 struct QuerySlices {
-  struct Bits {
-    uint32_t above[4], below[4];  // of 32 elements, by slice
-  };
+  static constexpr int kCount = 4;
+  using Bits = uint32_t[kCount];  // of 32 elements, by slice
 
   // All rotations that a code of so many words needs.
   template <int kWords, int kRegs>
@@ -172,7 +171,7 @@ struct QuerySlices {
     }
     // Of q4, in the rotation's scale; 0 where nothing was measured.
     __device__ float unit() const { return measured ? __fmul_rn(step, codec.scale) : 0.0f; }
-    // `keep(v, bits)` takes the bits of elements [32 v, 32 v + 32). Returns the sum of |q4|.
+    // `keep(half, bits)` takes the bits of elements [32 half, 32 half + 32), half a word. Returns the sum of q4.
     template <typename Keep>
     __device__ int32_t slice(const Keep& keep) const {
       const Quotient by_step(measured ? step : 1.0f);
@@ -182,17 +181,11 @@ struct QuerySlices {
         const float element = y[v / kRegs][v % kRegs];
         int q4 = element > 0.0f ? 1 : -1;
         if (codec.asymmetric) q4 = measured ? max(-7, min(7, __float2int_rn(by_step.of(element)))) : 0;
-        const int size = abs(q4);
-        constexpr uint32_t kSizes[4] = {0b10110110, 0b00100100, 0b11111000, 0b11000000};  // that have the slice
         Bits bits;
 #pragma unroll
-        for (int s = 0; s < 4; ++s) {
-          const bool there = (kSizes[s] >> size & 1) != 0;
-          bits.above[s] = __ballot_sync(kAllLanes, there && q4 > 0);
-          bits.below[s] = __ballot_sync(kAllLanes, there && q4 < 0);
-        }
+        for (int s = 0; s < QuerySlices::kCount; ++s) bits[s] = __ballot_sync(kAllLanes, (q4 >> s & 1) != 0);
         keep(v, bits);
-        sum += size;
+        sum += q4;
       }
       return __reduce_add_sync(kAllLanes, sum);
     }

@@ -3,10 +3,10 @@
 // Some warps of a thread block encode the queries while the others find out where the codes lie and start copying them.
 //
 // A warp takes 16 blocks of a list at a time. Their codes go to shared memory asynchronously, a tile ahead. A product of bits
-// (m16n8k256) has one token of each of the 16 blocks for its rows, so what a thread sees of two blocks and one query head stays
-// with it until their last tokens. Of the 256 bits a thread holds half a token's word, for one slice of the query above 0, and that
-// half's complement, for the slice below; the columns are four query heads by the two weights of their slices (QuerySlices). Of
-// codes of several words it holds a half of one of two words, and takes the slices of a weight one after the other.
+// (m16n8k128) has one token of each of the 16 blocks for its rows, so what a thread sees of two blocks and one query head stays
+// with it until their last tokens. Of two words of a token a thread holds a half of one. The columns are four query heads by two of their
+// slices (QuerySlices), so two products give what a thread needs of a head. Of the last word of an odd number half of the bits are
+// multiplied by 0.
 //
 // Ranks of scores go to shared memory where a list has one or two thread blocks, a cluster, else to scratch: larger clusters do not fill
 // the device.
@@ -21,8 +21,7 @@
 namespace fovea::cuda::hash {
 namespace {
 
-constexpr int kHeads = 4;           // of one product
-constexpr int kMagic = 0x4b400000;  // 1.5 * 2^23: with an integer in its low bits a float of that much more
+constexpr int kHeads = 4;  // of one product
 constexpr uint32_t kNowhere = 0xffffffffu;
 constexpr float kFarthest = -__builtin_huge_valf();
 
@@ -37,19 +36,29 @@ __device__ void wait_for_tile() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLater) : "memory");
 }
 
-// sums[i] = from[i] + bits of a & b, by rows of a (tokens) and columns of b. Volatile: the order is that of the code, products of several
-// tokens one after the other.
-__device__ void multiply_bits(int (&sums)[4], const int* from, uint32_t a0, uint32_t a1, uint2 b) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, "
-      "%13};"
-      : "=r"(sums[0]), "=r"(sums[1]), "=r"(sums[2]), "=r"(sums[3])
-      : "r"(a0), "r"(a1), "r"(~a0), "r"(~a1), "r"(b.x), "r"(b.y), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3]));
+// sums[i] = from[i] + bits of a & b, by rows of a (tokens) and columns of b. Volatile: the order is that of the code.
+__device__ void multiply_bits(int (&sums)[4], const int* from, const uint32_t (&a)[2], uint32_t b) {
+  asm volatile("mma.sync.aligned.m16n8k128.row.col.s32.b1.b1.s32.and.popc {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %10};"
+               : "=r"(sums[0]), "=r"(sums[1]), "=r"(sums[2]), "=r"(sums[3])
+               : "r"(a[0]), "r"(a[1]), "r"(b), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3]));
 }
+
+// G = s0 + 2 s1 + 4 s2 - 8 s3, times 2^-149, of row i: as a float an integer's bits are a denormal, so much smaller, and products and sums
+// with whole numbers are exact (and denormals are not flushed). Lengths want a float in the end.
+__device__ float tiny_g(const int (&low)[4], const int (&high)[4], int i) {
+  float g = __int_as_float(low[2 * i]);
+  g = __fmaf_rn(2.0f, __int_as_float(low[2 * i + 1]), g);
+  g = __fmaf_rn(4.0f, __int_as_float(high[2 * i]), g);
+  return __fmaf_rn(-8.0f, __int_as_float(high[2 * i + 1]), g);
+}
+// 2 G - sum.
+__device__ float signed_sum(float tiny_g, float sum) { return __fmaf_rn(0x1p23f, __fmul_rn(0x1p127f, tiny_g), -sum); }
 
 template <int kWords, bool kFactors>
 struct Selection {
   using Best = float[2];  // scores of a thread's two blocks: rows lane / 4 and that + 8 of the tile
+
+  static constexpr int kPairs = (kWords + 1) / 2;  // of a code's words, which products take two at a time
 
   // What a warp scores next: tokens of one piece of a tile's blocks, of one KV head of the list.
   struct Item {
@@ -59,18 +68,17 @@ struct Selection {
     int32_t sum;
     float weight;
   };
-  // What a thread needs of four query heads: slices of one column of a product, and of the head whose sums it gets.
+  // What a thread needs of four query heads: of one column of the product by slices 0 and 1, and of that by slices 2 and 3, its piece of
+  // each pair of words; and of the head whose sums it gets.
   struct Queries {
-    uint2 slices[kWords];
+    uint2 slices[kPairs];
     Head head;
   };
 
   // A tile in shared memory: words by block, of which the pieces of 16 bytes change places, so that a load of eight blocks meets
   // no bank twice; then length factors.
   static constexpr int kRowBytes = kTileTokens * 8, kWordBytes = kTileBlocks * kRowBytes;
-  static constexpr int kPaired = kWords / 2 * 2;  // words that products take two at a time
-  static constexpr int kPairs = kEncoders / 2;    // of encoders
-  static constexpr int kAtOnce = 4;               // tokens whose products are under way
+  static constexpr int kAtOnce = 4;  // tokens whose products are under way
 
   const SelectArgs& a;
   const HashSelectParams& p;
@@ -100,7 +108,7 @@ struct Selection {
   __device__ int queries() const { return a.shape.queries; }
   __device__ int products() const { return a.shape.products; }
   __device__ uint2* slices(int head, int product) const {
-    return reinterpret_cast<uint2*>(memory) + (head * products() + product) * kWords * kWarp;
+    return reinterpret_cast<uint2*>(memory) + (head * products() + product) * kPairs * kWarp;
   }
   __device__ Head* heads() const { return reinterpret_cast<Head*>(memory + a.shape.heads_at); }
 
@@ -221,13 +229,14 @@ struct Selection {
   template <int kRegs>
   __device__ void take_queries() const {
     const int d = p.codes.codec.head_dim, count = queries(), group = p.average_group ? p.num_heads / p.kv_heads : count;
-    const int pair = warp % kPairs;
-    const bool takes_slices = warp < kPairs;
+    constexpr int kPairsOfWarps = kEncoders / 2;
+    const int pair = warp % kPairsOfWarps;
+    const bool takes_slices = warp < kPairsOfWarps;
     const QuerySlices::Rotations<kWords, kRegs> rotations(p.codes.codec);
     // First of ones, while there is no query: the code is at hand then.
     const int all = count * a.shape.list_heads;
 #pragma unroll 1
-    for (int next = pair < all ? pair - kPairs : pair; next < all; next += kPairs) {
+    for (int next = pair < all ? pair - kPairsOfWarps : pair; next < all; next += kPairsOfWarps) {
       const bool there = next >= 0;
       if (there) wait_for_previous();
       const int i = there ? next : pair, head = a.shape.list_heads == 1 ? 0 : i / count, query = i - head * count;
@@ -255,29 +264,26 @@ struct Selection {
         if (there && lane == 0) of.weight = unit > 0.0f ? static_cast<float>(unit / length) : 0.0f;
         continue;
       }
-      uint2* to = slices(head, query / kHeads) + query % kHeads * 8;
-      const int32_t sum = rotated.slice([&](int v, const QuerySlices::Bits& bits) {
+      // Lane s puts slice s where the threads of its column take it.
+      auto* to = reinterpret_cast<uint32_t*>(slices(head, query / kHeads)) + query % kHeads * 16 + lane % 2 * 8 + lane / 2 % 2;
+      const auto put = [&](int half, uint32_t bits) { to[half / 4 * 2 * kWarp + half % 4 * 2] = bits; };
+      const int32_t sum = rotated.slice([&](int half, const QuerySlices::Bits& bits) {
 #pragma unroll
-        for (int s = 0; s < 4; ++s) {
-          const int at = v / 2 < kPaired ? (v / 4 * 2 + s % 2) * kWarp + s / 2 * 4 + v % 4 : v / 2 * kWarp + 2 * s + v % 2;
-          if (lane == s) to[at] = {bits.above[s], bits.below[s]};
+        for (int s = 0; s < QuerySlices::kCount; ++s) {
+          if (lane == s) put(half, bits[s]);
         }
       });
+      if (kWords % 2 != 0 && lane < QuerySlices::kCount) put(2 * kWords, 0), put(2 * kWords + 1, 0);
       if (lane == 0) of.sum = sum;
     }
     wait_for_previous();
-    // Columns without a query.
-    for (int head = 0; head < a.shape.list_heads; ++head) {
-      for (int i = warp * kWarp + lane; i < (products() * kHeads - count) * 8 * kWords; i += kEncoders * kWarp) {
-        slices(head, products() - 1)[i % kWords * kWarp + (count % kHeads) * 8 + i / kWords] = {0, 0};
-      }
-    }
   }
 
+  // Columns without a query hold anything: nobody asks for their sums.
   __device__ Queries queries_of(int head, int product) const {
     Queries of;
 #pragma unroll
-    for (int w = 0; w < kWords; ++w) of.slices[w] = slices(head, product)[w * kWarp + lane];
+    for (int w = 0; w < kPairs; ++w) of.slices[w] = slices(head, product)[w * kWarp + lane];
     of.head = heads()[(head * products() + product) * kHeads + lane % 4];
     return of;
   }
@@ -290,16 +296,11 @@ struct Selection {
 #pragma unroll 1
     for (int product = 0; product < products(); ++product) {
       if (!one_product()) held = queries_of(item.head, product);
-      const uint2(&query)[kWords] = held.slices;
+      const uint2(&query)[kPairs] = held.slices;
       const Head head = held.head;
       const int q = product * kHeads + lane % 4;
-      // With lengths half of the sum of |q4| is taken off ahead, from both columns' sums: what products begin with lies in registers
-      // then, where constants would be copied for each.
-      const int taken = kFactors ? head.sum / 2 : 0, once = (kFactors ? kMagic : 0) - taken % 3, thrice = -(taken / 3);
-      const int begin[4] = {once, thrice, once, thrice};
-      const float odd = static_cast<float>(head.sum - 2 * taken);
-      int most[2] = {0, 0};  // of G
-      Best scaled = {kFarthest, kFarthest};
+      const float sum = static_cast<float>(head.sum);
+      Best most = {kFarthest, kFarthest};  // of tokens: with lengths the sum times these, else tiny_g()
 #pragma unroll 1
       for (int t0 = 0; t0 < 2 << a.shape.chunk_shift; t0 += 8) {
         uint4 factors[2];
@@ -311,51 +312,43 @@ struct Selection {
         const uint32_t at = row_at ^ (t0 * 8);
 #pragma unroll
         for (int first = 0; first < 8; first += kAtOnce) {
-          int sums[kAtOnce][4];
-          const auto bits_of = [&](int t, const uint8_t* words, uint32_t(&of)[2]) {
-            const uint8_t* half = words + (at ^ ((first + t) / 2 * 16)) + t % 2 * 8;
-            of[0] = *reinterpret_cast<const uint32_t*>(half), of[1] = *reinterpret_cast<const uint32_t*>(half + 8 * kRowBytes);
-          };
+          int low[kAtOnce][4], high[kAtOnce][4];  // of slices 0 and 1, and of 2 and 3
           uint32_t bits[kAtOnce][2];
 #pragma unroll
-          for (int w = 0; w < kPaired; w += 2) {
+          for (int pair = 0; pair < kPairs; ++pair) {
+            const uint8_t* words = tile + 2 * pair * kWordBytes + (2 * pair + 1 < kWords ? of_pair : 0);
 #pragma unroll
-            for (int t = 0; t < kAtOnce; ++t) bits_of(t, tile + of_pair + w * kWordBytes, bits[t]);
-#pragma unroll
-            for (int one = 0; one < 2; ++one) {
-#pragma unroll
-              for (int t = 0; t < kAtOnce; ++t)
-                multiply_bits(sums[t], w + one == 0 ? begin : sums[t], bits[t][0], bits[t][1], query[w + one]);
+            for (int t = 0; t < kAtOnce; ++t) {
+              const uint8_t* half = words + (at ^ ((first + t) / 2 * 16)) + t % 2 * 8;
+              bits[t][0] = *reinterpret_cast<const uint32_t*>(half);
+              bits[t][1] = *reinterpret_cast<const uint32_t*>(half + 8 * kRowBytes);
             }
-          }
-          if (kWords > kPaired) {
 #pragma unroll
-            for (int t = 0; t < kAtOnce; ++t) bits_of(t, tile + kPaired * kWordBytes, bits[t]);
-#pragma unroll
-            for (int t = 0; t < kAtOnce; ++t)
-              multiply_bits(sums[t], kWords == 1 ? begin : sums[t], bits[t][0], bits[t][1], query[kWords - 1]);
+            for (int t = 0; t < kAtOnce; ++t) {
+              constexpr int nothing[4] = {};
+              multiply_bits(low[t], pair == 0 ? nothing : low[t], bits[t], query[pair].x);
+              multiply_bits(high[t], pair == 0 ? nothing : high[t], bits[t], query[pair].y);
+            }
           }
 #pragma unroll
           for (int t = 0; t < kAtOnce; ++t) {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-              const int agreeing = sums[t][2 * i] + 3 * sums[t][2 * i + 1];
+              float of_token = tiny_g(low[t], high[t], i);
               if (kFactors) {
                 const int of = (first + t) / 2;
                 const uint32_t two = of == 0 ? factors[i].x : of == 1 ? factors[i].y : of == 2 ? factors[i].z : factors[i].w;
                 const float factor = __uint_as_float(t % 2 == 0 ? two << 16 : two & 0xffff0000u);
-                const float g = __int_as_float(agreeing) - __int_as_float(kMagic), sum = __fmaf_rn(2.0f, g, -odd);  // exact
-                scaled[i] = fmaxf(scaled[i], __fmul_rn(sum, factor));
-              } else {
-                most[i] = max(most[i], agreeing);
+                of_token = __fmul_rn(signed_sum(of_token, sum), factor);
               }
+              most[i] = fmaxf(most[i], of_token);
             }
           }
         }
       }
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float score = kFactors ? scaled[i] : static_cast<float>(2 * most[i] - head.sum);
+        const float score = kFactors ? most[i] : signed_sum(most[i], sum);
         best[i] = q < queries() ? fmaxf(best[i], __fmul_rn(score, head.weight)) : best[i];
       }
     }
