@@ -4,6 +4,8 @@
 
 #include "store/store_test_util.h"
 
+#include <malloc.h>
+
 #include <fstream>
 #include <string>
 
@@ -50,8 +52,9 @@ TEST(KvMemory, NothingIsReservedBeyondWhatWasAllowed) {
   }
 }
 
-// Anonymous memory of the process.
+// Anonymous memory of the process, without what was freed and the allocator keeps.
 int64_t taken_bytes() {
+  malloc_trim(0);
   std::ifstream in("/proc/self/status");
   std::string word;
   int64_t kib = 0;
