@@ -120,8 +120,8 @@ __device__ inline uint64_t encode(const HashCodec& codec, const float (&x)[kRegs
 // its two's complement: q4 = s0 + 2 s1 + 4 s2 - 8 s3. The signed sum of a key is 2 G minus the sum of q4, G the slices' sum over the
 // bits that the key has. Of symmetric codes q4 is a sign.
 struct QuerySlices {
-  static constexpr int kCount = 4;
-  using Bits = uint32_t[kCount];  // of 32 elements, by slice
+  static constexpr int kSlices = 4;
+  using Bits = uint32_t[kSlices];  // of 32 elements, by slice
 
   // All rotations that a code of so many words needs.
   template <int kWords, int kRegs>
@@ -183,7 +183,7 @@ struct QuerySlices {
         if (codec.asymmetric) q4 = measured ? max(-7, min(7, __float2int_rn(by_step.of(element)))) : 0;
         Bits bits;
 #pragma unroll
-        for (int s = 0; s < QuerySlices::kCount; ++s) bits[s] = __ballot_sync(kAllLanes, (q4 >> s & 1) != 0);
+        for (int s = 0; s < kSlices; ++s) bits[s] = __ballot_sync(kAllLanes, (q4 >> s & 1) != 0);
         keep(v, bits);
         sum += q4;
       }

@@ -75,8 +75,8 @@ struct Selection {
     Head head;
   };
 
-  // A tile in shared memory: words by block, of which the pieces of 16 bytes change places, so that a load of eight blocks meets
-  // no bank twice; then length factors.
+  // A tile in shared memory: words by block, of which the pieces of 16 bytes change places, so that eight blocks' meet no bank twice in
+  // a load (the two words of a pair do); then length factors.
   static constexpr int kRowBytes = kTileTokens * 8, kWordBytes = kTileBlocks * kRowBytes;
   static constexpr int kAtOnce = 4;  // tokens whose products are under way
 
@@ -269,11 +269,11 @@ struct Selection {
       const auto put = [&](int half, uint32_t bits) { to[half / 4 * 2 * kWarp + half % 4 * 2] = bits; };
       const int32_t sum = rotated.slice([&](int half, const QuerySlices::Bits& bits) {
 #pragma unroll
-        for (int s = 0; s < QuerySlices::kCount; ++s) {
+        for (int s = 0; s < QuerySlices::kSlices; ++s) {
           if (lane == s) put(half, bits[s]);
         }
       });
-      if (kWords % 2 != 0 && lane < QuerySlices::kCount) put(2 * kWords, 0), put(2 * kWords + 1, 0);
+      if (kWords % 2 != 0 && lane < QuerySlices::kSlices) put(2 * kWords, 0), put(2 * kWords + 1, 0);  // no word's
       if (lane == 0) of.sum = sum;
     }
     wait_for_previous();
