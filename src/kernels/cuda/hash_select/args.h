@@ -15,10 +15,11 @@ struct SelectArgs {
   HashSelectParams p;
   SelectShape shape;
   int32_t first_row = 0;
-  uint32_t* ranks = nullptr;  // [lists of this pass, pitch]: the better a block, the lower
+  // [lists of this pass, pitch]: the better a block, the lower. Where choosers are apart kNotYet between launches.
+  uint32_t* ranks = nullptr;
   int64_t pitch = 0;
   uint32_t* arrived = nullptr;  // [lists of this pass] thread blocks that are done; 0 between launches
-  int32_t looks = 0;            // for them, of a chooser that is apart
+  int32_t looks = 0;            // for ranks, of a chooser that is apart
 };
 
 struct TopkArgs {

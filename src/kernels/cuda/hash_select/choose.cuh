@@ -16,7 +16,9 @@
 
 namespace fovea::cuda::hash {
 
-inline constexpr uint32_t kNever = 0xffffffffu;  // worse than every rank
+inline constexpr uint32_t kWorst = 0xff800000u;   // of ranks: that of the score -inf
+inline constexpr uint32_t kNone = 0xfffffffeu;    // where there is no block
+inline constexpr uint32_t kNotYet = 0xffffffffu;  // where one will be
 
 // What a list keeps: its first `init` blocks, its last `local`, and `by_rank` of those between.
 struct Quota {
@@ -33,6 +35,16 @@ struct Quota {
     const int32_t local = min(p.local_blocks, kept);
     return {blocks, kept, min(p.init_blocks, kept - local), local};
   }
+};
+
+// Ranks of a list, [blocks]; those of windows are not asked. In shared memory; in scratch, where others have written them; or in scratch
+// where others still do, with kNotYet in the places of those that have not come, and again in all places when a choice has been made.
+struct Ranks {
+  enum class Place : uint8_t { shared, scratch, coming };
+  uint32_t* of = nullptr;
+  Place place = Place::scratch;
+  int32_t looks = 1;     // for those that come; if they have not then, nothing is chosen
+  uint32_t helpers = 0;  // threads that call mark_for(), which takes marking the places again off the chooser
 };
 
 class Chooser {
@@ -52,21 +64,33 @@ class Chooser {
     uint32_t ranks[kChosenAtOnce];
   };
 
-  // Threads [0, kChooserThreads) of a thread block. ranks: [q.blocks], in shared memory or not; those of windows are not asked.
-  __device__ Chooser(const Quota& q, const uint32_t* ranks, bool in_shared, Shared& shared)
-      : q_(q), ranks_(ranks + q.init), in_shared_(in_shared), s_(shared) {}
+  // Threads [0, kChooserThreads) of a thread block.
+  __device__ Chooser(const Quota& q, const Ranks& ranks, Shared& shared) : q_(q), ranks_(ranks), s_(shared) { ranks_.of += q.init; }
 
   __device__ static void sync() { asm volatile("bar.sync 1, %0;" ::"n"(kChooserThreads) : "memory"); }
 
-  // Writes the list's entries [q.init, q.init + q.by_rank()).
-  __device__ void write(int32_t* units) {
-    const Range range = bound();
+  // Writes the list's entries [q.init, q.init + q.by_rank()). Returns false where ranks have not all come.
+  __device__ bool write(int32_t* units) {
+    Range range;
+    if (!find_bound(range)) return false;
     const uint32_t found = collect(range.high);
     if (found <= kCandidates) {
       keep_lowest(found, units + q_.init);
     } else {
       write_below(cut_of_many(range), units + q_.init);
     }
+    if (ranks_.place == Ranks::Place::coming && (in_parts(q_) || ranks_.helpers == 0)) {
+      sync();
+      mark_again(q_, ranks_.of, threadIdx.x, kChooserThreads);
+    }
+    return true;
+  }
+
+  // Threads [kChooserThreads, blockDim.x), beside a chooser that counts on them and writes. Returns as write() does.
+  __device__ static bool mark_for(const Quota& q, uint32_t* ranks) {
+    if (!all_have(true, blockDim.x)) return false;
+    if (!in_parts(q)) mark_again(q, ranks + q.init, threadIdx.x - kChooserThreads, blockDim.x - kChooserThreads);
+    return true;
   }
 
  private:
@@ -84,31 +108,62 @@ class Chooser {
     return count;
   }
   __device__ uint32_t wanted() const { return q_.by_rank(); }
-  __device__ bool in_parts() const { return q_.ranked() > kChosenAtOnce; }
+  __device__ static bool in_parts(const Quota& q) { return q.ranked() > kChosenAtOnce; }
+  __device__ static void mark_again(const Quota& q, uint32_t* ranks, int32_t thread, int32_t threads) {
+    for (int32_t i = thread; i < q.ranked(); i += threads) ranks[i] = kNotYet;
+  }
+  // Whether all of so many threads have their ranks.
+  __device__ static bool all_have(bool mine, uint32_t threads) {
+    uint32_t all;
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; bar.red.and.pred p, %3, %2, p; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(all)
+                 : "r"(uint32_t{mine}), "r"(threads), "r"(threads == kChooserThreads ? 1 : 2)
+                 : "memory");
+    return all != 0;
+  }
 
-  // This thread's ranks of a part. Of those in scratch, which others have written, no cache of this multiprocessor is asked.
-  __device__ void take(int32_t first) {
+  // This thread's ranks of a part. Of those in scratch no cache of this multiprocessor is asked. Returns whether all are there.
+  __device__ bool take(int32_t first) {
     const int32_t at = first + static_cast<int32_t>(threadIdx.x), there = q_.ranked() - at;
-    if (in_shared_) {
+    bool all = true;
+    if (ranks_.place == Ranks::Place::shared) {
 #pragma unroll
-      for (int i = 0; i < kRanks; ++i) mine_[i] = i * kChooserThreads < there ? ranks_[at + i * kChooserThreads] : kNever;
+      for (int i = 0; i < kRanks; ++i) mine_[i] = i * kChooserThreads < there ? ranks_.of[at + i * kChooserThreads] : kNone;
     } else {
+      const uint32_t* mine = ranks_.of + at;
+      asm volatile("" : "+l"(mine));  // or the compiler adds up each address anew
+      int32_t looks = ranks_.looks;
+#pragma unroll 1
+      do {  // all are asked for before the first is looked at: each takes most of a microsecond
 #pragma unroll
-      for (int i = 0; i < kRanks; ++i) mine_[i] = i * kChooserThreads < there ? __ldcg(ranks_ + at + i * kChooserThreads) : kNever;
+        for (int i = 0; i < kRanks; ++i) mine_[i] = i * kChooserThreads < there ? look(mine + i * kChooserThreads) : kNone;
+        uint32_t worst = 0;
+#pragma unroll
+        for (int i = 0; i < kRanks; ++i) worst = max(worst, mine_[i]);
+        all = worst != kNotYet;
+      } while (!all && --looks > 0);
     }
 #pragma unroll
     for (int i = 0; i < kRanks; ++i) s_.ranks[i * kChooserThreads + threadIdx.x] = mine_[i];
+    return all;
+  }
+  __device__ static uint32_t look(const uint32_t* at) {
+    uint32_t rank;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(rank) : "l"(at));
+    return rank;
   }
 
   // visit(first) for every part of the list, with this thread's ranks of it in mine_: of blocks first + i * kChooserThreads +
-  // threadIdx.x. They stay there where there is one part.
+  // threadIdx.x. They stay there where there is one part. Returns whether all had come.
   template <typename Visit>
-  __device__ void each_part(bool again, const Visit& visit) {
+  __device__ bool each_part(bool again, const Visit& visit) {
+    bool all = true;
 #pragma unroll 1
     for (int32_t first = 0; first < q_.ranked(); first += kChosenAtOnce) {
-      if (!again || in_parts()) take(first);
+      if (!again || in_parts(q_)) all = take(first) && all;
       visit(first);
     }
+    return all;
   }
 
   // Two instructions, in no way merged with others that compare the same.
@@ -125,19 +180,21 @@ class Chooser {
     return x;
   }
 
-  // The lowest rank, and one that those of `wanted` threads or somewhat more are not above; where threads do not suffice, none is.
-  __device__ Range bound() {
-    s_.candidates[threadIdx.x] = kNever;
-    uint32_t best = kNever;
-    each_part(false, [&](int32_t) {
+  // The lowest rank, and one that those of `wanted` threads or somewhat more are not above; where threads do not suffice, none is. False
+  // where ranks have not all come.
+  __device__ bool find_bound(Range& range) {
+    s_.candidates[threadIdx.x] = kNone;
+    uint32_t best = kNone;
+    const bool all = each_part(false, [&](int32_t) {
 #pragma unroll
       for (int i = 0; i < kRanks; ++i) best = min(best, mine_[i]);
     });
-    const uint32_t least = __reduce_min_sync(kAllLanes, best), most = __reduce_max_sync(kAllLanes, best == kNever ? 0 : best);
+    const uint32_t least = __reduce_min_sync(kAllLanes, best), most = __reduce_max_sync(kAllLanes, best == kNone ? 0 : best);
     if (lane() == 0) s_.least[warp()] = least, s_.most[warp()] = most;
-    uint32_t there = count_threads(best != kNever);
-    Range range = {__reduce_min_sync(kAllLanes, s_.least[lane() % kChooserWarps]), kNever - 1};
-    if (there < wanted()) return range;
+    if (!all_have(all, kChooserThreads + ranks_.helpers)) return false;
+    uint32_t there = min(q_.ranked(), kChooserThreads);  // threads that have any
+    range = {__reduce_min_sync(kAllLanes, s_.least[lane() % kChooserWarps]), kWorst};
+    if (there < wanted()) return true;
     range.high = __reduce_max_sync(kAllLanes, s_.most[lane() % kChooserWarps]);
     const uint32_t enough = wanted() + wanted() / 8 + 4;
 #pragma unroll 1
@@ -149,7 +206,7 @@ class Chooser {
         range.high = middle, there = count;
       }
     }
-    return range;
+    return true;
   }
 
   // A bit for each block of the part at hand that is `that`: of 32 blocks a thread, beside how many those before have.
@@ -183,7 +240,7 @@ class Chooser {
         s_.candidates[at] = s_.ranks[block];
         s_.blocks[at] = q_.init + first + block;
       }
-      if (in_parts()) sync();  // before ranks, words and sums are others
+      if (in_parts(q_)) sync();  // before ranks, words and sums are others
     });
     sync();
     return found;
@@ -281,7 +338,7 @@ class Chooser {
         b += is_below;
         e += !is_below;
       }
-      if (!in_parts()) return;
+      if (!in_parts(q_)) return;
       const uint32_t total = __reduce_add_sync(kAllLanes, lane() < kChooserWarps ? of_warp : 0);
       below_before += total >> 16;
       equal_before += total & 0xffffu;
@@ -299,8 +356,7 @@ class Chooser {
   }
 
   const Quota q_;
-  const uint32_t* ranks_;  // behind the first window
-  const bool in_shared_;
+  Ranks ranks_;  // behind the first window
   Shared& s_;
   uint32_t mine_[kRanks];
 };

@@ -14,6 +14,10 @@ Scratch choose_scratch(const OpsLimits& limits, int64_t budget) {
   return s;
 }
 
+int32_t most_lists_apart(const SelectDevice& device, int32_t lists) {
+  return std::min(lists, device.multiprocessors / 3);  // two parts and a chooser each
+}
+
 SelectShape choose_select(const HashSelectParams& p, const SelectDevice& device) {
   const HashCodec& codec = p.codes.codec;
   SelectShape s;

@@ -65,14 +65,17 @@ struct SelectShape {
   // them lie the list's ranks, in the thread block that chooses; with ranks_at 0 they are in scratch.
   int32_t heads_at = 0, ring_at = 0, tile_bytes = 0, ranks_at = 0, shared_bytes = 0;
 
-  // Each list has one more thread block, on a multiprocessor that would be left over: it does nothing but wait for those that score,
-  // and choose.
+  // Each list has one more thread block, on a multiprocessor that would be left over: it does nothing but look for ranks until all have
+  // come, and choose.
   bool choosers_apart = false;
 
   int32_t cluster() const { return ranks_at > 0 ? parts : 1; }  // thread blocks
-  int32_t threads() const { return 32 * std::max(scorers + kEncoders, kChooserWarps); }
+  int32_t threads() const { return 32 * std::max(scorers + kEncoders, kChooserWarps + choosers_apart); }
   std::string describe() const;
 };
+
+// Lists of a launch whose choosers are apart (SelectShape), of so many in one pass.
+int32_t most_lists_apart(const SelectDevice& device, int32_t lists);
 
 SelectShape choose_select(const HashSelectParams& p, const SelectDevice& device);
 

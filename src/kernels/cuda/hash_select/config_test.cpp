@@ -42,6 +42,23 @@ TEST(HashSelectConfig, EqualsTheTable) {
   for (const auto& row : rows) EXPECT_EQ(choose_select(row.p, row.device).describe(), row.text);
 }
 
+// Scratch of such launches holds all their lists.
+TEST(HashSelectConfig, ChoosersApartHaveFewLists) {
+  const SelectDevice device{132, 226 << 10, true};
+  int apart = 0;
+  for (int32_t rows = 1; rows <= 64; ++rows) {
+    for (const int32_t kv_heads : {1, 2, 3, 8, 32}) {
+      HashSelectParams p = params(rows, 64, false, 131072);
+      p.num_heads = p.kv_heads = kv_heads;
+      const SelectShape s = choose_select(p, device);
+      if (!s.choosers_apart) continue;
+      ++apart;
+      EXPECT_LE(rows * kv_heads, most_lists_apart(device, 1 << 20)) << s.describe();
+    }
+  }
+  EXPECT_GT(apart, 20);
+}
+
 TEST(HashSelectConfig, TheChoiceFindsItsWarpsAndItsMemory) {
   for (const int32_t bits : {64, 128, 192, 256}) {
     for (const bool factors : {false, true}) {
@@ -54,6 +71,8 @@ TEST(HashSelectConfig, TheChoiceFindsItsWarpsAndItsMemory) {
         EXPECT_LE(s.scorers, most_scorers(s.words));
         EXPECT_GE(s.shared_bytes, kChooserBytes);
         EXPECT_LE(s.shared_bytes, 163 << 10) << s.describe();
+        EXPECT_TRUE(s.choosers_apart);
+        EXPECT_GT(s.threads(), kChooserThreads);  // some mark ranks' places while these choose
       }
     }
   }

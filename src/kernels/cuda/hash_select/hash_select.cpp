@@ -45,8 +45,13 @@ Status HashSelect::prepare(const OpsLimits& limits, Device& device, int32_t look
   scratch_ = hash::choose_scratch(limits);
   const int64_t bytes = scratch_.bytes(limits.kv_heads), arrivals = scratch_.rows * limits.kv_heads * int64_t{sizeof(uint32_t)};
   FOVEA_ASSIGN(ranks_, device.allocate(std::max<int64_t>(1, bytes), "block ranks"));
+  const int64_t of_choosers =
+      hash::most_lists_apart(device_, scratch_.rows * limits.kv_heads) * scratch_.blocks * int64_t{sizeof(uint32_t)};
+  FOVEA_ASSIGN(coming_, device.allocate(std::max<int64_t>(1, of_choosers), "block ranks on their way"));
   FOVEA_ASSIGN(arrived_, device.allocate(arrivals, "block ranks' arrivals"));
   e = cudaMemset(arrived_.data(), 0, arrivals);
+  if (e == cudaSuccess) e = cudaMemset(coming_.data(), 0xff, of_choosers);
+  if (e == cudaSuccess) e = cudaStreamSynchronize(nullptr);
   if (e == cudaSuccess) return {};
   return Status::unsupported(std::string("hash selection: ") + cudaGetErrorString(e));
 }
@@ -59,7 +64,8 @@ void HashSelect::run(const HashSelectParams& p, const Queue& queue) {
   const int32_t lists = p.share_heads ? 1 : p.kv_heads, choosers = shape.choosers_apart ? ceil_div(lists, shape.parts) : 0;
   for (int32_t first = 0; first < p.rows; first += scratch_.rows) {
     const int32_t rows = std::min(scratch_.rows, p.rows - first);
-    hash::SelectArgs args{p, shape, first, ranks_.as<uint32_t>(), scratch_.blocks, arrived_.as<uint32_t>(), looks_};
+    const Buffer& ranks = shape.choosers_apart ? coming_ : ranks_;
+    hash::SelectArgs args{p, shape, first, ranks.as<uint32_t>(), scratch_.blocks, arrived_.as<uint32_t>(), looks_};
     const LaunchConfig launch(dim3(shape.parts, lists + choosers, rows), dim3(shape.threads()), shape.shared_bytes, queue,
                               shape.cluster());
     void* pointers[] = {&args};

@@ -17,7 +17,7 @@ class HashSelect {
  public:
   static constexpr int32_t kLooks = 1024;  // each takes half a microsecond or more
 
-  // looks: how often a chooser that is apart (SelectShape) looks for those that score before it leaves the choice to them. Errors:
+  // looks: how often a chooser that is apart (SelectShape) looks for ranks before it leaves the choice to those that score. Errors:
   // resource_exhausted; unsupported: a device that cannot run the kernels.
   Status prepare(const OpsLimits& limits, Device& device, int32_t looks = kLooks);
 
@@ -31,6 +31,7 @@ class HashSelect {
   hash::Scratch scratch_;
   int32_t looks_ = 0;
   Buffer ranks_;    // uint32 [scratch rows, kv_heads, scratch blocks]
+  Buffer coming_;   // the same of lists whose choosers are apart
   Buffer arrived_;  // uint32 [scratch rows, kv_heads], 0 between launches
 };
 

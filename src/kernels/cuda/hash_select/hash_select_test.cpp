@@ -136,9 +136,9 @@ TEST_F(HashSelectTest, LongRows) {
 // Thread blocks come in waves, and two problems take turns: whoever chooses too early finds another's ranks in the scratch they share.
 TEST_F(HashSelectTest, ChoosersApartNeedNotWait) {
   const auto beside = device_->make_stream();
-  for (const int kv_heads : {1, 8}) {
-    const HashShape shape{1, 4 * kv_heads, kv_heads, 16, 128, 128};
-    HashProblem problems[] = {{shape, 4, 40000, Codes::asymmetric}, {shape, 12, 40000, Codes::asymmetric}};
+  for (const auto& [kv_heads, block, tokens] : {std::tuple{1, 16, 40000}, {8, 16, 40000}, {1, 8, 90000}}) {
+    const HashShape shape{1, 4 * kv_heads, kv_heads, block, 128, 128};
+    HashProblem problems[] = {{shape, 4, tokens, Codes::asymmetric}, {shape, 12, tokens, Codes::asymmetric}};
     for (HashProblem& s : problems) s.set_k(128);
     const HashLists want[] = {reference(problems[0]), reference(problems[1])};
     OnDevice on_device[] = {OnDevice(problems[0]), OnDevice(problems[1])};

@@ -9,7 +9,7 @@
 // multiplied by 0.
 //
 // Ranks of scores go to shared memory where a list has one or two thread blocks, a cluster, else to scratch: larger clusters do not fill
-// the device.
+// the device. A chooser that is apart looks for the ranks themselves: a count of those that have scored would come later.
 #include <cuda_runtime.h>
 
 #include "base/check.h"
@@ -23,6 +23,7 @@ namespace {
 
 constexpr int kHeads = 4;  // of one product
 constexpr uint32_t kNowhere = 0xffffffffu;
+constexpr uint32_t kChosen = 1u << 16;  // a chooser that is apart, among those that have arrived
 constexpr float kFarthest = -__builtin_huge_valf();
 
 __device__ void copy_16_bytes(uint32_t shared, const void* global, bool there) {
@@ -276,7 +277,6 @@ struct Selection {
       if (kWords % 2 != 0 && lane < QuerySlices::kSlices) put(2 * kWords, 0), put(2 * kWords + 1, 0);  // no word's
       if (lane == 0) of.sum = sum;
     }
-    wait_for_previous();
   }
 
   // Columns without a query hold anything: nobody asks for their sums.
@@ -447,33 +447,74 @@ __device__ uint32_t arrive(uint32_t* arrived) {
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(arrived) : "memory");
   return before;
 }
-// Whether `others` of the list have all been here. All threads call it.
+// Whether `others` of the list have all been here, and none of them has chosen. All threads call it.
 __device__ bool comes_last(uint32_t* arrived, uint32_t others) {
   __shared__ bool last;
   __syncthreads();
   if (threadIdx.x == 0) {
-    last = arrive(arrived) == others;
-    if (last) *arrived = 0;
+    const uint32_t before = arrive(arrived);
+    last = before == others;
+    if (last || before == others - 1 + kChosen) *arrived = 0;
   }
   __syncthreads();
   return last;
 }
-// The same of a chooser that is apart, of its kChooserThreads: it lets those that score arrive first, but does not insist, since
-// nothing says that they run meanwhile (under racecheck they do not). If it does not come last, who does chooses.
-__device__ bool sees_all(uint32_t* arrived, int32_t looks) {
-  __shared__ bool all;
-  if (threadIdx.x == 0) {
-    uint32_t there = 0;
+
+// Where a list's things lie, found anew wherever that is asked: registers are scarce between.
+__device__ int pass_row() {
+  int row;
+  asm volatile("mov.u32 %0, %%ctaid.z;" : "=r"(row));
+  return row;
+}
+__device__ int lists_of(const SelectArgs& a) { return a.p.share_heads ? 1 : a.p.kv_heads; }
+__device__ int64_t in_pass(const SelectArgs& a, int list) { return static_cast<int64_t>(pass_row()) * lists_of(a) + list; }
+__device__ int64_t index_of(const SelectArgs& a, int list) {
+  return static_cast<int64_t>(a.first_row + pass_row()) * lists_of(a) + list;
+}
+__device__ int32_t* units_of(const SelectArgs& a, int list) { return a.p.units + index_of(a, list) * a.p.capacity; }
+__device__ uint32_t* ranks_of(const SelectArgs& a, int list, uint8_t* memory) {
+  return a.shape.ranks_at > 0 ? reinterpret_cast<uint32_t*>(memory + a.shape.ranks_at) : a.ranks + in_pass(a, list) * a.pitch;
+}
+
+// By the other threads of a thread block that only chooses: they mark the places of ranks again, and tell those that score that it chose.
+__device__ void help_chooser(const SelectArgs& a, const Quota& quota, int list) {
+  wait_for_previous();
+  if (!Chooser::mark_for(quota, ranks_of(a, list, nullptr))) return;
+  uint32_t* arrived = a.arrived + in_pass(a, list);
+  if (threadIdx.x == kChooserThreads && atomicAdd(arrived, kChosen) == gridDim.x) *arrived = 0;
+}
+
+// By threads [0, kChooserThreads). A thread block that only chooses does so among some ranks of its own before there are queries, to have
+// the code at hand. Then it looks for the list's until all have come. It does not insist, since nothing says that those that score run
+// meanwhile (under racecheck they do not): if it gives up, who comes last chooses.
+__device__ void choose(const SelectArgs& a, const Quota& quota, int list, uint8_t* memory, bool apart) {
+  auto& shared = *reinterpret_cast<Chooser::Shared*>(memory);
+  if (apart) shared.ranks[threadIdx.x] = threadIdx.x;
+  bool helped = apart;
 #pragma unroll 1
-    for (int i = 0; i < looks && there < gridDim.x; ++i) {
-      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(arrived) : "memory");
+  for (bool rehearses = apart;; rehearses = false) {
+    const auto place = rehearses || a.shape.ranks_at > 0 ? Ranks::Place::shared
+                       : a.shape.choosers_apart          ? Ranks::Place::coming
+                                                         : Ranks::Place::scratch;
+    const Ranks ranks = {rehearses ? shared.ranks : ranks_of(a, list, memory), place, a.looks,
+                         helped && !rehearses ? blockDim.x - kChooserThreads : 0};
+    const bool chosen = Chooser(rehearses ? Quota{kWarp, kWarp / 4, 0, 0} : quota, ranks, shared)
+                            .write(rehearses ? reinterpret_cast<int32_t*>(shared.words) : units_of(a, list));
+    if (rehearses) {
+      wait_for_previous();
+      continue;
     }
-    if (there < gridDim.x) there = arrive(arrived);
-    all = there == gridDim.x;
-    if (all) *arrived = 0;
+    if (chosen) return;
+    if (threadIdx.x == 0) {
+      uint32_t* arrived = a.arrived + in_pass(a, list);
+      const uint32_t before = arrive(arrived);
+      shared.words[0] = before;
+      if (before == gridDim.x) *arrived = 0;
+    }
+    Chooser::sync();
+    if (shared.words[0] < gridDim.x) return;
+    helped = false;  // it came last, and the helpers have left
   }
-  Chooser::sync();
-  return all;
 }
 
 // A grid of (parts, lists, rows) thread blocks; where choosers are apart, rows of `parts` of these follow the lists.
@@ -489,17 +530,13 @@ __global__ void __launch_bounds__(kWarp*(most_scorers(kWords) + kEncoders)) sele
   if (list >= lists) return;
   const Selection<kWords, kFactors> selection(a, memory, list, encoder < 0 ? warp : encoder);
   const Quota& quota = selection.quota;
-  const int64_t out = static_cast<int64_t>(selection.row) * lists + list,
-                pass_list = static_cast<int64_t>(blockIdx.z) * lists + list;
-  int32_t* units = a.p.units + out * a.p.capacity;
   const bool in_shared = a.shape.ranks_at > 0, in_cluster = in_shared && gridDim.x > 1;
-  uint32_t* mine = in_shared ? reinterpret_cast<uint32_t*>(memory + a.shape.ranks_at) : a.ranks + pass_list * a.pitch;
-  uint32_t* ranks = in_cluster ? in_last_of_cluster(mine) : mine;
-  uint32_t* arrived = a.arrived + pass_list;
   if (in_cluster) arrive_in_cluster();
   let_next_begin();  // its blocks find the places of those that end, and what they read ahead is there sooner
   if (encoder >= 0 && encoder < kEncoders && !only_chooses) selection.take_queries();
-  if (encoder == 0 && blockIdx.x == 0 && !only_chooses) write_windows(quota, units, a.p.counts + out, kWarp);
+  if (encoder == 0 && blockIdx.x == 0 && !only_chooses) {
+    write_windows(quota, units_of(a, list), a.p.counts + index_of(a, list), kWarp);
+  }
   if (quota.by_rank() == 0) return;
   if (!only_chooses) {
     const auto meet = [&] {
@@ -507,7 +544,8 @@ __global__ void __launch_bounds__(kWarp*(most_scorers(kWords) + kEncoders)) sele
       __syncthreads();
     };
     if (encoder < 0) {
-      selection.score_part(ranks, meet);
+      uint32_t* mine = ranks_of(a, list, memory);
+      selection.score_part(in_cluster ? in_last_of_cluster(mine) : mine, meet);
     } else {
       meet();
     }
@@ -517,21 +555,14 @@ __global__ void __launch_bounds__(kWarp*(most_scorers(kWords) + kEncoders)) sele
       wait_for_cluster();
     } else if (in_shared) {
       __syncthreads();
-    } else if (!comes_last(arrived, a.shape.choosers_apart ? gridDim.x : gridDim.x - 1)) {
+    } else if (!comes_last(a.arrived + in_pass(a, list), a.shape.choosers_apart ? gridDim.x : gridDim.x - 1)) {
       return;
     }
   }
-  if (threadIdx.x >= kChooserThreads) return;
-  auto& shared = *reinterpret_cast<Chooser::Shared*>(memory);
-  // Before there are queries, a chooser that is apart chooses among some ranks of its own, so that the code is at hand.
-  if (only_chooses) shared.ranks[threadIdx.x] = threadIdx.x;
-#pragma unroll 1
-  for (bool rehearses = only_chooses;; rehearses = false) {
-    Chooser(rehearses ? Quota{kWarp, kWarp / 4, 0, 0} : quota, rehearses ? shared.ranks : mine, in_shared || rehearses, shared)
-        .write(rehearses ? reinterpret_cast<int32_t*>(shared.words) : units);
-    if (!rehearses) return;
-    wait_for_previous();
-    if (!sees_all(arrived, a.looks)) return;
+  if (threadIdx.x < kChooserThreads) {
+    choose(a, quota, list, memory, only_chooses);
+  } else if (only_chooses) {
+    help_chooser(a, quota, list);
   }
 }
 

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kChooserThreads) topk(const __grid_constant__ 
     }
     __syncthreads();
   }
-  Chooser(q, ranks, false, shared).write(units);
+  Chooser(q, {ranks}, shared).write(units);
 }
 
 }  // namespace
