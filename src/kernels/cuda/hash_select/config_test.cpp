@@ -67,7 +67,6 @@ TEST(HashSelectConfig, TheChoiceFindsItsWarpsAndItsMemory) {
         HashSelectParams p = params(1, bits, factors, 131072);
         p.num_heads = heads;
         const SelectShape s = choose_select(p, {108, 163 << 10});
-        EXPECT_GE(s.threads(), kChooserThreads);
         EXPECT_GE(s.scorers, 1);
         EXPECT_LE(s.scorers, most_scorers(s.words));
         EXPECT_GE(s.shared_bytes, kChooserBytes);

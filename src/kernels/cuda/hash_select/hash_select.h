@@ -31,7 +31,7 @@ class HashSelect {
   hash::Scratch scratch_;
   int32_t looks_ = 0;
   Buffer ranks_;    // uint32 [scratch rows, kv_heads, scratch blocks]
-  Buffer coming_;   // the same of lists whose choosers are apart
+  Buffer coming_;   // the same of lists whose choosers are apart; every byte 0xff between launches
   Buffer arrived_;  // uint32 [scratch rows, kv_heads], 0 between launches
 };
 
