@@ -5,6 +5,7 @@
 #include "engine/engine_impl.h"
 #include "kernels/ref/hash.h"
 #include "kernels/ref/summary.h"
+#include "watched_ops_test_util.h"
 
 #include <set>
 
@@ -305,6 +306,41 @@ TEST(GsaEngine, ACapOnBlocksChangesNoAnswer) {
   const auto refused = Engine::create(o);
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.status().message().find("--max-step-kv-blocks"), std::string::npos);
+}
+
+// What choices say will be read soon, against the products that follow.
+struct SeenSoon {
+  ReadSoon soon[2];
+  int32_t choices = 0, followed = 0;
+  bool waits = false;
+  void operator()(const auto&) {}
+  void operator()(const HashSelectParams& p) {
+    std::ranges::copy(p.soon, soon);
+    ++choices, waits = true;
+  }
+  void operator()(const LinearParams& p) {
+    if (!waits || p.count != 2) return;
+    waits = false;
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(soon[i].data, p.weights[i].w.data);
+      EXPECT_EQ(soon[i].type, p.weights[i].w.type);
+      EXPECT_EQ(soon[i].bytes, p.weights[i].w.rows * p.weights[i].w.row_bytes());
+    }
+    ++followed;
+  }
+};
+
+TEST(GsaEngine, ChoicesKnowWhatTheirLayerReadsBehindAttention) {
+  EngineOptions o = gsa_options({gsa(R::hash, "hash")});
+  o.device = "cpu";
+  SeenSoon seen;
+  EngineParts parts;
+  parts.make_ops = [&](Device&) { return std::make_unique<WatchedOps<SeenSoon>>(seen); };
+  EngineImpl engine(std::move(o), std::move(parts));
+  ASSERT_EQ(engine.init().message(), "");
+  run_one(engine, greedy(random_prompt(3, 300, engine.model().vocab_size), 4));
+  EXPECT_GT(seen.choices, 0);
+  EXPECT_EQ(seen.followed, seen.choices);
 }
 
 TEST(GsaEngine, WhatDoesNotFitTheModelIsRefusedByName) {

@@ -1,7 +1,7 @@
 // The engine on models with latent attention, an indexer and experts: which methods serve them, what they count, and that the
 // two forms of dense attention (expanded for prompts, absorbed for answers) agree.
 #include "engine_test_util.h"
-#include "kernels/ref/ref_ops.h"
+#include "watched_ops_test_util.h"
 
 #include <fovea/method_specs.h>
 
@@ -222,39 +222,18 @@ TEST(LatentEngine, AForkThatDecodesOtherwiseSurvivesPreemption) {
   EXPECT_EQ(answers[0], answers[1]);
 }
 
-// The reference operations, watched.
-class Watched final : public Ops {
- public:
-  struct Seen {
-    int32_t widest_gather = 0;                      // tokens of a chunk of a prefix
-    int32_t index_writes = 0, without_queries = 0;  // calls
-  };
-  explicit Watched(Seen* seen) : seen_(*seen) {}
-  std::string_view name() const override { return inner_->name(); }
-  Numerics numerics() const override { return inner_->numerics(); }
-  OpSet supported() const override { return inner_->supported(); }
-  Status prepare(const OpsLimits& limits) override { return inner_->prepare(limits); }
-#define FOVEA_OP(op, Params)                          \
-  void op(const Params& p, Stream& stream) override { \
-    watch(p);                                         \
-    inner_->op(p, stream);                            \
-  }
-  FOVEA_FOR_EACH_OP(FOVEA_OP)
-#undef FOVEA_OP
-
- private:
-  void watch(const auto&) {}
-  void watch(const MlaGatherParams& p) { seen_.widest_gather = std::max(seen_.widest_gather, p.tokens); }
-  void watch(const IndexWriteParams& p) { ++seen_.index_writes, seen_.without_queries += p.heads == 0; }
-
-  Seen& seen_;
-  const std::unique_ptr<Ops> inner_ = make_ref_ops();
+struct Seen {
+  int32_t widest_gather = 0;                      // tokens of a chunk of a prefix
+  int32_t index_writes = 0, without_queries = 0;  // calls
+  void operator()(const auto&) {}
+  void operator()(const MlaGatherParams& p) { widest_gather = std::max(widest_gather, p.tokens); }
+  void operator()(const IndexWriteParams& p) { ++index_writes, without_queries += p.heads == 0; }
 };
 
-std::unique_ptr<EngineImpl> watched_engine(EngineOptions o, Watched::Seen* seen) {
+std::unique_ptr<EngineImpl> watched_engine(EngineOptions o, Seen* seen) {
   o.device = "cpu";
   EngineParts parts;
-  parts.make_ops = [seen](Device&) { return std::make_unique<Watched>(seen); };
+  parts.make_ops = [seen](Device&) { return std::make_unique<WatchedOps<Seen>>(*seen); };
   auto engine = std::make_unique<EngineImpl>(std::move(o), std::move(parts));
   EXPECT_EQ(engine->init().message(), "");
   return engine;
@@ -268,7 +247,7 @@ TEST(LatentEngine, ChunksOfAPrefixAreAsSmallAsAsked) {
   std::vector<TokenId> tokens[2];
   for (const int64_t capacity : {int64_t{131072}, int64_t{64}}) {
     o.methods[0].dsa.prefix_chunk_capacity = capacity;
-    Watched::Seen seen;
+    Seen seen;
     auto engine = watched_engine(o, &seen);
     tokens[capacity == 64] = run_one(*engine, greedy(random_prompt(8, 250, 64), 6)).tokens;
     EXPECT_EQ(seen.widest_gather, capacity == 64 ? 64 : 224);
@@ -280,7 +259,7 @@ TEST(LatentEngine, ChunksOfAPrefixAreAsSmallAsAsked) {
 
 // Rows of at most 32 tokens read them all: the indexer leaves their keys behind and asks for nothing.
 TEST(LatentEngine, ShortPromptsAskTheIndexerForNothing) {
-  Watched::Seen seen;
+  Seen seen;
   auto engine = watched_engine(small(), &seen);
   EXPECT_EQ(run_one(*engine, greedy(random_prompt(9, 20, 64), 4)).tokens.size(), 4u);
   EXPECT_GT(seen.index_writes, 0);

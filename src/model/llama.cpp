@@ -59,7 +59,7 @@ class Llama final : public Transformer {
       const ProductGroup qkv = products(b, a.normed, {{&w.q, w.q_bias, a.q}, {&w.k, w.k_bias, a.k}, {&w.v, w.v_bias, a.v}});
       ops.linear_after(norm(b, a, add, w.input_norm), qkv.params(), stream);
       write_kv(b, a, w, LayerIdx{layer}, kv, summaries, ops, stream);
-      FOVEA_TRY(attend(b, a, LayerIdx{layer}, attention, ops, stream));
+      FOVEA_TRY(attend(b, a, w, LayerIdx{layer}, attention, ops, stream));
       ops.linear(products(b, a.attn, {{&w.o, w.o_bias, a.delta}}).params(), stream);
       const ProductGroup gate_up =
           products(b, a.normed, {{&w.gate, w.gate_bias, a.gate}, {&w.up, w.up_bias, a.up}}, /*gated=*/true);
@@ -144,11 +144,16 @@ class Llama final : public Transformer {
     summaries.update(p, kv, layer, ops, stream);
   }
 
-  Status attend(const ForwardBatch& b, const Activations& a, LayerIdx layer, Attention& attention, Ops& ops, Stream& stream) const {
+  static ReadSoon soon(const WeightView& w) { return {w.data, w.rows * w.row_bytes(), w.type}; }
+
+  Status attend(const ForwardBatch& b, const Activations& a, const LayerWeights& w, LayerIdx layer, Attention& attention, Ops& ops,
+                Stream& stream) const {
     const float scale = 1.0f / std::sqrt(static_cast<float>(c_.head_dim));
     const int32_t window = c_.layer_windowed[layer.value] ? c_.sliding_window : 0;
     const auto queries = [&](const RowGroup& g) -> LayerQueries {
-      return {.select = {.q = a.q + g.first_row * q_dim()}, .score_scale = window ? 0.0f : scale, .window = window};
+      return {.select = {.q = a.q + g.first_row * q_dim(), .soon = {soon(w.gate), soon(w.up)}},
+              .score_scale = window ? 0.0f : scale,
+              .window = window};
     };
     return attention.attend(layer, queries, [&](const RowGroup& g, const Reading& reading) {
       const int64_t at = reading.first_row * q_dim() + reading.first_kv_head * group_dim();

@@ -63,6 +63,7 @@ struct SelectInputs {
   PageTableView host_block_table;        // the same in host memory
   KvView kv;                             // K and V of the layer, this step's included; MLA: k is the latent, v is null
   std::byte* const* planes = nullptr;    // this layer's array of each plane that planes() declared, in that order
+  ReadSoon soon[2];                      // what the layer reads behind its attention, as HashSelectParams has it
 };
 
 // K and V that a step wrote in one layer, for all its rows, sparse or not. Device memory.

@@ -7,6 +7,7 @@
 
 #include <fovea/kernels/attention.h>
 #include <fovea/kernels/cache.h>
+#include <fovea/kernels/weight.h>
 
 #include <cstdint>
 
@@ -63,12 +64,22 @@ struct MassBudget {
   explicit operator bool() const { return split || top_p_1e4 > 0; }
 };
 
+// Weights that an operation soon after this one reads.
+struct ReadSoon {
+  const void* data = nullptr;
+  int64_t bytes = 0;
+  WeightType type = WeightType::bf16;
+};
+
 struct HashSelectParams : QueryBlockChoice {
   int32_t max_len = 0;  // >= every row_len: bounds scratch
   CodesView codes;
   // What is enqueued right before this call writes codes of no keys but the rows' own, those at row_len - 1: a GPU then reads the
   // others while that still runs.
   bool own_keys_new = false;
+  // What is read behind the attention to these lists, or none. A GPU's memory has nothing to do while blocks are chosen: a part may be
+  // fetched to the L2 cache then. No result depends on it.
+  ReadSoon soon[2];
   MassBudget budget;
   // The k[r] / 4 blocks (or as many as are left) next in score behind those that row r keeps by score, ties to the lower index,
   // ascending: what its next steps may keep. None where it keeps none by score. next_counts null: not wanted. cpu and ref alone.
@@ -103,9 +114,9 @@ struct EncodeCodesParams {
 struct HashEncodeParams {
   const float* x = nullptr;  // [rows, head_dim]
   int64_t rows = 0;
-  HashCodec codec;                // asymmetric: of keys
-  uint64_t* codes = nullptr;      // out [rows, bits / 64]
-  uint16_t* factors = nullptr;    // out [rows] bf16, with codec.length_factor; else null
+  HashCodec codec;              // asymmetric: of keys
+  uint64_t* codes = nullptr;    // out [rows, bits / 64]
+  uint16_t* factors = nullptr;  // out [rows] bf16, with codec.length_factor; else null
 };
 
 // What hash_select ranks blocks by, of symmetric codes: scores[r, h, b] = the greatest bits - 2 * hamming between the codes of row

@@ -110,6 +110,7 @@ Status GsaFamily::select_by_codes(const SelectInputs& in, int32_t* units, Ops& o
   p.codes = codes_in(in.planes[0], codec_.codec(), shape_);
   p.budget = mass_budget();
   p.own_keys_new = true;  // a step's keys are its rows' own
+  std::ranges::copy(in.soon, p.soon);
   if (scores_on_host()) return select_on_host(p, in, stream);
   if (guesses()) {
     p.next_units = next_units_.as<int32_t>();

@@ -20,6 +20,7 @@ struct SelectArgs {
   int64_t pitch = 0;
   uint32_t* arrived = nullptr;  // [lists of this pass] thread blocks that are done; 0 between launches
   int32_t looks = 0;            // for ranks, of a chooser that is apart
+  Fetch fetch[2];               // by those that score beside such choosers
 };
 
 struct TopkArgs {

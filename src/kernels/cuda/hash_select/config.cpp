@@ -14,6 +14,14 @@ Scratch choose_scratch(const OpsLimits& limits, int64_t budget) {
   return s;
 }
 
+Fetch choose_fetch(const ReadSoon& soon, int64_t bytes) {
+  const auto at = reinterpret_cast<uintptr_t>(soon.data);
+  const int64_t skipped = static_cast<int64_t>(-at % 16), there = soon.bytes - skipped;
+  const int64_t pieces = std::min(there, bytes) / kFetchPiece;
+  if (soon.data == nullptr || pieces <= 0 || !is_plain(soon.type)) return {};
+  return {static_cast<const char*>(soon.data) + skipped, there / pieces / 16 * 16, static_cast<uint32_t>(pieces)};
+}
+
 int32_t most_lists_apart(const SelectDevice& device, int32_t lists) {
   return std::min(lists, device.multiprocessors / 3);  // two parts and a chooser each
 }

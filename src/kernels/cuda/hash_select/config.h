@@ -39,6 +39,19 @@ struct Scratch {
 
 Scratch choose_scratch(const OpsLimits& limits, int64_t budget = int64_t{64} << 20);
 
+// Of what is read soon (HashSelectParams::soon): pieces of kFetchPiece bytes, as many as a launch fetches, at equal distances. What reads
+// it then finds some of it in the cache all along, while memory gives the rest.
+struct Fetch {
+  const char* from = nullptr;  // on 16 bytes
+  int64_t apart = 0;           // bytes, likewise
+  uint32_t pieces = 0;
+};
+inline constexpr int32_t kFetchPiece = 64 << 10, kFetchAtOnce = 512;  // bytes; the latter by one thread
+inline constexpr int64_t kFetchBytes = int64_t{16} << 20;             // of all, where L2 caches have 50 MiB and more
+
+// None of other than plain weights: their products lose by it (docs/hash-selection.md).
+Fetch choose_fetch(const ReadSoon& soon, int64_t bytes);
+
 // What a launch may count on.
 struct SelectDevice {
   int32_t multiprocessors = 108;

@@ -78,6 +78,29 @@ TEST(HashSelectConfig, TheChoiceFindsItsWarpsAndItsMemory) {
   }
 }
 
+TEST(HashSelectConfig, FetchesEvenlyAndNothingBeyond) {
+  const auto* data = reinterpret_cast<const char*>(uintptr_t{1} << 40);
+  for (const int skipped : {0, 1, 15}) {
+    for (const int64_t bytes : {0, 1, kFetchPiece, kFetchPiece + 15, 2 * kFetchPiece, 1000003, 117440512}) {
+      for (const int64_t most : {int64_t{0}, int64_t{kFetchPiece}, kFetchBytes}) {
+        const Fetch f = choose_fetch({data + skipped, bytes}, most);
+        const int64_t there = bytes - (skipped > 0 ? 16 - skipped : 0);
+        ASSERT_EQ(f.pieces, std::max<int64_t>(0, std::min(there, most)) / kFetchPiece) << bytes << " bytes, at most " << most;
+        if (f.pieces == 0) continue;
+        EXPECT_EQ(f.from, data + (skipped > 0 ? 16 : 0)) << "copies begin on 16 bytes";
+        EXPECT_EQ(f.apart % 16, 0);
+        EXPECT_GE(f.apart, kFetchPiece);
+        const int64_t end = (f.pieces - 1) * f.apart + kFetchPiece;
+        EXPECT_LE(end, there);
+        EXPECT_GE(end + f.apart + 16 * f.pieces, there) << "to the end";
+      }
+    }
+  }
+  EXPECT_EQ(choose_fetch({}, kFetchBytes).pieces, 0);
+  EXPECT_EQ(choose_fetch({data, kFetchBytes, WeightType::q4_k}, kFetchBytes).pieces, 0);
+  EXPECT_EQ(choose_fetch({data, kFetchBytes, WeightType::f32}, kFetchBytes).pieces, kFetchBytes / kFetchPiece);
+}
+
 TEST(HashSelectConfig, ScratchHoldsAsManyRowsAsTheBudgetAllows) {
   OpsLimits limits;
   limits.max_len = 131072;  // 8,192 blocks of 4 bytes: 256 KiB a row of 8 heads

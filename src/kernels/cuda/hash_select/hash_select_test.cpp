@@ -68,6 +68,9 @@ class HashSelectTest : public testing::GpuTest {
     EXPECT_TRUE(device_ok());
     const HashLists lists = on_device.read();
     on_device.p.own_keys_new = true;  // nothing is
+    const auto bytes = static_cast<int64_t>(on_device.codes.size() * sizeof(uint64_t));
+    on_device.p.soon[0] = {on_device.codes.data(), bytes};
+    on_device.p.soon[1] = {reinterpret_cast<const char*>(on_device.codes.data()) + 5, bytes - 5};
     on_device.poison();
     select.run(on_device.p, {handle(), cuda::runs_code_for_hopper()});
     EXPECT_TRUE(device_ok());

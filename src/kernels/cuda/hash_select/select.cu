@@ -17,6 +17,7 @@
 #include "kernels/cuda/hash_select/choose.cuh"
 #include "kernels/cuda/hash_select/hash_code.cuh"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/prefill/hopper.cuh"
 
 namespace fovea::cuda::hash {
 namespace {
@@ -517,6 +518,22 @@ __device__ void choose(const SelectArgs& a, const Quota& quota, int list, uint8_
   }
 }
 
+// By the thread blocks that have scored, before they leave: while blocks are chosen, memory has nothing to do.
+__device__ void fetch_soon(const SelectArgs& a, int list) {
+#if __CUDA_ARCH__ >= 900
+  constexpr uint32_t kOfPiece = kFetchPiece / kFetchAtOnce;
+  const uint32_t block = static_cast<uint32_t>(in_pass(a, list)) * gridDim.x + blockIdx.x,
+                 blocks = gridDim.z * lists_of(a) * gridDim.x;
+#pragma unroll 1
+  for (const Fetch& fetch : a.fetch) {
+#pragma unroll 1
+    for (uint32_t at = block * blockDim.x + threadIdx.x; at < fetch.pieces * kOfPiece; at += blocks * blockDim.x) {
+      prefill::prefetch_bytes(fetch.from + at / kOfPiece * fetch.apart + at % kOfPiece * kFetchAtOnce, kFetchAtOnce);
+    }
+  }
+#endif
+}
+
 // A grid of (parts, lists, rows) thread blocks; where choosers are apart, rows of `parts` of these follow the lists.
 template <int kWords, bool kFactors>
 __global__ void __launch_bounds__(kWarp*(most_scorers(kWords) + kEncoders)) select(const __grid_constant__ SelectArgs a) {
@@ -556,6 +573,7 @@ __global__ void __launch_bounds__(kWarp*(most_scorers(kWords) + kEncoders)) sele
     } else if (in_shared) {
       __syncthreads();
     } else if (!comes_last(a.arrived + in_pass(a, list), a.shape.choosers_apart ? gridDim.x : gridDim.x - 1)) {
+      if (a.shape.choosers_apart) fetch_soon(a, list);
       return;
     }
   }
