@@ -49,7 +49,7 @@ struct Fetch {
 inline constexpr int32_t kFetchPiece = 64 << 10, kFetchAtOnce = 512;  // bytes; the latter by one thread
 inline constexpr int64_t kFetchBytes = int64_t{16} << 20;             // of all, where L2 caches have 50 MiB and more
 
-// None of other than plain weights: their products lose by it (docs/hash-selection.md).
+// Of plain weights alone: with fp8 and q4_k, steps at 128K tokens were measured slower (docs/hash-selection.md).
 Fetch choose_fetch(const ReadSoon& soon, int64_t bytes);
 
 // What a launch may count on.

@@ -66,7 +66,7 @@ void HashSelect::run(const HashSelectParams& p, const Queue& queue) {
     const int32_t rows = std::min(scratch_.rows, p.rows - first);
     const Buffer& ranks = shape.choosers_apart ? coming_ : ranks_;
     hash::SelectArgs args{p, shape, first, ranks.as<uint32_t>(), scratch_.blocks, arrived_.as<uint32_t>(), looks_};
-    for (int i = 0; first == 0 && i < 2; ++i) args.fetch[i] = hash::choose_fetch(p.soon[i], hash::kFetchBytes / 2);
+    for (int i = 0; i < 2; ++i) args.fetch[i] = hash::choose_fetch(p.soon[i], hash::kFetchBytes / 2);
     const LaunchConfig launch(dim3(shape.parts, lists + choosers, rows), dim3(shape.threads()), shape.shared_bytes, queue,
                               shape.cluster());
     void* pointers[] = {&args};

@@ -15,9 +15,9 @@
 #include "base/check.h"
 #include "kernels/cuda/hash_select/args.h"
 #include "kernels/cuda/hash_select/choose.cuh"
+#include "kernels/cuda/hash_select/fetch.cuh"
 #include "kernels/cuda/hash_select/hash_code.cuh"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/prefill/hopper.cuh"
 
 namespace fovea::cuda::hash {
 namespace {
@@ -518,22 +518,6 @@ __device__ void choose(const SelectArgs& a, const Quota& quota, int list, uint8_
   }
 }
 
-// By the thread blocks that have scored, before they leave: while blocks are chosen, memory has nothing to do.
-__device__ void fetch_soon(const SelectArgs& a, int list) {
-#if __CUDA_ARCH__ >= 900
-  constexpr uint32_t kOfPiece = kFetchPiece / kFetchAtOnce;
-  const uint32_t block = static_cast<uint32_t>(in_pass(a, list)) * gridDim.x + blockIdx.x,
-                 blocks = gridDim.z * lists_of(a) * gridDim.x;
-#pragma unroll 1
-  for (const Fetch& fetch : a.fetch) {
-#pragma unroll 1
-    for (uint32_t at = block * blockDim.x + threadIdx.x; at < fetch.pieces * kOfPiece; at += blocks * blockDim.x) {
-      prefill::prefetch_bytes(fetch.from + at / kOfPiece * fetch.apart + at % kOfPiece * kFetchAtOnce, kFetchAtOnce);
-    }
-  }
-#endif
-}
-
 // A grid of (parts, lists, rows) thread blocks; where choosers are apart, rows of `parts` of these follow the lists.
 template <int kWords, bool kFactors>
 __global__ void __launch_bounds__(kWarp*(most_scorers(kWords) + kEncoders)) select(const __grid_constant__ SelectArgs a) {
@@ -573,7 +557,9 @@ __global__ void __launch_bounds__(kWarp*(most_scorers(kWords) + kEncoders)) sele
     } else if (in_shared) {
       __syncthreads();
     } else if (!comes_last(a.arrived + in_pass(a, list), a.shape.choosers_apart ? gridDim.x : gridDim.x - 1)) {
-      if (a.shape.choosers_apart) fetch_soon(a, list);
+      if (a.shape.choosers_apart) {  // memory has nothing to do while blocks are chosen
+        fetch_soon(a.fetch, static_cast<uint32_t>(in_pass(a, list)) * gridDim.x + blockIdx.x, gridDim.z * lists_of(a) * gridDim.x);
+      }
       return;
     }
   }
