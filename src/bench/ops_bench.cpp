@@ -33,6 +33,10 @@ class OneLayer {
     p.codes = layer_->codes(asymmetric);
     layer_->ops().hash_select(p, layer_->stream());
   }
+  // The pages of asymmetric codes that select() reads, and nothing else.
+  void read_codes(int way, ThreadPool& pool) const {
+    (void)cpu::read_pages(pages_.data(), std::ssize(pages_), page_bytes_, way, pool);
+  }
   void sparse() {
     AttentionParams p = layer_->attention();
     p.selection = &selection_;
@@ -70,6 +74,10 @@ class OneLayer {
                   .capacity = k_blocks_,
                   .units = units_.data(),
                   .counts = counts_.data()};
+    const CodesView codes = layer_->codes(true);
+    page_bytes_ = CpuLayer::kKvHeads * codes.head_stride * int64_t{sizeof(uint64_t)};
+    for (int64_t i = 0; i < *layer_->len() / kBlock; ++i)
+      pages_.push_back(reinterpret_cast<const std::byte*>(codes.codes + s.table.slots[i] * codes.block_stride));
   }
 
   const std::unique_ptr<CpuLayer> layer_;
@@ -77,6 +85,8 @@ class OneLayer {
   std::vector<int32_t> units_, counts_;
   HashSelectParams selection_params_;
   Selection selection_;
+  std::vector<const std::byte*> pages_;  // of asymmetric codes, in the order of tokens
+  int64_t page_bytes_ = 0;
 };
 
 }  // namespace
@@ -96,12 +106,14 @@ Result<Report> bench_ops(const OpsBenchOptions& o) {
   for (OneLayer* l : {d64.get(), d128.get()}) {
     const int32_t head_dim = l == d64.get() ? 64 : 128;
     const std::string d = std::to_string(head_dim);
+    const auto alone = [&](int way) { return [&, way] { l->read_codes(way, pool); }; };
     // The sweep stands between the others: it also drops their data from the caches.
     static_assert(cpu::kSweepWays == 3);
-    const std::vector<double> s = time_in_turn({sweep(0), [&] { l->dense(); }, sweep(1), [&] { l->select(false); }, sweep(2),
-                                                [&] { l->sparse(); }, sweep(0), [&] { l->select(true); }},
-                                               o.rounds);
-    bandwidth = static_cast<double>(memory.bytes()) / std::min({s[0], s[2], s[4], s[6]}) / 1e9;
+    const std::vector<double> s =
+        time_in_turn({sweep(0), [&] { l->dense(); }, sweep(1), [&] { l->select(false); }, sweep(2), [&] { l->sparse(); }, sweep(0),
+                      [&] { l->select(true); }, sweep(1), alone(0), sweep(2), alone(1), sweep(0), alone(2)},
+                     o.rounds);
+    bandwidth = static_cast<double>(memory.bytes()) / std::min({s[0], s[2], s[4], s[6], s[8], s[10], s[12]}) / 1e9;
     const std::string at = " d " + d + ", " + std::to_string(o.depth) + " tokens";
     report.rate("dense decode attention" + at, static_cast<double>(l->kv_bytes()) / s[1] / 1e9, "GB/s", "read sweep", bandwidth);
     report.add({"dense decode attention" + at, s[1] * 1e3, "ms", "", 0, 0});
@@ -110,6 +122,8 @@ Result<Report> bench_ops(const OpsBenchOptions& o) {
     for (const auto& [name, size, time] :
          {std::tuple("symmetric" + bits(kBits), kBits, s[3]), std::tuple("asymmetric" + bits(head_dim), head_dim, s[7])})
       report.rate("codes selected by, " + name + at, l->code_bytes(size) / time / 1e9, "GB/s", "read sweep", bandwidth);
+    report.rate("pages of codes read alone, asymmetric" + bits(head_dim) + at,
+                l->code_bytes(head_dim) / std::min({s[9], s[11], s[13]}) / 1e9, "GB/s", "read sweep", bandwidth);
     report.add({"sparse attention, " + std::to_string(o.budget_tokens) + " tokens" + at, s[5] * 1e3, "ms",
                 "time of dense attention", s[1] * 1e3, s[5] / s[1]});
     report.add({"speedup of selection + sparse attention" + at, s[1] / (s[3] + s[5]), "x", "", 0, 0});

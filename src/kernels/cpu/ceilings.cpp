@@ -33,6 +33,28 @@ double Sweep(const float* data, int64_t count, int way) {
   return way == 0 ? sweep<0>(data, count) : way == 1 ? sweep<2048>(data, count) : sweep<4096>(data, count);
 }
 
+// kLines: the lines of a page that are asked for, kPagesAhead pages ahead.
+template <int64_t kLines>
+double sum_pages(const std::byte* const* pages, int64_t count, int64_t bytes) {
+  constexpr int64_t kPagesAhead = 16;
+  const int64_t lines = std::min(kLines, bytes / 64);
+  double sum = 0;
+  for (int64_t i = -kPagesAhead; i < count; ++i) {
+    if (i + kPagesAhead < count) {
+      for (int64_t line = 0; line < lines; ++line) __builtin_prefetch(pages[i + kPagesAhead] + line * 64, 0, 2);
+    }
+    if (i >= 0) sum += sweep<0>(reinterpret_cast<const float*>(pages[i]), bytes / 4);
+  }
+  return sum;
+}
+
+double SumPages(const std::byte* const* pages, int64_t count, int64_t bytes, int way) {
+  constexpr int64_t kAll = int64_t{1} << 40;
+  return way == 0   ? sum_pages<0>(pages, count, bytes)
+         : way == 1 ? sum_pages<kAll>(pages, count, bytes)
+                    : sum_pages<4>(pages, count, bytes);
+}
+
 // Twelve chains: more than latency times ports of any current core.
 double Burst(int64_t rounds) {
   const hn::ScalableTag<float> d;
@@ -106,6 +128,7 @@ double dots(int64_t) { FOVEA_CHECK(false && "AVX-512 is an x86 extension"); }
 }  // namespace
 
 HWY_EXPORT(Sweep);
+HWY_EXPORT(SumPages);
 HWY_EXPORT(Burst);
 
 double read_sweep(const void* data, int64_t bytes, int way, ThreadPool& pool) {
@@ -116,6 +139,17 @@ double read_sweep(const void* data, int64_t bytes, int way, ThreadPool& pool) {
   const float* p = static_cast<const float*>(data);
   pool.parallel_for(
       tasks, [&](int64_t t, int) { sums[t] = HWY_DYNAMIC_DISPATCH(Sweep)(p + t * kSlice, std::min(kSlice, count - t * kSlice), way); });
+  double sum = 0;
+  for (double s : sums) sum += s;
+  return sum;
+}
+
+double read_pages(const std::byte* const* pages, int64_t count, int64_t bytes, int way, ThreadPool& pool) {
+  std::vector<double> sums(static_cast<size_t>(pool.size()));
+  pool.parallel_for(pool.size(), [&](int64_t t, int) {
+    const int64_t begin = count * t / pool.size(), end = count * (t + 1) / pool.size();
+    sums[t] = HWY_DYNAMIC_DISPATCH(SumPages)(pages + begin, end - begin, bytes, way);
+  });
   double sum = 0;
   for (double s : sums) sum += s;
   return sum;
