@@ -33,7 +33,7 @@ double Sweep(const float* data, int64_t count, int way) {
   return way == 0 ? sweep<0>(data, count) : way == 1 ? sweep<2048>(data, count) : sweep<4096>(data, count);
 }
 
-// kLines: the lines of a page that are asked for, kPagesAhead pages ahead.
+// kLines: of a page, those that are asked for kPagesAhead pages ahead.
 template <int64_t kLines>
 double sum_pages(const std::byte* const* pages, int64_t count, int64_t bytes) {
   constexpr int64_t kPagesAhead = 16;

@@ -17,9 +17,9 @@ inline constexpr int kSweepWays = 3;
 // The caller times it: bytes / time of the fastest way is the read bandwidth.
 double read_sweep(const void* data, int64_t bytes, int way, ThreadPool& pool);
 
-// Reads `count` pages of `bytes` each (a multiple of 256) with all workers, in the order given, and nothing else: what bounds an
-// operation over pages that lie anywhere, where memory reads faster in the order of addresses. 0 leaves it to the hardware to read
-// ahead, 1 asks for pages that come 16 later, 2 for the first four lines of those.
+// Reads `count` pages of `bytes` each, a multiple of 256, with all workers, in the order given, and nothing else: what bounds an
+// operation over pages that lie anywhere, where memory reads faster in the order of addresses. kSweepWays of its own: 0 leaves it to the
+// hardware to read ahead, 1 asks for the pages that come 16 later, 2 for the first four lines of those. Returns and is timed likewise.
 double read_pages(const std::byte* const* pages, int64_t count, int64_t bytes, int way, ThreadPool& pool);
 
 // `rounds` of independent float32 fused multiply-adds in registers on every worker; returns how many floating-point
